@@ -1,0 +1,3 @@
+//! The `tollway` binary: parse, call, print.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The control plane: registry, discovery, certificate authority, peering.

@@ -1,0 +1,1 @@
+//! Certificates, trust bundles, rotation and TLS configuration.

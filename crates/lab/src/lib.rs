@@ -1,0 +1,1 @@
+//! Topologies, links, limits, subjects and scenarios that measure shipped binaries.

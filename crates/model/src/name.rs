@@ -1,0 +1,417 @@
+//! Names: labels, services, instances, networks, trust domains, SPIFFE identities.
+//!
+//! A service is `app[.namespace[.network]]`; parts left out mean "mine". Labels are 1 to 63
+//! characters of letters, digits, `-` and `_`, compared without case and kept as written.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// The top-level host name under which every service of the mesh is reachable.
+pub const MESH_SUFFIX: &str = "mesh";
+
+/// Longest label, in bytes (RFC 1035).
+const LABEL_LIMIT: usize = 63;
+
+/// Why a name was refused. The text says what is wrong and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NameError {
+    #[error("the name is empty; a service is written app[.namespace[.network]]")]
+    Empty,
+    #[error("`{0}` has an empty part; a service is written app[.namespace[.network]]")]
+    EmptyLabel(String),
+    #[error("`{name}` has {count} parts; a service has at most three: app[.namespace[.network]]")]
+    TooManyLabels { name: String, count: usize },
+    #[error("`{label}` is {length} characters long; a label has at most 63")]
+    LabelTooLong { label: String, length: usize },
+    #[error(
+        "`{label}` holds the character {character:?}; a label has letters, digits, `-` and `_`"
+    )]
+    Character { label: String, character: char },
+    #[error("`{0}` does not end in `.mesh`")]
+    NotMesh(String),
+    #[error(
+        "`{0}` is not a SPIFFE identity of a workload: spiffe://<trust-domain>/ns/<namespace>/<app>"
+    )]
+    Spiffe(String),
+    #[error(
+        "`{0}` is not a trust domain: lower-case letters, digits, `-`, `_` and `.`, at most 255 characters"
+    )]
+    TrustDomain(String),
+}
+
+/// One label of a name. Equality, order and hash ignore ASCII case; the spelling is kept.
+#[derive(Clone)]
+pub struct Label(Arc<str>);
+
+impl Label {
+    /// Checks length and characters.
+    ///
+    /// # Errors
+    /// [`NameError`] when the label is empty, longer than 63 bytes or holds another character.
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        if text.is_empty() {
+            return Err(NameError::EmptyLabel(text.to_owned()));
+        }
+        if let Some(character) =
+            text.chars().find(|c| !(c.is_ascii_alphanumeric() || *c == '-' || *c == '_'))
+        {
+            return Err(NameError::Character { label: text.to_owned(), character });
+        }
+        if text.len() > LABEL_LIMIT {
+            return Err(NameError::LabelTooLong { label: text.to_owned(), length: text.len() });
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The label as it was written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The label in lower case, as it stands in certificates and store keys.
+    #[must_use]
+    pub fn to_lower(&self) -> String {
+        self.0.to_ascii_lowercase()
+    }
+}
+
+impl PartialEq for Label {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.eq_ignore_ascii_case(&other.0)
+    }
+}
+impl Eq for Label {}
+impl Hash for Label {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for byte in self.0.bytes() {
+            state.write_u8(byte.to_ascii_lowercase());
+        }
+        state.write_u8(0xff);
+    }
+}
+impl PartialOrd for Label {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Label {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let left = self.0.bytes().map(|b| b.to_ascii_lowercase());
+        left.cmp(other.0.bytes().map(|b| b.to_ascii_lowercase()))
+    }
+}
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+impl std::str::FromStr for Label {
+    type Err = NameError;
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        Self::new(text)
+    }
+}
+
+/// The name of an app, unique in its namespace.
+pub type AppId = Label;
+/// The name of one running instance of an app.
+pub type Instance = Label;
+/// The name of a network: workloads inside it reach each other's addresses.
+pub type NetworkName = Label;
+
+/// The full name of a service.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ServiceName {
+    pub app: AppId,
+    pub namespace: Label,
+    pub network: NetworkName,
+}
+
+impl ServiceName {
+    /// Reads `app[.namespace[.network]]`; parts left out are taken from `home`.
+    ///
+    /// # Errors
+    /// [`NameError`] for an empty name or label, a bad character, an over-long label or more
+    /// than three labels.
+    pub fn parse(text: &str, home: &Self) -> Result<Self, NameError> {
+        Self::parse_in(text, &home.namespace, &home.network)
+    }
+
+    /// Reads `app[.namespace[.network]]` with the given defaults.
+    ///
+    /// # Errors
+    /// As [`ServiceName::parse`].
+    pub fn parse_in(
+        text: &str,
+        namespace: &Label,
+        network: &NetworkName,
+    ) -> Result<Self, NameError> {
+        if text.is_empty() {
+            return Err(NameError::Empty);
+        }
+        let mut parts = text.split('.');
+        let mut next = || match parts.next() {
+            None => Ok(None),
+            Some("") => Err(NameError::EmptyLabel(text.to_owned())),
+            Some(part) => Label::new(part).map(Some),
+        };
+        let app = next()?.ok_or(NameError::Empty)?;
+        let named_namespace = next()?;
+        let named_network = next()?;
+        if parts.next().is_some() {
+            let count = text.split('.').count();
+            return Err(NameError::TooManyLabels { name: text.to_owned(), count });
+        }
+        Ok(Self {
+            app,
+            namespace: named_namespace.unwrap_or_else(|| namespace.clone()),
+            network: named_network.unwrap_or_else(|| network.clone()),
+        })
+    }
+
+    /// Reads a host name `app[.namespace[.network]].mesh`, without port; a trailing dot is
+    /// allowed. Parts left out are taken from `home`.
+    ///
+    /// # Errors
+    /// [`NameError::NotMesh`] when the suffix is missing, otherwise as [`ServiceName::parse`].
+    pub fn parse_host(host: &str, home: &Self) -> Result<Self, NameError> {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let stem = strip_mesh_suffix(host).ok_or_else(|| NameError::NotMesh(host.to_owned()))?;
+        Self::parse(stem, home)
+    }
+
+    /// Reads the server name of a certificate: all three labels, in front of `.mesh`.
+    ///
+    /// # Errors
+    /// [`NameError`] when a part is missing or malformed.
+    pub fn parse_dns_san(name: &str) -> Result<Self, NameError> {
+        let stem = strip_mesh_suffix(name).ok_or_else(|| NameError::NotMesh(name.to_owned()))?;
+        let mut parts = stem.splitn(3, '.');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(app), Some(namespace), Some(network)) if !network.contains('.') => Ok(Self {
+                app: Label::new(app)?,
+                namespace: Label::new(namespace)?,
+                network: Label::new(network)?,
+            }),
+            _ => Err(NameError::EmptyLabel(name.to_owned())),
+        }
+    }
+
+    /// `<app>.<namespace>.<network>.mesh` in lower case: the DNS SAN of the service's
+    /// certificates and the TLS server name under which it is dialled.
+    #[must_use]
+    pub fn dns_san(&self) -> String {
+        format!("{}.{}", self.to_string().to_ascii_lowercase(), MESH_SUFFIX)
+    }
+
+    /// `<instance>.<app>.<namespace>.<network>.mesh` in lower case.
+    #[must_use]
+    pub fn instance_dns_san(&self, instance: &Instance) -> String {
+        format!("{}.{}", instance.to_lower(), self.dns_san())
+    }
+
+    /// The SPIFFE identity of this service's workloads in `trust_domain`.
+    #[must_use]
+    pub fn spiffe_id(&self, trust_domain: &TrustDomain) -> SpiffeId {
+        SpiffeId {
+            trust_domain: trust_domain.clone(),
+            namespace: Label(self.namespace.to_lower().into()),
+            app: Label(self.app.to_lower().into()),
+        }
+    }
+}
+
+fn strip_mesh_suffix(host: &str) -> Option<&str> {
+    let at = host.len().checked_sub(MESH_SUFFIX.len() + 1)?;
+    let (stem, suffix) = (host.get(..at)?, host.get(at..)?);
+    suffix.strip_prefix('.').filter(|s| s.eq_ignore_ascii_case(MESH_SUFFIX)).map(|_| stem)
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.app, self.namespace, self.network)
+    }
+}
+
+/// A trust domain: the scope of one certificate authority. Lower case (SPIFFE-ID section 2.1).
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct TrustDomain(Arc<str>);
+
+impl TrustDomain {
+    /// Checks characters and length.
+    ///
+    /// # Errors
+    /// [`NameError::TrustDomain`].
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        let allowed =
+            |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.');
+        if text.is_empty() || text.len() > 255 || !text.bytes().all(allowed) {
+            return Err(NameError::TrustDomain(text.to_owned()));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The trust domain a network has unless told otherwise: `<network>.tollway`.
+    #[must_use]
+    pub fn default_for(network: &NetworkName) -> Self {
+        Self(format!("{}.tollway", network.to_lower()).into())
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TrustDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The identity of a workload: `spiffe://<trust-domain>/ns/<namespace>/<app>`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SpiffeId {
+    pub trust_domain: TrustDomain,
+    pub namespace: Label,
+    pub app: Label,
+}
+
+impl SpiffeId {
+    /// Reads the URI form exactly: no query, fragment, port, empty or extra segment.
+    ///
+    /// # Errors
+    /// [`NameError::Spiffe`].
+    pub fn parse(uri: &str) -> Result<Self, NameError> {
+        let refuse = || NameError::Spiffe(uri.to_owned());
+        let rest = uri.strip_prefix("spiffe://").ok_or_else(refuse)?;
+        let mut parts = rest.split('/');
+        let (domain, ns, namespace, app) = (parts.next(), parts.next(), parts.next(), parts.next());
+        if parts.next().is_some() || ns != Some("ns") {
+            return Err(refuse());
+        }
+        let label = |part: Option<&str>| part.and_then(|p| Label::new(p).ok()).ok_or_else(refuse);
+        Ok(Self {
+            trust_domain: domain.and_then(|d| TrustDomain::new(d).ok()).ok_or_else(refuse)?,
+            namespace: label(namespace)?,
+            app: label(app)?,
+        })
+    }
+}
+
+impl fmt::Display for SpiffeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "spiffe://{}/ns/{}/{}", self.trust_domain, self.namespace, self.app)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home() -> ServiceName {
+        ServiceName::parse_in("me", &label("default"), &label("west")).unwrap()
+    }
+
+    fn label(text: &str) -> Label {
+        Label::new(text).unwrap()
+    }
+
+    #[track_caller]
+    fn check(input: &str, expected: &str) {
+        let printed = match ServiceName::parse(input, &home()) {
+            Ok(name) => name.to_string(),
+            Err(error) => format!("refused: {error}"),
+        };
+        assert_eq!(printed, expected);
+    }
+
+    #[test]
+    fn parts_left_out_mean_mine() {
+        check("stock", "stock.default.west");
+        check("stock.shop", "stock.shop.west");
+        check("stock.shop.east", "stock.shop.east");
+        check("Stock_1.Shop.EAST", "Stock_1.Shop.EAST");
+    }
+
+    #[test]
+    fn bad_names_are_refused_with_the_reason() {
+        check("", "refused: the name is empty; a service is written app[.namespace[.network]]");
+        check(
+            "a..b",
+            "refused: `a..b` has an empty part; a service is written app[.namespace[.network]]",
+        );
+        check(
+            "a.b.c.d",
+            "refused: `a.b.c.d` has 4 parts; a service has at most three: app[.namespace[.network]]",
+        );
+        check(
+            "a/b",
+            "refused: `a/b` holds the character '/'; a label has letters, digits, `-` and `_`",
+        );
+        let long = "x".repeat(64);
+        check(&long, &format!("refused: `{long}` is 64 characters long; a label has at most 63"));
+    }
+
+    #[test]
+    fn labels_compare_without_case() {
+        let hash = |name: &ServiceName| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            name.hash(&mut hasher);
+            hasher.finish()
+        };
+        let (a, b) = (
+            ServiceName::parse("Stock.SHOP", &home()).unwrap(),
+            ServiceName::parse("stock.shop.WEST", &home()).unwrap(),
+        );
+        assert_eq!(a, b);
+        assert_eq!(hash(&a), hash(&b));
+        assert_eq!(a.dns_san(), b.dns_san());
+    }
+
+    #[test]
+    fn hosts_need_the_suffix_and_may_end_in_a_dot() {
+        let parse = |host| ServiceName::parse_host(host, &home()).map(|n| n.to_string());
+        assert_eq!(parse("stock.mesh").unwrap(), "stock.default.west");
+        assert_eq!(parse("stock.shop.east.MESH.").unwrap(), "stock.shop.east");
+        assert_eq!(parse("stock.example"), Err(NameError::NotMesh("stock.example".into())));
+        assert_eq!(parse("mesh"), Err(NameError::NotMesh("mesh".into())));
+        assert_eq!(parse(".mesh"), Err(NameError::Empty));
+    }
+
+    #[test]
+    fn server_names_carry_all_three_labels() {
+        let name = ServiceName::parse_dns_san("stock.shop.east.mesh").unwrap();
+        assert_eq!(name.dns_san(), "stock.shop.east.mesh");
+        assert!(ServiceName::parse_dns_san("stock.shop.mesh").is_err());
+        assert!(ServiceName::parse_dns_san("i-1.stock.shop.east.mesh").is_err());
+    }
+
+    #[test]
+    fn spiffe_identities_are_read_exactly() {
+        let id = "spiffe://west.tollway/ns/default/stock";
+        assert_eq!(SpiffeId::parse(id).unwrap().to_string(), id);
+        for bad in [
+            "spiffe://west.tollway/ns/default",
+            "spiffe://west.tollway/ns/default/stock/",
+            "spiffe://west.tollway/ns/../stock",
+            "spiffe://West.tollway/ns/default/stock",
+            "spiffe://west.tollway:80/ns/default/stock",
+            "https://west.tollway/ns/default/stock",
+            "spiffe:///ns/default/stock",
+            "spiffe://west.tollway/sa/default/stock",
+            "spiffe://west.tollway/ns/default/stock?x",
+        ] {
+            assert!(SpiffeId::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

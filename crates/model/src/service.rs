@@ -1,0 +1,121 @@
+//! Services as the control plane states them and the data plane knows them.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::name::{Instance, NetworkName, ServiceName, TrustDomain};
+
+/// The number of a served state; it only grows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What an app speaks on its port, declared by its owner.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum AppProtocol {
+    /// HTTP/1.1.
+    #[default]
+    Http,
+    /// HTTP/2 with prior knowledge.
+    H2c,
+    /// gRPC: HTTP/2 with prior knowledge; errors are answered as gRPC statuses.
+    Grpc,
+    /// Bytes.
+    Tcp,
+}
+
+impl AppProtocol {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::H2c => "h2c",
+            Self::Grpc => "grpc",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+impl fmt::Display for AppProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for AppProtocol {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Http, Self::H2c, Self::Grpc, Self::Tcp]
+            .into_iter()
+            .find(|p| p.as_str() == text)
+            .ok_or_else(|| format!("`{text}` is not an app protocol; use http, h2c, grpc or tcp"))
+    }
+}
+
+/// One running instance of a service, as it registers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Workload {
+    pub service: ServiceName,
+    pub instance: Instance,
+    /// Where its sidecar accepts mesh connections (mTLS), reachable inside its network.
+    pub address: SocketAddr,
+    pub protocol: AppProtocol,
+    /// Whether it should be sent requests.
+    pub ready: bool,
+}
+
+/// One address of one workload of a service in the same network.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Endpoint {
+    pub instance: Instance,
+    pub address: SocketAddr,
+}
+
+/// What is known of a service in another network: never its endpoints.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Remote {
+    pub network: NetworkName,
+    /// Ready replicas behind the gateways.
+    pub ready_replicas: u32,
+    /// Addresses of the gateways to dial, with the service's server name.
+    pub gateways: Arc<[SocketAddr]>,
+}
+
+/// Why a service cannot be called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnavailableReason {
+    /// No workload of that name ever registered, or all have gone.
+    UnknownService,
+    /// The network is not this one and was never joined.
+    UnknownNetwork,
+    /// The network was joined and cannot be reached now.
+    UnreachableNetwork,
+    /// The service is known and none of its workloads is ready.
+    NoReadyEndpoint,
+}
+
+/// The state of one service for one caller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ServiceState {
+    /// Endpoints of the caller's own network; only ready ones are listed, at least one.
+    Local { endpoints: Arc<[Endpoint]>, protocol: AppProtocol, trust_domain: TrustDomain },
+    /// Another network's service; at least one replica and one gateway.
+    Remote { remote: Remote, protocol: AppProtocol, trust_domain: TrustDomain },
+    /// It cannot be called.
+    Unavailable(UnavailableReason),
+}
+
+/// A new state of one service, as of `revision`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceUpdate {
+    pub service: ServiceName,
+    pub revision: Revision,
+    pub state: ServiceState,
+}

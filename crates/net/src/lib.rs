@@ -1,0 +1,1 @@
+//! The data loop: readiness, timers, buffers, TLS, sockets and links.

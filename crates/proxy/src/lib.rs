@@ -1,0 +1,1 @@
+//! The data plane: listeners, pools, balancing, sidecar and gateway.

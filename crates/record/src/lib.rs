@@ -1,0 +1,1 @@
+//! Run records, histograms, statistics and comparisons of the lab; pure.

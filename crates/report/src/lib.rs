@@ -1,0 +1,1 @@
+//! Records to terminal, JSON and HTML.

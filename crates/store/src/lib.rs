@@ -1,0 +1,1 @@
+//! Revisioned keys: get, transact, list and watch, leases; the embedded engine.

@@ -1,0 +1,1 @@
+//! Logs and every metric name of every part.

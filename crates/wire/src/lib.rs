@@ -1,0 +1,1 @@
+//! Protobuf messages and services between the parts, and conversions to the model.
