@@ -138,3 +138,16 @@ fn take(left: u64, available: usize, more: fn(u64) -> State, end: State) -> (usi
         rest => (taken, more(rest)),
     }
 }
+
+#[cfg(test)]
+impl BodyDecoder {
+    /// Whether the last chunk has come.
+    pub(super) fn trailers_begun(&self) -> bool {
+        self.state == State::Trailers || self.is_finished()
+    }
+
+    /// Data that the current chunk still lacks.
+    pub(super) fn chunk_left(&self) -> u64 {
+        if let State::Chunk(left) = self.state { left } else { 0 }
+    }
+}

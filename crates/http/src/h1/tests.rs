@@ -5,6 +5,7 @@
 
 mod bodies;
 mod hop_by_hop;
+mod properties;
 mod requests;
 mod responses;
 mod writing;
