@@ -3,19 +3,6 @@
 use super::syntax::{members, trim};
 use crate::Fields;
 
-/// Removed from every message, named in `connection` or not. Credentials for a proxy are among
-/// them: they were meant for us, not for the application behind us.
-const HOP_BY_HOP: [&[u8]; 8] = [
-    b"connection",
-    b"http2-settings",
-    b"keep-alive",
-    b"proxy-authenticate",
-    b"proxy-authorization",
-    b"proxy-connection",
-    b"transfer-encoding",
-    b"upgrade",
-];
-
 /// Removes the hop-by-hop fields of a parsed head: those that are always so, and every field that
 /// `connection` names. `te` is kept as `te: trailers` if it asked for trailers (we carry them), and
 /// removed otherwise. `trailer` stays: it describes the content, not the connection.
@@ -28,14 +15,27 @@ const HOP_BY_HOP: [&[u8]; 8] = [
 pub fn strip_hop_by_hop(fields: &mut Fields) {
     let named = named_in_connection(fields);
     let wants_trailers = fields.values(b"te").any(asks_for_trailers);
-    fields.retain(|name, _| {
-        name != b"te"
-            && HOP_BY_HOP.binary_search(&name).is_err()
-            && !named.iter().any(|option| option == name)
-    });
+    fields.retain(|name, _| !is_hop_by_hop(name) && !named.iter().any(|option| option == name));
     if wants_trailers {
         fields.push(b"te", b"trailers");
     }
+}
+
+/// Whether the field `name` is removed whether `connection` names it or not. Credentials for a proxy
+/// are: they were meant for us, not for the application behind us.
+fn is_hop_by_hop(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"connection"
+            | b"http2-settings"
+            | b"keep-alive"
+            | b"proxy-authenticate"
+            | b"proxy-authorization"
+            | b"proxy-connection"
+            | b"te"
+            | b"transfer-encoding"
+            | b"upgrade"
+    )
 }
 
 /// The names in all `connection` fields, lower case. The parser bounds their number.

@@ -1,10 +1,11 @@
 //! Writing heads and chunks.
 //!
-//! Names, values and targets have been judged when they entered a head (by a parser, or by
-//! [`syntax`](super::syntax)); debug builds check again. The writers decide the framing fields and the
+//! Names, values and targets have been judged when they entered a head: by the parsers here, or by
+//! [`check_request`](super::check_request) and its like for heads from elsewhere. Debug builds look
+//! again for bytes that would end a line or a word. The writers decide the framing fields and the
 //! `connection` field, and skip such lines among a head's fields.
 
-use super::syntax::{is_authority, is_field_value, is_forbidden_trailer, is_path, is_token};
+use super::syntax::{is_field_value, is_forbidden_trailer, is_token};
 use super::{BodyLength, ResponseContext, Version};
 use crate::{Fields, Method, RequestHead, ResponseHead};
 
@@ -144,11 +145,11 @@ fn is_bodiless_by_request(status: u16, context: ResponseContext) -> bool {
 
 fn write_target(out: &mut Vec<u8>, head: &RequestHead, form: TargetForm) {
     if head.method == Method::Connect {
-        debug_assert!(is_authority(&head.authority), "CONNECT without host and port");
+        debug_assert!(is_word(&head.authority), "authority not judged");
         out.extend_from_slice(&head.authority);
         return;
     }
-    debug_assert!(is_path(&head.path), "path not judged: {}", head.path.escape_ascii());
+    debug_assert!(is_word(&head.path), "path not judged");
     if form == TargetForm::Absolute {
         let scheme: &[u8] = if head.scheme.is_empty() { b"http" } else { &head.scheme };
         out.extend_from_slice(scheme);
@@ -159,6 +160,10 @@ fn write_target(out: &mut Vec<u8>, head: &RequestHead, form: TargetForm) {
         }
     }
     out.extend_from_slice(&head.path);
+}
+
+fn is_word(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(u8::is_ascii_graphic)
 }
 
 fn write_status_line(out: &mut Vec<u8>, status: u16) {

@@ -10,8 +10,9 @@ use proptest::test_runner::TestRunner;
 
 use super::super::{
     BodyDecoder, BodyLength, HeadScanner, Limits, Parsed, Refusal, Request, RequestOptions,
-    Response, ResponseContext, ResponseOptions, Version, parse_request, parse_response,
-    strip_hop_by_hop, syntax, write_chunk, write_last_chunk, write_request, write_response,
+    Response, ResponseContext, ResponseOptions, Version, check_request, parse_request,
+    parse_response, strip_hop_by_hop, syntax, write_chunk, write_last_chunk, write_request,
+    write_response,
 };
 use super::read_body;
 use crate::{Fields, Method, RequestHead, ResponseHead};
@@ -243,6 +244,20 @@ proptest! {
         prop_assert_eq!(decoder.take_trailers(), expected);
     }
 
+    /// Heads as HTTP/2 or an API may bring them.
+    #[test]
+    fn a_foreign_head_that_passes_the_check_is_parsed_as_it_was(head in foreign_heads()) {
+        if check_request(&head).is_ok() {
+            let mut out = Vec::new();
+            write_request(&mut out, &head, BodyLength::Fixed(3), &RequestOptions::default());
+            out.extend_from_slice(b"abc");
+            let transcript = read_requests(&[&out]);
+            prop_assert_eq!(transcript.messages.len(), 1, "{}", out.escape_ascii());
+            let message = &transcript.messages[0];
+            prop_assert_eq!(&message.head.head, &head);
+        }
+    }
+
     #[test]
     fn a_written_response_is_parsed_as_it_was(status in 200u16..=999, fields in fields()) {
         let head = ResponseHead { status, fields };
@@ -322,6 +337,14 @@ fn generated_input_is_accepted_and_refused_in_good_measure() {
     let counts =
         format!("{finished} finished, {refused} refused, {bodies} bodies, {trailers} trailers");
     assert!(finished > 400 && refused > 400 && bodies > 100 && trailers > 10, "{counts}");
+}
+
+#[test]
+fn foreign_heads_pass_and_fail_in_good_measure() {
+    let mut runner = TestRunner::deterministic();
+    let mut head = || foreign_heads().new_tree(&mut runner).unwrap().current();
+    let passed = (0..1000).filter(|_| check_request(&head()).is_ok()).count();
+    assert!((100..900).contains(&passed), "{passed} of 1000 passed");
 }
 
 fn write_body(out: &mut Vec<u8>, body: BodyLength, data: &[u8], trailers: Option<&Fields>) {
@@ -470,6 +493,9 @@ fn damaged(input: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u
     let damage = (any::<prop::sample::Index>(), 0..3u8, byte);
     (input, prop_oneof![Just(Vec::new()), vec(damage, 1..3)]).prop_map(|(mut input, damages)| {
         for (at, kind, byte) in damages {
+            if input.is_empty() {
+                break;
+            }
             let at = at.index(input.len());
             match kind {
                 0 => input[at] = byte,
@@ -495,6 +521,28 @@ fn request_heads() -> impl Strategy<Value = RequestHead> {
             fields,
             ..RequestHead::default()
         })
+}
+
+/// Heads made of good words, most of them damaged.
+fn foreign_heads() -> impl Strategy<Value = RequestHead> {
+    let method = damaged(select(vec!["GET", "OPTIONS", "M-SEARCH"]).prop_map(to_bytes));
+    let path = damaged(select(vec!["/", "/a?b", "*", "/a b"]).prop_map(to_bytes));
+    let authority = damaged(select(vec!["a", "a:80", "[::1]"]).prop_map(to_bytes));
+    let name = damaged(select(vec!["xa", "xb-c"]).prop_map(to_bytes));
+    let value = damaged(select(vec!["abc", "a b", "y\tz"]).prop_map(to_bytes));
+    (method, path, authority, vec((name, value), 0..2)).prop_map(
+        |(method, path, authority, lines)| RequestHead {
+            method: Method::from_token(&method),
+            authority,
+            path,
+            fields: lines.iter().map(|(name, value)| (&name[..], &value[..])).collect(),
+            ..RequestHead::default()
+        },
+    )
+}
+
+fn to_bytes(text: &str) -> Vec<u8> {
+    text.as_bytes().to_vec()
 }
 
 /// Fields that the codec has no part in.

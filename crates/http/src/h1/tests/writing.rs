@@ -1,8 +1,9 @@
 //! What the writers put on the wire.
 
 use super::super::{
-    BodyLength, Connection, RequestOptions, ResponseContext, ResponseOptions, TargetForm, Version,
-    write_chunk, write_last_chunk, write_request, write_response,
+    BodyLength, Connection, Refusal, RequestOptions, ResponseContext, ResponseOptions, TargetForm,
+    Version, check_request, check_response, write_chunk, write_last_chunk, write_request,
+    write_response,
 };
 use crate::{Fields, Method, RequestHead, ResponseHead};
 
@@ -177,4 +178,47 @@ fn forbidden_trailers_are_not_written() {
     let trailers = to_fields(&[("grpc-status", "0"), ("content-length", "5"), ("host", "b")]);
     write_last_chunk(&mut out, Some(&trailers));
     assert_eq!(out, b"0\r\ngrpc-status: 0\r\n\r\n");
+}
+
+#[test]
+fn heads_from_elsewhere_are_judged_before_they_are_written() {
+    let check = |change: fn(&mut RequestHead), expected: Result<(), Refusal>| {
+        let mut head = get(&[("x", "y")]);
+        change(&mut head);
+        assert_eq!(check_request(&head), expected, "{head:?}");
+    };
+    check(|_| {}, Ok(()));
+    check(|head| head.authority.clear(), Ok(()));
+    check(|head| head.method = Method::Other(b"G T"[..].into()), Err(Refusal::RequestLine));
+    check(
+        |head| head.method = Method::Other([b'M'; 33].into()),
+        Err(Refusal::MethodTooLong { limit: 32 }),
+    );
+    check(|head| head.path = b"/ HTTP/1.1".to_vec(), Err(Refusal::TargetByte { byte: b' ' }));
+    check(|head| head.path = b"/\r\nx: y".to_vec(), Err(Refusal::TargetByte { byte: b'\r' }));
+    check(|head| head.path.clear(), Err(Refusal::TargetForm));
+    check(|head| head.path = b"*".to_vec(), Err(Refusal::TargetForm));
+    check(|head| head.path = b"http://b/".to_vec(), Err(Refusal::TargetForm));
+    check(|head| head.authority = b"a\r\nx: y".to_vec(), Err(Refusal::TargetAuthority));
+    check(|head| head.method = Method::Connect, Ok(()));
+    let connect_without_port = |head: &mut RequestHead| {
+        head.method = Method::Connect;
+        head.authority = b"a".to_vec();
+    };
+    check(connect_without_port, Err(Refusal::TargetForm));
+    check(|head| head.fields.push(b"x y", b""), Err(Refusal::FieldName { line: 2 }));
+    check(|head| head.fields.push(b"", b"y"), Err(Refusal::FieldName { line: 2 }));
+    check(|head| head.fields.push(b":path", b"/"), Err(Refusal::FieldName { line: 2 }));
+    for value in ["a\r\nb: c", "a\0", " a", "a\t"] {
+        let head = get(&[("x", value)]);
+        assert_eq!(check_request(&head), Err(Refusal::FieldValue { line: 1 }), "{value:?}");
+    }
+    for (status, expected) in [
+        (99, Err(Refusal::StatusLine)),
+        (100, Ok(())),
+        (999, Ok(())),
+        (1000, Err(Refusal::StatusLine)),
+    ] {
+        assert_eq!(check_response(&ResponseHead::new(status)), expected, "{status}");
+    }
 }
