@@ -26,6 +26,9 @@ pub struct TrustBundle {
     /// X.509 certificates in DER, 1 to 8.
     #[prost(bytes = "vec", repeated, tag = "2")]
     pub roots: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// The one network whose names it may vouch for.
+    #[prost(string, tag = "3")]
+    pub network: ::prost::alloc::string::String,
 }
 /// Every trust domain this network accepts: its own and those of joined networks.
 #[derive(Clone, PartialEq, ::prost::Message)]
