@@ -6,6 +6,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod grpc;
+pub mod h2;
 mod head;
+pub mod hpack;
 
 pub use head::{Field, Fields, Method, RequestHead, ResponseHead};
