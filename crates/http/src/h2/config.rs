@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use super::frame::LARGEST_WINDOW;
+use super::settings::{DEFAULT_WINDOW, LARGEST_MAX_FRAME, SMALLEST_MAX_FRAME};
+
 /// Windows, sizes and limits of a connection. [`Config::default`] suits a sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -73,6 +76,16 @@ pub struct Rate {
 impl Limits {
     /// WINDOW_UPDATE frames that each DATA frame sent allows the peer.
     pub const WINDOW_UPDATES_PER_DATA_FRAME: u32 = 4;
+}
+
+impl Config {
+    /// With values the protocol cannot express moved to the nearest it can.
+    pub(super) fn within_protocol(mut self) -> Self {
+        self.initial_stream_window = self.initial_stream_window.min(LARGEST_WINDOW);
+        self.connection_window = self.connection_window.clamp(DEFAULT_WINDOW, LARGEST_WINDOW);
+        self.max_frame = self.max_frame.clamp(SMALLEST_MAX_FRAME, LARGEST_MAX_FRAME);
+        self
+    }
 }
 
 impl Default for Config {

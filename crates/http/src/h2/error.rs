@@ -85,3 +85,40 @@ pub enum OpenError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stream is gone")]
 pub struct StreamGone;
+
+/// A rule broken by the peer, and how far the damage goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Connection(ConnectionError),
+    /// Only the stream is over.
+    Stream {
+        stream: u32,
+        code: ErrorCode,
+    },
+}
+
+impl Fault {
+    pub(super) fn connection(code: ErrorCode, reason: &'static str) -> Self {
+        Self::Connection(ConnectionError { code, reason })
+    }
+
+    pub(super) fn protocol(reason: &'static str) -> Self {
+        Self::connection(ErrorCode::PROTOCOL_ERROR, reason)
+    }
+
+    pub(super) fn frame_size(reason: &'static str) -> Self {
+        Self::connection(ErrorCode::FRAME_SIZE_ERROR, reason)
+    }
+
+    pub(super) fn flow_control(reason: &'static str) -> Self {
+        Self::connection(ErrorCode::FLOW_CONTROL_ERROR, reason)
+    }
+
+    pub(super) fn calm(reason: &'static str) -> Self {
+        Self::connection(ErrorCode::ENHANCE_YOUR_CALM, reason)
+    }
+
+    pub(super) fn stream(stream: u32, code: ErrorCode) -> Self {
+        Self::Stream { stream, code }
+    }
+}

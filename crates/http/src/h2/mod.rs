@@ -5,10 +5,18 @@
 //! cost. It holds no body bytes: DATA is reported as ranges of the caller's input. Push is
 //! refused, priorities are read and ignored.
 
+mod budget;
 mod config;
 mod connection;
+mod data;
 mod error;
 mod event;
+mod frame;
+mod message;
+mod receive;
+mod send;
+mod settings;
+mod stream;
 
 pub use config::{Config, Limits, Rate};
 pub use connection::Connection;

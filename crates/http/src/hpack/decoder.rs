@@ -36,21 +36,33 @@ pub struct Decoded {
 
 /// The block is not valid; the connection's compression state is lost (COMPRESSION_ERROR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.reason())]
 pub enum DecodeError {
-    #[error("a header block ends inside a field")]
     Truncated,
-    #[error("an integer in a header block is too large")]
     IntegerTooLarge,
-    #[error("a header block names an index that no table has")]
     UnknownIndex,
-    #[error("a Huffman string in a header block is malformed")]
     Huffman,
-    #[error("a header table size update is larger than allowed")]
     SizeUpdateTooLarge,
-    #[error("a header table size update stands behind a field")]
     SizeUpdateMisplaced,
-    #[error("a header table size update is missing after SETTINGS shrank the table")]
     SizeUpdateMissing,
+}
+
+impl DecodeError {
+    /// What is wrong, for a GOAWAY's debug data.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Truncated => "a header block ends inside a field",
+            Self::IntegerTooLarge => "an integer in a header block is too large",
+            Self::UnknownIndex => "a header block names an index that no table has",
+            Self::Huffman => "a Huffman string in a header block is malformed",
+            Self::SizeUpdateTooLarge => "a header table size update is larger than allowed",
+            Self::SizeUpdateMisplaced => "a header table size update stands behind a field",
+            Self::SizeUpdateMissing => {
+                "a header table size update is missing after SETTINGS shrank the table"
+            }
+        }
+    }
 }
 
 impl Decoder {

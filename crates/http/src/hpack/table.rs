@@ -54,6 +54,7 @@ impl DynamicTable {
         self.size
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.lines.len()
     }
