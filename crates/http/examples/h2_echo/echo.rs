@@ -1,35 +1,23 @@
-//! An HTTP/2 server on blocking sockets, one thread for each connection: what h2spec and other
-//! foreign clients are pointed at.
-//!
-//! `h2_echo [ADDRESS]` listens (default 127.0.0.1:0), prints `listening on ADDRESS`, answers a
-//! request with a body by sending it back (trailers too) and any other with a few bytes.
+//! The echo server's application and its blocking driver; the tests use both too.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::Instant;
 
 use tollway_http::h2::{Config, Connection, ErrorCode, Event, StreamId};
-use tollway_http::{Fields, RequestHead, ResponseHead};
+use tollway_http::{Fields, ResponseHead};
 
-const GREETING: &[u8] = b"hello from tollway\n";
+/// The body of the answer to a request without one.
+pub(crate) const GREETING: &[u8] = b"hello from tollway\n";
 
-fn main() -> io::Result<()> {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:0".to_owned());
-    let listener = TcpListener::bind(address)?;
-    println!("listening on {}", listener.local_addr()?);
-    for socket in listener.incoming() {
-        let socket = socket?;
-        std::thread::spawn(move || {
-            if let Err(error) = serve(socket) {
-                eprintln!("connection ended: {error}");
-            }
-        });
-    }
-    Ok(())
+/// A connection and what its streams still have to send.
+pub(crate) struct Echo {
+    pub(crate) connection: Connection,
+    answers: HashMap<StreamId, Answer>,
+    pub(crate) out: Vec<u8>,
 }
 
-/// What a stream still has to send.
 #[derive(Default)]
 struct Answer {
     body: Vec<u8>,
@@ -37,44 +25,44 @@ struct Answer {
     trailers: Option<Fields>,
 }
 
-struct Server {
-    connection: Connection,
-    answers: HashMap<StreamId, Answer>,
-    out: Vec<u8>,
-}
-
-fn serve(mut socket: TcpStream) -> io::Result<()> {
+/// Serves one connection until it ends.
+pub(crate) fn serve(mut socket: TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let started = Instant::now();
-    let mut out = Vec::new();
-    let connection = Connection::server(Config::default(), &mut out);
-    let mut server = Server { connection, answers: HashMap::new(), out };
+    let mut echo = Echo::new(Config::default());
     let mut input = vec![0; 64 * 1024];
     let mut events = Vec::new();
     loop {
-        socket.write_all(&server.out)?;
-        server.out.clear();
+        socket.write_all(&echo.out)?;
+        echo.out.clear();
         let count = socket.read(&mut input)?;
         if count == 0 {
             return Ok(());
         }
         let input = &input[..count];
-        let outcome =
-            server.connection.receive(input, started.elapsed(), &mut events, &mut server.out);
+        let now = started.elapsed();
+        let outcome = echo.connection.receive(input, now, &mut events, &mut echo.out);
         for event in events.drain(..) {
-            server.handle(event, input);
+            echo.handle(event, input);
         }
         if let Err(error) = outcome {
-            socket.write_all(&server.out)?;
+            socket.write_all(&echo.out)?;
             return Err(io::Error::other(error));
         }
     }
 }
 
-impl Server {
-    fn handle(&mut self, event: Event, input: &[u8]) {
+impl Echo {
+    pub(crate) fn new(config: Config) -> Self {
+        let mut out = Vec::new();
+        let connection = Connection::server(config, &mut out);
+        Self { connection, answers: HashMap::new(), out }
+    }
+
+    /// Acts on one event of a `receive` of `input`.
+    pub(crate) fn handle(&mut self, event: Event, input: &[u8]) {
         match event {
-            Event::Request { stream, head, end, .. } => self.begin(stream, &head, end),
+            Event::Request { stream, end, .. } => self.begin(stream, end),
             Event::Refused { stream } => self.refuse(stream),
             Event::Data { stream, range, end, credit } => {
                 self.connection.release_connection(credit, &mut self.out);
@@ -104,7 +92,7 @@ impl Server {
         }
     }
 
-    fn begin(&mut self, stream: StreamId, _head: &RequestHead, end: bool) {
+    fn begin(&mut self, stream: StreamId, end: bool) {
         let mut head = ResponseHead::new(200);
         head.fields.push(b"content-type", b"text/plain");
         let body = if end { GREETING.to_vec() } else { Vec::new() };
