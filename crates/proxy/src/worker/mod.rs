@@ -443,3 +443,6 @@ fn mark(dirty: &mut Vec<Key>, flag: &mut bool, key: Key) {
         dirty.push(key);
     }
 }
+
+#[cfg(test)]
+mod tests;
