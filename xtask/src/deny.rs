@@ -15,7 +15,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let program = find_or_install(workspace)?;
     let deny = || {
         let mut command = std::process::Command::new(&program);
-        command.args(["--workspace", "--all-features", "--log-level", "warn"]).current_dir(&workspace.root);
+        command
+            .args(["--workspace", "--all-features", "--log-level", "warn"])
+            .current_dir(&workspace.root);
         command
     };
     process::run(deny().args(["check", "licenses", "bans", "sources"]))?;

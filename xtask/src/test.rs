@@ -122,6 +122,11 @@ mod tests {
     }
 
     #[test]
+    fn reason_of_a_missing_tool_starts_as_testkit_writes_it() {
+        assert_eq!(TOOL_MISSING, tollway_testkit::TOOL_MISSING);
+    }
+
+    #[test]
     fn missing_tool_is_an_error_only_in_ci_and_only_if_listed() {
         assert!(is_excused(&skip("tool missing: curl"), false));
         assert!(!is_excused(&skip("tool missing: curl"), true));
