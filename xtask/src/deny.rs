@@ -20,7 +20,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
             .current_dir(&workspace.root);
         command
     };
-    process::run(deny().args(["check", "licenses", "bans", "sources"]))?;
+    process::run(deny().args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"]))?;
     // The database is a git repository elsewhere: without it there is nothing to compare with.
     match process::output(deny().args(["fetch", "db"])) {
         Ok(_) => process::run(deny().args(["check", "--disable-fetch", "advisories"])),

@@ -1,8 +1,11 @@
 //! The dependency checks: allowed edges between crates, pure crates, unused dependencies.
 
+use std::process::Command;
+
 use anyhow::{Result, bail};
 
 use crate::edges::{CRATES, Crate, TEST_HELPERS, TOP};
+use crate::process;
 use crate::purity;
 use crate::sources::{self, RustFile};
 use crate::workspace::{Dependency, DependencyKind, Package, Workspace, short_name};
@@ -13,6 +16,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut breaches = edge_breaches(&workspace.packages);
     breaches.extend(purity::breaches(workspace, &files)?);
     breaches.extend(unused(workspace, &files));
+    if process::in_ci() {
+        breaches.extend(lock_breach(workspace)?);
+    }
     report("deps", &breaches)
 }
 
@@ -29,6 +35,14 @@ pub(crate) fn report(check: &str, breaches: &[String]) -> Result<()> {
         1 => bail!("{check}: 1 breach, named above"),
         count => bail!("{check}: {count} breaches, named above"),
     }
+}
+
+/// In a fresh clone, cargo has by now rewritten a Cargo.lock that was not in step.
+fn lock_breach(workspace: &Workspace) -> Result<Option<String>> {
+    let mut status = Command::new("git");
+    status.arg("-C").arg(&workspace.root).args(["status", "--porcelain", "Cargo.lock"]);
+    let is_changed = !process::output(&mut status)?.trim().is_empty();
+    Ok(is_changed.then(|| "Cargo.lock is not in step with the manifests: commit it".to_owned()))
 }
 
 fn edge_breaches(packages: &[Package]) -> Vec<String> {

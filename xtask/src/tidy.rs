@@ -39,12 +39,14 @@ struct Tree {
 }
 
 impl Tree {
+    /// A file of unit tests is part of the module above it, whose header counts for both.
     fn headerless(&self) -> Vec<String> {
         self.texts
             .iter()
             .filter(|(path, _)| path.extension().is_some_and(|extension| extension == "rs"))
             .map(|(path, text)| RustFile::parse(path.clone(), text.clone()))
-            .filter(|file| !file.is_generated() && !file.text.starts_with("//!"))
+            .filter(|file| !file.is_generated() && !file.path.ends_with("tests.rs"))
+            .filter(|file| !file.text.starts_with("//!"))
             .map(|file| format!("{}: starts without a `//!` header", self.show(&file.path)))
             .collect()
     }
@@ -164,8 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn file_without_header_is_named_and_generated_one_is_not() {
-        let files = [("a.rs", "fn f() {}"), ("b.rs", "//! B.\n"), ("generated/c.rs", "fn g() {}")];
+    fn file_without_header_is_named_unless_generated_or_part_of_a_module() {
+        let files = [
+            ("a.rs", "fn f() {}"),
+            ("b.rs", "//! B.\n"),
+            ("b/tests.rs", "use super::*;\n"),
+            ("generated/c.rs", "fn g() {}"),
+        ];
         let found = check(Tree::headerless, &files);
         assert_eq!(found, ["a.rs: starts without a `//!` header"]);
     }
