@@ -8,14 +8,15 @@ use crate::edges::{CRATES, Crate, TEST_HELPERS, TOP};
 use crate::process;
 use crate::purity;
 use crate::sources::{self, RustFile};
-use crate::workspace::{Dependency, DependencyKind, Package, Workspace, short_name};
+use crate::workspace::{Dependency, DependencyKind, Package, Resolved, Workspace, short_name};
 
 /// Prints every breach and fails if there is one.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let files = sources::rust_files(&workspace.root)?;
     let mut breaches = edge_breaches(&workspace.packages);
-    breaches.extend(purity::breaches(workspace, &files)?);
-    breaches.extend(unused(workspace, &files));
+    let resolved = workspace.resolved()?;
+    breaches.extend(purity::breaches(workspace, &resolved, &files));
+    breaches.extend(unused(workspace, &resolved, &files));
     if process::in_ci() {
         breaches.extend(lock_breach(workspace)?);
     }
@@ -99,7 +100,7 @@ fn is_allowed(crate_: &Crate, dependency: &Dependency) -> bool {
 /// A crate that holds no code yet is left alone. A dependency that is linked but never named
 /// (to switch on a feature of it) is listed in the crate's Cargo.toml with its reason:
 /// `[package.metadata.xtask.linked-only]`, `name = "reason"`.
-fn unused(workspace: &Workspace, files: &[RustFile]) -> Vec<String> {
+fn unused(workspace: &Workspace, resolved: &Resolved, files: &[RustFile]) -> Vec<String> {
     let mut breaches = Vec::new();
     for package in &workspace.packages {
         let own: Vec<&RustFile> =
@@ -109,8 +110,12 @@ fn unused(workspace: &Workspace, files: &[RustFile]) -> Vec<String> {
         }
         let linked_only = &package.metadata["xtask"]["linked-only"];
         for dependency in &package.dependencies {
-            let name = dependency.rename.as_ref().unwrap_or(&dependency.name);
-            if linked_only[name].is_null() && !own.iter().any(|file| names(file, name)) {
+            let name = &dependency.name;
+            let word = match &dependency.rename {
+                Some(rename) => rename.replace('-', "_"),
+                None => resolved.library_name(name),
+            };
+            if linked_only[name].is_null() && !own.iter().any(|file| names(file, &word)) {
                 breaches.push(format!("`{}` never names its dependency `{name}`", package.name));
             }
         }
@@ -118,9 +123,8 @@ fn unused(workspace: &Workspace, files: &[RustFile]) -> Vec<String> {
     breaches
 }
 
-fn names(file: &RustFile, dependency: &str) -> bool {
-    let word = dependency.replace('-', "_");
-    file.code.match_indices(&word).any(|(at, _)| {
+fn names(file: &RustFile, word: &str) -> bool {
+    file.code.match_indices(word).any(|(at, _)| {
         let before = file.code[..at].chars().next_back();
         let after = file.code[at + word.len()..].chars().next();
         let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
@@ -181,7 +185,7 @@ mod tests {
     #[test]
     fn dependency_counts_as_used_only_as_a_whole_word() {
         let file = |code: &str| RustFile::parse("x.rs".into(), code.to_owned());
-        assert!(names(&file("use tokio_stream::Stream;"), "tokio-stream"));
+        assert!(names(&file("use tokio_stream::Stream;"), "tokio_stream"));
         assert!(names(&file("let x: tokio::Y;"), "tokio"));
         assert!(!names(&file("use tokio_stream::Stream;"), "tokio"));
         assert!(!names(&file("// tokio would do\n"), "tokio"));

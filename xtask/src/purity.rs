@@ -2,11 +2,9 @@
 //!
 //! Time and seeds are arguments there, so that a decision can be replayed. Their tests are free.
 
-use anyhow::Result;
-
 use crate::edges::CRATES;
 use crate::sources::RustFile;
-use crate::workspace::{Workspace, short_name};
+use crate::workspace::{Resolved, Workspace, short_name};
 
 /// Crates that bring input and output, a runtime or the system's randomness.
 const IMPURE_CRATES: &[&str] = &[
@@ -44,8 +42,12 @@ const IMPURE_CALLS: &[&str] = &[
     "thread::spawn",
 ];
 
-pub(crate) fn breaches(workspace: &Workspace, files: &[RustFile]) -> Result<Vec<String>> {
-    let linked = workspace.linked_crates()?;
+pub(crate) fn breaches(
+    workspace: &Workspace,
+    resolved: &Resolved,
+    files: &[RustFile],
+) -> Vec<String> {
+    let linked = resolved.linked_crates();
     let mut breaches = Vec::new();
     for package in workspace.packages.iter().filter(|package| is_pure(&package.name)) {
         let name = package.short_name();
@@ -62,7 +64,7 @@ pub(crate) fn breaches(workspace: &Workspace, files: &[RustFile]) -> Result<Vec<
             }
         }
     }
-    Ok(breaches)
+    breaches
 }
 
 fn is_pure(package: &str) -> bool {

@@ -38,7 +38,8 @@ impl RustFile {
 
     /// The code that ships: nothing of test files, and a file's test module cut off.
     pub(crate) fn shipped_code(&self) -> &str {
-        let is_test = |part: &str| matches!(part, "tests" | "benches" | "tests.rs" | "fuzz");
+        let is_test =
+            |part: &str| matches!(part, "tests" | "benches" | "examples" | "fuzz" | "tests.rs");
         if self.path.iter().any(|part| part.to_str().is_some_and(is_test)) {
             return "";
         }

@@ -68,9 +68,9 @@ impl Workspace {
         self.target.join("debug").join("tollway")
     }
 
-    /// All crates that each member links, directly or not, outside of tests and build scripts.
-    pub(crate) fn linked_crates(&self) -> Result<HashMap<String, Vec<String>>> {
-        Ok(metadata::<Resolved>(&["--filter-platform", host()?.as_str()])?.linked())
+    /// Every package of the build on this host, from outside too, and how they are connected.
+    pub(crate) fn resolved(&self) -> Result<Resolved> {
+        metadata(&["--filter-platform", host()?.as_str()])
     }
 }
 
@@ -94,8 +94,9 @@ pub(crate) fn short_name(name: &str) -> &str {
     }
 }
 
+/// See [`Workspace::resolved`].
 #[derive(Deserialize)]
-struct Resolved {
+pub(crate) struct Resolved {
     packages: Vec<ResolvedPackage>,
     workspace_members: Vec<String>,
     resolve: Graph,
@@ -105,6 +106,14 @@ struct Resolved {
 struct ResolvedPackage {
     id: String,
     name: String,
+    #[serde(default)]
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -130,7 +139,19 @@ struct EdgeKind {
 }
 
 impl Resolved {
-    fn linked(&self) -> HashMap<String, Vec<String>> {
+    /// The name by which code uses the package: `webpki` for `rustls-webpki`.
+    pub(crate) fn library_name(&self, package: &str) -> String {
+        let library = self
+            .packages
+            .iter()
+            .filter(|candidate| candidate.name == package)
+            .flat_map(|candidate| &candidate.targets)
+            .find(|target| target.kind.iter().any(|kind| kind == "lib" || kind == "proc-macro"));
+        library.map_or(package, |target| &target.name).replace('-', "_")
+    }
+
+    /// All crates that each member links, directly or not, outside of tests and build scripts.
+    pub(crate) fn linked_crates(&self) -> HashMap<String, Vec<String>> {
         let names: HashMap<&str, &str> =
             self.packages.iter().map(|p| (p.id.as_str(), p.name.as_str())).collect();
         let nodes: HashMap<&str, &Node> =
@@ -187,12 +208,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn linked_crates_follow_only_normal_dependencies() {
-        let resolved: Resolved = serde_json::from_value(serde_json::json!({
+    fn resolved() -> Resolved {
+        serde_json::from_value(serde_json::json!({
             "workspace_members": ["a"],
             "packages": [
-                {"id": "a", "name": "alpha"}, {"id": "b", "name": "beta"},
+                {"id": "a", "name": "alpha"},
+                {"id": "b", "name": "beta", "targets": [
+                    {"name": "build-script-build", "kind": ["custom-build"]},
+                    {"name": "short-beta", "kind": ["lib"]}]},
                 {"id": "c", "name": "gamma"}, {"id": "d", "name": "delta"}
             ],
             "resolve": {"nodes": [
@@ -204,8 +227,18 @@ mod tests {
                 {"id": "d", "deps": []}
             ]}
         }))
-        .unwrap();
-        let mut linked = resolved.linked().remove("alpha").unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn code_uses_the_name_of_the_library() {
+        assert_eq!(resolved().library_name("beta"), "short_beta");
+        assert_eq!(resolved().library_name("not-of-this-host"), "not_of_this_host");
+    }
+
+    #[test]
+    fn linked_crates_follow_only_normal_dependencies() {
+        let mut linked = resolved().linked_crates().remove("alpha").unwrap();
         linked.sort();
         assert_eq!(linked, ["beta", "gamma"]);
     }
