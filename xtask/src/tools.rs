@@ -146,7 +146,7 @@ fn build_go_tool(workspace: &Workspace, name: &str, package: &str) -> Result<()>
 
 fn go_build(module: &Path, output: &Path, package: &str) -> Command {
     let mut command = Command::new("go");
-    command.current_dir(module).args(["build", "-trimpath", "-o"]).arg(output).arg(package);
+    command.current_dir(module).args(["build", "-o"]).arg(output).arg(package);
     // The module pins versions that Debian's Go can build: no other toolchain is to be fetched.
     command.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly");
     command
