@@ -33,8 +33,8 @@ pub(crate) fn report(check: &str, breaches: &[String]) -> Result<()> {
             eprintln!("{check}: ok");
             Ok(())
         }
-        1 => bail!("{check}: 1 breach, named above"),
-        count => bail!("{check}: {count} breaches, named above"),
+        1 => bail!("1 breach, named above"),
+        count => bail!("{count} breaches, named above"),
     }
 }
 
