@@ -303,4 +303,3 @@ impl StepTable {
         self.middles_ns[from] as f64 / 1e3
     }
 }
-
