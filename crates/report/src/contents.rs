@@ -18,38 +18,52 @@ const COST_COLUMNS: usize = 6;
 
 /// One place of caller and callee, with its rows.
 pub(crate) struct Section<'a> {
-    pub(crate) topology: Topology,
-    pub(crate) title: String,
+    pub(crate) title: &'static str,
+    /// The link, in words.
+    pub(crate) link: String,
     pub(crate) rows: Vec<&'a Row>,
 }
 
 /// The record's rows by topology, nearest first.
 pub(crate) fn sections(record: &Record) -> Vec<Section<'_>> {
-    let of = |topology: Topology| {
+    let of = |topology: &Topology| {
         let rows: Vec<_> =
-            record.rows.iter().filter(|row| row.conditions.topology == topology).collect();
-        Section { topology, title: section_title(topology, &rows), rows }
+            record.rows.iter().filter(|row| row.conditions.topology == *topology).collect();
+        Section { title: section_title(*topology), link: link_sentence(&rows), rows }
     };
-    Topology::ALL.iter().map(|t| of(*t)).filter(|section| !section.rows.is_empty()).collect()
+    Topology::ALL.iter().map(of).filter(|section| !section.rows.is_empty()).collect()
 }
 
-fn section_title(topology: Topology, rows: &[&Row]) -> String {
-    let name = place(topology);
-    match rows.iter().find_map(|row| row.conditions.link.as_ref()) {
-        None => name.to_owned(),
-        Some(link) => {
-            let probes = figures::count(link.rtt_measured_us.n);
-            let measured = figures::time(link.rtt_measured_us.p50);
-            let asked = link.rtt_asked_us.map(|us| format!("{} asked, ", figures::time(us)));
-            let kind = match link.kind {
-                LinkKind::Tun => "packet link",
-                LinkKind::Relay => "stream relay",
-                LinkKind::Real => "real network",
-            };
-            let asked = asked.unwrap_or_default();
-            format!("{name} — {kind}, RTT {asked}{measured} measured (median of {probes} probes)")
-        }
+fn section_title(topology: Topology) -> &'static str {
+    match topology {
+        Topology::SameNetwork => "Same network",
+        Topology::OtherNetwork => "Other network, same region",
+        Topology::OtherRegion => "Other network, other region",
     }
+}
+
+fn link_sentence(rows: &[&Row]) -> String {
+    let Some(link) = rows.iter().find_map(|row| row.conditions.link.as_ref()) else {
+        return "no link between caller and callee".to_owned();
+    };
+    let kind = match link.kind {
+        LinkKind::Tun => "packet link between network namespaces",
+        LinkKind::Relay => "stream relay on loopback, which delays bytes, not packets",
+        LinkKind::Real => "a network that is there anyway",
+    };
+    let mut sentence = kind.to_owned();
+    if let Some(asked_us) = link.rtt_asked_us {
+        sentence.push_str(&format!("; round trip asked {}", figures::time(asked_us)));
+    }
+    let probes = figures::count(link.rtt_measured_us.n);
+    sentence.push_str(&format!("; link RTT is the median of {probes} probes"));
+    if link.jitter_us > 0.0 {
+        sentence.push_str(&format!("; jitter {}", figures::time(link.jitter_us)));
+    }
+    if link.loss_pct > 0.0 {
+        sentence.push_str(&format!("; loss {}", figures::percent(link.loss_pct / 100.0)));
+    }
+    sentence
 }
 
 /// A topology in words.
@@ -83,7 +97,7 @@ pub(crate) fn protocol(protocol: Protocol) -> &'static str {
 pub(crate) fn headline(record: &Record) -> Vec<String> {
     let mut lines = Vec::new();
     for wanted in Protocol::ALL {
-        let phrases: Vec<String> = means(record, Question::AddedByTollway)
+        let phrases: Vec<_> = means(record, Question::AddedByTollway)
             .filter(|(_, row)| row.conditions.protocol == *wanted)
             .map(|(comparison, row)| headline_phrase(comparison, row))
             .collect();
@@ -109,45 +123,57 @@ pub(crate) fn means(
         .filter_map(|comparison| Some((comparison, record.row(&comparison.row)?)))
 }
 
-fn headline_phrase(comparison: &Comparison, row: &Row) -> String {
+/// The phrase's verb, and the rest of it.
+fn headline_phrase(comparison: &Comparison, row: &Row) -> (&'static str, String) {
     let place = match row.conditions.topology {
         Topology::SameNetwork => "in the same network",
         Topology::OtherNetwork => "to another network",
         Topology::OtherRegion => "to another region",
     };
-    match comparison.difference_ci95_us {
-        Some([lo, hi]) if lo <= 0.0 && hi >= 0.0 => {
-            let (lo, hi) = (figures::difference(lo), figures::difference(hi));
-            format!("adds nothing that this run could tell from noise {place} ({lo} to {hi})")
-        }
-        _ => {
-            let us = comparison.difference_us;
-            let verb = if us < 0.0 { "takes away" } else { "adds" };
-            let share = comparison.ratio.filter(|_| row.conditions.link.is_some());
-            let share =
-                share.map(|ratio| format!(" ({} of the call)", figures::percent(ratio - 1.0)));
-            format!("{verb} {} {place}{}", figures::time(us.abs()), share.unwrap_or_default())
-        }
+    let us = comparison.difference_us;
+    if let Some([lo, hi]) =
+        comparison.difference_ci95_us.filter(|[lo, hi]| *lo <= 0.0 && *hi >= 0.0)
+    {
+        let (lo, hi) = (figures::difference(lo), figures::difference(hi));
+        return ("adds", format!("nothing that can be told from noise {place} ({lo} to {hi})"));
     }
+    let verb = if us < 0.0 { "takes away" } else { "adds" };
+    let size = figures::size(us, comparison.difference_ci95_us);
+    let share = comparison.ratio.filter(|_| row.conditions.link.is_some());
+    let share =
+        share.map(|ratio| format!(" ({} of the call)", figures::percent((ratio - 1.0).abs())));
+    (verb, format!("{size} {place}{}", share.unwrap_or_default()))
 }
 
-fn join_phrases(phrases: &[String]) -> String {
-    match phrases.split_last() {
-        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
-        Some((last, _)) => last.clone(),
-        None => String::new(),
+/// The phrases as one list; a verb is said again only where it changes.
+fn join_phrases(phrases: &[(&str, String)]) -> String {
+    let mut sentence = String::new();
+    let mut said = "";
+    for (index, (verb, rest)) in phrases.iter().enumerate() {
+        sentence.push_str(match index {
+            0 => "",
+            last if last + 1 == phrases.len() => " and ",
+            _ => ", ",
+        });
+        if *verb != said {
+            sentence.push_str(verb);
+            sentence.push(' ');
+        }
+        sentence.push_str(rest);
+        said = verb;
     }
+    sentence
 }
 
 /// Rates and percentiles of one section.
 pub(crate) fn latency_table(section: &Section<'_>) -> Table {
-    let unit = section_unit(&section.rows);
-    let percentile = |name: &str| Column::right(name, unit.name());
+    let scale = Scale::of(&section.rows);
+    let percentile = |name: &str| Column::right(name, scale.unit.name());
     let mut columns = vec![
         Column::left("protocol", ""),
         Column::left("subject", ""),
-        Column::right("link RTT", unit.name()),
-        Column::right("connec-", "tions").spare(1),
+        Column::right("link RTT", scale.unit.name()),
+        Column::right("conns", "").spare(1),
         Column::right("offered", "req/s"),
         Column::right("achieved", "req/s"),
         percentile("p50"),
@@ -163,7 +189,7 @@ pub(crate) fn latency_table(section: &Section<'_>) -> Table {
         columns.push(Column::left("remark", ""));
     }
     let cells = |row: &&Row| {
-        let mut cells = latency_cells(row, unit);
+        let mut cells = latency_cells(row, &scale);
         if limited {
             let remark = if row.traffic.client_limited { "client-limited" } else { "" };
             cells.push(Cell::plain(remark).toned(Tone::Doubt));
@@ -174,14 +200,14 @@ pub(crate) fn latency_table(section: &Section<'_>) -> Table {
         .into_iter()
         .map(|rows| rows.iter().map(cells).collect())
         .collect();
-    Table { title: section.title.clone(), note: None, columns, groups }
+    Table { title: section.title.to_owned(), note: Some(section.link.clone()), columns, groups }
 }
 
-fn latency_cells(row: &Row, unit: TimeUnit) -> Vec<Cell> {
+fn latency_cells(row: &Row, scale: &Scale) -> Vec<Cell> {
     let (conditions, traffic) = (&row.conditions, &row.traffic);
     let scaled = |us: Option<f64>| match us {
-        Some(us) => Cell::plain(figures::digits3(us / unit.us())),
-        None => Cell::plain(NONE).toned(Tone::Faint),
+        Some(us) => Cell::plain(scale.show(us)),
+        None => nothing(),
     };
     let missed = traffic.requested_rps.is_some_and(|rps| traffic.achieved_rps < rps * 0.99);
     let latency = &traffic.latency_us;
@@ -207,10 +233,33 @@ fn doubt_if(doubt: bool) -> Tone {
 }
 
 /// One unit for a whole section, so that its figures can be compared at a glance.
-fn section_unit(rows: &[&Row]) -> TimeUnit {
-    let largest = rows.iter().filter_map(|row| row.traffic.latency_us.p50).fold(0.0, f64::max);
-    // Up to 10 ms microseconds have no more than five digits.
-    if largest < 10_000.0 { TimeUnit::Micro } else { TimeUnit::of(largest) }
+struct Scale {
+    unit: TimeUnit,
+    /// Places after the point where three digits would hide everything but the link.
+    places: Option<i32>,
+}
+
+impl Scale {
+    fn of(rows: &[&Row]) -> Self {
+        let medians = || rows.iter().filter_map(|row| row.traffic.latency_us.p50);
+        let largest = medians().fold(0.0, f64::max);
+        // Up to 10 ms microseconds have no more than four digits.
+        let unit = if largest < 10_000.0 { TimeUnit::Micro } else { TimeUnit::of(largest) };
+        let smallest = medians().fold(largest, f64::min);
+        let all_alike = rows.iter().any(|row| row.conditions.link.is_some())
+            && largest > 0.0
+            && (largest - smallest) / largest < 0.005;
+        // One part in ten thousand is what the histograms resolve.
+        let places = (all_alike && unit != TimeUnit::Micro)
+            .then(|| 4 - (largest / unit.us()).log10().floor() as i32);
+        Self { unit, places }
+    }
+
+    fn show(&self, us: f64) -> String {
+        let scaled = us / self.unit.us();
+        self.places
+            .map_or_else(|| figures::digits3(scaled), |places| figures::fixed(scaled, places))
+    }
 }
 
 pub(crate) fn by_protocol<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
@@ -237,10 +286,11 @@ pub(crate) fn added_table(record: &Record, question: Question) -> Table {
     columns.extend(subject);
     columns.extend([
         Column::right("mean", "[95 % interval]"),
-        Column::right("ratio", "[95 % interval]").spare(1),
+        Column::right("ratio", "[95 % interval]").spare(2),
         Column::right("Δ p50", ""),
         Column::right("Δ p90", ""),
         Column::right("Δ p99", ""),
+        Column::right("Δ CPU/request", "[95 % interval]").spare(1),
         Column::left("verdict", "of the mean"),
     ]);
     let mut groups: Vec<Vec<Vec<Cell>>> = Vec::new();
@@ -255,15 +305,14 @@ pub(crate) fn added_table(record: &Record, question: Question) -> Table {
 }
 
 fn added_cells(record: &Record, mean: &Comparison, row: &Row) -> Vec<Cell> {
-    let quantile = |metric: Metric| {
-        let found = record.comparisons.iter().find(|c| {
+    let find = |metric: Metric| {
+        record.comparisons.iter().find(|c| {
             c.metric == metric && c.row == mean.row && c.baseline_row == mean.baseline_row
-        });
-        match found {
-            Some(comparison) => Cell::plain(figures::difference(comparison.difference_us)),
-            None => Cell::plain(NONE).toned(Tone::Faint),
-        }
+        })
     };
+    let quantile = |metric| figure(find(metric).map(|c| figures::difference(c.difference_us)));
+    let cpu = find(Metric::MachineCpu)
+        .map(|c| Cell::with_range(figures::difference_with(c.difference_us, c.difference_ci95_us)));
     let mut cells = vec![
         Cell::plain(place_short(row.conditions.topology)),
         Cell::plain(protocol(row.conditions.protocol)),
@@ -271,14 +320,15 @@ fn added_cells(record: &Record, mean: &Comparison, row: &Row) -> Vec<Cell> {
     if mean.question == Question::AgainstBaseline {
         cells.push(Cell::plain(row.conditions.subject.as_str()));
     }
-    let ratio = mean.ratio.map(|ratio| figures::ratio_with(ratio, mean.ratio_ci95));
+    let ratio = mean.ratio.map(|r| Cell::with_range(figures::ratio_with(r, mean.ratio_ci95)));
     cells.extend([
-        Cell::plain(figures::difference_with(mean.difference_us, mean.difference_ci95_us))
+        Cell::with_range(figures::difference_with(mean.difference_us, mean.difference_ci95_us))
             .toned(Tone::Strong),
-        Cell::plain(ratio.unwrap_or_else(|| NONE.to_owned())),
+        ratio.unwrap_or_else(nothing),
         quantile(Metric::LatencyP50),
         quantile(Metric::LatencyP90),
         quantile(Metric::LatencyP99),
+        cpu.unwrap_or_else(nothing),
         verdict_cell(mean),
     ]);
     cells
@@ -304,8 +354,8 @@ pub(crate) fn cost_tables(record: &Record) -> Vec<Table> {
             tables.push(cpu_table(name, rows));
         }
     }
-    for rows in all.chunks(COST_COLUMNS) {
-        tables.push(memory_table(rows));
+    for places in places_of(&all).chunks(COST_COLUMNS) {
+        tables.push(memory_table(places));
     }
     tables.retain(|table| !table.is_empty());
     tables
@@ -342,25 +392,39 @@ fn cpu_table(name: &str, rows: &[&Row]) -> Table {
     }
 }
 
-fn memory_table(rows: &[&Row]) -> Table {
+/// Rows of the same subject in the same place, whatever the protocol: its processes are the same.
+fn places_of<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
+    let mut places: Vec<Vec<&'a Row>> = Vec::new();
+    for row in rows {
+        let key = |row: &Row| (row.conditions.topology, row.conditions.subject.clone());
+        match places.iter_mut().find(|place| key(place[0]) == key(row)) {
+            Some(place) => place.push(row),
+            None => places.push(vec![row]),
+        }
+    }
+    places
+}
+
+fn memory_table(places: &[Vec<&Row>]) -> Table {
+    let rows = || places.iter().flatten();
     let processes: BTreeSet<&str> =
-        rows.iter().flat_map(|row| row.cost.rss_bytes.keys().map(String::as_str)).collect();
+        rows().flat_map(|row| row.cost.rss_bytes.keys().map(String::as_str)).collect();
+    let largest = |place: &Vec<&Row>, process: &str| {
+        place.iter().filter_map(|row| row.cost.rss_bytes.get(process)).max().copied()
+    };
     let group = processes
         .into_iter()
         .map(|process| {
-            let cells = rows
-                .iter()
-                .map(|row| figure(row.cost.rss_bytes.get(process).map(|b| figures::megabytes(*b))));
+            let cells =
+                places.iter().map(|place| figure(largest(place, process).map(figures::megabytes)));
             line(process, cells)
         })
         .collect();
-    let protocols: Vec<_> = by_protocol(rows);
-    let names: Vec<_> =
-        protocols.iter().map(|rows| protocol(rows[0].conditions.protocol)).collect();
+    let heads: Vec<&Row> = places.iter().map(|place| place[0]).collect();
     Table {
-        title: format!("Memory (largest resident set), {}, MB", names.join(", ")),
-        note: None,
-        columns: cost_columns(rows),
+        title: "Memory per process, MB".to_owned(),
+        note: Some("largest resident set over all protocols and blocks".to_owned()),
+        columns: cost_columns(&heads),
         groups: vec![group],
     }
 }
@@ -377,7 +441,11 @@ fn line(name: &str, cells: impl Iterator<Item = Cell>) -> Vec<Cell> {
 }
 
 fn figure(text: Option<String>) -> Cell {
-    text.map_or_else(|| Cell::plain(NONE).toned(Tone::Faint), Cell::plain)
+    text.map_or_else(nothing, Cell::plain)
+}
+
+fn nothing() -> Cell {
+    Cell::plain(NONE).toned(Tone::Faint)
 }
 
 /// How to read the figures: blocks, intervals, what a dash means; then the record's own notes.
