@@ -76,23 +76,12 @@ impl Text {
 
     /// `text` broken between words; `first` and `rest` stand before its lines.
     fn wrapped(&mut self, first: &str, rest: &str, text: &str) {
-        let room = self.width.saturating_sub(rest.chars().count()).max(20);
-        let mut used = 0;
-        self.out.push_str(first);
-        for word in printable(text).split_whitespace() {
-            let length = word.chars().count();
-            if used > 0 && used + 1 + length > room {
-                self.out.push('\n');
-                self.out.push_str(rest);
-                used = 0;
-            } else if used > 0 {
-                self.out.push(' ');
-                used += 1;
-            }
-            self.out.push_str(word);
-            used += length;
+        let room = self.width.saturating_sub(rest.chars().count());
+        for (number, line) in broken(text, room).into_iter().enumerate() {
+            self.out.push_str(if number == 0 { first } else { rest });
+            self.out.push_str(&line);
+            self.out.push('\n');
         }
-        self.out.push('\n');
     }
 
     fn table(&mut self, table: &Table) {
@@ -101,8 +90,10 @@ impl Text {
         }
         self.heading(&table.title);
         if let Some(note) = &table.note {
-            let note = self.painted(FAINT, &printable(note));
-            self.out.push_str(&format!("  {note}\n"));
+            for line in broken(note, self.width - 2) {
+                let line = self.painted(FAINT, &line);
+                self.out.push_str(&format!("  {line}\n"));
+            }
         }
         let layout = Layout::fit(table, self.width);
         self.line(&layout, |column, _| Shown::head(&column.head, CYAN));
@@ -175,7 +166,7 @@ struct Shown {
 
 impl Shown {
     fn head(text: &str, code: &'static str) -> Self {
-        Self { text: text.to_owned(), range: String::new(), code, head: true }
+        Self { text: printable(text), range: String::new(), code, head: true }
     }
 }
 
@@ -239,6 +230,27 @@ fn code(tone: Tone) -> &'static str {
         Tone::Strong => BOLD,
         Tone::Doubt => YELLOW,
     }
+}
+
+/// The text in lines of at most `room` columns, broken between words where they fit.
+fn broken(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut used = 0;
+    for word in printable(text).split_whitespace() {
+        let length = word.chars().count();
+        match lines.last_mut() {
+            Some(line) if used + 1 + length <= room => {
+                line.push(' ');
+                line.push_str(word);
+                used += 1 + length;
+            }
+            _ => {
+                lines.push(word.to_owned());
+                used = length;
+            }
+        }
+    }
+    lines
 }
 
 /// The text without control characters, which could move the cursor or recolour the terminal.
