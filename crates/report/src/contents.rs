@@ -347,7 +347,8 @@ fn verdict_cell(comparison: &Comparison) -> Cell {
 /// Processor time per request and memory of each process, one column per row of the record.
 pub(crate) fn cost_tables(record: &Record) -> Vec<Table> {
     let mut tables = Vec::new();
-    let all: Vec<&Row> = record.rows.iter().collect();
+    let mut all: Vec<&Row> = record.rows.iter().collect();
+    all.sort_by_key(|row| row.conditions.topology);
     for rows in by_protocol(&all) {
         let name = protocol(rows[0].conditions.protocol);
         for rows in rows.chunks(COST_COLUMNS) {

@@ -6,6 +6,7 @@ mod fixtures;
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
 use tollway_record::{EncodedHistogram, Record};
 use tollway_report::html;
 
@@ -58,8 +59,8 @@ fn the_embedded_record_is_the_record() {
     let start = page.find("<script").unwrap();
     let start = start + page[start..].find('>').unwrap() + 1;
     let json = &page[start..start + page[start..].find("</script>").unwrap()];
-    let read: serde_json::Value = serde_json::from_str(json).unwrap();
-    assert_eq!(read, serde_json::from_str::<serde_json::Value>(&record.to_json()).unwrap());
+    let read: Value = serde_json::from_str(json).unwrap();
+    assert_eq!(read, serde_json::from_str::<Value>(&record.to_json()).unwrap());
 }
 
 #[test]
@@ -115,6 +116,35 @@ fn records_with_nothing_in_them_make_a_page() {
         spoil(&mut record);
         parse(&html(&record));
         assert!(!tollway_report::terminal(&record, 100, true).is_empty());
+    }
+}
+
+#[test]
+fn no_figure_makes_the_report_panic() {
+    let document: Value = serde_json::from_str(&fixtures::fabricated().to_json()).unwrap();
+    let mut rendered = 0;
+    for whole in [0, 1, u64::from(u32::MAX)] {
+        for float in [0.0, -1.0, 1e-308, 0.9996, 999.5, 1e15, 1e308, -1e308] {
+            let mut document = document.clone();
+            replace_numbers(&mut document, whole, float);
+            let record = Record::from_json(&document.to_string()).unwrap();
+            parse(&html(&record));
+            rendered += usize::from(!tollway_report::terminal(&record, 100, false).is_empty());
+        }
+    }
+    assert_eq!(rendered, 24);
+}
+
+fn replace_numbers(value: &mut Value, whole: u64, float: f64) {
+    match value {
+        Value::Number(number) => *value = if number.is_u64() { whole.into() } else { float.into() },
+        Value::Object(fields) => {
+            fields.values_mut().for_each(|field| replace_numbers(field, whole, float));
+        }
+        Value::Array(items) => {
+            items.iter_mut().for_each(|item| replace_numbers(item, whole, float))
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
 
