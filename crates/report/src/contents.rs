@@ -53,10 +53,10 @@ fn link_sentence(rows: &[&Row]) -> String {
     };
     let mut sentence = kind.to_owned();
     if let Some(asked_us) = link.rtt_asked_us {
-        sentence.push_str(&format!("; round trip asked {}", figures::time(asked_us)));
+        sentence.push_str(&format!("; RTT asked {}", figures::time(asked_us)));
     }
     let probes = figures::count(link.rtt_measured_us.n);
-    sentence.push_str(&format!("; link RTT is the median of {probes} probes"));
+    sentence.push_str(&format!("; RTT measured as the median of {probes} probes"));
     if link.jitter_us > 0.0 {
         sentence.push_str(&format!("; jitter {}", figures::time(link.jitter_us)));
     }
@@ -93,7 +93,8 @@ pub(crate) fn protocol(protocol: Protocol) -> &'static str {
     }
 }
 
-/// One line per protocol: what Tollway adds to the mean call, place by place.
+/// One line per protocol: what Tollway adds to the mean call, place by place. A last line where
+/// warnings qualify them.
 pub(crate) fn headline(record: &Record) -> Vec<String> {
     let mut lines = Vec::new();
     for wanted in Protocol::ALL {
@@ -107,6 +108,11 @@ pub(crate) fn headline(record: &Record) -> Vec<String> {
     }
     if lines.is_empty() {
         lines.push("This record has no pair of rows with and without Tollway.".to_owned());
+    }
+    match warnings(record).len() {
+        0 => {}
+        1 => lines.push("A warning below qualifies these figures.".to_owned()),
+        count => lines.push(format!("{count} warnings below qualify these figures.")),
     }
     lines
 }

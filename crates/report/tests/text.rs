@@ -105,6 +105,7 @@ fn a_limited_client_is_marked_and_explained() {
     assert!(row.is_some(), "the row has no mark");
     let warning = "same-network/http1/tollway: client-limited: 3.1 % of the sends were late";
     assert!(text.contains(warning), "{text}");
+    assert!(text.lines().take(8).any(|line| line.contains("warning below qualifies")), "{text}");
 }
 
 #[test]
