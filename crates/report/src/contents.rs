@@ -2,19 +2,24 @@
 //!
 //! Terminal and page are made from the same contents, so they cannot disagree.
 
-use std::collections::BTreeSet;
+mod added;
+mod cost;
+mod headline;
+mod latency;
+mod notes;
 
-use tollway_record::check;
 use tollway_record::record::{
-    Arrival, Comparison, IntervalMethod, LinkKind, Metric, Protocol, Question, Record, Row,
-    Topology, Verdict,
+    Comparison, LinkKind, Metric, Protocol, Question, Record, Row, Topology,
 };
 
-use crate::figures::{self, NONE, TimeUnit};
-use crate::table::{Cell, Column, Table, Tone};
+pub(crate) use added::added_table;
+pub(crate) use cost::cost_tables;
+pub(crate) use headline::headline;
+pub(crate) use latency::latency_table;
+pub(crate) use notes::{machine, notes, warnings};
 
-/// Most columns of figures in one cost table; more rows of the record make more tables.
-const COST_COLUMNS: usize = 6;
+use crate::figures::{self, NONE};
+use crate::table::{Cell, Tone};
 
 /// One place of caller and callee, with its rows.
 pub(crate) struct Section<'a> {
@@ -93,30 +98,6 @@ pub(crate) fn protocol(protocol: Protocol) -> &'static str {
     }
 }
 
-/// One line per protocol: what Tollway adds to the mean call, place by place. A last line where
-/// warnings qualify them.
-pub(crate) fn headline(record: &Record) -> Vec<String> {
-    let mut lines = Vec::new();
-    for wanted in Protocol::ALL {
-        let phrases: Vec<_> = means(record, Question::AddedByTollway)
-            .filter(|(_, row)| row.conditions.protocol == *wanted)
-            .map(|(comparison, row)| headline_phrase(comparison, row))
-            .collect();
-        if !phrases.is_empty() {
-            lines.push(format!("{}: Tollway {}.", protocol(*wanted), join_phrases(&phrases)));
-        }
-    }
-    if lines.is_empty() {
-        lines.push("This record has no pair of rows with and without Tollway.".to_owned());
-    }
-    match warnings(record).len() {
-        0 => {}
-        1 => lines.push("A warning below qualifies these figures.".to_owned()),
-        count => lines.push(format!("{count} warnings below qualify these figures.")),
-    }
-    lines
-}
-
 /// Comparisons of means that answer `question`, with the judged row.
 pub(crate) fn means(
     record: &Record,
@@ -129,322 +110,11 @@ pub(crate) fn means(
         .filter_map(|comparison| Some((comparison, record.row(&comparison.row)?)))
 }
 
-/// The phrase's verb, and the rest of it.
-fn headline_phrase(comparison: &Comparison, row: &Row) -> (&'static str, String) {
-    let place = match row.conditions.topology {
-        Topology::SameNetwork => "in the same network",
-        Topology::OtherNetwork => "to another network",
-        Topology::OtherRegion => "to another region",
-    };
-    let us = comparison.difference_us;
-    if let Some([lo, hi]) =
-        comparison.difference_ci95_us.filter(|[lo, hi]| *lo <= 0.0 && *hi >= 0.0)
-    {
-        let (lo, hi) = (figures::difference(lo), figures::difference(hi));
-        return ("adds", format!("nothing that can be told from noise {place} ({lo} to {hi})"));
-    }
-    let verb = if us < 0.0 { "takes away" } else { "adds" };
-    let size = figures::size(us, comparison.difference_ci95_us);
-    let share = comparison.ratio.filter(|_| row.conditions.link.is_some());
-    let share =
-        share.map(|ratio| format!(" ({} of the call)", figures::percent((ratio - 1.0).abs())));
-    (verb, format!("{size} {place}{}", share.unwrap_or_default()))
-}
-
-/// The phrases as one list; a verb is said again only where it changes.
-fn join_phrases(phrases: &[(&str, String)]) -> String {
-    let mut sentence = String::new();
-    let mut said = "";
-    for (index, (verb, rest)) in phrases.iter().enumerate() {
-        sentence.push_str(match index {
-            0 => "",
-            last if last + 1 == phrases.len() => " and ",
-            _ => ", ",
-        });
-        if *verb != said {
-            sentence.push_str(verb);
-            sentence.push(' ');
-        }
-        sentence.push_str(rest);
-        said = verb;
-    }
-    sentence
-}
-
-/// Rates and percentiles of one section.
-pub(crate) fn latency_table(section: &Section<'_>) -> Table {
-    let scale = Scale::of(&section.rows);
-    let percentile = |name: &str| Column::right(name, scale.unit.name());
-    let mut columns = vec![
-        Column::left("protocol", ""),
-        Column::left("subject", ""),
-        Column::right("link RTT", scale.unit.name()),
-        Column::right("conns", "").spare(1),
-        Column::right("offered", "req/s"),
-        Column::right("achieved", "req/s"),
-        percentile("p50"),
-        percentile("p75"),
-        percentile("p90"),
-        percentile("p99"),
-        percentile("p99.9"),
-        Column::right("requests", "").spare(2),
-        Column::right("errors", ""),
-    ];
-    let limited = section.rows.iter().any(|row| row.traffic.client_limited);
-    if limited {
-        columns.push(Column::left("remark", ""));
-    }
-    let cells = |row: &&Row| {
-        let mut cells = latency_cells(row, &scale);
-        if limited {
-            let remark = if row.traffic.client_limited { "client-limited" } else { "" };
-            cells.push(Cell::plain(remark).toned(Tone::Doubt));
-        }
-        cells
-    };
-    let groups = by_protocol(&section.rows)
-        .into_iter()
-        .map(|rows| rows.iter().map(cells).collect())
-        .collect();
-    Table { title: section.title.to_owned(), note: Some(section.link.clone()), columns, groups }
-}
-
-fn latency_cells(row: &Row, scale: &Scale) -> Vec<Cell> {
-    let (conditions, traffic) = (&row.conditions, &row.traffic);
-    let scaled = |us: Option<f64>| match us {
-        Some(us) => Cell::plain(scale.show(us)),
-        None => nothing(),
-    };
-    let missed = traffic.requested_rps.is_some_and(|rps| traffic.achieved_rps < rps * 0.99);
-    let latency = &traffic.latency_us;
-    vec![
-        Cell::plain(protocol(conditions.protocol)),
-        Cell::plain(conditions.subject.as_str()).toned(Tone::Strong),
-        scaled(conditions.link.as_ref().map(|link| link.rtt_measured_us.p50)),
-        Cell::plain(figures::count(conditions.connections.into())),
-        Cell::plain(traffic.requested_rps.map_or("unpaced".to_owned(), figures::digits3)),
-        Cell::plain(figures::digits3_down(traffic.achieved_rps)).toned(doubt_if(missed)),
-        scaled(latency.p50),
-        scaled(latency.p75),
-        scaled(latency.p90),
-        scaled(latency.p99),
-        scaled(latency.p999),
-        Cell::plain(figures::count(traffic.requests)),
-        Cell::plain(figures::count(traffic.errors)).toned(doubt_if(traffic.errors > 0)),
-    ]
-}
-
-fn doubt_if(doubt: bool) -> Tone {
-    if doubt { Tone::Doubt } else { Tone::Plain }
-}
-
-/// One unit for a whole section, so that its figures can be compared at a glance.
-struct Scale {
-    unit: TimeUnit,
-    /// Places after the point where three digits would hide everything but the link.
-    places: Option<i32>,
-}
-
-impl Scale {
-    fn of(rows: &[&Row]) -> Self {
-        let medians = || rows.iter().filter_map(|row| row.traffic.latency_us.p50);
-        let largest = medians().fold(0.0, f64::max);
-        // Up to 10 ms microseconds have no more than four digits.
-        let unit = if largest < 10_000.0 { TimeUnit::Micro } else { TimeUnit::of(largest) };
-        let smallest = medians().fold(largest, f64::min);
-        let all_alike = rows.iter().any(|row| row.conditions.link.is_some())
-            && largest > 0.0
-            && (largest - smallest) / largest < 0.005;
-        // One part in ten thousand is what the histograms resolve.
-        let places = (all_alike && unit != TimeUnit::Micro)
-            .then(|| 4 - (largest / unit.us()).log10().floor() as i32);
-        Self { unit, places }
-    }
-
-    fn show(&self, us: f64) -> String {
-        let scaled = us / self.unit.us();
-        self.places
-            .map_or_else(|| figures::digits3(scaled), |places| figures::fixed(scaled, places))
-    }
-}
-
 pub(crate) fn by_protocol<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
     let of = |wanted: &Protocol| -> Vec<&'a Row> {
         rows.iter().copied().filter(|row| row.conditions.protocol == *wanted).collect()
     };
     Protocol::ALL.iter().map(of).filter(|rows| !rows.is_empty()).collect()
-}
-
-/// What the network (or Tollway) adds: mean with interval, quantile differences, ratio, verdict.
-pub(crate) fn added_table(record: &Record, question: Question) -> Table {
-    let (title, note) = match question {
-        Question::AddedByNetwork => (
-            "Added by the network",
-            "direct over this path minus direct in the same network, without Tollway in either",
-        ),
-        Question::AddedByTollway => {
-            ("Added by Tollway", "tollway minus direct over the same path, interleaved")
-        }
-        Question::AgainstBaseline => ("Against direct", "subject minus direct over the same path"),
-    };
-    let subject = (question == Question::AgainstBaseline).then(|| Column::left("subject", ""));
-    let mut columns = vec![Column::left("path", ""), Column::left("protocol", "")];
-    columns.extend(subject);
-    columns.extend([
-        Column::right("mean", "[95 % interval]"),
-        Column::right("ratio", "[95 % interval]").spare(2),
-        Column::right("Δ p50", ""),
-        Column::right("Δ p90", ""),
-        Column::right("Δ p99", ""),
-        Column::right("Δ CPU/request", "[95 % interval]").spare(1),
-        Column::left("verdict", "of the mean"),
-    ]);
-    let mut groups: Vec<Vec<Vec<Cell>>> = Vec::new();
-    for topology in Topology::ALL {
-        let rows: Vec<_> = means(record, question)
-            .filter(|(_, row)| row.conditions.topology == *topology)
-            .map(|(mean, row)| added_cells(record, mean, row))
-            .collect();
-        groups.extend((!rows.is_empty()).then_some(rows));
-    }
-    Table { title: title.to_owned(), note: Some(note.to_owned()), columns, groups }
-}
-
-fn added_cells(record: &Record, mean: &Comparison, row: &Row) -> Vec<Cell> {
-    let find = |metric: Metric| {
-        record.comparisons.iter().find(|c| {
-            c.metric == metric && c.row == mean.row && c.baseline_row == mean.baseline_row
-        })
-    };
-    let quantile = |metric| figure(find(metric).map(|c| figures::difference(c.difference_us)));
-    let cpu = find(Metric::MachineCpu)
-        .map(|c| Cell::with_range(figures::difference_with(c.difference_us, c.difference_ci95_us)));
-    let mut cells = vec![
-        Cell::plain(place_short(row.conditions.topology)),
-        Cell::plain(protocol(row.conditions.protocol)),
-    ];
-    if mean.question == Question::AgainstBaseline {
-        cells.push(Cell::plain(row.conditions.subject.as_str()));
-    }
-    let ratio = mean.ratio.map(|r| Cell::with_range(figures::ratio_with(r, mean.ratio_ci95)));
-    cells.extend([
-        Cell::with_range(figures::difference_with(mean.difference_us, mean.difference_ci95_us))
-            .toned(Tone::Strong),
-        ratio.unwrap_or_else(nothing),
-        quantile(Metric::LatencyP50),
-        quantile(Metric::LatencyP90),
-        quantile(Metric::LatencyP99),
-        cpu.unwrap_or_else(nothing),
-        verdict_cell(mean),
-    ]);
-    cells
-}
-
-fn verdict_cell(comparison: &Comparison) -> Cell {
-    match comparison.verdict {
-        Verdict::Same => {
-            Cell::plain(format!("same within {} %", figures::digits_short(comparison.margin_pct)))
-        }
-        Verdict::Undecided => Cell::plain("undecided").toned(Tone::Doubt),
-        decided @ (Verdict::Faster | Verdict::Slower) => Cell::plain(decided.as_str()),
-    }
-}
-
-/// Processor time per request and memory of each process, one column per row of the record.
-pub(crate) fn cost_tables(record: &Record) -> Vec<Table> {
-    let mut tables = Vec::new();
-    let mut all: Vec<&Row> = record.rows.iter().collect();
-    all.sort_by_key(|row| row.conditions.topology);
-    for rows in by_protocol(&all) {
-        let name = protocol(rows[0].conditions.protocol);
-        for rows in rows.chunks(COST_COLUMNS) {
-            tables.push(cpu_table(name, rows));
-        }
-    }
-    for places in places_of(&all).chunks(COST_COLUMNS) {
-        tables.push(memory_table(places));
-    }
-    tables.retain(|table| !table.is_empty());
-    tables
-}
-
-fn cpu_table(name: &str, rows: &[&Row]) -> Table {
-    let processes: BTreeSet<&str> = rows
-        .iter()
-        .flat_map(|row| row.cost.cpu_us_per_request.keys().map(String::as_str))
-        .collect();
-    let mut group: Vec<Vec<Cell>> = processes
-        .into_iter()
-        .map(|process| {
-            let cells = rows.iter().map(|row| {
-                figure(row.cost.cpu_us_per_request.get(process).map(|us| figures::digits3(*us)))
-            });
-            line(process, cells)
-        })
-        .collect();
-    if rows.iter().any(|row| row.cost.machine_cpu_us_per_request.is_some()) {
-        let cells = rows
-            .iter()
-            .map(|row| figure(row.cost.machine_cpu_us_per_request.map(figures::digits3)))
-            .map(|cell| if cell.tone == Tone::Plain { cell.toned(Tone::Strong) } else { cell });
-        group.push(line("whole machine", cells));
-    }
-    Table {
-        title: format!("CPU per request, {name}, µs"),
-        note: Some(
-            "the whole machine includes the load generator, idle duties and interrupts".to_owned(),
-        ),
-        columns: cost_columns(rows),
-        groups: vec![group],
-    }
-}
-
-/// Rows of the same subject in the same place, whatever the protocol: its processes are the same.
-fn places_of<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
-    let mut places: Vec<Vec<&'a Row>> = Vec::new();
-    for row in rows {
-        let key = |row: &Row| (row.conditions.topology, row.conditions.subject.clone());
-        match places.iter_mut().find(|place| key(place[0]) == key(row)) {
-            Some(place) => place.push(row),
-            None => places.push(vec![row]),
-        }
-    }
-    places
-}
-
-fn memory_table(places: &[Vec<&Row>]) -> Table {
-    let rows = || places.iter().flatten();
-    let processes: BTreeSet<&str> =
-        rows().flat_map(|row| row.cost.rss_bytes.keys().map(String::as_str)).collect();
-    let largest = |place: &Vec<&Row>, process: &str| {
-        place.iter().filter_map(|row| row.cost.rss_bytes.get(process)).max().copied()
-    };
-    let group = processes
-        .into_iter()
-        .map(|process| {
-            let cells =
-                places.iter().map(|place| figure(largest(place, process).map(figures::megabytes)));
-            line(process, cells)
-        })
-        .collect();
-    let heads: Vec<&Row> = places.iter().map(|place| place[0]).collect();
-    Table {
-        title: "Memory per process, MB".to_owned(),
-        note: Some("largest resident set over all protocols and blocks".to_owned()),
-        columns: cost_columns(&heads),
-        groups: vec![group],
-    }
-}
-
-fn cost_columns(rows: &[&Row]) -> Vec<Column> {
-    let of = |row: &&Row| {
-        Column::right(place_short(row.conditions.topology), row.conditions.subject.as_str())
-    };
-    std::iter::once(Column::left("process", "")).chain(rows.iter().map(of)).collect()
-}
-
-fn line(name: &str, cells: impl Iterator<Item = Cell>) -> Vec<Cell> {
-    std::iter::once(Cell::plain(name)).chain(cells).collect()
 }
 
 fn figure(text: Option<String>) -> Cell {
@@ -453,99 +123,4 @@ fn figure(text: Option<String>) -> Cell {
 
 fn nothing() -> Cell {
     Cell::plain(NONE).toned(Tone::Faint)
-}
-
-/// How to read the figures: blocks, intervals, what a dash means; then the record's own notes.
-pub(crate) fn notes(record: &Record) -> Vec<String> {
-    let mut notes = vec![plan(record)];
-    notes.extend(interval_note(record));
-    notes.push(format!(
-        "Latency is response time, from the intended start of a request to the last byte of its \
-         answer. {NONE} stands for a percentile with fewer than 100 samples beyond it, and for \
-         what was not measured. Δ is the difference of two percentiles, not the percentile of a \
-         difference; only means can be subtracted."
-    ));
-    notes.extend(record.notes.iter().cloned());
-    notes
-}
-
-fn plan(record: &Record) -> String {
-    let blocks = record.rows.iter().map(|row| row.blocks.len()).max().unwrap_or_default();
-    let window = record
-        .rows
-        .iter()
-        .flat_map(|row| &row.blocks)
-        .map(|block| block.traffic.duration_s)
-        .fold(0.0, f64::max);
-    let payloads: BTreeSet<u64> =
-        record.rows.iter().map(|row| row.conditions.payload_bytes).collect();
-    let payloads: Vec<_> = payloads.into_iter().map(figures::count).collect();
-    let arrivals: BTreeSet<Arrival> =
-        record.rows.iter().map(|row| row.conditions.arrival).collect();
-    let arrivals: Vec<_> = arrivals.into_iter().map(arrival).collect();
-    format!(
-        "{blocks} interleaved blocks, {} s measured per row and block; {}; payload {} bytes.",
-        figures::digits3(window),
-        arrivals.join(" and "),
-        payloads.join(" and "),
-    )
-}
-
-fn arrival(arrival: Arrival) -> &'static str {
-    match arrival {
-        Arrival::OpenUniform => "open loop, evenly spaced",
-        Arrival::OpenPoisson => "open loop, exponentially spaced",
-        Arrival::Closed => "closed loop",
-    }
-}
-
-fn interval_note(record: &Record) -> Option<String> {
-    let methods: BTreeSet<IntervalMethod> =
-        record.comparisons.iter().filter_map(|comparison| comparison.method).collect();
-    let texts: Vec<_> = methods
-        .into_iter()
-        .map(|method| match method {
-            IntervalMethod::BlockT => "Student's t over blocks (fewer than 6)",
-            IntervalMethod::BlockBootstrap => "bootstrap over blocks",
-        })
-        .collect();
-    (!texts.is_empty()).then(|| format!("95 % intervals: {}.", texts.join("; ")))
-}
-
-/// The record's warnings and what the checks find, each once.
-pub(crate) fn warnings(record: &Record) -> Vec<String> {
-    let mut warnings = record.warnings.clone();
-    for doubt in check::check(record) {
-        if !warnings.contains(&doubt) {
-            warnings.push(doubt);
-        }
-    }
-    warnings
-}
-
-/// Machine and versions, as pairs of name and value.
-pub(crate) fn machine(record: &Record) -> Vec<(String, String)> {
-    let machine = &record.machine;
-    let cpus =
-        format!("{} × {}", machine.cpus, machine.cpu_model.as_deref().unwrap_or(&machine.arch));
-    let mut facts = vec![("processors".to_owned(), cpus)];
-    let mut add = |name: &str, value: Option<String>| {
-        facts.extend(value.filter(|v| !v.is_empty()).map(|value| (name.to_owned(), value)));
-    };
-    add("memory", machine.memory_bytes.map(|b| format!("{} GB", figures::digits3(b as f64 / 1e9))));
-    add("system", Some(format!("{}, Linux {}, {}", machine.os, machine.kernel, machine.arch)));
-    add("virtualization", machine.virtualization.clone());
-    add("governor", machine.cpu_governor.clone());
-    add("congestion control", machine.congestion_control.clone());
-    add("stolen", machine.steal_fraction.map(|f| format!("{} of CPU time", figures::percent(f))));
-    for (name, value) in &machine.details {
-        add(name, Some(value.clone()));
-    }
-    for subject in record.subjects.iter().filter(|subject| !subject.version.is_empty()) {
-        add(&subject.name, Some(format!("{} ({})", subject.version, subject.variant)));
-    }
-    let named = record.parameters.iter().map(|(name, value)| format!("{name}={value}"));
-    add("parameters", Some(named.collect::<Vec<_>>().join(" ")));
-    add("command", Some(record.command_line.join(" ")));
-    facts
 }
