@@ -1,1 +1,3 @@
 //! The data plane: listeners, pools, balancing, sidecar and gateway.
+
+pub mod mesh;
