@@ -11,6 +11,7 @@ mod edit;
 mod exchange;
 mod fault;
 mod limits;
+pub mod mesh;
 mod pipe;
 mod respond;
 mod tls;
