@@ -1,1 +1,5 @@
 //! The data loop: readiness, timers, buffers, TLS, sockets and links.
+
+pub mod link;
+pub mod netns;
+pub mod tun;
