@@ -216,7 +216,7 @@ impl Supervisor {
         }
     }
 
-    fn exit_error(&self, name: &str, status: ExitStatus) -> ProcessError {
+    pub(crate) fn exit_error(&self, name: &str, status: ExitStatus) -> ProcessError {
         let (log, tail) = self.log_tail(name);
         ProcessError::Exited { name: name.into(), status, log, tail }
     }
