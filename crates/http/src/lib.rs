@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod h1;
 mod head;
 
 pub use head::{Field, Fields, Method, RequestHead, ResponseHead};

@@ -1,1 +1,40 @@
-//! Certificates, trust bundles, rotation and TLS configuration.
+//! Who is who: a network's authority, keys and certificates, trust bundles, join tokens, and the
+//! TLS configurations that enforce them.
+//!
+//! Every mesh connection is TLS 1.3 with certificates on both sides. A certificate names its
+//! workload by exactly one SPIFFE identity, and is believed only if it chains to a root of the
+//! trust domain that identity names: the authority of `east` can never speak for `west`.
+//!
+//! This crate opens no sockets and starts no tasks. Issuing takes `now`; TLS takes its time from
+//! a clock that tests replace ([`Credentials::with_clock`]).
+
+mod authority;
+mod bundle;
+mod credentials;
+mod key;
+mod peer;
+mod renew;
+mod tls;
+mod token;
+
+pub use authority::{
+    Authority, AuthorityError, AuthorityPem, CONTROL_APP, GATEWAY_APP, IssueError, IssueRequest,
+    IssuedChain, LONGEST_TTL, SHORTEST_TTL, SYSTEM_NAMESPACE, SystemRequest, control_dns_san,
+    control_spiffe_id,
+};
+pub use bundle::{BundleError, ROOTS_LIMIT, TRUST_DOMAINS_LIMIT, TrustBundle, TrustBundles};
+pub use credentials::{Credentials, CredentialsError};
+pub use key::{KeyError, KeyPair};
+pub use peer::{
+    CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, PeerIdentity, peer_identity,
+};
+pub use renew::renew_at;
+pub use tls::{
+    Expected, Refusal, TICKET_LIFE_LIMIT, TlsError, UNRECOGNIZED_NAME_RECORD, bootstrap_config,
+    bootstrap_config_at, client_config, control_server_config, explain, server_config,
+};
+pub use token::{JoinToken, SecretHash, TokenError};
+
+/// Re-exported so that callers name certificates and clocks as this crate does.
+pub use rustls::pki_types::CertificateDer;
+pub use rustls::time_provider::TimeProvider;

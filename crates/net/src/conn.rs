@@ -8,6 +8,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
@@ -414,6 +415,17 @@ impl Conn {
     /// Sends FIN (and `close_notify`) after everything queued; flush to carry it out.
     pub fn finish(&mut self) {
         self.finishing = true;
+    }
+
+    /// Lets the close of this connection be a reset, so that the peer does not take what it got
+    /// for the whole.
+    pub fn abort_on_close(&mut self) {
+        // Fails only when the connection is gone already.
+        let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+        self.out.clear();
+        self.wire.clear();
+        self.sent = 0;
+        self.write_ended = true;
     }
 
     /// Whether our side has been closed.

@@ -1,1 +1,16 @@
-//! Revisioned keys: get, transact, list and watch, leases; the embedded engine.
+//! Revisioned keys: get, transact, list and watch, leases.
+//!
+//! [`Store`] is the one door; behind it stands an engine (embedded today, etcd later). Every
+//! transaction has one revision, shared by all its entries; revisions only grow. A list is taken
+//! at a revision, and a watch from that revision sees every later change: there is no gap
+//! between the two. Nothing a caller can grow is unbounded: see [`Limits`].
+
+mod error;
+mod model;
+mod store;
+
+pub use error::{LeaseError, OpenError, ReadError, TransactError, WatchError};
+pub use model::{
+    Batch, Change, Entry, Expected, Guard, KeyRange, LeaseId, Limits, Op, Page, Transaction,
+};
+pub use store::{Store, Watch};

@@ -1,1 +1,36 @@
 //! Protobuf messages and services between the parts, and conversions to the model.
+//!
+//! [`v1`] is generated from `proto/tollway/v1` by `cargo xtask codegen` and checked in. What
+//! arrives from a peer is only a claim: it becomes a type of crate `model` by the conversions
+//! here, which check every field and name the one that is wrong.
+
+mod error;
+mod limits;
+mod name;
+mod service;
+
+pub use error::ConvertError;
+pub use limits::{
+    ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES,
+    ROOTS_PER_TRUST_DOMAIN_LIMIT, SERVICES_PER_REQUEST_LIMIT, SERVICES_PER_RESPONSE_LIMIT,
+    SUBSCRIPTIONS_PER_STREAM_LIMIT, TRUST_DOMAINS_LIMIT,
+};
+pub use name::{address, addresses, instance, label, network_name, service_name, trust_domain};
+pub use service::{
+    NetworkState, NetworkUpdate, network_update, protocol, service_update, workload,
+};
+
+/// The generated messages, clients and servers of package `tollway.v1`.
+#[allow(
+    clippy::all,
+    unreachable_pub,
+    unused_qualifications,
+    clippy::wildcard_enum_match_arm,
+    clippy::allow_attributes_without_reason,
+    clippy::large_futures,
+    clippy::unused_async,
+    reason = "written by a generator"
+)]
+pub mod v1 {
+    include!("generated/tollway.v1.rs");
+}

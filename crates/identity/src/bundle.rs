@@ -1,0 +1,153 @@
+//! Trust bundles: which roots speak for which trust domain.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, TrustAnchor};
+use thiserror::Error;
+use tollway_model::{NetworkName, TrustDomain};
+
+/// Most roots of one trust domain: a rotation needs two, the rest is room.
+pub const ROOTS_LIMIT: usize = 8;
+/// Most trust domains known at once.
+pub const TRUST_DOMAINS_LIMIT: usize = 1024;
+
+/// Why a bundle was refused.
+#[derive(Debug, Error)]
+pub enum BundleError {
+    #[error("the bundle of {trust_domain} has {count} roots; it needs 1 to {ROOTS_LIMIT}")]
+    RootCount { trust_domain: TrustDomain, count: usize },
+    #[error("root {index} of the bundle of {trust_domain} is not a certificate")]
+    Root { trust_domain: TrustDomain, index: usize, source: webpki::Error },
+    #[error("there are two bundles for {trust_domain}; keep one")]
+    Duplicate { trust_domain: TrustDomain },
+    #[error(
+        "the trust domains {first} and {second} both claim the network {network}; a network has one"
+    )]
+    NetworkClaimedTwice { network: NetworkName, first: TrustDomain, second: TrustDomain },
+    #[error("there are {count} trust domains; at most {TRUST_DOMAINS_LIMIT} are possible")]
+    TooMany { count: usize },
+}
+
+/// The roots of one trust domain, and the one network whose names they may vouch for.
+#[derive(Clone)]
+pub struct TrustBundle {
+    network: NetworkName,
+    trust_domain: TrustDomain,
+    roots: Arc<[CertificateDer<'static>]>,
+    anchors: Arc<[TrustAnchor<'static>]>,
+}
+
+impl TrustBundle {
+    /// # Errors
+    /// [`BundleError`] when there are no or too many roots, or one is not a certificate.
+    pub fn new(
+        network: NetworkName,
+        trust_domain: TrustDomain,
+        roots: Vec<CertificateDer<'static>>,
+    ) -> Result<Self, BundleError> {
+        if roots.is_empty() || roots.len() > ROOTS_LIMIT {
+            return Err(BundleError::RootCount { trust_domain, count: roots.len() });
+        }
+        let anchor = |(index, root): (usize, &CertificateDer<'static>)| {
+            webpki::anchor_from_trusted_cert(root).map(|anchor| anchor.to_owned()).map_err(
+                |source| BundleError::Root { trust_domain: trust_domain.clone(), index, source },
+            )
+        };
+        let anchors = roots.iter().enumerate().map(anchor).collect::<Result<_, _>>()?;
+        Ok(Self { network, trust_domain, roots: roots.into(), anchors })
+    }
+
+    #[must_use]
+    pub fn network(&self) -> &NetworkName {
+        &self.network
+    }
+
+    #[must_use]
+    pub fn trust_domain(&self) -> &TrustDomain {
+        &self.trust_domain
+    }
+
+    #[must_use]
+    pub fn roots(&self) -> &[CertificateDer<'static>] {
+        &self.roots
+    }
+
+    pub(crate) fn anchors(&self) -> &[TrustAnchor<'static>] {
+        &self.anchors
+    }
+}
+
+impl PartialEq for TrustBundle {
+    fn eq(&self, other: &Self) -> bool {
+        self.network == other.network
+            && self.trust_domain == other.trust_domain
+            && self.roots == other.roots
+    }
+}
+impl Eq for TrustBundle {}
+
+impl fmt::Debug for TrustBundle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TrustBundle")
+            .field("network", &self.network)
+            .field("trust_domain", &self.trust_domain)
+            .field("roots", &self.roots.len())
+            .finish()
+    }
+}
+
+/// Every trust domain that is believed, each for its own names only. Clones are cheap.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TrustBundles {
+    revision: u64,
+    by_domain: Arc<BTreeMap<TrustDomain, TrustBundle>>,
+}
+
+impl TrustBundles {
+    /// The bundles as of `revision`, which grows with every change of trust.
+    ///
+    /// # Errors
+    /// [`BundleError`] when a trust domain or a network appears twice, or there are too many.
+    pub fn new(
+        revision: u64,
+        bundles: impl IntoIterator<Item = TrustBundle>,
+    ) -> Result<Self, BundleError> {
+        let mut by_domain = BTreeMap::new();
+        let mut by_network: BTreeMap<NetworkName, TrustDomain> = BTreeMap::new();
+        for bundle in bundles {
+            let trust_domain = bundle.trust_domain.clone();
+            if by_domain.contains_key(&trust_domain) {
+                return Err(BundleError::Duplicate { trust_domain });
+            }
+            if let Some(first) = by_network.insert(bundle.network.clone(), trust_domain.clone()) {
+                return Err(BundleError::NetworkClaimedTwice {
+                    network: bundle.network,
+                    first,
+                    second: trust_domain,
+                });
+            }
+            by_domain.insert(trust_domain, bundle);
+        }
+        if by_domain.len() > TRUST_DOMAINS_LIMIT {
+            return Err(BundleError::TooMany { count: by_domain.len() });
+        }
+        Ok(Self { revision, by_domain: Arc::new(by_domain) })
+    }
+
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    #[must_use]
+    pub fn get(&self, trust_domain: &TrustDomain) -> Option<&TrustBundle> {
+        self.by_domain.get(trust_domain)
+    }
+
+    /// In order of trust domain.
+    pub fn iter(&self) -> impl Iterator<Item = &TrustBundle> {
+        self.by_domain.values()
+    }
+}

@@ -1,0 +1,211 @@
+//! TLS configurations: 1.3 only, AES-128-GCM first, certificates on both sides, no early data.
+//!
+//! Resumption: every configuration has a ticket key and a session store of its own, and is made
+//! anew for every [`Credentials`] value. A ticket therefore dies with the certificate and with
+//! the revision of trust it was given under; it lives [`TICKET_LIFE_LIMIT`] at most, and never
+//! longer than the own certificate. The *peer's* certificate may end sooner: callers check
+//! [`crate::PeerIdentity::valid_at`] after each handshake.
+//!
+//! A handshake whose peers share no ALPN protocol fails; a peer that offers none at all
+//! completes it, so callers also look at the negotiated protocol.
+
+mod bootstrap;
+mod refusal;
+mod resume;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::sync::{Arc, LazyLock};
+
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{self, cipher_suite};
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, ServerConfig, version};
+use thiserror::Error;
+use tollway_model::{Instance, NetworkName, ServiceName, SpiffeId, TrustDomain};
+
+use crate::authority::{control_dns_san, control_spiffe_id};
+use crate::credentials::Credentials;
+
+pub use bootstrap::{bootstrap_config, bootstrap_config_at};
+pub use refusal::{Refusal, UNRECOGNIZED_NAME_RECORD, explain};
+pub use resume::TICKET_LIFE_LIMIT;
+use resume::{BoundedSessions, BoundedTickets};
+use verify::{AnyKnownPeer, ExactPeer, Requirement};
+
+/// Why a TLS configuration could not be made.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    #[error("no trust bundle for {trust_domain}; join its network first")]
+    UnknownTrustDomain { trust_domain: TrustDomain },
+    #[error("`{name}` is not a DNS name")]
+    ServerName { name: String, source: InvalidDnsNameError },
+    #[error("the TLS library refuses the configuration")]
+    Library(#[source] rustls::Error),
+    #[error("the system gives no randomness for session tickets")]
+    Randomness,
+}
+
+/// Whom a dialler expects at the other end.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Expected {
+    pub spiffe: SpiffeId,
+    /// The name that is dialled, and that the certificate must carry.
+    pub dns_san: String,
+}
+
+impl Expected {
+    /// Any replica of a service.
+    #[must_use]
+    pub fn service(service: &ServiceName, trust_domain: &TrustDomain) -> Self {
+        Self { spiffe: service.spiffe_id(trust_domain), dns_san: service.dns_san() }
+    }
+
+    /// One replica of a service.
+    #[must_use]
+    pub fn instance(
+        service: &ServiceName,
+        instance: &Instance,
+        trust_domain: &TrustDomain,
+    ) -> Self {
+        Self {
+            spiffe: service.spiffe_id(trust_domain),
+            dns_san: service.instance_dns_san(instance),
+        }
+    }
+
+    /// The control plane of a network.
+    #[must_use]
+    pub fn control(network: &NetworkName, trust_domain: &TrustDomain) -> Self {
+        Self { spiffe: control_spiffe_id(trust_domain), dns_san: control_dns_san(network) }
+    }
+
+    /// The name to hand to the TLS connection.
+    ///
+    /// # Errors
+    /// [`TlsError::ServerName`].
+    pub fn server_name(&self) -> Result<ServerName<'static>, TlsError> {
+        match ServerName::try_from(self.dns_san.clone()) {
+            Ok(name @ ServerName::DnsName(_)) => Ok(name),
+            Ok(_) | Err(_) => Err(TlsError::ServerName {
+                name: self.dns_san.clone(),
+                source: InvalidDnsNameError,
+            }),
+        }
+    }
+}
+
+/// A dialler's configuration: it shows the own certificate, and goes on only if the other end's
+/// chains to the bundle of `expected`'s trust domain, carries exactly that SPIFFE identity and
+/// that DNS name, is meant for servers and is valid now.
+///
+/// Make one per expectation and keep it: sessions are resumed within one configuration only.
+///
+/// # Errors
+/// [`TlsError`].
+pub fn client_config(
+    credentials: &Credentials,
+    expected: &Expected,
+    alpn: &[&[u8]],
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let trust_domain = &expected.spiffe.trust_domain;
+    let bundle = credentials
+        .bundles()
+        .get(trust_domain)
+        .ok_or_else(|| TlsError::UnknownTrustDomain { trust_domain: trust_domain.clone() })?;
+    expected.server_name()?;
+    let verifier = ExactPeer::new(bundle.clone(), expected.clone());
+    let shown = SingleCertAndKey::from(Arc::clone(credentials.certified()));
+    let clock = Arc::clone(credentials.clock());
+    let mut config = ClientConfig::builder_with_details(provider(), Arc::clone(&clock))
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(TlsError::Library)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_cert_resolver(Arc::new(shown));
+    config.alpn_protocols = owned(alpn);
+    config.resumption =
+        Resumption::store(Arc::new(BoundedSessions::new(clock, credentials.not_after())));
+    Ok(Arc::new(config))
+}
+
+/// The configuration of a mesh door: whoever comes must show a certificate that chains to the
+/// bundle of the trust domain it names, and must ask for one of the own certificate's names.
+///
+/// A wrong server name is refused with the alert `access_denied`, the only one rustls offers
+/// here; a caller that wants to send the precise one finds it in [`UNRECOGNIZED_NAME_RECORD`].
+///
+/// # Errors
+/// [`TlsError`].
+pub fn server_config(
+    credentials: &Credentials,
+    alpn: &[&[u8]],
+) -> Result<Arc<ServerConfig>, TlsError> {
+    server_config_that(Requirement::Certificate, credentials, alpn)
+}
+
+/// As [`server_config`], but whoever has no certificate yet may come without one, to join. One
+/// that is shown is checked all the same. After the handshake [`crate::peer_identity`] tells
+/// them apart ([`crate::PeerError::NoCertificate`]).
+///
+/// # Errors
+/// [`TlsError`].
+pub fn control_server_config(
+    credentials: &Credentials,
+    alpn: &[&[u8]],
+) -> Result<Arc<ServerConfig>, TlsError> {
+    server_config_that(Requirement::CertificateIfShown, credentials, alpn)
+}
+
+fn server_config_that(
+    requirement: Requirement,
+    credentials: &Credentials,
+    alpn: &[&[u8]],
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let verifier = AnyKnownPeer::new(credentials.bundles().clone(), requirement);
+    let clock = Arc::clone(credentials.clock());
+    let tickets = BoundedTickets::new(Arc::clone(&clock), credentials.not_after())?;
+    let mut config = ServerConfig::builder_with_details(provider(), clock)
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(TlsError::Library)?
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_cert_resolver(Arc::new(OwnNames(credentials.clone())));
+    config.alpn_protocols = owned(alpn);
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.ticketer = Arc::new(tickets);
+    config.send_tls13_tickets = 1;
+    Ok(Arc::new(config))
+}
+
+/// The cryptography of every mesh connection.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
+        Arc::new(CryptoProvider {
+            cipher_suites: vec![
+                cipher_suite::TLS13_AES_128_GCM_SHA256,
+                cipher_suite::TLS13_AES_256_GCM_SHA384,
+                cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+            ],
+            ..aws_lc_rs::default_provider()
+        })
+    });
+    Arc::clone(&PROVIDER)
+}
+
+fn owned(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
+    alpn.iter().map(|protocol| protocol.to_vec()).collect()
+}
+
+/// Shows the own certificate to those who ask for one of its names.
+#[derive(Debug)]
+struct OwnNames(Credentials);
+
+impl ResolvesServerCert for OwnNames {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.answers_to(hello.server_name()).then(|| Arc::clone(self.0.certified()))
+    }
+}

@@ -1,0 +1,101 @@
+//! The first contact with the control plane, by a workload that holds a join token and nothing
+//! else: the token pins the network's root, which the control plane shows in its chain.
+
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme, version};
+
+use super::refusal::{Refusal, from_webpki};
+use super::verify::{
+    read_peer, supported_schemes, tls12_signature, tls13_signature, verify_name, verify_server_to,
+};
+use super::{TlsError, owned, provider};
+use crate::authority::{control_dns_san, control_spiffe_id};
+use crate::token::JoinToken;
+
+/// The dialler's configuration for the first contact. It shows no certificate, and goes on only
+/// with the control plane of the token's network under the token's root. The server name to
+/// dial is [`crate::control_dns_san`] of the token's network.
+///
+/// # Errors
+/// [`TlsError`].
+pub fn bootstrap_config(token: &JoinToken, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
+    bootstrap_config_at(token, alpn, Arc::new(DefaultTimeProvider))
+}
+
+/// As [`bootstrap_config`], with the time taken from `clock`.
+///
+/// # Errors
+/// [`TlsError`].
+pub fn bootstrap_config_at(
+    token: &JoinToken,
+    alpn: &[&[u8]],
+    clock: Arc<dyn TimeProvider>,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let mut config = ClientConfig::builder_with_details(provider(), clock)
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(TlsError::Library)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(PinnedRoot { token: token.clone() }))
+        .with_no_client_auth();
+    config.alpn_protocols = owned(alpn);
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// Believes the control plane of one network, under the root a token pins.
+#[derive(Debug)]
+struct PinnedRoot {
+    token: JoinToken,
+}
+
+impl ServerCertVerifier for PinnedRoot {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let peer = read_peer(leaf, intermediates)?;
+        let name = control_dns_san(self.token.network());
+        let root = intermediates
+            .iter()
+            .find(|certificate| self.token.pins(certificate))
+            .ok_or_else(|| Refusal::NotThePinnedRoot { name: name.clone() })?;
+        let anchor = webpki::anchor_from_trusted_cert(root).map_err(from_webpki)?;
+        if peer.spiffe != control_spiffe_id(&peer.spiffe.trust_domain) {
+            return Err(Refusal::NotControl { found: peer.spiffe }.into());
+        }
+        verify_name(&name, &peer)?;
+        verify_server_to(&[anchor], leaf, intermediates, now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        supported_schemes()
+    }
+}

@@ -1,0 +1,239 @@
+//! Decides whether a peer's certificate is believed.
+//!
+//! The order keeps a hostile certificate cheap: sizes and counts, then names, then the trust
+//! domain's bundle, and only then signatures (webpki bounds those).
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use tollway_model::SpiffeId;
+use webpki::{EndEntityCert, KeyUsage};
+
+use super::refusal::{Refusal, from_webpki};
+use super::{Expected, provider};
+use crate::bundle::{TrustBundle, TrustBundles};
+use crate::peer::{CHAIN_LIMIT, PeerError, PeerIdentity, peer_identity};
+
+/// id-kp-serverAuth; unlike webpki's own constant it must be present.
+const SERVER_AUTH: KeyUsage = KeyUsage::required(&[0x2b, 6, 1, 5, 5, 7, 3, 1]);
+/// id-kp-clientAuth, likewise.
+const CLIENT_AUTH: KeyUsage = KeyUsage::required(&[0x2b, 6, 1, 5, 5, 7, 3, 2]);
+
+/// Whether callers must show a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Requirement {
+    Certificate,
+    CertificateIfShown,
+}
+
+/// A dialler's check: the other end is exactly the one expected.
+#[derive(Debug)]
+pub(super) struct ExactPeer {
+    bundle: TrustBundle,
+    expected: Expected,
+}
+
+impl ExactPeer {
+    pub(super) fn new(bundle: TrustBundle, expected: Expected) -> Self {
+        Self { bundle, expected }
+    }
+}
+
+impl ServerCertVerifier for ExactPeer {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let peer = read_peer(leaf, intermediates)?;
+        verify_identity(&self.expected.spiffe, &peer)?;
+        verify_network(&self.bundle, &peer)?;
+        verify_name(&self.expected.dns_san, &peer)?;
+        verify_name(&server_name.to_str(), &peer)?;
+        verify_chain(&self.bundle, leaf, intermediates, now, SERVER_AUTH)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        supported_schemes()
+    }
+}
+
+/// A door's check: the caller is somebody of a known trust domain.
+#[derive(Debug)]
+pub(super) struct AnyKnownPeer {
+    bundles: TrustBundles,
+    requirement: Requirement,
+}
+
+impl AnyKnownPeer {
+    pub(super) fn new(bundles: TrustBundles, requirement: Requirement) -> Self {
+        Self { bundles, requirement }
+    }
+}
+
+impl ClientCertVerifier for AnyKnownPeer {
+    fn client_auth_mandatory(&self) -> bool {
+        self.requirement == Requirement::Certificate
+    }
+
+    /// None: the roots we know are nobody's business before the caller has shown who it is.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let peer = read_peer(leaf, intermediates)?;
+        let bundle = self
+            .bundles
+            .get(&peer.spiffe.trust_domain)
+            .ok_or_else(|| Refusal::UnknownTrustDomain { spiffe: peer.spiffe.clone() })?;
+        verify_network(bundle, &peer)?;
+        verify_chain(bundle, leaf, intermediates, now, CLIENT_AUTH)?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        supported_schemes()
+    }
+}
+
+/// Reads the leaf's identity, after counting what was shown.
+pub(super) fn read_peer(
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+) -> Result<PeerIdentity, Refusal> {
+    let count = intermediates.len() + 1;
+    if count > CHAIN_LIMIT {
+        return Err(PeerError::ChainTooLong { count }.into());
+    }
+    Ok(peer_identity(std::slice::from_ref(leaf))?)
+}
+
+pub(super) fn verify_name(name: &str, peer: &PeerIdentity) -> Result<(), Refusal> {
+    if peer.dns_names.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        return Ok(());
+    }
+    Err(Refusal::MissingName { spiffe: peer.spiffe.clone(), name: name.to_owned() })
+}
+
+/// Checks signatures, validity, purpose and constraints, up to a root of `bundle`.
+pub(super) fn verify_chain(
+    bundle: &TrustBundle,
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    now: UnixTime,
+    usage: KeyUsage,
+) -> Result<(), Error> {
+    verify_to_anchors(bundle.anchors(), leaf, intermediates, now, usage)
+}
+
+/// As [`verify_chain`], for a server and given anchors.
+pub(super) fn verify_server_to(
+    anchors: &[rustls::pki_types::TrustAnchor<'_>],
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Result<(), Error> {
+    verify_to_anchors(anchors, leaf, intermediates, now, SERVER_AUTH)
+}
+
+fn verify_to_anchors(
+    anchors: &[rustls::pki_types::TrustAnchor<'_>],
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    now: UnixTime,
+    usage: KeyUsage,
+) -> Result<(), Error> {
+    let algorithms = provider().signature_verification_algorithms.all;
+    EndEntityCert::try_from(leaf)
+        .and_then(|leaf| {
+            leaf.verify_for_usage(algorithms, anchors, intermediates, now, usage, None, None)
+                .map(|_| ())
+        })
+        .map_err(from_webpki)
+}
+
+fn verify_identity(expected: &SpiffeId, peer: &PeerIdentity) -> Result<(), Refusal> {
+    if peer.spiffe == *expected {
+        return Ok(());
+    }
+    Err(Refusal::WrongIdentity { expected: expected.clone(), found: peer.spiffe.clone() })
+}
+
+fn verify_network(bundle: &TrustBundle, peer: &PeerIdentity) -> Result<(), Refusal> {
+    if peer.service.network == *bundle.network() {
+        return Ok(());
+    }
+    Err(Refusal::ForeignNetwork {
+        trust_domain: bundle.trust_domain().clone(),
+        own: bundle.network().clone(),
+        claimed: peer.service.network.clone(),
+    })
+}
+
+pub(super) fn tls12_signature(
+    message: &[u8],
+    cert: &CertificateDer<'_>,
+    signature: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, Error> {
+    verify_tls12_signature(message, cert, signature, &provider().signature_verification_algorithms)
+}
+
+pub(super) fn tls13_signature(
+    message: &[u8],
+    cert: &CertificateDer<'_>,
+    signature: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, Error> {
+    verify_tls13_signature(message, cert, signature, &provider().signature_verification_algorithms)
+}
+
+pub(super) fn supported_schemes() -> Vec<SignatureScheme> {
+    provider().signature_verification_algorithms.supported_schemes()
+}

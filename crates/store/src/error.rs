@@ -1,0 +1,108 @@
+//! What can go wrong, one enum per door.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::model::{Expected, LeaseId};
+
+/// Why a store did not open. The text names the file and a way out.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    #[error(
+        "cannot open the store {}; check that its directory exists and that this user may write there",
+        path.display()
+    )]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error(
+        "the store {} is in use by another process; stop that one or choose another file",
+        path.display()
+    )]
+    Locked { path: PathBuf },
+    #[error(
+        "{} is not a Tollway store; choose another file, or move this one away to start an empty store",
+        path.display()
+    )]
+    NotAStore { path: PathBuf },
+    #[error(
+        "the store {} has format {found}, this program reads format {supported}; use the version of Tollway that wrote it",
+        path.display()
+    )]
+    Format { path: PathBuf, found: u32, supported: u32 },
+    #[error(
+        "the store {} is damaged at byte {offset}: {what}; restore it from a copy, or move it away to start an empty store",
+        path.display()
+    )]
+    Corrupt { path: PathBuf, offset: u64, what: &'static str },
+    #[error("cannot start the writer thread of the store {}", path.display())]
+    Thread { path: PathBuf, source: std::io::Error },
+}
+
+/// Why a transaction did not happen.
+#[derive(Debug, Error)]
+pub enum TransactError {
+    /// A guard did not hold; nothing was changed.
+    #[error("the key {} is not as expected ({expected:?}); it is at revision {found:?}", key.escape_ascii())]
+    Conflict {
+        key: Bytes,
+        expected: Expected,
+        /// The revision of the key, `None` when it is absent.
+        found: Option<u64>,
+    },
+    #[error("the transaction has a key of {length} bytes; a key has 1 to {limit}")]
+    KeyLength { length: usize, limit: usize },
+    #[error("the value of {} has {length} bytes; a value has at most {limit}", key.escape_ascii())]
+    ValueTooLong { key: Bytes, length: usize, limit: usize },
+    #[error("the transaction has {count} steps or guards; it may have at most {limit}: split it")]
+    TooManyOps { count: usize, limit: usize },
+    #[error("the transaction has {bytes} bytes; it may have at most {limit}: split it")]
+    TooLarge { bytes: usize, limit: usize },
+    #[error("lease {} has ended or was never granted; grant a new one", lease.0)]
+    NoLease { lease: LeaseId },
+    /// The disk refused; what was written is unknown, and the store takes no further writes.
+    #[error("the store {} cannot be written; free space or repair the disk, then restart", path.display())]
+    Disk { path: PathBuf, source: std::sync::Arc<std::io::Error> },
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// Why a read failed.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// Why a watch did not start, or ended.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum WatchError {
+    /// Changes from there are no longer kept: list again, then watch from that revision.
+    #[error("changes after revision {from} are no longer kept, the oldest kept is {oldest}; list again")]
+    Compacted { from: u64, oldest: u64 },
+    /// The caller asks for changes after a revision the store has not reached: it belongs to
+    /// another store or to one restored from a copy. List again.
+    #[error("revision {from} has not happened here, the store is at {current}; list again")]
+    Future { from: u64, current: u64 },
+    /// The watcher fell behind further than changes are kept: list again.
+    #[error("the watch fell too far behind, changes before revision {oldest} are gone; list again")]
+    TooSlow { oldest: u64 },
+    #[error("there are already {limit} watches")]
+    TooMany { limit: usize },
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// Why a lease operation failed.
+#[derive(Debug, Error)]
+pub enum LeaseError {
+    #[error("lease {} has ended or was never granted; grant a new one", lease.0)]
+    NoLease { lease: LeaseId },
+    #[error("a lease of {asked:?} is not possible; it lasts {shortest:?} to {longest:?}")]
+    Ttl { asked: Duration, shortest: Duration, longest: Duration },
+    #[error("there are already {limit} leases")]
+    TooMany { limit: usize },
+    #[error("the lease could not be recorded")]
+    Transact(#[source] TransactError),
+}

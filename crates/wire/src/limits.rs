@@ -1,0 +1,25 @@
+//! How much one peer may send. Both ends of a stream know the same numbers.
+
+/// Largest encoded message either side accepts, in bytes.
+pub const MESSAGE_LIMIT_BYTES: usize = 4 << 20;
+
+/// Services one data plane may subscribe to.
+pub const SUBSCRIPTIONS_PER_STREAM_LIMIT: usize = 10_000;
+
+/// Services in one subscribe, unsubscribe or open request.
+pub const SERVICES_PER_REQUEST_LIMIT: usize = SUBSCRIPTIONS_PER_STREAM_LIMIT;
+
+/// Services in one response; a longer list is sent as several.
+pub const SERVICES_PER_RESPONSE_LIMIT: usize = 1_000;
+
+/// Ready endpoints stated for one service; more are known and not sent.
+pub const ENDPOINTS_PER_SERVICE_LIMIT: usize = 10_000;
+
+/// Gateways stated for one network.
+pub const GATEWAYS_PER_NETWORK_LIMIT: usize = 64;
+
+/// Root certificates of one trust domain: two overlap during a rotation.
+pub const ROOTS_PER_TRUST_DOMAIN_LIMIT: usize = 8;
+
+/// Trust domains in one set of bundles: the own network and the joined ones.
+pub const TRUST_DOMAINS_LIMIT: usize = 1_024;

@@ -1,0 +1,359 @@
+//! Workloads, services and networks.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tollway_model::{
+    AppProtocol, Endpoint, NetworkName, Remote, Revision, ServiceState, ServiceUpdate, TrustDomain,
+    UnavailableReason, Workload,
+};
+
+use crate::name::{address, addresses, instance, network_name, service_name, trust_domain};
+use crate::{ConvertError, ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, v1};
+
+/// What a gateway knows of a joined network, as of `revision`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NetworkUpdate {
+    pub network: NetworkName,
+    pub revision: Revision,
+    pub state: NetworkState,
+}
+
+/// The state of a joined network.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NetworkState {
+    /// Its gateways, and whether its control plane answers.
+    Joined { trust_domain: TrustDomain, gateways: Arc<[SocketAddr]>, reachable: bool },
+    /// It is no longer joined.
+    Removed,
+}
+
+impl From<AppProtocol> for v1::AppProtocol {
+    fn from(protocol: AppProtocol) -> Self {
+        match protocol {
+            AppProtocol::Http => Self::Http,
+            AppProtocol::H2c => Self::H2c,
+            AppProtocol::Grpc => Self::Grpc,
+            AppProtocol::Tcp => Self::Tcp,
+        }
+    }
+}
+
+impl From<UnavailableReason> for v1::UnavailableReason {
+    fn from(reason: UnavailableReason) -> Self {
+        match reason {
+            UnavailableReason::UnknownService => Self::UnknownService,
+            UnavailableReason::UnknownNetwork => Self::UnknownNetwork,
+            UnavailableReason::UnreachableNetwork => Self::UnreachableNetwork,
+            UnavailableReason::NoReadyEndpoint => Self::NoReadyEndpoint,
+        }
+    }
+}
+
+impl From<&Workload> for v1::Workload {
+    fn from(workload: &Workload) -> Self {
+        Self {
+            service: Some((&workload.service).into()),
+            instance: workload.instance.as_str().to_owned(),
+            address: Some(workload.address.into()),
+            protocol: v1::AppProtocol::from(workload.protocol).into(),
+            ready: workload.ready,
+        }
+    }
+}
+
+impl From<&ServiceUpdate> for v1::ServiceUpdate {
+    fn from(update: &ServiceUpdate) -> Self {
+        Self {
+            service: Some((&update.service).into()),
+            revision: update.revision.0,
+            state: Some((&update.state).into()),
+        }
+    }
+}
+
+impl From<&ServiceState> for v1::service_update::State {
+    fn from(state: &ServiceState) -> Self {
+        match state {
+            ServiceState::Local { endpoints, protocol, trust_domain } => Self::Local(v1::Local {
+                endpoints: endpoints.iter().map(v1::Endpoint::from).collect(),
+                protocol: v1::AppProtocol::from(*protocol).into(),
+                trust_domain: trust_domain.to_string(),
+            }),
+            ServiceState::Remote { remote, protocol, trust_domain } => Self::Remote(v1::Remote {
+                ready_replicas: remote.ready_replicas,
+                gateways: remote.gateways.iter().map(|g| (*g).into()).collect(),
+                protocol: v1::AppProtocol::from(*protocol).into(),
+                trust_domain: trust_domain.to_string(),
+            }),
+            ServiceState::Unavailable(reason) => {
+                Self::Unavailable(v1::UnavailableReason::from(*reason).into())
+            }
+        }
+    }
+}
+
+impl From<&Endpoint> for v1::Endpoint {
+    fn from(endpoint: &Endpoint) -> Self {
+        Self {
+            instance: endpoint.instance.as_str().to_owned(),
+            address: Some(endpoint.address.into()),
+        }
+    }
+}
+
+impl From<&NetworkUpdate> for v1::NetworkUpdate {
+    fn from(update: &NetworkUpdate) -> Self {
+        let stated = Self {
+            network: update.network.as_str().to_owned(),
+            revision: update.revision.0,
+            ..Self::default()
+        };
+        match &update.state {
+            NetworkState::Joined { trust_domain, gateways, reachable } => Self {
+                trust_domain: trust_domain.to_string(),
+                gateways: gateways.iter().map(|g| (*g).into()).collect(),
+                reachable: *reachable,
+                ..stated
+            },
+            NetworkState::Removed => Self { removed: true, ..stated },
+        }
+    }
+}
+
+impl TryFrom<v1::AppProtocol> for AppProtocol {
+    type Error = ConvertError;
+    fn try_from(protocol: v1::AppProtocol) -> Result<Self, ConvertError> {
+        match protocol {
+            v1::AppProtocol::Http => Ok(Self::Http),
+            v1::AppProtocol::H2c => Ok(Self::H2c),
+            v1::AppProtocol::Grpc => Ok(Self::Grpc),
+            v1::AppProtocol::Tcp => Ok(Self::Tcp),
+            v1::AppProtocol::Unspecified => Err(ConvertError::Missing { field: "protocol" }),
+        }
+    }
+}
+
+/// Reads the number of an app protocol.
+///
+/// # Errors
+/// [`ConvertError`] when it is unset or of a later version.
+pub fn protocol(value: i32) -> Result<AppProtocol, ConvertError> {
+    v1::AppProtocol::try_from(value)
+        .map_err(|_| ConvertError::Unknown { field: "protocol", value })?
+        .try_into()
+}
+
+/// Reads what a workload announces of itself.
+///
+/// # Errors
+/// [`ConvertError`] for the first field that is wrong.
+pub fn workload(workload: &v1::Workload) -> Result<Workload, ConvertError> {
+    Ok(Workload {
+        service: service_name(workload.service.as_ref())?,
+        instance: instance(&workload.instance)?,
+        address: address(workload.address.as_ref(), "address")?,
+        protocol: protocol(workload.protocol)?,
+        ready: workload.ready,
+    })
+}
+
+/// Reads a new state of a service. An available service has at least one endpoint, or at least
+/// one replica and one gateway.
+///
+/// # Errors
+/// [`ConvertError`] for the first field that is wrong.
+pub fn service_update(update: &v1::ServiceUpdate) -> Result<ServiceUpdate, ConvertError> {
+    let service = service_name(update.service.as_ref())?;
+    let state = update.state.as_ref().ok_or(ConvertError::Missing { field: "state" })?;
+    let state = match state {
+        v1::service_update::State::Local(state) => local(state)?,
+        v1::service_update::State::Remote(state) => remote(state, service.network.clone())?,
+        v1::service_update::State::Unavailable(value) => unavailable(*value)?,
+    };
+    Ok(ServiceUpdate { service, revision: Revision(update.revision), state })
+}
+
+fn local(state: &v1::Local) -> Result<ServiceState, ConvertError> {
+    let count = state.endpoints.len();
+    if count > ENDPOINTS_PER_SERVICE_LIMIT {
+        let limit = ENDPOINTS_PER_SERVICE_LIMIT;
+        return Err(ConvertError::TooMany { field: "endpoints", count, limit });
+    }
+    if count == 0 {
+        return Err(ConvertError::Empty { field: "endpoints" });
+    }
+    let endpoint = |e: &v1::Endpoint| {
+        Ok(Endpoint {
+            instance: instance(&e.instance)?,
+            address: address(e.address.as_ref(), "endpoint.address")?,
+        })
+    };
+    Ok(ServiceState::Local {
+        endpoints: state.endpoints.iter().map(endpoint).collect::<Result<_, _>>()?,
+        protocol: protocol(state.protocol)?,
+        trust_domain: trust_domain(&state.trust_domain)?,
+    })
+}
+
+fn remote(state: &v1::Remote, network: NetworkName) -> Result<ServiceState, ConvertError> {
+    if state.ready_replicas == 0 {
+        return Err(ConvertError::Empty { field: "ready_replicas" });
+    }
+    let gateways = addresses(&state.gateways, "gateways", GATEWAYS_PER_NETWORK_LIMIT)?;
+    if gateways.is_empty() {
+        return Err(ConvertError::Empty { field: "gateways" });
+    }
+    Ok(ServiceState::Remote {
+        remote: Remote { network, ready_replicas: state.ready_replicas, gateways: gateways.into() },
+        protocol: protocol(state.protocol)?,
+        trust_domain: trust_domain(&state.trust_domain)?,
+    })
+}
+
+fn unavailable(value: i32) -> Result<ServiceState, ConvertError> {
+    let field = "unavailable";
+    let reason = v1::UnavailableReason::try_from(value)
+        .map_err(|_| ConvertError::Unknown { field, value })?;
+    Ok(ServiceState::Unavailable(match reason {
+        v1::UnavailableReason::UnknownService => UnavailableReason::UnknownService,
+        v1::UnavailableReason::UnknownNetwork => UnavailableReason::UnknownNetwork,
+        v1::UnavailableReason::UnreachableNetwork => UnavailableReason::UnreachableNetwork,
+        v1::UnavailableReason::NoReadyEndpoint => UnavailableReason::NoReadyEndpoint,
+        v1::UnavailableReason::Unspecified => return Err(ConvertError::Missing { field }),
+    }))
+}
+
+/// Reads the state of a joined network.
+///
+/// # Errors
+/// [`ConvertError`] for the first field that is wrong.
+pub fn network_update(update: &v1::NetworkUpdate) -> Result<NetworkUpdate, ConvertError> {
+    let state = if update.removed {
+        NetworkState::Removed
+    } else {
+        NetworkState::Joined {
+            trust_domain: trust_domain(&update.trust_domain)?,
+            gateways: addresses(&update.gateways, "gateways", GATEWAYS_PER_NETWORK_LIMIT)?.into(),
+            reachable: update.reachable,
+        }
+    };
+    Ok(NetworkUpdate {
+        network: network_name(&update.network)?,
+        revision: Revision(update.revision),
+        state,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tollway_model::Label;
+
+    use super::*;
+
+    fn name() -> tollway_model::ServiceName {
+        let [namespace, network] = ["shop", "east"].map(|l| Label::new(l).unwrap());
+        tollway_model::ServiceName::parse_in("Stock", &namespace, &network).unwrap()
+    }
+
+    fn domain() -> TrustDomain {
+        TrustDomain::new("east.tollway").unwrap()
+    }
+
+    fn states() -> Vec<ServiceState> {
+        let endpoint = Endpoint {
+            instance: Label::new("i-1").unwrap(),
+            address: "[2001:db8::7]:50002".parse().unwrap(),
+        };
+        let remote = Remote {
+            network: name().network,
+            ready_replicas: 3,
+            gateways: vec!["10.0.0.1:15443".parse().unwrap()].into(),
+        };
+        let mut states = vec![
+            ServiceState::Local {
+                endpoints: vec![endpoint].into(),
+                protocol: AppProtocol::H2c,
+                trust_domain: domain(),
+            },
+            ServiceState::Remote { remote, protocol: AppProtocol::Tcp, trust_domain: domain() },
+        ];
+        states.extend(
+            [
+                UnavailableReason::UnknownService,
+                UnavailableReason::UnknownNetwork,
+                UnavailableReason::UnreachableNetwork,
+                UnavailableReason::NoReadyEndpoint,
+            ]
+            .map(ServiceState::Unavailable),
+        );
+        states
+    }
+
+    #[test]
+    fn every_state_survives_the_wire() {
+        for state in states() {
+            let update = ServiceUpdate { service: name(), revision: Revision(7), state };
+            assert_eq!(service_update(&v1::ServiceUpdate::from(&update)), Ok(update));
+        }
+    }
+
+    #[test]
+    fn workloads_survive_the_wire() {
+        use AppProtocol::{Grpc, H2c, Http, Tcp};
+        for protocol in [Http, H2c, Grpc, Tcp] {
+            let sent = Workload {
+                service: name(),
+                instance: Label::new("i-1").unwrap(),
+                address: "10.0.0.1:50002".parse().unwrap(),
+                protocol,
+                ready: true,
+            };
+            assert_eq!(workload(&v1::Workload::from(&sent)), Ok(sent));
+        }
+    }
+
+    #[test]
+    fn networks_survive_the_wire() {
+        let joined = NetworkState::Joined {
+            trust_domain: domain(),
+            gateways: vec!["10.0.0.1:15443".parse().unwrap()].into(),
+            reachable: true,
+        };
+        for state in [joined, NetworkState::Removed] {
+            let update = NetworkUpdate { network: name().network, revision: Revision(9), state };
+            assert_eq!(network_update(&v1::NetworkUpdate::from(&update)), Ok(update));
+        }
+    }
+
+    /// Breaks one field of a well-formed update and returns the reason of the refusal.
+    fn refusal(at: usize, break_it: impl FnOnce(&mut v1::service_update::State)) -> String {
+        let state = states().swap_remove(at);
+        let update = ServiceUpdate { service: name(), revision: Revision(7), state };
+        let mut sent = v1::ServiceUpdate::from(&update);
+        break_it(sent.state.as_mut().unwrap());
+        service_update(&sent).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn malformed_states_are_refused_with_the_field() {
+        use v1::service_update::State;
+        let local = refusal(0, |state| {
+            let State::Local(state) = state else { unreachable!() };
+            state.endpoints.clear();
+        });
+        assert_eq!(local, "the field `endpoints` is empty; it needs at least one entry");
+        let remote = refusal(1, |state| {
+            let State::Remote(state) = state else { unreachable!() };
+            state.ready_replicas = 0;
+        });
+        assert_eq!(remote, "the field `ready_replicas` is empty; it needs at least one entry");
+        let remote = refusal(1, |state| {
+            let State::Remote(state) = state else { unreachable!() };
+            state.protocol = 99;
+        });
+        assert_eq!(remote, "the field `protocol` holds 99, which this version does not know");
+        let reason = refusal(2, |state| *state = State::Unavailable(0));
+        assert_eq!(reason, "the field `unavailable` is missing");
+    }
+}
