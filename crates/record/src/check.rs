@@ -24,24 +24,25 @@ const STEAL_FRACTION_LIMIT: f64 = 0.02;
 /// All doubts about a record, in order of its rows.
 #[must_use]
 pub fn check(record: &Record) -> Vec<String> {
-    let mut doubts = Vec::new();
-    for row in &record.rows {
-        let found = [
-            check_sums(row),
-            check_errors(row),
-            check_rate(row),
-            check_client(row),
-            check_bound(row),
-            check_link(row),
-            check_light(row),
-            check_throttling(row),
-            check_machine_speed(row),
-        ];
-        doubts.extend(
-            found.into_iter().flatten().map(|doubt| format!("{}: {doubt}", row.conditions.id)),
-        );
-    }
-    doubts
+    record.rows.iter().flat_map(check_row).collect()
+}
+
+/// The doubts about one row; each starts with its id.
+#[must_use]
+pub fn check_row(row: &Row) -> Vec<String> {
+    let found = [
+        check_sums(row),
+        check_errors(row),
+        check_rate(row),
+        check_client(row),
+        check_bound(row),
+        check_link(row),
+        check_light(row),
+        check_throttling(row),
+        check_machine_speed(row),
+    ];
+    let id = &row.conditions.id;
+    found.into_iter().flatten().map(|doubt| format!("{id}: {doubt}")).collect()
 }
 
 /// Requests per second that `connections` can carry at most in closed loop (and HTTP/1.1 at any
@@ -52,7 +53,7 @@ pub fn rate_bound_rps(connections: u32, rtt_us: f64) -> f64 {
 }
 
 fn check_sums(row: &Row) -> Option<String> {
-    let sum: u64 = row.blocks.iter().map(|block| block.traffic.requests).sum();
+    let sum = row.blocks.iter().fold(0, |sum: u64, b| sum.saturating_add(b.traffic.requests));
     let traffic = &row.traffic;
     if sum != traffic.requests || traffic.latency_us.n != traffic.requests {
         return Some(format!(
@@ -65,7 +66,7 @@ fn check_sums(row: &Row) -> Option<String> {
 
 fn check_errors(row: &Row) -> Option<String> {
     let traffic = &row.traffic;
-    let failed = traffic.errors + traffic.unfinished + traffic.dropped;
+    let failed = traffic.scheduled().saturating_sub(traffic.requests);
     let fraction = failed as f64 / traffic.scheduled().max(1) as f64;
     (fraction > ERROR_FRACTION_LIMIT).then(|| {
         format!(
@@ -176,3 +177,6 @@ fn check_machine_speed(row: &Row) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests;

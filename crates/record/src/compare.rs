@@ -303,3 +303,6 @@ impl StepTable {
         self.middles_ns[from] as f64 / 1e3
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -116,6 +116,9 @@ impl Histogram {
     /// # Panics
     /// Never: all histograms of this type have the same bounds.
     pub fn merge(&mut self, other: &Self) {
+        if other.n() == 0 {
+            return;
+        }
         self.counts.add(&other.counts).expect("same bounds in every histogram of this type");
         self.sum_ns += other.sum_ns;
         self.min_ns = self.min_ns.min(other.min_ns);
@@ -325,3 +328,6 @@ fn unfold(text: &str) -> Result<Vec<u8>, HistogramError> {
 fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
+
+#[cfg(test)]
+mod tests;

@@ -177,3 +177,6 @@ fn per_request(values: impl Iterator<Item = (Option<f64>, u64)>) -> Option<f64> 
 fn sum_known(values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     values.flatten().reduce(|a, b| a.saturating_add(b))
 }
+
+#[cfg(test)]
+mod tests;

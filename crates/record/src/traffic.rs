@@ -131,9 +131,12 @@ impl Traffic {
         self.service_histogram = services.encode();
     }
 
-    /// Requests of the window, whatever became of them.
+    /// Requests of the window, whatever became of them (at most `u64::MAX`: a record that was
+    /// read may hold any figures).
     #[must_use]
     pub fn scheduled(&self) -> u64 {
-        self.requests + self.errors + self.unfinished + self.dropped
+        [self.errors, self.unfinished, self.dropped]
+            .into_iter()
+            .fold(self.requests, u64::saturating_add)
     }
 }

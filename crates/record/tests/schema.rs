@@ -1,5 +1,7 @@
 //! The types and `schema/tollway-lab-1.schema.json` describe the same documents.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
