@@ -31,7 +31,8 @@ pub struct TunConfig {
     pub peer: Ipv4Addr,
     /// Largest IP packet on the link, bytes.
     pub mtu: u16,
-    /// Packets the kernel holds for the link before it drops, a count.
+    /// Packets the kernel holds for the link before it drops, a count. In a user namespace it
+    /// stays at the kernel's default of 500.
     pub queue_packets: u32,
     /// Let the kernel hand over unsegmented TCP (up to 64 KB per packet) and unfinished
     /// checksums. Off, every packet is at most one MTU.
@@ -120,10 +121,16 @@ impl Tun {
         set("the MTU", libc::SIOCSIFMTU as libc::c_ulong, &|request| {
             request.ifr_ifru.ifru_mtu = i32::from(config.mtu);
         })?;
-        set("the queue length", libc::SIOCSIFTXQLEN as libc::c_ulong, &|request| {
+        let queue = set("the queue length", libc::SIOCSIFTXQLEN as libc::c_ulong, &|request| {
             // The kernel reads `ifr_qlen`, an int in the same place as the metric.
             request.ifr_ifru.ifru_metric = config.queue_packets as libc::c_int;
-        })?;
+        });
+        match queue {
+            // Reserved to root of the whole machine: in a user namespace the kernel's 500 stay.
+            Err(TunError::Configure { source, .. })
+                if source.kind() == io::ErrorKind::PermissionDenied => {}
+            other => other?,
+        }
         set("the address", libc::SIOCSIFADDR as libc::c_ulong, &|request| {
             request.ifr_ifru.ifru_addr = netns::socket_address(config.local);
         })?;
