@@ -21,6 +21,7 @@ use crate::error::LabError;
 use crate::plan::{self, Placement, SubjectKind, Workload};
 use crate::progress::{Event, Progress};
 use crate::topology::Isolation;
+use crate::work_dir::WorkDir;
 use bench::Bench;
 
 /// The scenario's name in the record.
@@ -104,10 +105,8 @@ pub fn run(
     progress: &mut dyn Progress,
 ) -> Result<Record, LabError> {
     let root = &options.work_root;
-    let dir = tempfile::Builder::new()
-        .prefix("tollway-lab-")
-        .tempdir_in(root)
-        .map_err(|source| LabError::WorkDir { dir: root.clone(), source })?;
+    let dir =
+        WorkDir::create(root).map_err(|source| LabError::WorkDir { dir: root.clone(), source })?;
     run_in(dir.path(), options, cancel, progress).map_err(|error| {
         if error.is_cancelled() {
             return error;

@@ -20,6 +20,7 @@ pub mod progress;
 pub mod relay;
 pub mod sample;
 pub mod topology;
+mod work_dir;
 
 pub use cancel::Cancel;
 pub use cross_network::{DemoOptions, run_demo};

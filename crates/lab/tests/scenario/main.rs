@@ -161,7 +161,9 @@ fn kill_leaves_nothing() -> Result<(), Failed> {
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(9));
     wait_until(|| processes_of(dir.path()) == 0);
+    assert_eq!(fs::read_dir(dir.path())?.count(), 1, "a killed lab leaves its files");
     run(&options(dir.path(), own_isolation()))?;
+    assert!(nothing_left(dir.path()), "and the next run removes them");
     Ok(())
 }
 
