@@ -1,1 +1,36 @@
 //! The control plane: registry, discovery, certificate authority, peering.
+//!
+//! Decisions are pure: [`catalogue`](self) derives what callers see from the store's keys,
+//! `delta` plans what a stream is told next, `bundle` signs and checks introductions, `issue`
+//! decides who may have a certificate. Everything that must survive is in the store, and every
+//! revision that data planes see is a revision of the store.
+
+mod admin;
+mod admin_client;
+mod app;
+mod bundle;
+mod caller;
+mod catalogue;
+mod delta;
+mod discovery;
+mod error;
+mod feed;
+mod hub;
+mod issue;
+mod key;
+mod listener;
+mod options;
+mod own;
+mod peering;
+mod plane;
+mod registry;
+mod stored;
+mod sweep;
+
+pub use admin_client::{AdminClient, AdminError};
+pub use app::{ControlPlane, serve};
+pub use bundle::{BUNDLE_LIMIT_BYTES, BundleError, JoinBundle};
+pub use error::{OwnCertificateError, StartError};
+pub use feed::FeedError;
+pub use options::{EgressMode, Options, Timing};
+pub use peering::join::JoinError;

@@ -122,7 +122,7 @@ impl Conn {
     /// An accepted or otherwise connected socket; it must be non-blocking.
     #[must_use]
     pub fn accepted(stream: TcpStream, tls: Option<Tls>) -> Self {
-        Self::new(stream.into(), tls, false)
+        Self::new(stream.into(), tls, false).readable()
     }
 
     /// One end of an in-process socket pair; it must be non-blocking.
@@ -151,6 +151,12 @@ impl Conn {
         }
     }
 
+    /// Bytes may have come before the poller knew of it.
+    fn readable(mut self) -> Self {
+        self.readable = true;
+        self
+    }
+
     fn new(socket: OwnedFd, tls: Option<Tls>, connecting: bool) -> Self {
         let mut tls = tls.map(Box::new);
         if let Some(tls) = &mut tls {
@@ -163,7 +169,7 @@ impl Conn {
             wire: Vec::new(),
             sent: 0,
             connecting,
-            readable: !connecting,
+            readable: false,
             writable: !connecting,
             close_told: false,
             read_ended: false,
@@ -357,7 +363,6 @@ impl Conn {
         match connected {
             Ok(()) => {
                 self.connecting = false;
-                self.readable = true;
                 Ok(true)
             }
             Err(error) => {

@@ -36,6 +36,11 @@ pub struct Poller {
     wake: Arc<OwnedFd>,
 }
 
+// SAFETY: the events hold plain numbers (tokens); the pointer variant of their data, for which
+// the type is not `Send`, is never written or read.
+#[expect(unsafe_code, reason = "the event type is not `Send` for a variant that is not used")]
+unsafe impl Send for Poller {}
+
 impl Poller {
     /// # Errors
     /// When the kernel has no descriptor left.

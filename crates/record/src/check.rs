@@ -31,6 +31,7 @@ pub fn check(record: &Record) -> Vec<String> {
 #[must_use]
 pub fn check_row(row: &Row) -> Vec<String> {
     let found = [
+        check_answers(row),
         check_sums(row),
         check_errors(row),
         check_rate(row),
@@ -50,6 +51,16 @@ pub fn check_row(row: &Row) -> Vec<String> {
 #[must_use]
 pub fn rate_bound_rps(connections: u32, rtt_us: f64) -> f64 {
     f64::from(connections) * 1e6 / rtt_us
+}
+
+fn check_answers(row: &Row) -> Option<String> {
+    let answers = |requests: u64| requests > 0;
+    if !answers(row.traffic.requests) {
+        return Some("no request was answered; there is nothing to compare".to_owned());
+    }
+    let silent = row.blocks.iter().filter(|block| !answers(block.traffic.requests)).count();
+    (silent > 0)
+        .then(|| format!("no request was answered in {silent} of {} blocks", row.blocks.len()))
 }
 
 fn check_sums(row: &Row) -> Option<String> {

@@ -113,3 +113,48 @@ pub fn limit_beside_direct(subject_rps: f64, direct_rps: f64) -> Option<ClientLi
     (direct_rps > 0.0 && of_direct_fraction >= OF_DIRECT_LIMIT)
         .then_some(ClientLimit::NearDirect { of_direct_fraction })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::Lateness;
+
+    #[test]
+    fn a_send_is_late_after_a_tenth_of_the_interval_or_a_millisecond() {
+        let check = |rps: f64, ns: u64| assert_eq!(late_threshold_ns(rps), ns, "{rps}");
+        check(1_000.0, 1_000_000);
+        check(100.0, 1_000_000);
+        check(10.0, 10_000_000);
+        check(0.0, 1_000_000);
+    }
+
+    #[test]
+    fn open_loop_is_limited_by_late_sends_or_a_missed_rate() {
+        let check = |late_fraction: f64, achieved_rps: f64, reasons: usize| {
+            let traffic = Traffic {
+                requested_rps: Some(1_000.0),
+                achieved_rps,
+                lateness: Some(Lateness { late_fraction, ..Lateness::default() }),
+                ..Traffic::default()
+            };
+            let found = limits_in_open_loop(&traffic);
+            assert_eq!(found.len(), reasons, "{late_fraction}, {achieved_rps}: {found:?}");
+        };
+        check(0.01, 990.0, 0);
+        check(0.011, 1_000.0, 1);
+        check(0.0, 989.0, 1);
+        check(0.5, 500.0, 2);
+        assert!(limits_in_open_loop(&Traffic::default()).is_empty());
+    }
+
+    #[test]
+    fn closed_loop_is_limited_near_direct() {
+        let check = |subject, direct, limited: bool| {
+            let found = limit_beside_direct(subject, direct);
+            assert_eq!(found.is_some(), limited, "{subject} of {direct}");
+        };
+        check(84.0, 100.0, false);
+        check(85.0, 100.0, true);
+        check(100.0, 0.0, false);
+    }
+}

@@ -51,15 +51,20 @@ impl CompareOptions {
 /// Everything the rows of a record allow to say: each row against `direct` over the same path
 /// ([`Question::AddedByTollway`] for `tollway`, otherwise [`Question::AgainstBaseline`]), and each
 /// `direct` row of another network against `direct` within one network, same protocol
-/// ([`Question::AddedByNetwork`]). Rows without answered requests are passed over.
+/// ([`Question::AddedByNetwork`]). Rows that answered no request in a common block are passed
+/// over: [`crate::check`] speaks of them, and the other rows keep their comparisons.
 ///
 /// # Errors
-/// [`CompareError`] when a histogram is damaged or two such rows share no block.
+/// [`CompareError`] when a histogram is damaged.
 pub fn compare_all(rows: &[Row], options: CompareOptions) -> Result<Vec<Comparison>, CompareError> {
     let mut comparisons = Vec::new();
     for row in rows.iter().filter(|row| row.traffic.requests > 0) {
         let Some((baseline, question)) = baseline_of(row, rows) else { continue };
-        comparisons.extend(compare(row, baseline, question, options)?);
+        match compare(row, baseline, question, options) {
+            Ok(found) => comparisons.extend(found),
+            Err(CompareError::NoCommonBlock { .. }) => {}
+            Err(damaged @ CompareError::Histogram { .. }) => return Err(damaged),
+        }
     }
     Ok(comparisons)
 }

@@ -1,6 +1,6 @@
 //! Run records, histograms, statistics and comparisons of the lab; pure.
 //!
-//! [`run`] is what a load run emits, [`record`] the document of a whole experiment, [`compare`]
+//! [`run`] is what a load run emits, [`record`] the document of a whole experiment, [`mod@compare`]
 //! the judgement over its blocks, [`check`] the doubts about it. Nothing here has a clock, a
 //! socket or randomness: times and seeds are arguments.
 

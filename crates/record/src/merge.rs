@@ -39,11 +39,13 @@ fn merge_traffic(blocks: &[Block]) -> Result<Traffic, HistogramError> {
     let mut latencies = Histogram::new();
     let mut services = Histogram::new();
     let mut offered = Some(0.0);
+    let mut achieved = 0.0;
     for traffic in blocks.iter().map(|block| &block.traffic) {
         latencies.merge(&traffic.latencies()?);
         services.merge(&traffic.services()?);
         offered =
             offered.zip(traffic.requested_rps).map(|(sum, rps)| sum + rps * traffic.duration_s);
+        achieved += traffic.achieved_rps * traffic.duration_s;
         row.series.extend(
             traffic
                 .series
@@ -69,7 +71,7 @@ fn merge_traffic(blocks: &[Block]) -> Result<Traffic, HistogramError> {
         }
     }
     if row.duration_s > 0.0 {
-        row.achieved_rps = row.requests as f64 / row.duration_s;
+        row.achieved_rps = achieved / row.duration_s;
         row.requested_rps = offered.map(|offered| offered / row.duration_s);
     }
     row.lateness = merge_lateness(blocks);

@@ -14,7 +14,7 @@ use crate::histogram::{EncodedHistogram, Histogram, HistogramError};
 pub struct Traffic {
     /// Offered rate; absent in closed loop.
     pub requested_rps: Option<f64>,
-    /// Successful requests per second of the window.
+    /// Successful requests per second of the window, counting those sent before it ended.
     pub achieved_rps: f64,
     pub duration_s: f64,
     /// Requests answered with success. Only these are in the latencies.

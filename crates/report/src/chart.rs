@@ -10,13 +10,13 @@ use crate::figures::{self, TimeUnit};
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 280.0;
-const LEFT: f64 = 52.0;
+const LEFT: f64 = 58.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 
 /// A curve ends where fewer samples than this lie beyond it.
-const CURVE_BEYOND: f64 = 10.0;
+const CURVE_BEYOND: f64 = 20.0;
 
 /// Step along the curve, in nines.
 const STEP_NINES: f64 = 0.02;
@@ -172,17 +172,18 @@ impl Axes {
         let (floor, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
         html! {
             g.grid {
-                @for us in self.ticks_us() {
+                @let ticks = self.ticks_us();
+                @for (index, us) in ticks.iter().copied().enumerate() {
                     line x1=(LEFT) x2=(right) y1=(px(self.y(us))) y2=(px(self.y(us))) {}
                     text.tick x=(LEFT - 6.0) y=(px(self.y(us) + 3.5)) text-anchor="end" {
                         (tick(us / self.unit.us()))
+                        @if index + 1 == ticks.len() { " " (self.unit.name()) }
                     }
                 }
                 @for (nines, name) in NINES.iter().filter(|(nines, _)| *nines <= self.nines) {
                     line x1=(px(self.x(*nines))) x2=(px(self.x(*nines))) y1=(TOP) y2=(floor) {}
                     text.tick x=(px(self.x(*nines))) y=(floor + 15.0) text-anchor="middle" { (name) }
                 }
-                text.axis x=(LEFT - 6.0) y=(TOP - 4.0) text-anchor="end" { (self.unit.name()) }
                 text.axis x=(right) y=(HEIGHT - 8.0) text-anchor="end" { (self.caption()) }
             }
         }

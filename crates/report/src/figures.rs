@@ -56,26 +56,46 @@ pub(crate) fn difference(us: f64) -> String {
     format!("{}{}", sign(us), time(us.abs()))
 }
 
-/// A difference and its interval: `+61.2 µs [58.0, 64.4]`.
-pub(crate) fn difference_with(us: f64, ci95: Option<[f64; 2]>) -> String {
-    let Some([lo, hi]) = ci95 else { return difference(us) };
+/// A difference and its interval: `+61 µs` and `[58, 64]`; the latter empty without one.
+pub(crate) fn difference_with(us: f64, ci95: Option<[f64; 2]>) -> (String, String) {
+    let Some(ends) = ci95 else { return (difference(us), String::new()) };
+    let (unit, places) = justified(us, ends);
+    let rounded = |value: f64| rounded_to_zero(value / unit.us(), places);
+    let shown = |value: f64| fixed(rounded(value).abs(), places);
+    let minus = |value: f64| if rounded(value) < 0.0 { "−" } else { "" };
+    let [lo, hi] = ends.map(|end| format!("{}{}", minus(end), shown(end)));
+    (format!("{}{} {}", sign(rounded(us)), shown(us), unit.name()), format!("[{lo}, {hi}]"))
+}
+
+/// The size of a difference with the digits its interval justifies, without sign or interval.
+pub(crate) fn size(us: f64, ci95: Option<[f64; 2]>) -> String {
+    let Some(ends) = ci95 else { return time(us.abs()) };
+    let (unit, places) = justified(us, ends);
+    format!("{} {}", fixed((us / unit.us()).abs(), places), unit.name())
+}
+
+fn justified(us: f64, [lo, hi]: [f64; 2]) -> (TimeUnit, i32) {
     let unit = TimeUnit::of(us.abs().max(lo.abs()).max(hi.abs()));
-    let scaled = |value: f64| value / unit.us();
-    let places = places_for(scaled((hi - lo) / 2.0), scaled(us));
-    let signed = |value: f64| format!("{}{}", sign(value), fixed(scaled(value).abs(), places));
-    format!("{} {} [{}, {}]", signed(us), unit.name(), signed(lo), signed(hi))
+    (unit, places_for((hi - lo) / 2.0 / unit.us(), us / unit.us()))
 }
 
-/// A ratio and its interval: `1.70 [1.65, 1.75]`.
-pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> String {
-    let Some([lo, hi]) = ci95 else { return digits3(ratio) };
+/// The value as it will be shown, so that what is shown as 0 has no sign.
+fn rounded_to_zero(value: f64, places: i32) -> f64 {
+    let step = 10_f64.powi(-places.max(0));
+    if value.abs() < step / 2.0 { 0.0 } else { value }
+}
+
+/// A ratio and its interval: `1.70` and `[1.65, 1.75]`; the latter empty without one.
+pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String) {
+    let Some([lo, hi]) = ci95 else { return (digits3(ratio), String::new()) };
     let places = places_for((hi - lo) / 2.0, ratio);
-    format!("{} [{}, {}]", fixed(ratio, places), fixed(lo, places), fixed(hi, places))
+    (fixed(ratio, places), format!("[{}, {}]", fixed(lo, places), fixed(hi, places)))
 }
 
-/// A fraction as percent: `0.24 %`.
+/// A fraction as percent, two significant digits: `0.24 %`.
 pub(crate) fn percent(fraction: f64) -> String {
-    format!("{} %", digits3(fraction * 100.0))
+    let percent: f64 = format!("{:.1e}", fraction * 100.0).parse().unwrap_or(fraction * 100.0);
+    format!("{} %", fixed(percent, 1 - magnitude(percent)))
 }
 
 /// The unit in which latencies of about this size are shown.
@@ -122,11 +142,14 @@ pub(crate) fn fixed(value: f64, places: i32) -> String {
     }
 }
 
-/// Places that show two digits of the interval's half, and no fewer than three of the estimate.
+/// Places that an interval's half width justifies: its first digit, two if that is 1 or 2.
 fn places_for(half: f64, estimate: f64) -> i32 {
-    let of_half = if half > 0.0 { 1 - magnitude(half) } else { 0 };
-    let of_estimate = if estimate == 0.0 { 0 } else { 2 - magnitude(estimate) };
-    of_half.clamp(0, 4).max(of_estimate.min(of_half))
+    if half <= 0.0 {
+        return 2 - magnitude(estimate);
+    }
+    let scale = magnitude(half);
+    let leading = half / 10_f64.powi(scale);
+    i32::from(leading < 3.0) - scale
 }
 
 /// The power of ten of the first significant digit.
@@ -197,14 +220,26 @@ mod tests {
     #[test]
     fn an_interval_shows_the_digits_it_justifies() {
         let check = |us, lo, hi, expected: &str| {
-            assert_eq!(difference_with(us, Some([lo, hi])), expected);
+            let (text, range) = difference_with(us, Some([lo, hi]));
+            assert_eq!(format!("{text} {range}"), expected);
         };
-        check(61.23, 58.02, 64.44, "+61.2 µs [+58.0, +64.4]");
-        check(138_213.0, 138_173.0, 138_253.0, "+138.213 ms [+138.173, +138.253]");
-        check(-3.0, -9.0, 4.0, "−3.0 µs [−9.0, +4.0]");
-        check(120.0, -400.0, 640.0, "+120 µs [−400, +640]");
-        assert_eq!(difference_with(12.0, None), "+12.0 µs");
-        assert_eq!(ratio_with(1.7034, Some([1.65, 1.752])), "1.703 [1.650, 1.752]");
+        check(61.23, 58.02, 64.44, "+61 µs [58, 64]");
+        check(61.23, 60.02, 62.44, "+61.2 µs [60.0, 62.4]");
+        check(138_213.0, 138_173.0, 138_253.0, "+138.21 ms [138.17, 138.25]");
+        check(-3.0, -9.0, 4.0, "−3 µs [−9, 4]");
+        check(120.0, -400.0, 640.0, "+120 µs [−400, 640]");
+        check(0.01, -4.0, 4.02, "0 µs [−4, 4]");
+        assert_eq!(difference_with(12.0, None), ("+12.0 µs".to_owned(), String::new()));
+        assert_eq!(size(-61.23, Some([-64.44, -58.02])), "61 µs");
+        assert_eq!(ratio_with(1.7034, Some([1.65, 1.752])).1, "[1.65, 1.75]");
+    }
+
+    #[test]
+    fn percents_have_two_digits() {
+        let check = |fraction: f64, expected: &str| assert_eq!(percent(fraction), expected);
+        check(0.1123, "11 %");
+        check(0.000_711, "0.071 %");
+        check(0.0, "0.0 %");
     }
 
     #[test]

@@ -49,6 +49,12 @@ fn ends_of(comparison: &Comparison) -> [f64; 2] {
     comparison.difference_ci95_us.unwrap_or([comparison.difference_us; 2])
 }
 
+fn added_text(comparison: &Comparison) -> String {
+    let (added, range) =
+        figures::difference_with(comparison.difference_us, comparison.difference_ci95_us);
+    format!("{added} {range}")
+}
+
 fn name_of(row: &Row) -> String {
     let conditions = &row.conditions;
     let place = contents::place_short(conditions.topology);
@@ -57,9 +63,7 @@ fn name_of(row: &Row) -> String {
 
 fn description(found: &[(&Comparison, &Row)]) -> String {
     let of = |(comparison, row): &(&Comparison, &Row)| {
-        let added =
-            figures::difference_with(comparison.difference_us, comparison.difference_ci95_us);
-        format!("{}: {added}", name_of(row))
+        format!("{}: {}", name_of(row), added_text(comparison))
     };
     let lines: Vec<_> = found.iter().map(of).collect();
     lines.join("; ")
@@ -98,13 +102,11 @@ impl Scale {
     fn line(&self, index: usize, comparison: &Comparison, row: &Row) -> Markup {
         let y = TOP + (index as f64 + 0.5) * LINE;
         let [lo, hi] = ends_of(comparison);
-        let added =
-            figures::difference_with(comparison.difference_us, comparison.difference_ci95_us);
         html! {
             text.name x=(LEFT - 14.0) y=(px(y + 4.5)) text-anchor="end" { (name_of(row)) }
             line.interval x1=(px(self.x(lo))) x2=(px(self.x(hi))) y1=(px(y)) y2=(px(y)) {}
             circle.estimate cx=(px(self.x(comparison.difference_us))) cy=(px(y)) r="4.5" {}
-            text.value x=(WIDTH - RIGHT + 14.0) y=(px(y + 4.5)) { (added) }
+            text.value x=(WIDTH - RIGHT + 14.0) y=(px(y + 4.5)) { (added_text(comparison)) }
         }
     }
 }

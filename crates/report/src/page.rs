@@ -42,7 +42,7 @@ fn body(record: &Record) -> Markup {
         header {
             p.eyebrow { "Tollway" span { (record.scenario) } time { (record.started_at) } }
             h1 { "What does this path cost?" }
-            @for sentence in contents::headline(record) { p.verdict { (sentence) } }
+            @for sentence in contents::headline(record) { p.verdict { (unbroken(&sentence)) } }
         }
         (list("warnings", "Warnings", &contents::warnings(record)))
         @if let Some(figure) = forest::added_by_tollway(record) {
@@ -107,7 +107,7 @@ fn table(table: &Table) -> Markup {
 
 fn head(column: &Column) -> Markup {
     markup! {
-        th scope="col" class=[align(column)] {
+        th scope="col" class=[classes(column, None)] {
             (column.head)
             @if !column.unit.is_empty() { " " span.unit { (column.unit) } }
         }
@@ -121,25 +121,26 @@ fn line(columns: &[Column], row: &[Cell]) -> Markup {
                 @if index == 0 {
                     th scope="row" { (cell.text) }
                 } @else {
-                    td class=[classes(column, cell)] { (cell.text) }
+                    td class=[classes(column, Some(cell))] {
+                        (cell.text)
+                        @if !cell.range.is_empty() { " " span.range { (cell.range) } }
+                    }
                 }
             }
         }
     }
 }
 
-fn align(column: &Column) -> Option<&'static str> {
-    (column.align == Align::Right).then_some("figure")
-}
-
-fn classes(column: &Column, cell: &Cell) -> Option<String> {
-    let tone = match cell.tone {
+fn classes(column: &Column, cell: Option<&Cell>) -> Option<String> {
+    let align = (column.align == Align::Right).then_some("figure");
+    let spare = (column.spare > 0).then_some("spare");
+    let tone = cell.and_then(|cell| match cell.tone {
         Tone::Plain => None,
         Tone::Faint => Some("faint"),
         Tone::Strong => Some("strong"),
         Tone::Doubt => Some("doubt"),
-    };
-    let classes: Vec<_> = align(column).into_iter().chain(tone).collect();
+    });
+    let classes: Vec<_> = align.into_iter().chain(spare).chain(tone).collect();
     (!classes.is_empty()).then(|| classes.join(" "))
 }
 
@@ -150,7 +151,7 @@ fn list(class: &str, title: &str, items: &[String]) -> Markup {
     markup! {
         section class=(class) {
             h2 { (title) }
-            ul { @for item in items { li { (item) } } }
+            ul { @for item in items { li { (unbroken(item)) } } }
         }
     }
 }
@@ -172,6 +173,16 @@ fn machine(record: &Record) -> Markup {
             }
         }
     }
+}
+
+/// The text with its figures tied to their units, so that no line breaks between them.
+fn unbroken(text: &str) -> String {
+    const UNITS: &[&str] = &["%", "µs", "ms"];
+    let mut text = text.to_owned();
+    for unit in UNITS {
+        text = text.replace(&format!(" {unit}"), &format!("\u{a0}{unit}"));
+    }
+    text
 }
 
 /// The record's JSON such that no text in it can end or open a script element.

@@ -32,6 +32,8 @@ pub(crate) enum Align {
 #[derive(Debug, Clone)]
 pub(crate) struct Cell {
     pub(crate) text: String,
+    /// The interval of a figure, shown beside or below it; may be empty.
+    pub(crate) range: String,
     pub(crate) tone: Tone,
 }
 
@@ -60,7 +62,11 @@ impl Column {
 
 impl Cell {
     pub(crate) fn plain(text: impl Into<String>) -> Self {
-        Self { text: text.into(), tone: Tone::Plain }
+        Self { text: text.into(), range: String::new(), tone: Tone::Plain }
+    }
+
+    pub(crate) fn with_range((text, range): (String, String)) -> Self {
+        Self { range, ..Self::plain(text) }
     }
 
     pub(crate) fn toned(self, tone: Tone) -> Self {

@@ -76,23 +76,12 @@ impl Text {
 
     /// `text` broken between words; `first` and `rest` stand before its lines.
     fn wrapped(&mut self, first: &str, rest: &str, text: &str) {
-        let room = self.width.saturating_sub(rest.chars().count()).max(20);
-        let mut used = 0;
-        self.out.push_str(first);
-        for word in printable(text).split_whitespace() {
-            let length = word.chars().count();
-            if used > 0 && used + 1 + length > room {
-                self.out.push('\n');
-                self.out.push_str(rest);
-                used = 0;
-            } else if used > 0 {
-                self.out.push(' ');
-                used += 1;
-            }
-            self.out.push_str(word);
-            used += length;
+        let room = self.width.saturating_sub(rest.chars().count());
+        for (number, line) in broken(text, room).into_iter().enumerate() {
+            self.out.push_str(if number == 0 { first } else { rest });
+            self.out.push_str(&line);
+            self.out.push('\n');
         }
-        self.out.push('\n');
     }
 
     fn table(&mut self, table: &Table) {
@@ -101,13 +90,15 @@ impl Text {
         }
         self.heading(&table.title);
         if let Some(note) = &table.note {
-            let note = self.painted(FAINT, &printable(note));
-            self.out.push_str(&format!("  {note}\n"));
+            for line in broken(note, self.width - 2) {
+                let line = self.painted(FAINT, &line);
+                self.out.push_str(&format!("  {line}\n"));
+            }
         }
         let layout = Layout::fit(table, self.width);
-        self.line(&layout, |column, _| (column.head.clone(), CYAN));
+        self.line(&layout, |column, _| Shown::head(&column.head, CYAN));
         if table.columns.iter().any(|column| !column.unit.is_empty()) {
-            self.line(&layout, |column, _| (column.unit.clone(), FAINT));
+            self.line(&layout, |column, _| Shown::head(&column.unit, FAINT));
         }
         for (number, group) in table.groups.iter().enumerate() {
             if number > 0 && group.len() > 1 {
@@ -116,35 +107,44 @@ impl Text {
             let mut above = String::new();
             for row in group {
                 self.line(&layout, |_, index| {
-                    let Cell { text, tone } = &row[index];
-                    let repeated = index == 0 && *text == above;
-                    (if repeated { String::new() } else { printable(text) }, code(*tone))
+                    let cell = &row[index];
+                    let repeated = index == 0 && cell.text == above;
+                    let text = if repeated { "" } else { &cell.text };
+                    let (text, range) = (printable(text), cell.range.clone());
+                    Shown { text, range, code: code(cell.tone), head: false }
                 });
                 above.clone_from(&row[0].text);
             }
         }
     }
 
-    fn line(
-        &mut self,
-        layout: &Layout<'_>,
-        cell: impl Fn(&Column, usize) -> (String, &'static str),
-    ) {
+    fn line(&mut self, layout: &Layout<'_>, cell: impl Fn(&Column, usize) -> Shown) {
         let mut line = String::from("  ");
-        for (place, (index, column, width)) in layout.columns.iter().enumerate() {
+        for (place, fitted) in layout.columns.iter().enumerate() {
             if place > 0 {
                 line.push_str(layout.gap);
             }
-            let (text, code) = cell(column, *index);
-            let padding = " ".repeat(width.saturating_sub(text.chars().count()));
-            let text = self.painted(code, &text);
-            match column.align {
-                Align::Left => line.push_str(&(text + &padding)),
-                Align::Right => line.push_str(&(padding + &text)),
-            }
+            let shown = cell(fitted.column, fitted.index);
+            line.push_str(&self.aligned(&shown, fitted));
         }
         self.out.push_str(line.trim_end());
         self.out.push('\n');
+    }
+
+    /// The cell in its column's width. Figures end, and their intervals begin, at the same place.
+    fn aligned(&self, shown: &Shown, fitted: &Fitted<'_>) -> String {
+        let range = match fitted.range {
+            0 => String::new(),
+            _ if shown.head => String::new(),
+            width => format!(" {:<width$}", shown.range),
+        };
+        let width = fitted.width().saturating_sub(range.chars().count());
+        let padding = " ".repeat(width.saturating_sub(shown.text.chars().count()));
+        let text = self.painted(shown.code, &shown.text);
+        match fitted.column.align {
+            Align::Left => format!("{text}{range}{padding}"),
+            Align::Right => format!("{padding}{text}{range}"),
+        }
     }
 
     fn painted(&self, code: &str, text: &str) -> String {
@@ -156,45 +156,71 @@ impl Text {
     }
 }
 
-/// The columns that are shown, each with its index and width, and what stands between them.
+/// What stands in a cell, and its colour.
+struct Shown {
+    text: String,
+    range: String,
+    code: &'static str,
+    head: bool,
+}
+
+impl Shown {
+    fn head(text: &str, code: &'static str) -> Self {
+        Self { text: printable(text), range: String::new(), code, head: true }
+    }
+}
+
+/// The columns that are shown and what stands between them.
 struct Layout<'a> {
-    columns: Vec<(usize, &'a Column, usize)>,
+    columns: Vec<Fitted<'a>>,
     gap: &'static str,
+}
+
+/// A column with the widths of its widest head, figure and interval.
+struct Fitted<'a> {
+    index: usize,
+    column: &'a Column,
+    head: usize,
+    text: usize,
+    range: usize,
 }
 
 impl<'a> Layout<'a> {
     /// Leaves out spare columns, then narrows the gap, until the table fits.
     fn fit(table: &'a Table, width: usize) -> Self {
-        let mut columns: Vec<_> = table
-            .columns
-            .iter()
-            .enumerate()
-            .map(|(index, column)| (index, column, widest(table, index)))
-            .collect();
+        let mut columns: Vec<_> =
+            (0..table.columns.len()).map(|index| Fitted::new(table, index)).collect();
         loop {
-            let figures: usize = columns.iter().map(|(_, _, width)| width).sum();
+            let figures: usize = columns.iter().map(Fitted::width).sum();
             let total = |gap: usize| 2 + figures + gap * columns.len().saturating_sub(1);
-            let most_spare = columns.iter().map(|(_, column, _)| column.spare).max().unwrap_or(0);
+            let most_spare = columns.iter().map(|fitted| fitted.column.spare).max().unwrap_or(0);
             if total(2) <= width {
                 return Self { columns, gap: "  " };
             }
             if total(1) <= width || most_spare == 0 {
                 return Self { columns, gap: " " };
             }
-            columns.retain(|(_, column, _)| column.spare < most_spare);
+            columns.retain(|fitted| fitted.column.spare < most_spare);
         }
     }
 }
 
-fn widest(table: &Table, index: usize) -> usize {
-    let column = &table.columns[index];
-    let cells = table.groups.iter().flatten().map(|row| row[index].text.as_str());
-    [column.head.as_str(), column.unit.as_str()]
-        .into_iter()
-        .chain(cells)
-        .map(|text| text.chars().count())
-        .max()
-        .unwrap_or(0)
+impl<'a> Fitted<'a> {
+    fn new(table: &'a Table, index: usize) -> Self {
+        let column = &table.columns[index];
+        let widest = |part: fn(&Cell) -> &str| {
+            let cells = table.groups.iter().flatten().map(|row| part(&row[index]).chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let head = column.head.chars().count().max(column.unit.chars().count());
+        let (text, range) = (widest(|cell| &cell.text), widest(|cell| &cell.range));
+        Self { index, column, head, text, range }
+    }
+
+    fn width(&self) -> usize {
+        let range = if self.range > 0 { 1 + self.range } else { 0 };
+        self.head.max(self.text + range)
+    }
 }
 
 fn code(tone: Tone) -> &'static str {
@@ -204,6 +230,27 @@ fn code(tone: Tone) -> &'static str {
         Tone::Strong => BOLD,
         Tone::Doubt => YELLOW,
     }
+}
+
+/// The text in lines of at most `room` columns, broken between words where they fit.
+fn broken(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut used = 0;
+    for word in printable(text).split_whitespace() {
+        let length = word.chars().count();
+        match lines.last_mut() {
+            Some(line) if used + 1 + length <= room => {
+                line.push(' ');
+                line.push_str(word);
+                used += 1 + length;
+            }
+            _ => {
+                lines.push(word.to_owned());
+                used = length;
+            }
+        }
+    }
+    lines
 }
 
 /// The text without control characters, which could move the cursor or recolour the terminal.

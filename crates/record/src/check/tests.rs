@@ -14,6 +14,8 @@ fn every_doubt_is_raised_and_says_what_it_saw() {
         let found = doubts(spoil);
         assert!(found.iter().any(|doubt| doubt.contains(expected)), "{found:?} lack {expected:?}");
     };
+    check(|row| row.traffic.requests = 0, "no request was answered; there is nothing");
+    check(|row| row.blocks[1].traffic.requests = 0, "no request was answered in 1 of 2 blocks");
     check(|row| row.traffic.requests += 1, "2001 requests in the row, 2000 in its blocks");
     check(|row| row.traffic.errors = 20, "20 of 2020 requests did not succeed");
     check(|row| row.traffic.achieved_rps = 700.0, "achieved 700 of 1000 requests/s offered");

@@ -127,6 +127,17 @@ fn every_row_finds_its_baseline() {
     );
 }
 
+#[test]
+fn a_pair_without_a_common_block_leaves_the_others_their_comparisons() {
+    let (mut first, mut base) = rows(1, 4, 0.0);
+    let mut second = first.clone();
+    second.conditions.id = "second".to_owned();
+    first.blocks.truncate(2);
+    base.blocks.drain(..2);
+    let found = compare_all(&[first, base, second], CompareOptions::seeded(1)).unwrap();
+    assert!(!found.is_empty() && found.iter().all(|c| c.row == "second"));
+}
+
 const BASE_US: f64 = 120.0;
 
 fn mean_of(found: &[Comparison]) -> Comparison {

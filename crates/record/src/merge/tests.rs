@@ -13,6 +13,14 @@ fn a_row_sums_counts_and_keeps_rates_per_second() {
 }
 
 #[test]
+fn requests_sent_after_the_window_do_not_count_as_achieved() {
+    let mut behind = block(0, 1_000, 1.0);
+    behind.traffic.achieved_rps = 900.0;
+    let row = row(vec![behind, block(1, 1_000, 1.0)]);
+    assert_eq!((row.traffic.requests, row.traffic.achieved_rps), (2_000, 950.0));
+}
+
+#[test]
 fn percentiles_come_from_the_merged_histogram() {
     let mut fast = block(0, 1_000, 1.0);
     let mut slow = block(1, 1_000, 1.0);

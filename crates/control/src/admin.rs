@@ -1,0 +1,196 @@
+//! The operator's commands, served on a Unix socket in the store's directory. The socket has
+//! mode 0600 and the directory 0700: whoever may open it may read the store too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollway_model::{Label, ServiceName, ServiceState};
+use tollway_wire::v1::admin_server::Admin;
+use tollway_wire::v1::create_token_request::Scope as Asked;
+use tollway_wire::{ConvertError, v1};
+use tonic::{Request, Response, Status};
+
+use crate::catalogue::{Catalogue, Peer};
+use crate::issue::{Scope, create_token};
+use crate::peering::join;
+use crate::plane::Plane;
+
+/// Life of a join token unless told otherwise.
+const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
+/// Life of a join bundle unless told otherwise.
+const BUNDLE_TTL: Duration = Duration::from_secs(3600);
+/// Longest life of either.
+const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
+
+pub(crate) struct AdminService(pub(crate) Arc<Plane>);
+
+#[tonic::async_trait]
+impl Admin for AdminService {
+    async fn create_token(
+        &self,
+        request: Request<v1::CreateTokenRequest>,
+    ) -> Result<Response<v1::CreateTokenResponse>, Status> {
+        let request = request.into_inner();
+        let scope = read_scope(request.scope)?;
+        let (token, expires_at_unix_s) =
+            create_token(&self.0, &scope, ttl(request.ttl_s, TOKEN_TTL)?).await?;
+        let token = token.to_string();
+        Ok(Response::new(v1::CreateTokenResponse { token, expires_at_unix_s }))
+    }
+
+    async fn list_services(
+        &self,
+        _request: Request<v1::ListServicesRequest>,
+    ) -> Result<Response<v1::ListServicesResponse>, Status> {
+        Ok(Response::new(self.0.hub.read(|catalogue| v1::ListServicesResponse {
+            revision: catalogue.revision().0,
+            services: list_services(catalogue),
+        })))
+    }
+
+    async fn list_gateways(
+        &self,
+        _request: Request<v1::ListGatewaysRequest>,
+    ) -> Result<Response<v1::ListGatewaysResponse>, Status> {
+        let status = |gateway: &crate::catalogue::Gateway| v1::GatewayStatus {
+            instance: gateway.instance.as_str().to_owned(),
+            outside: Some(gateway.outside.into()),
+            inside: Some(gateway.inside.into()),
+        };
+        let gateways = self.0.hub.read(|catalogue| catalogue.gateways().map(status).collect());
+        Ok(Response::new(v1::ListGatewaysResponse { gateways }))
+    }
+
+    async fn export_join(
+        &self,
+        request: Request<v1::ExportJoinRequest>,
+    ) -> Result<Response<v1::ExportJoinResponse>, Status> {
+        let ttl = ttl(request.into_inner().ttl_s, BUNDLE_TTL)?;
+        let bundle = join::export(&self.0, ttl).await?;
+        Ok(Response::new(v1::ExportJoinResponse { bundle }))
+    }
+
+    async fn accept_join(
+        &self,
+        request: Request<v1::AcceptJoinRequest>,
+    ) -> Result<Response<v1::AcceptJoinResponse>, Status> {
+        // A caller that goes away must not leave a half-joined network behind.
+        let plane = self.0.clone();
+        let accept = self
+            .0
+            .tasks
+            .spawn(async move { join::accept(&plane, &request.into_inner().bundle).await });
+        let bundle = accept.await.map_err(|_| Status::internal("the join was interrupted"))??;
+        Ok(Response::new(v1::AcceptJoinResponse {
+            network: bundle.network.as_str().to_owned(),
+            trust_domain: bundle.trust_domain.to_string(),
+        }))
+    }
+
+    async fn list_joins(
+        &self,
+        _request: Request<v1::ListJoinsRequest>,
+    ) -> Result<Response<v1::ListJoinsResponse>, Status> {
+        let joins = self.0.hub.read(|catalogue| {
+            catalogue.peers().filter_map(|(_, peer)| join_status(peer)).collect()
+        });
+        Ok(Response::new(v1::ListJoinsResponse { joins }))
+    }
+
+    async fn remove_join(
+        &self,
+        request: Request<v1::RemoveJoinRequest>,
+    ) -> Result<Response<v1::RemoveJoinResponse>, Status> {
+        let network = tollway_wire::network_name(&request.into_inner().network).map_err(invalid)?;
+        join::remove(&self.0, &network).await?;
+        Ok(Response::new(v1::RemoveJoinResponse {}))
+    }
+}
+
+fn read_scope(asked: Option<Asked>) -> Result<Scope, Status> {
+    let name = |text: &str, field| -> Result<String, Status> {
+        let label: Label = tollway_wire::label(text, field).map_err(invalid)?;
+        if label.as_str().eq_ignore_ascii_case(tollway_identity::SYSTEM_NAMESPACE)
+            && field == "namespace"
+        {
+            return Err(Status::invalid_argument(
+                "the namespace `tollway` belongs to the mesh itself; for a gateway use --gateway",
+            ));
+        }
+        Ok(label.to_lower())
+    };
+    match asked {
+        Some(Asked::Any(_)) => Ok(Scope::Any),
+        Some(Asked::Namespace(namespace)) => Ok(Scope::Namespace(name(&namespace, "namespace")?)),
+        Some(Asked::App(scope)) => Ok(Scope::App {
+            namespace: name(&scope.namespace, "namespace")?,
+            app: name(&scope.app, "app")?,
+        }),
+        Some(Asked::Gateway(_)) => Ok(Scope::Gateway),
+        None => Err(Status::invalid_argument("the field `scope` is missing")),
+    }
+}
+
+fn ttl(asked_s: u64, default: Duration) -> Result<Duration, Status> {
+    let ttl = if asked_s == 0 { default } else { Duration::from_secs(asked_s) };
+    if ttl > LONGEST_TTL {
+        let days = LONGEST_TTL.as_secs() / 86_400;
+        return Err(Status::invalid_argument(format!("the longest life is {days} days")));
+    }
+    Ok(ttl)
+}
+
+fn list_services(catalogue: &Catalogue) -> Vec<v1::ServiceStatus> {
+    let local = catalogue.local_services().map(|name| {
+        let aggregate = catalogue.aggregate(name);
+        let workloads = u32::try_from(catalogue.workload_count(name)).unwrap_or(u32::MAX);
+        status(name, aggregate.protocol, aggregate.ready_replicas, workloads, true)
+    });
+    let mut services: BTreeMap<ServiceName, v1::ServiceStatus> = local
+        .zip(catalogue.local_services())
+        .map(|(status, name)| (name.clone(), status))
+        .collect();
+    for (network, peer) in catalogue.peers() {
+        for ((namespace, app), aggregate) in &peer.services {
+            let name = ServiceName {
+                app: app.clone(),
+                namespace: namespace.clone(),
+                network: network.clone(),
+            };
+            let reachable = matches!(catalogue.state(&name), ServiceState::Remote { .. })
+                || peer.link.reachable;
+            let protocol = v1::AppProtocol::from(aggregate.protocol).into();
+            let status = status(&name, protocol, aggregate.ready_replicas, 0, reachable);
+            services.insert(name, status);
+        }
+    }
+    services.into_values().collect()
+}
+
+fn status(
+    name: &ServiceName,
+    protocol: i32,
+    ready_replicas: u32,
+    workloads: u32,
+    reachable: bool,
+) -> v1::ServiceStatus {
+    v1::ServiceStatus { service: Some(name.into()), protocol, ready_replicas, workloads, reachable }
+}
+
+fn join_status(peer: &Peer) -> Option<v1::JoinStatus> {
+    let trust = peer.joined()?;
+    Some(v1::JoinStatus {
+        network: trust.network.as_str().to_owned(),
+        trust_domain: trust.trust_domain.to_string(),
+        gateways: peer.gateways.iter().map(|gateway| (*gateway).into()).collect(),
+        reachable: peer.link.reachable,
+        services: u32::try_from(peer.services.len()).unwrap_or(u32::MAX),
+        revision: peer.cursor,
+        last_error: peer.link.last_error.clone(),
+    })
+}
+
+fn invalid(error: ConvertError) -> Status {
+    Status::invalid_argument(crate::error::chain(&error))
+}

@@ -1,0 +1,110 @@
+//! The other end of the admin socket, for the command line.
+
+use std::path::{Path, PathBuf};
+
+use hyper_util::rt::TokioIo;
+use thiserror::Error;
+use tokio::net::UnixStream;
+use tollway_wire::v1;
+use tollway_wire::v1::admin_client::AdminClient as Client;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// Name of the socket in the store's directory.
+pub(crate) const SOCKET_NAME: &str = "admin.sock";
+
+/// Why a command did not reach the control plane, or was refused.
+#[derive(Debug, Error)]
+pub enum AdminError {
+    #[error("no control plane answers at {}; is `tollway control --store` running with this directory, as this user?", path.display())]
+    Connect { path: PathBuf, source: tonic::transport::Error },
+    #[error("{}", .0.message())]
+    Refused(#[from] tonic::Status),
+}
+
+/// A connection to the control plane that runs over the store in a directory.
+#[derive(Debug, Clone)]
+pub struct AdminClient(Client<Channel>);
+
+impl AdminClient {
+    /// Connects to `<store>/admin.sock`.
+    ///
+    /// # Errors
+    /// [`AdminError::Connect`] when no control plane listens there.
+    pub async fn connect(store: &Path) -> Result<Self, AdminError> {
+        let path = store.join(SOCKET_NAME);
+        let socket = path.clone();
+        let connector = tower::service_fn(move |_: Uri| {
+            let socket = socket.clone();
+            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        let channel = Endpoint::from_static("http://admin.mesh")
+            .connect_with_connector(connector)
+            .await
+            .map_err(|source| AdminError::Connect { path, source })?;
+        Ok(Self(Client::new(channel)))
+    }
+
+    /// Makes a join token.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn create_token(
+        &mut self,
+        request: v1::CreateTokenRequest,
+    ) -> Result<v1::CreateTokenResponse, AdminError> {
+        Ok(self.0.create_token(request).await?.into_inner())
+    }
+
+    /// Every service this network knows, its own and those of joined networks.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn services(&mut self) -> Result<v1::ListServicesResponse, AdminError> {
+        Ok(self.0.list_services(v1::ListServicesRequest {}).await?.into_inner())
+    }
+
+    /// The gateways of this network.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn gateways(&mut self) -> Result<Vec<v1::GatewayStatus>, AdminError> {
+        Ok(self.0.list_gateways(v1::ListGatewaysRequest {}).await?.into_inner().gateways)
+    }
+
+    /// A join bundle (a JSON file that holds a secret); `ttl_s` 0 means an hour.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn export_join(&mut self, ttl_s: u64) -> Result<Vec<u8>, AdminError> {
+        Ok(self.0.export_join(v1::ExportJoinRequest { ttl_s }).await?.into_inner().bundle)
+    }
+
+    /// Joins the network of `bundle`.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn accept_join(
+        &mut self,
+        bundle: Vec<u8>,
+    ) -> Result<v1::AcceptJoinResponse, AdminError> {
+        Ok(self.0.accept_join(v1::AcceptJoinRequest { bundle }).await?.into_inner())
+    }
+
+    /// The joined networks.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn joins(&mut self) -> Result<Vec<v1::JoinStatus>, AdminError> {
+        Ok(self.0.list_joins(v1::ListJoinsRequest {}).await?.into_inner().joins)
+    }
+
+    /// Ends the trust in a joined network.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn remove_join(&mut self, network: &str) -> Result<(), AdminError> {
+        let network = network.to_owned();
+        self.0.remove_join(v1::RemoveJoinRequest { network }).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! The one place that wires a control plane: open the store, identity first, bind, then serve.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tollway_store::{Limits, Store};
+use tollway_wire::MESSAGE_LIMIT_BYTES;
+use tollway_wire::v1::admin_server::AdminServer;
+use tollway_wire::v1::discovery_server::DiscoveryServer;
+use tollway_wire::v1::identity_server::IdentityServer;
+use tollway_wire::v1::peering_server::PeeringServer;
+use tollway_wire::v1::registry_server::RegistryServer;
+use tonic::transport::Server;
+use tracing::{error, info, warn};
+
+use crate::admin::AdminService;
+use crate::admin_client::SOCKET_NAME;
+use crate::catalogue::{Catalogue, Home};
+use crate::discovery::DiscoveryService;
+use crate::error::StartError;
+use crate::hub::Hub;
+use crate::issue::IdentityService;
+use crate::options::Options;
+use crate::peering::{PeeringService, join, link};
+use crate::plane::Plane;
+use crate::registry::RegistryService;
+use crate::{feed, listener, own, sweep};
+
+/// Name of the store's one file in its directory.
+const STORE_NAME: &str = "tollway.store";
+/// Streams of one connection.
+const STREAMS_PER_CONNECTION_LIMIT: u32 = 64;
+/// Requests of one connection that are worked on at once.
+const REQUESTS_PER_CONNECTION_LIMIT: usize = 64;
+/// A connection that does not answer a ping is closed after this and [`PING_TIMEOUT`].
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for streams to end when the control plane stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Binds and serves until `shutdown` completes.
+///
+/// # Errors
+/// [`StartError`]; once it serves it ends only by `shutdown`.
+pub async fn serve(
+    options: Options,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), StartError> {
+    ControlPlane::bind(options).await?.serve(shutdown).await;
+    Ok(())
+}
+
+/// A control plane that is bound and does not serve yet.
+pub struct ControlPlane {
+    plane: Arc<Plane>,
+    listener: TcpListener,
+    admin: UnixListener,
+    address: SocketAddr,
+    /// Ends the background work when the control plane is dropped, served or not.
+    guard: DropGuard,
+}
+
+impl ControlPlane {
+    /// Opens the store, makes or reads the authority, and binds the port and the admin socket.
+    /// Background work has begun; connections wait until [`ControlPlane::serve`].
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn bind(options: Options) -> Result<Self, StartError> {
+        make_directory(&options.store)?;
+        let file = options.store.join(STORE_NAME);
+        let store = Store::open_embedded(&file, Limits::default()).await?;
+        // The directory is closed to others already; the file holds the authority's key.
+        if let Err(source) = std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))
+        {
+            return Err(StartError::Directory { path: file, source });
+        }
+        let listener = TcpListener::bind(options.listen)
+            .await
+            .map_err(|source| StartError::Listen { address: options.listen, source })?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| StartError::Listen { address: options.listen, source })?;
+        let admin = bind_admin(&options.store)?;
+        let plane = start(options, store).await?;
+        if let Some(path) = &plane.options.ports_file {
+            write_ports_file(path, address)?;
+        }
+        let guard = plane.stop.clone().drop_guard();
+        Ok(Self { plane, listener, admin, address, guard })
+    }
+
+    /// Where workloads connect.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The lowest revision that every connected data plane and joined network has applied;
+    /// `None` when nobody is connected.
+    #[must_use]
+    pub fn applied_everywhere(&self) -> Option<tollway_model::Revision> {
+        self.plane.hub.applied_everywhere()
+    }
+
+    /// Serves until `shutdown` completes, then tells every stream and returns within a bound.
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) {
+        let Self { plane, listener, admin, address, guard: _guard } = self;
+        info!(network = %plane.authority.network(), %address, "serving");
+        let (ready, connections) = listener::ready_queue();
+        plane.tasks.spawn(listener::accept(plane.clone(), listener, ready));
+        let stop = plane.stop.clone();
+        let public = public_server(&plane).serve_with_incoming_shutdown(
+            ReceiverStream::new(connections),
+            stop.clone().cancelled_owned(),
+        );
+        let private = Server::builder()
+            .add_service(AdminServer::new(AdminService(plane.clone())))
+            .serve_with_incoming_shutdown(
+                UnixListenerStream::new(admin),
+                stop.clone().cancelled_owned(),
+            );
+        let servers = async { tokio::join!(public, private) };
+        tokio::pin!(servers);
+        let ended = tokio::select! {
+            () = shutdown => {
+                info!("stopping");
+                stop.cancel();
+                tokio::time::timeout(STOP_TIMEOUT, &mut servers).await.ok()
+            }
+            ended = &mut servers => Some(ended),
+        };
+        stop.cancel();
+        if let Some((Err(reason), _) | (_, Err(reason))) = &ended {
+            error!(reason = %crate::error::chain(reason), "a server failed");
+        }
+        plane.tasks.close();
+        if tokio::time::timeout(STOP_TIMEOUT, plane.tasks.wait()).await.is_err() {
+            warn!(tasks = plane.tasks.len(), "some tasks did not end in time");
+        }
+        // The socket of a control plane that is gone must not be taken for a living one.
+        let _ = std::fs::remove_file(plane.options.store.join(SOCKET_NAME));
+    }
+}
+
+fn public_server(plane: &Arc<Plane>) -> tonic::transport::server::Router {
+    Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_LIMIT)
+        .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_LIMIT)
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .add_service(
+            IdentityServer::new(IdentityService(plane.clone()))
+                .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+        )
+        .add_service(
+            RegistryServer::new(RegistryService(plane.clone()))
+                .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+        )
+        .add_service(
+            DiscoveryServer::new(DiscoveryService(plane.clone()))
+                .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+        )
+        .add_service(
+            PeeringServer::new(PeeringService(plane.clone()))
+                .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+        )
+}
+
+/// Identity, catalogue and the tasks that keep them current.
+async fn start(options: Options, store: Store) -> Result<Arc<Plane>, StartError> {
+    let authority = own::load_authority(&store, &options).await?;
+    let home = Home {
+        network: options.network.clone(),
+        trust_domain: options.trust_domain.clone(),
+        root: authority.root_der().to_vec(),
+        egress: options.egress,
+    };
+    let hub = Hub::new(feed::load(&store, home).await?);
+    let ttl = options.certificate_ttl;
+    let credentials = own::issue(&authority, &hub.read(Catalogue::trust), ttl)?;
+    let (current, credentials) = watch::channel(Arc::new(credentials));
+    let plane = Arc::new(Plane {
+        options,
+        store,
+        hub,
+        authority: Arc::new(authority),
+        credentials,
+        stop: CancellationToken::new(),
+        tasks: TaskTracker::new(),
+    });
+    let until_stop = |plane: &Plane| plane.stop.clone();
+    let feed = feed::run(plane.store.clone(), plane.hub.clone());
+    plane.tasks.spawn(until_stop(&plane).run_until_cancelled_owned(feed));
+    plane.tasks.spawn(own::keep_current(
+        plane.authority.clone(),
+        plane.hub.clone(),
+        ttl,
+        current,
+        plane.stop.clone(),
+    ));
+    join::forget_pending(&plane).await.map_err(StartError::Pending)?;
+    plane.tasks.spawn(link::supervise(plane.clone()));
+    let sweep = sweep::run(plane.store.clone());
+    plane.tasks.spawn(until_stop(&plane).run_until_cancelled_owned(sweep));
+    Ok(plane)
+}
+
+fn make_directory(path: &Path) -> Result<(), StartError> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|source| StartError::Directory { path: path.to_owned(), source })
+}
+
+/// Binds the admin socket. The store's lock proves that a socket left there is a dead one's.
+fn bind_admin(store: &Path) -> Result<UnixListener, StartError> {
+    let path = store.join(SOCKET_NAME);
+    let failed = |source| StartError::AdminSocket { path: path.clone(), source };
+    match std::fs::remove_file(&path) {
+        Ok(()) => {}
+        Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => {}
+        Err(source) => return Err(failed(source)),
+    }
+    let listener = UnixListener::bind(&path).map_err(failed)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Whole or not at all: a reader that polls for the file never sees half of it.
+fn write_ports_file(path: &Path, address: SocketAddr) -> Result<(), StartError> {
+    let failed = |source| StartError::PortsFile { path: path.to_owned(), source };
+    let content = serde_json::json!({ "control": address.to_string() }).to_string();
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    std::fs::write(&partial, content).map_err(failed)?;
+    std::fs::rename(&partial, path).map_err(failed)
+}

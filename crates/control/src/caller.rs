@@ -1,0 +1,94 @@
+//! Who is on the other end of a connection, and what that entitles it to.
+
+use std::time::{Duration, SystemTime};
+
+use tollway_identity::{PeerIdentity, SYSTEM_NAMESPACE, control_spiffe_id};
+use tollway_model::{Instance, NetworkName, ServiceName};
+use tonic::{Request, Status};
+
+use crate::catalogue::Catalogue;
+
+/// What the TLS handshake proved.
+#[derive(Clone, Debug)]
+pub(crate) enum Caller {
+    /// No certificate was shown: only a token or a join secret can help.
+    Anonymous,
+    /// A valid certificate of this network or of a joined one.
+    Known(Box<PeerIdentity>),
+}
+
+impl Caller {
+    /// The caller of a request that arrived over TLS.
+    pub(crate) fn of<T>(request: &Request<T>) -> Self {
+        request.extensions().get::<Self>().cloned().unwrap_or(Self::Anonymous)
+    }
+
+    /// The workload or gateway of this network.
+    pub(crate) fn workload(
+        &self,
+        catalogue: &Catalogue,
+    ) -> Result<(ServiceName, Instance), Status> {
+        let identity = self.identity()?;
+        let home = catalogue.home();
+        if identity.spiffe.trust_domain != home.trust_domain {
+            return Err(Status::permission_denied(format!(
+                "this is for workloads of {}; the certificate is {}",
+                home.network, identity.spiffe
+            )));
+        }
+        let Some(instance) = identity.instance.clone() else {
+            return Err(Status::permission_denied("the certificate names no instance"));
+        };
+        let service = ServiceName {
+            app: identity.spiffe.app.clone(),
+            namespace: identity.spiffe.namespace.clone(),
+            network: home.network.clone(),
+        };
+        Ok((service, instance))
+    }
+
+    /// The joined network whose control plane this is.
+    pub(crate) fn peer(&self, catalogue: &Catalogue) -> Result<NetworkName, Status> {
+        let identity = self.identity()?;
+        let domain = &identity.spiffe.trust_domain;
+        if identity.spiffe != control_spiffe_id(domain) {
+            return Err(Status::permission_denied(format!(
+                "this is for control planes of joined networks; the certificate is {}",
+                identity.spiffe
+            )));
+        }
+        catalogue.joined_by_trust_domain(domain).cloned().ok_or_else(|| {
+            Status::permission_denied(format!("the trust domain {domain} is not joined"))
+        })
+    }
+
+    fn identity(&self) -> Result<&PeerIdentity, Status> {
+        match self {
+            Self::Known(identity) => Ok(identity),
+            Self::Anonymous => {
+                Err(Status::unauthenticated("this needs a certificate; get one with a join token"))
+            }
+        }
+    }
+
+    /// Returns when the certificate ends: what it opened must end too.
+    pub(crate) async fn expired(&self) {
+        match self {
+            Self::Known(identity) => {
+                let rest = identity.not_after.duration_since(SystemTime::now());
+                tokio::time::sleep(rest.unwrap_or(Duration::ZERO)).await;
+            }
+            Self::Anonymous => std::future::pending().await,
+        }
+    }
+}
+
+/// The status of a stream whose caller's certificate ended.
+pub(crate) fn expired_status() -> Status {
+    Status::unauthenticated("the certificate of this connection has ended; connect with a new one")
+}
+
+/// Whether a service belongs to the mesh itself.
+pub(crate) fn is_system(service: &ServiceName) -> bool {
+    service.namespace.as_str().eq_ignore_ascii_case(SYSTEM_NAMESPACE)
+}

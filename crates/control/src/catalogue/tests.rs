@@ -1,0 +1,337 @@
+use super::*;
+
+fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+fn name(text: &str) -> ServiceName {
+    ServiceName::parse_in(text, &label("default"), &label("west")).unwrap()
+}
+
+fn home(egress: EgressMode) -> Home {
+    Home {
+        network: label("west"),
+        trust_domain: TrustDomain::new("west.tollway").unwrap(),
+        root: b"west root".to_vec(),
+        egress,
+    }
+}
+
+/// A catalogue with a script: each step is one revision.
+struct Script {
+    catalogue: Catalogue,
+    revision: u64,
+}
+
+impl Script {
+    fn new(egress: EgressMode) -> Self {
+        Self { catalogue: Catalogue::new(home(egress), 0), revision: 0 }
+    }
+
+    fn put(&mut self, key: &Key, value: &[u8]) -> Option<Subject> {
+        self.revision += 1;
+        let subject = self.catalogue.put(key, value, self.revision).unwrap();
+        self.catalogue.advance(self.revision);
+        subject
+    }
+
+    fn delete(&mut self, key: &Key) -> Option<Subject> {
+        self.revision += 1;
+        let subject = self.catalogue.delete(key, self.revision);
+        self.catalogue.advance(self.revision);
+        subject
+    }
+
+    fn workload(&mut self, app: &str, instance: &str, port: u16, ready: bool) {
+        self.workload_speaking(app, instance, port, ready, AppProtocol::Http);
+    }
+
+    fn workload_speaking(
+        &mut self,
+        app: &str,
+        instance: &str,
+        port: u16,
+        ready: bool,
+        protocol: AppProtocol,
+    ) {
+        let workload = Workload {
+            service: name(app),
+            instance: label(instance),
+            address: SocketAddr::from(([10, 0, 0, 1], port)),
+            protocol,
+            ready,
+        };
+        self.put(&workload_key(app, instance), &v1::Workload::from(&workload).encode_to_vec());
+    }
+
+    fn gateway(&mut self, instance: &str, port: u16) {
+        let gateway = v1::Gateway {
+            instance: instance.to_owned(),
+            outside: Some(SocketAddr::from(([192, 0, 2, 1], port)).into()),
+            inside: Some(SocketAddr::from(([10, 0, 0, 9], port)).into()),
+        };
+        self.put(&Key::Gateway { instance: label(instance) }, &gateway.encode_to_vec());
+    }
+
+    fn join_east(&mut self) {
+        let trust = PinnedTrust {
+            network: label("east"),
+            trust_domain: TrustDomain::new("east.tollway").unwrap(),
+            roots: vec![b"east root".to_vec()],
+            joined_at_unix_s: 0,
+            pending: false,
+        };
+        self.put(&Key::PeerTrust { network: label("east") }, &trust.write());
+        let gateways =
+            v1::Gateways { addresses: vec![SocketAddr::from(([198, 51, 100, 1], 15443)).into()] };
+        self.put(&Key::PeerGateways { network: label("east") }, &gateways.encode_to_vec());
+    }
+
+    fn east_reachable(&mut self, reachable: bool) {
+        let link = stored::PeerLink { reachable, last_error: String::new() };
+        self.put(&Key::PeerLink { network: label("east") }, &link.encode_to_vec());
+    }
+
+    fn east_service(&mut self, app: &str, ready_replicas: u32) {
+        let aggregate = v1::Aggregate {
+            app: app.to_owned(),
+            namespace: "default".to_owned(),
+            ready_replicas,
+            protocol: v1::AppProtocol::Grpc.into(),
+            removed: false,
+        };
+        self.put(&east_service_key(app), &aggregate.encode_to_vec());
+    }
+
+    #[track_caller]
+    fn check(&self, service: &str, expected: &str) {
+        assert_eq!(print(&self.catalogue.state(&name(service))), expected);
+    }
+
+    fn changed(&self, after: u64) -> Vec<String> {
+        let print = |subject: &Subject| match subject {
+            Subject::Service(name) => name.to_string(),
+            Subject::Network(network) => format!("network {network}"),
+            Subject::Gateways => "gateways".to_owned(),
+            Subject::Trust => "trust".to_owned(),
+        };
+        let mut changed: Vec<_> = self.catalogue.changes_after(after).map(print).collect();
+        changed.sort();
+        changed
+    }
+}
+
+fn workload_key(app: &str, instance: &str) -> Key {
+    let name = name(app);
+    Key::Workload { namespace: name.namespace, app: name.app, instance: label(instance) }
+}
+
+fn east_service_key(app: &str) -> Key {
+    Key::PeerService { network: label("east"), namespace: label("default"), app: label(app) }
+}
+
+fn print(state: &ServiceState) -> String {
+    match state {
+        ServiceState::Local { endpoints, protocol, trust_domain } => {
+            let endpoints: Vec<_> =
+                endpoints.iter().map(|e| format!("{}={}", e.instance, e.address)).collect();
+            format!("local {} {protocol} {trust_domain}", endpoints.join(","))
+        }
+        ServiceState::Remote { remote, protocol, trust_domain } => {
+            let gateways: Vec<_> = remote.gateways.iter().map(ToString::to_string).collect();
+            format!(
+                "remote {}x{} via {} {protocol} {trust_domain}",
+                remote.network,
+                remote.ready_replicas,
+                gateways.join(",")
+            )
+        }
+        ServiceState::Unavailable(reason) => format!("{reason:?}"),
+    }
+}
+
+#[test]
+fn only_ready_workloads_are_endpoints() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.check("stock", "UnknownService");
+    script.workload("stock", "a", 1, false);
+    script.check("stock", "NoReadyEndpoint");
+    script.workload("stock", "a", 1, true);
+    script.workload("Stock", "b", 2, true);
+    script.workload("stock", "c", 3, false);
+    script.check("stock", "local a=10.0.0.1:1,b=10.0.0.1:2 http west.tollway");
+    script.delete(&workload_key("stock", "a"));
+    script.check("stock.default.WEST", "local b=10.0.0.1:2 http west.tollway");
+    script.delete(&workload_key("stock", "b"));
+    script.delete(&workload_key("stock", "c"));
+    script.check("stock", "UnknownService");
+}
+
+#[test]
+fn services_of_one_name_in_two_namespaces_are_two() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.workload("stock", "a", 1, true);
+    script.workload("stock.shop", "a", 2, true);
+    script.check("stock", "local a=10.0.0.1:1 http west.tollway");
+    script.check("stock.shop", "local a=10.0.0.1:2 http west.tollway");
+}
+
+#[test]
+fn most_workloads_decide_the_protocol_and_ties_are_settled_alike() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.workload_speaking("stock", "a", 1, true, AppProtocol::Grpc);
+    script.workload_speaking("stock", "b", 2, true, AppProtocol::H2c);
+    script.check("stock", "local a=10.0.0.1:1,b=10.0.0.1:2 h2c west.tollway");
+    script.workload_speaking("stock", "c", 3, false, AppProtocol::Grpc);
+    script.check("stock", "local a=10.0.0.1:1,b=10.0.0.1:2 grpc west.tollway");
+}
+
+#[test]
+fn another_network_is_its_gateways_and_a_number() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.check("stock.default.east", "UnknownNetwork");
+    script.join_east();
+    script.check("stock.default.east", "UnreachableNetwork");
+    script.east_reachable(true);
+    script.check("stock.default.east", "UnknownService");
+    script.east_service("stock", 0);
+    script.check("stock.default.east", "NoReadyEndpoint");
+    script.east_service("stock", 3);
+    script.check("stock.default.east", "remote eastx3 via 198.51.100.1:15443 grpc east.tollway");
+    script.east_reachable(false);
+    script.check("stock.default.east", "UnreachableNetwork");
+    script.east_reachable(true);
+    script.delete(&east_service_key("stock"));
+    script.check("stock.default.east", "UnknownService");
+    script.delete(&Key::PeerTrust { network: label("east") });
+    script.check("stock.default.east", "UnknownNetwork");
+}
+
+#[test]
+fn a_network_being_joined_is_not_served_yet() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.join_east();
+    script.east_reachable(true);
+    script.east_service("stock", 1);
+    let mut trust = script.catalogue.find_peer(&label("east")).unwrap().trust().unwrap().clone();
+    trust.pending = true;
+    script.put(&Key::PeerTrust { network: label("east") }, &trust.write());
+    script.check("stock.default.east", "UnknownNetwork");
+    assert_eq!(script.catalogue.trust().bundles.len(), 1);
+    assert!(script.catalogue.joined_by_trust_domain(&trust.trust_domain).is_none());
+    let told = script.catalogue.network_update(&label("east"));
+    assert!(matches!(told.state, NetworkState::Joined { .. }), "gateways must know the way");
+}
+
+#[test]
+fn egress_by_gateway_goes_through_the_own_gateways() {
+    let mut script = Script::new(EgressMode::Gateway);
+    script.join_east();
+    script.east_reachable(true);
+    script.east_service("stock", 2);
+    script.check("stock.default.east", "UnreachableNetwork");
+    let before = script.revision;
+    script.gateway("g", 15443);
+    script.check("stock.default.east", "remote eastx2 via 10.0.0.9:15443 grpc east.tollway");
+    assert!(script.catalogue.changed_after(&name("stock.default.east"), before));
+    assert!(!script.catalogue.changed_after(&name("stock"), before));
+}
+
+#[test]
+fn a_change_of_a_network_changes_its_services() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.workload("stock", "a", 1, true);
+    script.join_east();
+    script.east_service("stock", 2);
+    let before = script.revision;
+    script.east_reachable(true);
+    assert!(script.catalogue.changed_after(&name("stock.default.east"), before));
+    assert!(!script.catalogue.changed_after(&name("stock"), before));
+    assert_eq!(script.changed(before), ["network east"]);
+}
+
+#[test]
+fn what_was_removed_is_among_the_changes() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.workload("stock", "a", 1, true);
+    script.workload("orders", "a", 2, true);
+    let before = script.revision;
+    script.delete(&workload_key("stock", "a"));
+    assert_eq!(script.changed(before), ["stock.default.west"]);
+    assert!(script.catalogue.changed_after(&name("stock"), before));
+    assert!(script.catalogue.aggregate(&name("stock")).removed);
+    assert_eq!(script.delete(&workload_key("stock", "a")), None, "it is gone already");
+}
+
+#[test]
+fn a_revision_from_another_store_cannot_be_resumed() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.workload("stock", "a", 1, true);
+    assert!(script.catalogue.reaches_back_to(0));
+    assert!(script.catalogue.reaches_back_to(1));
+    assert!(!script.catalogue.reaches_back_to(2));
+    let after_restart = Catalogue::new(home(EgressMode::Direct), 7);
+    assert!(!after_restart.reaches_back_to(6));
+    assert!(after_restart.changed_after(&name("stock"), 6));
+    assert!(after_restart.reaches_back_to(7));
+}
+
+#[test]
+fn reading_everything_again_tells_only_what_differs() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.workload("stock", "a", 1, true);
+    script.workload("orders", "a", 2, true);
+    script.gateway("g", 15443);
+    script.join_east();
+    script.east_service("stock", 1);
+    script.east_service("gone", 1);
+    let mut newer = Script::new(EgressMode::Direct);
+    newer.workload("stock", "a", 1, true);
+    newer.workload("orders", "a", 3, true);
+    newer.workload("new", "a", 4, true);
+    newer.gateway("g", 15443);
+    newer.join_east();
+    newer.east_service("stock", 1);
+    newer.catalogue.advance(100);
+    let before = script.revision;
+    let different = script.catalogue.replace(newer.catalogue);
+    assert_eq!(different.len(), 3);
+    assert_eq!(
+        script.changed(before),
+        ["gone.default.east", "new.default.west", "orders.default.west"]
+    );
+    assert_eq!(script.catalogue.revision(), Revision(100));
+    script.check("orders", "local a=10.0.0.1:3 http west.tollway");
+}
+
+#[test]
+fn aggregates_hold_numbers_and_no_addresses() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.workload("stock", "a", 1, true);
+    script.workload("stock", "b", 2, true);
+    script.workload("stock", "c", 3, false);
+    let aggregate = script.catalogue.aggregate(&name("stock"));
+    assert_eq!((aggregate.ready_replicas, aggregate.removed), (2, false));
+    assert_eq!((aggregate.app.as_str(), aggregate.namespace.as_str()), ("stock", "default"));
+}
+
+#[test]
+fn trust_holds_the_own_network_and_the_joined_ones() {
+    let mut script = Script::new(EgressMode::Direct);
+    script.join_east();
+    assert_eq!(script.put(&Key::Trust, b""), Some(Subject::Trust));
+    let trust = script.catalogue.trust();
+    let domains: Vec<_> = trust.bundles.iter().map(|b| b.trust_domain.as_str()).collect();
+    assert_eq!(domains, ["west.tollway", "east.tollway"]);
+    assert_eq!(trust.revision, script.revision);
+}
+
+#[test]
+fn a_bad_record_changes_nothing() {
+    let mut script = Script::new(EgressMode::Direct);
+    let key = workload_key("stock", "a");
+    assert!(script.catalogue.put(&key, b"\xff\xff", 1).is_err());
+    assert!(script.catalogue.put(&key, b"", 1).is_err());
+    script.check("stock", "UnknownService");
+    assert_eq!(script.changed(0), [""; 0]);
+}

@@ -1,0 +1,311 @@
+//! Discovery: one stream per data plane, with the states of the services it asked for, or of the
+//! whole network for a gateway, as they change.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_identity::GATEWAY_APP;
+use tollway_model::{Revision, ServiceName};
+use tollway_wire::v1::discovery_server::Discovery;
+use tollway_wire::v1::open::Scope;
+use tollway_wire::v1::watch_request::Request as Step;
+use tollway_wire::{SERVICES_PER_REQUEST_LIMIT, SERVICES_PER_RESPONSE_LIMIT, v1};
+use tonic::{Request, Response, Status, Streaming};
+use tracing::debug;
+
+use crate::caller::{Caller, expired_status, is_system};
+use crate::delta::{self, Delta};
+use crate::hub::{TooManySubscriptions, Watcher};
+use crate::plane::Plane;
+
+/// Responses waiting for a client that does not read.
+const RESPONSES_LIMIT: usize = 4;
+/// A client that takes no response for this long is dropped; it resumes when it comes back.
+const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Changes within this time of each other travel together.
+const BUNDLE_WINDOW: Duration = Duration::from_millis(5);
+/// Time for the first message.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(crate) struct DiscoveryService(pub(crate) Arc<Plane>);
+
+#[tonic::async_trait]
+impl Discovery for DiscoveryService {
+    type WatchStream = ReceiverStream<Result<v1::WatchResponse, Status>>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<v1::WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let caller = Caller::of(&request);
+        let (service, _) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        let mut requests = request.into_inner();
+        let (responses, stream) = mpsc::channel(RESPONSES_LIMIT);
+        let plane = self.0.clone();
+        // The answer's head goes out before the first message comes in: a client may wait for it.
+        self.0.tasks.spawn(async move {
+            let outbox = Outbox(responses);
+            let end = match open(&plane, &service, &mut requests).await {
+                Ok(mut session) => session.run(&caller, requests, &outbox).await,
+                Err(status) => Err(status),
+            };
+            if let Err(status) = end {
+                debug!(%service, reason = status.message(), "a discovery stream ended");
+                let _ = outbox.0.try_send(Err(status));
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+async fn open(
+    plane: &Arc<Plane>,
+    service: &ServiceName,
+    requests: &mut Streaming<v1::WatchRequest>,
+) -> Result<Session, Status> {
+    let first = tokio::time::timeout(OPEN_TIMEOUT, requests.next())
+        .await
+        .map_err(|_| Status::deadline_exceeded("no `open` within 10 seconds"))?
+        .ok_or_else(|| Status::cancelled("the stream ended before `open`"))??;
+    let Some(Step::Open(open)) = first.request else {
+        return Err(Status::invalid_argument("the first request must be `open`"));
+    };
+    let known = Revision(open.revision);
+    let follow = match open.scope() {
+        Scope::Subscribed => {
+            let watcher = plane.hub.watch_subscribed();
+            watcher.resume(read_names(&open.resume)?, known).map_err(too_many)?;
+            Follow::Subscriptions { watcher }
+        }
+        Scope::Network => {
+            if !(is_system(service) && service.app.as_str() == GATEWAY_APP) {
+                return Err(Status::permission_denied(format!(
+                    "only a gateway may watch the whole network, and this is {service}"
+                )));
+            }
+            Follow::Network {
+                watcher: plane.hub.watch_whole(),
+                known: Some(known).filter(|known| known.0 > 0),
+            }
+        }
+        Scope::Unspecified => {
+            return Err(Status::invalid_argument("the field `scope` is missing"));
+        }
+    };
+    Ok(Session { plane: plane.clone(), follow, trust_revision: open.trust_revision, sent: known })
+}
+
+/// One discovery stream.
+struct Session {
+    plane: Arc<Plane>,
+    follow: Follow,
+    trust_revision: u64,
+    /// The client has been sent everything up to here.
+    sent: Revision,
+}
+
+enum Follow {
+    Subscriptions { watcher: Watcher },
+    Network { watcher: Watcher, known: Option<Revision> },
+}
+
+impl Follow {
+    fn watcher(&self) -> &Watcher {
+        match self {
+            Self::Subscriptions { watcher } | Self::Network { watcher, .. } => watcher,
+        }
+    }
+}
+
+struct Outbox(mpsc::Sender<Result<v1::WatchResponse, Status>>);
+
+impl Outbox {
+    async fn send(&self, response: v1::WatchResponse) -> Result<(), Status> {
+        match tokio::time::timeout(SLOW_CLIENT_TIMEOUT, self.0.send(Ok(response))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Status::cancelled("the client went away")),
+            Err(_) => Err(Status::deadline_exceeded("the client does not read; resume later")),
+        }
+    }
+}
+
+impl Session {
+    async fn run(
+        &mut self,
+        caller: &Caller,
+        mut requests: Streaming<v1::WatchRequest>,
+        outbox: &Outbox,
+    ) -> Result<(), Status> {
+        let plane = self.plane.clone();
+        let mut heartbeat = interval(plane.options.timing.heartbeat);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let expired = caller.expired();
+        tokio::pin!(expired);
+        loop {
+            tokio::select! {
+                request = requests.next() => match request {
+                    Some(request) => self.request(request?.request)?,
+                    None => return Ok(()),
+                },
+                () = self.follow.watcher().changed() => {
+                    tokio::time::sleep(BUNDLE_WINDOW).await;
+                    self.push(outbox).await?;
+                }
+                _ = heartbeat.tick() => {
+                    if !self.push(outbox).await? {
+                        let revision = self.sent.0;
+                        outbox.send(v1::WatchResponse { revision, heartbeat: true, ..Default::default() }).await?;
+                    }
+                }
+                () = &mut expired => return Err(expired_status()),
+                () = plane.stop.cancelled() => {
+                    return Err(Status::unavailable("the control plane is stopping; connect again"));
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, step: Option<Step>) -> Result<(), Status> {
+        match (step, &self.follow) {
+            (Some(Step::Subscribe(subscribe)), Follow::Subscriptions { watcher }) => {
+                watcher.subscribe(read_names(&subscribe.services)?).map_err(too_many)
+            }
+            (Some(Step::Unsubscribe(unsubscribe)), Follow::Subscriptions { watcher }) => {
+                watcher.unsubscribe(&read_names(&unsubscribe.services)?);
+                Ok(())
+            }
+            (Some(Step::Subscribe(_) | Step::Unsubscribe(_)), Follow::Network { .. }) => {
+                Err(Status::invalid_argument("a stream of the whole network has no subscriptions"))
+            }
+            (Some(Step::Ack(ack)), follow) => {
+                follow.watcher().acknowledge(Revision(ack.revision));
+                Ok(())
+            }
+            (Some(Step::Open(_)), _) => Err(Status::invalid_argument("the stream is open already")),
+            (None, _) => Err(Status::invalid_argument("the field `request` is missing")),
+        }
+    }
+
+    /// Sends what changed. Returns whether anything was sent.
+    async fn push(&mut self, outbox: &Outbox) -> Result<bool, Status> {
+        let trust = self.changed_trust();
+        let sent_trust = trust.is_some();
+        let sent = match &mut self.follow {
+            Follow::Subscriptions { watcher } => {
+                push_subscriptions(watcher, trust, &mut self.sent, outbox).await?
+            }
+            Follow::Network { known, .. } => {
+                push_network(&self.plane, known, trust, &mut self.sent, outbox).await?
+            }
+        };
+        Ok(sent || sent_trust)
+    }
+
+    fn changed_trust(&mut self) -> Option<v1::TrustBundles> {
+        let known = self.trust_revision;
+        let trust = self
+            .plane
+            .hub
+            .read(|catalogue| (catalogue.trust_revision() != known).then(|| catalogue.trust()))?;
+        self.trust_revision = trust.revision;
+        Some(trust)
+    }
+}
+
+async fn push_subscriptions(
+    watcher: &Watcher,
+    mut trust: Option<v1::TrustBundles>,
+    sent: &mut Revision,
+    outbox: &Outbox,
+) -> Result<bool, Status> {
+    let mut any = false;
+    loop {
+        let updates = watcher.take(SERVICES_PER_RESPONSE_LIMIT);
+        if !updates.more {
+            *sent = updates.revision;
+        }
+        if updates.services.is_empty() && trust.is_none() {
+            return Ok(any);
+        }
+        let response = v1::WatchResponse {
+            revision: sent.0,
+            services: updates.services.iter().map(v1::ServiceUpdate::from).collect(),
+            trust: trust.take(),
+            ..Default::default()
+        };
+        outbox.send(response).await?;
+        any = true;
+        if !updates.more {
+            return Ok(any);
+        }
+    }
+}
+
+async fn push_network(
+    plane: &Plane,
+    known: &mut Option<Revision>,
+    mut trust: Option<v1::TrustBundles>,
+    sent: &mut Revision,
+    outbox: &Outbox,
+) -> Result<bool, Status> {
+    let delta = plane.hub.read(|catalogue| delta::plan(catalogue, *known));
+    let Delta { revision, snapshot, services, networks, .. } = delta;
+    *known = Some(revision);
+    if !snapshot && services.is_empty() && networks.is_empty() && trust.is_none() {
+        *sent = revision;
+        return Ok(false);
+    }
+    let networks = plane.hub.read(|catalogue| {
+        let update = |network| v1::NetworkUpdate::from(&catalogue.network_update(network));
+        networks.iter().map(update).collect()
+    });
+    let mut networks: Vec<_> = networks;
+    let chunks = services.len().div_ceil(SERVICES_PER_RESPONSE_LIMIT).max(1);
+    for index in 0..chunks {
+        let last = index + 1 == chunks;
+        let chunk = services.iter().skip(index * SERVICES_PER_RESPONSE_LIMIT);
+        let updates = plane.hub.read(|catalogue| {
+            let update = |name| v1::ServiceUpdate::from(&catalogue.update(name));
+            chunk.take(SERVICES_PER_RESPONSE_LIMIT).map(update).collect()
+        });
+        if last {
+            *sent = revision;
+        }
+        let response = v1::WatchResponse {
+            revision: sent.0,
+            services: updates,
+            networks: std::mem::take(&mut networks),
+            trust: trust.take(),
+            snapshot_start: snapshot && index == 0,
+            snapshot_end: snapshot && last,
+            heartbeat: false,
+        };
+        outbox.send(response).await?;
+    }
+    Ok(true)
+}
+
+fn read_names(names: &[v1::ServiceName]) -> Result<Vec<ServiceName>, Status> {
+    if names.len() > SERVICES_PER_REQUEST_LIMIT {
+        return Err(Status::invalid_argument(format!(
+            "a request names at most {SERVICES_PER_REQUEST_LIMIT} services"
+        )));
+    }
+    let read = |name| tollway_wire::service_name(Some(name));
+    names
+        .iter()
+        .map(read)
+        .collect::<Result<_, _>>()
+        .map_err(|error| Status::invalid_argument(crate::error::chain(&error)))
+}
+
+fn too_many(_: TooManySubscriptions) -> Status {
+    Status::resource_exhausted(format!(
+        "a data plane subscribes to at most {} services; unsubscribe idle ones",
+        tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT
+    ))
+}

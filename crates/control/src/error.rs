@@ -1,0 +1,81 @@
+//! Why a control plane did not start or stopped, and how errors are printed.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use tollway_identity::{AuthorityError, CredentialsError, IssueError, KeyError, TlsError};
+use tollway_model::{NetworkName, TrustDomain};
+use tollway_store::{OpenError, ReadError, TransactError};
+
+use crate::feed::FeedError;
+
+/// Why a control plane did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("cannot make the directory {}; choose another one with --store", path.display())]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error("cannot open the store")]
+    Store(#[from] OpenError),
+    #[error("cannot read the store")]
+    Read(#[from] ReadError),
+    #[error("cannot write the store")]
+    Write(#[from] TransactError),
+    #[error("cannot read the registry")]
+    Feed(#[from] FeedError),
+    #[error(
+        "the store belongs to the network {stored} ({stored_domain}), not to {asked} ({asked_domain}); choose another directory with --store"
+    )]
+    Foreign {
+        stored: NetworkName,
+        stored_domain: TrustDomain,
+        asked: NetworkName,
+        asked_domain: TrustDomain,
+    },
+    #[error("the stored authority does not read back; restore the store from a copy")]
+    StoredAuthority,
+    #[error("the certificate authority cannot be used")]
+    Authority(#[from] AuthorityError),
+    #[error("cannot issue the control plane's own certificate")]
+    Own(#[from] OwnCertificateError),
+    #[error("cannot drop what an interrupted join left behind")]
+    Pending(#[source] crate::peering::join::JoinError),
+    #[error(
+        "cannot listen on {address}; is another control plane running? Choose another address with --listen"
+    )]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("cannot listen on the admin socket {}; a path has at most 107 bytes, choose a shorter directory with --store", path.display())]
+    AdminSocket { path: PathBuf, source: std::io::Error },
+    #[error("cannot write the ports file {}", path.display())]
+    PortsFile { path: PathBuf, source: std::io::Error },
+}
+
+/// Why the control plane could not give itself a certificate.
+#[derive(Debug, Error)]
+pub enum OwnCertificateError {
+    #[error("a stored trust bundle does not read back")]
+    Stored,
+    #[error("cannot make a key")]
+    Key(#[from] KeyError),
+    #[error("the authority refused")]
+    Issue(#[from] IssueError),
+    #[error("the trust bundles are unusable")]
+    Bundle(#[from] tollway_identity::BundleError),
+    #[error("the certificate is unusable")]
+    Credentials(#[from] CredentialsError),
+    #[error("TLS refuses the certificate")]
+    Tls(#[from] TlsError),
+}
+
+/// The error and its causes on one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        write!(text, ": {error}").expect("writing to a string cannot fail");
+        cause = error.source();
+    }
+    text
+}

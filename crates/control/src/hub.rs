@@ -1,0 +1,289 @@
+//! Who waits for what: between the catalogue and the streams of data planes and peers.
+//!
+//! A watcher keeps no queue. It holds the set of its services that changed since it last asked,
+//! or only the revision up to which it was told, and asks for the present state when it has
+//! room. So a slow watcher costs no memory and skips states that are already history.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
+use tollway_model::{Revision, ServiceName, ServiceUpdate};
+use tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT;
+
+use crate::catalogue::{Catalogue, Subject};
+
+/// The catalogue and its watchers.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    inner: Mutex<Inner>,
+    /// The trust revision, for those who rebuild TLS configurations.
+    trust: watch::Sender<u64>,
+    /// The catalogue's revision.
+    revision: watch::Sender<Revision>,
+    /// Rises with every change of the set of joined networks or their gateways.
+    peers: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    catalogue: Catalogue,
+    watchers: HashMap<u64, Waiting>,
+    interest: HashMap<ServiceName, HashSet<u64>>,
+    next_watcher: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    wake: Arc<Notify>,
+    /// Services that changed since the watcher last asked. A subset of its subscriptions.
+    dirty: HashSet<ServiceName>,
+    subscribed: HashSet<ServiceName>,
+    /// Wakes on every change.
+    whole: bool,
+    acknowledged: Revision,
+}
+
+/// One stream's place in the hub; leaves it when dropped.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    hub: Arc<Hub>,
+    id: u64,
+    wake: Arc<Notify>,
+}
+
+/// The present states of what changed for one watcher.
+#[derive(Debug)]
+pub(crate) struct Updates {
+    pub(crate) revision: Revision,
+    pub(crate) services: Vec<ServiceUpdate>,
+    /// More services changed than were asked for; ask again.
+    pub(crate) more: bool,
+}
+
+/// More subscriptions than one stream may have.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooManySubscriptions;
+
+impl Hub {
+    pub(crate) fn new(catalogue: Catalogue) -> Arc<Self> {
+        let trust = watch::Sender::new(catalogue.trust_revision());
+        let revision = watch::Sender::new(catalogue.revision());
+        let inner = Inner {
+            catalogue,
+            watchers: HashMap::new(),
+            interest: HashMap::new(),
+            next_watcher: 0,
+        };
+        Arc::new(Self { inner: Mutex::new(inner), trust, revision, peers: watch::Sender::new(0) })
+    }
+
+    /// Reads the catalogue. Short: everybody waits.
+    pub(crate) fn read<T>(&self, question: impl FnOnce(&Catalogue) -> T) -> T {
+        question(&self.lock().catalogue)
+    }
+
+    /// Changes the catalogue by `change`, which returns what changed, and wakes whom it concerns.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Catalogue) -> Vec<Subject>) {
+        let (revision, trust, peers_changed) = {
+            let mut inner = self.lock();
+            let subjects = change(&mut inner.catalogue);
+            inner.mark(&subjects);
+            let peers = subjects.iter().any(|s| matches!(s, Subject::Network(_)));
+            (inner.catalogue.revision(), inner.catalogue.trust_revision(), peers)
+        };
+        self.revision.send_replace(revision);
+        self.trust.send_if_modified(|known| std::mem::replace(known, trust) != trust);
+        if peers_changed {
+            self.peers.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// The trust revision as it changes.
+    pub(crate) fn trust_revision(&self) -> watch::Receiver<u64> {
+        self.trust.subscribe()
+    }
+
+    /// Signals changes of joined networks.
+    pub(crate) fn peer_changes(&self) -> watch::Receiver<u64> {
+        self.peers.subscribe()
+    }
+
+    /// Returns once the catalogue has reached `revision`.
+    pub(crate) async fn reached(&self, revision: u64) {
+        let mut seen = self.revision.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = seen.wait_for(|at| at.0 >= revision).await;
+    }
+
+    /// A watcher of subscriptions, none at first.
+    pub(crate) fn watch_subscribed(self: &Arc<Self>) -> Watcher {
+        self.enter(false)
+    }
+
+    /// A watcher that wakes on every change.
+    pub(crate) fn watch_whole(self: &Arc<Self>) -> Watcher {
+        self.enter(true)
+    }
+
+    fn enter(self: &Arc<Self>, whole: bool) -> Watcher {
+        let mut inner = self.lock();
+        let id = inner.next_watcher;
+        inner.next_watcher += 1;
+        let wake = Arc::new(Notify::new());
+        let waiting = Waiting {
+            wake: wake.clone(),
+            dirty: HashSet::new(),
+            subscribed: HashSet::new(),
+            whole,
+            acknowledged: Revision::default(),
+        };
+        inner.watchers.insert(id, waiting);
+        Watcher { hub: self.clone(), id, wake }
+    }
+
+    /// The lowest revision that every connected watcher has applied, `None` without watchers.
+    pub(crate) fn applied_everywhere(&self) -> Option<Revision> {
+        self.lock().watchers.values().map(|waiting| waiting.acknowledged).min()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic in another holder cannot leave the maps half-changed in a way that matters
+        // more than serving on.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn mark(&mut self, subjects: &[Subject]) {
+        if subjects.is_empty() {
+            return;
+        }
+        for subject in subjects {
+            match subject {
+                Subject::Service(name) => self.mark_service(name),
+                Subject::Network(network) => {
+                    self.mark_services_where(|name| name.network == *network);
+                }
+                Subject::Gateways => {
+                    let home = self.catalogue.home().network.clone();
+                    self.mark_services_where(|name| name.network != home);
+                }
+                Subject::Trust => self.watchers.values().for_each(|w| w.wake.notify_one()),
+            }
+        }
+        self.watchers.values().filter(|w| w.whole).for_each(|w| w.wake.notify_one());
+    }
+
+    fn mark_services_where(&mut self, concerned: impl Fn(&ServiceName) -> bool) {
+        let names: Vec<_> = self.interest.keys().filter(|name| concerned(name)).cloned().collect();
+        names.iter().for_each(|name| self.mark_service(name));
+    }
+
+    fn mark_service(&mut self, name: &ServiceName) {
+        for id in self.interest.get(name).into_iter().flatten() {
+            if let Some(watcher) = self.watchers.get_mut(id) {
+                watcher.dirty.insert(name.clone());
+                watcher.wake.notify_one();
+            }
+        }
+    }
+
+    fn forget_interest(&mut self, id: u64, name: &ServiceName) {
+        if let Some(ids) = self.interest.get_mut(name) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.interest.remove(name);
+            }
+        }
+    }
+}
+
+impl Watcher {
+    /// Returns when something may have changed for this watcher since it last asked.
+    pub(crate) async fn changed(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Adds subscriptions; each is answered by the next [`Watcher::take`]. One that was there
+    /// already is answered again.
+    pub(crate) fn subscribe(&self, names: Vec<ServiceName>) -> Result<(), TooManySubscriptions> {
+        self.add(names, |_, _| true)
+    }
+
+    /// Adds subscriptions of which states up to `known` were applied already: only those that
+    /// changed since are answered.
+    pub(crate) fn resume(
+        &self,
+        names: Vec<ServiceName>,
+        known: Revision,
+    ) -> Result<(), TooManySubscriptions> {
+        self.add(names, |catalogue, name| catalogue.changed_after(name, known.0))
+    }
+
+    fn add(
+        &self,
+        names: Vec<ServiceName>,
+        answer: impl Fn(&Catalogue, &ServiceName) -> bool,
+    ) -> Result<(), TooManySubscriptions> {
+        let mut inner = self.hub.lock();
+        let Inner { catalogue, watchers, interest, .. } = &mut *inner;
+        let Some(waiting) = watchers.get_mut(&self.id) else { return Ok(()) };
+        for name in names {
+            let full = waiting.subscribed.len() >= SUBSCRIPTIONS_PER_STREAM_LIMIT;
+            if full && !waiting.subscribed.contains(&name) {
+                return Err(TooManySubscriptions);
+            }
+            waiting.subscribed.insert(name.clone());
+            interest.entry(name.clone()).or_default().insert(self.id);
+            if answer(catalogue, &name) {
+                waiting.dirty.insert(name);
+            }
+        }
+        waiting.wake.notify_one();
+        Ok(())
+    }
+
+    pub(crate) fn unsubscribe(&self, names: &[ServiceName]) {
+        let mut inner = self.hub.lock();
+        for name in names {
+            if let Some(waiting) = inner.watchers.get_mut(&self.id) {
+                waiting.subscribed.remove(name);
+                waiting.dirty.remove(name);
+            }
+            inner.forget_interest(self.id, name);
+        }
+    }
+
+    /// The present state of up to `limit` services that changed.
+    pub(crate) fn take(&self, limit: usize) -> Updates {
+        let mut inner = self.hub.lock();
+        let Inner { catalogue, watchers, .. } = &mut *inner;
+        let mut services = Vec::new();
+        let mut more = false;
+        if let Some(waiting) = watchers.get_mut(&self.id) {
+            let names: Vec<_> = waiting.dirty.iter().take(limit).cloned().collect();
+            for name in names {
+                waiting.dirty.remove(&name);
+                services.push(catalogue.update(&name));
+            }
+            more = !waiting.dirty.is_empty();
+        }
+        Updates { revision: catalogue.revision(), services, more }
+    }
+
+    /// The stream has applied everything up to `revision`.
+    pub(crate) fn acknowledge(&self, revision: Revision) {
+        if let Some(waiting) = self.hub.lock().watchers.get_mut(&self.id) {
+            waiting.acknowledged = waiting.acknowledged.max(revision);
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut inner = self.hub.lock();
+        let Some(waiting) = inner.watchers.remove(&self.id) else { return };
+        waiting.subscribed.iter().for_each(|name| inner.forget_interest(self.id, name));
+    }
+}

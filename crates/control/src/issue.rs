@@ -1,0 +1,349 @@
+//! Certificates for workloads and gateways: for the holder of a join token, and again for the
+//! holder of a certificate. Who may have what is decided by [`decide_token`] and
+//! [`decide_renewal`]; the service executes.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use prost::Message;
+use thiserror::Error;
+use tollway_identity::{
+    GATEWAY_APP, IssueError, IssueRequest, IssuedChain, JoinToken, SecretHash, SystemRequest,
+};
+use tollway_model::{Instance, NetworkName, ServiceName};
+use tollway_store::{Expected, Transaction};
+use tollway_wire::v1::identity_server::Identity;
+use tollway_wire::{ConvertError, v1};
+use tonic::{Request, Response, Status};
+use tracing::{info, warn};
+
+use crate::caller::{Caller, is_system};
+use crate::key::TOKEN_PREFIX;
+use crate::plane::{Plane, store_status, unix_now_s};
+use crate::stored::{ScopeKind, Token};
+
+/// What a join token is good for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Scope {
+    Any,
+    Namespace(String),
+    App { namespace: String, app: String },
+    Gateway,
+}
+
+/// What somebody asks a certificate for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Claim {
+    service: ServiceName,
+    instance: Instance,
+}
+
+/// Why no certificate was issued.
+#[derive(Debug, Error)]
+enum Refusal {
+    #[error("the join token is malformed: copy it whole")]
+    TokenShape(#[from] tollway_identity::TokenError),
+    #[error("the join token is for the network {found}, this is {home}")]
+    OtherNetwork { found: NetworkName, home: NetworkName },
+    #[error("the join token is not known here; make a new one with `tollway token create`")]
+    UnknownToken,
+    #[error(
+        "the join token expired {expired_for:?} ago; make a new one with `tollway token create`"
+    )]
+    ExpiredToken { expired_for: Duration },
+    #[error(
+        "the join token is not good for {service}; make one that is with `tollway token create`"
+    )]
+    Scope { service: ServiceName },
+    #[error("neither a join token nor a certificate was shown")]
+    NoProof,
+    #[error(
+        "the certificate of {own} (instance {own_instance}) renews only itself, not {service} (instance {instance})"
+    )]
+    NotYours { own: ServiceName, own_instance: Instance, service: ServiceName, instance: Instance },
+    #[error("the request is malformed")]
+    Request(#[from] ConvertError),
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let text = crate::error::chain(&refusal);
+        match refusal {
+            Refusal::Request(_) | Refusal::TokenShape(_) => Self::invalid_argument(text),
+            Refusal::NoProof => Self::unauthenticated(text),
+            Refusal::OtherNetwork { .. }
+            | Refusal::UnknownToken
+            | Refusal::ExpiredToken { .. }
+            | Refusal::Scope { .. }
+            | Refusal::NotYours { .. } => Self::permission_denied(text),
+        }
+    }
+}
+
+/// Whether `secret` redeems `stored` for `service` at `now_unix_s`.
+fn decide_token(
+    stored: Option<&Token>,
+    secret: &[u8],
+    service: &ServiceName,
+    now_unix_s: u64,
+) -> Result<(), Refusal> {
+    // One answer for an unknown id and a wrong secret: an id is not secret.
+    let stored = stored
+        .filter(|token| {
+            SecretHash::from_bytes(&token.secret_hash).is_some_and(|hash| hash.matches(secret))
+        })
+        .ok_or(Refusal::UnknownToken)?;
+    if now_unix_s >= stored.expires_at_unix_s {
+        let expired_for = Duration::from_secs(now_unix_s - stored.expires_at_unix_s);
+        return Err(Refusal::ExpiredToken { expired_for });
+    }
+    if Scope::read(stored).is_some_and(|scope| scope.allows(service)) {
+        return Ok(());
+    }
+    Err(Refusal::Scope { service: service.clone() })
+}
+
+/// Whether the holder of a certificate for `own` may have one for `claim`.
+fn decide_renewal(own: &(ServiceName, Instance), claim: &Claim) -> Result<(), Refusal> {
+    if own.0 == claim.service && own.1 == claim.instance {
+        return Ok(());
+    }
+    Err(Refusal::NotYours {
+        own: own.0.clone(),
+        own_instance: own.1.clone(),
+        service: claim.service.clone(),
+        instance: claim.instance.clone(),
+    })
+}
+
+impl Scope {
+    fn read(token: &Token) -> Option<Self> {
+        let (namespace, app) = (token.namespace.clone(), token.app.clone());
+        match token.scope() {
+            ScopeKind::Any => Some(Self::Any),
+            ScopeKind::Namespace => Some(Self::Namespace(namespace)),
+            ScopeKind::App => Some(Self::App { namespace, app }),
+            ScopeKind::Gateway => Some(Self::Gateway),
+            ScopeKind::Unspecified => None,
+        }
+    }
+
+    /// Names compare without case. The namespace of the mesh itself is never in a scope, but
+    /// for its gateways.
+    fn allows(&self, service: &ServiceName) -> bool {
+        let in_namespace =
+            |namespace: &str| service.namespace.as_str().eq_ignore_ascii_case(namespace);
+        if is_system(service) {
+            return *self == Self::Gateway && is_gateway(service);
+        }
+        match self {
+            Self::Any => true,
+            Self::Namespace(namespace) => in_namespace(namespace),
+            Self::App { namespace, app } => {
+                in_namespace(namespace) && service.app.as_str().eq_ignore_ascii_case(app)
+            }
+            Self::Gateway => false,
+        }
+    }
+}
+
+fn is_gateway(service: &ServiceName) -> bool {
+    is_system(service) && service.app.as_str().eq_ignore_ascii_case(GATEWAY_APP)
+}
+
+/// Makes a token and stores its hash.
+pub(crate) async fn create_token(
+    plane: &Plane,
+    scope: &Scope,
+    ttl: Duration,
+) -> Result<(JoinToken, u64), Status> {
+    let network = plane.authority.network();
+    let token = JoinToken::generate(network, plane.authority.root_der())
+        .map_err(|error| Status::internal(error.to_string()))?;
+    let expires_at_unix_s = unix_now_s().saturating_add(ttl.as_secs());
+    let (kind, namespace, app) = match scope {
+        Scope::Any => (ScopeKind::Any, "", ""),
+        Scope::Namespace(namespace) => (ScopeKind::Namespace, namespace.as_str(), ""),
+        Scope::App { namespace, app } => (ScopeKind::App, namespace.as_str(), app.as_str()),
+        Scope::Gateway => (ScopeKind::Gateway, "", ""),
+    };
+    let record = Token {
+        secret_hash: token.secret_hash().as_bytes().to_vec(),
+        expires_at_unix_s,
+        scope: kind.into(),
+        namespace: namespace.to_owned(),
+        app: app.to_owned(),
+    };
+    let key = token_key(&token);
+    let put =
+        Transaction::new().when(key.clone(), Expected::Absent).put(key, record.encode_to_vec());
+    plane.store.transact(put).await.map_err(|error| store_status(&error))?;
+    info!(token = token.id(), ?scope, "made a join token");
+    Ok((token, expires_at_unix_s))
+}
+
+fn token_key(token: &JoinToken) -> Bytes {
+    format!("{TOKEN_PREFIX}{}", token.id()).into()
+}
+
+pub(crate) struct IdentityService(pub(crate) Arc<Plane>);
+
+#[tonic::async_trait]
+impl Identity for IdentityService {
+    async fn issue(
+        &self,
+        request: Request<v1::IssueRequest>,
+    ) -> Result<Response<v1::IssueResponse>, Status> {
+        let caller = Caller::of(&request);
+        let request = request.into_inner();
+        let claim = Claim {
+            service: tollway_wire::service_name(request.service.as_ref()).map_err(Refusal::from)?,
+            instance: tollway_wire::instance(&request.instance).map_err(Refusal::from)?,
+        };
+        let allowed = self.check(&caller, &claim, &request.token).await;
+        if let Err(status) = &allowed {
+            let reason = status.message();
+            warn!(service = %claim.service, instance = %claim.instance, reason, "a certificate was refused");
+        }
+        allowed?;
+        let issued = self.sign(&claim, request.csr).map_err(|error| issue_status(&error))?;
+        info!(service = %claim.service, instance = %claim.instance, "issued a certificate");
+        Ok(Response::new(v1::IssueResponse {
+            chain: issued.chain.iter().map(|der| der.to_vec()).collect(),
+            trust: Some(self.0.hub.read(crate::catalogue::Catalogue::trust)),
+            trust_domain: self.0.authority.trust_domain().to_string(),
+        }))
+    }
+}
+
+impl IdentityService {
+    async fn check(&self, caller: &Caller, claim: &Claim, token: &str) -> Result<(), Status> {
+        if !token.is_empty() {
+            return self.redeem(token, claim).await;
+        }
+        if matches!(caller, Caller::Anonymous) {
+            return Err(Refusal::NoProof.into());
+        }
+        let own = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        Ok(decide_renewal(&own, claim)?)
+    }
+
+    async fn redeem(&self, token: &str, claim: &Claim) -> Result<(), Status> {
+        let token: JoinToken = token.parse().map_err(Refusal::TokenShape)?;
+        let home = self.0.authority.network();
+        if token.network() != home {
+            let (found, home) = (token.network().clone(), home.clone());
+            return Err(Refusal::OtherNetwork { found, home }.into());
+        }
+        let entry = self.0.store.get(&token_key(&token)).await.map_err(|e| store_status(&e))?;
+        let stored = entry.and_then(|entry| Token::decode(entry.value).ok());
+        let decided = decide_token(stored.as_ref(), token.secret(), &claim.service, unix_now_s());
+        Ok(decided?)
+    }
+
+    fn sign(&self, claim: &Claim, csr_der: Vec<u8>) -> Result<IssuedChain, IssueError> {
+        let (instance, ttl) = (claim.instance.clone(), self.0.options.certificate_ttl);
+        let now = SystemTime::now();
+        if is_gateway(&claim.service) {
+            return self.0.authority.issue_gateway(&SystemRequest { csr_der, instance, ttl }, now);
+        }
+        let service = claim.service.clone();
+        self.0.authority.issue(&IssueRequest { csr_der, service, instance, ttl }, now)
+    }
+}
+
+fn issue_status(error: &IssueError) -> Status {
+    let text = crate::error::chain(error);
+    match error {
+        IssueError::RequestTooLarge { .. }
+        | IssueError::Request(_)
+        | IssueError::KeyType
+        | IssueError::ForeignNetwork { .. }
+        | IssueError::ReservedNamespace
+        | IssueError::Name { .. } => Status::invalid_argument(text),
+        IssueError::Ttl { .. }
+        | IssueError::RootEnded
+        | IssueError::Clock
+        | IssueError::Randomness
+        | IssueError::Sign(_) => Status::internal(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollway_model::Label;
+
+    use super::*;
+
+    fn service(text: &str) -> ServiceName {
+        let [namespace, network] = ["default", "west"].map(|l| Label::new(l).unwrap());
+        ServiceName::parse_in(text, &namespace, &network).unwrap()
+    }
+
+    fn token(scope: ScopeKind, namespace: &str, app: &str) -> Token {
+        Token {
+            secret_hash: SecretHash::of(b"secret").as_bytes().to_vec(),
+            expires_at_unix_s: 1_000,
+            scope: scope.into(),
+            namespace: namespace.to_owned(),
+            app: app.to_owned(),
+        }
+    }
+
+    #[track_caller]
+    fn check(token: &Token, name: &str, allowed: bool) {
+        let decided = decide_token(Some(token), b"secret", &service(name), 999);
+        assert_eq!(decided.is_ok(), allowed, "{name}: {decided:?}");
+    }
+
+    #[test]
+    fn a_token_is_good_for_its_scope_only() {
+        let any = token(ScopeKind::Any, "", "");
+        check(&any, "stock", true);
+        check(&any, "stock.shop", true);
+        check(&any, "gateway.tollway", false);
+        check(&any, "control.Tollway", false);
+        let shop = token(ScopeKind::Namespace, "shop", "");
+        check(&shop, "stock.Shop", true);
+        check(&shop, "stock", false);
+        let app = token(ScopeKind::App, "shop", "stock");
+        check(&app, "STOCK.shop", true);
+        check(&app, "orders.shop", false);
+        check(&app, "stock", false);
+        let gateway = token(ScopeKind::Gateway, "", "");
+        check(&gateway, "gateway.tollway", true);
+        check(&gateway, "control.tollway", false);
+        check(&gateway, "stock", false);
+        check(&token(ScopeKind::Unspecified, "", ""), "stock", false);
+        check(&token(ScopeKind::Namespace, "tollway", ""), "control.tollway", false);
+    }
+
+    #[test]
+    fn a_token_needs_its_secret_and_its_time() {
+        let any = token(ScopeKind::Any, "", "");
+        let refusal = |stored: Option<&Token>, secret: &[u8], now| {
+            decide_token(stored, secret, &service("stock"), now).unwrap_err().to_string()
+        };
+        let unknown =
+            "the join token is not known here; make a new one with `tollway token create`";
+        assert_eq!(refusal(None, b"secret", 0), unknown);
+        assert_eq!(refusal(Some(&any), b"Secret", 0), unknown);
+        assert_eq!(
+            refusal(Some(&any), b"secret", 1_000),
+            "the join token expired 0ns ago; make a new one with `tollway token create`"
+        );
+    }
+
+    #[test]
+    fn a_certificate_renews_only_itself() {
+        let label = |text| Label::new(text).unwrap();
+        let own = (service("stock"), label("a"));
+        let decide = |name, instance| {
+            decide_renewal(&own, &Claim { service: service(name), instance: label(instance) })
+        };
+        assert!(decide("Stock", "A").is_ok());
+        assert!(decide("orders", "a").is_err());
+        assert!(decide("stock", "b").is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! Where everything stands in the store.
+//!
+//! Labels stand in keys in lower case, since names compare without case; values keep the
+//! spelling. A label never holds `/`, so a key reads back without ambiguity. Everything a data
+//! plane or a peer may see lies under `mesh/` and is watched; secrets lie apart.
+
+use bytes::Bytes;
+use tollway_model::Label;
+
+/// Start of every key that the catalogue watches.
+pub(crate) const MESH_PREFIX: &str = "mesh/";
+/// The network's authority.
+pub(crate) const AUTHORITY_KEY: &str = "secret/authority";
+/// Start of the keys of join tokens.
+pub(crate) const TOKEN_PREFIX: &str = "secret/token/";
+/// Start of the keys of join secrets.
+pub(crate) const JOIN_PREFIX: &str = "secret/join/";
+
+/// A key under [`MESH_PREFIX`].
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Key {
+    Workload {
+        namespace: Label,
+        app: Label,
+        instance: Label,
+    },
+    Gateway {
+        instance: Label,
+    },
+    /// Its entry's revision is the trust revision.
+    Trust,
+    PeerTrust {
+        network: Label,
+    },
+    PeerGateways {
+        network: Label,
+    },
+    PeerLink {
+        network: Label,
+    },
+    PeerCursor {
+        network: Label,
+    },
+    PeerService {
+        network: Label,
+        namespace: Label,
+        app: Label,
+    },
+}
+
+impl Key {
+    pub(crate) fn encode(&self) -> Bytes {
+        let low = Label::to_lower;
+        let tail = match self {
+            Self::Workload { namespace, app, instance } => {
+                format!("workload/{}/{}/{}", low(namespace), low(app), low(instance))
+            }
+            Self::Gateway { instance } => format!("gateway/{}", low(instance)),
+            Self::Trust => "trust".to_owned(),
+            Self::PeerTrust { network } => format!("peer/{}/trust", low(network)),
+            Self::PeerGateways { network } => format!("peer/{}/gateways", low(network)),
+            Self::PeerLink { network } => format!("peer/{}/link", low(network)),
+            Self::PeerCursor { network } => format!("peer/{}/cursor", low(network)),
+            Self::PeerService { network, namespace, app } => {
+                format!("peer/{}/service/{}/{}", low(network), low(namespace), low(app))
+            }
+        };
+        format!("{MESH_PREFIX}{tail}").into()
+    }
+
+    /// `None` for a key of another kind, such as a later version may write.
+    pub(crate) fn parse(key: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(key).ok()?.strip_prefix(MESH_PREFIX)?;
+        let parts: Vec<&str> = text.split('/').collect();
+        let label = |at: usize| Label::new(parts[at]).ok();
+        Some(match parts.as_slice() {
+            ["workload", _, _, _] => {
+                Self::Workload { namespace: label(1)?, app: label(2)?, instance: label(3)? }
+            }
+            ["gateway", _] => Self::Gateway { instance: label(1)? },
+            ["trust"] => Self::Trust,
+            ["peer", _, "trust"] => Self::PeerTrust { network: label(1)? },
+            ["peer", _, "gateways"] => Self::PeerGateways { network: label(1)? },
+            ["peer", _, "link"] => Self::PeerLink { network: label(1)? },
+            ["peer", _, "cursor"] => Self::PeerCursor { network: label(1)? },
+            ["peer", _, "service", _, _] => {
+                Self::PeerService { network: label(1)?, namespace: label(3)?, app: label(4)? }
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Start of every key of a peer.
+pub(crate) fn peer_prefix(network: &Label) -> String {
+    format!("{MESH_PREFIX}peer/{}/", network.to_lower())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_read_back_in_lower_case() {
+        let label = |text| Label::new(text).unwrap();
+        let (network, namespace, app, instance) =
+            (label("East"), label("Shop"), label("service"), label("trust"));
+        let keys = [
+            Key::Workload {
+                namespace: namespace.clone(),
+                app: app.clone(),
+                instance: instance.clone(),
+            },
+            Key::Gateway { instance },
+            Key::Trust,
+            Key::PeerTrust { network: network.clone() },
+            Key::PeerGateways { network: network.clone() },
+            Key::PeerLink { network: network.clone() },
+            Key::PeerCursor { network: network.clone() },
+            Key::PeerService { network, namespace, app },
+        ];
+        for key in keys {
+            let encoded = key.encode();
+            assert_eq!(encoded, encoded.to_ascii_lowercase());
+            assert_eq!(Key::parse(&encoded), Some(key));
+        }
+    }
+
+    #[test]
+    fn foreign_keys_are_passed_over() {
+        for key in ["mesh/", "mesh/workload/a/b", "mesh/policy/x", "secret/token/x", "\u{e9}"] {
+            assert_eq!(Key::parse(key.as_bytes()), None, "{key}");
+        }
+        assert_eq!(Key::parse(&[0xff]), None);
+    }
+}

@@ -1,0 +1,190 @@
+//! The one port: accepts TCP, does the TLS handshake, and says who is there.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use rustls::ServerConfig;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tollway_identity::{
+    Credentials, PeerError, TlsError, control_server_config, explain, peer_identity,
+};
+use tonic::transport::server::Connected;
+use tracing::{debug, error, warn};
+
+use crate::caller::Caller;
+use crate::peering::dial::ALPN;
+use crate::plane::Plane;
+
+/// Connections at once, handshakes included.
+const CONNECTIONS_LIMIT: usize = 20_000;
+/// Time for a handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections that wait to be served.
+const READY_LIMIT: usize = 64;
+/// Pause after the system refused a connection, such as without free descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why a connection was refused.
+#[derive(Debug, Error)]
+enum Refusal {
+    #[error("no handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("the handshake failed: {0}")]
+    Handshake(String),
+    #[error("the certificate names nobody")]
+    Certificate(#[from] PeerError),
+    #[error("the certificate has ended")]
+    Ended,
+}
+
+/// A connection with its caller.
+pub(crate) struct Connection {
+    stream: TlsStream<TcpStream>,
+    caller: Caller,
+    /// Counts the connection for as long as it lives.
+    _place: tokio::sync::OwnedSemaphorePermit,
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Caller;
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+/// Accepts until the control plane stops. Each handshake uses the credentials of that moment.
+pub(crate) async fn accept(
+    plane: Arc<Plane>,
+    listener: TcpListener,
+    connections: mpsc::Sender<Result<Connection, io::Error>>,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_LIMIT));
+    let mut tls = CurrentTls::new(plane.credentials.clone());
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = plane.stop.cancelled() => return,
+        };
+        let (tcp, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(reason) => {
+                warn!(%reason, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let config = match tls.config() {
+            Ok(config) => config,
+            Err(reason) => {
+                error!(reason = %crate::error::chain(&reason), "no TLS configuration; a connection was dropped");
+                continue;
+            }
+        };
+        let connections = connections.clone();
+        plane.tasks.spawn(plane.stop.clone().run_until_cancelled_owned(async move {
+            match handshake(tcp, from, config).await {
+                Ok((stream, caller)) => {
+                    let _ = connections.send(Ok(Connection { stream, caller, _place: place })).await;
+                }
+                Err(reason) => {
+                    debug!(%from, reason = %crate::error::chain(&reason), "a connection was refused");
+                }
+            }
+        }));
+    }
+}
+
+async fn handshake(
+    tcp: TcpStream,
+    from: SocketAddr,
+    config: Arc<ServerConfig>,
+) -> Result<(TlsStream<TcpStream>, Caller), Refusal> {
+    if let Err(reason) = tcp.set_nodelay(true) {
+        debug!(%from, %reason, "cannot switch off Nagle's algorithm");
+    }
+    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(tcp))
+        .await
+        .map_err(|_| Refusal::Timeout)?
+        .map_err(|error| Refusal::Handshake(reason(&error)))?;
+    let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let caller = match peer_identity(shown) {
+        Ok(identity) if identity.valid_at(SystemTime::now()) => Caller::Known(Box::new(identity)),
+        Ok(_) => return Err(Refusal::Ended),
+        Err(PeerError::NoCertificate) => Caller::Anonymous,
+        Err(error) => return Err(error.into()),
+    };
+    Ok((stream, caller))
+}
+
+fn reason(error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    inner.map_or_else(|| error.to_string(), explain)
+}
+
+/// The TLS configuration of the present credentials, made once for each.
+struct CurrentTls {
+    credentials: watch::Receiver<Arc<Credentials>>,
+    config: Option<Arc<ServerConfig>>,
+}
+
+impl CurrentTls {
+    fn new(credentials: watch::Receiver<Arc<Credentials>>) -> Self {
+        Self { credentials, config: None }
+    }
+
+    fn config(&mut self) -> Result<Arc<ServerConfig>, TlsError> {
+        if let Some(config) = &self.config
+            && !self.credentials.has_changed().unwrap_or(false)
+        {
+            return Ok(config.clone());
+        }
+        let credentials = self.credentials.borrow_and_update().clone();
+        let config = control_server_config(&credentials, ALPN)?;
+        self.config = Some(config.clone());
+        Ok(config)
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The queue between handshakes and the server.
+pub(crate) fn ready_queue()
+-> (mpsc::Sender<Result<Connection, io::Error>>, mpsc::Receiver<Result<Connection, io::Error>>) {
+    mpsc::channel(READY_LIMIT)
+}

@@ -1,0 +1,149 @@
+//! The control plane's own authority and certificate: made at the first start, kept in the
+//! store; the certificate is renewed and follows the trust bundles.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prost::Message;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tollway_identity::{
+    Authority, AuthorityPem, CertificateDer, Credentials, KeyPair, SystemRequest, TrustBundle,
+    TrustBundles, renew_at,
+};
+use tollway_model::{Instance, NetworkName, TrustDomain};
+use tollway_store::{Expected, Store, TransactError, Transaction};
+use tollway_wire::v1;
+use tracing::{debug, error, info};
+
+use crate::catalogue::Catalogue;
+use crate::error::{OwnCertificateError, StartError};
+use crate::hub::Hub;
+use crate::key::AUTHORITY_KEY;
+use crate::options::Options;
+use crate::stored;
+
+/// Pause before a failed renewal is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Reads the authority from the store, or makes one at the first start.
+pub(crate) async fn load_authority(
+    store: &Store,
+    options: &Options,
+) -> Result<Authority, StartError> {
+    if let Some(entry) = store.get(AUTHORITY_KEY.as_bytes()).await? {
+        return read_authority(&entry.value, options);
+    }
+    let authority = Authority::create(&options.trust_domain, &options.network, SystemTime::now())?;
+    let AuthorityPem { certificate, key } = authority.to_pem();
+    let record = stored::Authority {
+        network: options.network.as_str().to_owned(),
+        trust_domain: options.trust_domain.to_string(),
+        certificate_pem: certificate,
+        key_pem: key,
+    };
+    let put = Transaction::new()
+        .when(AUTHORITY_KEY, Expected::Absent)
+        .put(AUTHORITY_KEY, record.encode_to_vec())
+        .put(crate::key::Key::Trust.encode(), Vec::new());
+    match store.transact(put).await {
+        Ok(_) => {
+            info!(network = %options.network, trust_domain = %options.trust_domain, "made a certificate authority");
+            Ok(authority)
+        }
+        // Another replica was first.
+        Err(TransactError::Conflict { .. }) => {
+            let entry = store.get(AUTHORITY_KEY.as_bytes()).await?;
+            read_authority(&entry.ok_or(StartError::StoredAuthority)?.value, options)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn read_authority(value: &[u8], options: &Options) -> Result<Authority, StartError> {
+    let stored = stored::Authority::decode(value).map_err(|_| StartError::StoredAuthority)?;
+    let network = NetworkName::new(&stored.network).map_err(|_| StartError::StoredAuthority)?;
+    let trust_domain =
+        TrustDomain::new(&stored.trust_domain).map_err(|_| StartError::StoredAuthority)?;
+    if network != options.network || trust_domain != options.trust_domain {
+        return Err(StartError::Foreign {
+            stored: network,
+            stored_domain: trust_domain,
+            asked: options.network.clone(),
+            asked_domain: options.trust_domain.clone(),
+        });
+    }
+    let pem = AuthorityPem { certificate: stored.certificate_pem, key: stored.key_pem };
+    Ok(Authority::from_pem(&trust_domain, &network, &pem)?)
+}
+
+/// Issues the control plane's certificate under the present trust.
+pub(crate) fn issue(
+    authority: &Authority,
+    trust: &v1::TrustBundles,
+    ttl: Duration,
+) -> Result<Credentials, OwnCertificateError> {
+    let key = KeyPair::generate()?;
+    let instance = Instance::new("control").expect("a valid label");
+    let request = SystemRequest { csr_der: key.csr_der()?, instance, ttl };
+    let issued = authority.issue_control(&request, SystemTime::now())?;
+    Ok(Credentials::new(&key, issued.chain, bundles(trust)?)?)
+}
+
+/// The bundles as TLS needs them. They were checked when they were stored.
+fn bundles(trust: &v1::TrustBundles) -> Result<TrustBundles, OwnCertificateError> {
+    let read = |bundle: &v1::TrustBundle| {
+        let network = NetworkName::new(&bundle.network).map_err(|_| OwnCertificateError::Stored)?;
+        let domain =
+            TrustDomain::new(&bundle.trust_domain).map_err(|_| OwnCertificateError::Stored)?;
+        let roots = bundle.roots.iter().map(|root| CertificateDer::from(root.clone())).collect();
+        Ok::<_, OwnCertificateError>(TrustBundle::new(network, domain, roots)?)
+    };
+    let list = trust.bundles.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    Ok(TrustBundles::new(trust.revision, list)?)
+}
+
+/// Renews the certificate in time and takes over every change of trust, until stopped.
+pub(crate) async fn keep_current(
+    authority: Arc<Authority>,
+    hub: Arc<Hub>,
+    ttl: Duration,
+    current: watch::Sender<Arc<Credentials>>,
+    stop: CancellationToken,
+) {
+    let mut trust_changes = hub.trust_revision();
+    loop {
+        let wait = until_renewal(&current.borrow());
+        let renewed = tokio::select! {
+            () = tokio::time::sleep(wait) => issue(&authority, &hub.read(Catalogue::trust), ttl),
+            changed = trust_changes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let trust = hub.read(Catalogue::trust);
+                bundles(&trust).and_then(|bundles| Ok(current.borrow().with_bundles(bundles)?))
+            }
+            () = stop.cancelled() => return,
+        };
+        match renewed {
+            Ok(credentials) => {
+                debug!(
+                    trust_revision = credentials.bundles().revision(),
+                    "own credentials are new"
+                );
+                current.send_replace(Arc::new(credentials));
+            }
+            Err(reason) => {
+                error!(reason = %crate::error::chain(&reason), "own credentials were not renewed; trying again");
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn until_renewal(credentials: &Credentials) -> Duration {
+    let now = SystemTime::now();
+    let seed = now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::from(since.subsec_nanos()));
+    let at = renew_at(credentials.not_before(), credentials.not_after(), seed);
+    at.duration_since(now).unwrap_or(Duration::ZERO)
+}

@@ -1,0 +1,95 @@
+//! A connection to another network's control plane, through a gateway: the gateway sees the
+//! server name `control.<network>.mesh` and passes bytes, TLS ends at the control plane.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tollway_identity::explain;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// What both sides speak inside TLS.
+pub(crate) const ALPN: &[&[u8]] = &[b"h2"];
+/// Time for the connection to one gateway, TLS included.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why no gateway led to the other control plane.
+#[derive(Debug, Error)]
+pub enum DialError {
+    #[error("no gateway is known")]
+    NoGateway,
+    #[error("cannot reach the gateway {gateway}")]
+    Connect { gateway: SocketAddr, source: std::io::Error },
+    #[error("the gateway {gateway} led to no control plane that can be trusted: {reason}")]
+    Tls { gateway: SocketAddr, reason: String },
+    #[error("the gateway {gateway} does not answer within {} s", DIAL_TIMEOUT.as_secs())]
+    Timeout { gateway: SocketAddr },
+    #[error("the control plane behind the gateway {gateway} does not speak HTTP/2")]
+    Http { gateway: SocketAddr, source: tonic::transport::Error },
+}
+
+/// Tries the gateways from the `first`-th on, each once.
+pub(crate) async fn dial(
+    gateways: &[SocketAddr],
+    first: usize,
+    name: &ServerName<'static>,
+    config: &Arc<ClientConfig>,
+) -> Result<Channel, DialError> {
+    let mut failure = DialError::NoGateway;
+    for gateway in gateways.iter().cycle().skip(first % gateways.len().max(1)).take(gateways.len())
+    {
+        match dial_one(*gateway, name.clone(), config.clone()).await {
+            Ok(channel) => return Ok(channel),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+async fn dial_one(
+    gateway: SocketAddr,
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+) -> Result<Channel, DialError> {
+    let stream = tokio::time::timeout(DIAL_TIMEOUT, open(gateway, name, config))
+        .await
+        .map_err(|_| DialError::Timeout { gateway })??;
+    // The connection is there already; the connector hands it over once and never dials again,
+    // so a broken one is seen here and not silently replaced.
+    let mut stream = Some(TokioIo::new(stream));
+    let connector = tower::service_fn(move |_: Uri| {
+        let stream = stream.take();
+        async move { stream.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected)) }
+    });
+    Endpoint::from_static("http://control.mesh")
+        .connect_with_connector(connector)
+        .await
+        .map_err(|source| DialError::Http { gateway, source })
+}
+
+async fn open(
+    gateway: SocketAddr,
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+) -> Result<TlsStream<TcpStream>, DialError> {
+    let connect = |source| DialError::Connect { gateway, source };
+    let tcp = TcpStream::connect(gateway).await.map_err(connect)?;
+    tcp.set_nodelay(true).map_err(connect)?;
+    TlsConnector::from(config)
+        .connect(name, tcp)
+        .await
+        .map_err(|error| DialError::Tls { gateway, reason: tls_reason(&error) })
+}
+
+/// The reason inside the I/O error that a TLS handshake fails with.
+fn tls_reason(error: &std::io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    inner.map_or_else(|| error.to_string(), explain)
+}

@@ -1,0 +1,164 @@
+//! Tells a joined network what this one offers: aggregates and gateways, never endpoints.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_model::{NetworkName, Revision};
+use tollway_wire::v1::follow_request::Request as Step;
+use tollway_wire::{SERVICES_PER_RESPONSE_LIMIT, v1};
+use tonic::{Status, Streaming};
+use tracing::info;
+
+use crate::caller::{Caller, expired_status};
+use crate::delta;
+use crate::hub::Watcher;
+use crate::plane::Plane;
+
+/// Responses waiting for a network that does not read.
+const RESPONSES_LIMIT: usize = 4;
+/// A network that takes no response for this long is dropped; it resumes when it comes back.
+const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Changes within this time of each other travel together.
+const BUNDLE_WINDOW: Duration = Duration::from_millis(20);
+/// Time for the first message.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+type Outbox = mpsc::Sender<Result<v1::FollowResponse, Status>>;
+
+/// Starts the stream for the control plane of `network`.
+pub(crate) fn start(
+    plane: Arc<Plane>,
+    caller: Caller,
+    network: NetworkName,
+    requests: Streaming<v1::FollowRequest>,
+) -> ReceiverStream<Result<v1::FollowResponse, Status>> {
+    let (outbox, stream) = mpsc::channel(RESPONSES_LIMIT);
+    let session =
+        Session { watcher: plane.hub.watch_whole(), plane: plane.clone(), network, known: None };
+    plane.tasks.spawn(async move {
+        let network = session.network.clone();
+        if let Err(status) = session.run(&caller, requests, &outbox).await {
+            info!(%network, reason = status.message(), "a joined network follows no more");
+            let _ = outbox.try_send(Err(status));
+        }
+    });
+    ReceiverStream::new(stream)
+}
+
+struct Session {
+    plane: Arc<Plane>,
+    watcher: Watcher,
+    network: NetworkName,
+    /// The other network has been sent everything up to here.
+    known: Option<Revision>,
+}
+
+impl Session {
+    async fn run(
+        mut self,
+        caller: &Caller,
+        mut requests: Streaming<v1::FollowRequest>,
+        outbox: &Outbox,
+    ) -> Result<(), Status> {
+        self.known = open(&mut requests).await?;
+        info!(network = %self.network, from = ?self.known, "a joined network follows");
+        let plane = self.plane.clone();
+        let mut heartbeat = interval(plane.options.timing.heartbeat);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let expired = caller.expired();
+        tokio::pin!(expired);
+        loop {
+            // Whoever is no longer joined is told nothing more.
+            plane.hub.read(|catalogue| caller.peer(catalogue))?;
+            tokio::select! {
+                request = requests.next() => match request {
+                    Some(request) => self.request(request?.request)?,
+                    None => return Ok(()),
+                },
+                () = self.watcher.changed() => {
+                    tokio::time::sleep(BUNDLE_WINDOW).await;
+                    self.push(outbox).await?;
+                }
+                _ = heartbeat.tick() => {
+                    if !self.push(outbox).await? {
+                        let revision = self.known.unwrap_or_default().0;
+                        let beat = v1::FollowResponse { revision, heartbeat: true, ..Default::default() };
+                        send(outbox, beat).await?;
+                    }
+                }
+                () = &mut expired => return Err(expired_status()),
+                () = plane.stop.cancelled() => {
+                    return Err(Status::unavailable("the control plane is stopping; connect again"));
+                }
+            }
+        }
+    }
+
+    fn request(&self, step: Option<Step>) -> Result<(), Status> {
+        match step {
+            Some(Step::Ack(ack)) => {
+                self.watcher.acknowledge(Revision(ack.revision));
+                Ok(())
+            }
+            Some(Step::Open(_)) => Err(Status::invalid_argument("the stream is open already")),
+            None => Err(Status::invalid_argument("the field `request` is missing")),
+        }
+    }
+
+    /// Sends what changed. Returns whether anything was sent.
+    async fn push(&mut self, outbox: &Outbox) -> Result<bool, Status> {
+        let delta = self.plane.hub.read(|catalogue| delta::plan(catalogue, self.known));
+        let revision = delta.revision;
+        if !delta.snapshot && delta.services.is_empty() && !delta.gateways {
+            self.known = Some(revision);
+            return Ok(false);
+        }
+        let chunks = delta.services.len().div_ceil(SERVICES_PER_RESPONSE_LIMIT).max(1);
+        for index in 0..chunks {
+            let (first, last) = (index == 0, index + 1 == chunks);
+            let names = delta.services.iter().skip(index * SERVICES_PER_RESPONSE_LIMIT);
+            let response = self.plane.hub.read(|catalogue| v1::FollowResponse {
+                revision: if last { revision.0 } else { self.known.unwrap_or_default().0 },
+                services: names
+                    .take(SERVICES_PER_RESPONSE_LIMIT)
+                    .map(|name| catalogue.aggregate(name))
+                    .collect(),
+                gateways: (first && delta.gateways).then(|| v1::Gateways {
+                    addresses: catalogue.gateways().map(|g| g.outside.into()).collect(),
+                }),
+                trust: (first && delta.snapshot).then(|| catalogue.own_trust()),
+                snapshot_start: delta.snapshot && first,
+                snapshot_end: delta.snapshot && last,
+                heartbeat: false,
+            });
+            send(outbox, response).await?;
+        }
+        self.known = Some(revision);
+        Ok(true)
+    }
+}
+
+async fn open(requests: &mut Streaming<v1::FollowRequest>) -> Result<Option<Revision>, Status> {
+    let first = tokio::time::timeout(OPEN_TIMEOUT, requests.next())
+        .await
+        .map_err(|_| Status::deadline_exceeded("no `open` within 10 seconds"))?
+        .ok_or_else(|| Status::cancelled("the stream ended before `open`"))??;
+    match first.request {
+        Some(Step::Open(open)) => Ok(Some(Revision(open.revision)).filter(|known| known.0 > 0)),
+        Some(Step::Ack(_)) | None => {
+            Err(Status::invalid_argument("the first request must be `open`"))
+        }
+    }
+}
+
+async fn send(outbox: &Outbox, response: v1::FollowResponse) -> Result<(), Status> {
+    match tokio::time::timeout(SLOW_CLIENT_TIMEOUT, outbox.send(Ok(response))).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Status::cancelled("the other network went away")),
+        Err(_) => Err(Status::deadline_exceeded("the other network does not read; resume later")),
+    }
+}

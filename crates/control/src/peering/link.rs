@@ -1,0 +1,453 @@
+//! Follows one joined network: keeps a stream to its control plane, stores what it says, and
+//! withdraws its services when it has been silent for too long.
+//!
+//! What is stored survives a restart, so a control plane that comes back serves what it knew at
+//! once, and withdraws it if the other network stays silent.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prost::Message;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tollway_identity::{Expected as Whom, TlsError, client_config};
+use tollway_model::NetworkName;
+use tollway_store::{Expected, KeyRange, ReadError, TransactError, Transaction};
+use tollway_wire::v1::follow_request::Request as Step;
+use tollway_wire::v1::peering_client::PeeringClient;
+use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES, v1};
+use tonic::Status;
+use tracing::{debug, info, warn};
+
+use super::dial::{ALPN, DialError, dial};
+use crate::catalogue::{Catalogue, PeerAggregate, PinnedTrust};
+use crate::key::{Key, MESH_PREFIX};
+use crate::options::EgressMode;
+use crate::plane::Plane;
+use crate::stored;
+
+/// Services that one joined network may state.
+const PEER_SERVICES_LIMIT: usize = 100_000;
+/// Acknowledgements waiting to be sent.
+const ACKS_LIMIT: usize = 16;
+/// First and longest pause before dialling again.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const PAGE_ENTRIES: usize = 1_000;
+
+/// Why a stream to a joined network ended.
+#[derive(Debug, Error)]
+enum LinkError {
+    #[error("the network is not joined")]
+    NotJoined,
+    #[error("cannot dial it")]
+    Dial(#[from] DialError),
+    #[error("cannot prepare TLS")]
+    Tls(#[from] TlsError),
+    #[error("it ended the stream: {0}")]
+    Status(String),
+    #[error("it was silent for {0:?}")]
+    Silent(Duration),
+    #[error("it sent something malformed")]
+    Convert(#[from] ConvertError),
+    #[error("it states more than {PEER_SERVICES_LIMIT} services")]
+    TooManyServices,
+    #[error(
+        "it claims the trust domain {found}, but {pinned} was pinned when it was joined; join it again if that is meant"
+    )]
+    TrustDomainChanged { pinned: String, found: String },
+    #[error("cannot store what it said")]
+    Write(#[from] TransactError),
+    #[error("cannot read what it said before")]
+    Read(#[from] ReadError),
+}
+
+/// Keeps a link to every joined network until the control plane stops.
+pub(crate) async fn supervise(plane: Arc<Plane>) {
+    let mut changes = plane.hub.peer_changes();
+    let mut links: HashMap<NetworkName, (PinnedTrust, CancellationToken)> = HashMap::new();
+    loop {
+        changes.mark_unchanged();
+        let joined: HashMap<NetworkName, PinnedTrust> = plane.hub.read(|catalogue| {
+            let joined = |(name, peer): (&NetworkName, &crate::catalogue::Peer)| {
+                Some((name.clone(), peer.joined()?.clone()))
+            };
+            catalogue.peers().filter_map(joined).collect()
+        });
+        links.retain(|network, (trust, stop)| {
+            // One that was removed and joined again starts anew.
+            let same = joined
+                .get(network)
+                .is_some_and(|now| now.joined_at_unix_s == trust.joined_at_unix_s);
+            if !same {
+                stop.cancel();
+            }
+            same
+        });
+        for (network, trust) in joined {
+            links.entry(network.clone()).or_insert_with(|| {
+                let stop = plane.stop.child_token();
+                let link = Link::new(plane.clone(), network);
+                let stopped = stop.clone();
+                plane.tasks.spawn(async move { stopped.run_until_cancelled(link.run()).await });
+                (trust, stop)
+            });
+        }
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = plane.stop.cancelled() => return,
+        }
+    }
+}
+
+struct Link {
+    plane: Arc<Plane>,
+    network: NetworkName,
+    contact: Contact,
+}
+
+/// When the other network was last heard, and what went wrong since.
+#[derive(Clone)]
+struct Contact(Arc<Mutex<(Instant, String)>>);
+
+impl Contact {
+    fn heard(&self) {
+        self.lock().0 = Instant::now();
+    }
+
+    fn failed(&self, reason: String) {
+        self.lock().1 = reason;
+    }
+
+    fn silent_for(&self) -> (Duration, String) {
+        let (last, reason) = &*self.lock();
+        (last.elapsed(), reason.clone())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, (Instant, String)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a network that has been silent for `silent` must be withdrawn now.
+fn decide_withdrawal(reachable: bool, silent: Duration, unreachable_after: Duration) -> bool {
+    reachable && silent > unreachable_after
+}
+
+/// The pause before the `attempt`-th dial in a row (from 0): doubles up to a bound, and `jitter`
+/// (any number) takes away up to half, so that many do not come back in step.
+fn pause(attempt: u32, jitter: u64) -> Duration {
+    let whole = FIRST_PAUSE.saturating_mul(1 << attempt.min(10)).min(LONGEST_PAUSE);
+    let thousandths = u32::try_from(jitter % 500).expect("below 500");
+    whole - whole * thousandths / 1000
+}
+
+impl Link {
+    fn new(plane: Arc<Plane>, network: NetworkName) -> Self {
+        let contact = Contact(Arc::new(Mutex::new((Instant::now(), String::new()))));
+        Self { plane, network, contact }
+    }
+
+    async fn run(self) {
+        let follow = async {
+            let mut attempt: u32 = 0;
+            loop {
+                let before = Instant::now();
+                let error = match self.follow(attempt).await {
+                    Ok(never) => match never {},
+                    Err(error) => error,
+                };
+                if matches!(error, LinkError::NotJoined) {
+                    return;
+                }
+                // One that lived was no failed attempt: come back fast.
+                attempt =
+                    if before.elapsed() > LONGEST_PAUSE { 0 } else { attempt.saturating_add(1) };
+                let reason = crate::error::chain(&error);
+                debug!(network = %self.network, attempt, reason, "no link to a joined network");
+                self.contact.failed(reason);
+                tokio::time::sleep(pause(attempt, jitter())).await;
+            }
+        };
+        tokio::join!(follow, self.judge());
+    }
+
+    /// Withdraws the network when it has been silent for too long.
+    async fn judge(&self) {
+        let after = self.plane.options.timing.unreachable_after;
+        let mut tick = tokio::time::interval((after / 20).max(Duration::from_millis(10)));
+        loop {
+            tick.tick().await;
+            let Some(reachable) = self.ask(|peer| peer.link.reachable) else { return };
+            let (silent, reason) = self.contact.silent_for();
+            if !decide_withdrawal(reachable, silent, after) {
+                continue;
+            }
+            warn!(network = %self.network, ?silent, reason, "a joined network is unreachable; its services are withdrawn");
+            if let Err(error) = self.set_link(false, reason).await {
+                warn!(error = %crate::error::chain(&error), "the withdrawal was not stored; trying again");
+            }
+        }
+    }
+
+    async fn follow(&self, attempt: u32) -> Result<std::convert::Infallible, LinkError> {
+        let trust =
+            self.ask(|peer| peer.joined().cloned()).flatten().ok_or(LinkError::NotJoined)?;
+        let gateways = self.plane.hub.read(|catalogue| ways(catalogue, &self.network));
+        let whom = Whom::control(&trust.network, &trust.trust_domain);
+        let config = client_config(&self.plane.own_credentials(), &whom, ALPN)?;
+        let first = usize::try_from(attempt).unwrap_or(0);
+        let channel = dial(&gateways, first, &whom.server_name()?, &config).await?;
+        let mut client = PeeringClient::new(channel)
+            .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
+            .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
+        let (requests, outgoing) = mpsc::channel(ACKS_LIMIT);
+        let revision = self.ask(|peer| peer.cursor).ok_or(LinkError::NotJoined)?;
+        let open = v1::FollowRequest { request: Some(Step::Open(v1::FollowOpen { revision })) };
+        // The channel is empty, so this cannot fail.
+        let _ = requests.try_send(open);
+        let silence = self.plane.options.timing.unreachable_after;
+        let opened = tokio::time::timeout(silence, client.follow(ReceiverStream::new(outgoing)));
+        let opened = opened.await.map_err(|_| LinkError::Silent(silence))?;
+        let mut responses = opened.map_err(|status| ended(&status))?.into_inner();
+        let mut intake = Intake::new(self, trust);
+        loop {
+            let next = tokio::time::timeout(silence, responses.message()).await;
+            let response = next
+                .map_err(|_| LinkError::Silent(silence))?
+                .map_err(|status| ended(&status))?
+                .ok_or_else(|| LinkError::Status("no reason given".to_owned()))?;
+            self.contact.heard();
+            let revision = response.revision;
+            intake.apply(response).await?;
+            // A full queue means that earlier ones are still on their way; the next one counts.
+            let ack = v1::FollowRequest { request: Some(Step::Ack(v1::FollowAck { revision })) };
+            let _ = requests.try_send(ack);
+        }
+    }
+
+    async fn set_link(&self, reachable: bool, last_error: String) -> Result<(), LinkError> {
+        let trust_key = Key::PeerTrust { network: self.network.clone() }.encode();
+        let Some(entry) = self.plane.store.get(&trust_key).await? else {
+            return Err(LinkError::NotJoined);
+        };
+        let link = stored::PeerLink { reachable, last_error };
+        let put = Transaction::new()
+            .when(trust_key, Expected::Revision(entry.revision))
+            .put(Key::PeerLink { network: self.network.clone() }.encode(), link.encode_to_vec());
+        let revision = self.plane.store.transact(put).await?;
+        self.plane.visible(revision).await;
+        Ok(())
+    }
+
+    fn ask<T>(&self, question: impl FnOnce(&crate::catalogue::Peer) -> T) -> Option<T> {
+        self.plane.hub.read(|catalogue| catalogue.find_peer(&self.network).map(question))
+    }
+}
+
+/// Where to dial for another network's control plane.
+pub(crate) fn ways(catalogue: &Catalogue, network: &NetworkName) -> Vec<std::net::SocketAddr> {
+    match catalogue.home().egress {
+        EgressMode::Direct => {
+            catalogue.find_peer(network).map(|peer| peer.gateways.to_vec()).unwrap_or_default()
+        }
+        EgressMode::Gateway => catalogue.gateways().map(|gateway| gateway.inside).collect(),
+    }
+}
+
+fn ended(status: &Status) -> LinkError {
+    LinkError::Status(format!("{:?}: {}", status.code(), status.message()))
+}
+
+/// Not for secrets: the low bits of the clock spread restarts well enough.
+fn jitter() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| u64::from(since.subsec_nanos()))
+}
+
+/// Puts the responses of one stream into the store.
+struct Intake<'a> {
+    link: &'a Link,
+    trust: PinnedTrust,
+    /// Services stated in the snapshot that is under way.
+    snapshot: Option<HashSet<bytes::Bytes>>,
+    /// The stream has said everything once.
+    in_step: bool,
+}
+
+impl<'a> Intake<'a> {
+    fn new(link: &'a Link, trust: PinnedTrust) -> Self {
+        Self { link, trust, snapshot: None, in_step: false }
+    }
+
+    async fn apply(&mut self, response: v1::FollowResponse) -> Result<(), LinkError> {
+        if response.snapshot_start {
+            self.snapshot = Some(HashSet::new());
+        }
+        let mut change = self.guarded().await?;
+        self.plan_trust(response.trust.as_ref(), &mut change)?;
+        if let Some(gateways) = &response.gateways {
+            change = self.plan_gateways(gateways, change)?;
+        }
+        for stated in &response.services {
+            change = self.plan_service(stated, change)?;
+        }
+        if response.snapshot_end {
+            change = self.plan_sweep(change).await?;
+        }
+        if self.snapshot.is_none() && !change.ops.is_empty() {
+            let cursor = stored::PeerCursor { revision: response.revision };
+            change =
+                change.put(self.key(|network| Key::PeerCursor { network }), cursor.encode_to_vec());
+        }
+        if !change.ops.is_empty() {
+            let revision = self.link.plane.store.transact(change).await?;
+            debug!(network = %self.link.network, revision, theirs = response.revision, "applied");
+            self.link.plane.visible(revision).await;
+        }
+        if self.snapshot.is_none() && !self.in_step {
+            self.in_step = true;
+            self.mark_reachable().await?;
+        }
+        Ok(())
+    }
+
+    /// A transaction that happens only while the network is joined as it is now.
+    async fn guarded(&self) -> Result<Transaction, LinkError> {
+        let key = self.key(|network| Key::PeerTrust { network });
+        let entry = self.link.plane.store.get(&key).await?.ok_or(LinkError::NotJoined)?;
+        Ok(Transaction::new().when(key, Expected::Revision(entry.revision)))
+    }
+
+    fn plan_trust(
+        &mut self,
+        stated: Option<&v1::TrustBundle>,
+        change: &mut Transaction,
+    ) -> Result<(), LinkError> {
+        let Some(stated) = stated else { return Ok(()) };
+        let pinned = self.trust.trust_domain.to_string();
+        if stated.trust_domain != pinned {
+            let found = stated.trust_domain.clone();
+            return Err(LinkError::TrustDomainChanged { pinned, found });
+        }
+        let count = stated.roots.len();
+        if count == 0 || count > tollway_wire::ROOTS_PER_TRUST_DOMAIN_LIMIT {
+            let limit = tollway_wire::ROOTS_PER_TRUST_DOMAIN_LIMIT;
+            return Err(ConvertError::TooMany { field: "roots", count, limit }.into());
+        }
+        if stated.roots != self.trust.roots {
+            self.trust.roots.clone_from(&stated.roots);
+            info!(network = %self.link.network, roots = count, "a joined network changed its roots");
+            let key = self.key(|network| Key::PeerTrust { network });
+            let planned = std::mem::take(change).put(key, self.trust.write());
+            *change = planned.put(Key::Trust.encode(), bytes::Bytes::new());
+        }
+        Ok(())
+    }
+
+    fn plan_gateways(
+        &self,
+        stated: &v1::Gateways,
+        change: Transaction,
+    ) -> Result<Transaction, LinkError> {
+        let read =
+            tollway_wire::addresses(&stated.addresses, "gateways", GATEWAYS_PER_NETWORK_LIMIT)?;
+        // Without gateways it could never be reached again: the last known ones stay.
+        let known = self.link.ask(|peer| peer.gateways.clone()).unwrap_or_else(|| [].into());
+        if read.is_empty() || *read == *known {
+            return Ok(change);
+        }
+        let key = self.key(|network| Key::PeerGateways { network });
+        Ok(change.put(key, stated.encode_to_vec()))
+    }
+
+    fn plan_service(
+        &mut self,
+        stated: &v1::Aggregate,
+        change: Transaction,
+    ) -> Result<Transaction, LinkError> {
+        let namespace = tollway_wire::label(&stated.namespace, "namespace")?;
+        let app = tollway_wire::label(&stated.app, "app")?;
+        let name = (namespace.clone(), app.clone());
+        let key = self.key(|network| Key::PeerService { network, namespace, app });
+        if stated.removed {
+            return Ok(change.delete(key));
+        }
+        let (_, _, aggregate) = PeerAggregate::read(stated)?;
+        if let Some(seen) = &mut self.snapshot {
+            seen.insert(key.clone());
+        }
+        let (known, count) = self
+            .link
+            .ask(|peer| (peer.services.get(&name).copied(), peer.services.len()))
+            .ok_or(LinkError::NotJoined)?;
+        if known == Some(aggregate) {
+            return Ok(change);
+        }
+        let stated_now = self.snapshot.as_ref().map_or(0, HashSet::len);
+        if known.is_none() && count.max(stated_now) >= PEER_SERVICES_LIMIT {
+            return Err(LinkError::TooManyServices);
+        }
+        Ok(change.put(key, stated.encode_to_vec()))
+    }
+
+    /// Ends the snapshot: what it did not state has gone.
+    async fn plan_sweep(&mut self, mut change: Transaction) -> Result<Transaction, LinkError> {
+        let seen = self.snapshot.take().unwrap_or_default();
+        let network = self.link.network.to_lower();
+        let range = KeyRange::prefix(format!("{MESH_PREFIX}peer/{network}/service/"));
+        let mut after: Option<bytes::Bytes> = None;
+        loop {
+            let page = self.link.plane.store.list(&range, after.as_deref(), PAGE_ENTRIES).await?;
+            for entry in page.entries.iter().filter(|entry| !seen.contains(&entry.key)) {
+                change = change.delete(entry.key.clone());
+                if change.ops.len() >= PAGE_ENTRIES {
+                    self.link.plane.store.transact(change).await?;
+                    change = self.guarded().await?;
+                }
+            }
+            after = page.entries.last().map(|entry| entry.key.clone());
+            if !page.more {
+                return Ok(change);
+            }
+        }
+    }
+
+    async fn mark_reachable(&self) -> Result<(), LinkError> {
+        if self.link.ask(|peer| peer.link.reachable) == Some(true) {
+            return Ok(());
+        }
+        info!(network = %self.link.network, "a joined network is reachable");
+        self.link.set_link(true, String::new()).await
+    }
+
+    fn key(&self, of: impl FnOnce(NetworkName) -> Key) -> bytes::Bytes {
+        of(self.link.network.clone()).encode()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_network_is_withdrawn_once() {
+        let after = Duration::from_secs(5);
+        assert!(!decide_withdrawal(true, Duration::from_secs(5), after));
+        assert!(decide_withdrawal(true, Duration::from_millis(5_001), after));
+        assert!(!decide_withdrawal(false, Duration::from_secs(60), after));
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_differ() {
+        let ms = |attempt, jitter| pause(attempt, jitter).as_millis();
+        assert_eq!((ms(0, 0), ms(1, 0), ms(3, 0)), (100, 200, 800));
+        assert_eq!((ms(5, 0), ms(u32::MAX, 0)), (2_000, 2_000));
+        assert_eq!(ms(u32::MAX, 499), 1_002);
+        assert!((0..3).all(|attempt| ms(attempt, 7) <= 1_000));
+    }
+}

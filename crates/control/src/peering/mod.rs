@@ -1,0 +1,44 @@
+//! Between control planes: joining ([`join`]), telling joined networks about this one
+//! ([`follow`]), and following what they tell ([`link`]).
+
+pub(crate) mod dial;
+pub(crate) mod follow;
+pub(crate) mod join;
+pub(crate) mod link;
+
+use std::sync::Arc;
+
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_wire::v1;
+use tollway_wire::v1::peering_server::Peering;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::caller::Caller;
+use crate::plane::Plane;
+
+pub(crate) struct PeeringService(pub(crate) Arc<Plane>);
+
+#[tonic::async_trait]
+impl Peering for PeeringService {
+    type FollowStream = ReceiverStream<Result<v1::FollowResponse, Status>>;
+
+    async fn join(
+        &self,
+        request: Request<v1::JoinRequest>,
+    ) -> Result<Response<v1::JoinResponse>, Status> {
+        let request = request.into_inner();
+        join::redeem(&self.0, &request.secret, &request.bundle).await?;
+        let network = self.0.authority.network().as_str().to_owned();
+        Ok(Response::new(v1::JoinResponse { network }))
+    }
+
+    async fn follow(
+        &self,
+        request: Request<Streaming<v1::FollowRequest>>,
+    ) -> Result<Response<Self::FollowStream>, Status> {
+        let caller = Caller::of(&request);
+        let network = self.0.hub.read(|catalogue| caller.peer(catalogue))?;
+        let stream = follow::start(self.0.clone(), caller, network, request.into_inner());
+        Ok(Response::new(stream))
+    }
+}

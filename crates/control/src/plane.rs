@@ -1,0 +1,55 @@
+//! What every service of one control plane shares.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tollway_identity::{Authority, Credentials};
+use tollway_store::Store;
+use tonic::Status;
+
+use crate::hub::Hub;
+use crate::options::Options;
+
+/// Longest wait until a write of one's own is seen in the catalogue.
+const VISIBLE_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(crate) struct Plane {
+    pub(crate) options: Options,
+    pub(crate) store: Store,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) authority: Arc<Authority>,
+    /// The control plane's own, renewed and with the current trust.
+    pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
+    /// Cancelled when the control plane stops.
+    pub(crate) stop: CancellationToken,
+    /// Every task that must end before the process does.
+    pub(crate) tasks: TaskTracker,
+}
+
+impl Plane {
+    /// Waits until watchers see `revision`.
+    pub(crate) async fn visible(&self, revision: u64) {
+        // Beyond the timeout the answer is still right, only watchers are late.
+        let _ = tokio::time::timeout(VISIBLE_TIMEOUT, self.hub.reached(revision)).await;
+    }
+
+    pub(crate) fn own_credentials(&self) -> Arc<Credentials> {
+        self.credentials.borrow().clone()
+    }
+}
+
+/// The status of a call that the store could not serve.
+pub(crate) fn store_status(error: &dyn Error) -> Status {
+    let reason = crate::error::chain(error);
+    tracing::error!(%reason, "the store refused");
+    Status::unavailable(format!("the control plane's store refused: {reason}"))
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,301 @@
+//! The registry: workloads and gateways announce themselves and stay while they give signs of
+//! life. Each may announce only what its certificate says it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_identity::GATEWAY_APP;
+use tollway_model::{Instance, ServiceName};
+use tollway_store::{LeaseError, LeaseId, Transaction};
+use tollway_wire::v1::register_request::Request as Step;
+use tollway_wire::v1::register_response::Response as Answer;
+use tollway_wire::v1::registry_server::Registry;
+use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, v1};
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{debug, info, warn};
+
+use crate::caller::{Caller, expired_status, is_system};
+use crate::key::Key;
+use crate::plane::Plane;
+
+/// Services of one network.
+const SERVICES_LIMIT: usize = 100_000;
+/// Answers waiting for a client that does not read.
+const ANSWERS_LIMIT: usize = 4;
+/// Tries to put an announcement whose lease ended meanwhile.
+const PUT_TRIES: usize = 3;
+
+pub(crate) struct RegistryService(pub(crate) Arc<Plane>);
+
+#[tonic::async_trait]
+impl Registry for RegistryService {
+    type RegisterStream = ReceiverStream<Result<v1::RegisterResponse, Status>>;
+
+    async fn register(
+        &self,
+        request: Request<Streaming<v1::RegisterRequest>>,
+    ) -> Result<Response<Self::RegisterStream>, Status> {
+        let caller = Caller::of(&request);
+        let (service, instance) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        let (answers, stream) = mpsc::channel(ANSWERS_LIMIT);
+        let session = Session {
+            plane: self.0.clone(),
+            service,
+            instance,
+            lease: None,
+            announced: None,
+            answers,
+        };
+        self.0.tasks.spawn(session.run(caller, request.into_inner()));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// One registration stream.
+struct Session {
+    plane: Arc<Plane>,
+    /// Who the caller is by its certificate.
+    service: ServiceName,
+    instance: Instance,
+    lease: Option<LeaseId>,
+    announced: Option<(Bytes, Bytes)>,
+    answers: mpsc::Sender<Result<v1::RegisterResponse, Status>>,
+}
+
+/// How a session ended.
+enum End {
+    Deregistered,
+    /// Something is wrong with what the caller sent or may do.
+    Refused(Status),
+    /// The stream broke, or the certificate ended.
+    Broken(Option<Status>),
+    /// The control plane stops: the lease must outlive it.
+    Stopping,
+}
+
+impl Session {
+    async fn run(mut self, caller: Caller, mut requests: Streaming<v1::RegisterRequest>) {
+        let end = self.serve(&caller, &mut requests).await;
+        match end {
+            End::Deregistered => self.leave().await,
+            End::Refused(status) => {
+                warn!(service = %self.service, instance = %self.instance, reason = status.message(), "a registration was refused");
+                let _ = self.answers.send(Err(status)).await;
+                self.leave().await;
+            }
+            End::Broken(status) => {
+                if let Some(status) = status {
+                    let _ = self.answers.try_send(Err(status));
+                }
+                self.leave_after_grace().await;
+            }
+            End::Stopping => {
+                let status = Status::unavailable("the control plane is stopping; connect again");
+                let _ = self.answers.try_send(Err(status));
+            }
+        }
+    }
+
+    async fn serve(
+        &mut self,
+        caller: &Caller,
+        requests: &mut Streaming<v1::RegisterRequest>,
+    ) -> End {
+        let stop = self.plane.stop.clone();
+        let expired = caller.expired();
+        tokio::pin!(expired);
+        loop {
+            let request = tokio::select! {
+                request = tokio::time::timeout(self.plane.options.timing.lease, requests.next()) => request,
+                () = &mut expired => return End::Broken(Some(expired_status())),
+                () = stop.cancelled() => return End::Stopping,
+            };
+            let step = match request {
+                Ok(Some(Ok(request))) => request.request,
+                Ok(Some(Err(_)) | None) | Err(_) => return End::Broken(None),
+            };
+            let answer = match self.step(step).await {
+                Ok(answer) => answer,
+                Err(status) => return End::Refused(status),
+            };
+            let last = matches!(answer, Answer::Deregistered(_));
+            let response = v1::RegisterResponse { response: Some(answer) };
+            let delivered = self.answers.send(Ok(response)).await.is_ok();
+            if last {
+                return End::Deregistered;
+            }
+            if !delivered {
+                return End::Broken(None);
+            }
+        }
+    }
+
+    async fn step(&mut self, step: Option<Step>) -> Result<Answer, Status> {
+        match step {
+            Some(Step::Workload(workload)) => {
+                let (key, value) = self.read_workload(&workload)?;
+                self.announce(key, value).await
+            }
+            Some(Step::Gateway(gateway)) => {
+                let (key, value) = self.read_gateway(&gateway)?;
+                self.announce(key, value).await
+            }
+            Some(Step::KeepAlive(_)) => self.keep_alive().await,
+            Some(Step::Deregister(_)) => {
+                self.leave().await;
+                let revision = self.plane.store.revision();
+                self.plane.visible(revision).await;
+                Ok(Answer::Deregistered(v1::Deregistered { revision }))
+            }
+            None => Err(Status::invalid_argument("the field `request` is missing")),
+        }
+    }
+
+    fn read_workload(&self, stated: &v1::Workload) -> Result<(Key, Vec<u8>), Status> {
+        let workload = tollway_wire::workload(stated)
+            .map_err(|error| Status::invalid_argument(crate::error::chain(&error)))?;
+        self.check_own(&workload.service, &workload.instance)?;
+        if is_system(&workload.service) {
+            return Err(Status::permission_denied(
+                "a part of the mesh does not register as a service",
+            ));
+        }
+        self.plane.hub.read(|catalogue| {
+            let known = catalogue.workload_count(&workload.service);
+            let full = known >= ENDPOINTS_PER_SERVICE_LIMIT
+                || (known == 0 && catalogue.service_count() >= SERVICES_LIMIT);
+            if full && !catalogue.has_workload(&workload.service, &workload.instance) {
+                return Err(Status::resource_exhausted(format!(
+                    "a service has at most {ENDPOINTS_PER_SERVICE_LIMIT} workloads and a network at most {SERVICES_LIMIT} services"
+                )));
+            }
+            Ok(())
+        })?;
+        let key = Key::Workload {
+            namespace: workload.service.namespace.clone(),
+            app: workload.service.app.clone(),
+            instance: workload.instance.clone(),
+        };
+        Ok((key, v1::Workload::from(&workload).encode_to_vec()))
+    }
+
+    fn read_gateway(&self, stated: &v1::Gateway) -> Result<(Key, Vec<u8>), Status> {
+        let invalid = |error| Status::invalid_argument(crate::error::chain(&error));
+        let instance = tollway_wire::instance(&stated.instance).map_err(invalid)?;
+        tollway_wire::address(stated.outside.as_ref(), "outside").map_err(invalid)?;
+        tollway_wire::address(stated.inside.as_ref(), "inside").map_err(invalid)?;
+        if !(is_system(&self.service) && self.service.app.as_str() == GATEWAY_APP) {
+            return Err(Status::permission_denied(format!(
+                "{} may not register as a gateway; use a gateway's token",
+                self.service
+            )));
+        }
+        self.check_own(&self.service, &instance)?;
+        let others = self
+            .plane
+            .hub
+            .read(|catalogue| catalogue.gateways().filter(|g| g.instance != instance).count());
+        if others >= GATEWAYS_PER_NETWORK_LIMIT {
+            return Err(Status::resource_exhausted(format!(
+                "a network has at most {GATEWAYS_PER_NETWORK_LIMIT} gateways"
+            )));
+        }
+        Ok((Key::Gateway { instance }, stated.encode_to_vec()))
+    }
+
+    fn check_own(&self, service: &ServiceName, instance: &Instance) -> Result<(), Status> {
+        if *service == self.service && *instance == self.instance {
+            return Ok(());
+        }
+        Err(Status::permission_denied(format!(
+            "{} (instance {}) may not register {service} (instance {instance})",
+            self.service, self.instance
+        )))
+    }
+
+    async fn announce(&mut self, key: Key, value: Vec<u8>) -> Result<Answer, Status> {
+        let announced = (key.encode(), Bytes::from(value));
+        let first = self.announced.is_none();
+        self.announced = Some(announced.clone());
+        let revision = self.put(announced).await?;
+        if first {
+            info!(service = %self.service, instance = %self.instance, revision, "registered");
+        }
+        let lease = self.plane.options.timing.lease;
+        let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
+        Ok(Answer::Registered(v1::Registered { revision, lease_ms }))
+    }
+
+    async fn put(&mut self, (key, value): (Bytes, Bytes)) -> Result<u64, Status> {
+        for _ in 0..PUT_TRIES {
+            let lease = match self.lease {
+                Some(lease) => lease,
+                None => self.grant().await?,
+            };
+            let put = Transaction::new().put_leased(key.clone(), value.clone(), lease);
+            match self.plane.store.transact(put).await {
+                Ok(revision) => {
+                    self.plane.visible(revision).await;
+                    return Ok(revision);
+                }
+                Err(tollway_store::TransactError::NoLease { .. }) => self.lease = None,
+                Err(error) => return Err(crate::plane::store_status(&error)),
+            }
+        }
+        Err(Status::unavailable("the lease ended while it was used; try again"))
+    }
+
+    async fn grant(&mut self) -> Result<LeaseId, Status> {
+        let ttl = self.plane.options.timing.lease;
+        let lease =
+            self.plane.store.grant_lease(ttl).await.map_err(|e| crate::plane::store_status(&e))?;
+        self.lease = Some(lease);
+        Ok(lease)
+    }
+
+    async fn keep_alive(&mut self) -> Result<Answer, Status> {
+        let Some(announced) = self.announced.clone() else {
+            return Err(Status::failed_precondition("announce something before keeping it alive"));
+        };
+        let alive = match self.lease {
+            Some(lease) => self.plane.store.keep_alive(lease).await,
+            None => return Err(Status::failed_precondition("there is no lease")),
+        };
+        match alive {
+            Ok(_) => {}
+            Err(LeaseError::NoLease { .. }) => {
+                self.lease = None;
+                let revision = self.put(announced).await?;
+                debug!(service = %self.service, revision, "a lease had ended; registered again");
+            }
+            Err(error) => return Err(crate::plane::store_status(&error)),
+        }
+        Ok(Answer::KeptAlive(v1::KeptAlive {}))
+    }
+
+    /// Removes the announcement now, unless a newer stream of the same instance holds it.
+    async fn leave(&mut self) {
+        let Some(lease) = self.lease.take() else { return };
+        match self.plane.store.revoke(lease).await {
+            Ok(()) => info!(service = %self.service, instance = %self.instance, "deregistered"),
+            Err(LeaseError::NoLease { .. }) => {}
+            Err(error) => {
+                warn!(error = %crate::error::chain(&error), "a lease was not revoked; it ends by itself")
+            }
+        }
+    }
+
+    /// Gives a caller whose connection broke time to come back on another one.
+    async fn leave_after_grace(&mut self) {
+        let grace: Duration = self.plane.options.timing.grace;
+        tokio::select! {
+            () = tokio::time::sleep(grace) => self.leave().await,
+            () = self.plane.stop.cancelled() => {}
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The records that only the control plane itself reads back. They are protobuf, so that a later
+//! version reads what an earlier one wrote. Announcements and aggregates are stored as they
+//! travel (`tollway_wire::v1`).
+
+/// Who may redeem a join token, and until when. The secret itself is not stored.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Token {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) secret_hash: Vec<u8>,
+    #[prost(uint64, tag = "2")]
+    pub(crate) expires_at_unix_s: u64,
+    /// `Scope` as a number.
+    #[prost(enumeration = "ScopeKind", tag = "3")]
+    pub(crate) scope: i32,
+    #[prost(string, tag = "4")]
+    pub(crate) namespace: String,
+    #[prost(string, tag = "5")]
+    pub(crate) app: String,
+}
+
+/// What a token is bound to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum ScopeKind {
+    Unspecified = 0,
+    Any = 1,
+    Namespace = 2,
+    App = 3,
+    Gateway = 4,
+}
+
+/// A join secret in an exported bundle. The secret itself is not stored.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct JoinSecret {
+    #[prost(uint64, tag = "1")]
+    pub(crate) expires_at_unix_s: u64,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) secret_hash: Vec<u8>,
+    /// SHA-256 of the root of the network that redeemed it; empty while it is unused.
+    #[prost(bytes = "vec", tag = "3")]
+    pub(crate) redeemed_by: Vec<u8>,
+}
+
+/// The network's authority, with its key. The store's file mode is its only protection.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Authority {
+    #[prost(string, tag = "1")]
+    pub(crate) network: String,
+    #[prost(string, tag = "2")]
+    pub(crate) trust_domain: String,
+    #[prost(string, tag = "3")]
+    pub(crate) certificate_pem: String,
+    #[prost(string, tag = "4")]
+    pub(crate) key_pem: String,
+}
+
+/// What was pinned when a network was joined.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct PeerTrust {
+    /// The name as that network spells it.
+    #[prost(string, tag = "1")]
+    pub(crate) network: String,
+    #[prost(string, tag = "2")]
+    pub(crate) trust_domain: String,
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub(crate) roots: Vec<Vec<u8>>,
+    #[prost(uint64, tag = "4")]
+    pub(crate) joined_at_unix_s: u64,
+    /// This side has pinned it and the other has not agreed yet.
+    #[prost(bool, tag = "5")]
+    pub(crate) pending: bool,
+}
+
+/// Whether a joined network's control plane answers.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct PeerLink {
+    #[prost(bool, tag = "1")]
+    pub(crate) reachable: bool,
+    /// Why not; empty when it answers.
+    #[prost(string, tag = "2")]
+    pub(crate) last_error: String,
+}
+
+/// How far a joined network's aggregates were applied, in that network's revisions.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct PeerCursor {
+    #[prost(uint64, tag = "1")]
+    pub(crate) revision: u64,
+}

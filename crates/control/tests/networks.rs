@@ -1,0 +1,191 @@
+//! Two networks, each with a control plane, joined through relays that stand in for gateways.
+
+mod support;
+
+use std::time::Duration;
+
+use support::{Joined, Network, Registration, Relay, Watch, label, name};
+use tollway_wire::v1;
+
+#[tokio::test]
+async fn a_service_is_seen_from_the_other_network_as_a_number() {
+    let mut nets = Joined::start().await;
+    let caller = nets.west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "unknown service").await;
+    let (one, two) =
+        (nets.east.member("stock", "one").await, nets.east.member("stock", "two").await);
+    let first = Registration::workload(&one, 1).await.keep_alive();
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    let second = Registration::workload(&two, 2).await.keep_alive();
+    watch.until("stock.default.east", "remote x2 via 1").await;
+    drop(first);
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    drop(second);
+    watch.until("stock.default.east", "unknown service").await;
+}
+
+#[tokio::test]
+async fn joining_is_one_command_on_each_side_and_works_both_ways() {
+    let mut nets = Joined::start().await;
+    let stock = nets.west.member("stock", "a").await;
+    let _stock = Registration::workload(&stock, 1).await.keep_alive();
+    let caller = nets.east.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock"]).await;
+    watch.until("stock", "remote x1 via 1").await;
+    let east_sees = nets.east.admin.joins().await.unwrap();
+    let west_sees = nets.west.admin.joins().await.unwrap();
+    assert_eq!(east_sees[0].network, "west");
+    assert_eq!((&*west_sees[0].network, west_sees[0].reachable), ("east", true));
+}
+
+#[tokio::test]
+async fn trust_reaches_data_planes_when_networks_join_and_part() {
+    let mut west = Network::start("west").await;
+    let caller = west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "unknown network").await;
+    watch.until_quiet().await;
+    let domains = |watch: &Watch| {
+        let trust = watch.trust.as_ref().unwrap();
+        trust.bundles.iter().map(|b| b.trust_domain.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(domains(&watch), ["west.tollway"]);
+    let before = watch.trust.as_ref().unwrap().revision;
+
+    let mut east = Network::start("east").await;
+    let (_east_relay, _east_gateway) = east.open_gateway().await;
+    let (_west_relay, _west_gateway) = west.open_gateway().await;
+    let bundle = east.admin.export_join(0).await.unwrap();
+    west.admin.accept_join(bundle).await.unwrap();
+    watch.until("stock.default.east", "unknown service").await;
+    assert_eq!(domains(&watch), ["west.tollway", "east.tollway"]);
+    assert!(watch.trust.as_ref().unwrap().revision > before);
+
+    west.admin.remove_join("east").await.unwrap();
+    watch.until("stock.default.east", "unknown network").await;
+    watch.until_quiet().await;
+    assert_eq!(domains(&watch), ["west.tollway"]);
+    assert!(west.admin.joins().await.unwrap().is_empty());
+    let refused = west.admin.remove_join("east").await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the network east is not joined; `tollway join list` shows those that are"
+    );
+}
+
+#[tokio::test]
+async fn a_lost_network_is_withdrawn_and_comes_back_by_itself() {
+    let mut nets = Joined::start().await;
+    let stock = nets.east.member("stock", "a").await;
+    let _stock = Registration::workload(&stock, 1).await.keep_alive();
+    let caller = nets.west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+
+    nets.east_relay.cut();
+    let cut = tokio::time::Instant::now();
+    watch.until("stock.default.east", "unreachable network").await;
+    assert!(cut.elapsed() >= Duration::from_millis(700), "{:?}", cut.elapsed());
+    assert!(cut.elapsed() < Duration::from_secs(4), "{:?}", cut.elapsed());
+    let joins = nets.west.admin.joins().await.unwrap();
+    assert!(!joins[0].reachable);
+    assert!(!joins[0].last_error.is_empty());
+
+    nets.east_relay.restore(nets.east.address);
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    assert!(nets.west.admin.joins().await.unwrap()[0].last_error.is_empty());
+}
+
+#[tokio::test]
+async fn what_happened_while_a_network_was_away_is_caught_up() {
+    let mut nets = Joined::start().await;
+    let (stock, orders) =
+        (nets.east.member("stock", "a").await, nets.east.member("orders", "a").await);
+    let stock_registration = Registration::workload(&stock, 1).await.keep_alive();
+    let caller = nets.west.member("caller", "a").await;
+    let both = ["stock.default.east", "orders.default.east"];
+    let mut watch = Watch::services(&caller, &both).await;
+    watch.until(both[0], "remote x1 via 1").await;
+    watch.until(both[1], "unknown service").await;
+    nets.east_relay.cut();
+    watch.until(both[0], "unreachable network").await;
+    drop(stock_registration);
+    let _orders = Registration::workload(&orders, 2).await.keep_alive();
+    nets.east_relay.restore(nets.east.address);
+    watch.until(both[1], "remote x1 via 1").await;
+    watch.until(both[0], "unknown service").await;
+}
+
+#[tokio::test]
+async fn a_restarted_control_plane_still_knows_its_peers() {
+    let Joined { mut east, mut west, east_relay, west_relay, gateways } = Joined::start().await;
+    let stock = east.member("stock", "a").await;
+    let _stock = Registration::workload(&stock, 1).await.keep_alive();
+    let caller = west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+
+    // The accepting side: what it knew is served at once, and goes on.
+    let west = west.restart().await;
+    while watch.next().await.is_ok() {}
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    assert!(!watch.log.iter().any(|line| line.contains("unknown")), "{:?}", watch.log);
+
+    // The exporting side: its registry survives, and it tells on.
+    let mut east = east.restart().await;
+    let stock = Registration::workload(&stock, 1).await.keep_alive();
+    let other = east.member("stock", "b").await;
+    let _other = Registration::workload(&other, 2).await.keep_alive();
+    watch.until("stock.default.east", "remote x2 via 1").await;
+    drop(stock);
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    drop((west, east_relay, west_relay, gateways));
+}
+
+#[tokio::test]
+async fn a_gateway_learns_the_way_to_joined_networks() {
+    let mut nets = Joined::start().await;
+    let gateway = nets.west.gateway("other").await;
+    let open = v1::Open { scope: v1::open::Scope::Network.into(), ..v1::Open::default() };
+    let mut watch = Watch::open(&gateway, open).await.unwrap();
+    while watch.networks.get("east").map(String::as_str) != Some("1 gateways, reachable true") {
+        watch.next().await.unwrap();
+    }
+    nets.west.admin.remove_join("east").await.unwrap();
+    while watch.networks.get("east").map(String::as_str) != Some("removed") {
+        watch.next().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn with_egress_by_gateway_everything_goes_through_the_own_one() {
+    let mut east = Network::start("east").await;
+    let (_east_relay, _east_gateway) = east.open_gateway().await;
+    let mut west =
+        Network::start_with("west", |o| o.egress = tollway_control::EgressMode::Gateway).await;
+    // West's gateway: inside it leads to east, as a real one does for east's server names.
+    let egress = Relay::start(east.address).await;
+    let ingress = Relay::start(west.address).await;
+    let member = west.gateway("gateway-1").await;
+    let mut registration = Registration::open(&member).await.unwrap();
+    let gateway = v1::Gateway {
+        instance: "gateway-1".into(),
+        outside: Some(ingress.address.into()),
+        inside: Some(egress.address.into()),
+    };
+    registration.send(v1::register_request::Request::Gateway(gateway)).await;
+    registration.registered().await.unwrap();
+    let _registration = registration.keep_alive();
+    let bundle = east.admin.export_join(0).await.unwrap();
+    west.admin.accept_join(bundle).await.unwrap();
+    let stock = east.member("stock", "a").await;
+    let _stock = Registration::workload(&stock, 1).await.keep_alive();
+    let caller = west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    egress.cut();
+    watch.until("stock.default.east", "unreachable network").await;
+    assert_eq!(name("stock.default.east").network, label("east"));
+}

@@ -1,0 +1,514 @@
+//! A control plane on real sockets, a relay in the place of a gateway, and a bare data plane
+//! that speaks the protocol step by step.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(unreachable_pub, reason = "a module of several test programs")]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tollway_control::{AdminClient, ControlPlane, Options, Timing};
+use tollway_identity::{
+    CertificateDer, Credentials, Expected, JoinToken, KeyPair, TrustBundle, TrustBundles,
+    bootstrap_config, client_config,
+};
+use tollway_model::{
+    AppProtocol, Label, ServiceName, ServiceState, TrustDomain, UnavailableReason, Workload,
+};
+use tollway_wire::v1;
+use tollway_wire::v1::create_token_request::Scope;
+use tollway_wire::v1::discovery_client::DiscoveryClient;
+use tollway_wire::v1::identity_client::IdentityClient;
+use tollway_wire::v1::register_request::Request as Announce;
+use tollway_wire::v1::registry_client::RegistryClient;
+use tollway_wire::v1::watch_request::Request as Ask;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Status, Streaming};
+
+pub const ALPN: &[&[u8]] = &[b"h2"];
+/// Far more than anything here takes; a test that waits for it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+/// `app[.namespace[.network]]`, at home in `default.west`.
+pub fn name(text: &str) -> ServiceName {
+    ServiceName::parse_in(text, &label("default"), &label("west")).unwrap()
+}
+
+/// Short times, so that a test of a timeout is short too.
+pub fn timing() -> Timing {
+    Timing {
+        lease: Duration::from_secs(1),
+        grace: Duration::from_millis(200),
+        heartbeat: Duration::from_millis(100),
+        unreachable_after: Duration::from_millis(800),
+    }
+}
+
+/// A running control plane.
+pub struct Network {
+    pub dir: TempDir,
+    pub address: SocketAddr,
+    pub admin: AdminClient,
+    options: Options,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Network {
+    pub async fn start(network: &str) -> Self {
+        Self::start_with(network, |_| {}).await
+    }
+
+    pub async fn start_with(network: &str, adjust: impl FnOnce(&mut Options)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = Options::new(dir.path().join("store"), label(network));
+        options.listen = "127.0.0.1:0".parse().unwrap();
+        options.timing = timing();
+        adjust(&mut options);
+        Self::run(dir, options).await
+    }
+
+    async fn run(dir: TempDir, options: Options) -> Self {
+        let control = ControlPlane::bind(options.clone()).await.unwrap();
+        let address = control.address();
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(control.serve(async { drop(stopped.await) }));
+        let admin = AdminClient::connect(&options.store).await.unwrap();
+        Self { dir, address, admin, options, stop: Some(stop), task }
+    }
+
+    /// Stops it and starts another one over the same store, on the same port.
+    pub async fn restart(self) -> Self {
+        let (dir, mut options, address) = self.stop().await;
+        options.listen = address;
+        Self::run(dir, options).await
+    }
+
+    pub async fn stop(mut self) -> (TempDir, Options, SocketAddr) {
+        drop(self.stop.take());
+        tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap();
+        (self.dir, self.options, self.address)
+    }
+
+    pub fn store(&self) -> &Path {
+        &self.options.store
+    }
+
+    pub async fn token(&mut self, scope: Scope) -> JoinToken {
+        let request = v1::CreateTokenRequest { scope: Some(scope), ttl_s: 0 };
+        self.admin.create_token(request).await.unwrap().token.parse().unwrap()
+    }
+
+    /// A data plane with an identity of its own.
+    pub async fn member(&mut self, service: &str, instance: &str) -> Member {
+        let token = self.token(Scope::Any(v1::AnyWorkload {})).await;
+        let service = self.own(service);
+        let credentials =
+            enroll(self.address, &token, &service, instance).await.expect("the token is good");
+        Member { address: self.address, credentials }
+    }
+
+    pub async fn gateway(&mut self, instance: &str) -> Member {
+        let token = self.token(Scope::Gateway(v1::GatewayScope {})).await;
+        let service = self.own("gateway.tollway");
+        let credentials =
+            enroll(self.address, &token, &service, instance).await.expect("the token is good");
+        Member { address: self.address, credentials }
+    }
+
+    /// A name, at home in this network.
+    pub fn own(&self, service: &str) -> ServiceName {
+        ServiceName::parse_in(service, &label("default"), &self.options.network).unwrap()
+    }
+
+    /// Registers a relay as this network's gateway; the registration lives as long as the
+    /// result.
+    pub async fn open_gateway(&mut self) -> (Relay, Registration) {
+        let relay = Relay::start(self.address).await;
+        let member = self.gateway("gateway-1").await;
+        let mut registration = Registration::open(&member).await.unwrap();
+        let gateway = v1::Gateway {
+            instance: "gateway-1".into(),
+            outside: Some(relay.address.into()),
+            inside: Some(relay.address.into()),
+        };
+        registration.send(Announce::Gateway(gateway)).await;
+        registration.registered().await.unwrap();
+        (relay, registration)
+    }
+}
+
+/// East and west, joined through a relay each.
+pub struct Joined {
+    pub east: Network,
+    pub west: Network,
+    pub east_relay: Relay,
+    pub west_relay: Relay,
+    pub gateways: (Registration, Registration),
+}
+
+impl Joined {
+    pub async fn start() -> Self {
+        let (mut east, mut west) = (Network::start("east").await, Network::start("west").await);
+        let (east_relay, east_gateway) = east.open_gateway().await;
+        let (west_relay, west_gateway) = west.open_gateway().await;
+        let bundle = east.admin.export_join(0).await.unwrap();
+        let joined = west.admin.accept_join(bundle).await.unwrap();
+        assert_eq!((&*joined.network, &*joined.trust_domain), ("east", "east.tollway"));
+        Self { east, west, east_relay, west_relay, gateways: (east_gateway, west_gateway) }
+    }
+}
+
+/// Passes bytes to a control plane, as a gateway does for the server name `control.<network>.mesh`.
+pub struct Relay {
+    pub address: SocketAddr,
+    target: Arc<Mutex<Option<SocketAddr>>>,
+    connections: Arc<Mutex<CancellationToken>>,
+    task: JoinHandle<()>,
+}
+
+impl Relay {
+    pub async fn start(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let target = Arc::new(Mutex::new(Some(target)));
+        let connections = Arc::new(Mutex::new(CancellationToken::new()));
+        let (where_to, living) = (target.clone(), connections.clone());
+        let task = tokio::spawn(async move {
+            loop {
+                let Ok((mut inside, _)) = listener.accept().await else { continue };
+                let Some(target) = *where_to.lock().unwrap() else { continue };
+                let cut = living.lock().unwrap().clone();
+                tokio::spawn(cut.run_until_cancelled_owned(async move {
+                    let mut outside = TcpStream::connect(target).await?;
+                    tokio::io::copy_bidirectional(&mut inside, &mut outside).await
+                }));
+            }
+        });
+        Self { address, target, connections, task }
+    }
+
+    /// Breaks every connection and refuses new ones.
+    pub fn cut(&self) {
+        *self.target.lock().unwrap() = None;
+        std::mem::take(&mut *self.connections.lock().unwrap()).cancel();
+    }
+
+    pub fn restore(&self, target: SocketAddr) {
+        *self.target.lock().unwrap() = Some(target);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.connections.lock().unwrap().cancel();
+    }
+}
+
+/// A data plane with an identity.
+#[derive(Clone)]
+pub struct Member {
+    pub address: SocketAddr,
+    pub credentials: Credentials,
+}
+
+impl Member {
+    pub async fn channel(&self) -> Channel {
+        self.try_channel().await.expect("the control plane is there")
+    }
+
+    pub async fn try_channel(&self) -> std::io::Result<Channel> {
+        let own = self.credentials.spiffe_id();
+        let network = &self.credentials.service().network;
+        let expected = Expected::control(network, &own.trust_domain);
+        let config = client_config(&self.credentials, &expected, ALPN).unwrap();
+        connect(self.address, expected.server_name().unwrap(), config).await
+    }
+}
+
+pub async fn connect(
+    address: SocketAddr,
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+) -> std::io::Result<Channel> {
+    let tcp = TcpStream::connect(address).await?;
+    let mut stream = Some(TokioIo::new(TlsConnector::from(config).connect(name, tcp).await?));
+    let connector = tower::service_fn(move |_: Uri| {
+        let stream = stream.take();
+        async move { stream.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected)) }
+    });
+    let endpoint = Endpoint::from_static("http://control.mesh");
+    endpoint.connect_with_connector(connector).await.map_err(std::io::Error::other)
+}
+
+/// The channel of somebody who has nothing but a token.
+pub async fn bootstrap(address: SocketAddr, token: &JoinToken) -> Channel {
+    let domain = TrustDomain::default_for(token.network());
+    let name = Expected::control(token.network(), &domain).server_name().unwrap();
+    connect(address, name, bootstrap_config(token, ALPN).unwrap()).await.unwrap()
+}
+
+/// Redeems a join token.
+pub async fn enroll(
+    address: SocketAddr,
+    token: &JoinToken,
+    service: &ServiceName,
+    instance: &str,
+) -> Result<Credentials, Status> {
+    let channel = bootstrap(address, token).await;
+    issue(channel, service, instance, token.to_string()).await
+}
+
+pub async fn issue(
+    channel: Channel,
+    service: &ServiceName,
+    instance: &str,
+    token: String,
+) -> Result<Credentials, Status> {
+    let key = KeyPair::generate().unwrap();
+    let request = v1::IssueRequest {
+        csr: key.csr_der().unwrap(),
+        service: Some(service.into()),
+        instance: instance.into(),
+        token,
+    };
+    let issued = IdentityClient::new(channel).issue(request).await?.into_inner();
+    let trust = issued.trust.unwrap();
+    let bundles = trust.bundles.iter().map(|bundle| {
+        let roots = bundle.roots.iter().map(|root| CertificateDer::from(root.clone())).collect();
+        let domain = TrustDomain::new(&bundle.trust_domain).unwrap();
+        TrustBundle::new(label(&bundle.network), domain, roots).unwrap()
+    });
+    let bundles = TrustBundles::new(trust.revision, bundles.collect::<Vec<_>>()).unwrap();
+    let chain = issued.chain.into_iter().map(CertificateDer::from).collect();
+    Ok(Credentials::new(&key, chain, bundles).unwrap())
+}
+
+/// A registration stream. Dropped, it is a broken connection.
+pub struct Registration {
+    requests: mpsc::Sender<v1::RegisterRequest>,
+    answers: Streaming<v1::RegisterResponse>,
+}
+
+impl Registration {
+    pub async fn open(member: &Member) -> Result<Self, Status> {
+        let (requests, outgoing) = mpsc::channel(16);
+        let mut client = RegistryClient::new(member.channel().await);
+        let answers = client.register(ReceiverStream::new(outgoing)).await?.into_inner();
+        Ok(Self { requests, answers })
+    }
+
+    /// Registers a ready workload under the member's own name, at a port.
+    pub async fn workload(member: &Member, port: u16) -> Self {
+        let mut registration = Self::open(member).await.unwrap();
+        registration.send(Announce::Workload(workload(member, port, true))).await;
+        registration.registered().await.unwrap();
+        registration
+    }
+
+    pub async fn send(&self, request: Announce) {
+        self.requests.send(v1::RegisterRequest { request: Some(request) }).await.unwrap();
+    }
+
+    pub async fn answer(&mut self) -> Result<v1::register_response::Response, Status> {
+        let answer = tokio::time::timeout(PATIENCE, self.answers.message()).await.unwrap()?;
+        Ok(answer.expect("the stream goes on").response.unwrap())
+    }
+
+    pub async fn registered(&mut self) -> Result<u64, Status> {
+        match self.answer().await? {
+            v1::register_response::Response::Registered(registered) => Ok(registered.revision),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn set_ready(&mut self, member: &Member, port: u16, ready: bool) -> u64 {
+        self.send(Announce::Workload(workload(member, port, ready))).await;
+        self.registered().await.unwrap()
+    }
+
+    pub async fn deregister(mut self) {
+        self.send(Announce::Deregister(v1::Deregister {})).await;
+        let answer = self.answer().await.unwrap();
+        assert!(matches!(answer, v1::register_response::Response::Deregistered(_)), "{answer:?}");
+    }
+
+    /// Gives signs of life until dropped.
+    pub fn keep_alive(self) -> KeptAlive {
+        let mut registration = self;
+        let task = tokio::spawn(async move {
+            loop {
+                registration.send(Announce::KeepAlive(v1::KeepAlive {})).await;
+                if registration.answer().await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        });
+        KeptAlive(task)
+    }
+}
+
+/// A registration that is kept alive; dropped, its connection breaks.
+pub struct KeptAlive(JoinHandle<()>);
+
+impl Drop for KeptAlive {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+pub fn workload(member: &Member, port: u16, ready: bool) -> v1::Workload {
+    let workload = Workload {
+        service: member.credentials.service().clone(),
+        instance: member.credentials.instance().unwrap().clone(),
+        address: SocketAddr::from(([127, 0, 0, 1], port)),
+        protocol: AppProtocol::Http,
+        ready,
+    };
+    (&workload).into()
+}
+
+/// A discovery stream and what it said so far.
+pub struct Watch {
+    pub requests: mpsc::Sender<v1::WatchRequest>,
+    responses: Streaming<v1::WatchResponse>,
+    pub known: HashMap<ServiceName, String>,
+    pub networks: HashMap<String, String>,
+    pub revision: u64,
+    pub trust: Option<v1::TrustBundles>,
+    /// Every update in order of arrival.
+    pub log: Vec<String>,
+}
+
+impl Watch {
+    pub async fn open(member: &Member, open: v1::Open) -> Result<Self, Status> {
+        let (requests, outgoing) = mpsc::channel(16);
+        requests.send(v1::WatchRequest { request: Some(Ask::Open(open)) }).await.unwrap();
+        let mut client = DiscoveryClient::new(member.channel().await);
+        let responses = client.watch(ReceiverStream::new(outgoing)).await?.into_inner();
+        Ok(Self {
+            requests,
+            responses,
+            known: HashMap::new(),
+            networks: HashMap::new(),
+            revision: 0,
+            trust: None,
+            log: Vec::new(),
+        })
+    }
+
+    /// A stream with subscriptions and nothing known before.
+    pub async fn services(member: &Member, services: &[&str]) -> Self {
+        let watch = Self::open(member, subscribed(0, &[])).await.unwrap();
+        watch.subscribe(services).await;
+        watch
+    }
+
+    pub async fn subscribe(&self, services: &[&str]) {
+        let services = services.iter().map(|s| v1::ServiceName::from(&name(s))).collect();
+        let request = Some(Ask::Subscribe(v1::Subscribe { services }));
+        self.requests.send(v1::WatchRequest { request }).await.unwrap();
+    }
+
+    pub async fn unsubscribe(&self, services: &[&str]) {
+        let services = services.iter().map(|s| v1::ServiceName::from(&name(s))).collect();
+        let request = Some(Ask::Unsubscribe(v1::Unsubscribe { services }));
+        self.requests.send(v1::WatchRequest { request }).await.unwrap();
+    }
+
+    /// Takes one response in.
+    pub async fn next(&mut self) -> Result<v1::WatchResponse, Status> {
+        let response = tokio::time::timeout(PATIENCE, self.responses.message())
+            .await
+            .unwrap_or_else(|_| panic!("silence; so far {:?}", self.log))?
+            .ok_or_else(|| Status::cancelled("the stream ended"))?;
+        assert!(response.revision >= self.revision, "revisions only grow");
+        self.revision = response.revision;
+        for update in &response.services {
+            let update = tollway_wire::service_update(update).unwrap();
+            let state = print(&update.state);
+            self.log.push(format!("{} {state}", update.service.app));
+            self.known.insert(update.service, state);
+        }
+        for update in &response.networks {
+            let state = match tollway_wire::network_update(update).unwrap().state {
+                tollway_wire::NetworkState::Removed => "removed".to_owned(),
+                tollway_wire::NetworkState::Joined { gateways, reachable, .. } => {
+                    format!("{} gateways, reachable {reachable}", gateways.len())
+                }
+            };
+            self.log.push(format!("network {} {state}", update.network));
+            self.networks.insert(update.network.clone(), state);
+        }
+        if response.trust.is_some() {
+            self.trust.clone_from(&response.trust);
+        }
+        let request = Some(Ask::Ack(v1::Ack { revision: response.revision }));
+        let _ = self.requests.try_send(v1::WatchRequest { request });
+        Ok(response)
+    }
+
+    /// Reads on until `service` is in `state`.
+    pub async fn until(&mut self, service: &str, state: &str) {
+        let wait = async {
+            while self.known.get(&name(service)).map(String::as_str) != Some(state) {
+                self.next().await.unwrap();
+            }
+        };
+        let done = tokio::time::timeout(PATIENCE, wait).await;
+        assert!(done.is_ok(), "{service} is not {state}: {:?}", self.log);
+    }
+
+    /// Reads on until the control plane has nothing more to say.
+    pub async fn until_quiet(&mut self) {
+        while !self.next().await.unwrap().heartbeat {}
+    }
+}
+
+/// Opens a sidecar's stream that resumes `services` from `revision`.
+pub fn subscribed(revision: u64, services: &[&str]) -> v1::Open {
+    v1::Open {
+        scope: v1::open::Scope::Subscribed.into(),
+        revision,
+        resume: services.iter().map(|s| v1::ServiceName::from(&name(s))).collect(),
+        trust_revision: 0,
+    }
+}
+
+pub fn print(state: &ServiceState) -> String {
+    match state {
+        ServiceState::Local { endpoints, .. } => {
+            let mut ports: Vec<_> = endpoints.iter().map(|e| e.address.port()).collect();
+            ports.sort_unstable();
+            format!("local {ports:?}")
+        }
+        ServiceState::Remote { remote, .. } => {
+            format!("remote x{} via {}", remote.ready_replicas, remote.gateways.len())
+        }
+        ServiceState::Unavailable(reason) => match reason {
+            UnavailableReason::UnknownService => "unknown service",
+            UnavailableReason::UnknownNetwork => "unknown network",
+            UnavailableReason::UnreachableNetwork => "unreachable network",
+            UnavailableReason::NoReadyEndpoint => "none ready",
+        }
+        .to_owned(),
+    }
+}

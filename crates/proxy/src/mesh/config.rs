@@ -1,0 +1,141 @@
+//! What a data plane must be told to find its mesh.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tollway_identity::{GATEWAY_APP, JoinToken, SYSTEM_NAMESPACE};
+use tollway_model::{AppId, AppProtocol, Instance, Label, NetworkName, ServiceName};
+
+use super::MeshError;
+
+/// The environment variable that may carry the join token.
+const TOKEN_VARIABLE: &str = "TOLLWAY_TOKEN";
+/// Largest token file that is read, in bytes.
+const TOKEN_FILE_LIMIT_BYTES: u64 = 4096;
+
+/// How to take part. The network is the one that the token names.
+#[derive(Clone, Debug)]
+pub struct MeshConfig {
+    /// The control plane as `host:port`; resolved anew for every connection.
+    pub control: String,
+    pub token: TokenSource,
+    pub role: Role,
+    /// Tells this instance from others of the service.
+    pub instance: Instance,
+    /// How long the first contact may take. Default 30 s.
+    pub start_timeout: Duration,
+}
+
+/// What the process is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A sidecar of an app: knows the services it subscribes to.
+    Sidecar { app: AppId, namespace: Label },
+    /// A gateway: knows every service of its network and the gateways of joined ones.
+    Gateway,
+}
+
+/// Where the join token is. It is read again whenever a new identity is needed.
+#[derive(Clone, Debug)]
+pub enum TokenSource {
+    /// The environment variable `TOLLWAY_TOKEN`.
+    Environment,
+    File(PathBuf),
+    Given(JoinToken),
+}
+
+/// What an instance tells the mesh of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Announcement {
+    Workload {
+        /// Where mesh connections (mTLS) are accepted, reachable inside the network.
+        address: SocketAddr,
+        protocol: AppProtocol,
+        /// Whether it should be sent requests.
+        ready: bool,
+    },
+    Gateway {
+        /// Where other networks reach it.
+        outside: SocketAddr,
+        /// Where workloads of its own network reach it.
+        inside: SocketAddr,
+    },
+}
+
+impl MeshConfig {
+    /// A configuration with the default timeout.
+    #[must_use]
+    pub fn new(control: String, token: TokenSource, role: Role, instance: Instance) -> Self {
+        Self { control, token, role, instance, start_timeout: Duration::from_secs(30) }
+    }
+}
+
+impl Role {
+    /// The service this process is an instance of, in `network`.
+    pub(super) fn service(&self, network: &NetworkName) -> ServiceName {
+        let system = |text| Label::new(text).expect("the mesh's own names are valid labels");
+        let (app, namespace) = match self {
+            Self::Sidecar { app, namespace } => (app.clone(), namespace.clone()),
+            Self::Gateway => (system(GATEWAY_APP), system(SYSTEM_NAMESPACE)),
+        };
+        ServiceName { app, namespace, network: network.clone() }
+    }
+}
+
+impl TokenSource {
+    /// Reads the token.
+    pub(super) fn read(&self) -> Result<JoinToken, MeshError> {
+        match self {
+            Self::Given(token) => Ok(token.clone()),
+            Self::Environment => {
+                let text = std::env::var(TOKEN_VARIABLE)
+                    .map_err(|_| MeshError::NoToken { variable: TOKEN_VARIABLE })?;
+                text.parse().map_err(MeshError::Token)
+            }
+            Self::File(path) => read_file(path)?.parse().map_err(MeshError::Token),
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, MeshError> {
+    use std::io::Read as _;
+    let failed = |source| MeshError::TokenFile { path: path.to_owned(), source };
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(TOKEN_FILE_LIMIT_BYTES).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_file_is_read_with_its_line_end() {
+        let network = Label::new("west").unwrap();
+        let token = JoinToken::generate(&network, b"root").unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, format!("{token}\n")).unwrap();
+        assert_eq!(TokenSource::File(file.path().to_owned()).read().unwrap(), token);
+    }
+
+    #[test]
+    fn an_unusable_token_is_refused_with_the_way_out() {
+        let missing = TokenSource::File("/nowhere/token".into()).read().unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "cannot read the join token from /nowhere/token; make one with `tollway token create`"
+        );
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "nonsense").unwrap();
+        let bad = TokenSource::File(file.path().to_owned()).read().unwrap_err();
+        assert!(matches!(bad, MeshError::Token(_)), "{bad}");
+    }
+
+    #[test]
+    fn a_gateway_is_a_part_of_the_mesh() {
+        let west = Label::new("west").unwrap();
+        assert_eq!(Role::Gateway.service(&west).to_string(), "gateway.tollway.west");
+    }
+}

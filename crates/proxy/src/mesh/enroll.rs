@@ -1,0 +1,135 @@
+//! Identity: the first certificate by join token, later ones by the present certificate.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+use tollway_identity::{
+    CertificateDer, Credentials, Expected, KeyPair, TrustBundle, TrustBundles, bootstrap_config,
+    renew_at,
+};
+use tollway_model::{Instance, ServiceName, TrustDomain};
+use tollway_wire::v1::identity_client::IdentityClient;
+use tollway_wire::{
+    ConvertError, MESSAGE_LIMIT_BYTES, ROOTS_PER_TRUST_DOMAIN_LIMIT, TRUST_DOMAINS_LIMIT, v1,
+};
+use tonic::transport::Channel;
+use tracing::{debug, info};
+
+use super::config::{MeshConfig, Role, TokenSource};
+use super::connect::{ALPN, connect};
+use super::error::{MeshError, chain};
+
+/// Pause between tries of the first contact.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Time for a certificate to be issued.
+const ISSUE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Certificates in an issued chain.
+const CHAIN_LIMIT: usize = 4;
+
+/// Who this process is, and where it gets its papers.
+#[derive(Clone, Debug)]
+pub(super) struct Who {
+    pub(super) control: String,
+    pub(super) token: TokenSource,
+    pub(super) role: Role,
+    pub(super) service: ServiceName,
+    pub(super) instance: Instance,
+}
+
+/// Obtains the first identity; tries again while that may help, until the start timeout.
+pub(super) async fn first(config: &MeshConfig) -> Result<(Who, Credentials), MeshError> {
+    let network = config.token.read()?.network().clone();
+    let who = Who {
+        control: config.control.clone(),
+        token: config.token.clone(),
+        role: config.role.clone(),
+        service: config.role.service(&network),
+        instance: config.instance.clone(),
+    };
+    let deadline = Instant::now() + config.start_timeout;
+    loop {
+        let error = match by_token(&who).await {
+            Ok(credentials) => return Ok((who, credentials)),
+            Err(error) => error,
+        };
+        if !error.may_pass() || Instant::now() + RETRY_PAUSE >= deadline {
+            return Err(error);
+        }
+        debug!(error = %chain(&error), "no identity yet; trying again");
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// Redeems the join token.
+pub(super) async fn by_token(who: &Who) -> Result<Credentials, MeshError> {
+    let token = who.token.read()?;
+    let config = bootstrap_config(&token, ALPN)?;
+    // The trust domain is not known yet and no part of the server name.
+    let any = TrustDomain::default_for(token.network());
+    let name = Expected::control(token.network(), &any).server_name()?;
+    let channel = connect(&who.control, name, config).await?;
+    issue(channel, who, token.to_string()).await
+}
+
+/// Renews over a connection that shows the present certificate.
+pub(super) async fn renew(channel: Channel, who: &Who) -> Result<Credentials, MeshError> {
+    issue(channel, who, String::new()).await
+}
+
+/// When to renew `credentials`, from now.
+pub(super) fn until_renewal(credentials: &Credentials) -> Duration {
+    let now = SystemTime::now();
+    let seed = now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::from(since.subsec_nanos()));
+    let at = renew_at(credentials.not_before(), credentials.not_after(), seed);
+    at.duration_since(now).unwrap_or(Duration::ZERO)
+}
+
+/// Whether the certificate is no longer good for anything.
+pub(super) fn has_ended(credentials: &Credentials) -> bool {
+    SystemTime::now() >= credentials.not_after()
+}
+
+async fn issue(channel: Channel, who: &Who, token: String) -> Result<Credentials, MeshError> {
+    let key = KeyPair::generate()?;
+    let request = v1::IssueRequest {
+        csr: key.csr_der()?,
+        service: Some((&who.service).into()),
+        instance: who.instance.as_str().to_owned(),
+        token,
+    };
+    let mut client = IdentityClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT_BYTES);
+    let issued = tokio::time::timeout(ISSUE_TIMEOUT, client.issue(request)).await;
+    let issued = issued.map_err(|_| MeshError::Silent(ISSUE_TIMEOUT))??.into_inner();
+    let count = issued.chain.len();
+    if count > CHAIN_LIMIT {
+        return Err(ConvertError::TooMany { field: "chain", count, limit: CHAIN_LIMIT }.into());
+    }
+    let chain = issued.chain.into_iter().map(CertificateDer::from).collect();
+    let trust = issued.trust.ok_or(ConvertError::Missing { field: "trust" })?;
+    let credentials = Credentials::new(&key, chain, bundles(&trust)?)?;
+    info!(identity = %credentials.spiffe_id(), "has a certificate");
+    Ok(credentials)
+}
+
+/// Reads the trust bundles from the wire.
+pub(super) fn bundles(trust: &v1::TrustBundles) -> Result<TrustBundles, MeshError> {
+    let count = trust.bundles.len();
+    if count > TRUST_DOMAINS_LIMIT {
+        let limit = TRUST_DOMAINS_LIMIT;
+        return Err(ConvertError::TooMany { field: "bundles", count, limit }.into());
+    }
+    let list = trust.bundles.iter().map(bundle).collect::<Result<Vec<_>, _>>()?;
+    Ok(TrustBundles::new(trust.revision, list)?)
+}
+
+fn bundle(stated: &v1::TrustBundle) -> Result<TrustBundle, MeshError> {
+    let count = stated.roots.len();
+    if count > ROOTS_PER_TRUST_DOMAIN_LIMIT {
+        let limit = ROOTS_PER_TRUST_DOMAIN_LIMIT;
+        return Err(ConvertError::TooMany { field: "roots", count, limit }.into());
+    }
+    let network = tollway_wire::network_name(&stated.network)?;
+    let trust_domain = tollway_wire::trust_domain(&stated.trust_domain)?;
+    let roots = stated.roots.iter().map(|root| CertificateDer::from(root.clone())).collect();
+    Ok(TrustBundle::new(network, trust_domain, roots)?)
+}

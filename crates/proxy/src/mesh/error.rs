@@ -1,0 +1,108 @@
+//! Why a data plane has no identity or no control plane.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use thiserror::Error;
+use tollway_identity::{BundleError, CredentialsError, KeyError, TlsError, TokenError};
+use tollway_wire::ConvertError;
+
+/// Why the mesh cannot be joined, or the control plane cannot be used.
+#[derive(Debug, Error)]
+pub enum MeshError {
+    #[error("no join token: set {variable}, or give a file; make one with `tollway token create`")]
+    NoToken { variable: &'static str },
+    #[error("cannot read the join token from {}; make one with `tollway token create`", path.display())]
+    TokenFile { path: PathBuf, source: std::io::Error },
+    #[error("the join token is unusable")]
+    Token(#[source] TokenError),
+    #[error("cannot find the control plane {control}; check the name")]
+    Resolve { control: String, source: std::io::Error },
+    #[error("cannot reach the control plane {control}; is it running?")]
+    Connect { control: String, source: std::io::Error },
+    #[error("the control plane {control} does not answer within {timeout:?}")]
+    Timeout { control: String, timeout: Duration },
+    #[error("the control plane {control} is not the one of this mesh: {reason}")]
+    Tls { control: String, reason: String },
+    #[error("the control plane {control} does not speak HTTP/2")]
+    Http { control: String, source: tonic::transport::Error },
+    #[error("the control plane refused: {reason}")]
+    Refused { reason: String },
+    #[error("the control plane is not available: {reason}")]
+    Unavailable { reason: String },
+    #[error("the control plane was silent for {0:?}")]
+    Silent(Duration),
+    #[error("the control plane sent something malformed")]
+    Malformed(#[from] ConvertError),
+    #[error("the control plane sent unusable trust bundles")]
+    Bundle(#[from] BundleError),
+    #[error("the control plane sent an unusable certificate")]
+    Credentials(#[from] CredentialsError),
+    #[error("cannot make a key")]
+    Key(#[from] KeyError),
+    #[error("cannot prepare TLS")]
+    TlsConfig(#[from] TlsError),
+}
+
+impl MeshError {
+    /// Whether trying again may help without anybody doing something.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::Http { .. }
+            | Self::Unavailable { .. }
+            | Self::Silent(_) => true,
+            Self::NoToken { .. }
+            | Self::TokenFile { .. }
+            | Self::Token(_)
+            | Self::Tls { .. }
+            | Self::Refused { .. }
+            | Self::Malformed(_)
+            | Self::Bundle(_)
+            | Self::Credentials(_)
+            | Self::Key(_)
+            | Self::TlsConfig(_) => false,
+        }
+    }
+}
+
+impl From<tonic::Status> for MeshError {
+    fn from(status: tonic::Status) -> Self {
+        use tonic::Code;
+        let reason = status.message().to_owned();
+        match status.code() {
+            Code::PermissionDenied
+            | Code::InvalidArgument
+            | Code::Unauthenticated
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::FailedPrecondition
+            | Code::ResourceExhausted
+            | Code::OutOfRange
+            | Code::Unimplemented => Self::Refused { reason },
+            Code::Ok
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Aborted
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss => Self::Unavailable { reason },
+        }
+    }
+}
+
+/// The error and its causes on one line.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        write!(text, ": {error}").expect("writing to a string cannot fail");
+        cause = error.source();
+    }
+    text
+}

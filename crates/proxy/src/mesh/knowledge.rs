@@ -1,0 +1,243 @@
+//! What this data plane has been told, as far as it must know it to resume and to turn a full
+//! state into differences. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use tollway_model::{
+    NetworkName, Revision, ServiceName, ServiceState, ServiceUpdate, UnavailableReason,
+};
+use tollway_wire::{ConvertError, NetworkState, NetworkUpdate, v1};
+
+use super::MeshDelta;
+
+/// The states that were passed on.
+#[derive(Debug, Default)]
+pub(super) struct Knowledge {
+    revision: Revision,
+    services: HashMap<ServiceName, ServiceState>,
+    networks: HashMap<NetworkName, NetworkState>,
+    /// What the full state that is under way has mentioned.
+    snapshot: Option<Mentioned>,
+}
+
+#[derive(Debug, Default)]
+struct Mentioned {
+    services: HashSet<ServiceName>,
+    networks: HashSet<NetworkName>,
+}
+
+impl Knowledge {
+    /// Everything up to here was applied.
+    pub(super) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Whether a state of the service was ever received.
+    pub(super) fn knows(&self, service: &ServiceName) -> bool {
+        self.services.contains_key(service)
+    }
+
+    /// The service is no longer followed: its state grows old.
+    pub(super) fn forget(&mut self, service: &ServiceName) {
+        self.services.remove(service);
+    }
+
+    /// A new stream begins: a full state that was cut off is void.
+    pub(super) fn begin_stream(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// Takes a response in and returns what is new in it. What was known in the same state is
+    /// left out.
+    ///
+    /// # Errors
+    /// [`ConvertError`]; what came before the malformed part was taken in.
+    pub(super) fn take(&mut self, response: &v1::WatchResponse) -> Result<MeshDelta, ConvertError> {
+        if response.snapshot_start {
+            self.snapshot = Some(Mentioned::default());
+        }
+        let mut delta = MeshDelta::default();
+        for update in &response.services {
+            let update = tollway_wire::service_update(update)?;
+            if let Some(mentioned) = &mut self.snapshot {
+                mentioned.services.insert(update.service.clone());
+            }
+            self.take_service(update, &mut delta);
+        }
+        for update in &response.networks {
+            let update = tollway_wire::network_update(update)?;
+            if let Some(mentioned) = &mut self.snapshot {
+                mentioned.networks.insert(update.network.clone());
+            }
+            self.take_network(update, &mut delta);
+        }
+        if response.snapshot_end
+            && let Some(mentioned) = self.snapshot.take()
+        {
+            self.sweep(&mentioned, Revision(response.revision), &mut delta);
+        }
+        // Within a full state the revision is that of the end: only then it can be resumed from.
+        if self.snapshot.is_none() {
+            self.revision = Revision(response.revision);
+        }
+        delta.revision = self.revision;
+        Ok(delta)
+    }
+
+    fn take_service(&mut self, update: ServiceUpdate, delta: &mut MeshDelta) {
+        let before = self.services.insert(update.service.clone(), update.state.clone());
+        if before.as_ref() != Some(&update.state) {
+            delta.services.push(update);
+        }
+    }
+
+    fn take_network(&mut self, update: NetworkUpdate, delta: &mut MeshDelta) {
+        let before = match update.state {
+            NetworkState::Removed => self.networks.remove(&update.network),
+            NetworkState::Joined { .. } => {
+                self.networks.insert(update.network.clone(), update.state.clone())
+            }
+        };
+        if before.as_ref() != Some(&update.state) {
+            delta.networks.push(update);
+        }
+    }
+
+    /// What a full state did not mention has gone.
+    fn sweep(&mut self, mentioned: &Mentioned, revision: Revision, delta: &mut MeshDelta) {
+        let gone = |name: &&ServiceName| !mentioned.services.contains(*name);
+        let services: Vec<_> = self.services.keys().filter(gone).cloned().collect();
+        for service in services {
+            self.services.remove(&service);
+            let state = ServiceState::Unavailable(UnavailableReason::UnknownService);
+            delta.services.push(ServiceUpdate { service, revision, state });
+        }
+        let gone = |name: &&NetworkName| !mentioned.networks.contains(*name);
+        let networks: Vec<_> = self.networks.keys().filter(gone).cloned().collect();
+        for network in networks {
+            self.networks.remove(&network);
+            delta.networks.push(NetworkUpdate { network, revision, state: NetworkState::Removed });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollway_model::{AppProtocol, Endpoint, Label, TrustDomain};
+
+    use super::*;
+
+    fn name(app: &str) -> ServiceName {
+        let [namespace, network] = ["default", "west"].map(|l| Label::new(l).unwrap());
+        ServiceName::parse_in(app, &namespace, &network).unwrap()
+    }
+
+    fn local(app: &str, port: u16) -> v1::ServiceUpdate {
+        let endpoint =
+            Endpoint { instance: Label::new("a").unwrap(), address: ([10, 0, 0, 1], port).into() };
+        let state = ServiceState::Local {
+            endpoints: vec![endpoint].into(),
+            protocol: AppProtocol::Http,
+            trust_domain: TrustDomain::new("west.tollway").unwrap(),
+        };
+        (&ServiceUpdate { service: name(app), revision: Revision(1), state }).into()
+    }
+
+    fn joined(network: &str) -> v1::NetworkUpdate {
+        v1::NetworkUpdate {
+            network: network.to_owned(),
+            revision: 1,
+            trust_domain: format!("{network}.tollway"),
+            reachable: true,
+            ..v1::NetworkUpdate::default()
+        }
+    }
+
+    fn response(revision: u64, services: Vec<v1::ServiceUpdate>) -> v1::WatchResponse {
+        v1::WatchResponse { revision, services, ..v1::WatchResponse::default() }
+    }
+
+    fn told(delta: &MeshDelta) -> Vec<String> {
+        let service = |update: &ServiceUpdate| match &update.state {
+            ServiceState::Unavailable(reason) => format!("{} {reason:?}", update.service.app),
+            ServiceState::Local { .. } | ServiceState::Remote { .. } => {
+                format!("{} there", update.service.app)
+            }
+        };
+        let network = |update: &NetworkUpdate| match update.state {
+            NetworkState::Joined { .. } => format!("{} joined", update.network),
+            NetworkState::Removed => format!("{} removed", update.network),
+        };
+        let mut told: Vec<_> = delta.services.iter().map(service).collect();
+        told.extend(delta.networks.iter().map(network));
+        told.sort();
+        told
+    }
+
+    #[test]
+    fn the_same_state_again_is_no_news() {
+        let mut knowledge = Knowledge::default();
+        let first = knowledge.take(&response(3, vec![local("stock", 1)])).unwrap();
+        assert_eq!((told(&first), first.revision), (vec!["stock there".into()], Revision(3)));
+        let again = knowledge.take(&response(4, vec![local("stock", 1)])).unwrap();
+        assert_eq!((told(&again), again.revision), (vec![], Revision(4)));
+        let moved = knowledge.take(&response(5, vec![local("stock", 2)])).unwrap();
+        assert_eq!(told(&moved), ["stock there"]);
+        knowledge.forget(&name("stock"));
+        assert!(!knowledge.knows(&name("stock")));
+        let anew = knowledge.take(&response(6, vec![local("stock", 2)])).unwrap();
+        assert_eq!(told(&anew), ["stock there"]);
+    }
+
+    #[test]
+    fn what_a_full_state_does_not_mention_has_gone() {
+        let mut knowledge = Knowledge::default();
+        let mut all = response(3, vec![local("stock", 1), local("orders", 1)]);
+        all.networks = vec![joined("east"), joined("north")];
+        knowledge.take(&all).unwrap();
+        let mut first = response(0, vec![local("stock", 1)]);
+        first.snapshot_start = true;
+        first.networks = vec![joined("east")];
+        let first = knowledge.take(&first).unwrap();
+        assert_eq!((told(&first), knowledge.revision()), (vec![], Revision(3)));
+        let mut last = response(9, vec![local("new", 1)]);
+        last.snapshot_end = true;
+        let last = knowledge.take(&last).unwrap();
+        assert_eq!(told(&last), ["new there", "north removed", "orders UnknownService"]);
+        assert_eq!(knowledge.revision(), Revision(9));
+    }
+
+    #[test]
+    fn a_full_state_that_was_cut_off_removes_nothing() {
+        let mut knowledge = Knowledge::default();
+        knowledge.take(&response(3, vec![local("stock", 1)])).unwrap();
+        let mut cut = response(0, vec![]);
+        cut.snapshot_start = true;
+        knowledge.take(&cut).unwrap();
+        knowledge.begin_stream();
+        let next = knowledge.take(&response(4, vec![])).unwrap();
+        assert_eq!(told(&next), [""; 0]);
+        assert!(knowledge.knows(&name("stock")));
+        assert_eq!(knowledge.revision(), Revision(4));
+    }
+
+    #[test]
+    fn a_removed_network_is_told_once() {
+        let mut knowledge = Knowledge::default();
+        let mut removed = response(1, vec![]);
+        removed.networks =
+            vec![v1::NetworkUpdate { removed: true, network: "east".into(), ..Default::default() }];
+        assert_eq!(told(&knowledge.take(&removed).unwrap()), ["east removed"]);
+        let mut there = response(2, vec![]);
+        there.networks = vec![joined("east")];
+        assert_eq!(told(&knowledge.take(&there).unwrap()), ["east joined"]);
+        assert_eq!(told(&knowledge.take(&removed).unwrap()), ["east removed"]);
+    }
+
+    #[test]
+    fn a_malformed_update_is_refused() {
+        let bad = v1::ServiceUpdate::default();
+        let refused = Knowledge::default().take(&response(1, vec![bad])).unwrap_err();
+        assert_eq!(refused, ConvertError::Missing { field: "service" });
+    }
+}

@@ -1,0 +1,170 @@
+//! The data plane's client of the control plane: its identity, its registration, and what it
+//! knows of the services it calls.
+//!
+//! Runs on tokio, beside the data loop, which it only touches through the callback given to
+//! [`MeshClient::start`]. It keeps serving what it knows when the control plane is away, comes
+//! back with jitter, and resumes from the revision it had.
+
+mod config;
+mod connect;
+mod enroll;
+mod error;
+mod knowledge;
+mod session;
+mod supervise;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tollway_identity::Credentials;
+use tollway_model::{Revision, ServiceName, ServiceUpdate};
+use tollway_wire::NetworkUpdate;
+
+pub use config::{Announcement, MeshConfig, Role, TokenSource};
+pub use error::MeshError;
+
+/// Longest wait for the control plane to confirm that a registration is gone.
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// New states, together as of `revision`. What is not mentioned is as it was.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MeshDelta {
+    pub revision: Revision,
+    pub services: Vec<ServiceUpdate>,
+    /// Only for gateways.
+    pub networks: Vec<NetworkUpdate>,
+}
+
+/// How it stands with the control plane.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MeshStatus {
+    /// The stream of updates is open.
+    pub connected: bool,
+    /// The control plane holds the present announcement.
+    pub registered: bool,
+    /// Everything up to here was applied.
+    pub revision: Revision,
+    /// What went wrong last; `None` while connected.
+    pub last_error: Option<String>,
+}
+
+/// A handle; the client ends when it is dropped. It then just falls silent: call
+/// [`MeshClient::deregister`] before, to leave in good order.
+#[derive(Debug)]
+pub struct MeshClient {
+    shared: Arc<Shared>,
+    service: ServiceName,
+    _guard: DropGuard,
+}
+
+/// What the handle and the background task share.
+#[derive(Debug)]
+struct Shared {
+    desired: Mutex<HashSet<ServiceName>>,
+    /// The desired subscriptions changed.
+    subscriptions: Notify,
+    announcement: watch::Sender<Option<Announcement>>,
+    credentials: watch::Sender<Arc<Credentials>>,
+    status: watch::Sender<MeshStatus>,
+}
+
+impl MeshClient {
+    /// Obtains a first identity and starts the client on the current tokio runtime. `on_delta`
+    /// is called from there with every change, in order; it must return quickly.
+    ///
+    /// # Errors
+    /// [`MeshError`] when the token is unusable, the control plane refuses, or it does not
+    /// answer within [`MeshConfig::start_timeout`].
+    pub async fn start(
+        config: MeshConfig,
+        on_delta: impl FnMut(MeshDelta) + Send + 'static,
+    ) -> Result<Self, MeshError> {
+        let (who, credentials) = enroll::first(&config).await?;
+        let service = who.service.clone();
+        let shared = Arc::new(Shared {
+            desired: Mutex::new(HashSet::new()),
+            subscriptions: Notify::new(),
+            announcement: watch::Sender::new(None),
+            credentials: watch::Sender::new(Arc::new(credentials)),
+            status: watch::Sender::new(MeshStatus::default()),
+        });
+        let stop = CancellationToken::new();
+        let run = supervise::run(who, shared.clone(), Box::new(on_delta));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(run));
+        Ok(Self { shared, service, _guard: stop.drop_guard() })
+    }
+
+    /// The own service, with the network that the token named.
+    #[must_use]
+    pub fn service(&self) -> &ServiceName {
+        &self.service
+    }
+
+    /// The present certificate and trust; changes when either is renewed.
+    #[must_use]
+    pub fn credentials(&self) -> watch::Receiver<Arc<Credentials>> {
+        self.shared.credentials.subscribe()
+    }
+
+    /// Asks for the state of a service and its changes. Cheap, idempotent, from any thread. The
+    /// state comes by the callback, also when nobody knows the service.
+    pub fn subscribe(&self, service: ServiceName) {
+        if self.shared.desired().insert(service) {
+            self.shared.subscriptions.notify_one();
+        }
+    }
+
+    /// Ends a subscription. No update of the service comes once this was carried out.
+    pub fn unsubscribe(&self, service: &ServiceName) {
+        if self.shared.desired().remove(service) {
+            self.shared.subscriptions.notify_one();
+        }
+    }
+
+    /// Announces this instance to the mesh, or replaces what was announced.
+    pub fn register(&self, announcement: Announcement) {
+        self.shared.announcement.send_replace(Some(announcement));
+    }
+
+    /// Whether this workload should be sent requests. Does nothing before
+    /// [`MeshClient::register`] and for a gateway.
+    pub fn set_ready(&self, now_ready: bool) {
+        self.shared.announcement.send_if_modified(|announced| match announced {
+            Some(Announcement::Workload { ready, .. }) => {
+                std::mem::replace(ready, now_ready) != now_ready
+            }
+            Some(Announcement::Gateway { .. }) | None => false,
+        });
+    }
+
+    /// Takes the announcement back and waits until the control plane holds it no more, for at
+    /// most two seconds: a lost control plane notices by the lease. Returns whether it was
+    /// confirmed.
+    pub async fn deregister(&self) -> bool {
+        self.shared.announcement.send_replace(None);
+        let mut status = self.shared.status.subscribe();
+        let gone = status.wait_for(|status| !status.registered);
+        matches!(tokio::time::timeout(DEREGISTER_TIMEOUT, gone).await, Ok(Ok(_)))
+    }
+
+    /// How it stands with the control plane.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<MeshStatus> {
+        self.shared.status.subscribe()
+    }
+}
+
+impl Shared {
+    fn desired(&self) -> MutexGuard<'_, HashSet<ServiceName>> {
+        self.desired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_registered(&self, registered: bool) {
+        self.status.send_if_modified(|status| {
+            std::mem::replace(&mut status.registered, registered) != registered
+        });
+    }
+}

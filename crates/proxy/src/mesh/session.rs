@@ -1,0 +1,377 @@
+//! One connection to the control plane: the stream of updates, the registration, and the
+//! renewal of the certificate. It ends at the first failure; `supervise` opens the next one.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_identity::{Expected, client_config};
+use tollway_model::{ServiceName, Workload};
+use tollway_wire::v1::discovery_client::DiscoveryClient;
+use tollway_wire::v1::open::Scope;
+use tollway_wire::v1::register_request::Request as Announce;
+use tollway_wire::v1::register_response::Response as Answer;
+use tollway_wire::v1::registry_client::RegistryClient;
+use tollway_wire::v1::watch_request::Request as Ask;
+use tollway_wire::{MESSAGE_LIMIT_BYTES, SERVICES_PER_REQUEST_LIMIT, v1};
+use tonic::Streaming;
+use tonic::transport::Channel;
+use tracing::{debug, info, warn};
+
+use super::config::{Announcement, Role};
+use super::connect::{ALPN, connect};
+use super::enroll::{self, Who, bundles};
+use super::error::chain;
+use super::knowledge::Knowledge;
+use super::{MeshDelta, MeshError, Shared};
+
+/// Requests waiting for a control plane that does not read.
+const REQUESTS_LIMIT: usize = 16;
+/// A control plane that says nothing, not even that nothing changed, is lost.
+const SILENCE_LIMIT: Duration = Duration::from_secs(6);
+/// Time to open a stream.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often requests that found no room are tried again, and keep-alives are considered.
+const TICK: Duration = Duration::from_millis(200);
+/// Pause before a failed renewal is tried again, while the certificate is still good.
+const RENEW_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a session ended in good order.
+pub(super) enum End {
+    /// There is a new certificate: connect with it.
+    Renewed,
+}
+
+/// Connects and serves until something fails or the certificate is renewed. `on_open` is called
+/// once the stream of updates is open.
+pub(super) async fn run(
+    who: &Who,
+    shared: &Arc<Shared>,
+    knowledge: &mut Knowledge,
+    on_delta: &mut (dyn FnMut(MeshDelta) + Send),
+) -> Result<End, MeshError> {
+    let credentials = shared.credentials.borrow().clone();
+    let expected = Expected::control(&who.service.network, &credentials.spiffe_id().trust_domain);
+    let config = client_config(&credentials, &expected, ALPN)?;
+    let channel = connect(&who.control, expected.server_name()?, config).await?;
+    let watch = Watch::open(who, shared, knowledge, channel.clone()).await?;
+    shared.status.send_modify(|status| {
+        status.connected = true;
+        status.last_error = None;
+    });
+    let following = watch.run(shared, knowledge, on_delta);
+    let registering = register(who, shared, channel.clone());
+    let renewing = renew(who, shared, channel);
+    tokio::select! {
+        failed = following => failed.map(|never| match never {}),
+        failed = registering => failed.map(|never| match never {}),
+        () = renewing => Ok(End::Renewed),
+    }
+}
+
+/// Returns when the certificate was renewed.
+async fn renew(who: &Who, shared: &Shared, channel: Channel) {
+    loop {
+        let wait = enroll::until_renewal(&shared.credentials.borrow());
+        tokio::time::sleep(wait).await;
+        match enroll::renew(channel.clone(), who).await {
+            Ok(credentials) => {
+                shared.credentials.send_replace(Arc::new(credentials));
+                return;
+            }
+            Err(error) => {
+                warn!(error = %chain(&error), "the certificate was not renewed; trying again")
+            }
+        }
+        tokio::time::sleep(RENEW_PAUSE).await;
+    }
+}
+
+/// The stream of updates.
+struct Watch {
+    requests: mpsc::Sender<v1::WatchRequest>,
+    responses: Streaming<v1::WatchResponse>,
+    /// What the control plane was asked to follow.
+    asked: HashSet<ServiceName>,
+    /// Only a sidecar subscribes.
+    subscribes: bool,
+    acknowledged: u64,
+}
+
+impl Watch {
+    async fn open(
+        who: &Who,
+        shared: &Shared,
+        knowledge: &mut Knowledge,
+        channel: Channel,
+    ) -> Result<Self, MeshError> {
+        knowledge.begin_stream();
+        let subscribes = matches!(who.role, Role::Sidecar { .. });
+        let desired = shared.desired().clone();
+        // Only what was answered before can be resumed; the rest is asked for anew.
+        let asked: HashSet<ServiceName> = desired
+            .into_iter()
+            .filter(|service| subscribes && knowledge.knows(service))
+            .take(SERVICES_PER_REQUEST_LIMIT)
+            .collect();
+        let scope = if subscribes { Scope::Subscribed } else { Scope::Network };
+        let open = v1::Open {
+            scope: scope.into(),
+            revision: knowledge.revision().0,
+            resume: asked.iter().map(v1::ServiceName::from).collect(),
+            trust_revision: shared.credentials.borrow().bundles().revision(),
+        };
+        let (requests, outgoing) = mpsc::channel(REQUESTS_LIMIT);
+        // The channel is empty, so this cannot fail.
+        let _ = requests.try_send(v1::WatchRequest { request: Some(Ask::Open(open)) });
+        let mut client = DiscoveryClient::new(channel)
+            .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
+            .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
+        let opening = client.watch(ReceiverStream::new(outgoing));
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
+        let responses = opened.map_err(|_| MeshError::Silent(OPEN_TIMEOUT))??.into_inner();
+        Ok(Self { requests, responses, asked, subscribes, acknowledged: 0 })
+    }
+
+    async fn run(
+        mut self,
+        shared: &Shared,
+        knowledge: &mut Knowledge,
+        on_delta: &mut (dyn FnMut(MeshDelta) + Send),
+    ) -> Result<Infallible, MeshError> {
+        let mut tick = ticks();
+        let mut heard = Instant::now();
+        loop {
+            tokio::select! {
+                response = self.responses.message() => {
+                    let ended = || MeshError::Unavailable { reason: "it ended the stream".to_owned() };
+                    let response = response?.ok_or_else(ended)?;
+                    heard = Instant::now();
+                    self.apply(shared, knowledge, on_delta, &response)?;
+                }
+                () = shared.subscriptions.notified() => self.ask(shared, knowledge)?,
+                _ = tick.tick() => {
+                    if heard.elapsed() > SILENCE_LIMIT {
+                        return Err(MeshError::Silent(SILENCE_LIMIT));
+                    }
+                    self.ask(shared, knowledge)?;
+                }
+            }
+        }
+    }
+
+    fn apply(
+        &mut self,
+        shared: &Shared,
+        knowledge: &mut Knowledge,
+        on_delta: &mut (dyn FnMut(MeshDelta) + Send),
+        response: &v1::WatchResponse,
+    ) -> Result<(), MeshError> {
+        // Trust before the services that need it.
+        if let Some(trust) = &response.trust {
+            let renewed = shared.credentials.borrow().with_bundles(bundles(trust)?)?;
+            info!(trust_revision = trust.revision, networks = trust.bundles.len(), "trust changed");
+            shared.credentials.send_replace(Arc::new(renewed));
+        }
+        let mut delta = knowledge.take(response)?;
+        if self.subscribes {
+            // An answer may cross an unsubscription.
+            delta.services.retain(|update| self.asked.contains(&update.service));
+        }
+        let revision = delta.revision;
+        if !delta.services.is_empty() || !delta.networks.is_empty() {
+            debug!(%revision, services = delta.services.len(), networks = delta.networks.len(), "applied");
+            on_delta(delta);
+        }
+        shared.status.send_if_modified(|status| {
+            std::mem::replace(&mut status.revision, revision) != revision
+        });
+        if revision.0 != self.acknowledged {
+            let ack =
+                v1::WatchRequest { request: Some(Ask::Ack(v1::Ack { revision: revision.0 })) };
+            // Without room the next acknowledgement counts for this one too.
+            if self.requests.try_send(ack).is_ok() {
+                self.acknowledged = revision.0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings what the control plane was asked for in line with what is desired. What finds no
+    /// room is asked for at the next tick.
+    fn ask(&mut self, shared: &Shared, knowledge: &mut Knowledge) -> Result<(), MeshError> {
+        if !self.subscribes {
+            return Ok(());
+        }
+        let (more, less) = {
+            let desired = shared.desired();
+            let more: Vec<_> =
+                desired.difference(&self.asked).take(SERVICES_PER_REQUEST_LIMIT).cloned().collect();
+            let less: Vec<_> = self.asked.difference(&desired).cloned().collect();
+            (more, less)
+        };
+        if !less.is_empty() {
+            let services = less.iter().map(v1::ServiceName::from).collect();
+            if self.send(Ask::Unsubscribe(v1::Unsubscribe { services }))? {
+                for service in &less {
+                    self.asked.remove(service);
+                    knowledge.forget(service);
+                }
+            }
+        }
+        if !more.is_empty() {
+            let services = more.iter().map(v1::ServiceName::from).collect();
+            if self.send(Ask::Subscribe(v1::Subscribe { services }))? {
+                self.asked.extend(more);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether there was room.
+    fn send(&self, request: Ask) -> Result<bool, MeshError> {
+        try_send(&self.requests, v1::WatchRequest { request: Some(request) })
+    }
+}
+
+/// Keeps the announcement current and alive.
+async fn register(who: &Who, shared: &Shared, channel: Channel) -> Result<Infallible, MeshError> {
+    let mut announcements = shared.announcement.subscribe();
+    loop {
+        let wanted = announcements.wait_for(Option::is_some).await.is_ok();
+        if !wanted {
+            // The sender lives as long as the client does.
+            return std::future::pending().await;
+        }
+        let registration = Registration::new(channel.clone());
+        match registration.run(who, shared, &mut announcements).await {
+            Ok(()) => {}
+            Err(error) if error.may_pass() => return Err(error),
+            Err(error) => {
+                // Trying the same again would be refused again; updates go on meanwhile.
+                let reason = chain(&error);
+                warn!(service = %who.service, reason, "the registration was refused");
+                shared.status.send_modify(|status| {
+                    status.registered = false;
+                    status.last_error = Some(reason);
+                });
+                if announcements.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        }
+    }
+}
+
+/// One registration stream: from an announcement to its deregistration.
+struct Registration {
+    requests: mpsc::Sender<v1::RegisterRequest>,
+    client: RegistryClient<Channel>,
+    outgoing: mpsc::Receiver<v1::RegisterRequest>,
+}
+
+impl Registration {
+    fn new(channel: Channel) -> Self {
+        let client = RegistryClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT_BYTES);
+        let (requests, outgoing) = mpsc::channel(REQUESTS_LIMIT);
+        Self { requests, client, outgoing }
+    }
+
+    /// Returns once the announcement was taken back.
+    async fn run(
+        self,
+        who: &Who,
+        shared: &Shared,
+        announcements: &mut watch::Receiver<Option<Announcement>>,
+    ) -> Result<(), MeshError> {
+        let Self { requests, mut client, outgoing } = self;
+        let opening = client.register(ReceiverStream::new(outgoing));
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
+        let mut answers = opened.map_err(|_| MeshError::Silent(OPEN_TIMEOUT))??.into_inner();
+        let mut told: Option<Announcement> = None;
+        let mut leaving = false;
+        let mut keep_alive_every = SILENCE_LIMIT;
+        let mut last_sent = Instant::now();
+        let mut tick = ticks();
+        loop {
+            let present = announcements.borrow_and_update().clone();
+            let request = match &present {
+                Some(now) if told.as_ref() != Some(now) => Some(announce(who, now)),
+                None if !leaving => Some(Announce::Deregister(v1::Deregister {})),
+                Some(_) if last_sent.elapsed() >= keep_alive_every => {
+                    Some(Announce::KeepAlive(v1::KeepAlive {}))
+                }
+                Some(_) | None => None,
+            };
+            if let Some(request) = request
+                && try_send(&requests, v1::RegisterRequest { request: Some(request) })?
+            {
+                last_sent = Instant::now();
+                leaving = present.is_none();
+                told = present;
+            }
+            tokio::select! {
+                answer = answers.message() => {
+                    let ended = || MeshError::Unavailable { reason: "it ended the registration".to_owned() };
+                    match answer?.ok_or_else(ended)?.response {
+                        Some(Answer::Registered(registered)) => {
+                            let lease = Duration::from_millis(u64::from(registered.lease_ms));
+                            keep_alive_every = lease / 3;
+                            info!(service = %who.service, instance = %who.instance, revision = registered.revision, "registered");
+                            shared.set_registered(true);
+                        }
+                        Some(Answer::Deregistered(_)) => {
+                            info!(service = %who.service, instance = %who.instance, "deregistered");
+                            shared.set_registered(false);
+                            return Ok(());
+                        }
+                        Some(Answer::KeptAlive(_)) | None => {}
+                    }
+                }
+                _ = announcements.changed() => {}
+                _ = tick.tick() => {}
+            }
+        }
+    }
+}
+
+fn announce(who: &Who, announcement: &Announcement) -> Announce {
+    match announcement {
+        Announcement::Workload { address, protocol, ready } => {
+            let workload = Workload {
+                service: who.service.clone(),
+                instance: who.instance.clone(),
+                address: *address,
+                protocol: *protocol,
+                ready: *ready,
+            };
+            Announce::Workload((&workload).into())
+        }
+        Announcement::Gateway { outside, inside } => Announce::Gateway(v1::Gateway {
+            instance: who.instance.as_str().to_owned(),
+            outside: Some((*outside).into()),
+            inside: Some((*inside).into()),
+        }),
+    }
+}
+
+fn try_send<T>(queue: &mpsc::Sender<T>, request: T) -> Result<bool, MeshError> {
+    match queue.try_send(request) {
+        Ok(()) => Ok(true),
+        Err(TrySendError::Full(_)) => Ok(false),
+        Err(TrySendError::Closed(_)) => {
+            Err(MeshError::Unavailable { reason: "it closed the stream".to_owned() })
+        }
+    }
+}
+
+fn ticks() -> tokio::time::Interval {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick
+}
