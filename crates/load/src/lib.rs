@@ -1,1 +1,3 @@
 //! The load engine: arrivals, clients, recorders, echo servers.
+
+pub mod arrival;
