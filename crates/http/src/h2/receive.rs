@@ -309,12 +309,16 @@ impl Connection {
         if self.is_idle(head.stream) {
             return Err(Fault::protocol("RST_STREAM on a stream that is not open"));
         }
+        let is_answered = self.streams.get(head.stream).is_some_and(|stream| !stream.is_local_open);
         if !self.end_stream(head.stream, Ended::ByPeer) {
             return self.charge_control_frame(turn.now);
         }
         let code = ErrorCode(u32::from_be_bytes(code));
         turn.events.push(Event::Reset { stream: StreamId(head.stream), code });
-        if self.role == Role::Server && !self.budgets.resets.spend(turn.now) {
+        if is_answered {
+            // Only the rest of a request is called off: that is how some clients end a stream.
+            self.budgets.resets.earn(1);
+        } else if self.role == Role::Server && !self.budgets.resets.spend(turn.now) {
             return Err(Fault::calm("too many streams were opened and reset (resets)"));
         }
         Ok(())
