@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Going, Role};
 use super::frame::{self, FrameHead, HEAD_LEN, LARGEST_STREAM, flag, kind};
-use super::receive::note_method;
+use super::heads::note_method;
 use super::stream::{Ended, Stream};
 use super::{ErrorCode, Limits, OpenError, StreamGone, StreamId};
 use crate::hpack::Encoder;
