@@ -175,6 +175,66 @@ fn what_the_windows_do_not_take_is_asked_for_again() {
 }
 
 #[test]
+fn frames_stay_small_for_a_peer_that_takes_large_ones() {
+    let mut server = Server::new(Config::default());
+    server.take(&frame(SETTINGS, 0, 0, &[0, 5, 0, 0x10, 0, 0])).unwrap();
+    server.take(&post(1)).unwrap();
+    let out = &mut server.out;
+    server.connection.send_response(ONE, &ResponseHead::new(200), None, false, out).unwrap();
+    server.connection.send_data(ONE, &[7; 50_000], true, out);
+    assert!(parse(out).iter().all(|frame| frame.3.len() <= 16_384));
+}
+
+#[test]
+fn the_peers_table_size_is_kept_to() {
+    let mut server = Server::new(Config::default());
+    let mut answer = |settings: &[u8], stream: u32| {
+        server.take(&frame(SETTINGS, 0, 0, settings)).unwrap();
+        server.take(&post(stream)).unwrap();
+        server.out.clear();
+        let mut head = ResponseHead::new(200);
+        head.fields.push(b"x-tenant", b"always the same");
+        let (stream, out) = (StreamId(stream), &mut server.out);
+        server.connection.send_response(stream, &head, None, true, out).unwrap();
+        parse(out).remove(0).3
+    };
+    let status = 0x88;
+    answer(&[], 1);
+    answer(&[], 3);
+    assert_eq!(answer(&[], 5), [status, 0xbe]);
+    // To 0 and back: both sizes are announced, and the table is empty.
+    let block = answer(&[0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0x10, 0], 7);
+    assert_eq!(block[..5], [0x20, 0x3f, 0xe1, 0x1f, status]);
+    assert_eq!(block[5], 0x40, "the line enters the table again");
+    let block = answer(&[0, 1, 0, 0, 0, 0], 9);
+    assert_eq!(block[..2], [0x20, status]);
+    for stream in [11, 13, 15] {
+        assert_eq!(answer(&[], stream)[1], 0x00, "no line enters a table of size 0");
+    }
+}
+
+#[test]
+fn credit_is_announced_once_and_only_what_was_handed_over() {
+    let mut server = Server::new(Config { initial_stream_window: 1000, ..Config::default() });
+    server.take(&post(1)).unwrap();
+    for _ in 0..10 {
+        server.take(&frame(DATA, 0, 1, &[0; 500])).unwrap();
+        server.out.clear();
+        server.connection.release(ONE, 499, &mut server.out);
+        assert!(server.out.is_empty());
+        server.connection.release(ONE, 400, &mut server.out);
+        assert_eq!(server.out, window_update(1, 500));
+        server.out.clear();
+        server.connection.release(ONE, 1_000_000, &mut server.out);
+        assert!(server.out.is_empty());
+    }
+    server.connection.release_connection(4000, &mut server.out);
+    server.connection.release_connection(2_000_000, &mut server.out);
+    server.connection.release_connection(2_000_000, &mut server.out);
+    assert!(server.out.is_empty(), "5,000 bytes are less than half of the connection's window");
+}
+
+#[test]
 fn a_large_head_is_cut_into_continuations() {
     let mut client = Client::new(&[]);
     let mut head = get();

@@ -41,7 +41,6 @@ pub struct Connection {
     started: Option<Duration>,
 
     pub(super) send_window: i64,
-    pub(super) is_short: bool,
     pub(super) recv_window: i64,
     pub(super) unreleased: u64,
     pub(super) unannounced: u32,
@@ -141,7 +140,6 @@ impl Connection {
             are_settings_acknowledged: false,
             started: None,
             send_window: i64::from(DEFAULT_WINDOW),
-            is_short: false,
             recv_window: i64::from(config.connection_window),
             unreleased: 0,
             unannounced: 0,

@@ -149,7 +149,7 @@ impl Connection {
             if stream.send_window + change > i64::from(LARGEST_WINDOW) {
                 return Err(Fault::flow_control("SETTINGS makes a stream's window too large"));
             }
-            if widen(&mut stream.send_window, &mut stream.is_short, change) {
+            if widen(&mut stream.send_window, change) {
                 turn.events.push(Event::WindowOpen { stream: Some(StreamId(id)) });
             }
         }
@@ -235,7 +235,7 @@ impl Connection {
         if stream.send_window + increment > i64::from(LARGEST_WINDOW) {
             return Err(Fault::stream(id, ErrorCode::FLOW_CONTROL_ERROR));
         }
-        if widen(&mut stream.send_window, &mut stream.is_short, increment) {
+        if widen(&mut stream.send_window, increment) {
             turn.events.push(Event::WindowOpen { stream: Some(StreamId(id)) });
         }
         Ok(())
@@ -250,7 +250,7 @@ impl Connection {
                 "WINDOW_UPDATE makes the connection's window too large",
             ));
         }
-        if widen(&mut self.send_window, &mut self.is_short, increment) {
+        if widen(&mut self.send_window, increment) {
             turn.events.push(Event::WindowOpen { stream: None });
         }
         Ok(())
@@ -280,15 +280,12 @@ impl Connection {
     }
 }
 
-/// Adds to a window; whether someone who found it empty or too small should look again.
-fn widen(window: &mut i64, is_short: &mut bool, change: i64) -> bool {
+/// Adds to a window; whether it was shut and is open now. A sender that wanted more than it got
+/// has shut one of its two windows, so that is all the news there is.
+fn widen(window: &mut i64, change: i64) -> bool {
     let was_open = *window > 0;
     *window += change;
-    let is_news = *window > 0 && (!was_open || (*is_short && change > 0));
-    if is_news {
-        *is_short = false;
-    }
-    is_news
+    *window > 0 && !was_open
 }
 
 /// Whether a priority names its own stream (RFC 7540 section 5.3.1).

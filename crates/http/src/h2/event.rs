@@ -38,8 +38,8 @@ pub enum Event {
     /// stream follows. A server may end an answer early and then reset with NO_ERROR: the answer
     /// stands.
     Reset { stream: StreamId, code: ErrorCode },
-    /// A stream (or, with `None`, the connection) that had no window, or too little for the last
-    /// `send_data`, has some again.
+    /// A stream (or, with `None`, the connection) whose window was shut has some again. What
+    /// `send_data` left over was stopped by one of the two.
     WindowOpen { stream: Option<StreamId> },
     /// The peer takes no streams after `last`; those above it were reported as `Reset`.
     GoAway { last: StreamId, code: ErrorCode },

@@ -109,10 +109,6 @@ impl Connection {
         }
         let Some(state) = self.streams.get_mut(stream.0) else { return 0 };
         let allowed = window(state.send_window.min(self.send_window));
-        if allowed < data.len() {
-            state.is_short |= window(state.send_window) < data.len();
-            self.is_short |= window(self.send_window) < data.len();
-        }
         let taken = data.len().min(allowed);
         let ends = end && taken == data.len();
         let sent = i64::try_from(taken).expect("limited by a window of 31 bits");
