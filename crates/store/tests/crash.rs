@@ -1,16 +1,21 @@
 //! A process is killed at random moments while it writes; what it acknowledged must be there.
 //!
 //! The test runs itself as the victim: a child that writes from several tasks, prints each
-//! acknowledged revision, and compacts often.
+//! acknowledged revision, and compacts often. And: a disk that is full refuses writes, loses
+//! nothing and takes writes again.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tollway_store::{KeyRange, Limits, Store, Transaction};
+use tollway_store::{KeyRange, Limits, Store, TransactError, Transaction};
 
 const VICTIM: &str = "TOLLWAY_STORE_VICTIM";
+/// Largest file the victim of the full disk may write, in the shell's blocks of 512 bytes.
+const FULL_BLOCKS: u32 = 1024;
 const ROUNDS: u64 = 8;
 const WRITERS: u64 = 4;
 
@@ -100,6 +105,57 @@ fn victim() {
         for writer in writers {
             writer.await.unwrap();
         }
+    });
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("store.db");
+    // A limit on the file's size fails as a full disk does, and needs no privileges.
+    let script = format!("ulimit -f {FULL_BLOCKS} && trap '' XFSZ && exec \"$0\" \"$@\"");
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "victim_of_a_full_disk", "--ignored", "--nocapture"])
+        .env(VICTIM, &file)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let stored: u64 =
+        text.split("stored ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(stored > 10, "{stored}");
+    runtime().block_on(async {
+        let store = Store::open_embedded(&file, limits()).await.unwrap();
+        assert_eq!(store.revision(), stored);
+        assert!(store.get(b"small").await.unwrap().is_some());
+    });
+}
+
+#[test]
+#[ignore = "the victim of a_full_disk_refuses_writes_and_loses_nothing, not a test of its own"]
+fn victim_of_a_full_disk() {
+    let Ok(file) = std::env::var(VICTIM) else { return };
+    runtime().block_on(async {
+        let limits = Limits { compact_from_bytes: u64::MAX, ..Limits::default() };
+        let store = Store::open_embedded(Path::new(&file), limits).await.unwrap();
+        let refused = loop {
+            let number = store.revision();
+            assert!(number < 1000, "the disk never filled");
+            let tx = Transaction::new().put(format!("large/{number}"), vec![1; 20_000]);
+            match store.transact(tx).await {
+                Ok(revision) => assert_eq!(revision, number + 1),
+                Err(refused) => break refused,
+            }
+        };
+        assert!(matches!(refused, TransactError::NoRoom { .. }), "{refused:?}");
+        let full = store.revision();
+        let key = format!("large/{full}");
+        assert_eq!(store.get(key.as_bytes()).await.unwrap(), None);
+        let small = Transaction::new().put("small", "fits").delete("large/1");
+        assert_eq!(store.transact(small).await.unwrap(), full + 1);
+        println!("stored {} ", full + 1);
     });
 }
 

@@ -1,5 +1,7 @@
 //! List, then watch, under writers that never rest: no gap, no change twice, the same end.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

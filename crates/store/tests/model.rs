@@ -1,6 +1,8 @@
 //! The store against a naive model: any sequence of operations, restarts included, must leave
 //! both with the same content, revisions, conflicts and history.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -116,15 +116,8 @@ impl Log {
             return Ok(());
         }
         let ahead = (self.end / 4).clamp(AHEAD_BYTES.0, AHEAD_BYTES.1);
-        let target = needed + ahead;
-        let written = self.write_zeros(target).and_then(|()| self.file.sync_all());
-        if let Err(error) = written {
-            // Whatever part was written reads as zeros: it stays harmless if this fails too.
-            let _ = self.file.set_len(self.ahead);
-            return Err(error);
-        }
-        self.ahead = target;
-        Ok(())
+        // On a disk that is nearly full what is needed may fit where more does not.
+        self.write_ahead(needed + ahead).or_else(|_| self.write_ahead(needed))
     }
 
     /// Closes the frame and writes it, without making it durable. Returns its bytes.
@@ -141,6 +134,17 @@ impl Log {
     /// Makes everything appended durable.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    /// Writes zeros up to `target`.
+    fn write_ahead(&mut self, target: u64) -> io::Result<()> {
+        if let Err(error) = self.write_zeros(target).and_then(|()| self.file.sync_all()) {
+            // Whatever part was written reads as zeros: it stays harmless if this fails too.
+            let _ = self.file.set_len(self.ahead);
+            return Err(error);
+        }
+        self.ahead = target;
+        Ok(())
     }
 
     fn write_zeros(&self, target: u64) -> io::Result<()> {

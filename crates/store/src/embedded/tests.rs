@@ -193,7 +193,10 @@ async fn damage_before_the_end_is_refused_with_its_place() {
             OpenError::Corrupt { offset, .. } => assert!(offset <= at as u64, "{offset} {at}"),
             OpenError::NotAStore { .. } => assert!(at < 16, "{at}"),
             OpenError::Format { .. } => assert!((16..20).contains(&at), "{at}"),
-            other => panic!("byte {at}: {other}"),
+            other
+            @ (OpenError::Io { .. } | OpenError::Locked { .. } | OpenError::Thread { .. }) => {
+                panic!("byte {at}: {other}")
+            }
         }
         assert_eq!(fs::read(&home.file).unwrap(), damaged, "a refused file was changed");
     }
