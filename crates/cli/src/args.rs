@@ -15,13 +15,13 @@ use crate::command::token::TokenArgs;
 /// Joins services of different networks by name, encrypted end to end, and measures the toll.
 #[derive(Parser)]
 #[command(name = "tollway", version, max_term_width = 100)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
 #[derive(Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Two networks and one far away, apps, mesh, load: prints what the crossing costs.
     Demo(DemoArgs),
     /// Run a control plane: identity, registry, discovery, peering.

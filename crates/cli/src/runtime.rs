@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Runs `future` on this thread.
-pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
+pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -13,7 +13,7 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
 }
 
 /// Completes at SIGTERM or SIGINT.
-pub fn shutdown() -> Result<impl Future<Output = ()>> {
+pub(crate) fn shutdown() -> Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     Ok(async move {

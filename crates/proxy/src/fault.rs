@@ -78,11 +78,11 @@ impl Fault {
     /// The gRPC status that carries it.
     pub(crate) fn grpc_status(&self) -> u8 {
         match self.status() {
-            400 => 3,              // INVALID_ARGUMENT
+            400 => 3,        // INVALID_ARGUMENT
             404 | 501 => 12, // UNIMPLEMENTED: nobody here serves it
-            431 => 8,              // RESOURCE_EXHAUSTED
-            504 => 4,              // DEADLINE_EXCEEDED
-            _ => 14,               // UNAVAILABLE
+            431 => 8,        // RESOURCE_EXHAUSTED
+            504 => 4,        // DEADLINE_EXCEEDED
+            _ => 14,         // UNAVAILABLE
         }
     }
 

@@ -13,7 +13,7 @@ use tollway_telemetry::{LogFormat, init_log};
 use crate::runtime::{block_on, shutdown};
 
 #[derive(Args)]
-pub struct ControlArgs {
+pub(crate) struct ControlArgs {
     /// Directory of the store and the admin socket; made if it does not exist.
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
@@ -45,7 +45,7 @@ enum Egress {
     Gateway,
 }
 
-pub fn run(args: ControlArgs) -> Result<()> {
+pub(crate) fn run(args: ControlArgs) -> Result<()> {
     init_log(LogFormat::Text);
     let mut options = Options::new(args.store, args.network);
     if let Some(trust_domain) = &args.trust_domain {

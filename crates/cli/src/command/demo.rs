@@ -14,7 +14,7 @@ use tollway_record::Record;
 const WIDTH: usize = 110;
 
 #[derive(Args)]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// Under a minute, with fewer blocks and so wider intervals.
     #[arg(long)]
     quick: bool,
@@ -35,7 +35,7 @@ pub struct DemoArgs {
     jitter_ms: f64,
 }
 
-pub fn run(args: &DemoArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     let isolation = if args.loopback {
         Isolation::Loopback { reason: "--loopback was given".to_owned() }
     } else {
@@ -44,8 +44,8 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     };
     let mut options = DemoOptions::new(isolation, args.quick)?;
     options.loss = args.loss;
-    options.jitter = Duration::try_from_secs_f64(args.jitter_ms / 1e3)
-        .context("--jitter-ms is not a time")?;
+    options.jitter =
+        Duration::try_from_secs_f64(args.jitter_ms / 1e3).context("--jitter-ms is not a time")?;
     let record = run_demo(&options, &mut Screen::default())?;
     write_results(args, &record)?;
     let failed = record.rows.iter().any(|row| row.traffic.requests == 0);
@@ -59,7 +59,11 @@ fn write_results(args: &DemoArgs, record: &Record) -> Result<()> {
     write(&args.report, &tollway_report::html(record))?;
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
     let color = std::env::var_os("NO_COLOR").is_none()
-        && if to_stdout { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
+        && if to_stdout {
+            std::io::stderr().is_terminal()
+        } else {
+            std::io::stdout().is_terminal()
+        };
     let table = tollway_report::terminal(record, width(), color);
     if to_stdout {
         eprint!("{table}");

@@ -10,7 +10,7 @@ use tollway_load::{EchoOptions, Stop, serve_echo};
 use super::load::stop_on_signals;
 
 #[derive(Args)]
-pub struct EchoArgs {
+pub(crate) struct EchoArgs {
     /// HTTP/1.1 and HTTP/2 with prior knowledge, gRPC included; port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
     http: SocketAddr,
@@ -28,7 +28,7 @@ pub struct EchoArgs {
     ports_file: Option<PathBuf>,
 }
 
-pub fn run(args: EchoArgs) -> Result<()> {
+pub(crate) fn run(args: EchoArgs) -> Result<()> {
     let stop = Stop::new();
     stop_on_signals(&stop)?;
     let options = EchoOptions {

@@ -12,7 +12,7 @@ use super::mesh::CommonArgs;
 use crate::runtime::{block_on, shutdown};
 
 #[derive(Args)]
-pub struct GatewayArgs {
+pub(crate) struct GatewayArgs {
     /// The one port that other networks connect to.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:15443")]
     listen: SocketAddr,
@@ -26,7 +26,7 @@ pub struct GatewayArgs {
     common: CommonArgs,
 }
 
-pub fn run(args: GatewayArgs) -> Result<()> {
+pub(crate) fn run(args: GatewayArgs) -> Result<()> {
     init_log(LogFormat::Text);
     let options = GatewayOptions {
         common: args.common.options(Role::Gateway)?,

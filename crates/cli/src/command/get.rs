@@ -10,7 +10,7 @@ use tollway_wire::v1;
 use crate::runtime::block_on;
 
 #[derive(Args)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     what: What,
     /// Directory of the control plane's store.
     #[arg(long, value_name = "DIR")]
@@ -26,11 +26,15 @@ enum What {
     Services,
 }
 
-pub fn run(args: &GetArgs) -> Result<()> {
+pub(crate) fn run(args: &GetArgs) -> Result<()> {
     let What::Services = args.what;
     block_on(async {
         let known = AdminClient::connect(&args.store).await?.services().await?;
-        if args.json { print_json(&known) } else { print_table(&known) }
+        if args.json {
+            print_json(&known)
+        } else {
+            print_table(&known)
+        }
         Ok(())
     })?
 }

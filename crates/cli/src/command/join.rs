@@ -11,7 +11,7 @@ use tollway_model::NetworkName;
 use crate::runtime::block_on;
 
 #[derive(Args)]
-pub struct JoinArgs {
+pub(crate) struct JoinArgs {
     #[command(subcommand)]
     command: JoinCommand,
 }
@@ -54,7 +54,7 @@ enum JoinCommand {
     },
 }
 
-pub fn run(args: JoinArgs) -> Result<()> {
+pub(crate) fn run(args: JoinArgs) -> Result<()> {
     block_on(async {
         match args.command {
             JoinCommand::Export { store, ttl_s } => export(&store, ttl_s).await,

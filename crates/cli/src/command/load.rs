@@ -16,7 +16,7 @@ use tollway_load::{
 use tollway_record::RunResult;
 
 #[derive(Args)]
-pub struct LoadArgs {
+pub(crate) struct LoadArgs {
     #[command(subcommand)]
     protocol: LoadCommand,
 }
@@ -94,7 +94,7 @@ struct CommonArgs {
     json: Option<PathBuf>,
 }
 
-pub fn run(args: &LoadArgs) -> Result<()> {
+pub(crate) fn run(args: &LoadArgs) -> Result<()> {
     let stop = Stop::new();
     stop_on_signals(&stop)?;
     let live = std::io::stderr().is_terminal();
@@ -179,16 +179,12 @@ impl CommonArgs {
 
     fn grpc_request(&self) -> Result<GrpcRequest> {
         let echo = GrpcRequest::echo(self.payload_size.unwrap_or(0));
-        Ok(GrpcRequest {
-            metadata: self.header_lines()?,
-            verify_echo: self.verify_echo,
-            ..echo
-        })
+        Ok(GrpcRequest { metadata: self.header_lines()?, verify_echo: self.verify_echo, ..echo })
     }
 }
 
 /// SIGINT and SIGTERM end a run or a server in order; a second one ends the process.
-pub fn stop_on_signals(stop: &Stop) -> Result<()> {
+pub(crate) fn stop_on_signals(stop: &Stop) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot wait for signals")?;
     let stop = stop.clone();
     std::thread::spawn(move || {

@@ -11,7 +11,7 @@ use tollway_proxy::mesh::{MeshConfig, Role, TokenSource};
 use tollway_proxy::{CommonOptions, Limits, Timeouts};
 
 #[derive(Args)]
-pub struct CommonArgs {
+pub(crate) struct CommonArgs {
     /// The control plane.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:15010")]
     control: String,
@@ -45,7 +45,7 @@ pub struct CommonArgs {
 }
 
 impl CommonArgs {
-    pub fn options(self, role: Role) -> Result<CommonOptions> {
+    pub(crate) fn options(self, role: Role) -> Result<CommonOptions> {
         let token = self.token_file.map_or(TokenSource::Environment, TokenSource::File);
         let instance = match self.instance {
             Some(instance) => instance,

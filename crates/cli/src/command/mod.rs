@@ -1,15 +1,15 @@
 //! One module a command: its options, and what it does.
 
-pub mod control;
-pub mod demo;
-pub mod echo;
-pub mod gateway;
-pub mod get;
-pub mod join;
-pub mod load;
-pub mod mesh;
-pub mod sidecar;
-pub mod token;
+pub(crate) mod control;
+pub(crate) mod demo;
+pub(crate) mod echo;
+pub(crate) mod gateway;
+pub(crate) mod get;
+pub(crate) mod join;
+pub(crate) mod load;
+pub(crate) mod mesh;
+pub(crate) mod sidecar;
+pub(crate) mod token;
 
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ use anyhow::Result;
 use crate::args::Command;
 
 /// Carries out a command; the code is 0 unless the command says otherwise.
-pub fn run(command: Command) -> Result<ExitCode> {
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Demo(args) => return demo::run(&args),
         Command::Control(args) => control::run(args)?,

@@ -13,7 +13,7 @@ use super::mesh::CommonArgs;
 use crate::runtime::{block_on, shutdown};
 
 #[derive(Args)]
-pub struct SidecarArgs {
+pub(crate) struct SidecarArgs {
     /// Name of the app.
     #[arg(long, value_name = "ID")]
     app_id: AppId,
@@ -50,7 +50,7 @@ pub struct SidecarArgs {
     common: CommonArgs,
 }
 
-pub fn run(args: SidecarArgs) -> Result<()> {
+pub(crate) fn run(args: SidecarArgs) -> Result<()> {
     init_log(LogFormat::Text);
     let role = Role::Sidecar { app: args.app_id, namespace: args.namespace };
     let options = SidecarOptions {

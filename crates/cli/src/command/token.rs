@@ -12,7 +12,7 @@ use tollway_wire::v1::create_token_request::Scope;
 use crate::runtime::block_on;
 
 #[derive(Args)]
-pub struct TokenArgs {
+pub(crate) struct TokenArgs {
     #[command(subcommand)]
     command: TokenCommand,
 }
@@ -42,7 +42,7 @@ struct CreateArgs {
     ttl_s: u64,
 }
 
-pub fn run(args: TokenArgs) -> Result<()> {
+pub(crate) fn run(args: TokenArgs) -> Result<()> {
     let TokenCommand::Create(args) = args.command;
     let request = v1::CreateTokenRequest { scope: Some(scope(&args)), ttl_s: args.ttl_s };
     block_on(async {
