@@ -47,13 +47,12 @@ pub(super) fn resolve<'a>(
     if *method == Method::Connect {
         return resolve_connect(target, host);
     }
-    match target {
-        [b'/', ..] => Ok(Target { scheme: b"", authority, path: Path::AsWritten(target) }),
-        b"*" if *method == Method::Options => {
-            Ok(Target { scheme: b"", authority, path: Path::AsWritten(target) })
-        }
-        _ => resolve_absolute(method, target, host),
+    let names_no_authority =
+        target.starts_with(b"/") || (target == b"*" && *method == Method::Options);
+    if !names_no_authority {
+        return resolve_absolute(method, target, host);
     }
+    Ok(Target { scheme: b"", authority, path: Path::AsWritten(target) })
 }
 
 /// `http://authority[/path][?query]`: what a client sends to a proxy.
