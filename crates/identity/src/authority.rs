@@ -4,6 +4,10 @@
 //! certificate (the control plane's own chain carries the root too, for the first contact of
 //! [`crate::bootstrap_config`]). Serial numbers are random.
 
+mod error;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,14 +20,14 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, DnsName};
-use thiserror::Error;
 use time::OffsetDateTime;
 use tollway_model::{
     Instance, Label, MESH_SUFFIX, NetworkName, ServiceName, SpiffeId, TrustDomain,
 };
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::key::{KeyError, KeyPair};
+use crate::key::KeyPair;
+pub use error::{AuthorityError, IssueError};
 
 /// The namespace of the mesh's own parts. Workloads cannot have it.
 pub const SYSTEM_NAMESPACE: &str = "tollway";
@@ -44,66 +48,6 @@ const ROOT_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
 /// Largest certificate request that is read.
 const CSR_BYTES_LIMIT: usize = 4096;
-
-/// Why an authority could not be made or read.
-#[derive(Debug, Error)]
-pub enum AuthorityError {
-    #[error("cannot make the key of the authority")]
-    Key(#[source] KeyError),
-    #[error("cannot sign the root certificate")]
-    Sign(#[source] rcgen::Error),
-    #[error("the system gives no randomness")]
-    Randomness,
-    #[error("the clock shows a time that a certificate cannot hold; set it")]
-    Clock,
-    #[error("the root certificate is not readable PEM")]
-    Pem(#[source] rustls::pki_types::pem::Error),
-    #[error("the root certificate is not the root of a certificate authority")]
-    NotARoot,
-    #[error("the key does not belong to the root certificate")]
-    KeyMismatch,
-    #[error(
-        "the root certificate belongs to {found}, not to {expected}; use the authority of this network"
-    )]
-    Foreign { expected: String, found: String },
-    #[error("`{name}` cannot stand in a certificate as a DNS name; choose another network name")]
-    Name { name: String },
-}
-
-/// Why a certificate was not issued.
-#[derive(Debug, Error)]
-pub enum IssueError {
-    #[error("the certificate request has {bytes} bytes; it may have {limit}")]
-    RequestTooLarge { bytes: usize, limit: usize },
-    #[error(
-        "the certificate request is malformed, its signature is wrong, or its key type is unknown"
-    )]
-    Request(#[source] rcgen::Error),
-    #[error(
-        "the certificate request has a key of a type that is not accepted; use EC P-256, P-384 or Ed25519"
-    )]
-    KeyType,
-    #[error("this authority issues names of the network {own} only, not of {asked}")]
-    ForeignNetwork { own: NetworkName, asked: NetworkName },
-    #[error("the namespace `{SYSTEM_NAMESPACE}` belongs to the mesh itself; choose another one")]
-    ReservedNamespace,
-    #[error(
-        "`{name}` cannot stand in a certificate: a DNS name has at most 253 characters and no part that begins or ends with `-`"
-    )]
-    Name { name: String },
-    #[error(
-        "a certificate cannot live {asked:?}; between {shortest:?} and {longest:?} is possible"
-    )]
-    Ttl { asked: Duration, shortest: Duration, longest: Duration },
-    #[error("the authority's root has ended; make a new root and distribute it before it ends")]
-    RootEnded,
-    #[error("the clock shows a time that a certificate cannot hold; set it")]
-    Clock,
-    #[error("the system gives no randomness")]
-    Randomness,
-    #[error("cannot sign the certificate")]
-    Sign(#[source] rcgen::Error),
-}
 
 /// An authority's root and key as text. The key is secret; `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
@@ -520,6 +464,3 @@ fn date_time(time: SystemTime) -> Option<OffsetDateTime> {
 pub(crate) fn system_time(unix_seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::try_from(unix_seconds).unwrap_or(0))
 }
-
-#[cfg(test)]
-mod tests;

@@ -39,6 +39,11 @@ use writer::{Request, Writer};
 const TRANSACTION_BYTES_CEILING: usize = 32 << 20;
 /// Most steps any limits may allow, for the same reason.
 const TRANSACTION_OPS_CEILING: usize = 1_000_000;
+/// Longest key any limits may allow, and most keys of a lease: their end fits one frame too.
+const KEY_BYTES_CEILING: usize = 1024;
+const LEASE_KEYS_CEILING: usize = 30_000;
+/// Most leases any limits may allow: compaction writes them as one frame.
+const LEASES_CEILING: usize = 1_000_000;
 
 /// What readers, watchers and the writer share.
 struct Core {
@@ -86,7 +91,10 @@ impl Embedded {
         });
         match opening.await {
             Ok(opened) => opened,
-            Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+            Err(failed) => match failed.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(OpenError::RuntimeGone),
+            },
         }
     }
 
@@ -308,6 +316,9 @@ fn within_ceilings(limits: Limits) -> Limits {
     Limits {
         transaction_bytes: limits.transaction_bytes.min(TRANSACTION_BYTES_CEILING),
         transaction_ops: limits.transaction_ops.min(TRANSACTION_OPS_CEILING),
+        key_bytes: limits.key_bytes.min(KEY_BYTES_CEILING),
+        lease_keys: limits.lease_keys.min(LEASE_KEYS_CEILING),
+        leases: limits.leases.min(LEASES_CEILING),
         page_entries: limits.page_entries.max(1),
         ..limits
     }

@@ -36,6 +36,8 @@ pub enum OpenError {
         path.display()
     )]
     Corrupt { path: PathBuf, offset: u64, what: &'static str },
+    #[error("the program is shutting down; the store was not opened")]
+    RuntimeGone,
     #[error("cannot start the writer thread of the store {}", path.display())]
     Thread { path: PathBuf, source: std::io::Error },
 }
@@ -61,6 +63,8 @@ pub enum TransactError {
     TooLarge { bytes: usize, limit: usize },
     #[error("lease {} has ended or was never granted; grant a new one", lease.0)]
     NoLease { lease: LeaseId },
+    #[error("lease {} would hold more than {limit} keys; use several leases", lease.0)]
+    LeaseFull { lease: LeaseId, limit: usize },
     /// There was no room to write it; nothing was changed, and the store goes on.
     #[error("no room for the store {}; free space on its disk", path.display())]
     NoRoom { path: PathBuf, source: std::sync::Arc<std::io::Error> },

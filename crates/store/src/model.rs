@@ -226,7 +226,8 @@ pub struct Batch {
     pub changes: Vec<Change>,
 }
 
-/// The bounds of a store. [`Default`] gives the documented values.
+/// The bounds of a store. [`Default`] gives the documented values; an engine may hold itself to
+/// lower ones than asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Longest key, in bytes (1,024).
@@ -249,6 +250,8 @@ pub struct Limits {
     pub watches: usize,
     /// Most leases at once (1,000,000).
     pub leases: usize,
+    /// Most keys of one lease (10,000): they are deleted in one transaction.
+    pub lease_keys: usize,
     /// Shortest lease (1 s); a shorter one is refused.
     pub shortest_lease: Duration,
     /// Longest lease (30 days); a longer one is refused.
@@ -273,6 +276,7 @@ impl Default for Limits {
             history_bytes: 64 << 20,
             watches: 100_000,
             leases: 1_000_000,
+            lease_keys: 10_000,
             shortest_lease: Duration::from_secs(1),
             longest_lease: Duration::from_secs(30 * 24 * 3600),
             compact_from_bytes: 16 << 20,

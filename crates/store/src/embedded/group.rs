@@ -75,6 +75,8 @@ pub(super) struct Group<'a> {
     lease_count: usize,
     /// Leases that this group grants (`true`) or ends.
     leases: HashMap<LeaseId, bool>,
+    /// Puts of this group under each lease.
+    lease_puts: HashMap<LeaseId, usize>,
     /// Covers the first `overlaid` effects; filled when somebody asks.
     overlay: Overlay,
     overlaid: usize,
@@ -92,6 +94,7 @@ impl<'a> Group<'a> {
             next_lease: state.next_lease_id().0.get(),
             lease_count: state.leases().len(),
             leases: HashMap::new(),
+            lease_puts: HashMap::new(),
             overlay: Overlay::new(),
             overlaid: 0,
         }
@@ -127,9 +130,7 @@ impl<'a> Group<'a> {
         for guard in &transaction.guards {
             self.check_guard(guard)?;
         }
-        for op in &transaction.ops {
-            self.check_lease(op)?;
-        }
+        self.check_leases(&transaction.ops)?;
         let superseded = superseded_steps(&transaction.ops);
         let mut steps = Vec::with_capacity(transaction.ops.len());
         for (index, op) in transaction.ops.iter().enumerate() {
@@ -183,6 +184,11 @@ impl<'a> Group<'a> {
         self.revision += 1;
         let count = u32::try_from(steps.len()).expect("steps are limited far below 2^32");
         self.frame.transaction(self.revision, count);
+        for op in steps {
+            if let Op::Put { lease: Some(lease), .. } = op {
+                *self.lease_puts.entry(*lease).or_insert(0) += 1;
+            }
+        }
         let placed = steps.iter().map(|op| match op {
             Op::Put { key, value, lease } => Placed {
                 start: self.frame.put(key, value, *lease),
@@ -213,13 +219,27 @@ impl<'a> Group<'a> {
         Err(TransactError::Conflict { key: guard.key.clone(), expected: guard.expected, found })
     }
 
-    fn check_lease(&self, op: &Op) -> Result<(), TransactError> {
-        let Op::Put { lease: Some(lease), .. } = op else { return Ok(()) };
-        let runs = self.leases.get(lease).copied();
-        if runs.unwrap_or_else(|| self.state.lease(*lease).is_some()) {
-            return Ok(());
+    /// Checks that the leases of the puts run and have room. A key that is put again counts
+    /// twice within a group, so a lease that is nearly full may be refused early.
+    fn check_leases(&self, ops: &[Op]) -> Result<(), TransactError> {
+        let mut puts = HashMap::new();
+        for op in ops {
+            if let Op::Put { lease: Some(lease), .. } = op {
+                *puts.entry(*lease).or_insert(0) += 1;
+            }
         }
-        Err(TransactError::NoLease { lease: *lease })
+        for (lease, count) in puts {
+            let held = self.state.lease(lease).map(|lease| lease.keys.len());
+            let runs = self.leases.get(&lease).copied().unwrap_or(held.is_some());
+            if !runs {
+                return Err(TransactError::NoLease { lease });
+            }
+            let before = held.unwrap_or(0) + self.lease_puts.get(&lease).copied().unwrap_or(0);
+            if before + count > self.limits.lease_keys {
+                return Err(TransactError::LeaseFull { lease, limit: self.limits.lease_keys });
+            }
+        }
+        Ok(())
     }
 
     /// The revision of a key after the transactions decided so far.

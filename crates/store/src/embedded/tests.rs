@@ -193,8 +193,10 @@ async fn damage_before_the_end_is_refused_with_its_place() {
             OpenError::Corrupt { offset, .. } => assert!(offset <= at as u64, "{offset} {at}"),
             OpenError::NotAStore { .. } => assert!(at < 16, "{at}"),
             OpenError::Format { .. } => assert!((16..20).contains(&at), "{at}"),
-            other
-            @ (OpenError::Io { .. } | OpenError::Locked { .. } | OpenError::Thread { .. }) => {
+            other @ (OpenError::Io { .. }
+            | OpenError::Locked { .. }
+            | OpenError::RuntimeGone
+            | OpenError::Thread { .. }) => {
                 panic!("byte {at}: {other}")
             }
         }
@@ -321,6 +323,24 @@ async fn leases_are_bounded_in_time_and_number() {
     store.revoke(lease).await.unwrap();
     assert!(matches!(store.revoke(lease).await, Err(LeaseError::NoLease { .. })));
     store.grant_lease(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_holds_a_bounded_number_of_keys() {
+    let home = Home::new();
+    let store = home.open_with(Limits { lease_keys: 2, ..Limits::default() }).await;
+    let lease = store.grant_lease(Duration::from_secs(5)).await.unwrap();
+    let put = async |keys: &[&'static str]| {
+        let tx = keys.iter().fold(Transaction::new(), |tx, key| tx.put_leased(*key, "", lease));
+        store.transact(tx).await
+    };
+    let refused = put(&["a", "b", "c"]).await.unwrap_err();
+    assert!(matches!(refused, TransactError::LeaseFull { limit: 2, .. }), "{refused}");
+    put(&["a"]).await.unwrap();
+    put(&["b"]).await.unwrap();
+    assert!(matches!(put(&["c"]).await, Err(TransactError::LeaseFull { .. })));
+    store.transact(Transaction::new().delete("a")).await.unwrap();
+    put(&["c"]).await.unwrap();
 }
 
 #[tokio::test]
