@@ -35,18 +35,20 @@ pub(crate) struct Io {
     pub(crate) failed_connects: u64,
 }
 
+pub(crate) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Connections of one protocol.
 ///
 /// Every call that was started is told to the recorder exactly once, or counted by `abandon`.
 pub(crate) trait Client {
     /// Starts to open every connection.
     fn open(&mut self, io: &mut Io);
-    /// Whether every first attempt to connect has succeeded or failed.
+    /// Whether every connection can carry requests or its first attempt has failed.
     fn is_settled(&self) -> bool;
     /// Connections that can carry requests.
     fn connected(&self) -> usize;
     /// The last reason why a connection could not be opened.
-    fn take_connect_error(&mut self) -> Option<tollway_net::ConnError>;
+    fn take_connect_error(&mut self) -> Option<BoxedError>;
     /// Whether a call could start now.
     fn has_slot(&self) -> bool;
     /// Starts a call and stamps its send. Without a slot the call fails.
@@ -105,17 +107,17 @@ fn connect<C: Client>(
     let mut ready = Vec::new();
     client.open(io);
     while !client.is_settled() && io.clock.now_ns() < deadline_ns {
+        client.flush(io);
         ready.clear();
         io.poller.wait(Some(Duration::from_nanos(DUTY_NS)), &mut ready).map_err(LoadError::Loop)?;
         for readiness in &ready {
             client.ready(*readiness, io);
         }
-        client.flush(io);
     }
     if client.connected() > 0 {
         return Ok(client.connected());
     }
-    let source = client.take_connect_error().map(|error| Box::new(error) as _);
+    let source = client.take_connect_error();
     Err(LoadError::Connect { address, connections: options.connections, source })
 }
 
