@@ -13,7 +13,8 @@ use tollway_record::Traffic;
 use tollway_record::run::Generator;
 
 use crate::arrival::{Arrival, Extent, Planned, Schedule, nanos};
-use crate::clock::{Clock, CpuTime, resident_bytes};
+use crate::clock::Clock;
+use crate::cost::Cost;
 use crate::error::LoadError;
 use crate::options::LoadOptions;
 use crate::pacer::{Pacer, ask_for_punctual_wakeups};
@@ -387,38 +388,6 @@ impl<C: Client> Engine<C> {
             in_flight: self.client.in_flight(),
             waiting: self.waiting.len(),
             last_second: self.io.recorder.last_point(now_ns),
-        }
-    }
-}
-
-/// What the generator itself costs over the window.
-#[derive(Default)]
-struct Cost {
-    begun: Option<(u64, CpuTime)>,
-    used: Option<(u64, CpuTime)>,
-}
-
-impl Cost {
-    /// Takes the processor times when the window starts and when it has ended.
-    fn note(&mut self, now_ns: u64, start_ns: u64, end_ns: Option<u64>) {
-        if self.begun.is_none() && now_ns >= start_ns {
-            self.begun = Some((now_ns, CpuTime::now()));
-        }
-        if let (Some((begun_ns, begun)), None) = (self.begun, self.used)
-            && end_ns.is_some_and(|end_ns| now_ns >= end_ns)
-        {
-            self.used = Some((now_ns - begun_ns, CpuTime::now().since(begun)));
-        }
-    }
-
-    fn generator(&self) -> Generator {
-        let (wall_ns, cpu) = self.used.unwrap_or_default();
-        let busy = if wall_ns > 0 { cpu.thread.as_secs_f64() * 1e9 / wall_ns as f64 } else { 0.0 };
-        Generator {
-            threads: 1,
-            cpu_us: cpu.process.as_secs_f64() * 1e6,
-            busiest_thread_fraction: busy.min(1.0),
-            rss_bytes: resident_bytes(),
         }
     }
 }
