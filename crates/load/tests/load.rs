@@ -7,10 +7,12 @@ mod support;
 use std::time::Duration;
 
 use support::{Echo, get, grpc, http, open_loop};
+use tollway_load::arrival::Schedule;
 use tollway_load::{
-    Arrival, Extent, GrpcRequest, HttpRequest, LoadError, LoadOptions, Stop, Target, Watch,
-    payload, run_grpc, run_http,
+    Arrival, Extent, GrpcRequest, HttpRequest, LoadError, LoadOptions, Spacing, Stop, Target,
+    Watch, payload, run_grpc, run_http,
 };
+use tollway_record::client_limit::ClientLimit;
 
 #[test]
 fn http_requests_are_answered_and_verified() {
@@ -85,6 +87,30 @@ fn an_open_loop_sends_exactly_so_many() {
     let result = get(&options);
     assert_eq!(result.traffic.scheduled(), 123, "{result:?}");
     assert!((result.traffic.duration_s - 0.123).abs() < 0.001, "{}", result.traffic.duration_s);
+}
+
+#[test]
+fn few_random_arrivals_are_not_a_missed_rate() {
+    let extent = Extent::Lasting(Duration::from_secs(1));
+    let planned = |seed| {
+        let (rate, warmup) = (200.0, Duration::from_millis(200));
+        let plan = Schedule::new(rate, Spacing::Poisson, seed, warmup, extent).unwrap();
+        plan.filter(|planned| planned.measured).count() as u64
+    };
+    let seed = (0..100).find(|seed| planned(*seed) < 185).unwrap();
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url("/"), 200.0, 1.0);
+    options.arrival = Arrival::Open { rate_rps: 200.0, spacing: Spacing::Poisson };
+    options.seed = seed;
+    let traffic = get(&options).traffic;
+    assert_eq!((traffic.scheduled(), traffic.requested_rps), (planned(seed), Some(200.0)));
+    let missed = traffic.client_limits.iter().any(|limit| match limit {
+        ClientLimit::RateMissed { .. } => true,
+        ClientLimit::LateSends { .. }
+        | ClientLimit::GeneratorBusy { .. }
+        | ClientLimit::NearDirect { .. } => false,
+    });
+    assert!(!missed, "{traffic:?}");
 }
 
 #[test]
