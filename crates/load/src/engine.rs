@@ -13,7 +13,8 @@ use tollway_record::Traffic;
 use tollway_record::run::Generator;
 
 use crate::arrival::{Arrival, Extent, Planned, Schedule, nanos};
-use crate::clock::{Clock, CpuTime, resident_bytes};
+use crate::clock::Clock;
+use crate::cost::Cost;
 use crate::error::LoadError;
 use crate::options::LoadOptions;
 use crate::pacer::{Pacer, ask_for_punctual_wakeups};
@@ -35,18 +36,20 @@ pub(crate) struct Io {
     pub(crate) failed_connects: u64,
 }
 
+pub(crate) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Connections of one protocol.
 ///
 /// Every call that was started is told to the recorder exactly once, or counted by `abandon`.
 pub(crate) trait Client {
     /// Starts to open every connection.
     fn open(&mut self, io: &mut Io);
-    /// Whether every first attempt to connect has succeeded or failed.
+    /// Whether every connection can carry requests or its first attempt has failed.
     fn is_settled(&self) -> bool;
     /// Connections that can carry requests.
     fn connected(&self) -> usize;
     /// The last reason why a connection could not be opened.
-    fn take_connect_error(&mut self) -> Option<tollway_net::ConnError>;
+    fn take_connect_error(&mut self) -> Option<BoxedError>;
     /// Whether a call could start now.
     fn has_slot(&self) -> bool;
     /// Starts a call and stamps its send. Without a slot the call fails.
@@ -105,17 +108,17 @@ fn connect<C: Client>(
     let mut ready = Vec::new();
     client.open(io);
     while !client.is_settled() && io.clock.now_ns() < deadline_ns {
+        client.flush(io);
         ready.clear();
         io.poller.wait(Some(Duration::from_nanos(DUTY_NS)), &mut ready).map_err(LoadError::Loop)?;
         for readiness in &ready {
             client.ready(*readiness, io);
         }
-        client.flush(io);
     }
     if client.connected() > 0 {
         return Ok(client.connected());
     }
-    let source = client.take_connect_error().map(|error| Box::new(error) as _);
+    let source = client.take_connect_error();
     Err(LoadError::Connect { address, connections: options.connections, source })
 }
 
@@ -385,38 +388,6 @@ impl<C: Client> Engine<C> {
             in_flight: self.client.in_flight(),
             waiting: self.waiting.len(),
             last_second: self.io.recorder.last_point(now_ns),
-        }
-    }
-}
-
-/// What the generator itself costs over the window.
-#[derive(Default)]
-struct Cost {
-    begun: Option<(u64, CpuTime)>,
-    used: Option<(u64, CpuTime)>,
-}
-
-impl Cost {
-    /// Takes the processor times when the window starts and when it has ended.
-    fn note(&mut self, now_ns: u64, start_ns: u64, end_ns: Option<u64>) {
-        if self.begun.is_none() && now_ns >= start_ns {
-            self.begun = Some((now_ns, CpuTime::now()));
-        }
-        if let (Some((begun_ns, begun)), None) = (self.begun, self.used)
-            && end_ns.is_some_and(|end_ns| now_ns >= end_ns)
-        {
-            self.used = Some((now_ns - begun_ns, CpuTime::now().since(begun)));
-        }
-    }
-
-    fn generator(&self) -> Generator {
-        let (wall_ns, cpu) = self.used.unwrap_or_default();
-        let busy = if wall_ns > 0 { cpu.thread.as_secs_f64() * 1e9 / wall_ns as f64 } else { 0.0 };
-        Generator {
-            threads: 1,
-            cpu_us: cpu.process.as_secs_f64() * 1e6,
-            busiest_thread_fraction: busy.min(1.0),
-            rss_bytes: resident_bytes(),
         }
     }
 }

@@ -32,7 +32,8 @@ pub enum LoadError {
     #[error("{host} has no address")]
     NoAddress { host: String },
     #[error(
-        "none of {connections} connections to {address} could be opened; is the target listening?"
+        "none of {connections} connections to {address} could be opened; does the target listen \
+         there and speak this protocol?"
     )]
     Connect {
         address: SocketAddr,

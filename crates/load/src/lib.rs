@@ -7,6 +7,7 @@
 pub mod arrival;
 mod clients;
 mod clock;
+mod cost;
 mod echo;
 mod engine;
 mod error;

@@ -81,10 +81,22 @@ impl Frame {
             traffic,
             generator,
         };
-        result.traffic.client_limits = limits_of_run(&result);
-        result.traffic.client_limited = !result.traffic.client_limits.is_empty();
+        judge(&mut result);
         Ok(result)
     }
+}
+
+/// Adds the verdict on the generator. The achieved rate is held against what the plan held: random
+/// arrivals are sometimes fewer than the rate says, and a stopped run is judged as far as it came.
+fn judge(result: &mut RunResult) {
+    let asked = result.traffic.requested_rps;
+    if result.traffic.duration_s > 0.0 {
+        let planned_rps = result.traffic.scheduled() as f64 / result.traffic.duration_s;
+        result.traffic.requested_rps = asked.map(|_| planned_rps);
+    }
+    result.traffic.client_limits = limits_of_run(result);
+    result.traffic.client_limited = !result.traffic.client_limits.is_empty();
+    result.traffic.requested_rps = asked;
 }
 
 fn arrival(arrival: Arrival) -> record::Arrival {

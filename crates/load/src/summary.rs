@@ -51,7 +51,12 @@ fn write_rates(text: &mut String, result: &RunResult) -> std::fmt::Result {
         }
         None => write!(text, "  offered   as fast as answers come (closed loop)")?,
     }
-    writeln!(text, ", {:.1} s after {:.1} s of warm-up", traffic.duration_s, result.warm_up_s)?;
+    writeln!(
+        text,
+        ", {} after {} of warm-up",
+        duration(traffic.duration_s * 1e6),
+        duration(result.warm_up_s * 1e6)
+    )?;
     writeln!(text, "  achieved  {}/s", significant(traffic.achieved_rps))
 }
 
@@ -220,7 +225,7 @@ mod tests {
         let expected = "\
 http://127.0.0.1:8080/echo
   http1, 16 connections, payload 1,024 bytes
-  offered   1,000/s (open loop), 10.0 s after 1.0 s of warm-up
+  offered   1,000/s (open loop), 10.0 s after 1.00 s of warm-up
   achieved  998/s
   requests  9,998 ok, 2 errors, 0 unfinished, 0 dropped
                     2 × status-503

@@ -7,10 +7,12 @@ mod support;
 use std::time::Duration;
 
 use support::{Echo, get, grpc, http, open_loop};
+use tollway_load::arrival::Schedule;
 use tollway_load::{
-    Arrival, Extent, GrpcRequest, HttpRequest, LoadError, LoadOptions, Stop, Target, Watch,
-    payload, run_http,
+    Arrival, Extent, GrpcRequest, HttpRequest, LoadError, LoadOptions, Spacing, Stop, Target,
+    Watch, payload, run_grpc, run_http,
 };
+use tollway_record::client_limit::ClientLimit;
 
 #[test]
 fn http_requests_are_answered_and_verified() {
@@ -88,6 +90,30 @@ fn an_open_loop_sends_exactly_so_many() {
 }
 
 #[test]
+fn few_random_arrivals_are_not_a_missed_rate() {
+    let extent = Extent::Lasting(Duration::from_secs(1));
+    let planned = |seed| {
+        let (rate, warmup) = (200.0, Duration::from_millis(200));
+        let plan = Schedule::new(rate, Spacing::Poisson, seed, warmup, extent).unwrap();
+        plan.filter(|planned| planned.measured).count() as u64
+    };
+    let seed = (0..100).find(|seed| planned(*seed) < 185).unwrap();
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url("/"), 200.0, 1.0);
+    options.arrival = Arrival::Open { rate_rps: 200.0, spacing: Spacing::Poisson };
+    options.seed = seed;
+    let traffic = get(&options).traffic;
+    assert_eq!((traffic.scheduled(), traffic.requested_rps), (planned(seed), Some(200.0)));
+    let missed = traffic.client_limits.iter().any(|limit| match limit {
+        ClientLimit::RateMissed { .. } => true,
+        ClientLimit::LateSends { .. }
+        | ClientLimit::GeneratorBusy { .. }
+        | ClientLimit::NearDirect { .. } => false,
+    });
+    assert!(!missed, "{traffic:?}");
+}
+
+#[test]
 fn wrong_answers_are_errors_of_their_kind() {
     let echo = Echo::start();
     let mut options = open_loop(&echo.url("/status/503"), 100.0, 0.5);
@@ -153,6 +179,57 @@ fn a_target_that_does_not_listen_is_an_error_of_the_run() {
     let mut watch = Watch { report: &mut report, stop: Stop::new() };
     let error = run_http(&options, &HttpRequest::default(), &mut watch).unwrap_err();
     assert!(matches!(error, LoadError::Connect { .. }), "{error}");
+}
+
+#[test]
+fn grpc_calls_fail_and_do_not_vanish_when_the_target_goes_away() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url(""), 200.0, 1.0);
+    options.target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(600));
+            echo.stop();
+        });
+        grpc(&options, &GrpcRequest::echo(100))
+    });
+    let traffic = &result.traffic;
+    assert_eq!(traffic.scheduled(), 200, "{traffic:?}");
+    assert!(traffic.requests > 20 && traffic.errors > 20, "{traffic:?}");
+}
+
+#[test]
+fn more_calls_than_the_target_takes_streams_wait_for_one() {
+    let echo = Echo::start();
+    let options = LoadOptions {
+        arrival: Arrival::Closed,
+        extent: Extent::Requests(3000),
+        warmup: Duration::ZERO,
+        connections: 1,
+        streams: 1000,
+        ..LoadOptions::new(Target::grpc(&echo.ports.grpc.to_string()).unwrap())
+    };
+    let result = grpc(&options, &GrpcRequest::echo(1024));
+    assert_eq!((result.traffic.requests, result.traffic.errors), (3000, 0), "{:?}", result.traffic);
+}
+
+#[test]
+fn a_target_of_another_protocol_is_an_error_of_the_run() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        use std::io::Write as _;
+        for stream in listener.incoming() {
+            // A server that answers everything so, and closes.
+            let _ = stream.unwrap().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let mut options = LoadOptions::new(Target::grpc(&address.to_string()).unwrap());
+    options.connect_timeout = Duration::from_millis(500);
+    let mut report = |_: &tollway_load::Progress| {};
+    let mut watch = Watch { report: &mut report, stop: Stop::new() };
+    let error = run_grpc(&options, &GrpcRequest::echo(1), &mut watch).unwrap_err();
+    assert!(matches!(error, LoadError::Connect { source: Some(_), .. }), "{error:?}");
 }
 
 #[test]

@@ -4,15 +4,18 @@
 
 mod support;
 
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Echo, free_port, get, open_loop};
-use tollway_load::{Arrival, EchoOptions, Stall};
+use tollway_load::{Arrival, EchoOptions, HttpRequest, Progress, Stall, Stop, Watch, run_http};
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::{Histogram, LatencyUs, RunResult};
+
+/// What the child says when it is in its window.
+const IN_WINDOW: &str = "under way:";
 
 /// Where the child of `a_stopped_generator_is_client_limited` sends its requests.
 const CHILD_URL: &str = "TOLLWAY_LOAD_TEST_URL";
@@ -110,13 +113,13 @@ fn a_stopped_generator_is_client_limited() {
         .spawn()
         .unwrap();
     let pid = Pid::from_child(&child);
-    // Within the window of two seconds, whatever the start took.
-    std::thread::sleep(Duration::from_millis(1200));
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    // The first report comes a second after the beginning, in the window of two seconds.
+    assert!(lines.any(|line| line.contains(IN_WINDOW)), "the child ended without a report");
     kill_process(pid, Signal::STOP).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     kill_process(pid, Signal::CONT).unwrap();
-    let mut output = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    let output: String = lines.collect();
     assert!(child.wait().unwrap().success(), "{output}");
     let (begin, end) = (output.find('{').unwrap(), output.rfind('}').unwrap());
     let result = RunResult::from_json(&output[begin..=end]).unwrap();
@@ -138,7 +141,11 @@ fn a_stopped_generator_is_client_limited() {
 #[ignore = "run by a_stopped_generator_is_client_limited"]
 fn generator_child() {
     let url = std::env::var(CHILD_URL).unwrap();
-    println!("{}", get(&open_loop(&url, 500.0, 2.0)).to_json());
+    let mut report = |progress: &Progress| println!("{IN_WINDOW} {progress}");
+    let mut watch = Watch { report: &mut report, stop: Stop::new() };
+    let options = open_loop(&url, 500.0, 2.0);
+    let result = run_http(&options, &HttpRequest::default(), &mut watch).unwrap();
+    println!("{}", result.to_json());
 }
 
 fn monotone(latency: &LatencyUs) -> bool {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use tollway_net::{Conn, ConnError, Flush, Readiness, Token};
 
-use crate::engine::Io;
+use crate::engine::{BoxedError, Io};
 
 /// Pause before another attempt after one that failed.
 const REDIAL_PAUSE_NS: u64 = 100_000_000;
@@ -23,6 +23,8 @@ struct Link {
     generation: u32,
     /// Whether the first attempt has come to an end.
     settled: bool,
+    /// Whether the connection has carried a call.
+    used: bool,
 }
 
 enum State {
@@ -44,7 +46,12 @@ pub(super) enum LinkEvent {
 
 impl Links {
     pub(super) fn new(address: SocketAddr, count: usize, connect_timeout_ns: u64) -> Self {
-        let down = || Link { state: State::Down { redial_ns: 0 }, generation: 0, settled: false };
+        let down = || Link {
+            state: State::Down { redial_ns: 0 },
+            generation: 0,
+            settled: false,
+            used: false,
+        };
         let links = (0..count).map(|_| down()).collect();
         Self { address, connect_timeout_ns, links, last_error: None }
     }
@@ -61,8 +68,8 @@ impl Links {
         self.links.iter().all(|link| link.settled)
     }
 
-    pub(super) fn take_error(&mut self) -> Option<ConnError> {
-        self.last_error.take()
+    pub(super) fn take_error(&mut self) -> Option<BoxedError> {
+        self.last_error.take().map(Into::into)
     }
 
     /// The connection, if it stands.
@@ -73,10 +80,17 @@ impl Links {
         }
     }
 
+    /// The connection, if it stands, to send a call on it.
+    pub(super) fn conn_for_call(&mut self, index: usize) -> Option<&mut Conn> {
+        self.links[index].used = true;
+        self.conn(index)
+    }
+
     /// Starts to connect.
     pub(super) fn dial(&mut self, index: usize, io: &mut Io) {
         let since_ns = io.clock.now_ns();
         let link = &mut self.links[index];
+        link.used = false;
         link.generation = link.generation.wrapping_add(1) & 0x7fff_ffff;
         let token = token(index, link.generation);
         let dialled = Conn::connect(self.address, None).and_then(|conn| {
@@ -137,10 +151,16 @@ impl Links {
         io.failed_connects += 1;
     }
 
-    /// Closes a connection and dials another at once.
+    /// Closes a connection and dials another: at once if it was of use. A target that closes what
+    /// it has just accepted is not dialled in a tight loop.
     pub(super) fn replace(&mut self, index: usize, io: &mut Io) {
-        self.links[index].state = State::Down { redial_ns: 0 };
-        self.dial(index, io);
+        if self.links[index].used {
+            self.links[index].state = State::Down { redial_ns: 0 };
+            return self.dial(index, io);
+        }
+        let redial_ns = io.clock.now_ns() + REDIAL_PAUSE_NS;
+        self.links[index].state = State::Down { redial_ns };
+        io.failed_connects += 1;
     }
 
     /// Ends attempts that take too long and begins those that are due.

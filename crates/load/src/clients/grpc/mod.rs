@@ -10,15 +10,15 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tollway_http::h2::Event;
+use tollway_http::h2::{ConnectionError, Event};
 use tollway_http::{Fields, Method, RequestHead};
-use tollway_net::{ConnError, Flush, Read, Readiness};
+use tollway_net::{Flush, Read, Readiness};
 
 pub(crate) use self::answer::Expectation;
 use self::session::{Ended, Session};
 use super::links::{LinkEvent, Links};
 use crate::arrival::nanos;
-use crate::engine::{Client, Io};
+use crate::engine::{BoxedError, Client, Io};
 use crate::error::LoadError;
 use crate::frames::frame;
 use crate::options::{GrpcRequest, LoadOptions, Target, header};
@@ -97,6 +97,8 @@ pub(crate) struct GrpcClient {
     in_flight: usize,
     events: Vec<Event>,
     ended: Vec<Ended>,
+    /// What the last connection that broke the protocol did.
+    refusal: Option<ConnectionError>,
 }
 
 impl GrpcClient {
@@ -115,6 +117,7 @@ impl GrpcClient {
             in_flight: 0,
             events: Vec::new(),
             ended: Vec::new(),
+            refusal: None,
         }
     }
 
@@ -139,7 +142,8 @@ impl GrpcClient {
 
     /// Starts a call on a session that has just left the queue; false if it took none.
     fn start_on(&mut self, index: usize, call: Call) -> bool {
-        let (Some(conn), Some(session)) = (self.links.conn(index), &mut self.sessions[index])
+        let (Some(conn), Some(session)) =
+            (self.links.conn_for_call(index), &mut self.sessions[index])
         else {
             return false;
         };
@@ -171,7 +175,10 @@ impl GrpcClient {
                     self.settle(now_ns, io);
                     match received {
                         Ok(()) => continue,
-                        Err(_) => Failure::Protocol,
+                        Err(error) => {
+                            self.refusal = Some(error);
+                            Failure::Protocol
+                        }
                     }
                 }
                 Read::Closed(_) => Failure::Closed,
@@ -239,15 +246,16 @@ impl Client for GrpcClient {
     }
 
     fn is_settled(&self) -> bool {
-        self.links.is_settled()
+        let mut sessions = self.sessions.iter().flatten();
+        self.links.is_settled() && sessions.all(Session::is_established)
     }
 
     fn connected(&self) -> usize {
-        self.links.connected()
+        self.sessions.iter().flatten().filter(|session| session.is_established()).count()
     }
 
-    fn take_connect_error(&mut self) -> Option<ConnError> {
-        self.links.take_error()
+    fn take_connect_error(&mut self) -> Option<BoxedError> {
+        self.refusal.take().map(Into::into).or_else(|| self.links.take_error())
     }
 
     fn has_slot(&self) -> bool {

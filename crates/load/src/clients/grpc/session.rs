@@ -19,6 +19,8 @@ pub(super) struct Session {
     /// In the order of their streams' numbers.
     calls: Vec<StreamCall>,
     max_calls: usize,
+    /// The peer's settings have come: how many streams it takes is known.
+    established: bool,
     /// Whether the client's list of sessions to be written has this one.
     pub(super) is_dirty: bool,
     /// Whether the client's queue of sessions with a stream to spare has this one.
@@ -40,13 +42,18 @@ impl Session {
             h2: Connection::client(Config::default(), out),
             calls: Vec::new(),
             max_calls,
+            established: false,
             is_dirty: false,
             is_queued: false,
         }
     }
 
+    pub(super) fn is_established(&self) -> bool {
+        self.established
+    }
+
     pub(super) fn can_open(&self) -> bool {
-        self.calls.len() < self.max_calls && self.h2.can_open()
+        self.established && self.calls.len() < self.max_calls && self.h2.can_open()
     }
 
     /// Whether it takes no calls any more and has none left.
@@ -127,12 +134,12 @@ impl Session {
                     self.send_rest(self.calls[index].stream, expectation, out);
                 }
             }
-            // A client is sent no requests; the rest shows in `can_open` and `is_spent`.
+            Event::SettingsChanged => self.established = true,
+            // A client is sent no requests; going away shows in `can_open` and `is_spent`.
             Event::Request { .. }
             | Event::Refused { .. }
             | Event::GoAway { .. }
-            | Event::PingAck(_)
-            | Event::SettingsChanged => {}
+            | Event::PingAck(_) => {}
         }
     }
 

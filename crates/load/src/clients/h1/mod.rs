@@ -9,13 +9,13 @@ mod request;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use tollway_net::{Closed, ConnError, Flush, Read, Readiness};
+use tollway_net::{Closed, Flush, Read, Readiness};
 
 use self::answer::{Answer, Answered, Expectation};
 pub(crate) use self::request::Rendered;
 use super::links::{LinkEvent, Links};
 use crate::arrival::nanos;
-use crate::engine::{Client, Io};
+use crate::engine::{BoxedError, Client, Io};
 use crate::options::LoadOptions;
 use crate::recorder::{Call, Failure};
 
@@ -84,9 +84,7 @@ impl H1Client {
                     Taken::Fault(failure) => failure,
                     Taken::Nothing => Failure::Closed,
                 },
-                Read::Failed(ConnError::Connect(_) | ConnError::Socket(_) | ConnError::Tls(_)) => {
-                    Failure::Broken
-                }
+                Read::Failed(_) => Failure::Broken,
             };
             return self.lost(index, end, io);
         }
@@ -147,7 +145,7 @@ impl Client for H1Client {
         self.links.connected()
     }
 
-    fn take_connect_error(&mut self) -> Option<ConnError> {
+    fn take_connect_error(&mut self) -> Option<BoxedError> {
         self.links.take_error()
     }
 
@@ -159,7 +157,7 @@ impl Client for H1Client {
         call.sent_ns = io.clock.now_ns();
         let idle = self.idle.pop_front();
         let Some((index, conn)) =
-            idle.and_then(|index| self.links.conn(index).map(|conn| (index, conn)))
+            idle.and_then(|index| self.links.conn_for_call(index).map(|conn| (index, conn)))
         else {
             return io.recorder.failed(&call, call.sent_ns, Failure::Connect);
         };

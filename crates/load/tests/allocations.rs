@@ -1,0 +1,64 @@
+//! The generator's memory: what a run allocates does not grow with its requests.
+//!
+//! The counter sees the calling thread only, which is the engine's; the echo server has its own.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+mod support;
+
+use std::time::Duration;
+
+use support::{Echo, get, http};
+use tollway_load::{Arrival, Extent, HttpRequest, LoadOptions, Target, payload};
+
+/// Allocations that a longer run may have more of: buffers that found their size late.
+const SLACK: u64 = 50;
+
+#[test]
+fn http_requests_allocate_nothing() {
+    let echo = Echo::start();
+    let request = HttpRequest {
+        method: "POST".into(),
+        body: payload(1024),
+        verify_echo: true,
+        ..HttpRequest::default()
+    };
+    let run = |requests| {
+        let options = closed(&echo.url("/echo"), requests);
+        allocation_counter::measure(|| {
+            assert_eq!(http(&options, &request).traffic.requests, requests);
+        })
+    };
+    let (short, long) = (run(1_000), run(11_000));
+    let more = long.count_total.saturating_sub(short.count_total);
+    assert!(more < SLACK, "10,000 more requests allocated {more} times more");
+}
+
+#[test]
+fn a_long_run_needs_no_more_memory_than_a_short_one() {
+    let echo = Echo::start();
+    let run = |requests| {
+        let options = closed(&echo.url("/size?bytes=100"), requests);
+        allocation_counter::measure(|| {
+            get(&options);
+        })
+    };
+    let (short, long) = (run(1_000), run(20_000));
+    // A point a second is all that is kept.
+    assert!(
+        long.bytes_max < short.bytes_max + short.bytes_max / 20,
+        "{} bytes at most in the short run, {} in the long",
+        short.bytes_max,
+        long.bytes_max
+    );
+}
+
+fn closed(url: &str, requests: u64) -> LoadOptions {
+    LoadOptions {
+        arrival: Arrival::Closed,
+        extent: Extent::Requests(requests),
+        warmup: Duration::ZERO,
+        connections: 8,
+        ..LoadOptions::new(Target::http(url).unwrap())
+    }
+}
