@@ -1,10 +1,73 @@
-//! The repository's own commands.
+//! The repository's own commands; `.ci/run` calls only these.
+//!
+//! One module per command. Nothing here is linked into a shipped binary.
 
 mod codegen;
+mod deny;
+mod deps;
+mod docs;
+mod edges;
+mod lint;
+mod process;
+mod proof;
+mod purity;
+mod sources;
+mod test;
+mod tidy;
+mod tools;
+mod workspace;
 
-fn main() -> anyhow::Result<()> {
-    match std::env::args().nth(1).as_deref() {
-        Some("codegen") => codegen::run(),
-        _ => anyhow::bail!("usage: cargo xtask codegen"),
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The repository's own commands")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build everything, install what the tests need, run all tests, list what was skipped.
+    Test(test::Options),
+    /// Formatting, clippy, documentation, dependencies, licences, tidiness.
+    Lint,
+    /// What to run before a commit: `lint` without `cargo deny`, then the fast tests.
+    Check,
+    /// The crates' dependencies: allowed edges, pure crates, unused ones.
+    Deps,
+    /// Module headers, leftovers, machine paths, pages in step with the tree.
+    Tidy,
+    /// Write the generated code again.
+    Codegen,
+    /// Run one of the measured proofs; without a name, list them.
+    Proof { name: Option<String> },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    let workspace = Workspace::load()?;
+    match command {
+        Command::Test(options) => test::run(&workspace, &options),
+        Command::Lint => lint::run(&workspace),
+        Command::Check => lint::check(&workspace),
+        Command::Deps => deps::run(&workspace),
+        Command::Tidy => tidy::run(&workspace),
+        Command::Codegen => codegen::run(),
+        Command::Proof { name } => proof::run(name.as_deref()),
     }
 }

@@ -6,6 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod grpc;
+pub mod h1;
+pub mod h2;
 mod head;
+pub mod hpack;
 
 pub use head::{Field, Fields, Method, RequestHead, ResponseHead};

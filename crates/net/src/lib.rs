@@ -1,1 +1,17 @@
-//! The data loop: readiness, timers, buffers, TLS, sockets and links.
+//! The data loop's parts: readiness, timers, buffers, connections with and without TLS.
+//!
+//! `proxy` and `load` build their loops from these; nothing here knows HTTP or the mesh. Every
+//! socket is non-blocking and registered once, edge-triggered, for both directions: a connection
+//! remembers what it may still read or write. Unsafe code is confined to this crate.
+
+mod conn;
+mod listener;
+mod poller;
+mod slab;
+mod timer;
+
+pub use conn::{Closed, Conn, ConnError, Flush, Peer, Read, Scratch};
+pub use listener::{AcceptError, Listener, ListenerOptions};
+pub use poller::{Poller, Readiness, Token, Waker};
+pub use slab::{Key, Slab};
+pub use timer::Wheel;

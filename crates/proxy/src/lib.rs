@@ -1,3 +1,20 @@
-//! The data plane: listeners, pools, balancing, sidecar and gateway.
+//! The data plane: listeners, pools, balancing, the sidecar and the gateway.
+//!
+//! Decisions come from `routing`; this crate executes them on the data loop of `net`. The
+//! control-plane client, the admin server and the sidecar's own API run on a tokio thread beside
+//! the loop and reach it by commands.
 
+#![forbid(unsafe_code)]
+
+mod connection;
+mod edit;
+mod exchange;
+mod fault;
+mod limits;
 pub mod mesh;
+mod pipe;
+mod respond;
+mod tls;
+mod worker;
+
+pub use limits::{Limits, Timeouts};

@@ -1,1 +1,22 @@
 //! Run records, histograms, statistics and comparisons of the lab; pure.
+//!
+//! [`run`] is what a load run emits, [`record`] the document of a whole experiment, [`mod@compare`]
+//! the judgement over its blocks, [`check`] the doubts about it. Nothing here has a clock, a
+//! socket or randomness: times and seeds are arguments.
+
+pub mod check;
+pub mod client_limit;
+pub mod compare;
+pub mod histogram;
+pub mod interval;
+mod merge;
+pub mod record;
+pub mod run;
+mod seeded;
+pub mod traffic;
+
+pub use compare::{CompareError, CompareOptions, compare, compare_all};
+pub use histogram::{EncodedHistogram, Histogram, HistogramError};
+pub use record::{Block, Comparison, Record, RecordError, Row, Subject};
+pub use run::RunResult;
+pub use traffic::{LatencyUs, Traffic};

@@ -1,1 +1,16 @@
-//! Pure decisions of the data path: match a route, pick an endpoint, retry or not.
+//! Decisions of the data path: where a request goes, which endpoint takes it, whether it is sent
+//! again, how connections to another network are spread.
+//!
+//! Pure: snapshots, counts, the time and random numbers are arguments. `proxy` executes.
+
+#![forbid(unsafe_code)]
+
+mod pick;
+mod retry;
+mod spread;
+mod target;
+
+pub use pick::pick_of_two;
+pub use retry::{Attempt, Failure, Retry, decide_retry};
+pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
+pub use target::{Door, RequestParts, Target, TargetError, decide_target};

@@ -79,7 +79,9 @@ pub enum ReadError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WatchError {
     /// Changes from there are no longer kept: list again, then watch from that revision.
-    #[error("changes after revision {from} are no longer kept, the oldest kept is {oldest}; list again")]
+    #[error(
+        "changes after revision {from} are no longer kept, the oldest kept is {oldest}; list again"
+    )]
     Compacted { from: u64, oldest: u64 },
     /// The caller asks for changes after a revision the store has not reached: it belongs to
     /// another store or to one restored from a copy. List again.

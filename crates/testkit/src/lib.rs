@@ -1,1 +1,24 @@
-//! Helpers for tests: processes, certificates, foreign peers.
+//! Helpers for tests: the programs under test, foreign programs, raw clients, skips.
+//!
+//! A dev-dependency of the other crates, never linked into what ships. Helpers return errors
+//! that a test unwraps; an error says what was awaited and shows the end of the process's log.
+
+mod memory;
+mod process;
+mod program;
+mod raw_client;
+mod skip;
+mod temp_dir;
+mod tls_relay;
+mod wait;
+
+pub use memory::{peak_resident_bytes, reset_peak, resident_bytes};
+pub use process::{Process, Start};
+pub use program::{binary, tool};
+pub use raw_client::{Answer, End, RawClient};
+pub use skip::{Skipped, TOOL_MISSING, runs_slow_tests};
+#[doc(hidden)]
+pub use skip::{name_of, report_skip};
+pub use temp_dir::TempDir;
+pub use tls_relay::TlsRelay;
+pub use wait::{free_port, retry_until};

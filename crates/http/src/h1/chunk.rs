@@ -1,0 +1,102 @@
+//! What stands between the data of chunks: size lines and the line end behind each chunk.
+
+use super::syntax::is_field_value;
+use super::{Limits, Refusal};
+
+/// Reads chunk framing byte by byte, so that it never needs a line as a whole.
+#[derive(Debug, Default)]
+pub(super) struct ChunkFraming {
+    place: Place,
+    size: u64,
+    digits: u8,
+    /// Bytes of the current size line.
+    line_bytes: usize,
+    /// Bytes of all extensions so far.
+    extension_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Place {
+    #[default]
+    Size,
+    /// In white space before an extension.
+    Space,
+    Extension,
+    /// Behind the CR of a size line.
+    LineEnd,
+    /// Behind the data of a chunk.
+    DataEnd,
+    /// Behind the CR that follows it.
+    DataLineEnd,
+}
+
+impl ChunkFraming {
+    /// Takes the next byte; the size of the chunk that begins behind it, if it ends a size line.
+    pub(super) fn take(&mut self, byte: u8, limits: &Limits) -> Result<Option<u64>, Refusal> {
+        self.place = match (self.place, byte) {
+            (Place::Size, _) => self.take_size(byte, limits)?,
+            (Place::Space, b' ' | b'\t') => self.count_extension(Place::Space, limits)?,
+            (Place::Space, b';') => self.count_extension(Place::Extension, limits)?,
+            (Place::Space, _) => return Err(Refusal::ChunkSize),
+            (Place::Extension, b'\r') => Place::LineEnd,
+            (Place::Extension, _) if is_field_value(&[byte]) => {
+                self.count_extension(Place::Extension, limits)?
+            }
+            (Place::Extension, _) => return Err(Refusal::ChunkExtension),
+            (Place::LineEnd, b'\n') => return Ok(Some(self.end_line())),
+            (Place::LineEnd, _) => return Err(Refusal::ChunkSize),
+            (Place::DataEnd, b'\r') => Place::DataLineEnd,
+            (Place::DataLineEnd, b'\n') => Place::Size,
+            (Place::DataEnd | Place::DataLineEnd, _) => return Err(Refusal::ChunkEnd),
+        };
+        Ok(None)
+    }
+
+    fn take_size(&mut self, byte: u8, limits: &Limits) -> Result<Place, Refusal> {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            _ if self.digits == 0 => return Err(Refusal::ChunkSize),
+            b'\r' => return Ok(Place::LineEnd),
+            b';' => return self.count_extension(Place::Extension, limits),
+            b' ' | b'\t' => return self.count_extension(Place::Space, limits),
+            _ => return Err(Refusal::ChunkSize),
+        };
+        // Leading zeros count as digits; the sign bit of a recipient is never reached.
+        if self.digits == 16 || self.size > i64::MAX as u64 >> 4 {
+            return Err(Refusal::ChunkTooLarge);
+        }
+        self.count_line(limits)?;
+        self.size = self.size << 4 | u64::from(digit);
+        self.digits += 1;
+        Ok(Place::Size)
+    }
+
+    fn count_extension(&mut self, next: Place, limits: &Limits) -> Result<Place, Refusal> {
+        self.count_line(limits)?;
+        self.extension_bytes += 1;
+        let limit = limits.chunk_extension_total_bytes;
+        if self.extension_bytes > limit {
+            return Err(Refusal::ChunkExtensionsTooLong { limit });
+        }
+        Ok(next)
+    }
+
+    fn count_line(&mut self, limits: &Limits) -> Result<(), Refusal> {
+        self.line_bytes += 1;
+        let limit = limits.chunk_line_bytes;
+        if self.line_bytes > limit {
+            return Err(Refusal::ChunkLineTooLong { limit });
+        }
+        Ok(())
+    }
+
+    /// The size that the line had; what comes next here stands behind the chunk's data.
+    fn end_line(&mut self) -> u64 {
+        self.place = Place::DataEnd;
+        self.digits = 0;
+        self.line_bytes = 0;
+        std::mem::take(&mut self.size)
+    }
+}

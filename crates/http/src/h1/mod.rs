@@ -1,0 +1,115 @@
+//! HTTP/1.1 (RFC 9112) framing over slices, for both roles, without I/O.
+//!
+//! A connection that reads: [`parse_request`] or [`parse_response`] until a head is complete, then
+//! a [`BodyDecoder`] made from its [`BodyLength`] until it is finished; the next byte belongs to
+//! the next message. A connection that writes: [`write_request`] or [`write_response`], then the
+//! body as the returned [`BodyLength`] says ([`write_chunk`], [`write_last_chunk`], or raw bytes).
+//!
+//! What this codec promises the parts that forward:
+//! - **One owner of framing.** `content-length` and `transfer-encoding` never stand in a parsed
+//!   head's fields: they become [`BodyLength`], and the writers produce them from it. `host` becomes
+//!   `authority`. Writers skip these names should a caller have added them, so a forwarded message
+//!   cannot carry two answers to where it ends or whom it is for.
+//! - **Refuse, never repair.** What two parsers could read differently (RFC 9112 section 11.2) is a
+//!   [`Refusal`]; after one the connection is of no more use than to send an answer and close.
+//! - **Bytes after the end are not judged.** Bytes behind a request are the next request, unless the
+//!   one before asked for an upgrade: then they wait until the final response is known. Bytes
+//!   behind a response that nobody asked for mean that the connection must be discarded.
+//! - **Targets are carried, not normalised.** `%00`, `%0d%0a`, `..` and malformed escapes pass
+//!   through as the bytes they are; whoever decides by path normalises first.
+
+mod authority;
+mod body;
+mod check;
+mod chunk;
+mod fields;
+mod framing;
+mod hop_by_hop;
+mod preface;
+mod refusal;
+mod request;
+mod response;
+mod scan;
+pub mod syntax;
+mod target;
+mod trailers;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use body::{BodyDecoder, Step};
+pub use check::{check_fields, check_request, check_response};
+pub use hop_by_hop::strip_hop_by_hop;
+pub use preface::{HTTP2_PREFACE, looks_like_http2};
+pub use refusal::Refusal;
+pub use request::{Request, parse_request};
+pub use response::{Response, ResponseContext, parse_response};
+pub use scan::HeadScanner;
+pub use write::{
+    CONTINUE, Connection, RequestOptions, ResponseOptions, TargetForm, write_chunk,
+    write_last_chunk, write_request, write_response,
+};
+
+/// What a peer may make us hold or look at. Each limit has its own [`Refusal`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Bytes of a whole head, from the first byte to the empty line and with it.
+    pub head_bytes: usize,
+    /// Field lines of a head.
+    pub fields: usize,
+    /// Bytes of a request target.
+    pub target_bytes: usize,
+    /// Bytes of one chunk-size line: the size and its extensions.
+    pub chunk_line_bytes: usize,
+    /// Bytes of all chunk extensions of one message.
+    pub chunk_extension_total_bytes: usize,
+    /// Bytes of a trailer section, with its closing empty line.
+    pub trailer_bytes: usize,
+    /// Field lines of a trailer section.
+    pub trailer_fields: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head_bytes: 64 * 1024,
+            fields: 128,
+            target_bytes: 16 * 1024,
+            chunk_line_bytes: 256,
+            chunk_extension_total_bytes: 16 * 1024,
+            trailer_bytes: 16 * 1024,
+            trailer_fields: 64,
+        }
+    }
+}
+
+/// The version a message names. Everything but these two is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Version {
+    Http10,
+    #[default]
+    Http11,
+}
+
+/// How the end of a body is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BodyLength {
+    /// There is no body and no field announces one.
+    None,
+    /// `content-length`; 0 says so explicitly.
+    Fixed(u64),
+    /// `transfer-encoding: chunked`.
+    Chunked,
+    /// The body of a response ends with its connection.
+    UntilClose,
+}
+
+/// What looking for a message came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Parsed<T> {
+    /// A head; its first `consumed` input bytes are spent.
+    Complete { message: T, consumed: usize },
+    /// The head has not ended yet. Nothing is consumed: call again with the same bytes and more.
+    Partial,
+}

@@ -1,0 +1,49 @@
+//! What a connection tells its driver.
+
+use std::ops::Range;
+
+use super::ErrorCode;
+use crate::{Fields, RequestHead, ResponseHead};
+
+/// A stream's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u32);
+
+/// One thing that happened, in the order it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A request's head (server). `content-length` is not among the fields; `cookie` crumbs are
+    /// joined; `authority` comes from `:authority`, or from `host` where that is alone.
+    Request { stream: StreamId, head: RequestHead, content_length: Option<u64>, end: bool },
+    /// A request came whose head is over the limits (server); no `Request` follows and its body
+    /// is dropped. Answer it (431) or reset it.
+    Refused { stream: StreamId },
+    /// A response's head (client); a status below 200 is informational, with `end` false, and
+    /// another follows. `content-length` is not among the fields.
+    Response { stream: StreamId, head: ResponseHead, content_length: Option<u64>, end: bool },
+    /// Bytes of a body: `range` of the `input` of this call, possibly empty.
+    Data {
+        stream: StreamId,
+        range: Range<usize>,
+        end: bool,
+        /// Flow-controlled bytes this stands for (data and padding). Hand it to `release` when
+        /// the stream may send that much again, and, once and whatever becomes of the stream, to
+        /// `release_connection`.
+        credit: usize,
+    },
+    /// The trailers; the peer's half of the stream has ended.
+    Trailers { stream: StreamId, fields: Fields },
+    /// The stream is over before its time: reset by the peer, by this side because the peer broke
+    /// a rule on it, or (REFUSED_STREAM) provably not processed after a GOAWAY. No event of this
+    /// stream follows.
+    Reset { stream: StreamId, code: ErrorCode },
+    /// A stream (or, with `None`, the connection) that had no window, or too little for the last
+    /// `send_data`, has some again.
+    WindowOpen { stream: Option<StreamId> },
+    /// The peer takes no streams after `last`; those above it were reported as `Reset`.
+    GoAway { last: StreamId, code: ErrorCode },
+    /// The answer to `ping`.
+    PingAck([u8; 8]),
+    /// The peer's settings changed (streams allowed, frame size, extended CONNECT).
+    SettingsChanged,
+}

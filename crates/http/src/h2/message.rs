@@ -1,0 +1,482 @@
+//! Field lines to heads and trailers: the shape that RFC 9113 section 8 demands.
+//!
+//! Whatever could mean something else once it is written as HTTP/1.1 is malformed here.
+
+use crate::{Field, Fields, Method, RequestHead, ResponseHead};
+
+/// The message breaks a rule of RFC 9113 section 8: a stream error PROTOCOL_ERROR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// Collects the lines of a request's head.
+#[derive(Default)]
+pub(super) struct RequestBuilder {
+    method: Option<Method>,
+    scheme: Option<Vec<u8>>,
+    authority: Option<Vec<u8>>,
+    path: Option<Vec<u8>>,
+    protocol: Option<Box<[u8]>>,
+    regular: Regular,
+}
+
+/// Collects the lines of a response's head.
+#[derive(Default)]
+pub(super) struct ResponseBuilder {
+    status: Option<u16>,
+    regular: Regular,
+}
+
+/// Collects trailers.
+#[derive(Default)]
+pub(super) struct TrailersBuilder {
+    regular: Regular,
+}
+
+/// The lines that are not pseudo-header fields, less those that have a place of their own.
+#[derive(Default)]
+struct Regular {
+    fields: Fields,
+    cookie: Vec<u8>,
+    is_cookie_sensitive: bool,
+    host: Option<Vec<u8>>,
+    content_length: Option<u64>,
+    has_begun: bool,
+    is_malformed: bool,
+}
+
+impl RequestBuilder {
+    pub(super) fn add(&mut self, field: Field<'_>) {
+        if !field.name.starts_with(b":") {
+            return self.regular.add(field);
+        }
+        if self.add_pseudo(field).is_err() || self.regular.has_begun {
+            self.regular.is_malformed = true;
+        }
+    }
+
+    fn add_pseudo(&mut self, field: Field<'_>) -> Result<(), Malformed> {
+        let value = field.value;
+        match field.name {
+            b":method" if is_token(value) => once(&mut self.method, || Method::from_token(value)),
+            b":scheme" if is_scheme(value) => once(&mut self.scheme, || value.to_vec()),
+            b":authority" if is_authority(value) => once(&mut self.authority, || value.to_vec()),
+            b":path" if is_target(value) => once(&mut self.path, || value.to_vec()),
+            b":protocol" if is_token(value) => once(&mut self.protocol, || value.into()),
+            _ => Err(Malformed),
+        }
+    }
+
+    /// The head, and the length of the body if the request says it. Extended CONNECT is a
+    /// mistake unless this side offered it.
+    pub(super) fn finish(
+        mut self,
+        takes_connect_protocol: bool,
+    ) -> Result<(RequestHead, Option<u64>), Malformed> {
+        let method = self.method.take().ok_or(Malformed)?;
+        let is_plain_connect = method == Method::Connect && self.protocol.is_none();
+        if is_plain_connect {
+            let has_target = self.scheme.is_some() || self.path.is_some();
+            if has_target || self.authority.is_none() {
+                return Err(Malformed);
+            }
+        } else {
+            check_target(&method, self.scheme.as_deref(), self.path.as_deref())?;
+        }
+        if self.protocol.is_some() && !(method == Method::Connect && takes_connect_protocol) {
+            return Err(Malformed);
+        }
+        let authority = one_authority(self.authority, self.regular.host.take())?;
+        let (fields, content_length) = self.regular.finish()?;
+        let head = RequestHead {
+            method,
+            scheme: self.scheme.unwrap_or_default(),
+            authority,
+            path: self.path.unwrap_or_default(),
+            fields,
+            protocol: self.protocol,
+        };
+        Ok((head, content_length))
+    }
+}
+
+impl ResponseBuilder {
+    pub(super) fn add(&mut self, field: Field<'_>) {
+        if !field.name.starts_with(b":") {
+            return self.regular.add(field);
+        }
+        let status = if field.name == b":status" { status(field.value) } else { None };
+        match status {
+            Some(status) if self.status.is_none() && !self.regular.has_begun => {
+                self.status = Some(status);
+            }
+            _ => self.regular.is_malformed = true,
+        }
+    }
+
+    /// The head, and the length of the body if the response says it.
+    pub(super) fn finish(mut self) -> Result<(ResponseHead, Option<u64>), Malformed> {
+        let status = self.status.ok_or(Malformed)?;
+        if let Some(host) = self.regular.host.take() {
+            self.regular.fields.push(b"host", &host); // means nothing in a response
+        }
+        let (fields, content_length) = self.regular.finish()?;
+        Ok((ResponseHead { status, fields }, content_length))
+    }
+}
+
+impl TrailersBuilder {
+    pub(super) fn add(&mut self, field: Field<'_>) {
+        if field.name.starts_with(b":") {
+            self.regular.is_malformed = true;
+        } else {
+            self.regular.add(field);
+        }
+    }
+
+    /// The trailers; fields that would change the framing or the target have no place there.
+    pub(super) fn finish(self) -> Result<Fields, Malformed> {
+        if self.regular.host.is_some() {
+            return Err(Malformed);
+        }
+        match self.regular.finish()? {
+            (fields, None) => Ok(fields),
+            (_, Some(_)) => Err(Malformed),
+        }
+    }
+}
+
+impl Regular {
+    fn add(&mut self, field: Field<'_>) {
+        self.has_begun = true;
+        if !is_name(field.name) || !is_value(field.value) || self.sort(field).is_err() {
+            self.is_malformed = true;
+        }
+    }
+
+    fn sort(&mut self, field: Field<'_>) -> Result<(), Malformed> {
+        match field.name {
+            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
+            | b"upgrade" => return Err(Malformed),
+            b"te" if !field.value.eq_ignore_ascii_case(b"trailers") => return Err(Malformed),
+            b"host" if !is_authority(field.value) => return Err(Malformed),
+            b"host" => return once(&mut self.host, || field.value.to_vec()),
+            b"content-length" => return self.add_length(field.value),
+            b"cookie" => self.add_crumb(field),
+            _ if field.sensitive => self.fields.push_sensitive(field.name, field.value),
+            _ => self.fields.push(field.name, field.value),
+        }
+        Ok(())
+    }
+
+    /// Repeating the same length is harmless (RFC 9110 section 8.6), two lengths are not.
+    fn add_length(&mut self, value: &[u8]) -> Result<(), Malformed> {
+        let length = decimal(value).ok_or(Malformed)?;
+        if self.content_length.is_some_and(|other| other != length) {
+            return Err(Malformed);
+        }
+        self.content_length = Some(length);
+        Ok(())
+    }
+
+    /// Crumbs become one line again (RFC 9113 section 8.2.3).
+    fn add_crumb(&mut self, field: Field<'_>) {
+        if !self.cookie.is_empty() {
+            self.cookie.extend_from_slice(b"; ");
+        }
+        self.cookie.extend_from_slice(field.value);
+        self.is_cookie_sensitive |= field.sensitive;
+    }
+
+    fn finish(mut self) -> Result<(Fields, Option<u64>), Malformed> {
+        if self.is_malformed {
+            return Err(Malformed);
+        }
+        if !self.cookie.is_empty() {
+            if self.is_cookie_sensitive {
+                self.fields.push_sensitive(b"cookie", &self.cookie);
+            } else {
+                self.fields.push(b"cookie", &self.cookie);
+            }
+        }
+        Ok((self.fields, self.content_length))
+    }
+}
+
+/// `:scheme` and `:path` of anything but plain CONNECT (RFC 9113 section 8.3.1).
+fn check_target(
+    method: &Method,
+    scheme: Option<&[u8]>,
+    path: Option<&[u8]>,
+) -> Result<(), Malformed> {
+    let (Some(_), Some(path)) = (scheme, path) else { return Err(Malformed) };
+    let is_asterisk = path == b"*" && *method == Method::Options;
+    if path.starts_with(b"/") || is_asterisk { Ok(()) } else { Err(Malformed) }
+}
+
+/// `:authority` and `host` must not name two places (RFC 9113 section 8.3.1).
+fn one_authority(pseudo: Option<Vec<u8>>, host: Option<Vec<u8>>) -> Result<Vec<u8>, Malformed> {
+    match (pseudo, host) {
+        (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(&host) => Err(Malformed),
+        (Some(authority), _) | (None, Some(authority)) => Ok(authority),
+        (None, None) => Ok(Vec::new()),
+    }
+}
+
+fn once<T>(place: &mut Option<T>, value: impl FnOnce() -> T) -> Result<(), Malformed> {
+    if place.is_some() {
+        return Err(Malformed);
+    }
+    *place = Some(value());
+    Ok(())
+}
+
+/// Three digits, 100 to 999; 101 has no meaning in HTTP/2 (RFC 9113 section 8.6).
+fn status(value: &[u8]) -> Option<u16> {
+    let &[a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] = value else { return None };
+    let digit = |byte: u8| u16::from(byte - b'0');
+    Some(digit(a) * 100 + digit(b) * 10 + digit(c)).filter(|&status| status != 101)
+}
+
+fn decimal(value: &[u8]) -> Option<u64> {
+    if value.is_empty() || value.len() > 19 {
+        return None;
+    }
+    value.iter().try_fold(0_u64, |sum, byte| match byte {
+        b'0'..=b'9' => Some(sum * 10 + u64::from(byte - b'0')),
+        _ => None,
+    })
+}
+
+/// A field name as HTTP/2 wants it: a token without upper case.
+fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|&byte| is(byte, NAME))
+}
+
+/// A field value: visible characters, spaces and tabs, none of these at the ends.
+fn is_value(value: &[u8]) -> bool {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    value.iter().all(|&byte| is(byte, VALUE)) && !is_blank(value.first()) && !is_blank(value.last())
+}
+
+fn is_token(value: &[u8]) -> bool {
+    !value.is_empty() && value.iter().all(|&byte| is(byte, TOKEN))
+}
+
+fn is_scheme(value: &[u8]) -> bool {
+    value.first().is_some_and(u8::is_ascii_alphabetic)
+        && value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
+}
+
+/// Host and port: not empty, no user information, nothing that could end it.
+fn is_authority(value: &[u8]) -> bool {
+    !value.is_empty() && value.iter().all(|&byte| is(byte, AUTHORITY))
+}
+
+/// A path and query, or `*`.
+fn is_target(value: &[u8]) -> bool {
+    !value.is_empty() && value.iter().all(|&byte| is(byte, TARGET))
+}
+
+const TOKEN: u8 = 1;
+const NAME: u8 = 2;
+const VALUE: u8 = 4;
+const AUTHORITY: u8 = 8;
+const TARGET: u8 = 16;
+
+static CLASSES: [u8; 256] = classes();
+
+fn is(byte: u8, class: u8) -> bool {
+    CLASSES[usize::from(byte)] & class != 0
+}
+
+const fn classes() -> [u8; 256] {
+    let mut classes = [0; 256];
+    let mut at = 0;
+    while at < 256 {
+        let byte = at as u8;
+        let is_token = byte.is_ascii_alphanumeric()
+            || matches!(
+                byte,
+                b'!' | b'#'
+                    | b'$'
+                    | b'%'
+                    | b'&'
+                    | b'\''
+                    | b'*'
+                    | b'+'
+                    | b'-'
+                    | b'.'
+                    | b'^'
+                    | b'_'
+                    | b'`'
+                    | b'|'
+                    | b'~'
+            );
+        let is_visible = byte > b' ' && byte != 0x7f;
+        if is_token {
+            classes[at] |= TOKEN;
+        }
+        if is_token && !byte.is_ascii_uppercase() {
+            classes[at] |= NAME;
+        }
+        if is_visible || byte == b' ' || byte == b'\t' {
+            classes[at] |= VALUE;
+        }
+        if is_visible && byte < 0x80 {
+            if !matches!(byte, b'/' | b'?' | b'#' | b'@' | b'\\' | b'"' | b'<' | b'>' | b',') {
+                classes[at] |= AUTHORITY;
+            }
+            if byte != b'#' {
+                classes[at] |= TARGET;
+            }
+        }
+        at += 1;
+    }
+    classes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GET: [(&str, &str); 4] =
+        [(":method", "GET"), (":scheme", "http"), (":path", "/a?b"), (":authority", "stock.mesh")];
+
+    #[test]
+    fn a_request_is_taken_apart() {
+        let mut lines = GET.to_vec();
+        lines.extend([("cookie", "a=1"), ("x", "y"), ("cookie", "b=2"), ("content-length", "5")]);
+        let (head, length) = request(&lines).unwrap();
+        assert_eq!(head.method, Method::Get);
+        assert_eq!((&head.authority[..], &head.path[..]), (&b"stock.mesh"[..], &b"/a?b"[..]));
+        assert_eq!(length, Some(5));
+        assert_eq!(head.fields.value(b"cookie"), Some(&b"a=1; b=2"[..]));
+        assert_eq!(head.fields.len(), 2);
+    }
+
+    #[test]
+    fn host_and_authority_name_one_place() {
+        let authority = |lines: &[(&str, &str)]| request(lines).map(|(head, _)| head.authority);
+        let both = |host| authority(&[&GET[..], &[("host", host)]].concat());
+        assert_eq!(both("STOCK.mesh").unwrap(), b"stock.mesh");
+        assert_eq!(both("other.mesh"), Err(Malformed));
+        let alone = [&GET[..3], &[("host", "stock.mesh:80")]].concat();
+        assert_eq!(authority(&alone).unwrap(), b"stock.mesh:80");
+        assert_eq!(authority(&[&alone[..], &[("host", "stock.mesh:80")]].concat()), Err(Malformed));
+        assert_eq!(authority(&GET[..3]).unwrap(), b"");
+    }
+
+    #[test]
+    fn malformed_requests_are_refused() {
+        for extra in [
+            ("connection", "close"),
+            ("keep-alive", "1"),
+            ("proxy-connection", "close"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+            ("te", "trailers, deflate"),
+            ("X-Upper", "1"),
+            ("x y", "1"),
+            ("x:y", "1"),
+            ("", "1"),
+            ("x", "a\r\nb: c"),
+            ("x", "a\nb"),
+            ("x", "a\0b"),
+            ("x", " a"),
+            ("x", "a\t"),
+            ("content-length", "+5"),
+            ("content-length", "5,5"),
+            ("content-length", "12345678901234567890"),
+            ("content-length", ""),
+            (":path", "/again"),
+            (":status", "200"),
+            (":unknown", "1"),
+            (":protocol", "websocket"),
+            ("host", "a@stock.mesh"),
+        ] {
+            assert_eq!(request(&[&GET[..], &[extra]].concat()), Err(Malformed), "{extra:?}");
+        }
+        let lengths = [("content-length", "5"), ("content-length", "6")];
+        assert_eq!(request(&[&GET[..], &lengths].concat()), Err(Malformed));
+        let late = [&[("x", "y")], &GET[..]].concat();
+        assert_eq!(request(&late), Err(Malformed));
+        for missing in [":method", ":scheme", ":path"] {
+            let mut lines = GET.to_vec();
+            lines.retain(|line| line.0 != missing);
+            assert_eq!(request(&lines), Err(Malformed), "without {missing}");
+        }
+        for (at, value) in [
+            (0, "GE T"),
+            (1, "ht tp"),
+            (2, ""),
+            (2, "a"),
+            (2, "*"),
+            (2, "/a b"),
+            (2, "/a\r\nX: y"),
+            (2, "/a#b"),
+            (3, ""),
+            (3, "a@b"),
+            (3, "a/b"),
+        ] {
+            let mut lines = GET.to_vec();
+            lines[at].1 = value;
+            assert_eq!(request(&lines), Err(Malformed), "{:?} = {value:?}", lines[at].0);
+        }
+    }
+
+    #[test]
+    fn connect_has_an_authority_and_nothing_else() {
+        let plain = [(":method", "CONNECT"), (":authority", "db.shop:5432")];
+        assert!(request(&plain).is_ok());
+        assert_eq!(request(&plain[..1]), Err(Malformed));
+        assert_eq!(request(&[&plain[..], &[(":path", "/")]].concat()), Err(Malformed));
+        let extended = [&plain[..], &[(":scheme", "http"), (":path", "/"), (":protocol", "ws")]];
+        let extended = extended.concat();
+        assert_eq!(request(&extended), Err(Malformed));
+        let head = build_request(&extended, true).unwrap().0;
+        assert_eq!(head.protocol.as_deref(), Some(&b"ws"[..]));
+    }
+
+    #[test]
+    fn a_status_is_three_digits_and_not_101() {
+        let status = |value| {
+            let mut builder = ResponseBuilder::default();
+            builder.add(field((":status", value)));
+            builder.finish().map(|(head, _)| head.status)
+        };
+        assert_eq!((status("200"), status("103")), (Ok(200), Ok(103)));
+        for bad in ["101", "099", "20", "2000", "+20", "abc", ""] {
+            assert_eq!(status(bad), Err(Malformed), "{bad}");
+        }
+    }
+
+    #[test]
+    fn trailers_carry_no_framing() {
+        let trailers = |lines: &[(&str, &str)]| {
+            let mut builder = TrailersBuilder::default();
+            lines.iter().for_each(|&line| builder.add(field(line)));
+            builder.finish()
+        };
+        assert_eq!(trailers(&[("grpc-status", "0")]).unwrap().len(), 1);
+        for bad in [(":path", "/"), ("content-length", "1"), ("host", "a"), ("te", "x")] {
+            assert_eq!(trailers(&[bad]), Err(Malformed), "{bad:?}");
+        }
+    }
+
+    fn request(lines: &[(&str, &str)]) -> Result<(RequestHead, Option<u64>), Malformed> {
+        build_request(lines, false)
+    }
+
+    fn build_request(
+        lines: &[(&str, &str)],
+        takes_connect_protocol: bool,
+    ) -> Result<(RequestHead, Option<u64>), Malformed> {
+        let mut builder = RequestBuilder::default();
+        lines.iter().for_each(|&line| builder.add(field(line)));
+        builder.finish(takes_connect_protocol)
+    }
+
+    fn field<'a>((name, value): (&'a str, &'a str)) -> Field<'a> {
+        Field { name: name.as_bytes(), value: value.as_bytes(), sensitive: false }
+    }
+}

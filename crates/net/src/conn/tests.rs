@@ -1,0 +1,175 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::PrivateKeyDer;
+
+use super::*;
+use crate::{Listener, ListenerOptions, Poller, Token};
+
+/// Two ends, driven together: reads of `b` go to `received`.
+struct Pair {
+    poller: Poller,
+    a: Conn,
+    b: Conn,
+    scratch: Scratch,
+    a_received: Vec<u8>,
+    b_received: Vec<u8>,
+    a_closed: Option<Closed>,
+    b_closed: Option<Closed>,
+}
+
+impl Pair {
+    fn new(client: Option<Tls>, server: Option<Tls>) -> Self {
+        let listener =
+            Listener::bind("127.0.0.1:0".parse().unwrap(), ListenerOptions::default()).unwrap();
+        let a = Conn::connect(listener.address(), client).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        let b = Conn::accepted(listener.accept().unwrap(), server);
+        let poller = Poller::new().unwrap();
+        poller.add(&a, Token(0)).unwrap();
+        poller.add(&b, Token(1)).unwrap();
+        Self {
+            poller,
+            a,
+            b,
+            scratch: Scratch::new(),
+            a_received: Vec::new(),
+            b_received: Vec::new(),
+            a_closed: None,
+            b_closed: None,
+        }
+    }
+
+    /// Runs turns until `done` or two seconds are over.
+    fn run(&mut self, done: impl Fn(&Self) -> bool) {
+        let end = std::time::Instant::now() + Duration::from_secs(2);
+        while !done(self) {
+            assert!(std::time::Instant::now() < end, "the exchange did not finish");
+            for conn in [&mut self.a, &mut self.b] {
+                if let Flush::Failed(error) = conn.flush() {
+                    panic!("{error}");
+                }
+            }
+            let mut ready = Vec::new();
+            self.poller.wait(Some(Duration::from_millis(5)), &mut ready).unwrap();
+            for readiness in ready {
+                if readiness.token == Token(0) { &mut self.a } else { &mut self.b }
+                    .ready(readiness);
+            }
+            drain(&mut self.a, &mut self.scratch, &mut self.a_received, &mut self.a_closed);
+            drain(&mut self.b, &mut self.scratch, &mut self.b_received, &mut self.b_closed);
+        }
+    }
+}
+
+fn drain(
+    conn: &mut Conn,
+    scratch: &mut Scratch,
+    received: &mut Vec<u8>,
+    closed: &mut Option<Closed>,
+) {
+    loop {
+        match conn.read(scratch) {
+            Read::Data(data) => received.extend_from_slice(data),
+            Read::Blocked => return,
+            Read::Closed(how) => *closed = Some(how),
+            Read::Failed(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn tls_pair() -> (Tls, Tls) {
+    let issued = rcgen::generate_simple_self_signed(["b.test".to_owned()]).unwrap();
+    let certificate = issued.cert.der().clone();
+    let key = PrivateKeyDer::Pkcs8(issued.signing_key.serialize_der().into());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.clone()).unwrap();
+    let client =
+        rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let server = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    let name = "b.test".try_into().unwrap();
+    (
+        rustls::ClientConnection::new(Arc::new(client), name).unwrap().into(),
+        rustls::ServerConnection::new(Arc::new(server)).unwrap().into(),
+    )
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|i| u8::try_from(i * 31 % 251).unwrap()).collect()
+}
+
+fn exchange(mut pair: Pair) {
+    let (to_b, to_a) = (pattern(3_000_000), pattern(1_000_001));
+    pair.a.out().extend_from_slice(&to_b);
+    pair.b.out().extend_from_slice(&to_a);
+    pair.a.finish();
+    pair.run(|p| p.b_received.len() == 3_000_000 && p.a_received.len() == 1_000_001);
+    assert!(pair.a_received == to_a && pair.b_received == to_b);
+    pair.run(|p| p.b_closed.is_some());
+    assert_eq!(pair.b_closed, Some(Closed::Clean));
+    assert_eq!(pair.a_closed, None, "the other direction stays open");
+    pair.b.out().extend_from_slice(b"late");
+    pair.b.finish();
+    pair.run(|p| p.a_closed.is_some());
+    assert!(pair.a_received.ends_with(b"late"));
+    assert_eq!(pair.a.pending() + pair.b.pending(), 0);
+    assert!(pair.b.out.capacity() <= OUT_KEEP_BYTES, "memory is given back");
+}
+
+#[test]
+fn plain_bytes_pass_both_ways_with_half_close() {
+    exchange(Pair::new(None, None));
+}
+
+#[test]
+fn encrypted_bytes_pass_both_ways_with_half_close() {
+    let (client, server) = tls_pair();
+    exchange(Pair::new(Some(client), Some(server)));
+}
+
+#[test]
+fn a_close_without_notify_is_told_as_truncation() {
+    let (client, server) = tls_pair();
+    let mut pair = Pair::new(Some(client), Some(server));
+    pair.a.out().extend_from_slice(b"cut");
+    pair.run(|p| p.b_received == b"cut");
+    rustix::net::shutdown(&pair.a, Shutdown::Write).unwrap();
+    pair.run(|p| p.b_closed.is_some());
+    assert_eq!(pair.b_closed, Some(Closed::Truncated));
+}
+
+#[test]
+fn a_plain_peer_at_a_tls_door_fails_as_tls() {
+    let (_, server) = tls_pair();
+    let mut pair = Pair::new(None, Some(server));
+    pair.a.out().extend_from_slice(b"GET / HTTP/1.1\r\n\r\n");
+    pair.a.ready(Readiness { token: Token(0), readable: false, writable: true, closed: false });
+    assert!(matches!(pair.a.flush(), Flush::Done));
+    std::thread::sleep(Duration::from_millis(5));
+    let Read::Failed(ConnError::Tls(_)) = pair.b.read(&mut pair.scratch) else {
+        panic!("expected a TLS failure");
+    };
+}
+
+#[test]
+fn a_refused_connect_says_so() {
+    let address = {
+        let listener =
+            Listener::bind("127.0.0.1:0".parse().unwrap(), ListenerOptions::default()).unwrap();
+        listener.address()
+    };
+    let mut conn = match Conn::connect(address, None) {
+        Ok(conn) => conn,
+        Err(error) => panic!("{error}"),
+    };
+    let mut poller = Poller::new().unwrap();
+    poller.add(&conn, Token(0)).unwrap();
+    let mut ready = Vec::new();
+    poller.wait(Some(Duration::from_secs(1)), &mut ready).unwrap();
+    conn.ready(ready[0]);
+    let Flush::Failed(error) = conn.flush() else { panic!("expected a failure") };
+    assert!(error.to_string().starts_with("cannot connect: Connection refused"), "{error}");
+}

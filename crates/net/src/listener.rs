@@ -1,0 +1,105 @@
+//! Listening sockets.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use thiserror::Error;
+
+/// How a listener is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenerOptions {
+    /// Connections the kernel keeps ready for us.
+    pub backlog: i32,
+    /// Several listeners may share the address, one per thread.
+    pub shared: bool,
+}
+
+impl Default for ListenerOptions {
+    fn default() -> Self {
+        Self { backlog: 1024, shared: false }
+    }
+}
+
+/// Why no connection was taken.
+#[derive(Debug, Error)]
+pub enum AcceptError {
+    /// No connection waits.
+    #[error("no connection waits")]
+    Empty,
+    /// No descriptor or memory is left: stop accepting for a moment, the backlog keeps the rest.
+    #[error("cannot accept a connection: {0}")]
+    Exhausted(#[source] io::Error),
+    /// This one connection failed before it was taken; the next may be fine.
+    #[error("a connection failed before it was accepted: {0}")]
+    Lost(#[source] io::Error),
+}
+
+/// A non-blocking listening socket.
+pub struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Binds and listens; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// What the kernel says: the address is in use, not ours, or not permitted.
+    pub fn bind(address: SocketAddr, options: ListenerOptions) -> io::Result<Self> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if options.shared {
+            sockopt::set_socket_reuseport(&socket, true)?;
+        }
+        rustix::net::bind(&socket, &address)?;
+        rustix::net::listen(&socket, options.backlog)?;
+        Self::from_socket(socket)
+    }
+
+    fn from_socket(socket: OwnedFd) -> io::Result<Self> {
+        let socket = TcpListener::from(socket);
+        let address = socket.local_addr()?;
+        Ok(Self { socket, address })
+    }
+
+    /// Where it listens; the port is the one chosen if 0 was asked.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes one waiting connection, non-blocking, without delay of small writes.
+    ///
+    /// # Errors
+    /// [`AcceptError`]: nothing waits, nothing can be taken now, or this one was lost.
+    pub fn accept(&self) -> Result<TcpStream, AcceptError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match rustix::net::accept_with(&self.socket, flags) {
+            Ok(socket) => {
+                let stream = TcpStream::from(socket);
+                // Fails only when the connection is already gone; the first read will say so.
+                let _ = stream.set_nodelay(true);
+                Ok(stream)
+            }
+            Err(Errno::AGAIN) => Err(AcceptError::Empty),
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                Err(AcceptError::Exhausted(error.into()))
+            }
+            Err(error) => Err(AcceptError::Lost(error.into())),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,122 @@
+//! Storage with stable keys that are never confused with a later occupant's.
+
+/// The key of an entry: its place and the place's generation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Key {
+    index: u32,
+    generation: u32,
+}
+
+impl Key {
+    /// As one number, for a poller's token.
+    #[must_use]
+    pub fn to_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    #[must_use]
+    pub fn from_u64(number: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves of the number")]
+        Self { index: number as u32, generation: (number >> 32) as u32 }
+    }
+}
+
+/// A vector with holes. Generations stay below 2^31, so a key never equals a poller's own token.
+pub struct Slab<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u32>,
+}
+
+struct Entry<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn insert(&mut self, value: T) -> Key {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry { generation: 0, value: None });
+            u32::try_from(self.entries.len() - 1).expect("descriptors run out long before 2^32")
+        });
+        let entry = &mut self.entries[index as usize];
+        entry.value = Some(value);
+        Key { index, generation: entry.generation }
+    }
+
+    #[must_use]
+    pub fn get(&self, key: Key) -> Option<&T> {
+        let entry = self.entries.get(key.index as usize)?;
+        entry.value.as_ref().filter(|_| entry.generation == key.generation)
+    }
+
+    #[must_use]
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        entry.value.as_mut().filter(|_| entry.generation == key.generation)
+    }
+
+    pub fn remove(&mut self, key: Key) -> Option<T> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        if entry.generation != key.generation {
+            return None;
+        }
+        let value = entry.value.take()?;
+        entry.generation = (entry.generation + 1) & 0x7fff_ffff;
+        self.free.push(key.index);
+        Some(value)
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+        self.entries.iter().enumerate().filter_map(|(index, entry)| {
+            let index = u32::try_from(index).ok()?;
+            entry.value.as_ref().map(|v| (Key { index, generation: entry.generation }, v))
+        })
+    }
+
+    /// The keys now in use; the slab may be changed while they are visited.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Key> {
+        self.iter().map(|(key, _)| key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_key_does_not_reach_its_successor() {
+        let mut slab = Slab::new();
+        let first = slab.insert("first");
+        assert_eq!(slab.remove(first), Some("first"));
+        let second = slab.insert("second");
+        assert_eq!(second.index, first.index);
+        assert_eq!(slab.get(first), None);
+        assert_eq!(slab.get_mut(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get(second), Some(&"second"));
+        assert_eq!(Key::from_u64(second.to_u64()), second);
+        assert_eq!(slab.len(), 1);
+    }
+}

@@ -1,0 +1,219 @@
+//! One connection of a worker and the role it plays.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustls::server::Acceptor;
+use tollway_http::{h1, h2};
+use tollway_identity::PeerIdentity;
+use tollway_model::ServiceName;
+use tollway_net::{Conn, Key};
+
+use crate::exchange::{Destination, Side};
+
+/// Through which door a downstream connection came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Door {
+    HttpApi,
+    GrpcApi,
+    Outbound,
+    /// Inside a CONNECT tunnel to one service.
+    Tunnel(ServiceName),
+    /// The mesh door, from an authenticated peer.
+    Inbound,
+    /// A TCP port that stands for one service.
+    Tcp(ServiceName),
+    /// A gateway's one port.
+    Gateway,
+}
+
+/// What a connection is doing.
+pub(crate) enum Role {
+    /// A plain downstream of which the first bytes tell HTTP/1.1 or HTTP/2.
+    Detect {
+        input: Vec<u8>,
+    },
+    /// A mesh door's connection during its TLS handshake.
+    Accepting,
+    /// A dial until it is connected and, with TLS, authenticated.
+    Dialling(Dial),
+    H1Server(Box<H1Server>),
+    H2Server(Box<H2Link>),
+    H1Client(Box<H1Client>),
+    H2Client(Box<H2Link>),
+    /// Bytes to and from another connection.
+    Relay(Relay),
+    /// A gateway's connection of which the server name is not known yet.
+    Hello(Box<Hello>),
+    /// All was said; waits for the peer to close.
+    Lingering,
+}
+
+/// A connection and what the worker remembers of it.
+pub(crate) struct Connection {
+    pub(crate) io: Conn,
+    pub(crate) role: Role,
+    pub(crate) door: Option<Door>,
+    pub(crate) remote: Option<SocketAddr>,
+    pub(crate) peer: Option<Arc<PeerIdentity>>,
+    /// Stands in the worker's list of connections to flush.
+    pub(crate) dirty: bool,
+    /// Stands in the worker's list of connections to read.
+    pub(crate) queued: bool,
+    /// Not read until whoever takes its bytes has room again.
+    pub(crate) paused: bool,
+    /// Pipes that wait for room here, first come first served.
+    pub(crate) line: VecDeque<(Key, Side)>,
+    /// Since when it has been in its present state: handshaking, idle, in a head.
+    pub(crate) since: Instant,
+    /// No new requests; closed when the present ones are done.
+    pub(crate) draining: bool,
+    /// What a gateway chose for it.
+    pub(crate) relays_to: Option<(ServiceName, SocketAddr)>,
+    /// The service it waits to know of.
+    pub(crate) raw_target: Option<ServiceName>,
+}
+
+impl Connection {
+    pub(crate) fn new(io: Conn, role: Role, now: Instant) -> Self {
+        Self {
+            io,
+            role,
+            door: None,
+            remote: None,
+            peer: None,
+            dirty: false,
+            queued: false,
+            paused: false,
+            line: VecDeque::new(),
+            since: now,
+            draining: false,
+            relays_to: None,
+            raw_target: None,
+        }
+    }
+}
+
+/// What a dial is for.
+pub(crate) struct Dial {
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) purpose: Purpose,
+}
+
+/// The protocol a dialled connection will speak, and for whom.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// A member of the destination's pool, HTTP/2.
+    PoolH2(Destination),
+    /// A member of the destination's pool, HTTP/1.1.
+    PoolH1(Destination),
+    /// HTTP/1.1 for one exchange that wants to leave HTTP.
+    Upgrade(Key),
+    /// Raw bytes for the other connection.
+    Relay(Key),
+}
+
+/// The server's side of an HTTP/1.1 connection.
+#[derive(Default)]
+pub(crate) struct H1Server {
+    pub(crate) scanner: h1::HeadScanner,
+    /// Bytes read and not yet parsed.
+    pub(crate) input: Vec<u8>,
+    pub(crate) exchange: Option<Key>,
+    /// The request's body, until it has ended.
+    pub(crate) body: Option<h1::BodyDecoder>,
+    pub(crate) version: h1::Version,
+    pub(crate) keep_alive: bool,
+    /// The first bytes of a head have come.
+    pub(crate) in_head: bool,
+    /// The response's framing, once its head is written.
+    pub(crate) sink: Option<h1::BodyLength>,
+    /// The client sends no more.
+    pub(crate) ended: bool,
+}
+
+/// The client's side of an HTTP/1.1 connection.
+pub(crate) struct H1Client {
+    pub(crate) destination: Destination,
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) scanner: h1::HeadScanner,
+    pub(crate) input: Vec<u8>,
+    pub(crate) exchange: Option<Key>,
+    /// The response's body, once its head has been read and until it has ended.
+    pub(crate) body: Option<h1::BodyDecoder>,
+    pub(crate) keep_alive: bool,
+    pub(crate) sink: h1::BodyLength,
+    /// Requests answered on it.
+    pub(crate) served: u64,
+    /// Belongs to one exchange, never to a pool.
+    pub(crate) dedicated: bool,
+    /// Bytes of the present response have come.
+    pub(crate) answered: bool,
+}
+
+/// An HTTP/2 connection, either side.
+pub(crate) struct H2Link {
+    pub(crate) codec: h2::Connection,
+    pub(crate) streams: HashMap<u32, Key, BuildHasherDefault<StreamHasher>>,
+    /// The pool it belongs to (client's side).
+    pub(crate) destination: Option<Destination>,
+    pub(crate) address: Option<SocketAddr>,
+    /// Connection-level credit held back because the thread holds too many bytes.
+    pub(crate) held_credit: usize,
+    /// When the drain began; the final GOAWAY follows.
+    pub(crate) goaway_final_due: bool,
+}
+
+impl H2Link {
+    pub(crate) fn new(codec: h2::Connection) -> Self {
+        Self {
+            codec,
+            streams: HashMap::default(),
+            destination: None,
+            address: None,
+            held_credit: 0,
+            goaway_final_due: false,
+        }
+    }
+}
+
+/// A ClientHello that is being looked at.
+#[derive(Default)]
+pub(crate) struct Hello {
+    /// Everything read so far; it goes on unchanged.
+    pub(crate) input: Vec<u8>,
+    pub(crate) acceptor: Acceptor,
+    /// The server name, once it has been seen.
+    pub(crate) name: Option<String>,
+}
+
+/// One half of a pair of connections that exchange raw bytes.
+pub(crate) struct Relay {
+    /// `None` until it is dialled.
+    pub(crate) other: Option<Key>,
+    /// Bytes that came before there was another side.
+    pub(crate) early: Vec<u8>,
+    pub(crate) ended: bool,
+    pub(crate) active: Instant,
+}
+
+/// Hashes stream numbers by one multiplication: they are small, dense and bounded in number.
+#[derive(Default)]
+pub(crate) struct StreamHasher(u64);
+
+impl Hasher for StreamHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0.rotate_left(5) ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}

@@ -1,0 +1,121 @@
+//! What the data plane changes in heads: hop-by-hop fields out, forwarding fields in.
+//!
+//! Trace context (`traceparent`, `tracestate`, `baggage`) passes unchanged.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use tollway_http::{RequestHead, ResponseHead, h1};
+use tollway_identity::PeerIdentity;
+use tollway_model::ServiceName;
+
+/// The proven identity of the caller, set by the callee's sidecar and by nobody else.
+const CALLER_IDENTITY: &[u8] = b"x-tollway-caller";
+
+/// From which service to which.
+pub(crate) struct Route<'a> {
+    pub(crate) from: &'a ServiceName,
+    pub(crate) to: &'a ServiceName,
+    /// The `authorization` field named the app and is not meant for it.
+    pub(crate) credentials_used: bool,
+}
+
+/// A request leaving the caller's sidecar for the mesh.
+pub(crate) fn outbound_request(head: &mut RequestHead, client: Option<IpAddr>, route: &Route<'_>) {
+    let fields = &mut head.fields;
+    fields.remove(b"dapr-app-id");
+    fields.remove(CALLER_IDENTITY);
+    if route.credentials_used {
+        fields.remove(b"authorization");
+    }
+    if let Some(client) = client {
+        append(fields, b"x-forwarded-for", client.to_string().as_bytes());
+        append(fields, b"forwarded", &forwarded_element(client, &head.authority));
+    }
+    if !head.authority.is_empty() && !fields.contains(b"x-forwarded-host") {
+        fields.push(b"x-forwarded-host", &head.authority);
+    }
+    fields.set(b"dapr-caller-app-id", route.from.app.as_str().as_bytes());
+    fields.set(b"dapr-caller-namespace", route.from.namespace.as_str().as_bytes());
+    fields.set(b"dapr-callee-app-id", route.to.app.as_str().as_bytes());
+    head.authority = route.to.dns_san().into_bytes();
+    head.scheme = b"https".to_vec();
+}
+
+/// A request arriving at the callee's sidecar for the app: who calls is what was proven.
+pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) {
+    let fields = &mut head.fields;
+    fields.set(CALLER_IDENTITY, peer.spiffe.to_string().as_bytes());
+    fields.set(b"dapr-caller-app-id", peer.spiffe.app.as_str().as_bytes());
+    fields.set(b"dapr-caller-namespace", peer.spiffe.namespace.as_str().as_bytes());
+    head.scheme = b"http".to_vec();
+}
+
+/// A response on its way back.
+pub(crate) fn response(head: &mut ResponseHead) {
+    h1::strip_hop_by_hop(&mut head.fields);
+}
+
+/// One element of RFC 7239.
+fn forwarded_element(client: IpAddr, host: &[u8]) -> Vec<u8> {
+    let mut element = Vec::with_capacity(64);
+    // Writing into a vector does not fail.
+    let _ = match client {
+        IpAddr::V4(ip) => write!(element, "for={ip}"),
+        IpAddr::V6(ip) => write!(element, "for=\"[{ip}]\""),
+    };
+    if !host.is_empty() && !host.iter().any(|b| matches!(b, b'"' | b'\\')) {
+        element.extend_from_slice(b";host=\"");
+        element.extend_from_slice(host);
+        element.push(b'"');
+    }
+    element.extend_from_slice(b";proto=http");
+    element
+}
+
+/// Adds a value to a comma-separated list field.
+fn append(fields: &mut tollway_http::Fields, name: &[u8], value: &[u8]) {
+    let mut list = Vec::new();
+    for earlier in fields.values(name) {
+        list.extend_from_slice(earlier);
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(value);
+    fields.set(name, &list);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollway_model::Label;
+
+    fn service(name: &str) -> ServiceName {
+        let label = |text| Label::new(text).unwrap();
+        ServiceName::parse_in(name, &label("default"), &label("west")).unwrap()
+    }
+
+    #[test]
+    fn an_outbound_request_carries_who_called_from_where() {
+        let mut head = RequestHead { authority: b"localhost:3500".to_vec(), ..Default::default() };
+        head.fields.push(b"dapr-app-id", b"stock");
+        head.fields.push(b"x-forwarded-for", b"10.0.0.1");
+        head.fields.push(b"x-tollway-caller", b"spiffe://forged/ns/a/b");
+        head.fields.push(b"traceparent", b"00-abc");
+        let (from, to) = (service("web"), service("stock.shop.east"));
+        let route = Route { from: &from, to: &to, credentials_used: false };
+        outbound_request(&mut head, Some("127.0.0.1".parse().unwrap()), &route);
+        let value =
+            |name: &[u8]| head.fields.value(name).map(|v| String::from_utf8_lossy(v).into_owned());
+        assert_eq!(head.authority, b"stock.shop.east.mesh");
+        assert_eq!(value(b"dapr-app-id"), None);
+        assert_eq!(value(b"x-tollway-caller"), None);
+        assert_eq!(value(b"x-forwarded-for").unwrap(), "10.0.0.1, 127.0.0.1");
+        assert_eq!(value(b"x-forwarded-host").unwrap(), "localhost:3500");
+        assert_eq!(
+            value(b"forwarded").unwrap(),
+            "for=127.0.0.1;host=\"localhost:3500\";proto=http"
+        );
+        assert_eq!(value(b"dapr-caller-app-id").unwrap(), "web");
+        assert_eq!(value(b"traceparent").unwrap(), "00-abc");
+    }
+}

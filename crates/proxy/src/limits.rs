@@ -1,0 +1,110 @@
+//! What one data-plane thread spends on its peers: times, sizes, counts. Every field is a
+//! setting; the defaults suit a sidecar.
+
+use std::time::Duration;
+
+use tollway_http::{h1, h2};
+
+/// Times after which something is given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// From the start of a dial to the end of its TLS handshake.
+    pub connect: Duration,
+    /// From accepting a mesh connection to the end of its TLS handshake.
+    pub handshake: Duration,
+    /// From the first byte of a request's head to its last (slow heads).
+    pub head: Duration,
+    /// From the end of a request to the head of its response.
+    pub request: Duration,
+    /// Without a byte in either direction on an exchange or a relayed connection.
+    pub stream_idle: Duration,
+    /// Without a request on a downstream connection.
+    pub downstream_idle: Duration,
+    /// Without a request on an upstream HTTP/1.1 connection to the app: shorter than what common
+    /// servers allow (5 s), so that we close first.
+    pub app_idle: Duration,
+    /// Without a request on a multiplexed mesh connection.
+    pub mesh_idle: Duration,
+    /// For the peer to close after a final response.
+    pub linger: Duration,
+    /// For requests under way when the process is told to end.
+    pub drain: Duration,
+    /// For other data planes to learn that this one has gone, before it refuses new streams.
+    pub withdraw: Duration,
+    /// For the control plane to tell of a service asked for the first time.
+    pub discovery: Duration,
+    /// How long a service nobody calls stays subscribed.
+    pub service_idle: Duration,
+    /// How long an address that could not be dialled is left alone.
+    pub dial_backoff: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            handshake: Duration::from_secs(10),
+            head: Duration::from_secs(10),
+            request: Duration::from_secs(60),
+            stream_idle: Duration::from_secs(300),
+            downstream_idle: Duration::from_secs(75),
+            app_idle: Duration::from_secs(4),
+            mesh_idle: Duration::from_secs(120),
+            linger: Duration::from_secs(1),
+            drain: Duration::from_secs(10),
+            withdraw: Duration::from_millis(250),
+            discovery: Duration::from_secs(5),
+            service_idle: Duration::from_secs(600),
+            dial_backoff: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Sizes and counts.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub h1: h1::Limits,
+    pub h2: h2::Config,
+    /// Connections a thread holds, both ways.
+    pub connections: usize,
+    /// Requests under way in a thread.
+    pub exchanges: usize,
+    /// Requests that wait for a connection to one service.
+    pub waiting_per_service: usize,
+    /// Services subscribed at once.
+    pub services: usize,
+    /// Connections to the app (HTTP/1.1).
+    pub app_connections: usize,
+    /// Bytes queued on a connection before what feeds it is held back.
+    pub out_bytes: usize,
+    /// Bytes of a body held while its sink is full; more is left with the sender.
+    pub pipe_bytes: usize,
+    /// Bytes of request bodies kept so that a refused request can be sent again.
+    pub replay_bytes: usize,
+    /// Bytes of bodies held in a thread before connection windows are held back as well.
+    pub held_bytes: usize,
+    /// Informational responses before the final one.
+    pub informational: u8,
+    /// Bytes of a ClientHello looked at by a gateway.
+    pub client_hello_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            h1: h1::Limits::default(),
+            h2: h2::Config { connection_window: 4 * 1024 * 1024, ..h2::Config::default() },
+            connections: 100_000,
+            exchanges: 50_000,
+            waiting_per_service: 4096,
+            services: 10_000,
+            app_connections: 1024,
+            out_bytes: 128 * 1024,
+            pipe_bytes: 64 * 1024,
+            replay_bytes: 64 * 1024,
+            held_bytes: 64 * 1024 * 1024,
+            informational: 16,
+            client_hello_bytes: 16 * 1024 + 512,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Accepting connections, and telling HTTP/1.1 from HTTP/2 on plain doors.
+
+use std::time::Duration;
+
+use tollway_http::{h1, h2};
+use tollway_net::{AcceptError, Conn, Key};
+
+use super::{ACCEPTS_PER_TURN, Worker};
+use crate::connection::{Connection, Door, H2Link, Role};
+use crate::tls::alpn;
+
+/// How long accepting rests when no descriptor is left.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+impl Worker {
+    pub(super) fn accept_turn(&mut self, index: usize) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some((listener, door)) = self.listeners.get(index) else { return };
+            if self.accept_again.is_some_and(|at| self.now < at) {
+                return;
+            }
+            let door = door.clone();
+            match listener.accept() {
+                Ok(stream) => {
+                    if self.conns.len() >= self.config.limits.connections {
+                        self.metrics.connections_refused.add(1);
+                        continue;
+                    }
+                    let remote = stream.peer_addr().ok();
+                    self.admit(stream, remote, door);
+                }
+                Err(AcceptError::Empty) => return,
+                Err(AcceptError::Exhausted(error)) => {
+                    tracing::warn!(%error, "no descriptors left; new connections wait");
+                    self.metrics.connections_refused.add(1);
+                    self.pause_accepting();
+                    return;
+                }
+                Err(AcceptError::Lost(_)) => {}
+            }
+        }
+    }
+
+    fn admit(
+        &mut self,
+        stream: std::net::TcpStream,
+        remote: Option<std::net::SocketAddr>,
+        door: Door,
+    ) {
+        let (io, role) = match &door {
+            Door::Inbound => match self.tls.server() {
+                Ok(tls) => (Conn::accepted(stream, Some(tls)), Role::Accepting),
+                Err(error) => {
+                    tracing::error!(%error, "mesh door cannot start TLS");
+                    return;
+                }
+            },
+            Door::Gateway => (Conn::accepted(stream, None), Role::Hello(Box::default())),
+            Door::HttpApi | Door::GrpcApi | Door::Outbound | Door::Tunnel(_) | Door::Tcp(_) => {
+                (Conn::accepted(stream, None), Role::Detect { input: Vec::new() })
+            }
+        };
+        let mut conn = Connection::new(io, role, self.now);
+        conn.remote = remote;
+        let tcp = match &door {
+            Door::Tcp(service) => Some(service.clone()),
+            _ => None,
+        };
+        conn.door = Some(door);
+        let Some(key) = self.insert(conn) else { return };
+        match tcp {
+            Some(service) => self.open_tcp(key, service),
+            None => self.queue_read(key),
+        }
+    }
+
+    /// Takes the listeners out of the poller for a moment: they are level-triggered and would
+    /// spin.
+    fn pause_accepting(&mut self) {
+        self.accept_again = Some(self.now + ACCEPT_REST);
+        for (listener, _) in &self.listeners {
+            // It was registered; if that failed there is nothing to take out.
+            let _ = self.poller.remove(listener);
+        }
+    }
+
+    pub(super) fn resume_accepting(&mut self) {
+        if self.accept_again.is_none_or(|at| self.now < at) {
+            return;
+        }
+        self.accept_again = None;
+        for (index, (listener, _)) in self.listeners.iter().enumerate() {
+            let token = tollway_net::Token(super::LISTENER_BIT | index as u64);
+            if let Err(error) = self.poller.add_listener(listener, token) {
+                tracing::error!(%error, "a listener could not be registered again");
+            }
+        }
+    }
+
+    /// A plain downstream: the first bytes tell the protocol.
+    pub(super) fn on_detect_bytes(&mut self, key: Key, data: &[u8]) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Role::Detect { input } = &mut conn.role else { return };
+        input.extend_from_slice(data);
+        if input.is_empty() {
+            return;
+        }
+        let Some(is_h2) = h1::looks_like_http2(input) else { return };
+        let input = std::mem::take(input);
+        self.begin_server(key, is_h2);
+        self.on_bytes(key, &input);
+    }
+
+    /// Gives a downstream connection its protocol.
+    pub(super) fn begin_server(&mut self, key: Key, is_h2: bool) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.since = self.now;
+        conn.role = if is_h2 {
+            let codec = h2::Connection::server(self.config.limits.h2.clone(), conn.io.out());
+            Role::H2Server(Box::new(H2Link::new(codec)))
+        } else {
+            Role::H1Server(Box::default())
+        };
+        self.mark_dirty(key);
+    }
+
+    /// A TLS handshake is over: checks who it is and gives the connection its role. Says
+    /// whether it lives on.
+    pub(super) fn on_established(&mut self, key: Key) -> bool {
+        let Some(conn) = self.conns.get_mut(key) else { return false };
+        match conn.role {
+            Role::Accepting => self.on_accepted(key),
+            _ => self.on_dialled(key),
+        }
+    }
+
+    fn on_accepted(&mut self, key: Key) -> bool {
+        let Some(conn) = self.conns.get_mut(key) else { return false };
+        let Some(peer) = conn.io.peer() else { return false };
+        let agreed = peer.alpn.map(<[u8]>::to_vec);
+        let identity = match tollway_identity::peer_identity(peer.certificates) {
+            Ok(identity) => identity,
+            Err(error) => {
+                tracing::debug!(remote = ?conn.remote, %error, "mesh connection refused");
+                self.metrics.handshakes_failed.add(1);
+                self.remove(key);
+                return false;
+            }
+        };
+        conn.peer = Some(std::sync::Arc::new(identity));
+        self.metrics.handshakes.add(1);
+        match agreed.as_deref() {
+            Some(alpn::H2) => self.begin_server(key, true),
+            Some(alpn::TCP) => return self.open_app_tcp(key),
+            _ => self.begin_server(key, false),
+        }
+        true
+    }
+}

@@ -1,0 +1,207 @@
+//! HTTP/2 connections, both sides: the codec's events become calls on exchanges.
+
+use tollway_http::h2::{ErrorCode, Event, StreamId};
+use tollway_http::{Method, ResponseHead};
+use tollway_net::Key;
+use tollway_routing::Failure;
+
+use super::Worker;
+use super::exchange::Arrival;
+use crate::connection::{H2Link, Role};
+use crate::exchange::{BodySize, Side, StreamRef, Upstream};
+use crate::fault::Fault;
+
+impl Worker {
+    pub(super) fn on_h2_bytes(&mut self, key: Key, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let clock = self.clock();
+        let mut events = std::mem::take(&mut self.h2_events);
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let (Role::H2Server(link) | Role::H2Client(link)) = &mut conn.role else { return };
+        let result = link.codec.receive(data, clock, &mut events, conn.io.out());
+        self.mark_dirty(key);
+        for event in events.drain(..) {
+            self.on_h2_event(key, event, data);
+        }
+        self.h2_events = events;
+        if let Err(error) = result {
+            self.metrics.requests_refused.add(1);
+            self.on_h2_over(key, &error.to_string());
+        }
+    }
+
+    fn link(&mut self, key: Key) -> Option<&mut H2Link> {
+        match &mut self.conns.get_mut(key)?.role {
+            Role::H2Server(link) | Role::H2Client(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    fn exchange_of(&mut self, key: Key, stream: StreamId) -> Option<Key> {
+        self.link(key)?.streams.get(&stream.0).copied()
+    }
+
+    fn is_server(&self, key: Key) -> bool {
+        self.conns.get(key).is_some_and(|conn| matches!(conn.role, Role::H2Server(_)))
+    }
+
+    fn on_h2_event(&mut self, key: Key, event: Event, input: &[u8]) {
+        match event {
+            Event::Request { stream, head, content_length, end } => {
+                self.on_h2_request(key, stream, head, content_length, end);
+            }
+            Event::Response { stream, head, content_length, end } => {
+                self.on_h2_response(key, stream, head, content_length, end);
+            }
+            Event::Data { stream, range, end, credit } => {
+                self.repay_connection(key, credit);
+                let Some(exchange) = self.exchange_of(key, stream) else { return };
+                let side = if self.is_server(key) { Side::Request } else { Side::Response };
+                self.feed(exchange, side, &input[range], credit, end);
+                if end && side == Side::Response {
+                    self.release_upstream(exchange);
+                }
+            }
+            Event::Trailers { stream, fields } => {
+                let Some(exchange) = self.exchange_of(key, stream) else { return };
+                if self.is_server(key) {
+                    self.end_source(exchange, Side::Request, Some(fields));
+                } else {
+                    self.on_response_source_ended(exchange, Some(fields));
+                }
+            }
+            Event::Reset { stream, code } => self.on_h2_reset(key, stream, code),
+            Event::WindowOpen { stream: None } => self.serve_line(key),
+            Event::WindowOpen { stream: Some(stream) } => {
+                if let Some(exchange) = self.exchange_of(key, stream) {
+                    self.serve_stream(key, exchange);
+                }
+            }
+            Event::GoAway { .. } => self.on_h2_goaway(key),
+            Event::SettingsChanged => self.on_capacity(key),
+            Event::Refused { stream } => self.refuse_h2(key, stream),
+            Event::PingAck(_) => {}
+        }
+    }
+
+    fn on_h2_request(
+        &mut self,
+        key: Key,
+        stream: StreamId,
+        head: tollway_http::RequestHead,
+        content_length: Option<u64>,
+        end: bool,
+    ) {
+        let size = match content_length {
+            _ if end => BodySize::None,
+            Some(length) => BodySize::Fixed(length),
+            None => BodySize::Unknown,
+        };
+        let down = StreamRef { conn: key, stream };
+        let is_connect = head.method == Method::Connect;
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.since = self.now;
+        }
+        if is_connect {
+            let fault = Fault::Unsupported {
+                method: "CONNECT over HTTP/2",
+                reason: "use CONNECT over HTTP/1.1",
+            };
+            let (head, _) = crate::respond::http_fault(&fault);
+            return self.answer_h2(key, stream, &head);
+        }
+        self.on_request(Arrival { down, head, size, ended: end, is_upgrade: false });
+    }
+
+    fn on_h2_response(
+        &mut self,
+        key: Key,
+        stream: StreamId,
+        head: ResponseHead,
+        content_length: Option<u64>,
+        end: bool,
+    ) {
+        let Some(exchange) = self.exchange_of(key, stream) else { return };
+        let bodiless =
+            self.exchanges.get(exchange).is_some_and(|e| e.is_head) || head.status == 304;
+        let size = match content_length {
+            _ if end => BodySize::None,
+            Some(length) => BodySize::Fixed(length),
+            None => BodySize::Unknown,
+        };
+        let declared = content_length.filter(|_| bodiless);
+        if end {
+            self.release_upstream(exchange);
+        }
+        self.on_response(exchange, head, size, declared, end);
+    }
+
+    /// A request whose head is over the limits.
+    fn refuse_h2(&mut self, key: Key, stream: StreamId) {
+        self.metrics.requests_refused.add(1);
+        let (head, _) = crate::respond::http_fault(&Fault::HeadTooLarge);
+        self.answer_h2(key, stream, &head);
+    }
+
+    fn answer_h2(&mut self, key: Key, stream: StreamId, head: &ResponseHead) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Role::H2Server(link) = &mut conn.role else { return };
+        let out = conn.io.out();
+        // Gone means reset; nothing is left to answer.
+        if link.codec.send_response(stream, head, Some(0), true, out).is_ok() {
+            link.codec.reset(stream, ErrorCode::NO_ERROR, out);
+        }
+        self.mark_dirty(key);
+    }
+
+    fn on_h2_reset(&mut self, key: Key, stream: StreamId, code: ErrorCode) {
+        let Some(link) = self.link(key) else { return };
+        let Some(exchange) = link.streams.remove(&stream.0) else { return };
+        if self.is_server(key) {
+            return self.on_down_gone(exchange);
+        }
+        let Some(state) = self.exchanges.get_mut(exchange) else { return };
+        state.up = Upstream::Gone;
+        if state.responding {
+            self.metrics.faults.add(1);
+            self.abort_down(exchange, code);
+        } else if code == ErrorCode::REFUSED_STREAM {
+            self.on_attempt_failed(exchange, Failure::Refused, "it refused the request");
+        } else {
+            let peer = super::exchange::describe(&state.destination);
+            self.fail(exchange, &Fault::Reset { peer });
+        }
+        self.on_capacity(key);
+    }
+
+    /// The peer takes no new streams: others do.
+    fn on_h2_goaway(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if matches!(conn.role, Role::H2Client(_)) {
+            conn.draining = true;
+            self.on_link_draining(key);
+        }
+    }
+
+    /// The connection is over: closed, broken, or refused for what it did.
+    pub(super) fn on_h2_over(&mut self, key: Key, reason: &str) {
+        let server = self.is_server(key);
+        let Some(link) = self.link(key) else { return };
+        let mut exchanges: Vec<Key> = link.streams.drain().map(|(_, exchange)| exchange).collect();
+        exchanges.sort_unstable();
+        self.leave_pool(key);
+        if server {
+            for exchange in exchanges {
+                self.on_down_gone(exchange);
+            }
+        } else {
+            for exchange in exchanges {
+                self.upstream_broke(exchange, Failure::Broken, reason);
+            }
+        }
+        tracing::debug!(reason, server, "HTTP/2 connection over");
+        self.linger(key);
+    }
+}

@@ -1,0 +1,448 @@
+//! One data-plane thread: a complete proxy with its own listeners, pools and snapshot.
+//!
+//! A turn: wait, take commands, read what is readable (events are parsed and queued on their
+//! targets), then flush every connection that was written to, once. Nothing sleeps with a dirty
+//! connection and nothing flushes on a timer.
+
+mod accept;
+mod body;
+mod exchange;
+mod h1_client;
+mod h1_server;
+mod h2_link;
+mod pool;
+mod relay;
+mod sweep;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use tollway_http::h2;
+use tollway_identity::Credentials;
+use tollway_model::{AppProtocol, ServiceName, ServiceUpdate};
+use tollway_net::{
+    Closed, ConnError, Flush, Key, Listener, Poller, Read, Readiness, Scratch, Slab, Token, Waker,
+};
+use tollway_telemetry::DataPlaneMetrics;
+
+use crate::connection::{Connection, Door, Role};
+use crate::exchange::{Destination, Exchange};
+use crate::limits::{Limits, Timeouts};
+use crate::tls::MeshTls;
+use pool::Pool;
+pub(crate) use relay::GatewayRoutes;
+
+/// How often what only time can tell is looked at.
+const SWEEP: Duration = Duration::from_millis(100);
+/// Reads of one connection in one turn, of 64 KiB each: a busy peer does not starve others.
+const READS_PER_TURN: usize = 4;
+/// Connections accepted from one listener in one turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Tokens with this bit belong to listeners; connection keys never have it.
+const LISTENER_BIT: u64 = 1 << 63;
+
+/// The app beside a sidecar.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AppTarget {
+    pub(crate) address: SocketAddr,
+    pub(crate) protocol: AppProtocol,
+}
+
+/// What a worker is told at its start.
+pub(crate) struct WorkerConfig {
+    /// Own service; completes short names.
+    pub(crate) home: ServiceName,
+    pub(crate) app: Option<AppTarget>,
+    /// Set in a gateway.
+    pub(crate) gateway: Option<GatewayRoutes>,
+    pub(crate) limits: Limits,
+    pub(crate) timeouts: Timeouts,
+}
+
+/// What a worker asks of the rest of the process.
+pub(crate) trait Outside: Send {
+    /// Wants the state of a service from now on.
+    fn subscribe(&self, service: &ServiceName);
+    /// Does not want it any more.
+    fn unsubscribe(&self, service: &ServiceName);
+    /// Hands over the far end of a connection to the process's own HTTP API.
+    fn serve_api(&self, stream: UnixStream);
+}
+
+/// What the rest of the process tells a worker.
+pub(crate) enum Command {
+    Services(Vec<ServiceUpdate>),
+    Credentials(Arc<Credentials>),
+    /// Stop taking new work, finish what is under way, end.
+    Drain,
+}
+
+/// Sends commands to a worker.
+#[derive(Clone)]
+pub(crate) struct Commands {
+    sender: Sender<Command>,
+    waker: Waker,
+}
+
+impl Commands {
+    /// Says whether the worker still runs.
+    pub(crate) fn send(&self, command: Command) -> bool {
+        let sent = self.sender.send(command).is_ok();
+        self.waker.wake();
+        sent
+    }
+}
+
+/// A thread's whole state.
+pub(crate) struct Worker {
+    config: Arc<WorkerConfig>,
+    poller: Poller,
+    listeners: Vec<(Listener, Door)>,
+    /// Accepting pauses until then: no descriptors.
+    accept_again: Option<Instant>,
+    conns: Slab<Connection>,
+    exchanges: Slab<Exchange>,
+    pools: HashMap<Destination, Pool>,
+    tls: MeshTls,
+    to_read: VecDeque<Key>,
+    dirty: Vec<Key>,
+    commands: Receiver<Command>,
+    outside: Box<dyn Outside>,
+    metrics: Arc<DataPlaneMetrics>,
+    epoch: Instant,
+    now: Instant,
+    next_sweep: Instant,
+    /// Bytes waiting in pipes.
+    held_bytes: usize,
+    random: u64,
+    draining: Option<Instant>,
+    h2_events: Vec<h2::Event>,
+}
+
+impl Worker {
+    /// A worker on bound listeners; the commands reach it from other threads.
+    pub(crate) fn new(
+        config: Arc<WorkerConfig>,
+        listeners: Vec<(Listener, Door)>,
+        credentials: Arc<Credentials>,
+        outside: Box<dyn Outside>,
+        metrics: Arc<DataPlaneMetrics>,
+        seed: u64,
+    ) -> std::io::Result<(Self, Commands)> {
+        let poller = Poller::new()?;
+        for (index, (listener, _)) in listeners.iter().enumerate() {
+            poller.add_listener(listener, Token(LISTENER_BIT | index as u64))?;
+        }
+        let (sender, commands) = channel();
+        let waker = poller.waker();
+        let now = Instant::now();
+        let worker = Self {
+            config,
+            poller,
+            listeners,
+            accept_again: None,
+            conns: Slab::new(),
+            exchanges: Slab::new(),
+            pools: HashMap::new(),
+            tls: MeshTls::new(credentials),
+            to_read: VecDeque::new(),
+            dirty: Vec::new(),
+            commands,
+            outside,
+            metrics,
+            epoch: now,
+            now,
+            next_sweep: now + SWEEP,
+            held_bytes: 0,
+            random: seed,
+            draining: None,
+            h2_events: Vec::new(),
+        };
+        Ok((worker, Commands { sender, waker }))
+    }
+
+    /// Runs until drained.
+    ///
+    /// # Errors
+    /// When the kernel's readiness fails: nothing can be served then.
+    pub(crate) fn run(mut self) -> std::io::Result<()> {
+        let mut ready = Vec::new();
+        let mut scratch = Scratch::new();
+        loop {
+            ready.clear();
+            let timeout = if self.to_read.is_empty() {
+                self.next_sweep.saturating_duration_since(self.now)
+            } else {
+                Duration::ZERO
+            };
+            let woken = self.poller.wait(Some(timeout), &mut ready)?;
+            self.now = Instant::now();
+            if woken {
+                self.take_commands();
+            }
+            for readiness in &ready {
+                self.on_ready(*readiness);
+            }
+            self.read_turn(&mut scratch);
+            if self.now >= self.next_sweep {
+                self.next_sweep = self.now + SWEEP;
+                self.sweep();
+            }
+            self.flush_turn();
+            if self.is_drained() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn take_commands(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Services(updates) => {
+                    for update in updates {
+                        self.on_service(update);
+                    }
+                }
+                Command::Credentials(credentials) => self.on_credentials(credentials),
+                Command::Drain => {
+                    self.draining.get_or_insert(self.now);
+                }
+            }
+        }
+    }
+
+    fn on_ready(&mut self, readiness: Readiness) {
+        if readiness.token.0 & LISTENER_BIT != 0 {
+            let index = usize::try_from(readiness.token.0 & !LISTENER_BIT).unwrap_or(usize::MAX);
+            self.accept_turn(index);
+            return;
+        }
+        let key = Key::from_u64(readiness.token.0);
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.io.ready(readiness);
+        if readiness.writable && (conn.io.wants_flush() || conn.io.is_connecting()) {
+            mark(&mut self.dirty, &mut conn.dirty, key);
+        }
+        self.queue_read(key);
+    }
+
+    /// Puts a connection in line for reading if a read may find something.
+    fn queue_read(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if conn.io.may_read() && !conn.paused && !conn.queued {
+            conn.queued = true;
+            self.to_read.push_back(key);
+        }
+    }
+
+    /// Reads a connection again after a pause, what is left unparsed first.
+    fn resume(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.paused = false;
+        if !conn.queued {
+            conn.queued = true;
+            self.to_read.push_back(key);
+        }
+    }
+
+    fn mark_dirty(&mut self, key: Key) {
+        if let Some(conn) = self.conns.get_mut(key) {
+            mark(&mut self.dirty, &mut conn.dirty, key);
+        }
+    }
+
+    /// One pass over the connections that were readable when it began; more is left for the
+    /// next turn.
+    fn read_turn(&mut self, scratch: &mut Scratch) {
+        for _ in 0..self.to_read.len() {
+            let Some(key) = self.to_read.pop_front() else { return };
+            let Some(conn) = self.conns.get_mut(key) else { continue };
+            conn.queued = false;
+            self.read_connection(key, scratch);
+            if let Some(conn) = self.conns.get_mut(key)
+                && conn.io.wants_flush()
+            {
+                mark(&mut self.dirty, &mut conn.dirty, key);
+            }
+        }
+    }
+
+    fn read_connection(&mut self, key: Key, scratch: &mut Scratch) {
+        self.on_bytes(key, &[]);
+        for _ in 0..READS_PER_TURN {
+            let Some(conn) = self.conns.get_mut(key) else { return };
+            if conn.paused {
+                return;
+            }
+            match conn.io.read(scratch) {
+                Read::Data(data) => self.on_bytes(key, data),
+                Read::Blocked => return,
+                Read::Closed(how) => return self.on_closed(key, how),
+                Read::Failed(error) => return self.on_failed(key, &error),
+            }
+        }
+        self.queue_read(key);
+    }
+
+    /// Bytes came, or (empty) what is left unparsed shall be looked at again.
+    fn on_bytes(&mut self, key: Key, data: &[u8]) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if matches!(conn.role, Role::Accepting | Role::Dialling(_)) {
+            if conn.io.is_handshaking() || !self.on_established(key) {
+                return;
+            }
+        }
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        match &conn.role {
+            Role::Detect { .. } => self.on_detect_bytes(key, data),
+            Role::H1Server(_) => self.on_h1_server_bytes(key, data),
+            Role::H1Client(_) => self.on_h1_client_bytes(key, data),
+            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_bytes(key, data),
+            Role::Relay(_) => self.on_relay_bytes(key, data),
+            Role::Hello(_) => self.on_hello_bytes(key, data),
+            Role::Lingering | Role::Accepting | Role::Dialling(_) => {}
+        }
+    }
+
+    /// The peer sends no more.
+    fn on_closed(&mut self, key: Key, how: Closed) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        match &conn.role {
+            Role::H1Server(_) => self.on_h1_server_closed(key, how),
+            Role::H1Client(_) => self.on_h1_client_closed(key, how),
+            Role::H2Server(_) | Role::H2Client(_) => {
+                self.on_h2_over(key, "the peer closed the connection");
+            }
+            Role::Relay(_) => self.on_relay_closed(key),
+            Role::Dialling(_) => {
+                self.on_dial_failed(key, "the peer closed the connection in the TLS handshake");
+            }
+            Role::Hello(_) => {
+                self.metrics.gateway_refused.add(1);
+                self.remove(key);
+            }
+            Role::Accepting => {
+                self.metrics.handshakes_failed.add(1);
+                self.remove(key);
+            }
+            Role::Detect { .. } | Role::Lingering => self.remove(key),
+        }
+    }
+
+    /// The connection broke.
+    fn on_failed(&mut self, key: Key, error: &ConnError) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        match &conn.role {
+            Role::H1Server(_) => self.on_h1_server_closed(key, Closed::Truncated),
+            Role::H1Client(_) => self.on_h1_client_closed(key, Closed::Truncated),
+            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, &error.to_string()),
+            Role::Relay(_) => self.on_relay_failed(key),
+            Role::Dialling(_) => self.on_dial_failed(key, &error.to_string()),
+            Role::Accepting => {
+                tracing::debug!(remote = ?conn.remote, %error, "mesh connection refused");
+                self.metrics.handshakes_failed.add(1);
+                self.remove(key);
+            }
+            Role::Detect { .. } | Role::Hello(_) | Role::Lingering => self.remove(key),
+        }
+    }
+
+    /// Flushes every connection that was written to. What that makes room for may write to
+    /// others, so it goes on until nothing is left to flush.
+    fn flush_turn(&mut self) {
+        while let Some(key) = self.dirty.pop() {
+            let Some(conn) = self.conns.get_mut(key) else { continue };
+            conn.dirty = false;
+            let was_connecting = conn.io.is_connecting();
+            match conn.io.flush() {
+                Flush::Done => {
+                    if was_connecting {
+                        self.on_bytes(key, &[]);
+                        self.queue_read(key);
+                    }
+                    self.serve_line(key);
+                    self.relay_room(key);
+                    self.remove_if_over(key);
+                }
+                Flush::Blocked => {}
+                Flush::Failed(error) => self.on_failed(key, &error),
+            }
+        }
+    }
+
+    /// A connection of which both sides have ended is of no more use.
+    fn remove_if_over(&mut self, key: Key) {
+        let Some(conn) = self.conns.get(key) else { return };
+        let over = conn.io.is_finished() && conn.io.read_ended();
+        if over && !matches!(conn.role, Role::Relay(_)) {
+            self.remove(key);
+        }
+    }
+
+    /// Registers a connection with the poller.
+    fn insert(&mut self, conn: Connection) -> Option<Key> {
+        let key = self.conns.insert(conn);
+        let registered =
+            self.conns.get(key).map(|conn| self.poller.add(&conn.io, Token(key.to_u64())));
+        if let Some(Err(error)) = registered {
+            tracing::warn!(%error, "a connection could not be registered");
+            self.conns.remove(key);
+            return None;
+        }
+        self.metrics.connections.set(self.conns.len() as u64);
+        Some(key)
+    }
+
+    /// Closes and forgets a connection; who used it has been told.
+    fn remove(&mut self, key: Key) {
+        if let Some(mut conn) = self.conns.remove(key) {
+            // What is queued may be an alert or a last response; the kernel takes what it can.
+            let _ = conn.io.flush();
+            self.metrics.connections.set(self.conns.len() as u64);
+        }
+    }
+
+    /// Ends our side after what is queued, and waits a moment for the peer to end its own, so
+    /// that the last response is not cut off by a reset.
+    fn linger(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.role = Role::Lingering;
+        conn.since = self.now;
+        conn.line.clear();
+        conn.io.finish();
+        mark(&mut self.dirty, &mut conn.dirty, key);
+        self.resume(key);
+    }
+
+    fn on_credentials(&mut self, credentials: Arc<Credentials>) {
+        self.tls.replace(credentials);
+        self.retire_mesh_connections();
+    }
+
+    /// Time since the worker began, for the codecs.
+    fn clock(&self) -> Duration {
+        self.now.saturating_duration_since(self.epoch)
+    }
+
+    /// The next number of a sequence that is good enough to choose with (xorshift).
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
+
+fn mark(dirty: &mut Vec<Key>, flag: &mut bool, key: Key) {
+    if !*flag {
+        *flag = true;
+        dirty.push(key);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Makes blocks out of runs and rows out of blocks. Histograms are merged and summaries made
+//! anew from them; percentiles are never averaged.
+
+use std::collections::BTreeMap;
+
+use crate::client_limit::{self, ClientLimit};
+use crate::histogram::{Histogram, HistogramError};
+use crate::record::{Block, Conditions, Cost, Row, Tcp};
+use crate::run::RunResult;
+use crate::traffic::{Bytes, LatencyUs, Lateness, SeriesPoint, Traffic};
+
+impl Block {
+    /// The block a run makes up; `position` is the run's place in the round.
+    #[must_use]
+    pub fn from_run(block: u32, position: u32, run: RunResult, cost: Cost) -> Self {
+        Self { block, position, traffic: run.traffic, cost, ..Self::default() }
+    }
+}
+
+impl Row {
+    /// The row over all its blocks. What cannot be merged exactly is bounded instead: lateness
+    /// percentiles are the worst block's, resident sets the largest.
+    ///
+    /// # Errors
+    /// [`HistogramError`] when a block's histogram is damaged.
+    pub fn from_blocks(
+        conditions: Conditions,
+        mut blocks: Vec<Block>,
+    ) -> Result<Self, HistogramError> {
+        blocks.sort_by_key(|block| (block.block, block.position));
+        let traffic = merge_traffic(&blocks)?;
+        let cost = merge_cost(&blocks);
+        Ok(Self { conditions, traffic, cost, blocks })
+    }
+}
+
+fn merge_traffic(blocks: &[Block]) -> Result<Traffic, HistogramError> {
+    let mut row = Traffic::default();
+    let mut latencies = Histogram::new();
+    let mut services = Histogram::new();
+    let mut offered = Some(0.0);
+    let mut achieved = 0.0;
+    for traffic in blocks.iter().map(|block| &block.traffic) {
+        latencies.merge(&traffic.latencies()?);
+        services.merge(&traffic.services()?);
+        offered =
+            offered.zip(traffic.requested_rps).map(|(sum, rps)| sum + rps * traffic.duration_s);
+        achieved += traffic.achieved_rps * traffic.duration_s;
+        row.series.extend(
+            traffic
+                .series
+                .iter()
+                .map(|point| SeriesPoint { t_s: row.duration_s + point.t_s, ..*point }),
+        );
+        row.duration_s += traffic.duration_s;
+        row.requests += traffic.requests;
+        row.errors += traffic.errors;
+        row.unfinished += traffic.unfinished;
+        row.dropped += traffic.dropped;
+        for (kind, count) in &traffic.errors_by_kind {
+            *row.errors_by_kind.entry(kind.clone()).or_default() += count;
+        }
+        row.bytes = Bytes {
+            sent: row.bytes.sent + traffic.bytes.sent,
+            received: row.bytes.received + traffic.bytes.received,
+        };
+        row.error_latency_us = merge_bounds(row.error_latency_us, traffic.error_latency_us);
+        for (phase, latency) in &traffic.phases_us {
+            let merged = merge_bounds(row.phases_us.get(phase).copied(), Some(*latency));
+            row.phases_us.extend(merged.map(|merged| (phase.clone(), merged)));
+        }
+    }
+    if row.duration_s > 0.0 {
+        row.achieved_rps = achieved / row.duration_s;
+        row.requested_rps = offered.map(|offered| offered / row.duration_s);
+    }
+    row.lateness = merge_lateness(blocks);
+    row.client_limits = merge_limits(&row, blocks);
+    row.client_limited = !row.client_limits.is_empty();
+    row.set_latencies(&latencies);
+    row.set_services(&services);
+    Ok(row)
+}
+
+/// Summaries without histograms: mean, maximum and number merge, percentiles do not.
+fn merge_bounds(a: Option<LatencyUs>, b: Option<LatencyUs>) -> Option<LatencyUs> {
+    let (a, b) = match (a, b) {
+        (Some(a), Some(b)) => (a, b),
+        (one, other) => return one.or(other),
+    };
+    let n = a.n + b.n;
+    let sum = |latency: LatencyUs| latency.mean.unwrap_or(0.0) * latency.n as f64;
+    let max = a.max.into_iter().chain(b.max).reduce(f64::max);
+    let mean = (n > 0).then(|| (sum(a) + sum(b)) / n as f64);
+    Some(LatencyUs { mean, max, n, ..LatencyUs::default() })
+}
+
+fn merge_lateness(blocks: &[Block]) -> Option<Lateness> {
+    let mut merged = Lateness::default();
+    let mut sends = 0.0;
+    let mut late_sends = 0.0;
+    for traffic in blocks.iter().map(|block| &block.traffic) {
+        let lateness = traffic.lateness?;
+        let sent = traffic.scheduled() - traffic.dropped;
+        sends += sent as f64;
+        late_sends += lateness.late_fraction * sent as f64;
+        merged.p50_us = merged.p50_us.max(lateness.p50_us);
+        merged.p99_us = merged.p99_us.max(lateness.p99_us);
+        merged.max_us = merged.max_us.max(lateness.max_us);
+        merged.late_sends += lateness.late_sends;
+    }
+    merged.late_fraction = if sends > 0.0 { late_sends / sends } else { 0.0 };
+    (!blocks.is_empty()).then_some(merged)
+}
+
+/// The open-loop rules are judged on the merged row; closed-loop reasons of a block stay.
+fn merge_limits(row: &Traffic, blocks: &[Block]) -> Vec<ClientLimit> {
+    let mut limits = client_limit::limits_in_open_loop(row);
+    let of_blocks = blocks.iter().flat_map(|block| &block.traffic.client_limits);
+    for limit in of_blocks {
+        let closed_loop =
+            matches!(limit, ClientLimit::GeneratorBusy { .. } | ClientLimit::NearDirect { .. });
+        if closed_loop && !limits.iter().any(|known| known.same_reason(limit)) {
+            limits.push(*limit);
+        }
+    }
+    limits
+}
+
+fn merge_cost(blocks: &[Block]) -> Cost {
+    let mut cost = Cost {
+        cpu_us_per_request: merge_cpu(blocks),
+        machine_cpu_us_per_request: per_request(
+            blocks.iter().map(|b| (b.cost.machine_cpu_us_per_request, b.traffic.requests)),
+        ),
+        tcp: Tcp {
+            retransmitted_segments: sum_known(
+                blocks.iter().map(|b| b.cost.tcp.retransmitted_segments),
+            ),
+            rtt_us: per_request(blocks.iter().map(|b| (b.cost.tcp.rtt_us, b.traffic.requests))),
+        },
+        throttled_us: sum_known(blocks.iter().map(|b| b.cost.throttled_us)),
+        ..Cost::default()
+    };
+    for (process, bytes) in blocks.iter().flat_map(|block| &block.cost.rss_bytes) {
+        let largest = cost.rss_bytes.entry(process.clone()).or_default();
+        *largest = (*largest).max(*bytes);
+    }
+    cost
+}
+
+fn merge_cpu(blocks: &[Block]) -> BTreeMap<String, f64> {
+    let names = blocks.iter().flat_map(|block| block.cost.cpu_us_per_request.keys());
+    let mut merged = BTreeMap::new();
+    for name in names {
+        if merged.contains_key(name) {
+            continue;
+        }
+        let known = blocks
+            .iter()
+            .map(|b| (b.cost.cpu_us_per_request.get(name).copied(), b.traffic.requests));
+        merged.extend(per_request(known).map(|cpu_us| (name.clone(), cpu_us)));
+    }
+    merged
+}
+
+/// Mean of the known values, weighted by requests.
+fn per_request(values: impl Iterator<Item = (Option<f64>, u64)>) -> Option<f64> {
+    let (mut sum, mut weight) = (0.0, 0.0);
+    for (value, requests) in values {
+        if let Some(value) = value {
+            sum += value * requests as f64;
+            weight += requests as f64;
+        }
+    }
+    (weight > 0.0).then(|| sum / weight)
+}
+
+fn sum_known(values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    values.flatten().reduce(|a, b| a.saturating_add(b))
+}
+
+#[cfg(test)]
+mod tests;

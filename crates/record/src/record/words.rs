@@ -1,0 +1,114 @@
+//! The closed sets of words in a record. A new word needs a new reader.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[$vmeta])* #[serde(rename = $word)] $variant),+ }
+
+        impl $name {
+            /// Every value, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word that stands in the record.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// What the load generator spoke.
+    Protocol { Http1 = "http1", Http2 = "http2", GrpcUnary = "grpc-unary", Tcp = "tcp" }
+}
+words! {
+    /// What the connections between caller and callee (or between the proxies) were secured with.
+    Tls { Plain = "plain", Tls = "tls", Mtls = "mtls" }
+}
+words! {
+    /// Where caller and callee are.
+    Topology {
+        SameNetwork = "same-network",
+        /// Another network in the same region.
+        OtherNetwork = "other-network",
+        /// Another network in another region.
+        OtherRegion = "other-region",
+    }
+}
+words! {
+    /// Who shares processors with whom.
+    Layout {
+        /// Everything on every processor.
+        Shared = "shared",
+        /// The subject on its own processor, generator and callee on the others.
+        Pinned = "pinned",
+    }
+}
+words! {
+    /// When requests are sent.
+    Arrival {
+        /// At a rate, evenly spaced, whatever comes back.
+        OpenUniform = "open-uniform",
+        /// At a rate, exponentially spaced, whatever comes back.
+        OpenPoisson = "open-poisson",
+        /// The next when the last is answered, on each connection.
+        Closed = "closed",
+    }
+}
+words! {
+    /// What carries the packets between the networks.
+    LinkKind {
+        /// Packets delayed between network namespaces.
+        Tun = "tun",
+        /// A byte stream delayed on loopback: no packet loss, no congestion control over the delay.
+        Relay = "relay",
+        /// A network that is there anyway.
+        Real = "real",
+    }
+}
+words! {
+    /// What a comparison answers.
+    Question {
+        /// The same subject, further away.
+        AddedByNetwork = "added-by-network",
+        /// The same way, with the mesh on it.
+        AddedByTollway = "added-by-tollway",
+        /// Two subjects or two records side by side.
+        AgainstBaseline = "against-baseline",
+    }
+}
+words! {
+    /// What is compared. Latencies are response times.
+    Metric {
+        LatencyMean = "latency-mean",
+        /// Difference of the two medians, not the median of differences.
+        LatencyP50 = "latency-p50",
+        LatencyP90 = "latency-p90",
+        LatencyP99 = "latency-p99",
+        /// Of all the machine's processors, per request.
+        MachineCpu = "machine-cpu-per-request",
+    }
+}
+words! {
+    /// What the interval of the ratio says. "Faster" means less time.
+    Verdict { Faster = "faster", Slower = "slower", Same = "same", Undecided = "undecided" }
+}
+words! {
+    /// How 95 % intervals were made.
+    IntervalMethod {
+        /// Student's t over blocks (jackknifed over blocks for quantiles); fewer than 6 blocks.
+        BlockT = "block-t",
+        /// Bootstrap over blocks, percentiles widened for the number of blocks; 6 blocks or more.
+        BlockBootstrap = "block-bootstrap",
+    }
+}

@@ -1,0 +1,142 @@
+//! What a load generator saw on the wire: counts, rates, latencies. The same fields stand in a
+//! run's result, in a block and in a row of a record; rows merge their blocks.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::client_limit::ClientLimit;
+use crate::histogram::{EncodedHistogram, Histogram, HistogramError};
+
+/// Counts and latencies of one measured window. A request belongs to the window in which it was
+/// intended to start; the window's end is followed by a bounded drain.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Offered rate; absent in closed loop.
+    pub requested_rps: Option<f64>,
+    /// Successful requests per second of the window, counting those sent before it ended.
+    pub achieved_rps: f64,
+    pub duration_s: f64,
+    /// Requests answered with success. Only these are in the latencies.
+    pub requests: u64,
+    /// Requests that failed: no answer, a wrong answer, a status that is not success.
+    pub errors: u64,
+    /// `errors` by what went wrong (`connect`, `timeout`, `status-503`, `grpc-14`, …).
+    #[serde(default)]
+    pub errors_by_kind: BTreeMap<String, u64>,
+    /// Requests still in flight when the drain ended; neither requests nor errors.
+    #[serde(default)]
+    pub unfinished: u64,
+    /// Requests never sent, because the cap on requests in flight was reached.
+    #[serde(default)]
+    pub dropped: u64,
+    /// How late requests were sent; absent in closed loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lateness: Option<Lateness>,
+    pub client_limited: bool,
+    /// Why `client_limited` is set.
+    #[serde(default)]
+    pub client_limits: Vec<ClientLimit>,
+    pub bytes: Bytes,
+    /// Response time: from the intended start to the last byte of the answer.
+    pub latency_us: LatencyUs,
+    /// Service time: from the send to the last byte of the answer.
+    pub service_us: LatencyUs,
+    /// Time to failure of `errors`, kept apart since fast errors flatter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_latency_us: Option<LatencyUs>,
+    /// Phases (`connect`, `tls`), each over the connections that had it.
+    #[serde(default)]
+    pub phases_us: BTreeMap<String, LatencyUs>,
+    #[serde(default)]
+    pub series: Vec<SeriesPoint>,
+    /// Of `latency_us`.
+    pub histogram: EncodedHistogram,
+    /// Of `service_us`.
+    #[serde(default)]
+    pub service_histogram: EncodedHistogram,
+}
+
+/// Latencies in microseconds. Percentiles with fewer than 100 samples beyond them are absent
+/// (null in JSON).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyUs {
+    pub mean: Option<f64>,
+    pub p50: Option<f64>,
+    pub p75: Option<f64>,
+    pub p90: Option<f64>,
+    pub p99: Option<f64>,
+    pub p999: Option<f64>,
+    pub max: Option<f64>,
+    pub n: u64,
+}
+
+/// How much later than intended requests were sent (open loop only).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lateness {
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub max_us: f64,
+    /// Sends later than [`crate::client_limit::late_threshold_ns`].
+    pub late_sends: u64,
+    /// `late_sends` of all sends.
+    pub late_fraction: f64,
+}
+
+/// Payload and framing as the generator wrote and read it, before TCP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bytes {
+    pub sent: u64,
+    pub received: u64,
+}
+
+/// One second (or the interval chosen) of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct SeriesPoint {
+    /// End of the interval, seconds after the window began.
+    pub t_s: f64,
+    pub rps: f64,
+    /// Microseconds; absent with fewer than 100 samples beyond it.
+    pub p50: Option<f64>,
+    /// Microseconds; absent with fewer than 100 samples beyond it.
+    pub p99: Option<f64>,
+}
+
+impl Traffic {
+    /// The histogram of response times, with the summary's exact mean and maximum.
+    ///
+    /// # Errors
+    /// [`HistogramError`] when the text is damaged.
+    pub fn latencies(&self) -> Result<Histogram, HistogramError> {
+        self.histogram.decode_with(&self.latency_us)
+    }
+
+    /// The histogram of service times, with the summary's exact mean and maximum.
+    ///
+    /// # Errors
+    /// [`HistogramError`] when the text is damaged.
+    pub fn services(&self) -> Result<Histogram, HistogramError> {
+        self.service_histogram.decode_with(&self.service_us)
+    }
+
+    /// Sets histogram and summary of the response times together.
+    pub fn set_latencies(&mut self, latencies: &Histogram) {
+        self.latency_us = latencies.summary();
+        self.histogram = latencies.encode();
+    }
+
+    /// Sets histogram and summary of the service times together.
+    pub fn set_services(&mut self, services: &Histogram) {
+        self.service_us = services.summary();
+        self.service_histogram = services.encode();
+    }
+
+    /// Requests of the window, whatever became of them (at most `u64::MAX`: a record that was
+    /// read may hold any figures).
+    #[must_use]
+    pub fn scheduled(&self) -> u64 {
+        [self.errors, self.unfinished, self.dropped]
+            .into_iter()
+            .fold(self.requests, u64::saturating_add)
+    }
+}

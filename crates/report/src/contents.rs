@@ -1,0 +1,126 @@
+//! What a report says, before it is text or HTML: headline, tables, notes.
+//!
+//! Terminal and page are made from the same contents, so they cannot disagree.
+
+mod added;
+mod cost;
+mod headline;
+mod latency;
+mod notes;
+
+use tollway_record::record::{
+    Comparison, LinkKind, Metric, Protocol, Question, Record, Row, Topology,
+};
+
+pub(crate) use added::added_table;
+pub(crate) use cost::cost_tables;
+pub(crate) use headline::headline;
+pub(crate) use latency::latency_table;
+pub(crate) use notes::{machine, notes, warnings};
+
+use crate::figures::{self, NONE};
+use crate::table::{Cell, Tone};
+
+/// One place of caller and callee, with its rows.
+pub(crate) struct Section<'a> {
+    pub(crate) title: &'static str,
+    /// The link, in words.
+    pub(crate) link: String,
+    pub(crate) rows: Vec<&'a Row>,
+}
+
+/// The record's rows by topology, nearest first.
+pub(crate) fn sections(record: &Record) -> Vec<Section<'_>> {
+    let of = |topology: &Topology| {
+        let rows: Vec<_> =
+            record.rows.iter().filter(|row| row.conditions.topology == *topology).collect();
+        Section { title: section_title(*topology), link: link_sentence(&rows), rows }
+    };
+    Topology::ALL.iter().map(of).filter(|section| !section.rows.is_empty()).collect()
+}
+
+fn section_title(topology: Topology) -> &'static str {
+    match topology {
+        Topology::SameNetwork => "Same network",
+        Topology::OtherNetwork => "Other network, same region",
+        Topology::OtherRegion => "Other network, other region",
+    }
+}
+
+fn link_sentence(rows: &[&Row]) -> String {
+    let Some(link) = rows.iter().find_map(|row| row.conditions.link.as_ref()) else {
+        return "no link between caller and callee".to_owned();
+    };
+    let kind = match link.kind {
+        LinkKind::Tun => "packet link between network namespaces",
+        LinkKind::Relay => "stream relay on loopback, which delays bytes, not packets",
+        LinkKind::Real => "a network that is there anyway",
+    };
+    let mut sentence = kind.to_owned();
+    if let Some(asked_us) = link.rtt_asked_us {
+        sentence.push_str(&format!("; RTT asked {}", figures::time(asked_us)));
+    }
+    let probes = figures::count(link.rtt_measured_us.n);
+    sentence.push_str(&format!("; RTT measured as the median of {probes} probes"));
+    if link.jitter_us > 0.0 {
+        sentence.push_str(&format!("; jitter {}", figures::time(link.jitter_us)));
+    }
+    if link.loss_pct > 0.0 {
+        sentence.push_str(&format!("; loss {}", figures::percent(link.loss_pct / 100.0)));
+    }
+    sentence
+}
+
+/// A topology in words.
+pub(crate) fn place(topology: Topology) -> &'static str {
+    match topology {
+        Topology::SameNetwork => "same network",
+        Topology::OtherNetwork => "other network, same region",
+        Topology::OtherRegion => "other network, other region",
+    }
+}
+
+pub(crate) fn place_short(topology: Topology) -> &'static str {
+    match topology {
+        Topology::SameNetwork => "same network",
+        Topology::OtherNetwork => "same region",
+        Topology::OtherRegion => "other region",
+    }
+}
+
+/// A protocol in words.
+pub(crate) fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Http1 => "HTTP/1.1",
+        Protocol::Http2 => "HTTP/2",
+        Protocol::GrpcUnary => "gRPC unary",
+        Protocol::Tcp => "TCP",
+    }
+}
+
+/// Comparisons of means that answer `question`, with the judged row.
+pub(crate) fn means(
+    record: &Record,
+    question: Question,
+) -> impl Iterator<Item = (&Comparison, &Row)> {
+    record
+        .comparisons
+        .iter()
+        .filter(move |c| c.question == question && c.metric == Metric::LatencyMean)
+        .filter_map(|comparison| Some((comparison, record.row(&comparison.row)?)))
+}
+
+pub(crate) fn by_protocol<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
+    let of = |wanted: &Protocol| -> Vec<&'a Row> {
+        rows.iter().copied().filter(|row| row.conditions.protocol == *wanted).collect()
+    };
+    Protocol::ALL.iter().map(of).filter(|rows| !rows.is_empty()).collect()
+}
+
+fn figure(text: Option<String>) -> Cell {
+    text.map_or_else(nothing, Cell::plain)
+}
+
+fn nothing() -> Cell {
+    Cell::plain(NONE).toned(Tone::Faint)
+}

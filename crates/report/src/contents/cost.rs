@@ -1,0 +1,109 @@
+//! Processor time per request and memory of each process, one column per row of the record.
+
+use std::collections::BTreeSet;
+
+use tollway_record::record::{Record, Row};
+
+use super::{by_protocol, figure, place_short, protocol};
+use crate::figures;
+use crate::table::{Cell, Column, Table, Tone};
+
+/// Most columns of figures in one cost table; more rows of the record make more tables.
+const COST_COLUMNS: usize = 6;
+
+/// Processor time per request and memory of each process, one column per row of the record.
+pub(crate) fn cost_tables(record: &Record) -> Vec<Table> {
+    let mut tables = Vec::new();
+    let mut all: Vec<&Row> = record.rows.iter().collect();
+    all.sort_by_key(|row| row.conditions.topology);
+    for rows in by_protocol(&all) {
+        let name = protocol(rows[0].conditions.protocol);
+        for rows in rows.chunks(COST_COLUMNS) {
+            tables.push(cpu_table(name, rows));
+        }
+    }
+    for places in places_of(&all).chunks(COST_COLUMNS) {
+        tables.push(memory_table(places));
+    }
+    tables.retain(|table| !table.is_empty());
+    tables
+}
+
+fn cpu_table(name: &str, rows: &[&Row]) -> Table {
+    let processes: BTreeSet<&str> = rows
+        .iter()
+        .flat_map(|row| row.cost.cpu_us_per_request.keys().map(String::as_str))
+        .collect();
+    let mut group: Vec<Vec<Cell>> = processes
+        .into_iter()
+        .map(|process| {
+            let cells = rows.iter().map(|row| {
+                figure(row.cost.cpu_us_per_request.get(process).map(|us| figures::digits3(*us)))
+            });
+            line(process, cells)
+        })
+        .collect();
+    if rows.iter().any(|row| row.cost.machine_cpu_us_per_request.is_some()) {
+        let cells = rows
+            .iter()
+            .map(|row| figure(row.cost.machine_cpu_us_per_request.map(figures::digits3)))
+            .map(|cell| if cell.tone == Tone::Plain { cell.toned(Tone::Strong) } else { cell });
+        group.push(line("whole machine", cells));
+    }
+    Table {
+        title: format!("CPU per request, {name}, µs"),
+        note: Some(
+            "the whole machine includes the load generator, idle duties and interrupts".to_owned(),
+        ),
+        columns: cost_columns(rows),
+        groups: vec![group],
+    }
+}
+
+/// Rows of the same subject in the same place, whatever the protocol: its processes are the same.
+fn places_of<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
+    let mut places: Vec<Vec<&'a Row>> = Vec::new();
+    for row in rows {
+        let key = |row: &Row| (row.conditions.topology, row.conditions.subject.clone());
+        match places.iter_mut().find(|place| key(place[0]) == key(row)) {
+            Some(place) => place.push(row),
+            None => places.push(vec![row]),
+        }
+    }
+    places
+}
+
+fn memory_table(places: &[Vec<&Row>]) -> Table {
+    let rows = || places.iter().flatten();
+    let processes: BTreeSet<&str> =
+        rows().flat_map(|row| row.cost.rss_bytes.keys().map(String::as_str)).collect();
+    let largest = |place: &Vec<&Row>, process: &str| {
+        place.iter().filter_map(|row| row.cost.rss_bytes.get(process)).max().copied()
+    };
+    let group = processes
+        .into_iter()
+        .map(|process| {
+            let cells =
+                places.iter().map(|place| figure(largest(place, process).map(figures::megabytes)));
+            line(process, cells)
+        })
+        .collect();
+    let heads: Vec<&Row> = places.iter().map(|place| place[0]).collect();
+    Table {
+        title: "Memory per process, MB".to_owned(),
+        note: Some("largest resident set over all protocols and blocks".to_owned()),
+        columns: cost_columns(&heads),
+        groups: vec![group],
+    }
+}
+
+fn cost_columns(rows: &[&Row]) -> Vec<Column> {
+    let of = |row: &&Row| {
+        Column::right(place_short(row.conditions.topology), row.conditions.subject.as_str())
+    };
+    std::iter::once(Column::left("process", "")).chain(rows.iter().map(of)).collect()
+}
+
+fn line(name: &str, cells: impl Iterator<Item = Cell>) -> Vec<Cell> {
+    std::iter::once(Cell::plain(name)).chain(cells).collect()
+}

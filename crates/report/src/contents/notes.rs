@@ -1,0 +1,103 @@
+//! How to read the figures, doubts about them, and what they were measured on.
+
+use std::collections::BTreeSet;
+
+use tollway_record::check;
+use tollway_record::record::{Arrival, IntervalMethod, Record};
+
+use crate::figures::{self, NONE};
+
+/// How to read the figures: blocks, intervals, what a dash means; then the record's own notes.
+pub(crate) fn notes(record: &Record) -> Vec<String> {
+    let mut notes = vec![plan(record)];
+    notes.extend(interval_note(record));
+    notes.push(format!(
+        "Latency is response time, from the intended start of a request to the last byte of its \
+         answer. {NONE} stands for a percentile with fewer than 100 samples beyond it, and for \
+         what was not measured. Δ is the difference of two percentiles, not the percentile of a \
+         difference; only means can be subtracted."
+    ));
+    notes.extend(record.notes.iter().cloned());
+    notes
+}
+
+fn plan(record: &Record) -> String {
+    let blocks = record.rows.iter().map(|row| row.blocks.len()).max().unwrap_or_default();
+    let window = record
+        .rows
+        .iter()
+        .flat_map(|row| &row.blocks)
+        .map(|block| block.traffic.duration_s)
+        .fold(0.0, f64::max);
+    let payloads: BTreeSet<u64> =
+        record.rows.iter().map(|row| row.conditions.payload_bytes).collect();
+    let payloads: Vec<_> = payloads.into_iter().map(figures::count).collect();
+    let arrivals: BTreeSet<Arrival> =
+        record.rows.iter().map(|row| row.conditions.arrival).collect();
+    let arrivals: Vec<_> = arrivals.into_iter().map(arrival).collect();
+    format!(
+        "{blocks} interleaved blocks, {} s measured per row and block; {}; payload {} bytes.",
+        figures::digits3(window),
+        arrivals.join(" and "),
+        payloads.join(" and "),
+    )
+}
+
+fn arrival(arrival: Arrival) -> &'static str {
+    match arrival {
+        Arrival::OpenUniform => "open loop, evenly spaced",
+        Arrival::OpenPoisson => "open loop, exponentially spaced",
+        Arrival::Closed => "closed loop",
+    }
+}
+
+fn interval_note(record: &Record) -> Option<String> {
+    let methods: BTreeSet<IntervalMethod> =
+        record.comparisons.iter().filter_map(|comparison| comparison.method).collect();
+    let texts: Vec<_> = methods
+        .into_iter()
+        .map(|method| match method {
+            IntervalMethod::BlockT => "Student's t over blocks (fewer than 6)",
+            IntervalMethod::BlockBootstrap => "bootstrap over blocks",
+        })
+        .collect();
+    (!texts.is_empty()).then(|| format!("95 % intervals: {}.", texts.join("; ")))
+}
+
+/// The record's warnings and what the checks find, each once.
+pub(crate) fn warnings(record: &Record) -> Vec<String> {
+    let mut warnings = record.warnings.clone();
+    for doubt in check::check(record) {
+        if !warnings.contains(&doubt) {
+            warnings.push(doubt);
+        }
+    }
+    warnings
+}
+
+/// Machine and versions, as pairs of name and value.
+pub(crate) fn machine(record: &Record) -> Vec<(String, String)> {
+    let machine = &record.machine;
+    let cpus =
+        format!("{} × {}", machine.cpus, machine.cpu_model.as_deref().unwrap_or(&machine.arch));
+    let mut facts = vec![("processors".to_owned(), cpus)];
+    let mut add = |name: &str, value: Option<String>| {
+        facts.extend(value.filter(|v| !v.is_empty()).map(|value| (name.to_owned(), value)));
+    };
+    add("memory", machine.memory_bytes.map(|b| format!("{} GB", figures::digits3(b as f64 / 1e9))));
+    add("system", Some(format!("{}, Linux {}, {}", machine.os, machine.kernel, machine.arch)));
+    add("virtualization", machine.virtualization.clone());
+    add("governor", machine.cpu_governor.clone());
+    add("congestion control", machine.congestion_control.clone());
+    add("stolen", machine.steal_fraction.map(|f| format!("{} of CPU time", figures::percent(f))));
+    for (name, value) in &machine.details {
+        add(name, Some(value.clone()));
+    }
+    for subject in record.subjects.iter().filter(|subject| !subject.version.is_empty()) {
+        add(&subject.name, Some(format!("{} ({})", subject.version, subject.variant)));
+    }
+    let named = record.parameters.iter().map(|(name, value)| format!("{name}={value}"));
+    add("parameters", Some(named.collect::<Vec<_>>().join(" ")));
+    add("command", Some(record.command_line.join(" ")));
+    facts
+}

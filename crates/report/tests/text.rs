@@ -1,0 +1,143 @@
+//! The report on a terminal: golden text, widths, colours, hostile text, honest sentences.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod fixtures;
+
+use tollway_record::client_limit::ClientLimit;
+use tollway_record::record::{Metric, Question};
+use tollway_record::{CompareOptions, Record, compare};
+use tollway_report::terminal;
+
+const GOLDEN: &str = include_str!("golden/terminal.txt");
+
+#[test]
+fn the_golden_report_is_written_as_ever() {
+    let written = terminal(&fixtures::fabricated(), 112, false);
+    for (number, (written, golden)) in written.lines().zip(GOLDEN.lines()).enumerate() {
+        assert_eq!(written, golden, "line {}", number + 1);
+    }
+    assert_eq!(written.lines().count(), GOLDEN.lines().count());
+}
+
+#[test]
+fn lines_keep_within_the_width() {
+    for width in [100, 112, 120, 160] {
+        let text = terminal(&fixtures::fabricated(), width, false);
+        let too_long = text.lines().find(|line| line.chars().count() > width);
+        assert_eq!(too_long, None, "{width} columns");
+    }
+}
+
+#[test]
+fn percentiles_and_errors_are_never_left_out() {
+    let text = terminal(&fixtures::fabricated(), 80, false);
+    let heads = text.lines().find(|line| line.contains("p99.9")).unwrap();
+    for head in ["link RTT", "offered", "achieved", "p50", "p75", "p90", "p99", "errors"] {
+        assert!(heads.contains(head), "{head} is missing in {heads:?}");
+    }
+}
+
+#[test]
+fn colours_change_nothing_but_colour() {
+    let record = fixtures::fabricated();
+    let plain = terminal(&record, 112, false);
+    let coloured = terminal(&record, 112, true);
+    assert!(!plain.contains('\x1b') && coloured.contains("\x1b[1m"));
+    assert_eq!(without_colours(&coloured), plain);
+}
+
+#[test]
+fn control_characters_of_the_record_do_not_reach_the_terminal() {
+    let mut record = fixtures::fabricated();
+    let hostile = "\x1b[2J\x07\u{9b}31m\rspoofed";
+    record.scenario = hostile.to_owned();
+    record.notes.push(hostile.to_owned());
+    record.rows[0].conditions.subject = hostile.to_owned();
+    record.rows[0].cost.rss_bytes.insert(hostile.to_owned(), 1);
+    record.machine.os = hostile.to_owned();
+    let text = terminal(&record, 112, false);
+    assert_eq!(text.chars().find(|c| c.is_control() && *c != '\n'), None);
+    assert!(text.contains("spoofed"));
+}
+
+#[test]
+fn a_toll_within_the_noise_is_not_claimed() {
+    let mut record = fixtures::fabricated();
+    let (row, base) = (record.rows[0].clone(), record.rows[0].clone());
+    let mut same =
+        compare(&row, &base, Question::AddedByTollway, CompareOptions::seeded(1)).unwrap();
+    for comparison in &mut same {
+        comparison.difference_ci95_us = Some([-2.0, 3.0]);
+    }
+    record.comparisons = same;
+    assert_headline(
+        &record,
+        "HTTP/1.1: Tollway adds nothing that can be told from noise in the same network (−2.00 µs \
+         to +3.00 µs).",
+    );
+}
+
+#[test]
+fn a_faster_path_is_said_to_be_faster() {
+    let mut record = fixtures::fabricated();
+    record.comparisons.retain(|c| c.row == "same-network/http1/tollway");
+    let mean = record.comparisons.iter_mut().find(|c| c.metric == Metric::LatencyMean).unwrap();
+    (mean.difference_us, mean.difference_ci95_us) = (-12.0, Some([-15.0, -9.0]));
+    assert_headline(&record, "HTTP/1.1: Tollway takes away 12 µs in the same network.");
+}
+
+#[test]
+fn a_record_without_pairs_says_so() {
+    let mut record = fixtures::fabricated();
+    record.comparisons.clear();
+    assert_headline(&record, "no pair of rows with and without Tollway");
+}
+
+#[test]
+fn a_limited_client_is_marked_and_explained() {
+    let mut record = fixtures::fabricated();
+    let traffic = &mut record.rows[1].traffic;
+    traffic.client_limited = true;
+    traffic.client_limits = vec![ClientLimit::LateSends { late_fraction: 0.031 }];
+    let text = terminal(&record, 120, false);
+    let row = text.lines().find(|line| line.contains("tollway") && line.contains("client-limited"));
+    assert!(row.is_some(), "the row has no mark");
+    let warning = "same-network/http1/tollway: client-limited: 3.1 % of the sends were late";
+    assert!(text.contains(warning), "{text}");
+    assert!(text.lines().take(8).any(|line| line.contains("warning below qualifies")), "{text}");
+}
+
+#[test]
+fn a_missed_rate_is_not_rounded_to_the_offered_one() {
+    let mut record = fixtures::fabricated();
+    record.rows[0].traffic.achieved_rps = 999.9;
+    let text = terminal(&record, 120, false);
+    let row = text.lines().find(|line| line.contains("direct") && line.contains("HTTP/1.1"));
+    assert!(row.unwrap().contains(" 999 "), "{row:?}");
+}
+
+fn assert_headline(record: &Record, expected: &str) {
+    let text = terminal(record, 400, false);
+    let headline: Vec<_> = text.lines().take(4).collect();
+    assert!(headline.join(" ").contains(expected), "{headline:?}");
+}
+
+fn without_colours(text: &str) -> String {
+    let mut plain = String::new();
+    let mut parts = text.split('\x1b');
+    plain.push_str(parts.next().unwrap());
+    for part in parts {
+        plain.push_str(part.split_once('m').unwrap().1);
+    }
+    plain
+}
+
+/// Writes the golden text anew, after a wanted change of the report:
+/// `cargo test -p tollway-report --test text -- --ignored rewrite`.
+#[test]
+#[ignore = "writes the golden file"]
+fn rewrite_the_golden_report() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/terminal.txt");
+    std::fs::write(path, terminal(&fixtures::fabricated(), 112, false)).unwrap();
+}

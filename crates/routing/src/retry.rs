@@ -1,0 +1,86 @@
+//! Whether a failed attempt is made again: only what was provably not processed.
+
+/// Most attempts of one request, the first included.
+const ATTEMPTS: u32 = 3;
+
+/// How an attempt failed, before any byte of a response came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// No byte of the request left: the connection could not be made.
+    NotConnected,
+    /// The peer said that it did not process the request (`REFUSED_STREAM`, GOAWAY).
+    Refused,
+    /// A connection that had served others closed or was reset: the usual race with a peer's
+    /// idle timeout. The request may have been seen.
+    ReusedConnectionClosed,
+    /// The connection broke under the request.
+    Broken,
+    /// The peer answered something that is not valid.
+    Malformed,
+    /// No answer in time.
+    TimedOut,
+}
+
+/// What is known of the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt {
+    /// Attempts made, this one included.
+    pub made: u32,
+    /// Sending it twice is the same as sending it once.
+    pub idempotent: bool,
+    /// Every body byte sent so far is still held.
+    pub body_held: bool,
+}
+
+/// What to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Retry {
+    Again,
+    GiveUp,
+}
+
+/// Decides on one more attempt.
+#[must_use]
+pub fn decide_retry(failure: Failure, attempt: Attempt) -> Retry {
+    let harmless = match failure {
+        Failure::NotConnected | Failure::Refused => true,
+        Failure::ReusedConnectionClosed => attempt.idempotent,
+        Failure::Broken | Failure::Malformed | Failure::TimedOut => false,
+    };
+    if harmless && attempt.body_held && attempt.made < ATTEMPTS {
+        Retry::Again
+    } else {
+        Retry::GiveUp
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decide(failure: Failure, idempotent: bool) -> Retry {
+        decide_retry(failure, Attempt { made: 1, idempotent, body_held: true })
+    }
+
+    #[test]
+    fn what_was_not_processed_is_sent_again() {
+        assert_eq!(decide(Failure::NotConnected, false), Retry::Again);
+        assert_eq!(decide(Failure::Refused, false), Retry::Again);
+    }
+
+    #[test]
+    fn a_doubtful_request_is_sent_again_only_if_harmless() {
+        assert_eq!(decide(Failure::ReusedConnectionClosed, true), Retry::Again);
+        assert_eq!(decide(Failure::ReusedConnectionClosed, false), Retry::GiveUp);
+        assert_eq!(decide(Failure::Broken, true), Retry::GiveUp);
+        assert_eq!(decide(Failure::TimedOut, true), Retry::GiveUp);
+    }
+
+    #[test]
+    fn attempts_are_bounded_and_need_the_whole_body() {
+        let last = Attempt { made: ATTEMPTS, idempotent: true, body_held: true };
+        assert_eq!(decide_retry(Failure::Refused, last), Retry::GiveUp);
+        let lost = Attempt { made: 1, idempotent: true, body_held: false };
+        assert_eq!(decide_retry(Failure::NotConnected, lost), Retry::GiveUp);
+    }
+}

@@ -1,0 +1,114 @@
+//! Lets a client that knows no workload identity reach an mTLS listener.
+//!
+//! `h2spec` or `curl` speak plain TCP to the relay; the relay speaks TLS to the program under
+//! test with the certificate it was given, and passes bytes both ways, half-closes included.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio_rustls::TlsConnector;
+
+/// A plain TCP listener on 127.0.0.1 in front of a TLS server. Ends on drop.
+pub struct TlsRelay {
+    address: SocketAddr,
+    last_error: LastError,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+type LastError = Arc<Mutex<Option<String>>>;
+
+#[derive(Clone)]
+struct Target {
+    address: SocketAddr,
+    name: ServerName<'static>,
+    connector: TlsConnector,
+}
+
+impl TlsRelay {
+    /// Relays each connection to `target`, asking there for `server_name` with `config`
+    /// (identity, trusted roots and ALPN are the caller's).
+    pub fn start(target: SocketAddr, server_name: &str, config: Arc<ClientConfig>) -> Result<Self> {
+        let name = ServerName::try_from(server_name.to_owned())
+            .with_context(|| format!("`{server_name}` is no server name"))?;
+        let target = Target { address: target, name, connector: TlsConnector::from(config) };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("could not make a runtime for the relay")?;
+        let listener = runtime
+            .block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+            .context("could not bind 127.0.0.1:0")?;
+        let address = listener.local_addr().context("a bound socket has no address")?;
+        let last_error = LastError::default();
+        let (stop, stopped) = oneshot::channel();
+        let errors = Arc::clone(&last_error);
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = accept(listener, target, errors) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Ok(Self { address, last_error, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where plain clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Why the last connection failed, if one did: a refused handshake shows only here.
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for TlsRelay {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A relay that panicked has already printed why.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, target: Target, errors: LastError) {
+    while let Ok((client, _)) = listener.accept().await {
+        let target = target.clone();
+        let errors = Arc::clone(&errors);
+        tokio::spawn(async move {
+            if let Err(error) = relay(client, &target).await {
+                let text = format!("{error:#}");
+                *errors.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+            }
+        });
+    }
+}
+
+async fn relay(mut client: TcpStream, target: &Target) -> Result<()> {
+    let server = TcpStream::connect(target.address)
+        .await
+        .with_context(|| format!("could not connect to {}", target.address))?;
+    client.set_nodelay(true).context("could not switch off Nagle's algorithm")?;
+    server.set_nodelay(true).context("could not switch off Nagle's algorithm")?;
+    let mut server = target
+        .connector
+        .connect(target.name.clone(), server)
+        .await
+        .context("the TLS handshake failed")?;
+    copy_bidirectional(&mut client, &mut server).await.context("the relayed connection broke")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! `cargo xtask lint`, and `check`, which is what a commit needs.
+
+use anyhow::{Result, bail};
+
+use crate::workspace::Workspace;
+use crate::{deny, deps, docs, process, test, tidy};
+
+type Step = (&'static str, fn(&Workspace) -> Result<()>);
+
+const FMT: Step = ("fmt", fmt);
+const CLIPPY: Step = ("clippy", clippy);
+const DOC: Step = ("doc", docs::build);
+const DEPS: Step = ("deps", deps::run);
+const TIDY: Step = ("tidy", tidy::run);
+const COMMANDS: Step = ("commands", docs::commands);
+const DENY: Step = ("deny", deny::run);
+const FAST_TESTS: Step = ("fast tests", test::fast);
+
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    steps(workspace, "lint", &[FMT, TIDY, DEPS, CLIPPY, DOC, COMMANDS, DENY])
+}
+
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    steps(workspace, "check", &[FMT, TIDY, DEPS, CLIPPY, FAST_TESTS, COMMANDS])
+}
+
+/// Runs every step, also after one failed, and names the failed ones at the end.
+fn steps(workspace: &Workspace, command: &str, steps: &[Step]) -> Result<()> {
+    let mut failed = Vec::new();
+    for (name, step) in steps {
+        if let Err(error) = step(workspace) {
+            eprintln!("{name}: {error:#}");
+            failed.push(*name);
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{command} failed: {}", failed.join(", "));
+    }
+    eprintln!("\n{command}: ok");
+    Ok(())
+}
+
+fn fmt(_workspace: &Workspace) -> Result<()> {
+    process::run(process::cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn clippy(_workspace: &Workspace) -> Result<()> {
+    let options = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+    process::run(process::cargo().args(options))
+}

@@ -1,0 +1,178 @@
+//! The programs that tests need beyond Rust: what each is for, and how it comes here.
+//!
+//! Clients that nobody here wrote are the oracle for our codecs, since a bug shared by our own
+//! client and server would hide. Missing Debian packages are installed when we are root or
+//! `sudo` asks no password; otherwise the command to type is printed.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::process::{self, find_program, is_executable};
+use crate::workspace::Workspace;
+
+/// A program, by the name that tests ask for.
+pub(crate) struct Tool {
+    pub name: &'static str,
+    pub why: &'static str,
+    pub source: Source,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    /// A package of Debian 12 and later, and of Ubuntu.
+    Debian(&'static str),
+    /// A Go package, pinned by the module in `xtask/tools/<name>`, built into `target/tools`.
+    Go(&'static str),
+}
+
+/// In the order of installation: Go comes before what it builds.
+///
+/// A Debian machine can have all of them, so in CI a test that misses one is a failure.
+pub(crate) const TOOLS: &[Tool] = &[
+    Tool {
+        name: "curl",
+        why: "HTTP/1.1 and HTTP/2 client: calls, uploads, upgrades",
+        source: Source::Debian("curl"),
+    },
+    Tool {
+        name: "nghttp",
+        why: "HTTP/2 client: frames, trailers, flow control",
+        source: Source::Debian("nghttp2-client"),
+    },
+    Tool {
+        name: "h2load",
+        why: "HTTP/2 load: many streams at once",
+        source: Source::Debian("nghttp2-client"),
+    },
+    Tool {
+        name: "openssl",
+        why: "TLS client: wrong, foreign and expired certificates",
+        source: Source::Debian("openssl"),
+    },
+    Tool {
+        name: "python3",
+        why: "raw-frame peers that break the protocol on purpose",
+        source: Source::Debian("python3-minimal"),
+    },
+    Tool { name: "go", why: "builds h2spec", source: Source::Debian("golang-go") },
+    Tool {
+        name: "h2spec",
+        why: "conformance of every HTTP/2 listener",
+        source: Source::Go("github.com/summerwind/h2spec/cmd/h2spec"),
+    },
+];
+
+/// Brings what is missing, as far as that is possible, and says what is not.
+pub(crate) fn install(workspace: &Workspace) {
+    install_packages(workspace);
+    build_go_tools(workspace);
+    for tool in missing(workspace) {
+        eprintln!("tools: `{}` is missing ({}): its tests will be skipped", tool.name, tool.why);
+    }
+}
+
+fn missing(workspace: &Workspace) -> impl Iterator<Item = &'static Tool> {
+    TOOLS.iter().filter(|tool| {
+        find_program(tool.name).is_none() && !is_executable(&workspace.tools().join(tool.name))
+    })
+}
+
+fn install_packages(workspace: &Workspace) {
+    let packages = packages(missing(workspace));
+    if packages.is_empty() {
+        return;
+    }
+    let by_hand = format!("apt-get install --no-install-recommends {}", packages.join(" "));
+    let Some(mut become_root) = root_prefix() else {
+        eprintln!("tools: not root and `sudo` wants a password; to install, type: sudo {by_hand}");
+        return;
+    };
+    if find_program("apt-get").is_none() {
+        eprintln!("tools: no apt-get here; install by your system's means: {}", packages.join(" "));
+        return;
+    }
+    become_root.extend(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y"]);
+    let apt = |arguments: &[&str]| {
+        process::run(Command::new(become_root[0]).args(&become_root[1..]).args(arguments))
+    };
+    let install = || apt(&[&["install", "--no-install-recommends"], &packages[..]].concat());
+    // Package lists may be absent or too old, so a failure earns one refresh.
+    if install().or_else(|_| apt(&["update"]).and_then(|()| install())).is_err() {
+        eprintln!("tools: the packages could not be installed; by hand: {by_hand}");
+    }
+}
+
+/// The Debian packages behind `tools`, each once.
+fn packages(tools: impl Iterator<Item = &'static Tool>) -> Vec<&'static str> {
+    let mut packages: Vec<_> = tools
+        .filter_map(|tool| match tool.source {
+            Source::Debian(package) => Some(package),
+            Source::Go(_) => None,
+        })
+        .collect();
+    packages.dedup();
+    packages
+}
+
+/// What to put before a command so that it runs as root; `None` where that needs a password.
+fn root_prefix() -> Option<Vec<&'static str>> {
+    let is_root = process::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    if is_root {
+        return Some(Vec::new());
+    }
+    process::output(Command::new("sudo").args(["-n", "true"])).ok()?;
+    Some(vec!["sudo", "-n"])
+}
+
+fn build_go_tools(workspace: &Workspace) {
+    for tool in missing(workspace) {
+        if let Source::Go(package) = tool.source
+            && let Err(error) = build_go_tool(workspace, tool.name, package)
+        {
+            eprintln!("tools: `{}` could not be built: {error:#}", tool.name);
+        }
+    }
+}
+
+fn build_go_tool(workspace: &Workspace, name: &str, package: &str) -> Result<()> {
+    if find_program("go").is_none() {
+        bail!("it needs `go`, 1.18 or later");
+    }
+    let module = workspace.root.join("xtask").join("tools").join(name);
+    process::run(&mut go_build(&module, &workspace.tools().join(name), package))
+}
+
+fn go_build(module: &Path, output: &Path, package: &str) -> Command {
+    let mut command = Command::new("go");
+    command.current_dir(module).args(["build", "-o"]).arg(output).arg(package);
+    // The module pins versions that Debian's Go can build: no other toolchain is to be fetched.
+    command.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly");
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn package_of_two_tools_is_installed_once() {
+        let packages = packages(TOOLS.iter());
+        assert_eq!(packages.iter().filter(|package| **package == "nghttp2-client").count(), 1);
+    }
+
+    #[test]
+    fn go_comes_before_what_it_builds_and_each_module_is_there() {
+        let go = TOOLS.iter().position(|tool| tool.name == "go").unwrap();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools");
+        for (place, tool) in TOOLS.iter().enumerate() {
+            if let Source::Go(package) = tool.source {
+                assert!(go < place);
+                let module = std::fs::read_to_string(folder.join(tool.name).join("tools.go"));
+                assert!(module.unwrap().contains(&format!("import _ \"{package}\"")));
+                assert!(folder.join(tool.name).join("go.sum").is_file());
+            }
+        }
+    }
+}
