@@ -1,6 +1,8 @@
 //! The data plane's client against a real control plane: the two crates never know each other,
 //! so they meet here.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -186,6 +188,36 @@ async fn a_client_registers_and_others_see_it() {
     caller.until("stock", "[3]").await;
     drop(stock);
     caller.until("stock", "unknown").await;
+}
+
+#[tokio::test]
+async fn leaving_right_after_coming_leaves_nothing_behind() {
+    let control = Control::start(|_| {}).await;
+    let caller = control.client("caller", "a").await;
+    let stock = control.client("stock", "a").await;
+    caller.client.subscribe(name("stock"));
+    caller.until("stock", "unknown").await;
+    for port in 1..20 {
+        stock.client.register(at(port, true));
+        tokio::time::sleep(Duration::from_millis(u64::from(port))).await;
+        assert!(stock.client.deregister().await);
+    }
+    let mut admin = AdminClient::connect(&control.options.store).await.unwrap();
+    assert!(admin.services().await.unwrap().services.is_empty());
+}
+
+#[tokio::test]
+async fn leaving_a_lost_control_plane_is_not_confirmed() {
+    let control = Control::start(|_| {}).await;
+    let stock = control.client("stock", "a").await;
+    stock.client.register(at(1, true));
+    stock.until_registered().await;
+    let kept = control.stop().await;
+    stock.until_connected(false).await;
+    let began = Instant::now();
+    assert!(!stock.client.deregister().await);
+    assert!(began.elapsed() < Duration::from_secs(4));
+    drop(kept);
 }
 
 #[tokio::test]

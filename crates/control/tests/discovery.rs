@@ -1,5 +1,7 @@
 //! Registry and discovery of one network, over real connections.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod support;
 
 use std::time::Duration;

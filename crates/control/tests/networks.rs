@@ -1,5 +1,7 @@
 //! Two networks, each with a control plane, joined through relays that stand in for gateways.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod support;
 
 use std::time::Duration;
@@ -188,4 +190,50 @@ async fn with_egress_by_gateway_everything_goes_through_the_own_one() {
     egress.cut();
     watch.until("stock.default.east", "unreachable network").await;
     assert_eq!(name("stock.default.east").network, label("east"));
+}
+
+#[tokio::test]
+async fn links_outlive_the_certificates_they_were_opened_with() {
+    let short = |options: &mut tollway_control::Options| {
+        options.certificate_ttl = tollway_identity::SHORTEST_TTL;
+    };
+    let mut nets = Joined::start_with(short).await;
+    let stock = nets.east.member("stock", "a").await;
+    let mut registration = Registration::workload(&stock, 1).await.keep_alive();
+    let began = tokio::time::Instant::now();
+    let caller = nets.west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    while began.elapsed() < tollway_identity::SHORTEST_TTL * 3 / 2 {
+        // Data planes renew in time; these do it by a new certificate every third of a life.
+        tokio::time::sleep(tollway_identity::SHORTEST_TTL / 3).await;
+        let stock = nets.east.member("stock", "a").await;
+        registration = {
+            let next = Registration::workload(&stock, 1).await.keep_alive();
+            drop(registration);
+            next
+        };
+        let caller = nets.west.member("caller", "a").await;
+        let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+        watch.until("stock.default.east", "remote x1 via 1").await;
+        let unreachable = watch.log.iter().any(|line| line.contains("unreachable"));
+        assert!(!unreachable, "{:?}", watch.log);
+    }
+    drop(registration);
+}
+
+#[tokio::test]
+async fn joining_again_takes_over_gateways_that_moved() {
+    let mut nets = Joined::start().await;
+    let stock = nets.east.member("stock", "a").await;
+    let _stock = Registration::workload(&stock, 1).await.keep_alive();
+    let caller = nets.west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    nets.east_relay.cut();
+    watch.until("stock.default.east", "unreachable network").await;
+    let (_moved, _gateway) = nets.east.open_gateway().await;
+    let bundle = nets.east.admin.export_join(0).await.unwrap();
+    nets.west.admin.accept_join(bundle).await.unwrap();
+    watch.until("stock.default.east", "remote x1 via 1").await;
 }

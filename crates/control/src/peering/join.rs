@@ -246,7 +246,11 @@ async fn try_redeem(plane: &Plane, secret: &str, file: &[u8]) -> Result<(), Join
     let change = Transaction::new()
         .when(key.clone(), Expected::Revision(entry.revision))
         .put(key, used.encode_to_vec());
-    match admit(plane, &bundle, false, change).await {
+    let admitted = match admission {
+        Admission::New => admit(plane, &bundle, false, change).await,
+        Admission::Again => refresh(plane, &bundle, change).await,
+    };
+    match admitted {
         Err(JoinError::Write(TransactError::Conflict { .. })) => Err(JoinError::UsedSecret),
         done => done,
     }
@@ -280,12 +284,9 @@ async fn admit(
         joined_at_unix_s: unix_now_s(),
         pending,
     };
-    let gateways =
-        v1::Gateways { addresses: bundle.gateways.iter().map(|g| (*g).into()).collect() };
     // Its services are withdrawn until its control plane is first heard.
     let link = PeerLink { reachable: false, last_error: "just joined".to_owned() };
-    let mut change = change
-        .put(Key::PeerGateways { network: network.clone() }.encode(), gateways.encode_to_vec())
+    let mut change = put_gateways(bundle, change)
         .put(Key::PeerLink { network: network.clone() }.encode(), link.encode_to_vec())
         .put(Key::PeerTrust { network: network.clone() }.encode(), trust.write())
         .delete(Key::PeerCursor { network: network.clone() }.encode());
@@ -307,20 +308,37 @@ pub(crate) async fn accept(plane: &Arc<Plane>, file: &[u8]) -> Result<JoinBundle
     let token: JoinToken = bundle.join_secret.parse().map_err(JoinError::Secret)?;
     let own = own_bundle(plane, String::new(), RETURN_BUNDLE_TTL)?;
     let own = own.sign(&plane.authority.to_pem())?;
-    if admission == Admission::New {
-        // An own gateway on the way learns of the network by this.
-        admit(plane, &bundle, true, Transaction::new()).await?;
+    // An own gateway on the way learns of the network, or of where it is now, by this.
+    match admission {
+        Admission::New => admit(plane, &bundle, true, Transaction::new()).await?,
+        Admission::Again => refresh(plane, &bundle, Transaction::new()).await?,
     }
-    if let Err(error) = present(plane, &bundle, &token, own).await {
-        if admission == Admission::New {
+    let presented = present(plane, &bundle, &token, own).await;
+    match (presented, admission) {
+        (Ok(()), Admission::New) => admit(plane, &bundle, false, Transaction::new()).await?,
+        (Ok(()), Admission::Again) => {}
+        (Err(error), Admission::New) => {
             forget(plane, &bundle.network).await?;
+            return Err(error);
         }
-        return Err(error);
-    }
-    if admission == Admission::New {
-        admit(plane, &bundle, false, Transaction::new()).await?;
+        (Err(error), Admission::Again) => return Err(error),
     }
     Ok(bundle)
+}
+
+/// Takes over the gateways of a network that is joined already: all of its own may have moved.
+async fn refresh(plane: &Plane, bundle: &JoinBundle, change: Transaction) -> Result<(), JoinError> {
+    let change = put_gateways(bundle, change);
+    let revision = plane.store.transact(change).await?;
+    plane.visible(revision).await;
+    info!(network = %bundle.network, revision, "joined a network again");
+    Ok(())
+}
+
+fn put_gateways(bundle: &JoinBundle, change: Transaction) -> Transaction {
+    let addresses = bundle.gateways.iter().map(|gateway| (*gateway).into()).collect();
+    let key = Key::PeerGateways { network: bundle.network.clone() }.encode();
+    change.put(key, v1::Gateways { addresses }.encode_to_vec())
 }
 
 /// Presents the own bundle to the network of `bundle`.

@@ -93,7 +93,9 @@ pub(crate) async fn supervise(plane: Arc<Plane>) {
                 let stop = plane.stop.child_token();
                 let link = Link::new(plane.clone(), network);
                 let stopped = stop.clone();
-                plane.tasks.spawn(async move { stopped.run_until_cancelled(link.run()).await });
+                plane
+                    .tasks
+                    .spawn(async move { stopped.run_until_cancelled(Box::pin(link.run())).await });
                 (trust, stop)
             });
         }
