@@ -21,7 +21,7 @@ pub(crate) struct Hub {
     trust: watch::Sender<u64>,
     /// The catalogue's revision.
     revision: watch::Sender<Revision>,
-    /// Rises with every change of the set of joined networks or their gateways.
+    /// Rises with every change of the joined networks or of anybody's gateways.
     peers: watch::Sender<u64>,
 }
 
@@ -89,7 +89,8 @@ impl Hub {
             let mut inner = self.lock();
             let subjects = change(&mut inner.catalogue);
             inner.mark(&subjects);
-            let peers = subjects.iter().any(|s| matches!(s, Subject::Network(_)));
+            let concerns_peers = |s: &Subject| matches!(s, Subject::Network(_) | Subject::Gateways);
+            let peers = subjects.iter().any(concerns_peers);
             (inner.catalogue.revision(), inner.catalogue.trust_revision(), peers)
         };
         self.revision.send_replace(revision);
@@ -104,7 +105,7 @@ impl Hub {
         self.trust.subscribe()
     }
 
-    /// Signals changes of joined networks.
+    /// Signals changes of joined networks and of gateways, the own ones too.
     pub(crate) fn peer_changes(&self) -> watch::Receiver<u64> {
         self.peers.subscribe()
     }

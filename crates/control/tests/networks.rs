@@ -231,9 +231,26 @@ async fn joining_again_takes_over_gateways_that_moved() {
     let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
     watch.until("stock.default.east", "remote x1 via 1").await;
     nets.east_relay.cut();
+    nets.west_relay.cut();
     watch.until("stock.default.east", "unreachable network").await;
     let (_moved, _gateway) = nets.east.open_gateway().await;
     let bundle = nets.east.admin.export_join(0).await.unwrap();
     nets.west.admin.accept_join(bundle).await.unwrap();
     watch.until("stock.default.east", "remote x1 via 1").await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_moved_is_found_by_the_network_it_can_still_call() {
+    let mut nets = Joined::start().await;
+    let stock = nets.east.member("stock", "a").await;
+    let _stock = Registration::workload(&stock, 1).await.keep_alive();
+    let caller = nets.west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    nets.east_relay.cut();
+    watch.until("stock.default.east", "unreachable network").await;
+    let (moved, _gateway) = nets.east.open_gateway().await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    let joins = nets.west.admin.joins().await.unwrap();
+    assert_eq!(joins[0].gateways, [moved.address.into()]);
 }

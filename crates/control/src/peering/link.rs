@@ -5,6 +5,7 @@
 //! once, and withdraws it if the other network stays silent.
 
 use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -217,8 +218,18 @@ impl Link {
         let opened = opened.await.map_err(|_| LinkError::Silent(silence))?;
         let mut responses = opened.map_err(|status| ended(&status))?.into_inner();
         let mut intake = Intake::new(self, trust);
+        let mut changes = self.plane.hub.peer_changes();
+        let mut told = Vec::new();
         loop {
-            let next = tokio::time::timeout(silence, responses.message()).await;
+            changes.mark_unchanged();
+            self.tell_gateways(&mut told, &requests);
+            let next = tokio::select! {
+                next = tokio::time::timeout(silence, responses.message()) => next,
+                changed = changes.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => std::future::pending().await,
+                },
+            };
             let response = next
                 .map_err(|_| LinkError::Silent(silence))?
                 .map_err(|status| ended(&status))?
@@ -229,6 +240,27 @@ impl Link {
             // A full queue means that earlier ones are still on their way; the next one counts.
             let ack = v1::FollowRequest { request: Some(Step::Ack(v1::FollowAck { revision })) };
             let _ = requests.try_send(ack);
+        }
+    }
+
+    /// Tells the other network where this one is reached, if that changed since `told`.
+    fn tell_gateways(
+        &self,
+        told: &mut Vec<SocketAddr>,
+        requests: &mpsc::Sender<v1::FollowRequest>,
+    ) {
+        let own: Vec<SocketAddr> = self
+            .plane
+            .hub
+            .read(|catalogue| catalogue.gateways().map(|gateway| gateway.outside).collect());
+        if own.is_empty() || own == *told {
+            return;
+        }
+        let addresses = own.iter().map(|gateway| (*gateway).into()).collect();
+        let request = Some(Step::ReachedAt(v1::Gateways { addresses }));
+        // Without room it is told after the next response.
+        if requests.try_send(v1::FollowRequest { request }).is_ok() {
+            *told = own;
         }
     }
 
@@ -252,7 +284,7 @@ impl Link {
 }
 
 /// Where to dial for another network's control plane.
-pub(crate) fn ways(catalogue: &Catalogue, network: &NetworkName) -> Vec<std::net::SocketAddr> {
+pub(crate) fn ways(catalogue: &Catalogue, network: &NetworkName) -> Vec<SocketAddr> {
     match catalogue.home().egress {
         EgressMode::Direct => {
             catalogue.find_peer(network).map(|peer| peer.gateways.to_vec()).unwrap_or_default()
