@@ -1,1 +1,59 @@
 //! Topologies, links, limits, subjects and scenarios that measure shipped binaries.
+//!
+//! A scenario ([`cross_network`]) makes a [`topology`], starts the shipped binary's parts in it
+//! ([`process`], every command line in [`commands`]), runs its [`plan`] and returns a record.
+//! The lab never links what it measures. [`ChildCommand`] holds the hidden subcommands by which
+//! the binary serves the lab itself: links are processes of their own.
+
+pub mod calibrate;
+pub mod cancel;
+pub mod commands;
+pub mod cross_network;
+pub mod error;
+pub mod link_command;
+pub mod machine;
+pub mod ping;
+pub mod plan;
+pub mod ports;
+pub mod process;
+pub mod progress;
+pub mod relay;
+pub mod sample;
+pub mod topology;
+mod work_dir;
+
+pub use cancel::Cancel;
+pub use cross_network::{DemoOptions, run_demo};
+pub use error::LabError;
+pub use progress::{Event, PlainProgress, Progress};
+pub use topology::Isolation;
+
+/// The hidden subcommands of `tollway lab`, for the lab's own children.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum ChildCommand {
+    /// Be an emulated link between two network namespaces.
+    #[command(hide = true)]
+    Link(link_command::LinkArgs),
+    /// Be an emulated link between two places on loopback.
+    #[command(hide = true)]
+    Relay(relay::RelayArgs),
+}
+
+/// Why a child of the lab failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    #[error(transparent)]
+    Link(#[from] link_command::LinkCommandError),
+    #[error(transparent)]
+    Relay(#[from] relay::RelayError),
+}
+
+impl ChildCommand {
+    /// Does the child's work until it is told to stop.
+    pub fn run(&self) -> Result<(), ChildError> {
+        match self {
+            Self::Link(args) => Ok(link_command::run_link(args)?),
+            Self::Relay(args) => Ok(relay::run_relay(args)?),
+        }
+    }
+}

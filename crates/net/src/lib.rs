@@ -2,13 +2,17 @@
 //!
 //! `proxy` and `load` build their loops from these; nothing here knows HTTP or the mesh. Every
 //! socket is non-blocking and registered once, edge-triggered, for both directions: a connection
-//! remembers what it may still read or write. Unsafe code is confined to this crate.
+//! remembers what it may still read or write. Beside the loop stand the lab's links between
+//! network namespaces: [`netns`], [`tun`], [`link`]. Unsafe code is confined to this crate.
 
 mod conn;
+pub mod link;
 mod listener;
+pub mod netns;
 mod poller;
 mod slab;
 mod timer;
+pub mod tun;
 
 pub use conn::{Closed, Conn, ConnError, Flush, Peer, Read, Scratch};
 pub use listener::{AcceptError, Listener, ListenerOptions};

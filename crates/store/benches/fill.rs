@@ -10,6 +10,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tollway_store::{KeyRange, Limits, Store, Transaction};
@@ -25,25 +26,45 @@ enum Order {
     Random,
 }
 
+/// What is measured, each in a process of its own, so that memory is counted from nothing.
+const CASES: [(&str, Order, u64); 3] = [
+    ("ascending, one batch waiting", Order::Ascending, 1),
+    ("random, one batch waiting", Order::Random, 1),
+    ("random, four batches waiting", Order::Random, 4),
+];
+
 fn main() {
     // `cargo bench` passes flags of its own.
-    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
-    let dir = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from);
-    let entries = arguments.next().map_or(1_000_000, |text| text.parse().expect("a number"));
+    let arguments: Vec<_> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let dir = arguments.first().map_or_else(std::env::temp_dir, PathBuf::from);
+    let entries = arguments.get(1).map_or(1_000_000, |text| text.parse().expect("a number"));
+    match arguments.get(2).and_then(|case| CASES.get(case.parse::<usize>().ok()?)) {
+        Some((name, order, waiting)) => measure(name, &dir, entries, *order, *waiting),
+        None => measure_all(&dir, entries),
+    }
+}
+
+fn measure_all(dir: &Path, entries: u64) {
+    println!("{entries} entries of {} bytes in batches of {BATCH}", KEY_BYTES + VALUE_BYTES);
+    floor(dir, entries);
+    for (case, (name, ..)) in CASES.iter().enumerate() {
+        let status = Command::new(std::env::current_exe().expect("this program has a path"))
+            .arg(dir)
+            .args([entries.to_string(), case.to_string()])
+            .status()
+            .expect("this program runs");
+        assert!(status.success(), "{name} failed");
+    }
+}
+
+fn measure(name: &str, dir: &Path, entries: u64, order: Order, waiting: u64) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .expect("threads can be started");
-    println!("{entries} entries of {} bytes in batches of {BATCH}", KEY_BYTES + VALUE_BYTES);
-    floor(&dir, entries);
-    for (name, order, waiting) in [
-        ("ascending, one batch waiting", Order::Ascending, 1),
-        ("random, one batch waiting", Order::Random, 1),
-        ("random, four batches waiting", Order::Random, 4),
-    ] {
-        runtime.block_on(fill(name, &dir, entries, order, waiting));
-    }
+    runtime.block_on(fill(name, dir, entries, order, waiting));
 }
 
 async fn fill(name: &str, dir: &Path, entries: u64, order: Order, waiting: u64) {

@@ -13,10 +13,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, ServerConfig, SignatureScheme, version};
 
-use super::world::{H2, HOUR, World, authority, shake};
+use super::world::{H2, HOUR, World, authority, label, shake};
 use crate::authority::Authority;
+use crate::bundle::{TrustBundle, TrustBundles};
 use crate::peer::peer_identity;
-use crate::tls::{client_config, explain, provider, server_config};
+use crate::tls::{Expected, client_config, explain, provider, server_config};
 
 /// Shows what `forge` makes to a dialler and to a door, and compares the reasons.
 #[track_caller]
@@ -134,6 +135,26 @@ fn a_trust_domain_cannot_take_another_networks_names() {
         "names of the network west only",
         "names of the network west only",
     );
+}
+
+#[test]
+fn a_root_holds_its_own_authority_to_its_network() {
+    let world = World::new();
+    let west = &world.west;
+    let roots = vec![west.root_der().clone()];
+    // Trust that was set up wrongly: it takes the root of west for the authority of north.
+    let bundle = TrustBundle::new(label("north"), west.trust_domain().clone(), roots).unwrap();
+    let trusting = TrustBundles::new(2, [bundle]).unwrap();
+    let forge = Forge { dns: vec!["stock.default.north.mesh".into()], ..Forge::workload("stock") };
+    let dialler = world.workload("orders").with_bundles(trusting).unwrap();
+    let expected = Expected {
+        spiffe: world.expected("stock").spiffe,
+        dns_san: "stock.default.north.mesh".into(),
+    };
+    let client = client_config(&dialler, &expected, H2).unwrap();
+    let chain = forge.sign(&world, west);
+    let outcome = shake(&client, &forge.server(chain), expected.server_name().unwrap());
+    assert_reason("dialler", outcome.client, "NameConstraintViolation");
 }
 
 #[test]

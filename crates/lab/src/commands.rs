@@ -1,0 +1,209 @@
+//! Every command line the lab starts, in one place: the contract with the `tollway` binary.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tollway_record::record::Protocol;
+
+use crate::link_command::LinkArgs;
+use crate::process::Spec;
+use crate::relay::RelayArgs;
+use crate::topology::Network;
+
+/// Names of listeners in ports files.
+pub const CONTROL_PORT: &str = "control";
+pub const GATEWAY_PORT: &str = "gateway";
+pub const HTTP_PORT: &str = "http";
+pub const GRPC_PORT: &str = "grpc";
+
+/// Builds the processes of one binary.
+#[derive(Debug, Clone)]
+pub struct Commands {
+    pub program: PathBuf,
+}
+
+/// A sidecar to start.
+#[derive(Debug, Clone)]
+pub struct Sidecar<'a> {
+    /// Name of its process.
+    pub name: String,
+    pub app_id: &'a str,
+    pub control: SocketAddr,
+    pub token_file: &'a Path,
+    /// The app it stands beside; a mere caller has none.
+    pub app: Option<(u16, Protocol)>,
+    pub ports_file: PathBuf,
+}
+
+/// One run of the load generator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    pub protocol: Protocol,
+    pub url: String,
+    pub headers: Vec<String>,
+    pub rate_rps: u32,
+    pub connections: u32,
+    pub duration: Duration,
+    pub warm_up: Duration,
+    pub payload_bytes: u32,
+    pub seed: u64,
+    pub json: PathBuf,
+}
+
+impl Commands {
+    #[must_use]
+    pub fn control(&self, network: &Network, store: &Path, ports_file: &Path) -> Spec {
+        self.spec(network, "control", ["control", "--network", &network.name])
+            .args([OsString::from("--store"), store.into()])
+            .args(["--listen", &any_port(network.address)])
+            .args(ports_args(ports_file))
+    }
+
+    /// Prints a token: for any app without `app`, for a gateway with `gateway`.
+    #[must_use]
+    pub fn token(&self, network: &Network, store: &Path, role: TokenRole<'_>) -> Spec {
+        let name = match role {
+            TokenRole::App(app) => format!("token-{app}"),
+            TokenRole::Gateway => "token-gateway".into(),
+        };
+        let spec =
+            self.spec(network, &name, ["token", "create", "--store"]).args([OsString::from(store)]);
+        match role {
+            TokenRole::App(app) => spec.args(["--app", app]),
+            TokenRole::Gateway => spec.args(["--gateway"]),
+        }
+    }
+
+    #[must_use]
+    pub fn gateway(
+        &self,
+        network: &Network,
+        control: SocketAddr,
+        token_file: &Path,
+        listen: SocketAddr,
+        advertise: SocketAddr,
+        ports_file: &Path,
+    ) -> Spec {
+        self.spec(network, "gateway", ["gateway", "--control", &control.to_string()])
+            .args([OsString::from("--token-file"), token_file.into()])
+            .args(["--listen", &listen.to_string(), "--advertise", &advertise.to_string()])
+            .args(ports_args(ports_file))
+    }
+
+    #[must_use]
+    pub fn sidecar(&self, network: &Network, sidecar: &Sidecar<'_>) -> Spec {
+        let local = any_port(IpAddr::from([127, 0, 0, 1]));
+        let spec = self
+            .spec(network, &sidecar.name, ["sidecar", "--app-id", sidecar.app_id])
+            .args(["--control", &sidecar.control.to_string()])
+            .args([OsString::from("--token-file"), sidecar.token_file.into()])
+            .args(["--http-listen", &local, "--grpc-listen", &local])
+            .args(["--inbound-listen", &any_port(network.address)])
+            .args(ports_args(&sidecar.ports_file));
+        match sidecar.app {
+            Some((port, protocol)) => {
+                let protocol = app_protocol(protocol);
+                spec.args(["--app-port", &port.to_string(), "--app-protocol", protocol])
+            }
+            None => spec,
+        }
+    }
+
+    #[must_use]
+    pub fn echo(&self, network: &Network, ports_file: &Path) -> Spec {
+        let listen = any_port(network.listen_ip);
+        self.spec(network, "echo", ["echo", "--http", &listen, "--grpc", &listen])
+            .args(ports_args(ports_file))
+    }
+
+    /// Prints the join bundle of the network.
+    #[must_use]
+    pub fn join_export(&self, network: &Network, store: &Path) -> Spec {
+        self.spec(network, "join-export", ["join", "export", "--store"]).args([store])
+    }
+
+    #[must_use]
+    pub fn join_accept(&self, network: &Network, store: &Path, bundle: &Path) -> Spec {
+        let stem = bundle.file_stem().unwrap_or_default().to_string_lossy();
+        self.spec(network, &format!("join-accept-{stem}"), ["join", "accept", "--store"])
+            .args([store, bundle])
+    }
+
+    #[must_use]
+    pub fn load(&self, network: &Network, name: &str, load: &Load) -> Spec {
+        let kind = if load.protocol == Protocol::GrpcUnary { "grpc" } else { "http" };
+        let spec = self
+            .spec(network, name, ["load", kind, &load.url])
+            .args(["--rate", &load.rate_rps.to_string()])
+            .args(["--connections", &load.connections.to_string()])
+            .args(["--duration", &milliseconds(load.duration)])
+            .args(["--warm-up", &milliseconds(load.warm_up)])
+            .args(["--payload-size", &load.payload_bytes.to_string()])
+            .args(["--seed", &load.seed.to_string()]);
+        load.headers
+            .iter()
+            .fold(spec, |spec, header| spec.args(["-H", header]))
+            .args([OsString::from("--json"), load.json.clone().into()])
+    }
+
+    /// A link between two networks; it works in both and stands in neither.
+    #[must_use]
+    pub fn link(&self, name: &str, args: &LinkArgs) -> Spec {
+        Spec::new(name, &self.program).args(["lab", "link"]).args(args.to_args())
+    }
+
+    #[must_use]
+    pub fn relay(&self, name: &str, args: &RelayArgs) -> Spec {
+        Spec::new(name, &self.program).args(["lab", "relay"]).args(args.to_args())
+    }
+
+    fn spec<const N: usize>(&self, network: &Network, name: &str, args: [&str; N]) -> Spec {
+        let name = format!("{}/{name}", network.name);
+        Spec::new(name, &self.program).within(network.namespace.as_ref()).args(args)
+    }
+}
+
+/// Whom a join token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenRole<'a> {
+    App(&'a str),
+    Gateway,
+}
+
+/// How to call `app` directly.
+#[must_use]
+pub fn direct_url(protocol: Protocol, app: SocketAddr) -> String {
+    if protocol == Protocol::GrpcUnary { app.to_string() } else { format!("http://{app}/echo") }
+}
+
+/// How to call `service` (`echo.default.near`) through the caller's sidecar: URL and headers.
+#[must_use]
+pub fn mesh_url(protocol: Protocol, api: SocketAddr, service: &str) -> (String, Vec<String>) {
+    if protocol == Protocol::GrpcUnary {
+        return (api.to_string(), vec![format!("dapr-app-id: {service}")]);
+    }
+    (format!("http://{api}/v1.0/invoke/{service}/method/echo"), Vec::new())
+}
+
+fn app_protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Http1 => "http",
+        Protocol::Http2 => "h2c",
+        Protocol::GrpcUnary => "grpc",
+        Protocol::Tcp => "tcp",
+    }
+}
+
+fn any_port(ip: IpAddr) -> String {
+    SocketAddr::new(ip, 0).to_string()
+}
+
+fn ports_args(path: &Path) -> [OsString; 2] {
+    ["--ports-file".into(), path.into()]
+}
+
+fn milliseconds(duration: Duration) -> String {
+    format!("{}ms", duration.as_millis())
+}

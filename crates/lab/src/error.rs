@@ -1,0 +1,72 @@
+//! Why a scenario could not be run to its end.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tollway_net::netns::NetnsError;
+use tollway_record::run::RunError;
+use tollway_record::{CompareError, HistogramError};
+
+use crate::cancel::Cancelled;
+use crate::ping::PingError;
+use crate::plan::PlanError;
+use crate::ports::PortsError;
+use crate::process::ProcessError;
+use crate::sample::SampleError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    #[error("cannot make a working directory in {dir}; set TMPDIR to one that is writable")]
+    WorkDir { dir: PathBuf, source: io::Error },
+    #[error("cannot write {path}")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("cannot find the running program's own file; give the tollway binary explicitly")]
+    OwnBinary { source: io::Error },
+    #[error("cannot listen for signals")]
+    Signals { source: io::Error },
+    #[error(transparent)]
+    Namespace(#[from] NetnsError),
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
+    Ports(#[from] PortsError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Ping(#[from] PingError),
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+    #[error("no listener {name:?} was published")]
+    Unpublished { name: &'static str },
+    #[error(
+        "calls to {service} did not succeed within {} s of trying: {requests} answered, \
+         {errors} failed ({kinds}) in the last attempt",
+        .limit.as_secs()
+    )]
+    Unreachable { service: String, limit: Duration, requests: u64, errors: u64, kinds: String },
+    #[error("cannot read the result of the load generator for {row} ({path})")]
+    ReadResult { row: String, path: PathBuf, source: io::Error },
+    #[error("the load generator's result for {row} is not usable ({path})")]
+    Result { row: String, path: PathBuf, source: RunError },
+    #[error("the runs of {row} cannot be merged")]
+    Merge { row: String, source: HistogramError },
+    #[error(transparent)]
+    Compare(#[from] CompareError),
+    /// What went wrong, and where everything that was written is kept.
+    #[error("{source}\nlogs of all processes: {}", .logs.display())]
+    Kept { logs: PathBuf, source: Box<LabError> },
+}
+
+impl LabError {
+    /// Whether the user ended it.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        if let Self::Kept { source, .. } = self {
+            return source.is_cancelled();
+        }
+        matches!(self, Self::Cancelled(_) | Self::Process(ProcessError::Cancelled(_)))
+    }
+}

@@ -1,0 +1,89 @@
+//! What to start, and where.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tollway_net::netns::NetNs;
+
+/// Variables a child gets from our environment, if set. Nothing else: a user's proxy settings
+/// or preloaded libraries must not change what is measured.
+const PASSED_ON: [&str; 2] = ["PATH", "TOLLWAY_LOG"];
+
+/// A process to start.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Unique among the supervisor's running processes: `west/gateway`.
+    pub name: String,
+    pub program: PathBuf,
+    pub args: Vec<OsString>,
+    /// Where it runs; `None` is the lab's own network.
+    pub namespace: Option<Arc<NetNs>>,
+    /// Namespaces whose descriptors stay open in it.
+    pub lend: Vec<Arc<NetNs>>,
+}
+
+impl Spec {
+    /// A process in the lab's own network.
+    #[must_use]
+    pub fn new(name: impl Into<String>, program: &Path) -> Self {
+        Self {
+            name: name.into(),
+            program: program.into(),
+            args: Vec::new(),
+            namespace: None,
+            lend: Vec::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    #[must_use]
+    pub fn within(mut self, namespace: Option<&Arc<NetNs>>) -> Self {
+        self.namespace = namespace.cloned();
+        self
+    }
+
+    /// As one would type it.
+    #[must_use]
+    pub fn command_line(&self) -> String {
+        let program = self.program.file_name().unwrap_or(self.program.as_os_str());
+        let mut line = program.to_string_lossy().into_owned();
+        for arg in &self.args {
+            line.push(' ');
+            line.push_str(&quoted(&arg.to_string_lossy()));
+        }
+        line
+    }
+
+    pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
+        let passed = PASSED_ON.iter().filter_map(|key| Some((key.into(), std::env::var_os(key)?)));
+        let fixed = [("LANG", "C.UTF-8"), ("RUST_BACKTRACE", "1")];
+        passed.chain(fixed.map(|(key, value)| (key.into(), value.into()))).collect()
+    }
+}
+
+fn quoted(arg: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+#".contains(c);
+    if !arg.is_empty() && arg.chars().all(plain) {
+        arg.into()
+    } else {
+        format!("'{}'", arg.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_can_be_pasted_into_a_shell() {
+        let spec = Spec::new("x", Path::new("/usr/bin/tollway"));
+        let spec = spec.args(["load", "http", "-H", "dapr-app-id: echo", "it's", ""]);
+        assert_eq!(spec.command_line(), r"tollway load http -H 'dapr-app-id: echo' 'it'\''s' ''");
+    }
+}

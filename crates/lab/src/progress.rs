@@ -1,0 +1,93 @@
+//! What a scenario tells while it runs. How it looks on a screen is the caller's business.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::plan::Plan;
+
+/// Listens to a scenario.
+pub trait Progress {
+    fn told(&mut self, event: &Event<'_>);
+}
+
+/// Something happened. `Display` gives a line (the plan: several).
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A step of setting up or cleaning up begins.
+    Step(&'a str),
+    Plan(&'a Plan),
+    /// The link of a placement was measured.
+    Link {
+        placement: &'a str,
+        rtt_p50: Duration,
+    },
+    /// A run is over; `done` of `total` are.
+    Run {
+        done: usize,
+        total: usize,
+        row: &'a str,
+        block: u32,
+        summary: &'a RunSummary,
+    },
+    /// Something a reader of the result should know.
+    Warning(&'a str),
+}
+
+/// One run in a few numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RunSummary {
+    pub achieved_rps: f64,
+    pub mean_us: Option<f64>,
+    pub errors: u64,
+    pub client_limited: bool,
+}
+
+impl fmt::Display for Event<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(step) => f.write_str(step),
+            Self::Plan(plan) => write!(f, "{}", plan.to_string().trim_end()),
+            Self::Link { placement, rtt_p50 } => {
+                write!(f, "link to {placement}: RTT p50 {:.3} ms", rtt_p50.as_secs_f64() * 1e3)
+            }
+            Self::Run { done, total, row, block, summary } => {
+                write!(f, "[{done}/{total}] block {} {row}: {summary}", block + 1)
+            }
+            Self::Warning(warning) => write!(f, "warning: {warning}"),
+        }
+    }
+}
+
+impl fmt::Display for RunSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} requests/s", self.achieved_rps)?;
+        if let Some(mean) = self.mean_us {
+            write!(f, ", mean {:.3} ms", mean / 1e3)?;
+        }
+        if self.errors > 0 {
+            write!(f, ", {} errors", self.errors)?;
+        }
+        if self.client_limited {
+            f.write_str(", client-limited")?;
+        }
+        Ok(())
+    }
+}
+
+/// Prints every event as a line on standard error.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct PlainProgress;
+
+impl Progress for PlainProgress {
+    fn told(&mut self, event: &Event<'_>) {
+        eprintln!("{event}");
+    }
+}
+
+/// Says nothing.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn told(&mut self, _: &Event<'_>) {}
+}
