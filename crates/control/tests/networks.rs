@@ -254,3 +254,27 @@ async fn a_gateway_that_moved_is_found_by_the_network_it_can_still_call() {
     let joins = nets.west.admin.joins().await.unwrap();
     assert_eq!(joins[0].gateways, [moved.address.into()]);
 }
+
+#[tokio::test]
+async fn what_went_unseen_is_gone_after_the_full_state() {
+    let Joined { mut east, mut west, east_relay, west_relay, gateways } = Joined::start().await;
+    let (stock, orders) = (east.member("stock", "a").await, east.member("orders", "a").await);
+    let stock_registration = Registration::workload(&stock, 1).await;
+    let _orders = Registration::workload(&orders, 2).await.keep_alive();
+    let caller = west.member("caller", "a").await;
+    let both = ["stock.default.east", "orders.default.east"];
+    let mut watch = Watch::services(&caller, &both).await;
+    watch.until(both[0], "remote x1 via 1").await;
+    watch.until(both[1], "remote x1 via 1").await;
+    east_relay.cut();
+    watch.until(both[0], "unreachable network").await;
+    stock_registration.deregister().await;
+    // A restarted control plane no longer knows what went before: it tells everything there is.
+    let east = east.restart().await;
+    let _orders = Registration::workload(&orders, 2).await.keep_alive();
+    east_relay.restore(east.address);
+    watch.until(both[1], "remote x1 via 1").await;
+    watch.until(both[0], "unknown service").await;
+    assert_eq!(west.admin.joins().await.unwrap()[0].services, 1);
+    drop((east, west_relay, gateways));
+}
