@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
@@ -13,7 +14,9 @@ use tollway_model::{Revision, ServiceName};
 use tollway_wire::v1::discovery_server::Discovery;
 use tollway_wire::v1::open::Scope;
 use tollway_wire::v1::watch_request::Request as Step;
-use tollway_wire::{SERVICES_PER_REQUEST_LIMIT, SERVICES_PER_RESPONSE_LIMIT, v1};
+use tollway_wire::{
+    MESSAGE_LIMIT_BYTES, SERVICES_PER_REQUEST_LIMIT, SERVICES_PER_RESPONSE_LIMIT, v1,
+};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
@@ -28,6 +31,9 @@ const RESPONSES_LIMIT: usize = 4;
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Changes within this time of each other travel together.
 const BUNDLE_WINDOW: Duration = Duration::from_millis(5);
+/// Services in one response, in bytes; the limit of a message leaves room for one large service
+/// and the trust bundles.
+const PART_BYTES: usize = MESSAGE_LIMIT_BYTES / 4;
 /// Time for the first message.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -141,7 +147,8 @@ impl Session {
         outbox: &Outbox,
     ) -> Result<(), Status> {
         let plane = self.plane.clone();
-        let mut heartbeat = interval(plane.options.timing.heartbeat);
+        // Data planes are many, and each has other signs of life than this.
+        let mut heartbeat = interval(plane.options.timing.heartbeat * 2);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let expired = caller.expired();
         tokio::pin!(expired);
@@ -225,19 +232,22 @@ async fn push_subscriptions(
     let mut any = false;
     loop {
         let updates = watcher.take(SERVICES_PER_RESPONSE_LIMIT);
-        if !updates.more {
-            *sent = updates.revision;
-        }
         if updates.services.is_empty() && trust.is_none() {
+            *sent = updates.revision;
             return Ok(any);
         }
-        let response = v1::WatchResponse {
-            revision: sent.0,
-            services: updates.services.iter().map(v1::ServiceUpdate::from).collect(),
-            trust: trust.take(),
-            ..Default::default()
-        };
-        outbox.send(response).await?;
+        let services = updates.services.iter().map(v1::ServiceUpdate::from).collect();
+        let mut parts = parts(services).into_iter().peekable();
+        while let Some(services) = parts.next() {
+            let last = parts.peek().is_none() && !updates.more;
+            // Only the last part brings the client up to the revision.
+            let revision = if last { updates.revision } else { *sent };
+            *sent = revision;
+            let trust = trust.take();
+            let response =
+                v1::WatchResponse { revision: revision.0, services, trust, ..Default::default() };
+            outbox.send(response).await?;
+        }
         any = true;
         if !updates.more {
             return Ok(any);
@@ -265,28 +275,51 @@ async fn push_network(
     });
     let mut networks: Vec<_> = networks;
     let chunks = services.len().div_ceil(SERVICES_PER_RESPONSE_LIMIT).max(1);
+    let mut first = true;
     for index in 0..chunks {
-        let last = index + 1 == chunks;
         let chunk = services.iter().skip(index * SERVICES_PER_RESPONSE_LIMIT);
         let updates = plane.hub.read(|catalogue| {
             let update = |name| v1::ServiceUpdate::from(&catalogue.update(name));
             chunk.take(SERVICES_PER_RESPONSE_LIMIT).map(update).collect()
         });
-        if last {
-            *sent = revision;
+        let mut parts = parts(updates).into_iter().peekable();
+        while let Some(services) = parts.next() {
+            let last = parts.peek().is_none() && index + 1 == chunks;
+            if last {
+                *sent = revision;
+            }
+            let response = v1::WatchResponse {
+                revision: sent.0,
+                services,
+                networks: std::mem::take(&mut networks),
+                trust: trust.take(),
+                snapshot_start: snapshot && first,
+                snapshot_end: snapshot && last,
+                heartbeat: false,
+            };
+            first = false;
+            outbox.send(response).await?;
         }
-        let response = v1::WatchResponse {
-            revision: sent.0,
-            services: updates,
-            networks: std::mem::take(&mut networks),
-            trust: trust.take(),
-            snapshot_start: snapshot && index == 0,
-            snapshot_end: snapshot && last,
-            heartbeat: false,
-        };
-        outbox.send(response).await?;
     }
     Ok(true)
+}
+
+/// Splits updates so that each part fits in a message; at least one part, which may be empty.
+fn parts(updates: Vec<v1::ServiceUpdate>) -> Vec<Vec<v1::ServiceUpdate>> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = 0;
+    for update in updates {
+        let length = update.encoded_len();
+        if bytes + length > PART_BYTES && bytes > 0 {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += length;
+        if let Some(part) = parts.last_mut() {
+            part.push(update);
+        }
+    }
+    parts
 }
 
 fn read_names(names: &[v1::ServiceName]) -> Result<Vec<ServiceName>, Status> {
@@ -308,4 +341,24 @@ fn too_many(_: TooManySubscriptions) -> Status {
         "a data plane subscribes to at most {} services; unsubscribe idle ones",
         tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn update(bytes: usize) -> v1::ServiceUpdate {
+        let service = v1::ServiceName { app: "a".repeat(bytes), ..v1::ServiceName::default() };
+        v1::ServiceUpdate { service: Some(service), ..v1::ServiceUpdate::default() }
+    }
+
+    #[test]
+    fn updates_are_split_where_a_message_would_be_too_large() {
+        let sizes = |updates| parts(updates).iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(sizes(vec![]), [0]);
+        assert_eq!(sizes(vec![update(1), update(2)]), [2]);
+        let half = PART_BYTES / 2 - 100;
+        assert_eq!(sizes(vec![update(half), update(half), update(half)]), [2, 1]);
+        assert_eq!(sizes(vec![update(1), update(2 * PART_BYTES), update(1)]), [1, 1, 1]);
+    }
 }

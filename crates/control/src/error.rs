@@ -41,7 +41,7 @@ pub enum StartError {
     #[error("cannot issue the control plane's own certificate")]
     Own(#[from] OwnCertificateError),
     #[error("cannot drop what an interrupted join left behind")]
-    Pending(#[source] crate::peering::join::JoinError),
+    Pending(#[source] crate::peering::admission::JoinError),
     #[error(
         "cannot listen on {address}; is another control plane running? Choose another address with --listen"
     )]

@@ -21,7 +21,7 @@ pub(crate) struct Hub {
     trust: watch::Sender<u64>,
     /// The catalogue's revision.
     revision: watch::Sender<Revision>,
-    /// Rises with every change of the set of joined networks or their gateways.
+    /// Rises with every change of the joined networks or of anybody's gateways.
     peers: watch::Sender<u64>,
 }
 
@@ -89,7 +89,8 @@ impl Hub {
             let mut inner = self.lock();
             let subjects = change(&mut inner.catalogue);
             inner.mark(&subjects);
-            let peers = subjects.iter().any(|s| matches!(s, Subject::Network(_)));
+            let concerns_peers = |s: &Subject| matches!(s, Subject::Network(_) | Subject::Gateways);
+            let peers = subjects.iter().any(concerns_peers);
             (inner.catalogue.revision(), inner.catalogue.trust_revision(), peers)
         };
         self.revision.send_replace(revision);
@@ -104,7 +105,7 @@ impl Hub {
         self.trust.subscribe()
     }
 
-    /// Signals changes of joined networks.
+    /// Signals changes of joined networks and of gateways, the own ones too.
     pub(crate) fn peer_changes(&self) -> watch::Receiver<u64> {
         self.peers.subscribe()
     }
@@ -285,5 +286,165 @@ impl Drop for Watcher {
         let mut inner = self.hub.lock();
         let Some(waiting) = inner.watchers.remove(&self.id) else { return };
         waiting.subscribed.iter().for_each(|name| inner.forget_interest(self.id, name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use prost::Message as _;
+    use tollway_model::{AppProtocol, Label, TrustDomain, Workload};
+    use tollway_wire::v1;
+
+    use super::*;
+    use crate::catalogue::Home;
+    use crate::key::Key;
+    use crate::options::EgressMode;
+    use crate::stored;
+
+    fn label(text: &str) -> Label {
+        Label::new(text).unwrap()
+    }
+
+    fn name(text: &str) -> ServiceName {
+        ServiceName::parse_in(text, &label("default"), &label("west")).unwrap()
+    }
+
+    fn hub() -> Arc<Hub> {
+        Hub::new(Catalogue::new(
+            Home {
+                network: label("west"),
+                trust_domain: TrustDomain::new("west.tollway").unwrap(),
+                root: Vec::new(),
+                egress: EgressMode::Direct,
+            },
+            0,
+        ))
+    }
+
+    fn put(hub: &Hub, key: &Key, value: &[u8], revision: u64) {
+        hub.change(|catalogue| {
+            let subject = catalogue.put(key, value, revision).unwrap();
+            catalogue.advance(revision);
+            subject.into_iter().collect()
+        });
+    }
+
+    fn put_workload(hub: &Hub, app: &str, port: u16, revision: u64) {
+        let service = name(app);
+        let workload = Workload {
+            service: service.clone(),
+            instance: label("a"),
+            address: ([10, 0, 0, 1], port).into(),
+            protocol: AppProtocol::Http,
+            ready: true,
+        };
+        let key =
+            Key::Workload { namespace: service.namespace, app: service.app, instance: label("a") };
+        put(hub, &key, &v1::Workload::from(&workload).encode_to_vec(), revision);
+    }
+
+    fn taken(watcher: &Watcher) -> Vec<String> {
+        let updates = watcher.take(100);
+        let mut names: Vec<_> = updates.services.iter().map(|u| u.service.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    async fn wakes(watcher: &Watcher) -> bool {
+        tokio::time::timeout(Duration::from_millis(50), watcher.changed()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_watcher_wakes_for_its_subscriptions_only() {
+        let hub = hub();
+        let watcher = hub.watch_subscribed();
+        watcher.subscribe(vec![name("stock")]).unwrap();
+        assert!(wakes(&watcher).await);
+        assert_eq!(taken(&watcher), ["stock.default.west"]);
+        put_workload(&hub, "orders", 1, 1);
+        assert!(!wakes(&watcher).await);
+        put_workload(&hub, "stock", 1, 2);
+        assert!(wakes(&watcher).await);
+        assert_eq!(taken(&watcher), ["stock.default.west"]);
+        assert_eq!(taken(&watcher), [""; 0]);
+        watcher.unsubscribe(&[name("stock")]);
+        put_workload(&hub, "stock", 2, 3);
+        assert!(!wakes(&watcher).await);
+        assert_eq!(taken(&watcher), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn many_changes_of_one_service_are_one_update() {
+        let hub = hub();
+        let watcher = hub.watch_subscribed();
+        watcher.subscribe(vec![name("stock")]).unwrap();
+        for port in 1..=1_000 {
+            put_workload(&hub, "stock", port, port.into());
+        }
+        let updates = watcher.take(100);
+        assert_eq!(updates.revision, Revision(1_000));
+        assert_eq!(updates.services.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_change_of_a_network_concerns_those_who_call_its_services() {
+        let hub = hub();
+        let (east, north) = (hub.watch_subscribed(), hub.watch_subscribed());
+        east.subscribe(vec![name("stock.default.east"), name("stock")]).unwrap();
+        north.subscribe(vec![name("stock.default.north")]).unwrap();
+        taken(&east);
+        taken(&north);
+        assert!(wakes(&east).await && wakes(&north).await);
+        let link = stored::PeerLink { reachable: true, last_error: String::new() };
+        put(&hub, &Key::PeerLink { network: label("east") }, &link.encode_to_vec(), 1);
+        assert!(wakes(&east).await);
+        assert!(!wakes(&north).await);
+        assert_eq!(taken(&east), ["stock.default.east"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_in_pieces_is_whole() {
+        let hub = hub();
+        let watcher = hub.watch_subscribed();
+        let names: Vec<_> = (0..25).map(|n| name(&format!("app-{n}"))).collect();
+        watcher.subscribe(names).unwrap();
+        let mut sizes = Vec::new();
+        loop {
+            let updates = watcher.take(10);
+            sizes.push(updates.services.len());
+            if !updates.more {
+                break;
+            }
+        }
+        assert_eq!(sizes, [10, 10, 5]);
+    }
+
+    #[test]
+    fn subscriptions_are_limited_and_those_held_stay() {
+        let hub = hub();
+        let watcher = hub.watch_subscribed();
+        let names =
+            |count: usize| (0..count).map(|n| name(&format!("app-{n}"))).collect::<Vec<_>>();
+        watcher.subscribe(names(SUBSCRIPTIONS_PER_STREAM_LIMIT)).unwrap();
+        assert_eq!(watcher.subscribe(vec![name("more")]), Err(TooManySubscriptions));
+        assert_eq!(watcher.subscribe(names(1)), Ok(()));
+        watcher.unsubscribe(&names(1));
+        assert_eq!(watcher.subscribe(vec![name("more")]), Ok(()));
+    }
+
+    #[test]
+    fn a_watcher_that_leaves_leaves_nothing_behind() {
+        let hub = hub();
+        let watcher = hub.watch_subscribed();
+        watcher.subscribe(vec![name("stock")]).unwrap();
+        watcher.acknowledge(Revision(7));
+        watcher.acknowledge(Revision(3));
+        assert_eq!(hub.applied_everywhere(), Some(Revision(7)));
+        drop(watcher);
+        assert_eq!(hub.applied_everywhere(), None);
+        let inner = hub.lock();
+        assert!(inner.interest.is_empty() && inner.watchers.is_empty());
     }
 }

@@ -2,6 +2,7 @@
 //! holder of a certificate. Who may have what is decided by [`decide_token`] and
 //! [`decide_renewal`]; the service executes.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -39,6 +40,12 @@ struct Claim {
     instance: Instance,
 }
 
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (instance {})", self.service, self.instance)
+    }
+}
+
 /// Why no certificate was issued.
 #[derive(Debug, Error)]
 enum Refusal {
@@ -58,10 +65,8 @@ enum Refusal {
     Scope { service: ServiceName },
     #[error("neither a join token nor a certificate was shown")]
     NoProof,
-    #[error(
-        "the certificate of {own} (instance {own_instance}) renews only itself, not {service} (instance {instance})"
-    )]
-    NotYours { own: ServiceName, own_instance: Instance, service: ServiceName, instance: Instance },
+    #[error("the certificate of {own} renews only itself, not {asked}")]
+    NotYours { own: Box<Claim>, asked: Box<Claim> },
     #[error("the request is malformed")]
     Request(#[from] ConvertError),
 }
@@ -109,12 +114,9 @@ fn decide_renewal(own: &(ServiceName, Instance), claim: &Claim) -> Result<(), Re
     if own.0 == claim.service && own.1 == claim.instance {
         return Ok(());
     }
-    Err(Refusal::NotYours {
-        own: own.0.clone(),
-        own_instance: own.1.clone(),
-        service: claim.service.clone(),
-        instance: claim.instance.clone(),
-    })
+    let (service, instance) = own.clone();
+    let own = Box::new(Claim { service, instance });
+    Err(Refusal::NotYours { own, asked: Box::new(claim.clone()) })
 }
 
 impl Scope {

@@ -1,7 +1,6 @@
 //! The control plane: registry, discovery, certificate authority, peering.
 //!
-//! Decisions are pure: [`catalogue`](self) derives what callers see from the store's keys,
-//! `delta` plans what a stream is told next, `bundle` signs and checks introductions, `issue`
+//! Decisions are pure: `catalogue` derives what callers see from the store's keys, `delta` plans what a stream is told next, `bundle` signs and checks introductions, `issue`
 //! decides who may have a certificate. Everything that must survive is in the store, and every
 //! revision that data planes see is a revision of the store.
 
@@ -33,4 +32,4 @@ pub use bundle::{BUNDLE_LIMIT_BYTES, BundleError, JoinBundle};
 pub use error::{OwnCertificateError, StartError};
 pub use feed::FeedError;
 pub use options::{EgressMode, Options, Timing};
-pub use peering::join::JoinError;
+pub use peering::admission::JoinError;

@@ -46,6 +46,9 @@ enum Refusal {
     Ended,
 }
 
+/// What the server takes; only connections whose caller is known come through.
+pub(crate) type Accepted = Result<Connection, io::Error>;
+
 /// A connection with its caller.
 pub(crate) struct Connection {
     stream: TlsStream<TcpStream>,
@@ -65,7 +68,7 @@ impl Connected for Connection {
 pub(crate) async fn accept(
     plane: Arc<Plane>,
     listener: TcpListener,
-    connections: mpsc::Sender<Result<Connection, io::Error>>,
+    connections: mpsc::Sender<Accepted>,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_LIMIT));
     let mut tls = CurrentTls::new(plane.credentials.clone());
@@ -184,7 +187,6 @@ impl AsyncWrite for Connection {
 }
 
 /// The queue between handshakes and the server.
-pub(crate) fn ready_queue()
--> (mpsc::Sender<Result<Connection, io::Error>>, mpsc::Receiver<Result<Connection, io::Error>>) {
+pub(crate) fn ready_queue() -> (mpsc::Sender<Accepted>, mpsc::Receiver<Accepted>) {
     mpsc::channel(READY_LIMIT)
 }

@@ -1,5 +1,7 @@
 //! Registry and discovery of one network, over real connections.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod support;
 
 use std::time::Duration;
@@ -122,6 +124,28 @@ async fn streams_resume_without_a_gap_after_a_restart() {
     resumed.until("orders", "unknown service").await;
     assert!(resumed.revision > revision);
     drop((stock_registration, order_registration, west));
+}
+
+#[tokio::test]
+async fn what_changed_before_a_restart_is_told_after_it() {
+    let mut west = Network::start("west").await;
+    let caller = west.member("caller", "a").await;
+    let (stock, orders) = (west.member("stock", "a").await, west.member("orders", "a").await);
+    let mut stock_registration = Registration::workload(&stock, 1).await;
+    let order_registration = Registration::workload(&orders, 2).await;
+    let names = ["stock", "orders"];
+    let mut watch = Watch::services(&caller, &names).await;
+    watch.until("stock", "local [1]").await;
+    watch.until("orders", "local [2]").await;
+    let revision = watch.revision;
+    drop(watch);
+    stock_registration.set_ready(&stock, 9, false).await;
+    order_registration.deregister().await;
+    let west = west.restart().await;
+    let mut resumed = Watch::open(&caller, subscribed(revision, &names)).await.unwrap();
+    resumed.until("stock", "none ready").await;
+    resumed.until("orders", "unknown service").await;
+    drop((west, stock_registration));
 }
 
 #[tokio::test]

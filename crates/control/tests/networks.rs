@@ -1,5 +1,7 @@
 //! Two networks, each with a control plane, joined through relays that stand in for gateways.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod support;
 
 use std::time::Duration;
@@ -188,4 +190,91 @@ async fn with_egress_by_gateway_everything_goes_through_the_own_one() {
     egress.cut();
     watch.until("stock.default.east", "unreachable network").await;
     assert_eq!(name("stock.default.east").network, label("east"));
+}
+
+#[tokio::test]
+async fn links_outlive_the_certificates_they_were_opened_with() {
+    let short = |options: &mut tollway_control::Options| {
+        options.certificate_ttl = tollway_identity::SHORTEST_TTL;
+    };
+    let mut nets = Joined::start_with(short).await;
+    let stock = nets.east.member("stock", "a").await;
+    let mut registration = Registration::workload(&stock, 1).await.keep_alive();
+    let began = tokio::time::Instant::now();
+    let caller = nets.west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    while began.elapsed() < tollway_identity::SHORTEST_TTL * 3 / 2 {
+        // Data planes renew in time; these do it by a new certificate every third of a life.
+        tokio::time::sleep(tollway_identity::SHORTEST_TTL / 3).await;
+        let stock = nets.east.member("stock", "a").await;
+        registration = {
+            let next = Registration::workload(&stock, 1).await.keep_alive();
+            drop(registration);
+            next
+        };
+        let caller = nets.west.member("caller", "a").await;
+        let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+        watch.until("stock.default.east", "remote x1 via 1").await;
+        let unreachable = watch.log.iter().any(|line| line.contains("unreachable"));
+        assert!(!unreachable, "{:?}", watch.log);
+    }
+    drop(registration);
+}
+
+#[tokio::test]
+async fn joining_again_takes_over_gateways_that_moved() {
+    let mut nets = Joined::start().await;
+    let stock = nets.east.member("stock", "a").await;
+    let _stock = Registration::workload(&stock, 1).await.keep_alive();
+    let caller = nets.west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    nets.east_relay.cut();
+    nets.west_relay.cut();
+    watch.until("stock.default.east", "unreachable network").await;
+    let (_moved, _gateway) = nets.east.open_gateway().await;
+    let bundle = nets.east.admin.export_join(0).await.unwrap();
+    nets.west.admin.accept_join(bundle).await.unwrap();
+    watch.until("stock.default.east", "remote x1 via 1").await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_moved_is_found_by_the_network_it_can_still_call() {
+    let mut nets = Joined::start().await;
+    let stock = nets.east.member("stock", "a").await;
+    let _stock = Registration::workload(&stock, 1).await.keep_alive();
+    let caller = nets.west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    nets.east_relay.cut();
+    watch.until("stock.default.east", "unreachable network").await;
+    let (moved, _gateway) = nets.east.open_gateway().await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    let joins = nets.west.admin.joins().await.unwrap();
+    assert_eq!(joins[0].gateways, [moved.address.into()]);
+}
+
+#[tokio::test]
+async fn what_went_unseen_is_gone_after_the_full_state() {
+    let Joined { mut east, mut west, east_relay, west_relay, gateways } = Joined::start().await;
+    let (stock, orders) = (east.member("stock", "a").await, east.member("orders", "a").await);
+    let stock_registration = Registration::workload(&stock, 1).await;
+    let _orders = Registration::workload(&orders, 2).await.keep_alive();
+    let caller = west.member("caller", "a").await;
+    let both = ["stock.default.east", "orders.default.east"];
+    let mut watch = Watch::services(&caller, &both).await;
+    watch.until(both[0], "remote x1 via 1").await;
+    watch.until(both[1], "remote x1 via 1").await;
+    east_relay.cut();
+    watch.until(both[0], "unreachable network").await;
+    stock_registration.deregister().await;
+    // A restarted control plane no longer knows what went before: it tells everything there is.
+    let east = east.restart().await;
+    let _orders = Registration::workload(&orders, 2).await.keep_alive();
+    east_relay.restore(east.address);
+    watch.until(both[1], "remote x1 via 1").await;
+    watch.until(both[0], "unknown service").await;
+    assert_eq!(west.admin.joins().await.unwrap()[0].services, 1);
+    drop((east, west_relay, gateways));
 }

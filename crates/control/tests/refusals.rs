@@ -1,5 +1,7 @@
 //! Who is refused, and the reason that is given.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod support;
 
 use std::time::Duration;

@@ -1,3 +1,6 @@
+use tollway_model::ServiceState;
+use tollway_wire::NetworkState;
+
 use super::*;
 
 fn label(text: &str) -> Label {

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_model::{NetworkName, Revision};
+use tollway_store::{Expected, Transaction};
 use tollway_wire::v1::follow_request::Request as Step;
 use tollway_wire::{SERVICES_PER_RESPONSE_LIMIT, v1};
 use tonic::{Status, Streaming};
@@ -16,7 +18,8 @@ use tracing::info;
 use crate::caller::{Caller, expired_status};
 use crate::delta;
 use crate::hub::Watcher;
-use crate::plane::Plane;
+use crate::key::Key;
+use crate::plane::{Plane, store_status};
 
 /// Responses waiting for a network that does not read.
 const RESPONSES_LIMIT: usize = 4;
@@ -76,7 +79,7 @@ impl Session {
             plane.hub.read(|catalogue| caller.peer(catalogue))?;
             tokio::select! {
                 request = requests.next() => match request {
-                    Some(request) => self.request(request?.request)?,
+                    Some(request) => self.request(request?.request).await?,
                     None => return Ok(()),
                 },
                 () = self.watcher.changed() => {
@@ -98,8 +101,11 @@ impl Session {
         }
     }
 
-    fn request(&self, step: Option<Step>) -> Result<(), Status> {
+    async fn request(&self, step: Option<Step>) -> Result<(), Status> {
         match step {
+            Some(Step::ReachedAt(gateways)) => {
+                take_gateways(&self.plane, &self.network, &gateways).await
+            }
             Some(Step::Ack(ack)) => {
                 self.watcher.acknowledge(Revision(ack.revision));
                 Ok(())
@@ -149,10 +155,35 @@ async fn open(requests: &mut Streaming<v1::FollowRequest>) -> Result<Option<Revi
         .ok_or_else(|| Status::cancelled("the stream ended before `open`"))??;
     match first.request {
         Some(Step::Open(open)) => Ok(Some(Revision(open.revision)).filter(|known| known.0 > 0)),
-        Some(Step::Ack(_)) | None => {
+        Some(Step::Ack(_) | Step::ReachedAt(_)) | None => {
             Err(Status::invalid_argument("the first request must be `open`"))
         }
     }
+}
+
+/// Stores where a joined network says that it is reached.
+async fn take_gateways(
+    plane: &Plane,
+    network: &NetworkName,
+    stated: &v1::Gateways,
+) -> Result<(), Status> {
+    let limit = tollway_wire::GATEWAYS_PER_NETWORK_LIMIT;
+    let read = tollway_wire::addresses(&stated.addresses, "reached_at", limit)
+        .map_err(|error| Status::invalid_argument(crate::error::chain(&error)))?;
+    let known =
+        plane.hub.read(|catalogue| catalogue.find_peer(network).map(|peer| peer.gateways.clone()));
+    if read.is_empty() || known.is_none_or(|known| *known == *read) {
+        return Ok(());
+    }
+    let trust = Key::PeerTrust { network: network.clone() }.encode();
+    let entry = plane.store.get(&trust).await.map_err(|error| store_status(&error))?;
+    let entry = entry.ok_or_else(|| Status::permission_denied("the network is not joined"))?;
+    let put = Transaction::new()
+        .when(trust, Expected::Revision(entry.revision))
+        .put(Key::PeerGateways { network: network.clone() }.encode(), stated.encode_to_vec());
+    let revision = plane.store.transact(put).await.map_err(|error| store_status(&error))?;
+    info!(%network, revision, gateways = read.len(), "the gateways of a joined network moved");
+    Ok(())
 }
 
 async fn send(outbox: &Outbox, response: v1::FollowResponse) -> Result<(), Status> {

@@ -7,23 +7,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use thiserror::Error;
-use tollway_identity::{
-    Expected as Whom, JoinToken, SecretHash, TlsError, TokenError, bootstrap_config,
-};
-use tollway_model::{NetworkName, TrustDomain};
+use tollway_identity::{Expected as Whom, JoinToken, SecretHash, bootstrap_config};
+use tollway_model::NetworkName;
 use tollway_store::{Expected, KeyRange, TransactError, Transaction};
 use tollway_wire::v1::peering_client::PeeringClient;
-use tollway_wire::{MESSAGE_LIMIT_BYTES, TRUST_DOMAINS_LIMIT, v1};
-use tonic::Status;
+use tollway_wire::{MESSAGE_LIMIT_BYTES, v1};
 use tracing::{info, warn};
 
-use super::dial::{ALPN, DialError, dial};
+use super::admission::{Admission, JoinError, decide_admission, decide_secret};
+use super::dial::{ALPN, dial};
 use super::link::ways;
-use crate::bundle::{BundleError, JoinBundle};
-use crate::catalogue::{Catalogue, PinnedTrust};
+use crate::bundle::JoinBundle;
+use crate::catalogue::PinnedTrust;
 use crate::key::{JOIN_PREFIX, Key, peer_prefix};
-use crate::plane::{Plane, store_status, unix_now_s};
+use crate::plane::{Plane, unix_now_s};
 use crate::stored::{JoinSecret, PeerLink};
 
 /// Life of the bundle that is presented in return for one: it is used at once.
@@ -35,130 +32,6 @@ const PRESENT_PAUSE: Duration = Duration::from_millis(500);
 /// Time for the other network's answer.
 const PRESENT_TIMEOUT: Duration = Duration::from_secs(10);
 const PAGE_ENTRIES: usize = 1_000;
-
-/// Why two networks were not joined.
-#[derive(Debug, Error)]
-pub enum JoinError {
-    #[error("the bundle is refused")]
-    Bundle(#[from] BundleError),
-    #[error("the bundle is this network's own ({network}); accept it in the other network")]
-    OwnNetwork { network: NetworkName },
-    #[error(
-        "the bundle's network {network} is called like this one but has another authority; networks that join need different names"
-    )]
-    SameName { network: NetworkName },
-    #[error(
-        "the trust domain {trust_domain} of the bundle belongs to {holder} already; a trust domain has one network"
-    )]
-    TrustDomainTaken { trust_domain: TrustDomain, holder: NetworkName },
-    #[error(
-        "the network {network} is joined with another authority or trust domain; remove it first with `tollway join remove {network}` if it was made anew"
-    )]
-    OtherAuthority { network: NetworkName },
-    #[error("{count} networks are joined already; remove one first")]
-    TooMany { count: usize },
-    #[error(
-        "no gateway is registered, so the other network could not reach this one; start one with `tollway gateway`"
-    )]
-    NoGateway,
-    #[error("the bundle holds no join secret; export it with `tollway join export`")]
-    Secret(#[source] TokenError),
-    #[error("the join secret is not known here; export a new bundle")]
-    UnknownSecret,
-    #[error("the join secret expired {expired_for:?} ago; export a new bundle")]
-    ExpiredSecret { expired_for: Duration },
-    #[error("the join secret was used already; export a bundle for each network")]
-    UsedSecret,
-    #[error("cannot prepare TLS")]
-    Tls(#[from] TlsError),
-    #[error("cannot reach the control plane of {network}")]
-    Dial { network: NetworkName, source: DialError },
-    #[error("{network} refused: {reason}")]
-    Refused { network: NetworkName, reason: String },
-    #[error("the network {network} is not joined; `tollway join list` shows those that are")]
-    NotJoined { network: NetworkName },
-    #[error("the store refused")]
-    Write(#[from] TransactError),
-    #[error("the store refused")]
-    Read(#[from] tollway_store::ReadError),
-}
-
-impl From<JoinError> for Status {
-    fn from(error: JoinError) -> Self {
-        let text = crate::error::chain(&error);
-        match error {
-            JoinError::Bundle(_) | JoinError::Secret(_) => Self::invalid_argument(text),
-            JoinError::OwnNetwork { .. }
-            | JoinError::SameName { .. }
-            | JoinError::TrustDomainTaken { .. }
-            | JoinError::OtherAuthority { .. }
-            | JoinError::TooMany { .. }
-            | JoinError::NoGateway => Self::failed_precondition(text),
-            JoinError::UnknownSecret | JoinError::ExpiredSecret { .. } | JoinError::UsedSecret => {
-                Self::permission_denied(text)
-            }
-            JoinError::Dial { .. } => Self::unavailable(text),
-            JoinError::Refused { .. } => Self::permission_denied(text),
-            JoinError::NotJoined { .. } => Self::not_found(text),
-            JoinError::Tls(_) => Self::internal(text),
-            JoinError::Write(ref inner) => store_status(inner),
-            JoinError::Read(ref inner) => store_status(inner),
-        }
-    }
-}
-
-/// What joining a network means, given what is joined already.
-#[derive(Debug, PartialEq, Eq)]
-enum Admission {
-    New,
-    /// It is joined under the same authority: only its gateways may be new.
-    Again,
-}
-
-/// Whether the network of `bundle` may be joined.
-fn decide_admission(catalogue: &Catalogue, bundle: &JoinBundle) -> Result<Admission, JoinError> {
-    let home = catalogue.home();
-    let (network, trust_domain) = (&bundle.network, &bundle.trust_domain);
-    if *network == home.network {
-        let network = network.clone();
-        let own = bundle.roots.iter().any(|root| root.as_ref() == home.root);
-        return Err(if own {
-            JoinError::OwnNetwork { network }
-        } else {
-            JoinError::SameName { network }
-        });
-    }
-    let taken = |holder: &NetworkName| JoinError::TrustDomainTaken {
-        trust_domain: trust_domain.clone(),
-        holder: holder.clone(),
-    };
-    if *trust_domain == home.trust_domain {
-        return Err(taken(&home.network));
-    }
-    let mut joined = 0;
-    for (name, peer) in catalogue.peers() {
-        let Some(trust) = peer.joined() else { continue };
-        joined += 1;
-        if name == network {
-            let same = trust.trust_domain == *trust_domain
-                && bundle.roots.iter().all(|root| trust.roots.iter().any(|r| r == root.as_ref()));
-            let network = network.clone();
-            return if same {
-                Ok(Admission::Again)
-            } else {
-                Err(JoinError::OtherAuthority { network })
-            };
-        }
-        if trust.trust_domain == *trust_domain {
-            return Err(taken(name));
-        }
-    }
-    // One place is the own network's.
-    if joined + 1 >= TRUST_DOMAINS_LIMIT {
-        return Err(JoinError::TooMany { count: joined });
-    }
-    Ok(Admission::New)
-}
 
 /// Writes a bundle with a fresh secret.
 pub(crate) async fn export(plane: &Plane, ttl: Duration) -> Result<Vec<u8>, JoinError> {
@@ -246,23 +119,14 @@ async fn try_redeem(plane: &Plane, secret: &str, file: &[u8]) -> Result<(), Join
     let change = Transaction::new()
         .when(key.clone(), Expected::Revision(entry.revision))
         .put(key, used.encode_to_vec());
-    match admit(plane, &bundle, false, change).await {
+    let admitted = match admission {
+        Admission::New => admit(plane, &bundle, false, change).await,
+        Admission::Again => refresh(plane, &bundle, change).await,
+    };
+    match admitted {
         Err(JoinError::Write(TransactError::Conflict { .. })) => Err(JoinError::UsedSecret),
         done => done,
     }
-}
-
-/// Whether `secret` is the stored one and still lives.
-fn decide_secret(stored: &JoinSecret, secret: &[u8], now_unix_s: u64) -> Result<(), JoinError> {
-    let hash = SecretHash::from_bytes(&stored.secret_hash).ok_or(JoinError::UnknownSecret)?;
-    if !hash.matches(secret) {
-        return Err(JoinError::UnknownSecret);
-    }
-    if now_unix_s >= stored.expires_at_unix_s {
-        let expired_for = Duration::from_secs(now_unix_s - stored.expires_at_unix_s);
-        return Err(JoinError::ExpiredSecret { expired_for });
-    }
-    Ok(())
 }
 
 /// Stores the network of `bundle` as joined, or as being joined.
@@ -280,12 +144,9 @@ async fn admit(
         joined_at_unix_s: unix_now_s(),
         pending,
     };
-    let gateways =
-        v1::Gateways { addresses: bundle.gateways.iter().map(|g| (*g).into()).collect() };
     // Its services are withdrawn until its control plane is first heard.
     let link = PeerLink { reachable: false, last_error: "just joined".to_owned() };
-    let mut change = change
-        .put(Key::PeerGateways { network: network.clone() }.encode(), gateways.encode_to_vec())
+    let mut change = put_gateways(bundle, change)
         .put(Key::PeerLink { network: network.clone() }.encode(), link.encode_to_vec())
         .put(Key::PeerTrust { network: network.clone() }.encode(), trust.write())
         .delete(Key::PeerCursor { network: network.clone() }.encode());
@@ -307,20 +168,37 @@ pub(crate) async fn accept(plane: &Arc<Plane>, file: &[u8]) -> Result<JoinBundle
     let token: JoinToken = bundle.join_secret.parse().map_err(JoinError::Secret)?;
     let own = own_bundle(plane, String::new(), RETURN_BUNDLE_TTL)?;
     let own = own.sign(&plane.authority.to_pem())?;
-    if admission == Admission::New {
-        // An own gateway on the way learns of the network by this.
-        admit(plane, &bundle, true, Transaction::new()).await?;
+    // An own gateway on the way learns of the network, or of where it is now, by this.
+    match admission {
+        Admission::New => admit(plane, &bundle, true, Transaction::new()).await?,
+        Admission::Again => refresh(plane, &bundle, Transaction::new()).await?,
     }
-    if let Err(error) = present(plane, &bundle, &token, own).await {
-        if admission == Admission::New {
+    let presented = present(plane, &bundle, &token, own).await;
+    match (presented, admission) {
+        (Ok(()), Admission::New) => admit(plane, &bundle, false, Transaction::new()).await?,
+        (Ok(()), Admission::Again) => {}
+        (Err(error), Admission::New) => {
             forget(plane, &bundle.network).await?;
+            return Err(error);
         }
-        return Err(error);
-    }
-    if admission == Admission::New {
-        admit(plane, &bundle, false, Transaction::new()).await?;
+        (Err(error), Admission::Again) => return Err(error),
     }
     Ok(bundle)
+}
+
+/// Takes over the gateways of a network that is joined already: all of its own may have moved.
+async fn refresh(plane: &Plane, bundle: &JoinBundle, change: Transaction) -> Result<(), JoinError> {
+    let change = put_gateways(bundle, change);
+    let revision = plane.store.transact(change).await?;
+    plane.visible(revision).await;
+    info!(network = %bundle.network, revision, "joined a network again");
+    Ok(())
+}
+
+fn put_gateways(bundle: &JoinBundle, change: Transaction) -> Transaction {
+    let addresses = bundle.gateways.iter().map(|gateway| (*gateway).into()).collect();
+    let key = Key::PeerGateways { network: bundle.network.clone() }.encode();
+    change.put(key, v1::Gateways { addresses }.encode_to_vec())
 }
 
 /// Presents the own bundle to the network of `bundle`.
@@ -398,99 +276,4 @@ pub(crate) async fn forget_pending(plane: &Plane) -> Result<(), JoinError> {
         forget(plane, &network).await?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use tollway_identity::CertificateDer;
-    use tollway_model::Label;
-
-    use super::*;
-    use crate::catalogue::Home;
-    use crate::options::EgressMode;
-
-    fn label(text: &str) -> Label {
-        Label::new(text).unwrap()
-    }
-
-    fn bundle(network: &str, trust_domain: &str, root: &[u8]) -> JoinBundle {
-        JoinBundle {
-            network: label(network),
-            trust_domain: TrustDomain::new(trust_domain).unwrap(),
-            roots: vec![CertificateDer::from(root.to_vec())],
-            gateways: vec!["10.0.0.1:15443".parse().unwrap()],
-            join_secret: String::new(),
-            issued_at_unix_s: 0,
-            expires_at_unix_s: 1,
-        }
-    }
-
-    /// West, joined with east.
-    fn catalogue() -> Catalogue {
-        let home = Home {
-            network: label("west"),
-            trust_domain: TrustDomain::new("west.tollway").unwrap(),
-            root: b"west root".to_vec(),
-            egress: EgressMode::Direct,
-        };
-        let mut catalogue = Catalogue::new(home, 0);
-        let east = PinnedTrust {
-            network: label("east"),
-            trust_domain: TrustDomain::new("east.tollway").unwrap(),
-            roots: vec![b"east root".to_vec()],
-            joined_at_unix_s: 0,
-            pending: false,
-        };
-        catalogue.put(&Key::PeerTrust { network: label("east") }, &east.write(), 1).unwrap();
-        catalogue
-    }
-
-    #[track_caller]
-    fn check(bundle: &JoinBundle, expected: &str) {
-        let decided = match decide_admission(&catalogue(), bundle) {
-            Ok(admission) => format!("{admission:?}"),
-            Err(error) => error.to_string(),
-        };
-        assert_eq!(decided, expected);
-    }
-
-    #[test]
-    fn collisions_are_refused_with_the_reason() {
-        check(&bundle("north", "north.tollway", b"north root"), "New");
-        check(&bundle("East", "east.tollway", b"east root"), "Again");
-        check(
-            &bundle("west", "west.tollway", b"west root"),
-            "the bundle is this network's own (west); accept it in the other network",
-        );
-        check(
-            &bundle("West", "other.tollway", b"other root"),
-            "the bundle's network West is called like this one but has another authority; networks that join need different names",
-        );
-        check(
-            &bundle("north", "west.tollway", b"north root"),
-            "the trust domain west.tollway of the bundle belongs to west already; a trust domain has one network",
-        );
-        check(
-            &bundle("north", "east.tollway", b"north root"),
-            "the trust domain east.tollway of the bundle belongs to east already; a trust domain has one network",
-        );
-        let other = "the network east is joined with another authority or trust domain; remove it first with `tollway join remove east` if it was made anew";
-        check(&bundle("east", "east.tollway", b"another root"), other);
-        check(&bundle("east", "other.tollway", b"east root"), other);
-    }
-
-    #[test]
-    fn a_secret_must_match_and_live() {
-        let stored = JoinSecret {
-            expires_at_unix_s: 100,
-            secret_hash: SecretHash::of(b"secret").as_bytes().to_vec(),
-            redeemed_by: Vec::new(),
-        };
-        assert!(decide_secret(&stored, b"secret", 99).is_ok());
-        assert!(matches!(decide_secret(&stored, b"other", 99), Err(JoinError::UnknownSecret)));
-        assert!(matches!(
-            decide_secret(&stored, b"secret", 100),
-            Err(JoinError::ExpiredSecret { .. })
-        ));
-    }
 }

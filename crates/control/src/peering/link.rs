@@ -4,7 +4,8 @@
 //! What is stored survives a restart, so a control plane that comes back serves what it knew at
 //! once, and withdraws it if the other network stays silent.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,32 +17,32 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tollway_identity::{Expected as Whom, TlsError, client_config};
 use tollway_model::NetworkName;
-use tollway_store::{Expected, KeyRange, ReadError, TransactError, Transaction};
+use tollway_store::{Expected, ReadError, TransactError, Transaction};
 use tollway_wire::v1::follow_request::Request as Step;
 use tollway_wire::v1::peering_client::PeeringClient;
-use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES, v1};
+use tollway_wire::{ConvertError, MESSAGE_LIMIT_BYTES, v1};
 use tonic::Status;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use super::dial::{ALPN, DialError, dial};
-use crate::catalogue::{Catalogue, PeerAggregate, PinnedTrust};
-use crate::key::{Key, MESH_PREFIX};
+use super::intake::Intake;
+use crate::catalogue::{Catalogue, PinnedTrust};
+use crate::key::Key;
 use crate::options::EgressMode;
 use crate::plane::Plane;
 use crate::stored;
 
 /// Services that one joined network may state.
-const PEER_SERVICES_LIMIT: usize = 100_000;
+pub(super) const PEER_SERVICES_LIMIT: usize = 100_000;
 /// Acknowledgements waiting to be sent.
 const ACKS_LIMIT: usize = 16;
 /// First and longest pause before dialling again.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-const PAGE_ENTRIES: usize = 1_000;
 
 /// Why a stream to a joined network ended.
 #[derive(Debug, Error)]
-enum LinkError {
+pub(super) enum LinkError {
     #[error("the network is not joined")]
     NotJoined,
     #[error("cannot dial it")]
@@ -93,7 +94,9 @@ pub(crate) async fn supervise(plane: Arc<Plane>) {
                 let stop = plane.stop.child_token();
                 let link = Link::new(plane.clone(), network);
                 let stopped = stop.clone();
-                plane.tasks.spawn(async move { stopped.run_until_cancelled(link.run()).await });
+                plane
+                    .tasks
+                    .spawn(async move { stopped.run_until_cancelled(Box::pin(link.run())).await });
                 (trust, stop)
             });
         }
@@ -104,9 +107,9 @@ pub(crate) async fn supervise(plane: Arc<Plane>) {
     }
 }
 
-struct Link {
-    plane: Arc<Plane>,
-    network: NetworkName,
+pub(super) struct Link {
+    pub(super) plane: Arc<Plane>,
+    pub(super) network: NetworkName,
     contact: Contact,
 }
 
@@ -215,8 +218,18 @@ impl Link {
         let opened = opened.await.map_err(|_| LinkError::Silent(silence))?;
         let mut responses = opened.map_err(|status| ended(&status))?.into_inner();
         let mut intake = Intake::new(self, trust);
+        let mut changes = self.plane.hub.peer_changes();
+        let mut told = Vec::new();
         loop {
-            let next = tokio::time::timeout(silence, responses.message()).await;
+            changes.mark_unchanged();
+            self.tell_gateways(&mut told, &requests);
+            let next = tokio::select! {
+                next = tokio::time::timeout(silence, responses.message()) => next,
+                changed = changes.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => std::future::pending().await,
+                },
+            };
             let response = next
                 .map_err(|_| LinkError::Silent(silence))?
                 .map_err(|status| ended(&status))?
@@ -230,7 +243,32 @@ impl Link {
         }
     }
 
-    async fn set_link(&self, reachable: bool, last_error: String) -> Result<(), LinkError> {
+    /// Tells the other network where this one is reached, if that changed since `told`.
+    fn tell_gateways(
+        &self,
+        told: &mut Vec<SocketAddr>,
+        requests: &mpsc::Sender<v1::FollowRequest>,
+    ) {
+        let own: Vec<SocketAddr> = self
+            .plane
+            .hub
+            .read(|catalogue| catalogue.gateways().map(|gateway| gateway.outside).collect());
+        if own.is_empty() || own == *told {
+            return;
+        }
+        let addresses = own.iter().map(|gateway| (*gateway).into()).collect();
+        let request = Some(Step::ReachedAt(v1::Gateways { addresses }));
+        // Without room it is told after the next response.
+        if requests.try_send(v1::FollowRequest { request }).is_ok() {
+            *told = own;
+        }
+    }
+
+    pub(super) async fn set_link(
+        &self,
+        reachable: bool,
+        last_error: String,
+    ) -> Result<(), LinkError> {
         let trust_key = Key::PeerTrust { network: self.network.clone() }.encode();
         let Some(entry) = self.plane.store.get(&trust_key).await? else {
             return Err(LinkError::NotJoined);
@@ -244,13 +282,13 @@ impl Link {
         Ok(())
     }
 
-    fn ask<T>(&self, question: impl FnOnce(&crate::catalogue::Peer) -> T) -> Option<T> {
+    pub(super) fn ask<T>(&self, question: impl FnOnce(&crate::catalogue::Peer) -> T) -> Option<T> {
         self.plane.hub.read(|catalogue| catalogue.find_peer(&self.network).map(question))
     }
 }
 
 /// Where to dial for another network's control plane.
-pub(crate) fn ways(catalogue: &Catalogue, network: &NetworkName) -> Vec<std::net::SocketAddr> {
+pub(crate) fn ways(catalogue: &Catalogue, network: &NetworkName) -> Vec<SocketAddr> {
     match catalogue.home().egress {
         EgressMode::Direct => {
             catalogue.find_peer(network).map(|peer| peer.gateways.to_vec()).unwrap_or_default()
@@ -267,167 +305,6 @@ fn ended(status: &Status) -> LinkError {
 fn jitter() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| u64::from(since.subsec_nanos()))
-}
-
-/// Puts the responses of one stream into the store.
-struct Intake<'a> {
-    link: &'a Link,
-    trust: PinnedTrust,
-    /// Services stated in the snapshot that is under way.
-    snapshot: Option<HashSet<bytes::Bytes>>,
-    /// The stream has said everything once.
-    in_step: bool,
-}
-
-impl<'a> Intake<'a> {
-    fn new(link: &'a Link, trust: PinnedTrust) -> Self {
-        Self { link, trust, snapshot: None, in_step: false }
-    }
-
-    async fn apply(&mut self, response: v1::FollowResponse) -> Result<(), LinkError> {
-        if response.snapshot_start {
-            self.snapshot = Some(HashSet::new());
-        }
-        let mut change = self.guarded().await?;
-        self.plan_trust(response.trust.as_ref(), &mut change)?;
-        if let Some(gateways) = &response.gateways {
-            change = self.plan_gateways(gateways, change)?;
-        }
-        for stated in &response.services {
-            change = self.plan_service(stated, change)?;
-        }
-        if response.snapshot_end {
-            change = self.plan_sweep(change).await?;
-        }
-        if self.snapshot.is_none() && !change.ops.is_empty() {
-            let cursor = stored::PeerCursor { revision: response.revision };
-            change =
-                change.put(self.key(|network| Key::PeerCursor { network }), cursor.encode_to_vec());
-        }
-        if !change.ops.is_empty() {
-            let revision = self.link.plane.store.transact(change).await?;
-            debug!(network = %self.link.network, revision, theirs = response.revision, "applied");
-            self.link.plane.visible(revision).await;
-        }
-        if self.snapshot.is_none() && !self.in_step {
-            self.in_step = true;
-            self.mark_reachable().await?;
-        }
-        Ok(())
-    }
-
-    /// A transaction that happens only while the network is joined as it is now.
-    async fn guarded(&self) -> Result<Transaction, LinkError> {
-        let key = self.key(|network| Key::PeerTrust { network });
-        let entry = self.link.plane.store.get(&key).await?.ok_or(LinkError::NotJoined)?;
-        Ok(Transaction::new().when(key, Expected::Revision(entry.revision)))
-    }
-
-    fn plan_trust(
-        &mut self,
-        stated: Option<&v1::TrustBundle>,
-        change: &mut Transaction,
-    ) -> Result<(), LinkError> {
-        let Some(stated) = stated else { return Ok(()) };
-        let pinned = self.trust.trust_domain.to_string();
-        if stated.trust_domain != pinned {
-            let found = stated.trust_domain.clone();
-            return Err(LinkError::TrustDomainChanged { pinned, found });
-        }
-        let count = stated.roots.len();
-        if count == 0 || count > tollway_wire::ROOTS_PER_TRUST_DOMAIN_LIMIT {
-            let limit = tollway_wire::ROOTS_PER_TRUST_DOMAIN_LIMIT;
-            return Err(ConvertError::TooMany { field: "roots", count, limit }.into());
-        }
-        if stated.roots != self.trust.roots {
-            self.trust.roots.clone_from(&stated.roots);
-            info!(network = %self.link.network, roots = count, "a joined network changed its roots");
-            let key = self.key(|network| Key::PeerTrust { network });
-            let planned = std::mem::take(change).put(key, self.trust.write());
-            *change = planned.put(Key::Trust.encode(), bytes::Bytes::new());
-        }
-        Ok(())
-    }
-
-    fn plan_gateways(
-        &self,
-        stated: &v1::Gateways,
-        change: Transaction,
-    ) -> Result<Transaction, LinkError> {
-        let read =
-            tollway_wire::addresses(&stated.addresses, "gateways", GATEWAYS_PER_NETWORK_LIMIT)?;
-        // Without gateways it could never be reached again: the last known ones stay.
-        let known = self.link.ask(|peer| peer.gateways.clone()).unwrap_or_else(|| [].into());
-        if read.is_empty() || *read == *known {
-            return Ok(change);
-        }
-        let key = self.key(|network| Key::PeerGateways { network });
-        Ok(change.put(key, stated.encode_to_vec()))
-    }
-
-    fn plan_service(
-        &mut self,
-        stated: &v1::Aggregate,
-        change: Transaction,
-    ) -> Result<Transaction, LinkError> {
-        let namespace = tollway_wire::label(&stated.namespace, "namespace")?;
-        let app = tollway_wire::label(&stated.app, "app")?;
-        let name = (namespace.clone(), app.clone());
-        let key = self.key(|network| Key::PeerService { network, namespace, app });
-        if stated.removed {
-            return Ok(change.delete(key));
-        }
-        let (_, _, aggregate) = PeerAggregate::read(stated)?;
-        if let Some(seen) = &mut self.snapshot {
-            seen.insert(key.clone());
-        }
-        let (known, count) = self
-            .link
-            .ask(|peer| (peer.services.get(&name).copied(), peer.services.len()))
-            .ok_or(LinkError::NotJoined)?;
-        if known == Some(aggregate) {
-            return Ok(change);
-        }
-        let stated_now = self.snapshot.as_ref().map_or(0, HashSet::len);
-        if known.is_none() && count.max(stated_now) >= PEER_SERVICES_LIMIT {
-            return Err(LinkError::TooManyServices);
-        }
-        Ok(change.put(key, stated.encode_to_vec()))
-    }
-
-    /// Ends the snapshot: what it did not state has gone.
-    async fn plan_sweep(&mut self, mut change: Transaction) -> Result<Transaction, LinkError> {
-        let seen = self.snapshot.take().unwrap_or_default();
-        let network = self.link.network.to_lower();
-        let range = KeyRange::prefix(format!("{MESH_PREFIX}peer/{network}/service/"));
-        let mut after: Option<bytes::Bytes> = None;
-        loop {
-            let page = self.link.plane.store.list(&range, after.as_deref(), PAGE_ENTRIES).await?;
-            for entry in page.entries.iter().filter(|entry| !seen.contains(&entry.key)) {
-                change = change.delete(entry.key.clone());
-                if change.ops.len() >= PAGE_ENTRIES {
-                    self.link.plane.store.transact(change).await?;
-                    change = self.guarded().await?;
-                }
-            }
-            after = page.entries.last().map(|entry| entry.key.clone());
-            if !page.more {
-                return Ok(change);
-            }
-        }
-    }
-
-    async fn mark_reachable(&self) -> Result<(), LinkError> {
-        if self.link.ask(|peer| peer.link.reachable) == Some(true) {
-            return Ok(());
-        }
-        info!(network = %self.link.network, "a joined network is reachable");
-        self.link.set_link(true, String::new()).await
-    }
-
-    fn key(&self, of: impl FnOnce(NetworkName) -> Key) -> bytes::Bytes {
-        of(self.link.network.clone()).encode()
-    }
 }
 
 #[cfg(test)]

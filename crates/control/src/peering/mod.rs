@@ -1,8 +1,11 @@
 //! Between control planes: joining ([`join`]), telling joined networks about this one
-//! ([`follow`]), and following what they tell ([`link`]).
+//! ([`follow`]), and following what they tell ([`link`], stored by [`intake`]). Who may join is
+//! decided in [`admission`].
 
+pub(crate) mod admission;
 pub(crate) mod dial;
 pub(crate) mod follow;
+mod intake;
 pub(crate) mod join;
 pub(crate) mod link;
 

@@ -1,5 +1,6 @@
 //! A control plane on real sockets, a relay in the place of a gateway, and a bare data plane
 //! that speaks the protocol step by step.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
@@ -165,7 +166,12 @@ pub struct Joined {
 
 impl Joined {
     pub async fn start() -> Self {
-        let (mut east, mut west) = (Network::start("east").await, Network::start("west").await);
+        Self::start_with(|_| {}).await
+    }
+
+    pub async fn start_with(adjust: fn(&mut Options)) -> Self {
+        let mut east = Network::start_with("east", adjust).await;
+        let mut west = Network::start_with("west", adjust).await;
         let (east_relay, east_gateway) = east.open_gateway().await;
         let (west_relay, west_gateway) = west.open_gateway().await;
         let bundle = east.admin.export_join(0).await.unwrap();
@@ -333,10 +339,11 @@ impl Registration {
     }
 
     pub async fn registered(&mut self) -> Result<u64, Status> {
-        match self.answer().await? {
-            v1::register_response::Response::Registered(registered) => Ok(registered.revision),
-            other => panic!("{other:?}"),
-        }
+        let answer = self.answer().await?;
+        let v1::register_response::Response::Registered(registered) = answer else {
+            panic!("{answer:?}");
+        };
+        Ok(registered.revision)
     }
 
     pub async fn set_ready(&mut self, member: &Member, port: u16, ready: bool) -> u64 {

@@ -67,6 +67,8 @@ struct Shared {
     /// The desired subscriptions changed.
     subscriptions: Notify,
     announcement: watch::Sender<Option<Announcement>>,
+    /// The control plane was told an announcement and has not confirmed its end.
+    announced: watch::Sender<bool>,
     credentials: watch::Sender<Arc<Credentials>>,
     status: watch::Sender<MeshStatus>,
 }
@@ -88,6 +90,7 @@ impl MeshClient {
             desired: Mutex::new(HashSet::new()),
             subscriptions: Notify::new(),
             announcement: watch::Sender::new(None),
+            announced: watch::Sender::new(false),
             credentials: watch::Sender::new(Arc::new(credentials)),
             status: watch::Sender::new(MeshStatus::default()),
         });
@@ -141,12 +144,12 @@ impl MeshClient {
     }
 
     /// Takes the announcement back and waits until the control plane holds it no more, for at
-    /// most two seconds: a lost control plane notices by the lease. Returns whether it was
-    /// confirmed.
+    /// most two seconds: a lost control plane notices by the lease. Returns whether it is certain
+    /// that nothing is announced.
     pub async fn deregister(&self) -> bool {
         self.shared.announcement.send_replace(None);
-        let mut status = self.shared.status.subscribe();
-        let gone = status.wait_for(|status| !status.registered);
+        let mut announced = self.shared.announced.subscribe();
+        let gone = announced.wait_for(|announced| !announced);
         matches!(tokio::time::timeout(DEREGISTER_TIMEOUT, gone).await, Ok(Ok(_)))
     }
 

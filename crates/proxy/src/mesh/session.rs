@@ -313,6 +313,9 @@ impl Registration {
             {
                 last_sent = Instant::now();
                 leaving = present.is_none();
+                if !leaving {
+                    shared.announced.send_replace(true);
+                }
                 told = present;
             }
             tokio::select! {
@@ -328,6 +331,7 @@ impl Registration {
                         Some(Answer::Deregistered(_)) => {
                             info!(service = %who.service, instance = %who.instance, "deregistered");
                             shared.set_registered(false);
+                            shared.announced.send_replace(false);
                             return Ok(());
                         }
                         Some(Answer::KeptAlive(_)) | None => {}

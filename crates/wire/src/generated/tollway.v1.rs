@@ -1793,19 +1793,23 @@ pub struct JoinResponse {
     #[prost(string, tag = "1")]
     pub network: ::prost::alloc::string::String,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FollowRequest {
-    #[prost(oneof = "follow_request::Request", tags = "1, 2")]
+    #[prost(oneof = "follow_request::Request", tags = "1, 2, 3")]
     pub request: ::core::option::Option<follow_request::Request>,
 }
 /// Nested message and enum types in `FollowRequest`.
 pub mod follow_request {
-    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Request {
         #[prost(message, tag = "1")]
         Open(super::FollowOpen),
         #[prost(message, tag = "2")]
         Ack(super::FollowAck),
+        /// Where the caller's own network is reached: at the start and when it changes. So a network
+        /// whose gateways moved is found again by the one it can still call.
+        #[prost(message, tag = "3")]
+        ReachedAt(super::Gateways),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

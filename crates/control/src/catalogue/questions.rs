@@ -1,0 +1,190 @@
+//! What streams and commands ask of the catalogue.
+
+use std::sync::Arc;
+
+use tollway_model::{
+    Endpoint, Instance, NetworkName, Remote, ServiceName, ServiceState, ServiceUpdate, TrustDomain,
+    UnavailableReason,
+};
+use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, NetworkState, NetworkUpdate, v1};
+
+use super::{Catalogue, Gateway, Peer, Subject};
+use crate::options::EgressMode;
+
+impl Catalogue {
+    /// The state of a service for a caller in this network.
+    pub(crate) fn state(&self, name: &ServiceName) -> ServiceState {
+        let state = if name.network == self.home.network {
+            self.local_state(name)
+        } else {
+            self.remote_state(name)
+        };
+        state.unwrap_or_else(ServiceState::Unavailable)
+    }
+
+    pub(crate) fn update(&self, name: &ServiceName) -> ServiceUpdate {
+        ServiceUpdate { service: name.clone(), revision: self.revision(), state: self.state(name) }
+    }
+
+    fn local_state(&self, name: &ServiceName) -> Result<ServiceState, UnavailableReason> {
+        let service = self.services.get(name).ok_or(UnavailableReason::UnknownService)?;
+        let ready = service.workloads.values().filter(|w| w.ready);
+        let endpoints: Arc<[Endpoint]> = ready
+            .take(ENDPOINTS_PER_SERVICE_LIMIT)
+            .map(|w| Endpoint { instance: w.instance.clone(), address: w.address })
+            .collect();
+        if endpoints.is_empty() {
+            return Err(UnavailableReason::NoReadyEndpoint);
+        }
+        Ok(ServiceState::Local {
+            endpoints,
+            protocol: service.protocol(),
+            trust_domain: self.home.trust_domain.clone(),
+        })
+    }
+
+    fn remote_state(&self, name: &ServiceName) -> Result<ServiceState, UnavailableReason> {
+        let (peer, trust) = self
+            .peers
+            .get(&name.network)
+            .and_then(|peer| Some((peer, peer.joined()?)))
+            .ok_or(UnavailableReason::UnknownNetwork)?;
+        let gateways = match self.home.egress {
+            EgressMode::Direct => peer.gateways.clone(),
+            EgressMode::Gateway => self.gateways.values().map(|g| g.inside).collect(),
+        };
+        if !peer.link.reachable || gateways.is_empty() {
+            return Err(UnavailableReason::UnreachableNetwork);
+        }
+        let key = (name.namespace.clone(), name.app.clone());
+        let aggregate = peer.services.get(&key).ok_or(UnavailableReason::UnknownService)?;
+        if aggregate.ready_replicas == 0 {
+            return Err(UnavailableReason::NoReadyEndpoint);
+        }
+        let remote = Remote {
+            network: name.network.clone(),
+            ready_replicas: aggregate.ready_replicas,
+            gateways,
+        };
+        let trust_domain = trust.trust_domain.clone();
+        Ok(ServiceState::Remote { remote, protocol: aggregate.protocol, trust_domain })
+    }
+
+    /// Whether the state of `name` may differ from what it was at `revision`.
+    pub(crate) fn changed_after(&self, name: &ServiceName, revision: u64) -> bool {
+        if !self.reaches_back_to(revision) {
+            return true;
+        }
+        let at = |subject: &Subject| self.changes.last(subject) > revision;
+        let foreign = name.network != self.home.network;
+        at(&Subject::Service(name.clone()))
+            || (foreign && at(&Subject::Network(name.network.clone())))
+            || (foreign && self.home.egress == EgressMode::Gateway && at(&Subject::Gateways))
+    }
+
+    /// Whether differences from `revision` are known: not from before the floor, and not from a
+    /// future that a store restored from a copy has forgotten.
+    pub(crate) fn reaches_back_to(&self, revision: u64) -> bool {
+        revision <= self.revision && self.changes.reaches_back_to(revision)
+    }
+
+    /// What changed after `revision`; complete only if [`Catalogue::reaches_back_to`] it.
+    pub(crate) fn changes_after(&self, revision: u64) -> impl Iterator<Item = &Subject> {
+        self.changes.after(revision)
+    }
+
+    /// What other networks are told of one of this network's services.
+    pub(crate) fn aggregate(&self, name: &ServiceName) -> v1::Aggregate {
+        let stated = v1::Aggregate {
+            app: name.app.as_str().to_owned(),
+            namespace: name.namespace.as_str().to_owned(),
+            ..v1::Aggregate::default()
+        };
+        let Some(service) = self.services.get(name) else {
+            return v1::Aggregate { removed: true, ..stated };
+        };
+        v1::Aggregate {
+            ready_replicas: service.ready_replicas(),
+            protocol: v1::AppProtocol::from(service.protocol()).into(),
+            ..stated
+        }
+    }
+
+    /// What this network's gateways are told of a joined one.
+    pub(crate) fn network_update(&self, network: &NetworkName) -> NetworkUpdate {
+        let known = self.peers.get(network).and_then(|peer| Some((peer, peer.trust()?)));
+        let state = known.map_or(NetworkState::Removed, |(peer, trust)| NetworkState::Joined {
+            trust_domain: trust.trust_domain.clone(),
+            gateways: peer.gateways.clone(),
+            reachable: peer.link.reachable,
+        });
+        NetworkUpdate { network: network.clone(), revision: self.revision(), state }
+    }
+
+    /// Names of this network's services.
+    pub(crate) fn local_services(&self) -> impl Iterator<Item = &ServiceName> {
+        self.services.keys()
+    }
+
+    pub(crate) fn service_count(&self) -> usize {
+        self.services.len()
+    }
+
+    /// Registered workloads of a service of this network, whether ready or not.
+    pub(crate) fn workload_count(&self, name: &ServiceName) -> usize {
+        self.services.get(name).map_or(0, |service| service.workloads.len())
+    }
+
+    pub(crate) fn has_workload(&self, name: &ServiceName, instance: &Instance) -> bool {
+        self.services.get(name).is_some_and(|s| s.workloads.contains_key(instance))
+    }
+
+    pub(crate) fn gateways(&self) -> impl Iterator<Item = &Gateway> {
+        self.gateways.values()
+    }
+
+    /// Networks that are joined or being joined.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = (&NetworkName, &Peer)> {
+        self.peers.iter()
+    }
+
+    pub(crate) fn find_peer(&self, network: &NetworkName) -> Option<&Peer> {
+        self.peers.get(network)
+    }
+
+    /// The joined network whose trust domain this is.
+    pub(crate) fn joined_by_trust_domain(&self, domain: &TrustDomain) -> Option<&NetworkName> {
+        let same = |peer: &Peer| peer.joined().is_some_and(|t| t.trust_domain == *domain);
+        self.peers.iter().find(|(_, peer)| same(peer)).map(|(network, _)| network)
+    }
+
+    /// The bundles of this network and every joined one.
+    pub(crate) fn trust(&self) -> v1::TrustBundles {
+        let own = self.own_trust();
+        let joined = self.peers.values().filter_map(|peer| {
+            let trust = peer.joined()?;
+            Some(v1::TrustBundle {
+                trust_domain: trust.trust_domain.to_string(),
+                roots: trust.roots.clone(),
+                network: trust.network.as_str().to_owned(),
+            })
+        });
+        v1::TrustBundles {
+            revision: self.trust_revision,
+            bundles: std::iter::once(own).chain(joined).collect(),
+        }
+    }
+
+    /// The bundle of this network alone.
+    pub(crate) fn own_trust(&self) -> v1::TrustBundle {
+        v1::TrustBundle {
+            trust_domain: self.home.trust_domain.to_string(),
+            roots: vec![self.home.root.clone()],
+            network: self.home.network.as_str().to_owned(),
+        }
+    }
+
+    pub(crate) fn trust_revision(&self) -> u64 {
+        self.trust_revision
+    }
+}

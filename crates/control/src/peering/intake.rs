@@ -1,0 +1,178 @@
+//! Puts what a joined network says into the store, each response in one transaction that happens
+//! only while the network is still joined.
+
+use std::collections::HashSet;
+
+use prost::Message as _;
+use tollway_model::NetworkName;
+use tollway_store::{Expected, KeyRange, Transaction};
+use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, v1};
+use tracing::{debug, info};
+
+use super::link::{Link, LinkError, PEER_SERVICES_LIMIT};
+use crate::catalogue::{PeerAggregate, PinnedTrust};
+use crate::key::{Key, MESH_PREFIX};
+use crate::stored;
+
+const PAGE_ENTRIES: usize = 1_000;
+
+/// Puts the responses of one stream into the store.
+pub(super) struct Intake<'a> {
+    link: &'a Link,
+    trust: PinnedTrust,
+    /// Services stated in the snapshot that is under way.
+    snapshot: Option<HashSet<bytes::Bytes>>,
+    /// The stream has said everything once.
+    in_step: bool,
+}
+
+impl<'a> Intake<'a> {
+    pub(super) fn new(link: &'a Link, trust: PinnedTrust) -> Self {
+        Self { link, trust, snapshot: None, in_step: false }
+    }
+
+    pub(super) async fn apply(&mut self, response: v1::FollowResponse) -> Result<(), LinkError> {
+        if response.snapshot_start {
+            self.snapshot = Some(HashSet::new());
+        }
+        let mut change = self.guarded().await?;
+        self.plan_trust(response.trust.as_ref(), &mut change)?;
+        if let Some(gateways) = &response.gateways {
+            change = self.plan_gateways(gateways, change)?;
+        }
+        for stated in &response.services {
+            change = self.plan_service(stated, change)?;
+        }
+        if response.snapshot_end {
+            change = self.plan_sweep(change).await?;
+        }
+        if self.snapshot.is_none() && !change.ops.is_empty() {
+            let cursor = stored::PeerCursor { revision: response.revision };
+            change =
+                change.put(self.key(|network| Key::PeerCursor { network }), cursor.encode_to_vec());
+        }
+        if !change.ops.is_empty() {
+            let revision = self.link.plane.store.transact(change).await?;
+            debug!(network = %self.link.network, revision, theirs = response.revision, "applied");
+            self.link.plane.visible(revision).await;
+        }
+        if self.snapshot.is_none() && !self.in_step {
+            self.in_step = true;
+            self.mark_reachable().await?;
+        }
+        Ok(())
+    }
+
+    /// A transaction that happens only while the network is joined as it is now.
+    async fn guarded(&self) -> Result<Transaction, LinkError> {
+        let key = self.key(|network| Key::PeerTrust { network });
+        let entry = self.link.plane.store.get(&key).await?.ok_or(LinkError::NotJoined)?;
+        Ok(Transaction::new().when(key, Expected::Revision(entry.revision)))
+    }
+
+    fn plan_trust(
+        &mut self,
+        stated: Option<&v1::TrustBundle>,
+        change: &mut Transaction,
+    ) -> Result<(), LinkError> {
+        let Some(stated) = stated else { return Ok(()) };
+        let pinned = self.trust.trust_domain.to_string();
+        if stated.trust_domain != pinned {
+            let found = stated.trust_domain.clone();
+            return Err(LinkError::TrustDomainChanged { pinned, found });
+        }
+        let count = stated.roots.len();
+        if count == 0 || count > tollway_wire::ROOTS_PER_TRUST_DOMAIN_LIMIT {
+            let limit = tollway_wire::ROOTS_PER_TRUST_DOMAIN_LIMIT;
+            return Err(ConvertError::TooMany { field: "roots", count, limit }.into());
+        }
+        if stated.roots != self.trust.roots {
+            self.trust.roots.clone_from(&stated.roots);
+            info!(network = %self.link.network, roots = count, "a joined network changed its roots");
+            let key = self.key(|network| Key::PeerTrust { network });
+            let planned = std::mem::take(change).put(key, self.trust.write());
+            *change = planned.put(Key::Trust.encode(), bytes::Bytes::new());
+        }
+        Ok(())
+    }
+
+    fn plan_gateways(
+        &self,
+        stated: &v1::Gateways,
+        change: Transaction,
+    ) -> Result<Transaction, LinkError> {
+        let read =
+            tollway_wire::addresses(&stated.addresses, "gateways", GATEWAYS_PER_NETWORK_LIMIT)?;
+        // Without gateways it could never be reached again: the last known ones stay.
+        let known = self.link.ask(|peer| peer.gateways.clone()).unwrap_or_else(|| [].into());
+        if read.is_empty() || *read == *known {
+            return Ok(change);
+        }
+        let key = self.key(|network| Key::PeerGateways { network });
+        Ok(change.put(key, stated.encode_to_vec()))
+    }
+
+    fn plan_service(
+        &mut self,
+        stated: &v1::Aggregate,
+        change: Transaction,
+    ) -> Result<Transaction, LinkError> {
+        let namespace = tollway_wire::label(&stated.namespace, "namespace")?;
+        let app = tollway_wire::label(&stated.app, "app")?;
+        let name = (namespace.clone(), app.clone());
+        let key = self.key(|network| Key::PeerService { network, namespace, app });
+        if stated.removed {
+            return Ok(change.delete(key));
+        }
+        let (_, _, aggregate) = PeerAggregate::read(stated)?;
+        if let Some(seen) = &mut self.snapshot {
+            seen.insert(key.clone());
+        }
+        let (known, count) = self
+            .link
+            .ask(|peer| (peer.services.get(&name).copied(), peer.services.len()))
+            .ok_or(LinkError::NotJoined)?;
+        if known == Some(aggregate) {
+            return Ok(change);
+        }
+        let stated_now = self.snapshot.as_ref().map_or(0, HashSet::len);
+        if known.is_none() && count.max(stated_now) >= PEER_SERVICES_LIMIT {
+            return Err(LinkError::TooManyServices);
+        }
+        Ok(change.put(key, stated.encode_to_vec()))
+    }
+
+    /// Ends the snapshot: what it did not state has gone.
+    async fn plan_sweep(&mut self, mut change: Transaction) -> Result<Transaction, LinkError> {
+        let seen = self.snapshot.take().unwrap_or_default();
+        let network = self.link.network.to_lower();
+        let range = KeyRange::prefix(format!("{MESH_PREFIX}peer/{network}/service/"));
+        let mut after: Option<bytes::Bytes> = None;
+        loop {
+            let page = self.link.plane.store.list(&range, after.as_deref(), PAGE_ENTRIES).await?;
+            for entry in page.entries.iter().filter(|entry| !seen.contains(&entry.key)) {
+                change = change.delete(entry.key.clone());
+                if change.ops.len() >= PAGE_ENTRIES {
+                    self.link.plane.store.transact(change).await?;
+                    change = self.guarded().await?;
+                }
+            }
+            after = page.entries.last().map(|entry| entry.key.clone());
+            if !page.more {
+                return Ok(change);
+            }
+        }
+    }
+
+    async fn mark_reachable(&self) -> Result<(), LinkError> {
+        if self.link.ask(|peer| peer.link.reachable) == Some(true) {
+            return Ok(());
+        }
+        info!(network = %self.link.network, "a joined network is reachable");
+        self.link.set_link(true, String::new()).await
+    }
+
+    fn key(&self, of: impl FnOnce(NetworkName) -> Key) -> bytes::Bytes {
+        of(self.link.network.clone()).encode()
+    }
+}
