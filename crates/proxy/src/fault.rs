@@ -39,7 +39,7 @@ pub(crate) enum Fault {
     Unimplemented { what: &'static str },
     #[error("the request's head is too large")]
     HeadTooLarge,
-    #[error("the request's body is malformed: {reason}")]
+    #[error("the request is malformed: {reason}")]
     BadRequest { reason: String },
 }
 

@@ -1,9 +1,10 @@
 //! Accepting connections, and telling HTTP/1.1 from HTTP/2 on plain doors.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tollway_http::{h1, h2};
-use tollway_net::{AcceptError, Conn, Key};
+use tollway_identity::PeerIdentity;
+use tollway_net::{AcceptError, Conn, Key, Peer};
 
 use super::{ACCEPTS_PER_TURN, Worker};
 use crate::connection::{Connection, Door, H2Link, Role};
@@ -138,10 +139,10 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(key) else { return false };
         let Some(peer) = conn.io.peer() else { return false };
         let agreed = peer.alpn.map(<[u8]>::to_vec);
-        let identity = match tollway_identity::peer_identity(peer.certificates) {
+        let identity = match proven_identity(&peer) {
             Ok(identity) => identity,
             Err(error) => {
-                tracing::debug!(remote = ?conn.remote, %error, "mesh connection refused");
+                tracing::debug!(remote = ?conn.remote, error, "mesh connection refused");
                 self.metrics.handshakes_failed.add(1);
                 self.remove(key);
                 return false;
@@ -155,5 +156,16 @@ impl Worker {
             _ => self.begin_server(key, false),
         }
         true
+    }
+}
+
+/// Who is at the other end, valid now: a resumed session has skipped the check of the time.
+pub(super) fn proven_identity(peer: &Peer<'_>) -> Result<PeerIdentity, String> {
+    let identity =
+        tollway_identity::peer_identity(peer.certificates).map_err(|error| error.to_string())?;
+    if identity.valid_at(SystemTime::now()) {
+        Ok(identity)
+    } else {
+        Err(format!("the certificate of {} is not valid now", identity.spiffe))
     }
 }

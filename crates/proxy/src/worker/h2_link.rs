@@ -1,7 +1,7 @@
 //! HTTP/2 connections, both sides: the codec's events become calls on exchanges.
 
 use tollway_http::h2::{ErrorCode, Event, StreamId};
-use tollway_http::{Method, ResponseHead};
+use tollway_http::{Method, ResponseHead, h1};
 use tollway_net::Key;
 use tollway_routing::Failure;
 
@@ -104,11 +104,18 @@ impl Worker {
         if let Some(conn) = self.conns.get_mut(key) {
             conn.since = self.now;
         }
-        if is_connect {
-            let fault = Fault::Unsupported {
+        let fault = if is_connect {
+            Some(Fault::Unsupported {
                 method: "CONNECT over HTTP/2",
                 reason: "use CONNECT over HTTP/1.1",
-            };
+            })
+        } else {
+            // What goes on over HTTP/1.1 must not be read differently there.
+            let refusal = h1::check_request(&head).err();
+            refusal.map(|refusal| Fault::BadRequest { reason: refusal.to_string() })
+        };
+        if let Some(fault) = fault {
+            self.metrics.requests_refused.add(1);
             let (head, _) = crate::respond::http_fault(&fault);
             return self.answer_h2(key, stream, &head);
         }
@@ -124,6 +131,13 @@ impl Worker {
         end: bool,
     ) {
         let Some(exchange) = self.exchange_of(key, stream) else { return };
+        if let Err(refusal) = h1::check_response(&head) {
+            if let Some(link) = self.link(key) {
+                link.streams.remove(&stream.0);
+            }
+            self.reset_stream(key, stream, ErrorCode::PROTOCOL_ERROR);
+            return self.upstream_broke(exchange, Failure::Malformed, &refusal.to_string());
+        }
         let bodiless =
             self.exchanges.get(exchange).is_some_and(|e| e.is_head) || head.status == 304;
         let size = match content_length {
@@ -136,6 +150,14 @@ impl Worker {
             self.release_upstream(exchange);
         }
         self.on_response(exchange, head, size, declared, end);
+    }
+
+    fn reset_stream(&mut self, key: Key, stream: StreamId, code: ErrorCode) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if let Role::H2Server(link) | Role::H2Client(link) = &mut conn.role {
+            link.codec.reset(stream, code, conn.io.out());
+            self.mark_dirty(key);
+        }
     }
 
     /// A request whose head is over the limits.

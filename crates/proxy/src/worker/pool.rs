@@ -13,6 +13,7 @@ use tollway_net::{Conn, Key};
 use tollway_routing::{Dialled, Failure, SpreadLimits, pick_of_two, plan_spread};
 
 use super::Worker;
+use super::accept::proven_identity;
 use crate::connection::{Connection, Dial, Door, H1Client, H2Link, Purpose, Role};
 use crate::exchange::{Destination, Upstream};
 use crate::fault::Fault;
@@ -487,10 +488,10 @@ impl Worker {
     pub(super) fn on_dialled(&mut self, key: Key) -> bool {
         let Some(conn) = self.conns.get_mut(key) else { return false };
         if let Some(peer) = conn.io.peer() {
-            match tollway_identity::peer_identity(peer.certificates) {
+            match proven_identity(&peer) {
                 Ok(identity) => conn.peer = Some(Arc::new(identity)),
                 Err(error) => {
-                    self.on_dial_failed(key, &error.to_string());
+                    self.on_dial_failed(key, &error);
                     return false;
                 }
             }
