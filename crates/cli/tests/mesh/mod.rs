@@ -8,6 +8,7 @@
 
 pub(crate) mod http;
 pub(crate) mod load;
+pub(crate) mod memory;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
