@@ -134,11 +134,13 @@ impl Network {
             .arg(token)
             .args(["--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
             .args(["--outbound-listen", "127.0.0.1:0"])
-            .args(["--inbound-listen", &format!("{}:0", self.ip)])
-            .args(options)
-            .start_listening()
-            .unwrap();
-        Sidecar { process }
+            .args(options);
+        let process = if options.contains(&"--inbound-listen") {
+            process
+        } else {
+            process.args(["--inbound-listen", &format!("{}:0", self.ip)])
+        };
+        Sidecar { process: process.start_listening().unwrap() }
     }
 
     pub(crate) fn store(&self) -> PathBuf {
