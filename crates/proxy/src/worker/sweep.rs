@@ -202,7 +202,7 @@ impl Worker {
         }
         for key in self.conns.keys() {
             if let Some(conn) = self.conns.get_mut(key) {
-                conn.draining = true;
+                conn.draining |= !is_upstream(&conn.role);
             }
         }
         if waited > self.config.timeouts.drain {
@@ -230,6 +230,20 @@ fn has_held_credit(conn: &Connection) -> bool {
     match &conn.role {
         Role::H2Server(link) | Role::H2Client(link) => link.held_credit > 0,
         _ => false,
+    }
+}
+
+/// Whether a connection carries requests onward: those that still come need it to the last.
+fn is_upstream(role: &Role) -> bool {
+    match role {
+        Role::H1Client(_) | Role::H2Client(_) | Role::Dialling(_) => true,
+        Role::H1Server(_)
+        | Role::H2Server(_)
+        | Role::Relay(_)
+        | Role::Hello(_)
+        | Role::Detect { .. }
+        | Role::Accepting
+        | Role::Lingering => false,
     }
 }
 
