@@ -254,7 +254,8 @@ impl Worker {
     fn resume(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.paused = false;
-        if !conn.queued {
+        let has_work = conn.io.may_read() || conn.has_unparsed();
+        if has_work && !conn.queued {
             conn.queued = true;
             self.to_read.push_back(key);
         }
