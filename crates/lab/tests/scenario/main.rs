@@ -12,6 +12,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -21,6 +22,7 @@ use tollway_lab::progress::{PlainProgress, Silent};
 use tollway_lab::{Cancel, DemoOptions, Isolation, LabError};
 use tollway_record::record::{LinkKind, Protocol, Question, Topology};
 use tollway_record::{Record, Row};
+use tollway_testkit::{skip, slow};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -30,31 +32,17 @@ fn main() -> ExitCode {
     if let ["scenario", root] = args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         return run_as_child(Path::new(root));
     }
-    let isolation = Isolation::prepare();
+    ISOLATION.set(Isolation::prepare()).expect("set once");
     let mut arguments = Arguments::from_args();
     // Each test measures; two at once would measure each other.
     arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, trials(&isolation)).exit_code()
+    libtest_mimic::run(&arguments, trials()).exit_code()
 }
 
-fn trials(isolation: &Isolation) -> Vec<Trial> {
-    let with_namespaces = |name: &str, test: fn() -> Result<(), Failed>| {
-        let skipped = match isolation {
-            Isolation::Namespaces => None,
-            Isolation::Loopback { reason } => Some(reason.clone()),
-        };
-        let trial = Trial::test(name, test);
-        match skipped {
-            None => trial,
-            Some(reason) => {
-                eprintln!("SKIPPED {name}: {reason}");
-                trial.with_ignored_flag(true)
-            }
-        }
-    };
+fn trials() -> Vec<Trial> {
     vec![
-        with_namespaces("direct_rows_show_each_link_s_round_trip", direct_in_namespaces),
-        with_namespaces("the_mesh_s_processes_are_started_and_accounted_for", mesh_in_namespaces),
+        Trial::test("direct_rows_show_each_link_s_round_trip", direct_in_namespaces),
+        Trial::test("the_mesh_s_processes_are_started_and_accounted_for", mesh_in_namespaces),
         Trial::test("loopback_measures_through_relays_and_says_so", direct_on_loopback),
         Trial::test("an_interrupt_cleans_up_and_the_next_run_works", interrupt_cleans_up),
         Trial::test("nothing_survives_a_killed_lab", kill_leaves_nothing),
@@ -63,9 +51,27 @@ fn trials(isolation: &Isolation) -> Vec<Trial> {
     ]
 }
 
+/// What this process may do, found out once, while it still has a single thread.
+static ISOLATION: OnceLock<Isolation> = OnceLock::new();
+
+fn isolation() -> Isolation {
+    ISOLATION.get().expect("set before any test runs").clone()
+}
+
+/// The best isolation there is here; ends the calling test as skipped if that is none.
+macro_rules! need_namespaces {
+    () => {
+        match isolation() {
+            Isolation::Namespaces => Isolation::Namespaces,
+            Isolation::Loopback { reason } => skip!("{reason}"),
+        }
+    };
+}
+
 fn direct_in_namespaces() -> Result<(), Failed> {
+    slow!();
     let dir = tempfile::tempdir()?;
-    let mut options = options(dir.path(), Isolation::Namespaces);
+    let mut options = options(dir.path(), need_namespaces!());
     options.workload.placements.push(placement(Topology::OtherRegion, 40_000));
     let record = run(&options)?;
     let [same, near, far] = &record.rows[..] else { panic!("{} rows", record.rows.len()) };
@@ -90,7 +96,7 @@ fn direct_in_namespaces() -> Result<(), Failed> {
 
 fn mesh_in_namespaces() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
-    let mut options = options(dir.path(), Isolation::Namespaces);
+    let mut options = options(dir.path(), need_namespaces!());
     options.workload.subjects.push(SubjectKind::Tollway);
     let record = run(&options)?;
     let ids: Vec<&str> = record.rows.iter().map(|row| row.conditions.id.as_str()).collect();
@@ -140,6 +146,7 @@ fn direct_on_loopback() -> Result<(), Failed> {
 }
 
 fn interrupt_cleans_up() -> Result<(), Failed> {
+    slow!();
     let dir = tempfile::tempdir()?;
     let mut child = start_as_child(dir.path());
     wait_until(|| processes_of(dir.path()) > 2);
@@ -150,11 +157,12 @@ fn interrupt_cleans_up() -> Result<(), Failed> {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     assert_eq!(status.code(), Some(130), "{status}");
     assert!(nothing_left(dir.path()));
-    run(&options(dir.path(), own_isolation()))?;
+    run(&options(dir.path(), isolation()))?;
     Ok(())
 }
 
 fn kill_leaves_nothing() -> Result<(), Failed> {
+    slow!();
     let dir = tempfile::tempdir()?;
     let mut child = start_as_child(dir.path());
     wait_until(|| processes_of(dir.path()) > 2);
@@ -162,7 +170,7 @@ fn kill_leaves_nothing() -> Result<(), Failed> {
     assert_eq!(child.wait().unwrap().signal(), Some(9));
     wait_until(|| processes_of(dir.path()) == 0);
     assert_eq!(fs::read_dir(dir.path())?.count(), 1, "a killed lab leaves its files");
-    run(&options(dir.path(), own_isolation()))?;
+    run(&options(dir.path(), isolation()))?;
     assert!(nothing_left(dir.path()), "and the next run removes them");
     Ok(())
 }
@@ -216,11 +224,6 @@ fn placement(topology: Topology, rtt_us: u64) -> Placement {
 
 fn loopback() -> Isolation {
     Isolation::Loopback { reason: "the test asked for it".into() }
-}
-
-/// What this process was found to be able to do; it has become namespace root if need be.
-fn own_isolation() -> Isolation {
-    if rustix::process::geteuid().is_root() { Isolation::prepare() } else { loopback() }
 }
 
 fn run(options: &DemoOptions) -> Result<Record, LabError> {
