@@ -520,3 +520,6 @@ fn date_time(time: SystemTime) -> Option<OffsetDateTime> {
 pub(crate) fn system_time(unix_seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::try_from(unix_seconds).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests;

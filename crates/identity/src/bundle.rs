@@ -151,3 +151,63 @@ impl TrustBundles {
         self.by_domain.values()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use tollway_model::Label;
+
+    use super::*;
+    use crate::authority::Authority;
+
+    fn label(text: &str) -> Label {
+        Label::new(text).unwrap()
+    }
+
+    fn root() -> CertificateDer<'static> {
+        let (domain, now) =
+            (TrustDomain::new("x").unwrap(), UNIX_EPOCH + Duration::from_secs(1 << 30));
+        Authority::create(&domain, &label("x"), now).unwrap().root_der().clone()
+    }
+
+    fn bundle(network: &str, domain: &str) -> TrustBundle {
+        TrustBundle::new(label(network), TrustDomain::new(domain).unwrap(), vec![root()]).unwrap()
+    }
+
+    #[test]
+    fn a_bundle_needs_a_few_roots_that_are_certificates() {
+        let domain = TrustDomain::new("west.tollway").unwrap();
+        let refuse = |roots| TrustBundle::new(label("west"), domain.clone(), roots).unwrap_err();
+        assert!(matches!(refuse(Vec::new()), BundleError::RootCount { count: 0, .. }));
+        let many = vec![root(); ROOTS_LIMIT + 1];
+        assert!(matches!(refuse(many), BundleError::RootCount { count: 9, .. }));
+        let junk = vec![root(), CertificateDer::from(vec![0x30, 0])];
+        assert!(matches!(refuse(junk), BundleError::Root { index: 1, .. }));
+    }
+
+    #[test]
+    fn domains_and_networks_stand_once() {
+        let both = TrustBundles::new(3, [bundle("west", "w"), bundle("east", "e")]).unwrap();
+        assert_eq!(both.revision(), 3);
+        assert_eq!(both.iter().count(), 2);
+        assert!(both.get(&TrustDomain::new("w").unwrap()).is_some());
+        assert!(both.get(&TrustDomain::new("n").unwrap()).is_none());
+        let twice = TrustBundles::new(1, [bundle("west", "w"), bundle("east", "w")]);
+        assert!(matches!(twice, Err(BundleError::Duplicate { .. })));
+        let claimed = TrustBundles::new(1, [bundle("west", "w"), bundle("West", "e")]);
+        assert!(matches!(claimed, Err(BundleError::NetworkClaimedTwice { .. })));
+    }
+
+    #[test]
+    fn the_number_of_trust_domains_is_bounded() {
+        let one = bundle("n", "d");
+        let many = (0..=TRUST_DOMAINS_LIMIT).map(|number| TrustBundle {
+            network: label(&format!("n{number}")),
+            trust_domain: TrustDomain::new(&format!("d{number}")).unwrap(),
+            ..one.clone()
+        });
+        let refused = TrustBundles::new(1, many);
+        assert!(matches!(refused, Err(BundleError::TooMany { count: 1025 })));
+    }
+}

@@ -31,6 +31,8 @@ pub enum PeerError {
     TooLarge { bytes: usize },
     #[error("the certificate is malformed")]
     Malformed,
+    #[error("the certificate does not say what it may be used for (extended key usage)")]
+    NoPurpose,
     #[error("the certificate has {count} names; at most {NAMES_LIMIT} are read")]
     TooManyNames { count: usize },
     #[error("the certificate carries no SPIFFE identity (a URI among its alternative names)")]
@@ -85,6 +87,8 @@ pub fn peer_identity(certs: &[CertificateDer<'_>]) -> Result<PeerIdentity, PeerE
     if !rest.is_empty() {
         return Err(PeerError::Malformed);
     }
+    let purpose = certificate.extended_key_usage().map_err(|_| PeerError::Malformed)?;
+    purpose.ok_or(PeerError::NoPurpose)?;
     let names = read_names(&certificate)?;
     let spiffe = match names.uris[..] {
         [] => return Err(PeerError::NoIdentity),

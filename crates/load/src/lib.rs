@@ -1,1 +1,32 @@
 //! The load engine: arrivals, clients, recorders, echo servers.
+//!
+//! [`run_http`] and [`run_grpc`] send one kind of request by a plan of intended starts and give a
+//! [`RunResult`](tollway_record::RunResult): response times from the intended start, service times
+//! from the send, and how late the generator itself was. [`serve_echo`] is something to send to.
+
+pub mod arrival;
+mod clients;
+mod clock;
+mod echo;
+mod engine;
+mod error;
+mod frames;
+mod options;
+mod pacer;
+mod progress;
+mod recorder;
+mod run;
+mod stop;
+mod summary;
+
+pub use arrival::{Arrival, Extent, Spacing};
+pub use echo::{
+    EchoMessage, EchoOptions, EchoServer, Ports, Stall, StreamSummary, UNARY_PATH, encode_payload,
+    serve_echo,
+};
+pub use error::{EchoError, LoadError};
+pub use options::{GrpcRequest, HttpRequest, LoadOptions, Target, header, payload};
+pub use progress::{Phase, Progress, Watch};
+pub use run::{run_grpc, run_http};
+pub use stop::Stop;
+pub use summary::summary;

@@ -138,7 +138,6 @@ pub(crate) struct H1Server {
 /// The client's side of an HTTP/1.1 connection.
 pub(crate) struct H1Client {
     pub(crate) destination: Destination,
-    pub(crate) address: Option<SocketAddr>,
     pub(crate) scanner: h1::HeadScanner,
     pub(crate) input: Vec<u8>,
     pub(crate) exchange: Option<Key>,

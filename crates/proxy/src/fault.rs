@@ -31,12 +31,8 @@ pub(crate) enum Fault {
     TimedOut { peer: String, seconds: u64 },
     #[error("{what} is full ({limit}); try again later")]
     Overloaded { what: &'static str, limit: usize },
-    #[error("the sidecar is shutting down")]
-    Draining,
     #[error("service {service} takes plain TCP, not HTTP")]
     NotHttp { service: ServiceName },
-    #[error("requests of this mesh door are for {own}, not for {asked}")]
-    Misdirected { own: String, asked: String },
     #[error("{method} is not supported here: {reason}")]
     Unsupported { method: &'static str, reason: &'static str },
     #[error("{what} is not served")]
@@ -65,7 +61,6 @@ impl Fault {
             Self::Target(TargetError::NoAppId | TargetError::NoAppIdMetadata) => 404,
             Self::Target(_) | Self::Unsupported { .. } | Self::BadRequest { .. } => 400,
             Self::UnknownService { .. } | Self::UnknownNetwork { .. } => 404,
-            Self::Misdirected { .. } => 421,
             Self::HeadTooLarge => 431,
             Self::Unimplemented { .. } => 501,
             Self::ClosedEarly { .. }
@@ -75,8 +70,7 @@ impl Fault {
             Self::UnreachableNetwork { .. }
             | Self::NoReadyEndpoint { .. }
             | Self::Unreachable { .. }
-            | Self::Overloaded { .. }
-            | Self::Draining => 503,
+            | Self::Overloaded { .. } => 503,
             Self::DiscoveryTimedOut { .. } | Self::TimedOut { .. } => 504,
         }
     }
@@ -84,11 +78,11 @@ impl Fault {
     /// The gRPC status that carries it.
     pub(crate) fn grpc_status(&self) -> u8 {
         match self.status() {
-            400 => 3,              // INVALID_ARGUMENT
-            404 | 421 | 501 => 12, // UNIMPLEMENTED: nobody here serves it
-            431 => 8,              // RESOURCE_EXHAUSTED
-            504 => 4,              // DEADLINE_EXCEEDED
-            _ => 14,               // UNAVAILABLE
+            400 => 3,        // INVALID_ARGUMENT
+            404 | 501 => 12, // UNIMPLEMENTED: nobody here serves it
+            431 => 8,        // RESOURCE_EXHAUSTED
+            504 => 4,        // DEADLINE_EXCEEDED
+            _ => 14,         // UNAVAILABLE
         }
     }
 
@@ -110,9 +104,7 @@ impl Fault {
             Self::BadResponse { .. } => "ERR_BAD_RESPONSE",
             Self::TimedOut { .. } => "ERR_TIMED_OUT",
             Self::Overloaded { .. } => "ERR_OVERLOADED",
-            Self::Draining => "ERR_DRAINING",
             Self::NotHttp { .. } => "ERR_NOT_HTTP",
-            Self::Misdirected { .. } => "ERR_MISDIRECTED",
             Self::Unsupported { .. } => "ERR_UNSUPPORTED",
             Self::HeadTooLarge => "ERR_HEAD_TOO_LARGE",
             Self::Unimplemented { .. } => "ERR_NOT_SERVED",

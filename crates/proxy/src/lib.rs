@@ -6,9 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
 mod connection;
+mod dataplane;
 mod edit;
 mod exchange;
+mod fanout;
 mod fault;
 mod limits;
 pub mod mesh;
@@ -17,4 +20,7 @@ mod respond;
 mod tls;
 mod worker;
 
+pub use dataplane::{
+    CommonOptions, DataPlaneError, GatewayOptions, SidecarOptions, run_gateway, run_sidecar,
+};
 pub use limits::{Limits, Timeouts};

@@ -36,10 +36,6 @@ impl MeshTls {
         *self = Self::new(credentials);
     }
 
-    pub(crate) fn credentials(&self) -> &Credentials {
-        &self.credentials
-    }
-
     /// The callee's side.
     pub(crate) fn server(&mut self) -> Result<Connection, TlsError> {
         let config = match &self.server {

@@ -61,6 +61,9 @@ pub enum TransactError {
     TooLarge { bytes: usize, limit: usize },
     #[error("lease {} has ended or was never granted; grant a new one", lease.0)]
     NoLease { lease: LeaseId },
+    /// There was no room to write it; nothing was changed, and the store goes on.
+    #[error("no room for the store {}; free space on its disk", path.display())]
+    NoRoom { path: PathBuf, source: std::sync::Arc<std::io::Error> },
     /// The disk refused; what was written is unknown, and the store takes no further writes.
     #[error("the store {} cannot be written; free space or repair the disk, then restart", path.display())]
     Disk { path: PathBuf, source: std::sync::Arc<std::io::Error> },
@@ -80,7 +83,7 @@ pub enum ReadError {
 pub enum WatchError {
     /// Changes from there are no longer kept: list again, then watch from that revision.
     #[error(
-        "changes after revision {from} are no longer kept, the oldest kept is {oldest}; list again"
+        "changes after revision {from} are no longer kept, a watch may start from {oldest}; list again"
     )]
     Compacted { from: u64, oldest: u64 },
     /// The caller asks for changes after a revision the store has not reached: it belongs to
@@ -88,7 +91,7 @@ pub enum WatchError {
     #[error("revision {from} has not happened here, the store is at {current}; list again")]
     Future { from: u64, current: u64 },
     /// The watcher fell behind further than changes are kept: list again.
-    #[error("the watch fell too far behind, changes before revision {oldest} are gone; list again")]
+    #[error("the watch fell too far behind, changes up to revision {oldest} are gone; list again")]
     TooSlow { oldest: u64 },
     #[error("there are already {limit} watches")]
     TooMany { limit: usize },

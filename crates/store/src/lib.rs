@@ -5,10 +5,12 @@
 //! at a revision, and a watch from that revision sees every later change: there is no gap
 //! between the two. Nothing a caller can grow is unbounded: see [`Limits`].
 
+mod embedded;
 mod error;
 mod model;
 mod store;
 
+pub use embedded::PROGRESS_EVERY_REVISIONS;
 pub use error::{LeaseError, OpenError, ReadError, TransactError, WatchError};
 pub use model::{
     Batch, Change, Entry, Expected, Guard, KeyRange, LeaseId, Limits, Op, Page, Transaction,

@@ -149,6 +149,11 @@ impl KeyRange {
         self.end.as_ref().is_some_and(|end| end <= &self.start)
     }
 
+    /// Whether a key after `after` can lie in the range.
+    pub(crate) fn reaches_beyond(&self, after: &[u8]) -> bool {
+        self.end.as_ref().is_none_or(|end| after < &end[..])
+    }
+
     /// The range as bounds, from after `after` where that is later than its start.
     pub(crate) fn bounds_after<'a>(
         &'a self,
@@ -248,6 +253,9 @@ pub struct Limits {
     pub shortest_lease: Duration,
     /// Longest lease (30 days); a longer one is refused.
     pub longest_lease: Duration,
+    /// The file is rewritten when it is larger than this and twice what it must hold, in bytes
+    /// (16 MiB).
+    pub compact_from_bytes: u64,
     /// Transactions waiting for the disk (4,096); further ones wait in line.
     pub waiting_transactions: usize,
 }
@@ -267,6 +275,7 @@ impl Default for Limits {
             leases: 1_000_000,
             shortest_lease: Duration::from_secs(1),
             longest_lease: Duration::from_secs(30 * 24 * 3600),
+            compact_from_bytes: 16 << 20,
             waiting_transactions: 4096,
         }
     }

@@ -1,37 +1,53 @@
 //! The handle everybody holds: one interface over the engines.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::embedded::{Embedded, EmbeddedWatch};
 use crate::error::{LeaseError, OpenError, ReadError, TransactError, WatchError};
 use crate::model::{Batch, Entry, KeyRange, LeaseId, Limits, Page, Transaction};
 
-/// A store; clones share it. It closes when the last clone and the last [`Watch`] are dropped.
+/// A store; clones share it. It closes when the last clone is dropped, which waits for the
+/// write under way; running watches then end.
 #[derive(Clone, Debug)]
-pub struct Store {}
+pub struct Store {
+    engine: Engine,
+}
 
+/// The engines there are. Methods below are `async` wherever an engine across a network waits.
+#[derive(Clone, Debug)]
+enum Engine {
+    Embedded(Arc<Embedded>),
+}
+
+#[expect(clippy::unused_async, reason = "an engine across a network waits where this one does not")]
 impl Store {
-    /// Opens the embedded engine on one file, made when absent. Call it inside a tokio runtime:
+    /// Opens the embedded engine on one file, made when absent. The whole content is read into
+    /// memory. Call it inside a tokio runtime with time enabled, which must outlive the store:
     /// leases are timed there.
     ///
     /// # Errors
     /// [`OpenError`], which names the file and a way out.
-    pub async fn open_embedded(_path: &Path, _limits: Limits) -> Result<Self, OpenError> {
-        todo!()
+    pub async fn open_embedded(path: &Path, limits: Limits) -> Result<Self, OpenError> {
+        let engine = Embedded::open(path, limits).await?;
+        Ok(Self { engine: Engine::Embedded(Arc::new(engine)) })
     }
 
     /// The revision of the last durable transaction; 0 for an empty store.
     #[must_use]
     pub fn revision(&self) -> u64 {
-        todo!()
+        let Engine::Embedded(engine) = &self.engine;
+        engine.revision()
     }
 
     /// The entry of `key`, if it is there.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn get(&self, _key: &[u8]) -> Result<Option<Entry>, ReadError> {
-        todo!()
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Entry>, ReadError> {
+        let Engine::Embedded(engine) = &self.engine;
+        Ok(engine.get(key))
     }
 
     /// Applies the transaction and returns its revision once it is durable. A transaction that
@@ -40,75 +56,97 @@ impl Store {
     /// Dropping the future does not undo it: the outcome is then unknown.
     ///
     /// # Errors
-    /// [`TransactError`]; after `Conflict` and the limits nothing has changed.
-    pub async fn transact(&self, _transaction: Transaction) -> Result<u64, TransactError> {
-        todo!()
+    /// [`TransactError`]; after `Disk` and `Closed` the outcome is unknown, after all others
+    /// nothing has changed.
+    pub async fn transact(&self, transaction: Transaction) -> Result<u64, TransactError> {
+        let Engine::Embedded(engine) = &self.engine;
+        engine.transact(transaction).await
     }
 
-    /// Up to `limit` entries of `range` in key order, after the key `after` where given.
+    /// Up to `limit` entries of `range` in key order, after the key `after` where given. A page
+    /// is a consistent view of one revision; pages of one list may be of different revisions.
+    ///
+    /// To follow a range: list it to its end, then watch it from the revision of the first
+    /// page.
     ///
     /// # Errors
     /// [`ReadError`].
     pub async fn list(
         &self,
-        _range: &KeyRange,
-        _after: Option<&[u8]>,
-        _limit: usize,
+        range: &KeyRange,
+        after: Option<&[u8]>,
+        limit: usize,
     ) -> Result<Page, ReadError> {
-        todo!()
+        let Engine::Embedded(engine) = &self.engine;
+        Ok(engine.list(range, after, limit))
     }
 
     /// Watches `range` for changes after revision `from`.
     ///
     /// # Errors
     /// [`WatchError::Compacted`] when changes after `from` are no longer kept.
-    pub async fn watch(&self, _range: KeyRange, _from: u64) -> Result<Watch, WatchError> {
-        todo!()
+    pub async fn watch(&self, range: KeyRange, from: u64) -> Result<Watch, WatchError> {
+        let Engine::Embedded(engine) = &self.engine;
+        engine.watch(range, from).map(|watch| Watch { engine: EngineWatch::Embedded(watch) })
     }
 
-    /// Grants a lease; it ends after `ttl` without [`Store::keep_alive`]. Leases survive a
-    /// restart of the process, and then have their full `ttl` again.
+    /// Grants a lease; it ends after `ttl` without [`Store::keep_alive`], and its keys are then
+    /// deleted in one transaction. Leases survive a restart of the process, and then have their
+    /// full `ttl` again.
     ///
     /// # Errors
     /// [`LeaseError`].
-    pub async fn grant_lease(&self, _ttl: Duration) -> Result<LeaseId, LeaseError> {
-        todo!()
+    pub async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, LeaseError> {
+        let Engine::Embedded(engine) = &self.engine;
+        engine.grant_lease(ttl).await
     }
 
-    /// Starts the lease's time anew; returns its ttl.
+    /// Starts the lease's time anew; returns its ttl. Costs no write.
     ///
     /// # Errors
-    /// [`LeaseError::NoLease`] when it has ended: its keys are gone.
-    pub async fn keep_alive(&self, _lease: LeaseId) -> Result<Duration, LeaseError> {
-        todo!()
+    /// [`LeaseError::NoLease`] when it has ended: its keys are gone or about to be.
+    pub async fn keep_alive(&self, lease: LeaseId) -> Result<Duration, LeaseError> {
+        let Engine::Embedded(engine) = &self.engine;
+        engine.keep_alive(lease)
     }
 
     /// Ends a lease and deletes its keys in one transaction.
     ///
     /// # Errors
     /// [`LeaseError`].
-    pub async fn revoke(&self, _lease: LeaseId) -> Result<(), LeaseError> {
-        todo!()
+    pub async fn revoke(&self, lease: LeaseId) -> Result<(), LeaseError> {
+        let Engine::Embedded(engine) = &self.engine;
+        engine.revoke(lease).await
     }
 
-    /// Forgets changes up to and including `revision`; watches can no longer start before it.
-    pub async fn compact(&self, _revision: u64) {
-        todo!()
+    /// Forgets changes up to and including `revision`: no watch can start below it. After a
+    /// restart more may be known again, as far as the file still holds it.
+    pub async fn compact(&self, revision: u64) {
+        let Engine::Embedded(engine) = &self.engine;
+        engine.compact(revision);
     }
 }
 
-/// A running watch. It holds no buffer of its own: a watcher that falls behind the kept history
-/// gets [`WatchError::TooSlow`].
+/// A running watch. It has no buffer of its own, all share the kept history: one that falls
+/// behind it gets [`WatchError::TooSlow`], and must list again.
 #[derive(Debug)]
-pub struct Watch {}
+pub struct Watch {
+    engine: EngineWatch,
+}
+
+#[derive(Debug)]
+enum EngineWatch {
+    Embedded(EmbeddedWatch),
+}
 
 impl Watch {
-    /// Waits for the next batch. Cancel safe. Without changes in the range a progress mark (an
-    /// empty batch) comes at least every `PROGRESS_EVERY_REVISIONS` revisions.
+    /// Waits for the next batch. Cancel safe. While nothing in the range changes a progress mark
+    /// (an empty batch) comes every [`crate::PROGRESS_EVERY_REVISIONS`] revisions.
     ///
     /// # Errors
     /// [`WatchError`]; after an error the watch is over.
     pub async fn next(&mut self) -> Result<Batch, WatchError> {
-        todo!()
+        let EngineWatch::Embedded(watch) = &mut self.engine;
+        watch.next().await
     }
 }

@@ -37,8 +37,8 @@ pub struct Config {
 /// Going over one of these ends the connection with ENHANCE_YOUR_CALM unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Streams that the client reset, or that its own errors made the server reset (rapid reset,
-    /// MadeYouReset). Every stream that ends in order earns one back. Default 1,000, 100 a second.
+    /// Streams that the client reset before they were answered, or that its own errors made the
+    /// server reset (rapid reset, MadeYouReset). Every stream that ends in order earns one back. Default 1,000, 100 a second.
     pub resets: Rate,
     /// PING, SETTINGS, PRIORITY, unknown frames and frames on streams that are gone. Default
     /// 2,000, 500 a second.
@@ -47,7 +47,7 @@ pub struct Limits {
     /// [`WINDOW_UPDATES_PER_DATA_FRAME`](Self::WINDOW_UPDATES_PER_DATA_FRAME). Default 10,000,
     /// 1,000 a second.
     pub window_updates: Rate,
-    /// DATA frames that carry nothing, or more padding than data; those that end a stream are
+    /// DATA frames that carry nothing, or no more data than padding; those that end a stream are
     /// free. Default 1,000, 100 a second.
     pub empty_data: Rate,
     /// CONTINUATION frames of one header block. Default 32.
@@ -76,6 +76,10 @@ pub struct Rate {
 impl Limits {
     /// WINDOW_UPDATE frames that each DATA frame sent allows the peer.
     pub const WINDOW_UPDATES_PER_DATA_FRAME: u32 = 4;
+
+    /// Control frames that each [`reset`](super::Connection::reset) allows the peer: heads,
+    /// trailers and a reset of its own may be on their way.
+    pub const LATE_FRAMES_PER_RESET: u32 = 4;
 }
 
 impl Config {

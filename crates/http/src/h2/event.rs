@@ -16,7 +16,7 @@ pub enum Event {
     /// joined; `authority` comes from `:authority`, or from `host` where that is alone.
     Request { stream: StreamId, head: RequestHead, content_length: Option<u64>, end: bool },
     /// A request came whose head is over the limits (server); no `Request` follows and its body
-    /// is dropped. Answer it (431) or reset it.
+    /// is dropped. Answer it (431), then reset it with NO_ERROR so that the body stops.
     Refused { stream: StreamId },
     /// A response's head (client); a status below 200 is informational, with `end` false, and
     /// another follows. `content-length` is not among the fields.
@@ -35,10 +35,11 @@ pub enum Event {
     Trailers { stream: StreamId, fields: Fields },
     /// The stream is over before its time: reset by the peer, by this side because the peer broke
     /// a rule on it, or (REFUSED_STREAM) provably not processed after a GOAWAY. No event of this
-    /// stream follows.
+    /// stream follows. A server may end an answer early and then reset with NO_ERROR: the answer
+    /// stands.
     Reset { stream: StreamId, code: ErrorCode },
-    /// A stream (or, with `None`, the connection) that had no window, or too little for the last
-    /// `send_data`, has some again.
+    /// A stream (or, with `None`, the connection) whose window was shut has some again. What
+    /// `send_data` left over was stopped by one of the two.
     WindowOpen { stream: Option<StreamId> },
     /// The peer takes no streams after `last`; those above it were reported as `Reset`.
     GoAway { last: StreamId, code: ErrorCode },

@@ -8,12 +8,14 @@
 mod budget;
 mod config;
 mod connection;
+mod control;
 mod data;
 mod error;
 mod event;
 mod frame;
+mod heads;
 mod message;
-mod receive;
+mod reading;
 mod send;
 mod settings;
 mod stream;

@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Going, Role};
 use super::frame::{self, FrameHead, HEAD_LEN, LARGEST_STREAM, flag, kind};
-use super::receive::note_method;
+use super::heads::note_method;
 use super::stream::{Ended, Stream};
 use super::{ErrorCode, Limits, OpenError, StreamGone, StreamId};
 use crate::hpack::Encoder;
@@ -81,7 +81,9 @@ impl Connection {
     #[must_use]
     pub fn capacity(&self, stream: StreamId) -> usize {
         match self.streams.get(stream.0) {
-            Some(state) if state.is_local_open => window(state.send_window.min(self.send_window)),
+            Some(state) if self.takes_body(state) => {
+                window(state.send_window.min(self.send_window))
+            }
             _ => 0,
         }
     }
@@ -102,15 +104,11 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> usize {
         let frame_size = self.send_frame_size();
-        let Some(state) = self.streams.get_mut(stream.0) else { return 0 };
-        if !state.is_local_open {
+        if !self.streams.get(stream.0).is_some_and(|state| self.takes_body(state)) {
             return 0;
         }
+        let Some(state) = self.streams.get_mut(stream.0) else { return 0 };
         let allowed = window(state.send_window.min(self.send_window));
-        if allowed < data.len() {
-            state.is_short |= window(state.send_window) < data.len();
-            self.is_short |= window(self.send_window) < data.len();
-        }
         let taken = data.len().min(allowed);
         let ends = end && taken == data.len();
         let sent = i64::try_from(taken).expect("limited by a window of 31 bits");
@@ -135,7 +133,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<(), StreamGone> {
         let state = self.streams.get(stream.0).ok_or(StreamGone)?;
-        if !state.is_local_open || (self.role == Role::Server && !state.has_response) {
+        if !self.takes_body(state) {
             return Err(StreamGone);
         }
         let frame_size = self.send_frame_size();
@@ -149,6 +147,7 @@ impl Connection {
     /// Ends `stream` at once; nothing if it is gone. No event follows.
     pub fn reset(&mut self, stream: StreamId, code: ErrorCode, out: &mut Vec<u8>) {
         if self.end_stream(stream.0, Ended::ByUs) {
+            self.budgets.control_frames.earn(Limits::LATE_FRAMES_PER_RESET);
             frame::write_reset(out, stream.0, code);
         }
     }
@@ -183,6 +182,11 @@ impl Connection {
     /// Sends PING; `PingAck` with the same bytes follows.
     pub fn ping(&mut self, payload: [u8; 8], out: &mut Vec<u8>) {
         frame::write_ping(out, 0, payload);
+    }
+
+    /// Whether this side's head is out and its half still open.
+    fn takes_body(&self, stream: &Stream) -> bool {
+        stream.is_local_open && (self.role == Role::Client || stream.has_response)
     }
 
     fn end_local(&mut self, id: u32) {

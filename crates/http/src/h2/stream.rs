@@ -19,8 +19,6 @@ pub(super) struct Stream {
     pub(super) is_connect: bool,
     /// What arrives is dropped: the request was refused for the size of its head.
     pub(super) is_deaf: bool,
-    /// The last `send_data` wanted more than this stream's window.
-    pub(super) is_short: bool,
     /// Negative after SETTINGS took window away.
     pub(super) send_window: i64,
     pub(super) recv_window: i64,
@@ -44,7 +42,6 @@ impl Stream {
             is_head_request: false,
             is_connect: false,
             is_deaf: false,
-            is_short: false,
             send_window: i64::from(send_window),
             recv_window: i64::from(recv_window),
             unreleased: 0,
@@ -157,5 +154,25 @@ impl Hasher for IdHasher {
 
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_ended_streams_is_short() {
+        let mut streams = Streams::default();
+        for id in 0..10_000 {
+            streams.remember(id, Ended::ByUs);
+            streams.remember(100_000 + id, Ended::InOrder);
+        }
+        assert_eq!(
+            (streams.resets.len(), streams.ends.len()),
+            (RESETS_REMEMBERED, ENDS_REMEMBERED)
+        );
+        assert_eq!((streams.ended(9999), streams.ended(109_999)), (Ended::ByUs, Ended::InOrder));
+        assert_eq!((streams.ended(0), streams.ended(100_000)), (Ended::Unknown, Ended::Unknown));
     }
 }

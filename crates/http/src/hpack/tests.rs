@@ -210,6 +210,27 @@ fn shrinking_and_growing_the_table_announces_both_sizes() {
     assert!(block.is_empty());
 }
 
+#[test]
+fn every_line_of_the_table_is_found_however_many_came_and_went() {
+    let mut encoder = Encoder::new(1024);
+    for nth in 0..5000_u32 {
+        let value = format!("value {}", nth.wrapping_mul(2_654_435_761) % 1000);
+        for _ in 0..2 {
+            encoder.field(b"x-n", value.as_bytes(), false, &mut Vec::new());
+        }
+        let table = encoder.table();
+        let lines: Vec<Vec<u8>> =
+            (0..table.len()).map(|at| table.get(at).unwrap().1.to_vec()).collect();
+        assert!(lines.len() <= 1024 / 32);
+        for (at, value) in lines.iter().enumerate() {
+            let mut block = Vec::new();
+            encoder.field(b"x-n", value, false, &mut block);
+            let index = static_table::LEN + 1 + at;
+            assert_eq!(block, [0x80 | u8::try_from(index).unwrap()], "line {at} after {nth}");
+        }
+    }
+}
+
 fn check(decoder: &mut Decoder, block: &str, expected: &[&str], table: (usize, usize)) {
     let lines: Vec<_> =
         decode(decoder, block).iter().map(|l| format!("{}: {}", l.0, l.1)).collect();

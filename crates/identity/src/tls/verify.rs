@@ -16,10 +16,11 @@ use super::{Expected, provider};
 use crate::bundle::{TrustBundle, TrustBundles};
 use crate::peer::{CHAIN_LIMIT, PeerError, PeerIdentity, peer_identity};
 
-/// id-kp-serverAuth; unlike webpki's own constant it must be present.
-const SERVER_AUTH: KeyUsage = KeyUsage::required(&[0x2b, 6, 1, 5, 5, 7, 3, 1]);
+/// id-kp-serverAuth. Authorities may leave purposes out; the leaf's own must be there, which
+/// `peer_identity` has seen to.
+const SERVER_AUTH: KeyUsage = KeyUsage::required_if_present(&[0x2b, 6, 1, 5, 5, 7, 3, 1]);
 /// id-kp-clientAuth, likewise.
-const CLIENT_AUTH: KeyUsage = KeyUsage::required(&[0x2b, 6, 1, 5, 5, 7, 3, 2]);
+const CLIENT_AUTH: KeyUsage = KeyUsage::required_if_present(&[0x2b, 6, 1, 5, 5, 7, 3, 2]);
 
 /// Whether callers must show a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -18,7 +18,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const GOOD_SESSION: Duration = Duration::from_secs(5);
 
 /// Never returns; it is cancelled when the client is dropped.
-pub(super) async fn run(who: Who, shared: Arc<Shared>, mut on_delta: Box<dyn FnMut(MeshDelta) + Send>) {
+pub(super) async fn run(
+    who: Who,
+    shared: Arc<Shared>,
+    mut on_delta: Box<dyn FnMut(MeshDelta) + Send>,
+) {
     let mut knowledge = Knowledge::default();
     let mut attempt: u32 = 0;
     loop {

@@ -23,11 +23,12 @@ use std::time::{Duration, Instant};
 
 use tollway_http::h2;
 use tollway_identity::Credentials;
-use tollway_model::{AppProtocol, ServiceName, ServiceUpdate};
+use tollway_model::{AppProtocol, NetworkName, ServiceName, ServiceUpdate};
 use tollway_net::{
     Closed, ConnError, Flush, Key, Listener, Poller, Read, Readiness, Scratch, Slab, Token, Waker,
 };
 use tollway_telemetry::DataPlaneMetrics;
+use tollway_wire::NetworkUpdate;
 
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::{Destination, Exchange};
@@ -76,6 +77,8 @@ pub(crate) trait Outside: Send {
 /// What the rest of the process tells a worker.
 pub(crate) enum Command {
     Services(Vec<ServiceUpdate>),
+    /// Only for gateways.
+    Networks(Vec<NetworkUpdate>),
     Credentials(Arc<Credentials>),
     /// Stop taking new work, finish what is under way, end.
     Drain,
@@ -107,6 +110,8 @@ pub(crate) struct Worker {
     conns: Slab<Connection>,
     exchanges: Slab<Exchange>,
     pools: HashMap<Destination, Pool>,
+    /// Gateways of joined networks (in a gateway).
+    networks: HashMap<NetworkName, Vec<SocketAddr>>,
     tls: MeshTls,
     to_read: VecDeque<Key>,
     dirty: Vec<Key>,
@@ -148,6 +153,7 @@ impl Worker {
             conns: Slab::new(),
             exchanges: Slab::new(),
             pools: HashMap::new(),
+            networks: HashMap::new(),
             tls: MeshTls::new(credentials),
             to_read: VecDeque::new(),
             dirty: Vec::new(),
@@ -205,6 +211,11 @@ impl Worker {
                 Command::Services(updates) => {
                     for update in updates {
                         self.on_service(update);
+                    }
+                }
+                Command::Networks(updates) => {
+                    for update in updates {
+                        self.on_network(update);
                     }
                 }
                 Command::Credentials(credentials) => self.on_credentials(credentials),

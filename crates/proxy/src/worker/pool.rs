@@ -120,6 +120,11 @@ impl Worker {
         self.pool(&destination).state.clone()
     }
 
+    /// What is known of a service, without asking.
+    pub(super) fn known_state(&self, service: &ServiceName) -> Option<&ServiceState> {
+        self.pools.get(&Destination::Service(service.clone()))?.state.as_ref()
+    }
+
     /// A raw connection waits until its service is known.
     pub(super) fn wait_for_service_raw(&mut self, key: Key, service: ServiceName) {
         if let Some(conn) = self.conns.get_mut(key) {
@@ -375,7 +380,7 @@ impl Worker {
         self.outside.serve_api(theirs);
         let conn = Connection::new(
             Conn::local(ours),
-            Role::H1Client(Box::new(h1_client(Destination::Api, None, false))),
+            Role::H1Client(Box::new(h1_client(Destination::Api, false))),
             self.now,
         );
         if let Some(key) = self.insert(conn) {
@@ -496,7 +501,7 @@ impl Worker {
         match purpose {
             Purpose::PoolH2(destination) => self.join_pool_h2(key, destination, address),
             Purpose::PoolH1(destination) => {
-                let client = h1_client(destination.clone(), address, false);
+                let client = h1_client(destination.clone(), false);
                 conn.role = Role::H1Client(Box::new(client));
                 let pool = self.pool(&destination);
                 pool.dialling.retain(|dialling| *dialling != key);
@@ -504,7 +509,7 @@ impl Worker {
                 pool.idle.push(key);
                 self.serve_waiting(&destination);
             }
-            Purpose::Upgrade(exchange) => self.start_upgrade(key, exchange, address),
+            Purpose::Upgrade(exchange) => self.start_upgrade(key, exchange),
             Purpose::Relay(down) => self.on_relay_dialled(key, down),
         }
         true
@@ -528,12 +533,12 @@ impl Worker {
         self.keep_dialled(&destination);
     }
 
-    fn start_upgrade(&mut self, key: Key, exchange: Key, address: Option<SocketAddr>) {
+    fn start_upgrade(&mut self, key: Key, exchange: Key) {
         let waits = self.exchanges.get(exchange).filter(|e| e.up == Upstream::Waiting);
         let Some(state) = waits else { return self.remove(key) };
         let destination = state.destination.clone();
         if let Some(conn) = self.conns.get_mut(key) {
-            conn.role = Role::H1Client(Box::new(h1_client(destination, address, true)));
+            conn.role = Role::H1Client(Box::new(h1_client(destination, true)));
         }
         self.send_request(exchange, key);
     }
@@ -560,8 +565,18 @@ impl Worker {
                     self.on_attempt_failed(exchange, Failure::NotConnected, reason);
                 }
             }
-            Purpose::Relay(down) => self.on_relay_dial_failed(down, reason),
+            Purpose::Relay(down) => {
+                self.rest_relayed(down, until);
+                self.on_relay_dial_failed(down, reason);
+            }
         }
+    }
+
+    /// A gateway leaves an endpoint alone for a while that it could not dial.
+    fn rest_relayed(&mut self, down: Key, until: Instant) {
+        let Some(conn) = self.conns.get(down) else { return };
+        let Some((service, address)) = conn.relays_to.clone() else { return };
+        self.pool(&Destination::Service(service)).backoff.insert(address, until);
     }
 
     fn after_failed_dial(
@@ -696,6 +711,10 @@ impl Worker {
     /// The control plane tells of a service.
     pub(super) fn on_service(&mut self, update: ServiceUpdate) {
         let destination = Destination::Service(update.service.clone());
+        if self.config.gateway.is_some() {
+            let now = self.now;
+            self.pools.entry(destination.clone()).or_insert_with(|| Pool::new(now));
+        }
         let Some(pool) = self.pools.get_mut(&destination) else { return };
         pool.state = Some(update.state);
         let conns = pool.conns.clone();
@@ -728,7 +747,6 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Some(service) = conn.raw_target.take() else { return };
         match (&conn.role, &conn.door) {
-            (Role::Hello(_), _) => self.route_gateway(key),
             (Role::Relay(_), _) => self.dispatch_tcp(key, service),
             (_, Some(Door::Outbound)) => self.open_tunnel(key, service),
             _ => {}
@@ -783,10 +801,9 @@ fn app_peer(address: SocketAddr) -> String {
     format!("the app at {address}")
 }
 
-fn h1_client(destination: Destination, address: Option<SocketAddr>, dedicated: bool) -> H1Client {
+fn h1_client(destination: Destination, dedicated: bool) -> H1Client {
     H1Client {
         destination,
-        address,
         scanner: h1::HeadScanner::new(),
         input: Vec::new(),
         exchange: None,

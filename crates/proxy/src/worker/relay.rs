@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use rustls::server::Acceptor;
 use tollway_http::{RequestHead, ResponseHead, h1};
 use tollway_identity::{UNRECOGNIZED_NAME_RECORD, control_dns_san};
-use tollway_model::{AppProtocol, NetworkName, ServiceName, ServiceState};
+use tollway_model::{AppProtocol, Endpoint, NetworkName, ServiceName, ServiceState};
 use tollway_net::{Conn, Key};
+use tollway_wire::{NetworkState, NetworkUpdate};
 
 use super::Worker;
 use super::pool::Candidates;
@@ -352,15 +353,7 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::Hello(hello) = &conn.role else { return };
         let Some(name) = hello.name.clone() else { return };
-        let route = self.config.gateway.as_ref().and_then(|gateway| gateway.route(&name));
-        let chosen = match route {
-            Some(GatewayTarget::Control(address)) => Some((address, None)),
-            Some(GatewayTarget::Service(service)) => match self.service_state(&service) {
-                Some(state) => self.pick_gateway_endpoint(&service, &state),
-                None => return self.wait_for_service_raw(key, service),
-            },
-            None => None,
-        };
+        let chosen = self.gateway_target(&name);
         let Some((address, service)) = chosen else {
             tracing::debug!(name, "server name refused");
             return self.refuse_hello(key);
@@ -380,15 +373,51 @@ impl Worker {
         }
     }
 
-    /// The endpoint (or the other network's gateway) with the fewest relays through here.
-    fn pick_gateway_endpoint(
-        &mut self,
-        service: &ServiceName,
-        state: &ServiceState,
-    ) -> Option<(SocketAddr, Option<ServiceName>)> {
-        let candidates = Candidates::of(state);
-        let address = self.pick_least_relayed(service, &candidates)?;
-        Some((address, Some(service.clone())))
+    /// Where a server name leads: the own control plane, the endpoint with the fewest relays of
+    /// a service here, one instance, or (for workloads that may not dial out) another network's
+    /// gateway. A gateway knows every service, so what it does not know is not there.
+    fn gateway_target(&mut self, name: &str) -> Option<(SocketAddr, Option<ServiceName>)> {
+        let routes = self.config.gateway.as_ref()?;
+        if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
+            return Some((routes.control, None));
+        }
+        let own_network = routes.network.clone();
+        let Ok(service) = ServiceName::parse_dns_san(name) else {
+            return self.gateway_instance(name).map(|address| (address, None));
+        };
+        if service.network != own_network {
+            let gateways = self.networks.get(&service.network)?;
+            let random = usize::try_from(self.random >> 33).unwrap_or(0);
+            let address = *gateways.get(random.checked_rem(gateways.len())?)?;
+            self.next_random();
+            return Some((address, None));
+        }
+        let candidates = Candidates::of(self.known_state(&service)?);
+        let address = self.pick_least_relayed(&service, &candidates)?;
+        Some((address, Some(service)))
+    }
+
+    /// The endpoint of `<instance>.<app>.<namespace>.<network>.mesh`.
+    fn gateway_instance(&self, name: &str) -> Option<SocketAddr> {
+        let (instance, rest) = name.split_once('.')?;
+        let service = ServiceName::parse_dns_san(rest).ok()?;
+        let ServiceState::Local { endpoints, .. } = self.known_state(&service)? else {
+            return None;
+        };
+        let of = |endpoint: &&Endpoint| endpoint.instance.as_str().eq_ignore_ascii_case(instance);
+        endpoints.iter().find(of).map(|endpoint| endpoint.address)
+    }
+
+    /// The control plane tells a gateway of a joined network.
+    pub(super) fn on_network(&mut self, update: NetworkUpdate) {
+        match update.state {
+            NetworkState::Joined { gateways, .. } => {
+                self.networks.insert(update.network, gateways.to_vec());
+            }
+            NetworkState::Removed => {
+                self.networks.remove(&update.network);
+            }
+        }
     }
 
     /// Dials without TLS.
@@ -410,24 +439,6 @@ pub(crate) struct GatewayRoutes {
     pub(crate) network: NetworkName,
     /// The control plane's address inside this network.
     pub(crate) control: SocketAddr,
-}
-
-impl GatewayRoutes {
-    /// Where a server name leads: the own control plane, a service here, or, for workloads that
-    /// may not dial out, a service of another network.
-    fn route(&self, name: &str) -> Option<GatewayTarget> {
-        if name.eq_ignore_ascii_case(&control_dns_san(&self.network)) {
-            return Some(GatewayTarget::Control(self.control));
-        }
-        ServiceName::parse_dns_san(name).ok().map(GatewayTarget::Service)
-    }
-}
-
-/// Where a gateway sends a server name.
-#[derive(Clone, Debug)]
-enum GatewayTarget {
-    Control(SocketAddr),
-    Service(ServiceName),
 }
 
 /// What a ClientHello told.

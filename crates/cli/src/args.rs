@@ -1,0 +1,49 @@
+//! The command line. Every command is a struct with its options; `command` carries them out.
+
+use clap::{Parser, Subcommand};
+
+use crate::command::control::ControlArgs;
+use crate::command::demo::DemoArgs;
+use crate::command::echo::EchoArgs;
+use crate::command::gateway::GatewayArgs;
+use crate::command::get::GetArgs;
+use crate::command::join::JoinArgs;
+use crate::command::load::LoadArgs;
+use crate::command::sidecar::SidecarArgs;
+use crate::command::token::TokenArgs;
+
+/// Joins services of different networks by name, encrypted end to end, and measures the toll.
+#[derive(Parser)]
+#[command(name = "tollway", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Two networks and one far away, apps, mesh, load: prints what the crossing costs.
+    Demo(DemoArgs),
+    /// Run a control plane: identity, registry, discovery, peering.
+    Control(ControlArgs),
+    /// Run the sidecar of an app.
+    Sidecar(SidecarArgs),
+    /// Run a gateway at the edge of a network.
+    Gateway(GatewayArgs),
+    /// Make tokens by which sidecars and gateways join their network.
+    Token(TokenArgs),
+    /// Join networks.
+    Join(JoinArgs),
+    /// Show what a control plane knows.
+    Get(GetArgs),
+    /// Send load and measure.
+    Load(LoadArgs),
+    /// Run a server that echoes HTTP, gRPC and TCP: something to send load to.
+    Echo(EchoArgs),
+    /// Parts of the lab.
+    #[command(hide = true)]
+    Lab {
+        #[command(subcommand)]
+        command: tollway_lab::ChildCommand,
+    },
+}

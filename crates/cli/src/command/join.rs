@@ -1,0 +1,119 @@
+//! `tollway join`: networks trust and find each other.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use tollway_control::{AdminClient, BUNDLE_LIMIT_BYTES};
+use tollway_model::NetworkName;
+
+use crate::runtime::block_on;
+
+#[derive(Args)]
+pub(crate) struct JoinArgs {
+    #[command(subcommand)]
+    command: JoinCommand,
+}
+
+#[derive(Subcommand)]
+enum JoinCommand {
+    /// Print a join bundle of this network. It holds a secret that works once.
+    Export {
+        /// Directory of the control plane's store.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+        /// How long it can be used, in seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+        ttl_s: u64,
+    },
+    /// Join the network of a bundle; both sides know each other then.
+    Accept {
+        /// Directory of the control plane's store.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+        /// The bundle; `-` reads standard input.
+        #[arg(value_name = "FILE")]
+        bundle: PathBuf,
+    },
+    /// Show the joined networks.
+    List {
+        /// Directory of the control plane's store.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End the trust in a joined network.
+    Remove {
+        /// Directory of the control plane's store.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+        network: NetworkName,
+    },
+}
+
+pub(crate) fn run(args: JoinArgs) -> Result<()> {
+    block_on(async {
+        match args.command {
+            JoinCommand::Export { store, ttl_s } => export(&store, ttl_s).await,
+            JoinCommand::Accept { store, bundle } => accept(&store, &bundle).await,
+            JoinCommand::List { store, json } => list(&store, json).await,
+            JoinCommand::Remove { store, network } => {
+                AdminClient::connect(&store).await?.remove_join(network.as_str()).await?;
+                println!("{network} is no longer joined");
+                Ok(())
+            }
+        }
+    })?
+}
+
+async fn export(store: &Path, ttl_s: u64) -> Result<()> {
+    let bundle = AdminClient::connect(store).await?.export_join(ttl_s).await?;
+    let mut out = std::io::stdout().lock();
+    out.write_all(&bundle).and_then(|()| out.flush()).context("cannot print the bundle")
+}
+
+async fn accept(store: &Path, file: &Path) -> Result<()> {
+    let bundle = read_bundle(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let joined = AdminClient::connect(store).await?.accept_join(bundle).await?;
+    println!("joined {}", joined.network);
+    Ok(())
+}
+
+/// One byte more than a bundle may have is enough to have it refused.
+fn read_bundle(file: &Path) -> std::io::Result<Vec<u8>> {
+    let limit = BUNDLE_LIMIT_BYTES as u64 + 1;
+    let mut bundle = Vec::new();
+    if file == Path::new("-") {
+        std::io::stdin().lock().take(limit).read_to_end(&mut bundle)?;
+    } else {
+        std::fs::File::open(file)?.take(limit).read_to_end(&mut bundle)?;
+    }
+    Ok(bundle)
+}
+
+async fn list(store: &Path, json: bool) -> Result<()> {
+    let joins = AdminClient::connect(store).await?.joins().await?;
+    if json {
+        let rows: Vec<_> = joins
+            .iter()
+            .map(|join| {
+                serde_json::json!({
+                    "network": join.network,
+                    "trust_domain": join.trust_domain,
+                    "reachable": join.reachable,
+                })
+            })
+            .collect();
+        println!("{}", serde_json::Value::Array(rows));
+        return Ok(());
+    }
+    println!("{:<20} {:<30} STATE", "NETWORK", "TRUST DOMAIN");
+    for join in joins {
+        let state = if join.reachable { "reachable" } else { "unreachable" };
+        println!("{:<20} {:<30} {state}", join.network, join.trust_domain);
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! `tollway load`.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tollway_load::{
+    Arrival, Extent, GrpcRequest, HttpRequest, LoadOptions, Spacing, Stop, Target, Watch, header,
+    payload, run_grpc, run_http, summary,
+};
+use tollway_record::RunResult;
+
+#[derive(Args)]
+pub(crate) struct LoadArgs {
+    #[command(subcommand)]
+    protocol: LoadCommand,
+}
+
+#[derive(Subcommand)]
+enum LoadCommand {
+    /// HTTP/1.1.
+    Http {
+        /// Method [default: GET, or POST with a body].
+        #[arg(short = 'X', long, value_name = "METHOD")]
+        method: Option<String>,
+        /// Body.
+        #[arg(short = 'd', long, value_name = "TEXT", conflicts_with = "payload_size")]
+        data: Option<String>,
+        #[command(flatten)]
+        common: CommonArgs,
+    },
+    /// gRPC unary calls to the echo service, over HTTP/2 without TLS.
+    Grpc {
+        /// Calls in flight at once on one connection.
+        #[arg(long, default_value_t = 100)]
+        streams: usize,
+        #[command(flatten)]
+        common: CommonArgs,
+    },
+}
+
+#[derive(Args)]
+struct CommonArgs {
+    /// Whom to call.
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Connect here instead of to the URL's host.
+    #[arg(long, value_name = "IP:PORT")]
+    connect_to: Option<SocketAddr>,
+    /// Requests per second in all, in open loop; without it each connection sends its next
+    /// request when it has its answer.
+    #[arg(long, visible_aliases = ["qps", "rps"], value_name = "PER_SECOND")]
+    rate: Option<f64>,
+    /// How arrivals lie in time: uniform, poisson, or jitter:FRACTION.
+    #[arg(long, default_value = "uniform", value_parser = spacing)]
+    spacing: Spacing,
+    /// Connections.
+    #[arg(short = 'c', long, default_value_t = 16)]
+    connections: usize,
+    /// How long to measure, such as 500ms, 10s, 2m.
+    #[arg(short = 'z', long, default_value = "10s", value_parser = duration)]
+    duration: Duration,
+    /// Exactly so many requests instead.
+    #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration")]
+    requests: Option<u64>,
+    /// Load before the measured time.
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    warm_up: Duration,
+    /// Body of so many bytes.
+    #[arg(long, value_name = "BYTES")]
+    payload_size: Option<usize>,
+    /// Whether an answer must carry exactly what was sent.
+    #[arg(long)]
+    verify_echo: bool,
+    /// Header line (gRPC: metadata), such as 'dapr-app-id: stock'.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// Time for one answer.
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    timeout: Duration,
+    /// Most requests released and not answered; more are dropped and counted.
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000)]
+    max_inflight: usize,
+    /// Seed of the arrivals.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Writes the result as JSON; `-` is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &LoadArgs) -> Result<()> {
+    let stop = Stop::new();
+    stop_on_signals(&stop)?;
+    let live = std::io::stderr().is_terminal();
+    let mut report = |progress: &tollway_load::Progress| {
+        if live {
+            eprint!("\r\x1b[2K{progress}");
+        }
+    };
+    let mut watch = Watch { report: &mut report, stop };
+    let (common, result) = match &args.protocol {
+        LoadCommand::Http { method, data, common } => {
+            let options = common.options(Target::http(&common.url)?, 1);
+            let request = common.http_request(method.as_deref(), data.as_deref())?;
+            (common, run_http(&options, &request, &mut watch)?)
+        }
+        LoadCommand::Grpc { streams, common } => {
+            let options = common.options(Target::grpc(&common.url)?, *streams);
+            (common, run_grpc(&options, &common.grpc_request()?, &mut watch)?)
+        }
+    };
+    if live {
+        eprint!("\r\x1b[2K");
+    }
+    print(&result, common.json.as_deref())
+}
+
+fn print(result: &RunResult, json: Option<&Path>) -> Result<()> {
+    match json {
+        Some(path) if path == Path::new("-") => println!("{}", result.to_json()),
+        Some(path) => {
+            std::fs::write(path, result.to_json())
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            print!("{}", summary(result));
+        }
+        None => print!("{}", summary(result)),
+    }
+    Ok(())
+}
+
+impl CommonArgs {
+    fn options(&self, target: Target, streams: usize) -> LoadOptions {
+        let spacing = self.spacing;
+        LoadOptions {
+            connect_to: self.connect_to,
+            arrival: match self.rate {
+                Some(rate_rps) => Arrival::Open { rate_rps, spacing },
+                None => Arrival::Closed,
+            },
+            extent: match self.requests {
+                Some(count) => Extent::Requests(count),
+                None => Extent::Lasting(self.duration),
+            },
+            warmup: self.warm_up,
+            seed: self.seed,
+            connections: self.connections,
+            streams,
+            max_inflight: self.max_inflight,
+            request_timeout: self.timeout,
+            command_line: std::env::args().collect(),
+            ..LoadOptions::new(target)
+        }
+    }
+
+    fn header_lines(&self) -> Result<Vec<(String, String)>> {
+        self.headers.iter().map(|line| Ok(header(line)?)).collect()
+    }
+
+    fn http_request(&self, method: Option<&str>, data: Option<&str>) -> Result<HttpRequest> {
+        let body = match (data, self.payload_size) {
+            (Some(text), _) => text.as_bytes().to_vec(),
+            (None, Some(bytes)) => payload(bytes),
+            (None, None) => Vec::new(),
+        };
+        let default = if body.is_empty() { "GET" } else { "POST" };
+        Ok(HttpRequest {
+            method: method.unwrap_or(default).to_owned(),
+            headers: self.header_lines()?,
+            body,
+            verify_echo: self.verify_echo,
+        })
+    }
+
+    fn grpc_request(&self) -> Result<GrpcRequest> {
+        let echo = GrpcRequest::echo(self.payload_size.unwrap_or(0));
+        Ok(GrpcRequest { metadata: self.header_lines()?, verify_echo: self.verify_echo, ..echo })
+    }
+}
+
+/// SIGINT and SIGTERM end a run or a server in order; a second one ends the process.
+pub(crate) fn stop_on_signals(stop: &Stop) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot wait for signals")?;
+    let stop = stop.clone();
+    std::thread::spawn(move || {
+        for (count, signal) in signals.forever().enumerate() {
+            if count > 0 {
+                std::process::exit(128 + signal);
+            }
+            stop.request();
+        }
+    });
+    Ok(())
+}
+
+/// `500ms`, `10s`, `2m`, `1h`; a bare number is seconds.
+fn duration(text: &str) -> Result<Duration> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number.parse().with_context(|| format!("`{text}` has no number"))?;
+    let seconds = match unit {
+        "us" => number / 1e6,
+        "ms" => number / 1e3,
+        "" | "s" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => bail!("`{unit}` is no unit of time; use us, ms, s, m or h"),
+    };
+    Duration::try_from_secs_f64(seconds).with_context(|| format!("`{text}` is too long"))
+}
+
+fn spacing(text: &str) -> Result<Spacing> {
+    match text.split_once(':') {
+        None if text == "uniform" => Ok(Spacing::Uniform),
+        None if text == "poisson" => Ok(Spacing::Poisson),
+        Some(("jitter", fraction)) => {
+            let fraction = fraction.parse().context("the fraction is not a number")?;
+            Ok(Spacing::Jitter { fraction })
+        }
+        _ => bail!("use uniform, poisson or jitter:FRACTION"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        let check = |text, ms| assert_eq!(duration(text).unwrap(), Duration::from_millis(ms));
+        check("500ms", 500);
+        check("1.5s", 1500);
+        check("2", 2000);
+        check("2m", 120_000);
+        for bad in ["", "s", "5 years", "-1s", "1e99s"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn spacings_are_named() {
+        assert_eq!(spacing("poisson").unwrap(), Spacing::Poisson);
+        assert_eq!(spacing("jitter:0.1").unwrap(), Spacing::Jitter { fraction: 0.1 });
+        assert!(spacing("random").is_err());
+    }
+}

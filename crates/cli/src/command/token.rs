@@ -1,0 +1,68 @@
+//! `tollway token`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use tollway_control::AdminClient;
+use tollway_model::{AppId, Label};
+use tollway_wire::v1;
+use tollway_wire::v1::create_token_request::Scope;
+
+use crate::runtime::block_on;
+
+#[derive(Args)]
+pub(crate) struct TokenArgs {
+    #[command(subcommand)]
+    command: TokenCommand,
+}
+
+#[derive(Subcommand)]
+enum TokenCommand {
+    /// Print a new token. It can be used until it expires; keep it secret.
+    Create(CreateArgs),
+}
+
+#[derive(Args)]
+struct CreateArgs {
+    /// Directory of the control plane's store.
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// Only for this app.
+    #[arg(long, value_name = "ID")]
+    app: Option<AppId>,
+    /// Only for this namespace; with --app, the app's namespace (`default` if not given).
+    #[arg(long)]
+    namespace: Option<Label>,
+    /// For gateways.
+    #[arg(long, conflicts_with_all = ["app", "namespace"])]
+    gateway: bool,
+    /// How long it can be used, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
+    ttl_s: u64,
+}
+
+pub(crate) fn run(args: TokenArgs) -> Result<()> {
+    let TokenCommand::Create(args) = args.command;
+    let request = v1::CreateTokenRequest { scope: Some(scope(&args)), ttl_s: args.ttl_s };
+    block_on(async {
+        let created = AdminClient::connect(&args.store).await?.create_token(request).await?;
+        println!("{}", created.token);
+        Ok(())
+    })?
+}
+
+fn scope(args: &CreateArgs) -> Scope {
+    if args.gateway {
+        return Scope::Gateway(v1::GatewayScope {});
+    }
+    let namespace = args.namespace.as_ref().map(ToString::to_string);
+    match (&args.app, namespace) {
+        (Some(app), namespace) => Scope::App(v1::AppScope {
+            namespace: namespace.unwrap_or_else(|| "default".to_owned()),
+            app: app.to_string(),
+        }),
+        (None, Some(namespace)) => Scope::Namespace(namespace),
+        (None, None) => Scope::Any(v1::AnyWorkload {}),
+    }
+}

@@ -1,0 +1,304 @@
+//! When requests are meant to start: the plan of a run, fixed before it begins.
+//!
+//! An open loop offers requests at a rate whatever the target does; the intended start of each
+//! is decided here and never moved, also when the generator or the target falls behind, so that
+//! waiting is charged to the request that waited. A closed loop has no plan: a request starts
+//! when a slot is free. Pure: the seed is an argument, times are offsets from the run's start.
+
+use std::time::Duration;
+
+/// The highest rate an open loop may ask for, in requests per second.
+pub const MAX_RATE_RPS: f64 = 10_000_000.0;
+
+/// What decides when a request starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arrival {
+    /// At `rate_rps` requests per second in all, whether or not earlier ones have finished.
+    Open { rate_rps: f64, spacing: Spacing },
+    /// Each slot (a connection, or a stream of one) starts its next request when the last ends.
+    Closed,
+}
+
+/// How the arrivals of an open loop lie in time. The mean rate is the same for all.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub enum Spacing {
+    /// One every `1 / rate`.
+    #[default]
+    Uniform,
+    /// Independent arrivals: exponential gaps, as from many unrelated callers.
+    Poisson,
+    /// One in every interval of `1 / rate`, moved by up to `fraction` (0 to 1) of it, so that
+    /// arrivals keep no fixed phase to the target's own timers.
+    Jitter { fraction: f64 },
+}
+
+/// Why an arrival cannot be planned.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum ArrivalError {
+    #[error("a rate of {0} requests/s cannot be offered: give more than 0 and at most 10,000,000")]
+    Rate(f64),
+    #[error("a jitter of {0} of the interval is not possible: give 0 to 1")]
+    Jitter(f64),
+}
+
+impl Arrival {
+    /// Fails for a rate or jitter outside its bounds.
+    pub fn check(self) -> Result<(), ArrivalError> {
+        let Self::Open { rate_rps, spacing } = self else { return Ok(()) };
+        if !(rate_rps > 0.0 && rate_rps <= MAX_RATE_RPS) {
+            return Err(ArrivalError::Rate(rate_rps));
+        }
+        match spacing {
+            Spacing::Jitter { fraction } if !(0.0..=1.0).contains(&fraction) => {
+                Err(ArrivalError::Jitter(fraction))
+            }
+            Spacing::Uniform | Spacing::Poisson | Spacing::Jitter { .. } => Ok(()),
+        }
+    }
+
+    /// The offered rate, if this is an open loop.
+    #[must_use]
+    pub fn rate_rps(self) -> Option<f64> {
+        match self {
+            Self::Open { rate_rps, .. } => Some(rate_rps),
+            Self::Closed => None,
+        }
+    }
+}
+
+/// How much is measured. The warm-up comes before and is not part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Requests whose intended start lies in a window this long.
+    Lasting(Duration),
+    /// Exactly this many requests.
+    Requests(u64),
+}
+
+/// One planned request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Intended start, in ns on the clock of [`Schedule::begin_at`]; by default since the beginning.
+    pub at_ns: u64,
+    /// False during the warm-up.
+    pub measured: bool,
+}
+
+/// The intended starts of an open loop, in order.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    rate_rps: f64,
+    spacing: Spacing,
+    random: SplitMix64,
+    index: u64,
+    /// Where the last exponential gap ended, in ns (Poisson only).
+    poisson_ns: f64,
+    warmup_ns: u64,
+    measured: u64,
+    extent: Extent,
+    begin_ns: u64,
+}
+
+impl Schedule {
+    /// Fails as [`Arrival::check`] does. The same arguments give the same schedule.
+    pub fn new(
+        rate_rps: f64,
+        spacing: Spacing,
+        seed: u64,
+        warmup: Duration,
+        extent: Extent,
+    ) -> Result<Self, ArrivalError> {
+        Arrival::Open { rate_rps, spacing }.check()?;
+        Ok(Self {
+            rate_rps,
+            spacing,
+            random: SplitMix64::new(seed),
+            index: 0,
+            poisson_ns: 0.0,
+            warmup_ns: nanos(warmup),
+            measured: 0,
+            extent,
+            begin_ns: 0,
+        })
+    }
+
+    /// The same schedule with its beginning at `begin_ns` on the caller's clock.
+    #[must_use]
+    pub fn begin_at(mut self, begin_ns: u64) -> Self {
+        self.begin_ns = begin_ns;
+        self
+    }
+
+    /// The mean time between two arrivals.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        Duration::from_secs_f64(1.0 / self.rate_rps)
+    }
+
+    fn next_ns(&mut self) -> u64 {
+        let interval_ns = 1e9 / self.rate_rps;
+        let tick = self.index as f64;
+        self.index += 1;
+        let at = match self.spacing {
+            // Divided each time: adding up a rounded interval would drift away from the rate.
+            Spacing::Uniform => tick * 1e9 / self.rate_rps,
+            Spacing::Jitter { fraction } => {
+                (tick + fraction * self.random.unit()) * 1e9 / self.rate_rps
+            }
+            Spacing::Poisson => {
+                self.poisson_ns += -(1.0 - self.random.unit()).ln() * interval_ns;
+                self.poisson_ns
+            }
+        };
+        at as u64
+    }
+}
+
+impl Iterator for Schedule {
+    type Item = Planned;
+
+    fn next(&mut self) -> Option<Planned> {
+        if self.extent == Extent::Requests(self.measured) {
+            return None;
+        }
+        let at_ns = self.next_ns();
+        let measured = at_ns >= self.warmup_ns;
+        if let Extent::Lasting(duration) = self.extent
+            && at_ns >= self.warmup_ns.saturating_add(nanos(duration))
+        {
+            return None;
+        }
+        self.measured += u64::from(measured);
+        Some(Planned { at_ns: self.begin_ns.saturating_add(at_ns), measured })
+    }
+}
+
+/// 584 years at most.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Steele, Lea and Flood's generator: a seed kept in a record must give the same arrivals in
+/// every later version, which no generator crate promises.
+#[derive(Clone, Debug)]
+struct SplitMix64 {
+    state: u64,
+}
+
+impl SplitMix64 {
+    fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// In [0, 1).
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn uniform_starts_at_zero_and_keeps_the_interval() {
+        let starts = starts(1000.0, Spacing::Uniform, Duration::ZERO, Extent::Requests(4));
+        assert_eq!(starts, [0, 1_000_000, 2_000_000, 3_000_000]);
+    }
+
+    #[test]
+    fn uniform_does_not_drift_over_a_long_run() {
+        let mut schedule =
+            Schedule::new(3.0, Spacing::Uniform, 0, Duration::ZERO, Extent::Requests(u64::MAX))
+                .unwrap();
+        let at = schedule.nth(3_000_000).unwrap().at_ns;
+        assert_eq!(at, 1_000_000 * 1_000_000_000);
+    }
+
+    #[test]
+    fn a_window_holds_rate_times_duration_requests() {
+        for spacing in [Spacing::Uniform, Spacing::Jitter { fraction: 1.0 }] {
+            let plan = starts(700.0, spacing, Duration::ZERO, Extent::Lasting(3 * SECOND));
+            assert_eq!(plan.len(), 2100, "{spacing:?}");
+        }
+    }
+
+    #[test]
+    fn poisson_keeps_the_mean_rate_and_has_exponential_gaps() {
+        let plan = starts(1000.0, Spacing::Poisson, Duration::ZERO, Extent::Requests(100_000));
+        let mean = *plan.last().unwrap() as f64 / plan.len() as f64;
+        assert!((mean / 1e6 - 1.0).abs() < 0.02, "mean gap {mean} ns");
+        let long = plan.windows(2).filter(|pair| pair[1] - pair[0] > 1_000_000).count();
+        let share = long as f64 / plan.len() as f64;
+        assert!((share - (-1.0_f64).exp()).abs() < 0.01, "{share} of the gaps exceed the mean");
+    }
+
+    #[test]
+    fn the_warm_up_is_not_counted() {
+        let plan: Vec<_> = Schedule::new(10.0, Spacing::Uniform, 0, SECOND, Extent::Requests(5))
+            .unwrap()
+            .collect();
+        assert_eq!(plan.len(), 15);
+        assert!(plan[..10].iter().all(|request| !request.measured));
+        assert!(plan[10..].iter().all(|request| request.measured));
+    }
+
+    #[test]
+    fn a_rate_that_is_not_a_positive_number_is_refused() {
+        for rate_rps in [0.0, -1.0, f64::NAN, f64::INFINITY, 2.0 * MAX_RATE_RPS] {
+            let arrival = Arrival::Open { rate_rps, spacing: Spacing::Uniform };
+            assert!(arrival.check().is_err(), "{rate_rps}");
+        }
+        let spacing = Spacing::Jitter { fraction: 1.5 };
+        assert_eq!(
+            Arrival::Open { rate_rps: 1.0, spacing }.check(),
+            Err(ArrivalError::Jitter(1.5))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn starts_never_go_back_and_counts_are_exact(
+            rate_rps in 0.1_f64..1_000_000.0,
+            spacing in prop_oneof![
+                Just(Spacing::Uniform),
+                Just(Spacing::Poisson),
+                (0.0..=1.0).prop_map(|fraction| Spacing::Jitter { fraction }),
+            ],
+            seed: u64,
+            count in 0_u64..2_000,
+        ) {
+            let plan: Vec<_> =
+                Schedule::new(rate_rps, spacing, seed, Duration::ZERO, Extent::Requests(count))
+                    .unwrap()
+                    .map(|request| request.at_ns)
+                    .collect();
+            prop_assert_eq!(plan.len() as u64, count);
+            prop_assert!(plan.is_sorted());
+            let again: Vec<_> =
+                Schedule::new(rate_rps, spacing, seed, Duration::ZERO, Extent::Requests(count))
+                    .unwrap()
+                    .map(|request| request.at_ns)
+                    .collect();
+            prop_assert_eq!(plan, again);
+        }
+    }
+
+    fn starts(rate_rps: f64, spacing: Spacing, warmup: Duration, extent: Extent) -> Vec<u64> {
+        Schedule::new(rate_rps, spacing, 7, warmup, extent)
+            .unwrap()
+            .map(|request| request.at_ns)
+            .collect()
+    }
+}

@@ -1,0 +1,118 @@
+//! One unary answer: an HTTP head, one message, a status in the trailers.
+
+use tollway_http::{Fields, ResponseHead};
+
+use crate::frames::FrameCounter;
+use crate::recorder::Failure;
+
+/// What is sent, and whether it must come back.
+pub(crate) struct Expectation {
+    /// The message behind its prefix.
+    pub(super) framed: Vec<u8>,
+    pub(super) verify_echo: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Answer {
+    http_status: u16,
+    is_grpc: bool,
+    grpc_status: Option<u32>,
+    frames: FrameCounter,
+    received: usize,
+    differs: bool,
+}
+
+impl Answer {
+    /// Takes the head; informational ones leave no trace.
+    pub(super) fn head(&mut self, head: &ResponseHead) {
+        if head.status < 200 {
+            return;
+        }
+        self.http_status = head.status;
+        self.is_grpc = head
+            .fields
+            .value(b"content-type")
+            .is_some_and(|kind| kind.starts_with(b"application/grpc"));
+        // An answer without a message may carry its status here.
+        self.trailers(&head.fields);
+    }
+
+    pub(super) fn data(&mut self, data: &[u8], expectation: &Expectation) {
+        self.frames.feed(data);
+        if expectation.verify_echo {
+            let expected = expectation.framed.get(self.received..self.received + data.len());
+            self.differs |= expected != Some(data);
+        }
+        self.received += data.len();
+    }
+
+    pub(super) fn trailers(&mut self, fields: &Fields) {
+        if let Some(status) = fields.value(b"grpc-status") {
+            let text = str::from_utf8(status).unwrap_or_default();
+            // A status that is no number says that something is wrong and not what (UNKNOWN).
+            self.grpc_status = Some(text.parse().unwrap_or(2));
+        }
+    }
+
+    /// Judges the whole answer: `None` is success.
+    pub(super) fn verdict(&self, expectation: &Expectation) -> Option<Failure> {
+        if self.http_status != 200 {
+            return Some(Failure::Status(self.http_status));
+        }
+        match self.grpc_status {
+            _ if !self.is_grpc => return Some(Failure::Protocol),
+            None => return Some(Failure::Protocol),
+            Some(0) => {}
+            Some(status) => return Some(Failure::Grpc(status)),
+        }
+        let one_message = self.frames.messages == 1 && self.frames.is_at_border();
+        if !one_message || self.frames.malformed {
+            return Some(Failure::Protocol);
+        }
+        let echoed = !self.differs && self.received == expectation.framed.len();
+        (expectation.verify_echo && !echoed).then_some(Failure::Body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames::frame;
+
+    #[test]
+    fn one_message_and_status_zero_is_success() {
+        assert_eq!(verdict(200, Some("0"), &frame(b"hi")), None);
+    }
+
+    #[test]
+    fn everything_else_is_a_failure_of_its_kind() {
+        let message = frame(b"hi");
+        for (status, grpc, data, failure) in [
+            (503, Some("0"), &message[..], Failure::Status(503)),
+            (200, Some("14"), &[][..], Failure::Grpc(14)),
+            (200, Some("x"), &message, Failure::Grpc(2)),
+            (200, None, &message, Failure::Protocol),
+            (200, Some("0"), &[], Failure::Protocol),
+            (200, Some("0"), &message[..6], Failure::Protocol),
+            (200, Some("0"), &[message.clone(), message.clone()].concat(), Failure::Protocol),
+            (200, Some("0"), &frame(b"ho"), Failure::Body),
+        ] {
+            assert_eq!(verdict(status, grpc, data), Some(failure), "{status} {grpc:?} {data:?}");
+        }
+    }
+
+    fn verdict(status: u16, grpc: Option<&str>, data: &[u8]) -> Option<Failure> {
+        let expectation = Expectation { framed: frame(b"hi"), verify_echo: true };
+        let mut head = ResponseHead::new(status);
+        head.fields.push(b"content-type", b"application/grpc+proto");
+        let mut answer = Answer::default();
+        answer.head(&head);
+        answer.data(data, &expectation);
+        let mut trailers = Fields::new();
+        if let Some(grpc) = grpc {
+            trailers.push(b"grpc-status", grpc.as_bytes());
+        }
+        answer.trailers(&trailers);
+        answer.verdict(&expectation)
+    }
+}

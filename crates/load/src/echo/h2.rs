@@ -1,0 +1,277 @@
+//! One HTTP/2 connection of the echo server, without its socket.
+//!
+//! A stream's window is given back only as its bytes are sent back, so a stream holds at most one
+//! window of a peer that sends without reading. The connection's window is given back at once: a
+//! stream that nobody reads must not stop the others.
+
+mod stream;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tollway_http::h2::{Config, Connection, ConnectionError, ErrorCode, Event, StreamId};
+use tollway_http::{RequestHead, ResponseHead};
+
+use self::stream::{Body, Stream};
+use super::routes::{Action, decide, describe};
+use super::{Site, Timers};
+
+/// Streams of one connection at once; bounds what it can make the server hold.
+const MAX_STREAMS: u32 = 256;
+
+pub(super) struct H2Session {
+    h2: Connection,
+    streams: HashMap<StreamId, Stream>,
+    events: Vec<Event>,
+    /// No requests are taken any more.
+    draining: bool,
+    closed: bool,
+}
+
+impl H2Session {
+    pub(super) fn new(out: &mut Vec<u8>) -> Self {
+        let config = Config { max_concurrent_streams: MAX_STREAMS, ..Config::default() };
+        Self {
+            h2: Connection::server(config, out),
+            streams: HashMap::new(),
+            events: Vec::new(),
+            draining: false,
+            closed: false,
+        }
+    }
+
+    /// Whether the connection is to be closed behind what `out` holds.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        input: &[u8],
+        site: &Site,
+        timers: &mut Timers,
+        out: &mut Vec<u8>,
+    ) {
+        let mut events = std::mem::take(&mut self.events);
+        let received = self.h2.receive(input, timers.now(), &mut events, out);
+        for event in events.drain(..) {
+            self.take(event, input, site, timers, out);
+        }
+        self.events = events;
+        self.judge(received);
+        self.close_when_spent();
+    }
+
+    /// Checks the connection's own time limits.
+    pub(super) fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
+        let ticked = self.h2.tick(now, out);
+        self.judge(ticked);
+    }
+
+    fn judge(&mut self, result: Result<(), ConnectionError>) {
+        if result.is_err() {
+            self.streams.clear();
+            self.closed = true;
+        }
+    }
+
+    fn take(
+        &mut self,
+        event: Event,
+        input: &[u8],
+        site: &Site,
+        timers: &mut Timers,
+        out: &mut Vec<u8>,
+    ) {
+        match event {
+            Event::Request { stream, head, content_length, end } => {
+                self.begin(stream, &head, content_length, site, out);
+                if end {
+                    self.request_ended(stream, site, timers, out);
+                }
+            }
+            Event::Refused { stream } => {
+                let mut head = ResponseHead::new(431);
+                site.sign(&mut head.fields);
+                // A stream that is gone needs no answer.
+                let _ = self.h2.send_response(stream, &head, None, true, out);
+            }
+            Event::Data { stream, range, end, credit } => {
+                self.h2.release_connection(credit, out);
+                if let Some(state) = self.streams.get_mut(&stream) {
+                    state.data(&mut self.h2, stream, &input[range], credit, out);
+                }
+                if end {
+                    self.request_ended(stream, site, timers, out);
+                }
+            }
+            Event::Trailers { stream, fields } => {
+                if let Some(state) = self.streams.get_mut(&stream) {
+                    state.trailers = Some(fields);
+                }
+                self.request_ended(stream, site, timers, out);
+            }
+            Event::Reset { stream, .. } => {
+                self.streams.remove(&stream);
+            }
+            Event::WindowOpen { stream: Some(stream) } => self.advance(stream, out),
+            Event::WindowOpen { stream: None } => self.pump(out),
+            // A server gets no responses and opens no streams.
+            Event::Response { .. }
+            | Event::GoAway { .. }
+            | Event::PingAck(_)
+            | Event::SettingsChanged => {}
+        }
+    }
+
+    fn begin(
+        &mut self,
+        stream: StreamId,
+        head: &RequestHead,
+        content_length: Option<u64>,
+        site: &Site,
+        out: &mut Vec<u8>,
+    ) {
+        let action = decide(head);
+        if action == Action::Close {
+            self.streams.clear();
+            self.closed = true;
+            return;
+        }
+        let mut state = Stream::new(action);
+        match action {
+            Action::Echo => {
+                let mut answer = ResponseHead::new(200);
+                if let Some(kind) = head.fields.value(b"content-type") {
+                    answer.fields.push(b"content-type", kind);
+                }
+                site.sign(&mut answer.fields);
+                // The stream was opened by this very event.
+                let _ = self.h2.send_response(stream, &answer, content_length, false, out);
+            }
+            Action::Grpc(_) => {
+                let mut answer = ResponseHead::new(200);
+                answer.fields.push(b"content-type", b"application/grpc");
+                site.sign(&mut answer.fields);
+                let _ = self.h2.send_response(stream, &answer, None, false, out);
+            }
+            Action::Headers => state.description = describe(head),
+            Action::Size(_)
+            | Action::Status(_)
+            | Action::Delay(_)
+            | Action::Close
+            | Action::Refuse(..) => {}
+        }
+        state.is_head = head.method.as_bytes() == b"HEAD";
+        self.streams.insert(stream, state);
+    }
+
+    fn request_ended(
+        &mut self,
+        stream: StreamId,
+        site: &Site,
+        timers: &mut Timers,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(state) = self.streams.get_mut(&stream) else { return };
+        state.request_ended = true;
+        match state.action {
+            Action::Echo => {}
+            Action::Grpc(rpc) => state.end_of_call(rpc),
+            Action::Delay(delay) => return timers.set(delay, stream.0),
+            Action::Size(bytes) => {
+                state.body = Body::generated(site.pattern.clone(), bytes);
+                self.answer(stream, 200, bytes, site, out);
+            }
+            Action::Status(status) => self.answer(stream, status, 0, site, out),
+            Action::Headers => {
+                let text = std::mem::take(&mut state.description);
+                let length = text.len() as u64;
+                state.body = Body::Queued { bytes: text, at: 0 };
+                self.answer(stream, 200, length, site, out);
+            }
+            Action::Refuse(status, why) => {
+                let bytes = why.as_bytes().to_vec();
+                let length = bytes.len() as u64;
+                state.body = Body::Queued { bytes, at: 0 };
+                self.answer(stream, status, length, site, out);
+            }
+            Action::Close => {}
+        }
+        self.advance(stream, out);
+    }
+
+    /// Writes the head of an answer whose body stands ready.
+    fn answer(
+        &mut self,
+        stream: StreamId,
+        status: u16,
+        length: u64,
+        site: &Site,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(state) = self.streams.get_mut(&stream) else { return };
+        let mut head = ResponseHead::new(status);
+        site.sign(&mut head.fields);
+        let may_have_body = !state.is_head && status != 204 && status != 304;
+        if !may_have_body {
+            state.body = Body::default();
+        }
+        let content_length = (status != 204 && status != 304).then_some(length);
+        let ends = !may_have_body || length == 0;
+        let sent = self.h2.send_response(stream, &head, content_length, ends, out);
+        if ends || sent.is_err() {
+            self.streams.remove(&stream);
+        }
+    }
+
+    /// Sends what one stream can send.
+    fn advance(&mut self, stream: StreamId, out: &mut Vec<u8>) {
+        let Some(state) = self.streams.get_mut(&stream) else { return };
+        if state.advance(&mut self.h2, stream, out) {
+            self.streams.remove(&stream);
+        }
+    }
+
+    /// Sends what all streams can send.
+    pub(super) fn pump(&mut self, out: &mut Vec<u8>) {
+        let Self { h2, streams, .. } = self;
+        streams.retain(|stream, state| !state.advance(h2, *stream, out));
+        self.close_when_spent();
+    }
+
+    /// Whether a stream has something to send as soon as `out` has room.
+    pub(super) fn has_more(&self) -> bool {
+        self.streams.iter().any(|(stream, state)| state.has_more() && self.h2.capacity(*stream) > 0)
+    }
+
+    /// The timer of a delayed answer.
+    pub(super) fn wake(&mut self, stream: u32, site: &Site, out: &mut Vec<u8>) {
+        let stream = StreamId(stream);
+        if self.streams.contains_key(&stream) {
+            self.answer(stream, 200, 0, site, out);
+        }
+        self.close_when_spent();
+    }
+
+    /// Takes no further requests and closes when the last one is answered.
+    pub(super) fn drain(&mut self, out: &mut Vec<u8>) {
+        self.h2.goaway(ErrorCode::NO_ERROR, out);
+        self.h2.goaway_final(out);
+        self.draining = true;
+        self.close_when_spent();
+    }
+
+    /// The peer sends no more.
+    pub(super) fn input_ended(&mut self) {
+        self.draining = true;
+        // Requests that have not ended never will.
+        self.streams.retain(|_, state| state.request_ended);
+        self.close_when_spent();
+    }
+
+    fn close_when_spent(&mut self) {
+        let ending = self.draining || self.h2.is_going_away();
+        self.closed |= ending && self.streams.is_empty();
+    }
+}

@@ -1,0 +1,235 @@
+//! One request on an HTTP/2 connection: what has come, what is still to be sent.
+
+use std::sync::Arc;
+
+use prost::Message as _;
+use tollway_http::Fields;
+use tollway_http::h2::{Connection, StreamId};
+
+use super::super::messages::{EchoMessage, StreamSummary};
+use super::super::routes::{Action, Rpc};
+use super::super::source::Source;
+use super::super::{HIGH_WATER_BYTES, MAX_MESSAGE_BYTES};
+use crate::frames::{FrameCounter, PREFIX_BYTES, frame};
+
+/// gRPC status codes that this server answers with.
+const OK: u32 = 0;
+const INVALID_ARGUMENT: u32 = 3;
+const RESOURCE_EXHAUSTED: u32 = 8;
+const UNIMPLEMENTED: u32 = 12;
+const INTERNAL: u32 = 13;
+
+pub(super) struct Stream {
+    pub(super) action: Action,
+    pub(super) is_head: bool,
+    pub(super) request_ended: bool,
+    /// Of the request, to be sent back.
+    pub(super) trailers: Option<Fields>,
+    pub(super) description: Vec<u8>,
+    pub(super) body: Body,
+    /// The request's one message, behind its prefix, where it must be whole.
+    message: Vec<u8>,
+    frames: FrameCounter,
+    /// How a gRPC call ends; known when the request has ended.
+    status: Option<(u32, &'static str)>,
+}
+
+/// What is still to be sent.
+pub(super) enum Body {
+    /// `bytes` from `at`; those that were echoed give their window back when they are sent.
+    Queued {
+        bytes: Vec<u8>,
+        at: usize,
+    },
+    Generated(Source),
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self::Queued { bytes: Vec::new(), at: 0 }
+    }
+}
+
+impl Body {
+    pub(super) fn generated(pattern: Arc<[u8]>, total: u64) -> Self {
+        Self::Generated(Source::new(pattern, total))
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Queued { bytes, at } => *at == bytes.len(),
+            Self::Generated(source) => source.left() == 0,
+        }
+    }
+}
+
+impl Stream {
+    pub(super) fn new(action: Action) -> Self {
+        Self {
+            action,
+            is_head: false,
+            request_ended: false,
+            trailers: None,
+            description: Vec::new(),
+            body: Body::default(),
+            message: Vec::new(),
+            frames: FrameCounter::default(),
+            status: None,
+        }
+    }
+
+    /// Takes a piece of the request's body.
+    pub(super) fn data(
+        &mut self,
+        h2: &mut Connection,
+        stream: StreamId,
+        data: &[u8],
+        credit: usize,
+        out: &mut Vec<u8>,
+    ) {
+        let released = match self.action {
+            Action::Grpc(rpc) => {
+                self.frames.feed(data);
+                match rpc {
+                    Rpc::Unary | Rpc::BidiStream => self.echo(h2, stream, data, out),
+                    Rpc::ServerStream => self.keep(data),
+                    Rpc::ClientStream | Rpc::Unknown => data.len(),
+                }
+            }
+            Action::Echo if !self.is_head => self.echo(h2, stream, data, out),
+            Action::Echo
+            | Action::Size(_)
+            | Action::Status(_)
+            | Action::Delay(_)
+            | Action::Headers
+            | Action::Close
+            | Action::Refuse(..) => data.len(),
+        };
+        // Padding is used up at once.
+        h2.release(stream, credit - data.len() + released, out);
+    }
+
+    /// Sends `data` back or queues it; says how much of it is with the connection.
+    fn echo(
+        &mut self,
+        h2: &mut Connection,
+        stream: StreamId,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Body::Queued { bytes, .. } = &mut self.body else { return data.len() };
+        let sent = if bytes.is_empty() { h2.send_data(stream, data, false, out) } else { 0 };
+        bytes.extend_from_slice(&data[sent..]);
+        sent
+    }
+
+    fn keep(&mut self, data: &[u8]) -> usize {
+        if self.message.len() + data.len() <= MAX_MESSAGE_BYTES + PREFIX_BYTES {
+            self.message.extend_from_slice(data);
+        }
+        data.len()
+    }
+
+    /// The request of a gRPC call is complete: decides how the call ends.
+    pub(super) fn end_of_call(&mut self, rpc: Rpc) {
+        let frames = self.frames;
+        let one = frames.messages == 1;
+        self.status = Some(match rpc {
+            Rpc::Unknown => (UNIMPLEMENTED, "the echo service has no such method"),
+            _ if frames.malformed || !frames.is_at_border() => {
+                (INTERNAL, "the request ends within a message")
+            }
+            Rpc::Unary | Rpc::ServerStream if !one => (INTERNAL, "one message is expected"),
+            Rpc::Unary | Rpc::BidiStream => (OK, ""),
+            Rpc::ClientStream => {
+                let summary = StreamSummary {
+                    messages: frames.messages,
+                    message_bytes: frames.message_bytes,
+                };
+                let bytes = frame(&summary.encode_to_vec());
+                self.body = Body::Queued { bytes, at: 0 };
+                (OK, "")
+            }
+            Rpc::ServerStream => self.start_stream(),
+        });
+    }
+
+    fn start_stream(&mut self) -> (u32, &'static str) {
+        if self.frames.message_bytes > MAX_MESSAGE_BYTES as u64 {
+            return (RESOURCE_EXHAUSTED, "the message is larger than the server keeps");
+        }
+        let Some([0, _, _, _, _, encoded @ ..]) = Some(&self.message[..]) else {
+            return (UNIMPLEMENTED, "compressed messages are not understood");
+        };
+        let Ok(EchoMessage { payload, repeat }) = EchoMessage::decode(encoded) else {
+            return (INVALID_ARGUMENT, "the message is no EchoMessage");
+        };
+        let answer = frame(&EchoMessage { payload, repeat: 0 }.encode_to_vec());
+        let total = answer.len() as u64 * u64::from(repeat.max(1));
+        self.body = Body::generated(answer.into(), total);
+        self.message = Vec::new();
+        (OK, "")
+    }
+
+    /// Whether there is something to send now.
+    pub(super) fn has_more(&self) -> bool {
+        !self.body.is_empty()
+    }
+
+    /// Sends as far as the windows and `out` allow; true when the answer is complete.
+    pub(super) fn advance(
+        &mut self,
+        h2: &mut Connection,
+        stream: StreamId,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        match &mut self.body {
+            Body::Queued { bytes, at } => {
+                let sent = h2.send_data(stream, &bytes[*at..], false, out);
+                *at += sent;
+                if matches!(self.action, Action::Echo | Action::Grpc(_)) && !self.request_ended {
+                    h2.release(stream, sent, out);
+                }
+                if *at == bytes.len() {
+                    bytes.clear();
+                    *at = 0;
+                }
+            }
+            Body::Generated(source) => {
+                while out.len() < HIGH_WATER_BYTES {
+                    let piece = source.peek(h2.capacity(stream));
+                    if piece.is_empty() {
+                        break;
+                    }
+                    let sent = h2.send_data(stream, piece, false, out);
+                    source.advance(sent);
+                }
+            }
+        }
+        self.request_ended && self.is_answering() && self.body.is_empty() && {
+            self.end(h2, stream, out);
+            true
+        }
+    }
+
+    /// Whether the answer's head has been written.
+    fn is_answering(&self) -> bool {
+        !matches!(self.action, Action::Delay(_))
+    }
+
+    /// Ends the answer. Fails only where the stream is gone already.
+    fn end(&mut self, h2: &mut Connection, stream: StreamId, out: &mut Vec<u8>) {
+        if let Some((code, message)) = self.status {
+            let mut fields = Fields::new();
+            fields.push(b"grpc-status", code.to_string().as_bytes());
+            if !message.is_empty() {
+                fields.push(b"grpc-message", message.as_bytes());
+            }
+            let _ = h2.send_trailers(stream, &fields, out);
+        } else if let Some(trailers) = &self.trailers {
+            let _ = h2.send_trailers(stream, trailers, out);
+        } else {
+            h2.send_data(stream, b"", true, out);
+        }
+    }
+}

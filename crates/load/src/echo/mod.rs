@@ -1,0 +1,120 @@
+//! The echo servers: something to load that costs little and behaves as asked.
+//!
+//! One port speaks HTTP/1.1 and HTTP/2 with prior knowledge, gRPC included; another echoes TCP.
+//! One thread, one loop, memory bounded by connections. It is a target for tests and
+//! measurements, not a server for hostile networks: idle connections are kept for ever.
+
+mod h1;
+mod h2;
+mod messages;
+mod peer;
+mod routes;
+mod server;
+mod source;
+mod timers;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use serde::Serialize;
+use tollway_http::Fields;
+
+pub use self::messages::{EchoMessage, StreamSummary};
+pub use self::routes::UNARY_PATH;
+pub use self::server::EchoServer;
+use self::timers::Timers;
+use crate::error::EchoError;
+use crate::stop::Stop;
+
+/// A connection is not read, and nothing is generated for it, while this much waits to be sent.
+const HIGH_WATER_BYTES: usize = 256 * 1024;
+/// Largest message of a call whose request must be whole before it is answered.
+const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Connections at once; further ones wait in the backlog.
+const MAX_CONNECTIONS: usize = 20_000;
+
+/// Where to listen and how to behave.
+#[derive(Clone, Debug)]
+pub struct EchoOptions {
+    /// HTTP/1.1 and HTTP/2 with prior knowledge.
+    pub http: SocketAddr,
+    /// Another port for the same protocols; gRPC is served on the first as well.
+    pub grpc: Option<SocketAddr>,
+    pub tcp: Option<SocketAddr>,
+    /// Written when all listen: `{"http": "ip:port", "grpc": "ip:port", "tcp": "ip:port"}`.
+    pub ports_file: Option<PathBuf>,
+    /// Sent with every answer as `x-echo-name`: tells replicas apart.
+    pub name: Option<String>,
+    pub stall: Option<Stall>,
+}
+
+/// The whole server stands still now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    pub lasting: Duration,
+    /// From the beginning of one to the beginning of the next.
+    pub every: Duration,
+}
+
+impl EchoOptions {
+    /// HTTP on `http`, nothing else.
+    #[must_use]
+    pub fn new(http: SocketAddr) -> Self {
+        Self { http, grpc: None, tcp: None, ports_file: None, name: None, stall: None }
+    }
+}
+
+/// Where the servers listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Ports {
+    pub http: SocketAddr,
+    /// The same as `http` unless another was asked for.
+    pub grpc: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<SocketAddr>,
+}
+
+impl Ports {
+    /// Writes the ports file as a whole: a reader finds all of it or none.
+    fn write(&self, path: &Path) -> Result<(), EchoError> {
+        let failed = |source| EchoError::PortsFile { path: path.to_owned(), source };
+        let text = serde_json::to_string(self).expect("socket addresses are plain strings");
+        let mut unfinished = path.as_os_str().to_owned();
+        unfinished.push(".part");
+        std::fs::write(&unfinished, text + "\n").map_err(failed)?;
+        std::fs::rename(&unfinished, path).map_err(failed)
+    }
+}
+
+/// Listens, writes the ports file and serves until `stop` is requested; then answers what is
+/// under way and returns.
+pub fn serve_echo(options: &EchoOptions, stop: &Stop) -> Result<(), EchoError> {
+    let server = EchoServer::bind(options)?;
+    if let Some(path) = &options.ports_file {
+        server.ports().write(path)?;
+    }
+    server.run(stop)
+}
+
+/// An `EchoMessage` that carries `payload`, encoded.
+#[must_use]
+pub fn encode_payload(payload: &[u8]) -> Vec<u8> {
+    EchoMessage { payload: payload.to_vec(), repeat: 0 }.encode_to_vec()
+}
+
+/// What all connections share.
+struct Site {
+    pattern: Arc<[u8]>,
+    name: Option<String>,
+}
+
+impl Site {
+    fn sign(&self, fields: &mut Fields) {
+        if let Some(name) = &self.name {
+            fields.push(b"x-echo-name", name.as_bytes());
+        }
+    }
+}

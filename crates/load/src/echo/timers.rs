@@ -1,0 +1,53 @@
+//! Delayed answers, in the order in which they are due.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use tollway_net::Key;
+
+/// The heap of all connections' timers, and the moment and connection that is being served.
+pub(super) struct Timers {
+    heap: BinaryHeap<Reverse<(Duration, Key, u32)>>,
+    now: Duration,
+    key: Key,
+}
+
+impl Timers {
+    pub(super) fn new() -> Self {
+        Self { heap: BinaryHeap::new(), now: Duration::ZERO, key: Key::from_u64(0) }
+    }
+
+    /// From here on `set` is meant for `key`.
+    pub(super) fn serve(&mut self, key: Key) {
+        self.key = key;
+    }
+
+    pub(super) fn set_now(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    /// Since the server began.
+    pub(super) fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// Wakes `stream` of the connection that is being served, after `delay`.
+    pub(super) fn set(&mut self, delay: Duration, stream: u32) {
+        self.heap.push(Reverse((self.now + delay, self.key, stream)));
+    }
+
+    /// The next timer that is due.
+    pub(super) fn take_due(&mut self) -> Option<(Key, u32)> {
+        let Reverse((at, ..)) = self.heap.peek()?;
+        if *at > self.now {
+            return None;
+        }
+        self.heap.pop().map(|Reverse((_, key, stream))| (key, stream))
+    }
+
+    /// How long until the next is due.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.heap.peek().map(|Reverse((at, ..))| at.saturating_sub(self.now))
+    }
+}

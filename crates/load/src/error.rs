@@ -1,0 +1,64 @@
+//! Why a load run or an echo server could not start or go on.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::arrival::ArrivalError;
+
+/// Failures of a whole run; a failed request is counted in the result instead.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{url:?} is not a URL that can be loaded: {reason}")]
+    Url { url: String, reason: &'static str },
+    #[error("{name} of {given} is out of bounds: give {least} to {most}")]
+    Bounds { name: &'static str, given: u64, least: u64, most: u64 },
+    #[error(transparent)]
+    Arrival(#[from] ArrivalError),
+    #[error("{0:?} is not an HTTP method")]
+    Method(String),
+    #[error("{0:?} is not a header: write it as 'name: value'")]
+    Header(String),
+    #[error("the header {0:?} is set by the client itself")]
+    ReservedHeader(String),
+    #[error("a body of its own cannot be sent with {0}")]
+    BodyNotAllowed(String),
+    #[error("the address of {host} cannot be found; is the name right?")]
+    Resolve {
+        host: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{host} has no address")]
+    NoAddress { host: String },
+    #[error(
+        "none of {connections} connections to {address} could be opened; is the target listening?"
+    )]
+    Connect {
+        address: SocketAddr,
+        connections: usize,
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    #[error("the load engine's event loop failed")]
+    Loop(#[source] io::Error),
+}
+
+/// Failures of the echo servers as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum EchoError {
+    #[error("the echo server cannot listen on {address}; is the port taken?")]
+    Bind {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the ports file {path:?} cannot be written")]
+    PortsFile {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the echo server's event loop failed")]
+    Loop(#[source] io::Error),
+}

@@ -1,0 +1,265 @@
+//! What a run is asked to do: target, arrivals, connections, limits, and the request itself.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use http::Uri;
+
+use crate::arrival::{Arrival, Extent, Spacing};
+use crate::error::LoadError;
+
+/// Connections of one run; each costs a descriptor and a few KB.
+pub(crate) const MAX_CONNECTIONS: usize = 50_000;
+/// Concurrent streams asked of one HTTP/2 connection.
+pub(crate) const MAX_STREAMS: usize = 10_000;
+/// Default cap on requests released and not finished.
+pub(crate) const DEFAULT_MAX_INFLIGHT: usize = 100_000;
+
+/// One run, whatever the protocol.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    pub target: Target,
+    /// Connect here instead of to the target's host: a proxy that routes by name.
+    pub connect_to: Option<SocketAddr>,
+    pub arrival: Arrival,
+    pub extent: Extent,
+    /// Load before the measured window.
+    pub warmup: Duration,
+    /// Of the arrivals.
+    pub seed: u64,
+    pub connections: usize,
+    /// Calls in flight at once on one connection; HTTP/1.1 always has one.
+    pub streams: usize,
+    /// Requests released and not finished; what arrives beyond it is dropped and counted.
+    pub max_inflight: usize,
+    pub connect_timeout: Duration,
+    /// From the send to the last byte of the answer.
+    pub request_timeout: Duration,
+    /// How long unfinished requests are waited for after the window.
+    pub drain: Duration,
+    /// Kept in the result as it is.
+    pub command_line: Vec<String>,
+}
+
+impl LoadOptions {
+    /// 10 s of 1,000 requests/s in open loop over 16 connections, after 1 s of warm-up.
+    #[must_use]
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            connect_to: None,
+            arrival: Arrival::Open { rate_rps: 1000.0, spacing: Spacing::Uniform },
+            extent: Extent::Lasting(Duration::from_secs(10)),
+            warmup: Duration::from_secs(1),
+            seed: 1,
+            connections: 16,
+            streams: 100,
+            max_inflight: DEFAULT_MAX_INFLIGHT,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(10),
+            drain: Duration::from_secs(5),
+            command_line: Vec::new(),
+        }
+    }
+
+    /// Refuses what cannot be run.
+    pub fn check(&self) -> Result<(), LoadError> {
+        self.arrival.check()?;
+        within("the number of connections", self.connections, MAX_CONNECTIONS)?;
+        within("the number of streams", self.streams, MAX_STREAMS)?;
+        within("max-inflight", self.max_inflight, usize::MAX)
+    }
+
+    /// Where to connect: `connect_to`, else the first address of the target's host.
+    pub fn address(&self) -> Result<SocketAddr, LoadError> {
+        if let Some(address) = self.connect_to {
+            return Ok(address);
+        }
+        let Target { host, port, .. } = &self.target;
+        (host.as_str(), *port)
+            .to_socket_addrs()
+            .map_err(|source| LoadError::Resolve { host: host.clone(), source })?
+            .next()
+            .ok_or_else(|| LoadError::NoAddress { host: host.clone() })
+    }
+}
+
+fn within(name: &'static str, given: usize, most: usize) -> Result<(), LoadError> {
+    if (1..=most).contains(&given) {
+        return Ok(());
+    }
+    Err(LoadError::Bounds { name, given: given as u64, least: 1, most: most as u64 })
+}
+
+/// Whom to call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// As given, with the scheme written out.
+    pub url: String,
+    /// What the request names: `host[:port]`.
+    pub authority: String,
+    /// Without the brackets of an IPv6 address.
+    pub host: String,
+    pub port: u16,
+    /// Path and query, at least `/`.
+    pub path: String,
+}
+
+impl Target {
+    /// `http://host[:port]/path?query`; `host:port/path` means the same.
+    pub fn http(url: &str) -> Result<Self, LoadError> {
+        Self::parse(url, "http", 80)
+    }
+
+    /// `grpc://host:port/package.Service/Method`, with `http://` or without any scheme as well.
+    /// A missing path means the echo server's unary call.
+    pub fn grpc(url: &str) -> Result<Self, LoadError> {
+        let mut target = Self::parse(url, "grpc", 80)?;
+        if target.path == "/" {
+            target.path = crate::echo::UNARY_PATH.to_owned();
+            target.url = format!("{}{}", target.url.trim_end_matches('/'), target.path);
+        }
+        Ok(target)
+    }
+
+    fn parse(url: &str, scheme: &'static str, default_port: u16) -> Result<Self, LoadError> {
+        let refuse = |reason| LoadError::Url { url: url.to_owned(), reason };
+        let full = if url.contains("://") { url.to_owned() } else { format!("{scheme}://{url}") };
+        let uri: Uri = full.parse().map_err(|_| refuse("it is not a valid URL"))?;
+        match uri.scheme_str() {
+            Some("https" | "grpcs") => return Err(refuse("TLS is not supported yet")),
+            Some(given) if given == scheme || given == "http" => {}
+            Some(_) | None => return Err(refuse("its scheme is unknown")),
+        }
+        let authority = uri.authority().ok_or_else(|| refuse("it names no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(refuse("it carries a user name; send an authorization header instead"));
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(refuse("it names no host"));
+        }
+        Ok(Self {
+            authority: authority.to_string(),
+            host: host.to_owned(),
+            port: authority.port_u16().unwrap_or(default_port),
+            path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
+            url: full,
+        })
+    }
+}
+
+/// The request of an HTTP run, the same every time.
+#[derive(Clone, Debug)]
+pub struct HttpRequest {
+    pub method: String,
+    /// Names and values as given; framing fields and `host` are the client's own.
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    /// Whether an answer must carry exactly the bytes that were sent.
+    pub verify_echo: bool,
+}
+
+impl Default for HttpRequest {
+    fn default() -> Self {
+        Self { method: "GET".into(), headers: Vec::new(), body: Vec::new(), verify_echo: false }
+    }
+}
+
+/// The call of a gRPC run, the same every time.
+#[derive(Clone, Debug, Default)]
+pub struct GrpcRequest {
+    /// Names and values as given.
+    pub metadata: Vec<(String, String)>,
+    /// The encoded message, without the five bytes of its frame.
+    pub message: Vec<u8>,
+    /// The part of the message that the result calls payload.
+    pub payload_bytes: usize,
+    /// Whether the answer's message must be the one that was sent.
+    pub verify_echo: bool,
+}
+
+impl GrpcRequest {
+    /// A call whose message is an `EchoRequest` with `bytes` bytes of payload.
+    #[must_use]
+    pub fn echo(bytes: usize) -> Self {
+        let message = crate::echo::encode_payload(&payload(bytes));
+        Self { metadata: Vec::new(), message, payload_bytes: bytes, verify_echo: false }
+    }
+}
+
+/// `bytes` bytes that a checker can recognise and that do not compress to nothing.
+#[must_use]
+pub fn payload(bytes: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    (0..bytes)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            b'a' + u8::try_from(state % 26).expect("less than 26")
+        })
+        .collect()
+}
+
+/// `name: value` as curl's `-H` takes it.
+pub fn header(line: &str) -> Result<(String, String), LoadError> {
+    let refuse = || LoadError::Header(line.to_owned());
+    let (name, value) = line.split_once(':').ok_or_else(refuse)?;
+    let (name, value) = (name.trim().to_ascii_lowercase(), value.trim());
+    http::HeaderName::from_bytes(name.as_bytes()).map_err(|_| refuse())?;
+    http::HeaderValue::from_str(value).map_err(|_| refuse())?;
+    Ok((name, value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let target = Target::http("http://127.0.0.1:8080/a?b=c").unwrap();
+        assert_eq!((target.host.as_str(), target.port), ("127.0.0.1", 8080));
+        assert_eq!((target.authority.as_str(), target.path.as_str()), ("127.0.0.1:8080", "/a?b=c"));
+        let target = Target::http("stock.shop.east.mesh").unwrap();
+        assert_eq!((target.host.as_str(), target.port), ("stock.shop.east.mesh", 80));
+        assert_eq!(target.path, "/");
+        let target = Target::http("[::1]:9/").unwrap();
+        assert_eq!((target.host.as_str(), target.authority.as_str()), ("::1", "[::1]:9"));
+        let target = Target::grpc("grpc://10.0.0.1:5/p.S/M").unwrap();
+        assert_eq!(target.path, "/p.S/M");
+        let target = Target::grpc("10.0.0.1:5").unwrap();
+        assert_eq!(target.path, crate::echo::UNARY_PATH);
+        assert_eq!(target.url, "grpc://10.0.0.1:5/tollway.lab.v1.Echo/Unary");
+    }
+
+    #[test]
+    fn urls_that_cannot_be_loaded_are_refused_with_the_reason() {
+        for (url, reason) in [
+            ("https://a/", "TLS is not supported yet"),
+            ("ftp://a/", "its scheme is unknown"),
+            ("http://u:p@a/", "it carries a user name; send an authorization header instead"),
+            ("http://", "it is not a valid URL"),
+            ("http:// a/", "it is not a valid URL"),
+        ] {
+            let error = Target::http(url).unwrap_err().to_string();
+            assert!(error.ends_with(reason), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn headers_are_read_as_curl_reads_them() {
+        assert_eq!(header("X-A:  b ").unwrap(), ("x-a".into(), "b".into()));
+        for line in ["none", "a b: c", "a: b\r\nc: d", ": x"] {
+            assert!(header(line).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_named() {
+        let mut options = LoadOptions::new(Target::http("a:1").unwrap());
+        options.connections = 0;
+        let error = options.check().unwrap_err().to_string();
+        assert_eq!(error, "the number of connections of 0 is out of bounds: give 1 to 50000");
+    }
+}

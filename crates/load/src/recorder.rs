@@ -1,0 +1,432 @@
+//! What became of every request: counts, latencies, lateness, errors by kind, a point a second.
+//!
+//! Memory does not grow with the run, except for one point per second up to a limit. A request
+//! belongs to the window in which it was meant to start; the warm-up's requests are sent like
+//! the others and appear nowhere here.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use tollway_http::h2::ErrorCode;
+use tollway_record::client_limit::late_threshold_ns;
+use tollway_record::histogram::{SAMPLES_BEYOND, samples_beyond};
+use tollway_record::traffic::{Bytes, Lateness, SeriesPoint};
+use tollway_record::{Histogram, Traffic};
+
+/// Length of one point of the series.
+const POINT_NS: u64 = 1_000_000_000;
+/// Points kept, a day of them; a longer run has none for the rest.
+const MAX_POINTS: usize = 86_400;
+/// Longest latency told apart in a point, in ns.
+const POINT_LONGEST_NS: u64 = 60_000_000_000;
+/// A point's percentiles are exact to 1 %: its histogram is cleared every second and must be small.
+const POINT_DIGITS: u8 = 2;
+/// The largest status code that gRPC defines.
+const MAX_GRPC_STATUS: u32 = 16;
+
+/// One request under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// When it was meant to start, in ns on the run's clock.
+    pub(crate) intended_ns: u64,
+    /// When it was sent.
+    pub(crate) sent_ns: u64,
+    /// False during the warm-up.
+    pub(crate) measured: bool,
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Failure {
+    /// No connection to send it on.
+    Connect,
+    /// The connection ended in order before the answer did.
+    Closed,
+    /// The connection broke.
+    Broken,
+    /// No complete answer within the request's time.
+    Timeout,
+    /// The answer broke the protocol.
+    Protocol,
+    /// A complete answer, not the one expected.
+    Body,
+    Status(u16),
+    /// The peer ended the HTTP/2 stream with an error.
+    Reset(u32),
+    /// A trailer `grpc-status` other than 0.
+    Grpc(u32),
+}
+
+impl Failure {
+    /// The word in `errors_by_kind`. What a peer chooses freely is folded into a bounded set.
+    pub(crate) fn kind(self) -> Cow<'static, str> {
+        match self {
+            Self::Connect => "connect".into(),
+            Self::Closed => "closed".into(),
+            Self::Broken => "broken".into(),
+            Self::Timeout => "timeout".into(),
+            Self::Protocol => "protocol".into(),
+            Self::Body => "body".into(),
+            Self::Status(status) => format!("status-{status}").into(),
+            Self::Reset(code) => match ErrorCode(code).name() {
+                Some(name) => format!("reset-{}", name.to_lowercase().replace('_', "-")).into(),
+                None => "reset-other".into(),
+            },
+            Self::Grpc(status) if status <= MAX_GRPC_STATUS => format!("grpc-{status}").into(),
+            Self::Grpc(_) => "grpc-other".into(),
+        }
+    }
+
+    /// The same for every value that has the same kind.
+    fn folded(self) -> Self {
+        match self {
+            Self::Reset(code) if ErrorCode(code).name().is_none() => Self::Reset(u32::MAX),
+            Self::Grpc(status) => Self::Grpc(status.min(MAX_GRPC_STATUS + 1)),
+            Self::Connect
+            | Self::Closed
+            | Self::Broken
+            | Self::Timeout
+            | Self::Protocol
+            | Self::Body
+            | Self::Status(_)
+            | Self::Reset(_) => self,
+        }
+    }
+}
+
+/// The numbers of one run.
+pub(crate) struct Recorder {
+    start_ns: u64,
+    /// `u64::MAX` while it is not known.
+    end_ns: u64,
+    requested_rps: Option<f64>,
+    response: Histogram,
+    service: Histogram,
+    failed: Histogram,
+    connect: Histogram,
+    requests: u64,
+    /// Of `requests`, those sent before the window ended.
+    in_time: u64,
+    errors: BTreeMap<Failure, u64>,
+    unfinished: u64,
+    dropped: u64,
+    lateness: Latenesses,
+    bytes: Bytes,
+    series: Series,
+}
+
+impl Recorder {
+    /// Nothing is measured before [`Self::begin_window`].
+    pub(crate) fn new(requested_rps: Option<f64>) -> Self {
+        Self {
+            start_ns: u64::MAX,
+            end_ns: u64::MAX,
+            requested_rps,
+            response: Histogram::new(),
+            service: Histogram::new(),
+            failed: Histogram::new(),
+            connect: Histogram::new(),
+            requests: 0,
+            in_time: 0,
+            errors: BTreeMap::new(),
+            unfinished: 0,
+            dropped: 0,
+            lateness: Latenesses::new(late_threshold_ns(requested_rps.unwrap_or(0.0))),
+            bytes: Bytes::default(),
+            series: Series::new(),
+        }
+    }
+
+    /// The window starts at `start_ns`.
+    pub(crate) fn begin_window(&mut self, start_ns: u64) {
+        self.start_ns = start_ns;
+        self.series.start_ns = start_ns;
+    }
+
+    /// The window ends at `end_ns`; what is sent later does not count as achieved.
+    pub(crate) fn end_window(&mut self, end_ns: u64) {
+        self.end_ns = end_ns.max(self.start_ns);
+    }
+
+    /// A planned request was released `late_ns` after its intended start.
+    pub(crate) fn released(&mut self, late_ns: u64) {
+        self.lateness.record(late_ns);
+    }
+
+    pub(crate) fn dropped(&mut self) {
+        self.dropped += 1;
+    }
+
+    pub(crate) fn connected(&mut self, took_ns: u64) {
+        self.connect.record(took_ns);
+    }
+
+    pub(crate) fn succeeded(&mut self, call: &Call, done_ns: u64) {
+        if !call.measured {
+            return;
+        }
+        let response_ns = done_ns.saturating_sub(call.intended_ns);
+        self.response.record(response_ns);
+        self.service.record(done_ns.saturating_sub(call.sent_ns));
+        self.requests += 1;
+        self.in_time += u64::from(call.sent_ns < self.end_ns);
+        self.series.record(done_ns, response_ns);
+    }
+
+    pub(crate) fn failed(&mut self, call: &Call, done_ns: u64, failure: Failure) {
+        if !call.measured {
+            return;
+        }
+        self.failed.record(done_ns.saturating_sub(call.intended_ns));
+        *self.errors.entry(failure.folded()).or_default() += 1;
+    }
+
+    /// `count` requests of the window had no outcome when the drain ended.
+    pub(crate) fn unfinished(&mut self, count: u64) {
+        self.unfinished += count;
+    }
+
+    /// Bytes given to the kernel at `now_ns`.
+    pub(crate) fn sent(&mut self, now_ns: u64, bytes: usize) {
+        if self.in_window(now_ns) {
+            self.bytes.sent += bytes as u64;
+        }
+    }
+
+    /// Bytes taken from the kernel at `now_ns`.
+    pub(crate) fn received(&mut self, now_ns: u64, bytes: usize) {
+        if self.in_window(now_ns) {
+            self.bytes.received += bytes as u64;
+        }
+    }
+
+    fn in_window(&self, now_ns: u64) -> bool {
+        (self.start_ns..self.end_ns).contains(&now_ns)
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.values().sum()
+    }
+
+    /// The last complete second.
+    pub(crate) fn last_point(&mut self, now_ns: u64) -> Option<SeriesPoint> {
+        self.series.roll(now_ns);
+        self.series.points.last().copied()
+    }
+
+    /// The result's numbers; the client-limited verdict is the caller's to add.
+    pub(crate) fn finish(mut self) -> Traffic {
+        let duration_s = self.end_ns.saturating_sub(self.start_ns) as f64 / 1e9;
+        self.series.roll(self.end_ns);
+        // Answers of the drain closed points beyond the window.
+        self.series.points.retain(|point| point.t_s <= duration_s);
+        let mut traffic = Traffic {
+            requested_rps: self.requested_rps,
+            achieved_rps: if duration_s > 0.0 { self.in_time as f64 / duration_s } else { 0.0 },
+            duration_s,
+            requests: self.requests,
+            errors: self.errors(),
+            unfinished: self.unfinished,
+            dropped: self.dropped,
+            lateness: self.requested_rps.map(|_| self.lateness.summary()),
+            bytes: self.bytes,
+            error_latency_us: (self.failed.n() > 0).then(|| self.failed.summary()),
+            series: self.series.points,
+            ..Traffic::default()
+        };
+        for (failure, count) in &self.errors {
+            *traffic.errors_by_kind.entry(failure.kind().into_owned()).or_default() += count;
+        }
+        if self.connect.n() > 0 {
+            traffic.phases_us.insert("connect".into(), self.connect.summary());
+        }
+        traffic.set_latencies(&self.response);
+        traffic.set_services(&self.service);
+        traffic
+    }
+}
+
+/// How late the generator itself was.
+struct Latenesses {
+    histogram: Histogram,
+    threshold_ns: u64,
+    late: u64,
+}
+
+impl Latenesses {
+    fn new(threshold_ns: u64) -> Self {
+        Self { histogram: Histogram::new(), threshold_ns, late: 0 }
+    }
+
+    fn record(&mut self, late_ns: u64) {
+        self.histogram.record(late_ns);
+        self.late += u64::from(late_ns > self.threshold_ns);
+    }
+
+    fn summary(&self) -> Lateness {
+        let n = self.histogram.n();
+        Lateness {
+            p50_us: self.histogram.raw_quantile_ns(0.50) as f64 / 1e3,
+            p99_us: self.histogram.raw_quantile_ns(0.99) as f64 / 1e3,
+            max_us: self.histogram.max_ns().unwrap_or(0) as f64 / 1e3,
+            late_sends: self.late,
+            late_fraction: if n > 0 { self.late as f64 / n as f64 } else { 0.0 },
+        }
+    }
+}
+
+/// One point for each second of the window, by the time of the answer.
+struct Series {
+    start_ns: u64,
+    points: Vec<SeriesPoint>,
+    current: hdrhistogram::Histogram<u64>,
+}
+
+impl Series {
+    fn new() -> Self {
+        let current =
+            hdrhistogram::Histogram::new_with_bounds(1_000, POINT_LONGEST_NS, POINT_DIGITS)
+                .expect("constant bounds that the library accepts");
+        Self { start_ns: u64::MAX, points: Vec::new(), current }
+    }
+
+    fn record(&mut self, done_ns: u64, latency_ns: u64) {
+        self.roll(done_ns);
+        self.current.saturating_record(latency_ns);
+    }
+
+    /// Closes every point that ended at `now_ns`.
+    fn roll(&mut self, now_ns: u64) {
+        while self.points.len() < MAX_POINTS {
+            let index = self.points.len() as u64 + 1;
+            if now_ns < self.start_ns.saturating_add(index * POINT_NS) {
+                return;
+            }
+            let n = self.current.len();
+            let quantile = |q| {
+                (samples_beyond(n, q) >= SAMPLES_BEYOND)
+                    .then(|| self.current.value_at_quantile(q) as f64 / 1e3)
+            };
+            self.points.push(SeriesPoint {
+                t_s: (index * POINT_NS) as f64 / 1e9,
+                rps: n as f64 * 1e9 / POINT_NS as f64,
+                p50: quantile(0.50),
+                p99: quantile(0.99),
+            });
+            self.current.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn response_time_counts_the_wait_and_service_time_does_not() {
+        let mut recorder = recorder(0, Some(100.0));
+        let call = Call { intended_ns: 10 * MS, sent_ns: 40 * MS, measured: true };
+        recorder.succeeded(&call, 45 * MS);
+        recorder.end_window(1_000 * MS);
+        let traffic = recorder.finish();
+        assert_eq!(traffic.latency_us.max, Some(35_000.0));
+        assert_eq!(traffic.service_us.max, Some(5_000.0));
+        assert_eq!((traffic.requests, traffic.achieved_rps), (1, 1.0));
+    }
+
+    #[test]
+    fn the_warm_up_leaves_no_trace() {
+        let mut recorder = recorder(1_000 * MS, None);
+        let call = Call { intended_ns: 5, sent_ns: 5, measured: false };
+        recorder.succeeded(&call, 10);
+        recorder.failed(&call, 10, Failure::Timeout);
+        recorder.received(10, 100);
+        recorder.end_window(2_000 * MS);
+        let traffic = recorder.finish();
+        assert_eq!((traffic.scheduled(), traffic.bytes), (0, Bytes::default()));
+        assert_eq!(traffic.error_latency_us, None);
+    }
+
+    #[test]
+    fn what_is_sent_after_the_window_is_an_answer_and_not_achieved() {
+        let mut recorder = recorder(0, Some(2.0));
+        recorder.end_window(1_000 * MS);
+        for sent_ms in [10, 1_500] {
+            let call = Call { intended_ns: 5 * MS, sent_ns: sent_ms * MS, measured: true };
+            recorder.succeeded(&call, (sent_ms + 1) * MS);
+        }
+        let traffic = recorder.finish();
+        assert_eq!((traffic.requests, traffic.achieved_rps), (2, 1.0));
+    }
+
+    #[test]
+    fn errors_are_kept_apart_by_kind() {
+        let mut recorder = recorder(0, None);
+        let call = Call { intended_ns: 0, sent_ns: 0, measured: true };
+        for failure in [
+            Failure::Status(503),
+            Failure::Status(503),
+            Failure::Grpc(14),
+            Failure::Grpc(77),
+            Failure::Grpc(4_000_000),
+            Failure::Reset(7),
+            Failure::Reset(0xffff),
+        ] {
+            recorder.failed(&call, MS, failure);
+        }
+        recorder.end_window(1_000 * MS);
+        let traffic = recorder.finish();
+        let kinds: Vec<_> = traffic.errors_by_kind.iter().map(|(k, n)| (k.as_str(), *n)).collect();
+        assert_eq!(
+            kinds,
+            [
+                ("grpc-14", 1),
+                ("grpc-other", 2),
+                ("reset-other", 1),
+                ("reset-refused-stream", 1),
+                ("status-503", 2)
+            ]
+        );
+        assert_eq!((traffic.errors, traffic.latency_us.n), (7, 0));
+    }
+
+    #[test]
+    fn every_second_of_the_window_has_a_point() {
+        let mut recorder = recorder(1_000 * MS, Some(300.0));
+        for at in 0..300 {
+            let at_ns = (2_000 + at) * MS;
+            let call = Call { intended_ns: at_ns, sent_ns: at_ns, measured: true };
+            recorder.succeeded(&call, at_ns + 2 * MS);
+        }
+        recorder.end_window(4_000 * MS);
+        let series = recorder.finish().series;
+        let rates: Vec<_> = series.iter().map(|point| (point.t_s, point.rps)).collect();
+        assert_eq!(rates, [(1.0, 0.0), (2.0, 300.0), (3.0, 0.0)]);
+        let p50 = series[1].p50.unwrap();
+        assert!((p50 - 2_000.0).abs() < 20.0, "{p50}");
+        assert_eq!(series[1].p99, None, "three samples beyond are too few");
+    }
+
+    #[test]
+    fn lateness_is_judged_by_the_threshold() {
+        let mut recorder = recorder(0, Some(1_000.0));
+        for late_ns in [10, 20, MS, MS + 1] {
+            recorder.released(late_ns);
+        }
+        recorder.end_window(MS);
+        let lateness = recorder.finish().lateness.unwrap();
+        assert_eq!((lateness.late_sends, lateness.late_fraction), (1, 0.25));
+    }
+
+    fn recorder(start_ns: u64, requested_rps: Option<f64>) -> Recorder {
+        let mut recorder = Recorder::new(requested_rps);
+        recorder.begin_window(start_ns);
+        recorder
+    }
+}

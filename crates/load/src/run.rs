@@ -1,0 +1,99 @@
+//! The public ways to run: one per protocol.
+
+use std::net::SocketAddr;
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tollway_record::RunResult;
+use tollway_record::client_limit::limits_of_run;
+use tollway_record::record::{self, Protocol, Tls};
+use tollway_record::run::RUN_SCHEMA;
+
+use crate::arrival::{Arrival, Spacing};
+use crate::clients::grpc::{GrpcClient, Prepared};
+use crate::clients::h1::{H1Client, Rendered};
+use crate::engine::{self, Outcome};
+use crate::error::LoadError;
+use crate::options::{GrpcRequest, HttpRequest, LoadOptions};
+use crate::progress::Watch;
+
+/// Sends `request` over HTTP/1.1 as `options` plan it, on this thread.
+pub fn run_http(
+    options: &LoadOptions,
+    request: &HttpRequest,
+    watch: &mut Watch<'_>,
+) -> Result<RunResult, LoadError> {
+    options.check()?;
+    let rendered = Rendered::new(&options.target, request)?;
+    let address = options.address()?;
+    let client = H1Client::new(rendered, options, address);
+    let frame = Frame { protocol: Protocol::Http1, payload: request.body.len() };
+    frame.run(client, options, address, watch)
+}
+
+/// Makes the unary call `request` over HTTP/2 with prior knowledge as `options` plan it, on this
+/// thread.
+pub fn run_grpc(
+    options: &LoadOptions,
+    request: &GrpcRequest,
+    watch: &mut Watch<'_>,
+) -> Result<RunResult, LoadError> {
+    options.check()?;
+    let prepared = Prepared::new(&options.target, request)?;
+    let address = options.address()?;
+    let client = GrpcClient::new(prepared, options, address);
+    let frame = Frame { protocol: Protocol::GrpcUnary, payload: request.payload_bytes };
+    frame.run(client, options, address, watch)
+}
+
+/// What a result says besides numbers.
+struct Frame {
+    protocol: Protocol,
+    payload: usize,
+}
+
+impl Frame {
+    fn run<C: engine::Client>(
+        self,
+        client: C,
+        options: &LoadOptions,
+        address: SocketAddr,
+        watch: &mut Watch<'_>,
+    ) -> Result<RunResult, LoadError> {
+        let started_at = OffsetDateTime::now_utc()
+            .format(&Rfc3339)
+            .expect("RFC 3339 has a form for every year of the system's clock");
+        let Outcome { traffic, generator, connections } =
+            engine::run(client, options, address, watch)?;
+        let mut result = RunResult {
+            schema: RUN_SCHEMA.to_owned(),
+            started_at,
+            target: options.target.url.clone(),
+            protocol: self.protocol,
+            tls: Tls::Plain,
+            arrival: arrival(options.arrival),
+            connections: u32::try_from(connections).unwrap_or(u32::MAX),
+            in_flight_limit: Some(options.max_inflight as u64),
+            payload_bytes: self.payload as u64,
+            warm_up_s: options.warmup.as_secs_f64(),
+            seed: options.seed,
+            command_line: options.command_line.clone(),
+            traffic,
+            generator,
+        };
+        result.traffic.client_limits = limits_of_run(&result);
+        result.traffic.client_limited = !result.traffic.client_limits.is_empty();
+        Ok(result)
+    }
+}
+
+fn arrival(arrival: Arrival) -> record::Arrival {
+    match arrival {
+        // The record has no word for jitter yet; the mean spacing is the same.
+        Arrival::Open { spacing: Spacing::Uniform | Spacing::Jitter { .. }, .. } => {
+            record::Arrival::OpenUniform
+        }
+        Arrival::Open { spacing: Spacing::Poisson, .. } => record::Arrival::OpenPoisson,
+        Arrival::Closed => record::Arrival::Closed,
+    }
+}

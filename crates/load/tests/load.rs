@@ -1,0 +1,176 @@
+//! Loads against the echo server: every request has an outcome, and the outcome is the right one.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+mod support;
+
+use std::time::Duration;
+
+use support::{Echo, get, grpc, http, open_loop};
+use tollway_load::{
+    Arrival, Extent, GrpcRequest, HttpRequest, LoadError, LoadOptions, Stop, Target, Watch,
+    payload, run_http,
+};
+
+#[test]
+fn http_requests_are_answered_and_verified() {
+    let echo = Echo::start();
+    let options = open_loop(&echo.url("/echo"), 500.0, 1.0);
+    let request = HttpRequest {
+        method: "POST".into(),
+        body: payload(1024),
+        verify_echo: true,
+        ..HttpRequest::default()
+    };
+    let result = http(&options, &request);
+    assert_eq!(result.traffic.requests, 500, "{result:?}");
+    assert_eq!(result.traffic.scheduled(), 500);
+    assert_eq!((result.connections, result.payload_bytes), (16, 1024));
+    assert!(result.traffic.bytes.sent > 500 * 1024, "{:?}", result.traffic.bytes);
+    assert!(result.traffic.bytes.received > 500 * 1024, "{:?}", result.traffic.bytes);
+    assert_eq!(result.traffic.phases_us["connect"].n, 16);
+}
+
+#[test]
+fn grpc_calls_are_answered_and_verified() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url(""), 500.0, 1.0);
+    options.target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
+    options.connections = 4;
+    let request = GrpcRequest { verify_echo: true, ..GrpcRequest::echo(1024) };
+    let result = grpc(&options, &request);
+    assert_eq!(result.traffic.requests, 500, "{result:?}");
+    assert_eq!(result.traffic.scheduled(), 500);
+}
+
+#[test]
+fn a_message_larger_than_the_windows_comes_back_whole() {
+    let echo = Echo::start();
+    let target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
+    let options = LoadOptions {
+        arrival: Arrival::Closed,
+        extent: Extent::Requests(8),
+        warmup: Duration::ZERO,
+        connections: 2,
+        streams: 2,
+        ..LoadOptions::new(target)
+    };
+    let request = GrpcRequest { verify_echo: true, ..GrpcRequest::echo(3_000_000) };
+    let result = grpc(&options, &request);
+    assert_eq!(result.traffic.requests, 8, "{result:?}");
+}
+
+#[test]
+fn a_closed_loop_sends_exactly_so_many() {
+    let echo = Echo::start();
+    let options = LoadOptions {
+        arrival: Arrival::Closed,
+        extent: Extent::Requests(1000),
+        warmup: Duration::ZERO,
+        connections: 8,
+        ..LoadOptions::new(Target::http(&echo.url("/size?bytes=100")).unwrap())
+    };
+    let result = get(&options);
+    assert_eq!(result.traffic.requests, 1000);
+    assert_eq!(result.traffic.scheduled(), 1000);
+    assert_eq!(result.traffic.requested_rps, None);
+    assert!(result.traffic.achieved_rps > 0.0);
+}
+
+#[test]
+fn an_open_loop_sends_exactly_so_many() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url("/"), 1000.0, 1.0);
+    options.extent = Extent::Requests(123);
+    let result = get(&options);
+    assert_eq!(result.traffic.scheduled(), 123, "{result:?}");
+    assert!((result.traffic.duration_s - 0.123).abs() < 0.001, "{}", result.traffic.duration_s);
+}
+
+#[test]
+fn wrong_answers_are_errors_of_their_kind() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url("/status/503"), 100.0, 0.5);
+    options.connections = 2;
+    let result = get(&options);
+    assert_eq!((result.traffic.requests, result.traffic.errors), (0, 50));
+    assert_eq!(result.traffic.errors_by_kind["status-503"], 50);
+    assert_eq!(result.traffic.error_latency_us.unwrap().n, 50);
+
+    options.target = Target::http(&echo.url("/close")).unwrap();
+    let result = get(&options);
+    assert_eq!(result.traffic.errors_by_kind["closed"], 50, "{:?}", result.traffic);
+}
+
+#[test]
+fn unknown_grpc_methods_are_counted_by_status() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url(""), 100.0, 0.5);
+    options.target = Target::grpc(&format!("{}/no.Such/Method", echo.ports.grpc)).unwrap();
+    let result = grpc(&options, &GrpcRequest::echo(10));
+    assert_eq!(result.traffic.errors_by_kind["grpc-12"], 50, "{:?}", result.traffic);
+}
+
+#[test]
+fn a_request_without_an_answer_times_out_or_stays_unfinished() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url("/delay?ms=60000"), 20.0, 0.5);
+    options.request_timeout = Duration::from_millis(200);
+    let result = get(&options);
+    assert_eq!(result.traffic.errors_by_kind["timeout"], 10, "{:?}", result.traffic);
+
+    options.request_timeout = Duration::from_secs(100);
+    options.drain = Duration::from_millis(100);
+    let result = get(&options);
+    assert_eq!((result.traffic.unfinished, result.traffic.scheduled()), (10, 10));
+}
+
+#[test]
+fn a_target_that_goes_away_fails_requests_and_hides_none() {
+    let echo = Echo::start();
+    let options = open_loop(&echo.url("/"), 200.0, 1.0);
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(600));
+            echo.stop();
+        });
+        get(&options)
+    });
+    let traffic = &result.traffic;
+    assert_eq!(traffic.scheduled(), 200, "{traffic:?}");
+    assert!(traffic.requests > 20, "{traffic:?}");
+    assert!(traffic.errors_by_kind.contains_key("connect"), "{traffic:?}");
+}
+
+#[test]
+fn a_target_that_does_not_listen_is_an_error_of_the_run() {
+    let address = {
+        let echo = Echo::start();
+        echo.ports.http
+    };
+    let options = LoadOptions::new(Target::http(&address.to_string()).unwrap());
+    let mut report = |_: &tollway_load::Progress| {};
+    let mut watch = Watch { report: &mut report, stop: Stop::new() };
+    let error = run_http(&options, &HttpRequest::default(), &mut watch).unwrap_err();
+    assert!(matches!(error, LoadError::Connect { .. }), "{error}");
+}
+
+#[test]
+fn a_stop_ends_the_run_with_what_was_measured() {
+    let echo = Echo::start();
+    let options = open_loop(&echo.url("/"), 100.0, 60.0);
+    let stop = Stop::new();
+    let stopper = stop.clone();
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(1200));
+        stopper.request();
+    });
+    let mut lines = Vec::new();
+    let mut report = |progress: &tollway_load::Progress| lines.push(progress.to_string());
+    let mut watch = Watch { report: &mut report, stop };
+    let result = run_http(&options, &HttpRequest::default(), &mut watch).unwrap();
+    thread.join().unwrap();
+    assert!((50..200).contains(&result.traffic.requests), "{:?}", result.traffic);
+    assert!(result.traffic.duration_s < 3.0, "{}", result.traffic.duration_s);
+    assert!(!lines.is_empty());
+}

@@ -1,0 +1,81 @@
+//! Starts echo servers on free ports and runs loads against them.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tollway_load::{
+    Arrival, EchoOptions, EchoServer, Extent, GrpcRequest, HttpRequest, LoadOptions, Ports,
+    Spacing, Stop, Target, Watch, run_grpc, run_http,
+};
+use tollway_record::RunResult;
+
+/// An echo server on a thread of its own; it ends with its handle.
+pub(crate) struct Echo {
+    pub(crate) ports: Ports,
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+}
+
+pub(crate) fn free_port() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+impl Echo {
+    pub(crate) fn start() -> Self {
+        Self::with(EchoOptions { tcp: Some(free_port()), ..EchoOptions::new(free_port()) })
+    }
+
+    pub(crate) fn with(options: EchoOptions) -> Self {
+        let server = EchoServer::bind(&options).unwrap();
+        let ports = *server.ports();
+        let stop = Stop::new();
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || server.run(&stopped).unwrap());
+        Self { ports, stop, thread: Some(thread) }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.ports.http)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.request();
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.stop.request();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "the echo server panicked");
+        }
+    }
+}
+
+/// Two seconds of open loop after a short warm-up.
+pub(crate) fn open_loop(url: &str, rate_rps: f64, seconds: f64) -> LoadOptions {
+    LoadOptions {
+        arrival: Arrival::Open { rate_rps, spacing: Spacing::Uniform },
+        extent: Extent::Lasting(Duration::from_secs_f64(seconds)),
+        warmup: Duration::from_millis(200),
+        ..LoadOptions::new(Target::http(url).unwrap())
+    }
+}
+
+pub(crate) fn http(options: &LoadOptions, request: &HttpRequest) -> RunResult {
+    let mut report = |_: &tollway_load::Progress| {};
+    run_http(options, request, &mut Watch { report: &mut report, stop: Stop::new() }).unwrap()
+}
+
+pub(crate) fn get(options: &LoadOptions) -> RunResult {
+    http(options, &HttpRequest::default())
+}
+
+pub(crate) fn grpc(options: &LoadOptions, request: &GrpcRequest) -> RunResult {
+    let mut report = |_: &tollway_load::Progress| {};
+    run_grpc(options, request, &mut Watch { report: &mut report, stop: Stop::new() }).unwrap()
+}

@@ -1,0 +1,147 @@
+//! The engine checked against targets whose latency is known: what the numbers say is so.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+mod support;
+
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Echo, free_port, get, open_loop};
+use tollway_load::{Arrival, EchoOptions, Stall};
+use tollway_record::client_limit::ClientLimit;
+use tollway_record::{Histogram, LatencyUs, RunResult};
+
+/// Where the child of `a_stopped_generator_is_client_limited` sends its requests.
+const CHILD_URL: &str = "TOLLWAY_LOAD_TEST_URL";
+
+#[test]
+fn a_stall_shows_in_response_time_and_not_in_service_time() {
+    let stall = Stall { lasting: Duration::from_millis(400), every: Duration::from_secs(2) };
+    let echo = Echo::with(EchoOptions { stall: Some(stall), ..EchoOptions::new(free_port()) });
+    let mut options = open_loop(&echo.url("/"), 1000.0, 4.0);
+    // At most 4 of about 2,000 requests are in flight when a stall begins.
+    options.connections = 4;
+    let result = get(&options);
+    let p99_ms = |histogram: Histogram| histogram.raw_quantile_ns(0.99) as f64 / 1e6;
+    let response = p99_ms(result.traffic.latencies().unwrap());
+    let service = p99_ms(result.traffic.services().unwrap());
+    assert!((340.0..600.0).contains(&response), "response p99 {response} ms");
+    assert!(service < 100.0, "service p99 {service} ms");
+    assert_eq!(result.traffic.scheduled(), 4000);
+}
+
+#[test]
+fn a_constant_delay_is_measured_within_a_percent() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url("/delay?ms=100"), 150.0, 2.0);
+    options.connections = 64;
+    let result = get(&options);
+    let p50 = result.traffic.latency_us.p50.unwrap() / 1e3;
+    assert!((100.0..101.0).contains(&p50), "p50 {p50} ms");
+}
+
+#[test]
+fn a_closed_loop_achieves_connections_over_latency() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url("/delay?ms=20"), 1.0, 2.0);
+    options.arrival = Arrival::Closed;
+    options.connections = 8;
+    let result = get(&options);
+    let rps = result.traffic.achieved_rps;
+    assert!((320.0..=400.0).contains(&rps), "{rps} of at most 400/s");
+    let mean_s = result.traffic.latency_us.mean.unwrap() / 1e6;
+    assert!((rps * mean_s / 8.0 - 1.0).abs() < 0.05, "{rps}/s at {mean_s} s with 8 connections");
+}
+
+#[test]
+fn more_than_the_target_can_take_is_dropped_and_told() {
+    let echo = Echo::start();
+    let overload = |seconds| {
+        let mut options = open_loop(&echo.url("/delay?ms=10"), 200.0, seconds);
+        options.connections = 1;
+        options.max_inflight = 20;
+        get(&options)
+    };
+    let (short, long) = (overload(1.0), overload(2.0));
+    for (result, seconds) in [(&short, 1.0), (&long, 2.0)] {
+        let traffic = &result.traffic;
+        assert_eq!(traffic.scheduled() as f64, 200.0 * seconds);
+        assert!(traffic.achieved_rps <= 101.0, "{}", traffic.achieved_rps);
+        assert!(traffic.client_limited);
+        assert!(monotone(&traffic.latency_us), "{:?}", traffic.latency_us);
+        let mean_ms = traffic.latency_us.mean.unwrap() / 1e3;
+        assert!(mean_ms > 100.0, "twenty at a time, 10 ms each: {mean_ms} ms");
+    }
+    let growth = long.traffic.dropped as f64 / short.traffic.dropped as f64;
+    assert!(
+        (1.5..2.5).contains(&growth),
+        "{} then {}",
+        short.traffic.dropped,
+        long.traffic.dropped
+    );
+}
+
+#[test]
+fn a_backlog_grows_the_response_time_when_nothing_is_dropped() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url("/delay?ms=10"), 200.0, 1.0);
+    options.connections = 1;
+    let result = get(&options);
+    let traffic = &result.traffic;
+    assert_eq!((traffic.requests, traffic.dropped), (200, 0), "drained after the window");
+    // The last of 240 requests waits for half of them.
+    let max_ms = traffic.latency_us.max.unwrap() / 1e3;
+    assert!(max_ms > 1_000.0, "{max_ms} ms");
+    let service_ms = traffic.service_us.mean.unwrap() / 1e3;
+    assert!(service_ms < 20.0, "{service_ms} ms");
+    assert!(traffic.achieved_rps < 102.0, "the drain is not achieved: {}", traffic.achieved_rps);
+}
+
+#[test]
+fn a_stopped_generator_is_client_limited() {
+    let echo = Echo::start();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "generator_child", "--ignored", "--nocapture"])
+        .env(CHILD_URL, echo.url("/"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_child(&child);
+    // Within the window of two seconds, whatever the start took.
+    std::thread::sleep(Duration::from_millis(1200));
+    kill_process(pid, Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    kill_process(pid, Signal::CONT).unwrap();
+    let mut output = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    assert!(child.wait().unwrap().success(), "{output}");
+    let (begin, end) = (output.find('{').unwrap(), output.rfind('}').unwrap());
+    let result = RunResult::from_json(&output[begin..=end]).unwrap();
+    let traffic = &result.traffic;
+    assert!(traffic.client_limited, "{traffic:?}");
+    let late = traffic.client_limits.iter().any(|limit| match limit {
+        ClientLimit::LateSends { late_fraction } => *late_fraction > 0.05,
+        ClientLimit::RateMissed { .. }
+        | ClientLimit::GeneratorBusy { .. }
+        | ClientLimit::NearDirect { .. } => false,
+    });
+    assert!(late, "{:?}", traffic.client_limits);
+    assert!(traffic.lateness.unwrap().max_us > 150_000.0, "{:?}", traffic.lateness);
+    assert_eq!(traffic.scheduled(), 1000, "what was late is still sent");
+}
+
+/// Not a test: the process that is stopped.
+#[test]
+#[ignore = "run by a_stopped_generator_is_client_limited"]
+fn generator_child() {
+    let url = std::env::var(CHILD_URL).unwrap();
+    println!("{}", get(&open_loop(&url, 500.0, 2.0)).to_json());
+}
+
+fn monotone(latency: &LatencyUs) -> bool {
+    let LatencyUs { p50, p75, p90, p99, p999, max, .. } = *latency;
+    [p50, p75, p90, p99, p999, max].into_iter().flatten().is_sorted()
+}

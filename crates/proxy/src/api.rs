@@ -1,0 +1,262 @@
+//! What the process answers itself: the sidecar's own API (`/v1.0/healthz`, `/v1.0/metadata`)
+//! and the admin port (`/metrics`, `/healthz`, `/readyz`).
+
+use std::convert::Infallible;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tollway_model::{AppProtocol, ServiceName};
+use tollway_telemetry::DataPlaneMetrics;
+
+use crate::mesh::MeshStatus;
+
+/// Largest value of one entry of the extended metadata, in bytes.
+const METADATA_VALUE_BYTES: usize = 64 * 1024;
+/// Most entries of the extended metadata.
+const METADATA_ENTRIES: usize = 128;
+
+/// What the answers are made of.
+pub(crate) struct Facts {
+    pub(crate) service: ServiceName,
+    pub(crate) app: Option<(std::net::SocketAddr, AppProtocol)>,
+    pub(crate) mesh: watch::Receiver<MeshStatus>,
+    /// Whether the app takes connections; true without an app.
+    pub(crate) app_ready: watch::Receiver<bool>,
+    pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
+    pub(crate) extended: Mutex<Vec<(String, String)>>,
+}
+
+/// Serves connections handed over by the data loop.
+pub(crate) async fn serve_api(facts: Arc<Facts>, mut streams: mpsc::Receiver<UnixStream>) {
+    while let Some(stream) = streams.recv().await {
+        let Ok(stream) = tokio::net::UnixStream::from_std(stream) else { continue };
+        let facts = Arc::clone(&facts);
+        tokio::spawn(serve_connection(TokioIo::new(stream), facts, answer_api));
+    }
+}
+
+/// Serves the admin port.
+pub(crate) async fn serve_admin(facts: Arc<Facts>, listener: tokio::net::TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let facts = Arc::clone(&facts);
+                tokio::spawn(serve_connection(TokioIo::new(stream), facts, answer_admin));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "admin port cannot accept; it tries again");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+type Answer = Response<Full<Bytes>>;
+
+async fn serve_connection<I, F, R>(io: I, facts: Arc<Facts>, answer: F)
+where
+    I: hyper::rt::Read + hyper::rt::Write + Unpin,
+    F: Fn(Arc<Facts>, Request<Incoming>) -> R + Copy,
+    R: Future<Output = Answer>,
+{
+    let service = service_fn(move |request| {
+        let facts = Arc::clone(&facts);
+        async move { Ok::<_, Infallible>(answer(facts, request).await) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .max_buf_size(64 * 1024)
+        .serve_connection(io, service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "connection to the process's own server ended");
+    }
+}
+
+async fn answer_api(facts: Arc<Facts>, request: Request<Incoming>) -> Answer {
+    let path = request.uri().path().to_owned();
+    match (request.method(), path.as_str()) {
+        (&Method::GET, "/v1.0/healthz") => health(&facts, request.uri().query()),
+        (&Method::GET, "/v1.0/healthz/outbound") => {
+            if facts.mesh.borrow().connected {
+                empty(StatusCode::NO_CONTENT)
+            } else {
+                problem(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "ERR_OUTBOUND_HEALTH_NOT_READY",
+                    "dapr outbound is not ready: the control plane has not answered yet",
+                )
+            }
+        }
+        (&Method::GET, "/v1.0/metadata") => metadata(&facts),
+        (&Method::PUT, path) if path.starts_with("/v1.0/metadata/") => {
+            set_metadata(&facts, request).await
+        }
+        _ => problem(
+            StatusCode::NOT_FOUND,
+            "ERR_NOT_SERVED",
+            &format!("{} {path} is not part of the API served here", request.method()),
+        ),
+    }
+}
+
+fn health(facts: &Facts, query: Option<&str>) -> Answer {
+    let own = facts.service.app.as_str();
+    let asked = query.and_then(|q| q.split('&').find_map(|pair| pair.strip_prefix("appid=")));
+    if asked.is_some_and(|asked| !asked.eq_ignore_ascii_case(own)) {
+        return problem(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "ERR_HEALTH_APPID_NOT_MATCH",
+            "dapr app-id does not match",
+        );
+    }
+    let mut missing = Vec::new();
+    if !facts.mesh.borrow().connected {
+        missing.push("control plane");
+    }
+    if !*facts.app_ready.borrow() {
+        missing.push("app");
+    }
+    if missing.is_empty() {
+        return empty(StatusCode::NO_CONTENT);
+    }
+    problem(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "ERR_HEALTH_NOT_READY",
+        &format!("dapr is not ready: [{}]", missing.join(" ")),
+    )
+}
+
+fn metadata(facts: &Facts) -> Answer {
+    let extended: serde_json::Map<String, Value> = facts
+        .extended
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .iter()
+        .map(|(key, value)| (key.clone(), Value::String(value.clone())))
+        .collect();
+    let app = facts.app.map(|(address, protocol)| {
+        json!({
+            "port": address.port(),
+            "protocol": protocol.as_str(),
+            "channelAddress": address.ip().to_string(),
+        })
+    });
+    let mut answer = json!({
+        "id": facts.service.app.as_str(),
+        "namespace": facts.service.namespace.as_str(),
+        "network": facts.service.network.as_str(),
+        "runtimeVersion": env!("CARGO_PKG_VERSION"),
+        "enabledFeatures": [],
+        "actors": [],
+        "components": [],
+        "subscriptions": [],
+        "httpEndpoints": [],
+        "extended": extended,
+        "actorRuntime": { "runtimeStatus": "DISABLED", "hostReady": false, "activeActors": [] },
+    });
+    if let (Some(app), Some(fields)) = (app, answer.as_object_mut()) {
+        fields.insert("appConnectionProperties".to_owned(), app);
+    }
+    json_answer(StatusCode::OK, &answer)
+}
+
+async fn set_metadata(facts: &Facts, request: Request<Incoming>) -> Answer {
+    let key = request.uri().path().trim_start_matches("/v1.0/metadata/").to_owned();
+    let body = Limited::new(request.into_body(), METADATA_VALUE_BYTES).collect().await;
+    let text = match body.map(|body| String::from_utf8(body.to_bytes().to_vec())) {
+        Ok(Ok(text)) if !key.is_empty() => text,
+        _ => {
+            return problem(
+                StatusCode::BAD_REQUEST,
+                "ERR_MALFORMED_REQUEST",
+                "send a key in the path and a text of at most 64 KiB as the body",
+            );
+        }
+    };
+    let mut extended = facts.extended.lock().unwrap_or_else(PoisonError::into_inner);
+    extended.retain(|(known, _)| *known != key);
+    if extended.len() >= METADATA_ENTRIES {
+        return problem(
+            StatusCode::INSUFFICIENT_STORAGE,
+            "ERR_OVERLOADED",
+            "the metadata has 128 entries already",
+        );
+    }
+    extended.push((key, text));
+    empty(StatusCode::NO_CONTENT)
+}
+
+#[expect(clippy::unused_async, reason = "shares its shape with the API's answers")]
+async fn answer_admin(facts: Arc<Facts>, request: Request<Incoming>) -> Answer {
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, "/metrics") => {
+            let metrics: Vec<_> = facts.metrics.iter().map(AsRef::as_ref).collect();
+            text(DataPlaneMetrics::render(&metrics) + &mesh_metrics(&facts.mesh.borrow()))
+        }
+        (&Method::GET, "/healthz") => text("alive\n".to_owned()),
+        (&Method::GET, "/readyz") => {
+            let status = facts.mesh.borrow().clone();
+            if status.connected && *facts.app_ready.borrow() {
+                text("ready\n".to_owned())
+            } else {
+                problem(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "ERR_HEALTH_NOT_READY",
+                    &status.last_error.unwrap_or_else(|| "the app takes no connections".into()),
+                )
+            }
+        }
+        _ => problem(
+            StatusCode::NOT_FOUND,
+            "ERR_NOT_SERVED",
+            "the admin port serves /metrics, /healthz and /readyz",
+        ),
+    }
+}
+
+fn mesh_metrics(status: &MeshStatus) -> String {
+    format!(
+        "# HELP tollway_control_connected Whether the stream from the control plane is open.\n\
+         # TYPE tollway_control_connected gauge\n\
+         tollway_control_connected {}\n\
+         # HELP tollway_control_revision The last revision applied.\n\
+         # TYPE tollway_control_revision gauge\n\
+         tollway_control_revision {}\n",
+        u8::from(status.connected),
+        status.revision
+    )
+}
+
+fn empty(status: StatusCode) -> Answer {
+    let mut answer = Response::new(Full::default());
+    *answer.status_mut() = status;
+    answer
+}
+
+fn text(text: String) -> Answer {
+    let mut answer = Response::new(Full::from(text));
+    let kind = hyper::header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    answer.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    answer
+}
+
+fn problem(status: StatusCode, code: &str, message: &str) -> Answer {
+    json_answer(status, &json!({ "errorCode": code, "message": message }))
+}
+
+fn json_answer(status: StatusCode, value: &Value) -> Answer {
+    let mut answer = Response::new(Full::from(value.to_string()));
+    *answer.status_mut() = status;
+    let kind = hyper::header::HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    answer
+}

@@ -1,0 +1,412 @@
+//! A data-plane process: a sidecar or a gateway, put together, run, drained.
+//!
+//! Doors are bound before anything is served; the identity comes first; what the control plane
+//! tells reaches the worker threads through the fan-out.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+use tollway_model::{AppProtocol, NameError, ServiceName};
+use tollway_net::{Listener, ListenerOptions};
+use tollway_telemetry::DataPlaneMetrics;
+
+use crate::api::{self, Facts};
+use crate::connection::Door;
+use crate::fanout::{API_BACKLOG, Fanout, WorkerOutside};
+use crate::limits::{Limits, Timeouts};
+use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
+use crate::worker::{AppTarget, GatewayRoutes, Worker, WorkerConfig};
+
+/// How often the app's port is looked at while it takes no connections, and while it does.
+const PROBE_UNREADY: Duration = Duration::from_millis(100);
+const PROBE_READY: Duration = Duration::from_secs(1);
+
+/// Why a data plane could not start or had to end.
+#[derive(Debug, Error)]
+pub enum DataPlaneError {
+    #[error("cannot listen on {address} for {door}")]
+    Listen { door: &'static str, address: SocketAddr, source: std::io::Error },
+    #[error("{address} is not an address others can reach; say where they can with --advertise")]
+    NoAdvertise { address: SocketAddr },
+    #[error("`{text}` is not PORT=SERVICE, such as 5432=db.shop.east")]
+    Upstream { text: String },
+    #[error("the upstream `{text}` names no service")]
+    UpstreamName { text: String, source: NameError },
+    #[error("the control plane's address {control} cannot be resolved")]
+    Control { control: String, source: std::io::Error },
+    #[error("cannot take part in the mesh")]
+    Mesh(#[from] MeshError),
+    #[error("cannot start a data-plane thread")]
+    Worker(#[source] std::io::Error),
+    #[error("cannot write the ports file {path}")]
+    PortsFile { path: PathBuf, source: std::io::Error },
+    #[error("a data-plane thread failed")]
+    Thread(#[source] std::io::Error),
+    #[error("a data-plane thread panicked; this is a bug")]
+    Panicked,
+}
+
+/// What both kinds share.
+#[derive(Clone, Debug)]
+pub struct CommonOptions {
+    pub mesh: MeshConfig,
+    /// Metrics and health, for this machine only by default.
+    pub admin_listen: SocketAddr,
+    /// Data-plane threads.
+    pub threads: usize,
+    pub limits: Limits,
+    pub timeouts: Timeouts,
+    /// Receives the bound addresses as JSON, `{"name": "ip:port"}`.
+    pub ports_file: Option<PathBuf>,
+}
+
+/// A sidecar.
+#[derive(Clone, Debug)]
+pub struct SidecarOptions {
+    pub common: CommonOptions,
+    /// The app, if it takes calls.
+    pub app: Option<(SocketAddr, AppProtocol)>,
+    pub http_listen: SocketAddr,
+    pub grpc_listen: SocketAddr,
+    pub outbound_listen: SocketAddr,
+    /// The mesh door.
+    pub inbound_listen: SocketAddr,
+    /// Where other workloads reach the mesh door, if not where it listens. Port 0: its port.
+    pub advertise: Option<SocketAddr>,
+    /// `PORT=SERVICE`: loopback ports that stand for TCP services.
+    pub upstreams: Vec<String>,
+}
+
+/// A gateway.
+#[derive(Clone, Debug)]
+pub struct GatewayOptions {
+    pub common: CommonOptions,
+    pub listen: SocketAddr,
+    /// Where other networks reach it, if not where it listens. Port 0: its port.
+    pub advertise: Option<SocketAddr>,
+    /// Where its own network reaches it, if not where others do.
+    pub advertise_inside: Option<SocketAddr>,
+}
+
+/// Runs a sidecar until `shutdown`, then drains it.
+///
+/// # Errors
+/// [`DataPlaneError`].
+pub async fn run_sidecar(
+    options: SidecarOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), DataPlaneError> {
+    let mut doors = Doors::default();
+    doors.bind("http", options.http_listen, Door::HttpApi)?;
+    doors.bind("grpc", options.grpc_listen, Door::GrpcApi)?;
+    doors.bind("outbound", options.outbound_listen, Door::Outbound)?;
+    let inbound = doors.bind("inbound", options.inbound_listen, Door::Inbound)?;
+    let advertise = advertised(options.advertise, inbound)?;
+    let common = options.common;
+    let fanout = Arc::new(Fanout::default());
+    let mesh = start_mesh(&common, &fanout).await?;
+    for text in &options.upstreams {
+        doors.bind_upstream(text, mesh.service())?;
+    }
+    let app = options.app.map(|(address, protocol)| AppTarget { address, protocol });
+    let plane = Plane::start(common, mesh, fanout, doors, app, None).await?;
+    let protocol = app.map_or(AppProtocol::Http, |app| app.protocol);
+    if app.is_some() {
+        let announcement = Announcement::Workload { address: advertise, protocol, ready: false };
+        plane.mesh.register(announcement);
+    }
+    let probe = tokio::spawn(probe_app(
+        app.map(|app| app.address),
+        Arc::clone(&plane.mesh),
+        plane.app_ready.clone(),
+    ));
+    let result = plane.serve(shutdown).await;
+    probe.abort();
+    result
+}
+
+/// Runs a gateway until `shutdown`, then drains it.
+///
+/// # Errors
+/// [`DataPlaneError`].
+pub async fn run_gateway(
+    options: GatewayOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), DataPlaneError> {
+    let mut doors = Doors::default();
+    let bound = doors.bind("gateway", options.listen, Door::Gateway)?;
+    let outside = advertised(options.advertise, bound)?;
+    let inside = match options.advertise_inside {
+        Some(_) => advertised(options.advertise_inside, bound)?,
+        None => outside,
+    };
+    let common = options.common;
+    let fanout = Arc::new(Fanout::default());
+    let mesh = start_mesh(&common, &fanout).await?;
+    let control = resolve(&common.mesh.control).await?;
+    let routes = GatewayRoutes { network: mesh.service().network.clone(), control };
+    let plane = Plane::start(common, mesh, fanout, doors, None, Some(routes)).await?;
+    plane.mesh.register(Announcement::Gateway { outside, inside });
+    // A sender that is dropped would end the wait for it; there is no app to be ready.
+    plane.app_ready.send_replace(true);
+    plane.serve(shutdown).await
+}
+
+async fn start_mesh(
+    common: &CommonOptions,
+    fanout: &Arc<Fanout>,
+) -> Result<Arc<MeshClient>, DataPlaneError> {
+    let callback = Arc::clone(fanout);
+    let mesh = MeshClient::start(common.mesh.clone(), move |delta| callback.on_delta(delta));
+    let mesh = Arc::new(mesh.await?);
+    fanout.set_mesh(Arc::clone(&mesh));
+    Ok(mesh)
+}
+
+async fn resolve(control: &str) -> Result<SocketAddr, DataPlaneError> {
+    let failed = |source| DataPlaneError::Control { control: control.to_owned(), source };
+    let mut found = tokio::net::lookup_host(control).await.map_err(failed)?;
+    found.next().ok_or_else(|| failed(std::io::Error::other("the name has no address")))
+}
+
+fn advertised(wanted: Option<SocketAddr>, bound: SocketAddr) -> Result<SocketAddr, DataPlaneError> {
+    let mut address = wanted.unwrap_or(bound);
+    if address.port() == 0 {
+        address.set_port(bound.port());
+    }
+    if address.ip().is_unspecified() {
+        return Err(DataPlaneError::NoAdvertise { address });
+    }
+    Ok(address)
+}
+
+/// Bound listeners with their names.
+#[derive(Default)]
+struct Doors {
+    open: Vec<(String, Listener, Door)>,
+}
+
+impl Doors {
+    fn bind(
+        &mut self,
+        name: &'static str,
+        address: SocketAddr,
+        door: Door,
+    ) -> Result<SocketAddr, DataPlaneError> {
+        let options = ListenerOptions { shared: true, ..ListenerOptions::default() };
+        let listener = Listener::bind(address, options)
+            .map_err(|source| DataPlaneError::Listen { door: name, address, source })?;
+        let bound = listener.address();
+        self.open.push((name.to_owned(), listener, door));
+        Ok(bound)
+    }
+
+    fn bind_upstream(&mut self, text: &str, home: &ServiceName) -> Result<(), DataPlaneError> {
+        let malformed = || DataPlaneError::Upstream { text: text.to_owned() };
+        let (port, name) = text.split_once('=').ok_or_else(malformed)?;
+        let port: u16 = port.parse().map_err(|_| malformed())?;
+        let service = ServiceName::parse(name, home)
+            .map_err(|source| DataPlaneError::UpstreamName { text: text.to_owned(), source })?;
+        self.bind("upstream", SocketAddr::from(([127, 0, 0, 1], port)), Door::Tcp(service))?;
+        if let Some((label, ..)) = self.open.last_mut() {
+            *label = format!("upstream:{name}");
+        }
+        Ok(())
+    }
+
+    /// The same doors once more, for another thread.
+    fn again(&self) -> Result<Vec<(Listener, Door)>, DataPlaneError> {
+        self.open
+            .iter()
+            .map(|(_, listener, door)| {
+                let address = listener.address();
+                let options = ListenerOptions { shared: true, ..ListenerOptions::default() };
+                let listener = Listener::bind(address, options).map_err(|source| {
+                    DataPlaneError::Listen { door: "another thread", address, source }
+                })?;
+                Ok((listener, door.clone()))
+            })
+            .collect()
+    }
+}
+
+/// A running data plane.
+struct Plane {
+    mesh: Arc<MeshClient>,
+    fanout: Arc<Fanout>,
+    threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
+    background: Vec<tokio::task::JoinHandle<()>>,
+    app_ready: watch::Sender<bool>,
+}
+
+impl Plane {
+    async fn start(
+        common: CommonOptions,
+        mesh: Arc<MeshClient>,
+        fanout: Arc<Fanout>,
+        doors: Doors,
+        app: Option<AppTarget>,
+        gateway: Option<GatewayRoutes>,
+    ) -> Result<Self, DataPlaneError> {
+        let (api_sender, api_streams) = mpsc::channel(API_BACKLOG);
+        let config = Arc::new(WorkerConfig {
+            home: mesh.service().clone(),
+            app,
+            gateway,
+            limits: common.limits,
+            timeouts: common.timeouts,
+        });
+        let admin = tokio::net::TcpListener::bind(common.admin_listen).await;
+        let listen_failed =
+            |source| DataPlaneError::Listen { door: "admin", address: common.admin_listen, source };
+        let admin = admin.map_err(listen_failed)?;
+        let admin_address = admin.local_addr().map_err(listen_failed)?;
+        let mut ports: Vec<(String, SocketAddr)> =
+            doors.open.iter().map(|(name, l, _)| (name.clone(), l.address())).collect();
+        ports.push(("admin".to_owned(), admin_address));
+        let mut listeners = Vec::new();
+        for _ in 1..common.threads.max(1) {
+            listeners.push(doors.again()?);
+        }
+        listeners.push(doors.open.into_iter().map(|(_, l, door)| (l, door)).collect());
+        let mut started = StartedWorkers::default();
+        for (worker, listeners) in listeners.into_iter().enumerate() {
+            let outside =
+                WorkerOutside { worker, fanout: Arc::clone(&fanout), api: api_sender.clone() };
+            started.start(worker, &config, listeners, &mesh, Box::new(outside))?;
+        }
+        fanout.set_workers(started.commands);
+        let (app_ready, app_state) = watch::channel(app.is_none());
+        let facts = Arc::new(Facts {
+            service: mesh.service().clone(),
+            app: app.map(|app| (app.address, app.protocol)),
+            mesh: mesh.status(),
+            app_ready: app_state,
+            metrics: started.metrics,
+            extended: Mutex::default(),
+        });
+        let background = vec![
+            tokio::spawn(api::serve_api(Arc::clone(&facts), api_streams)),
+            tokio::spawn(api::serve_admin(facts, admin)),
+            tokio::spawn(forward_credentials(Arc::clone(&mesh), Arc::clone(&fanout))),
+        ];
+        if let Some(path) = &common.ports_file {
+            write_ports(path, &ports)?;
+        }
+        for (name, address) in &ports {
+            tracing::info!(%address, "{name} door open");
+        }
+        Ok(Self { mesh, fanout, threads: started.threads, background, app_ready })
+    }
+
+    /// Serves until told to end; then leaves the mesh, finishes what is under way, and ends.
+    async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DataPlaneError> {
+        let mut threads = tokio::task::spawn_blocking(move || {
+            self.threads.into_iter().try_for_each(|thread| {
+                let result = thread.join().map_err(|_| DataPlaneError::Panicked)?;
+                result.map_err(DataPlaneError::Thread)
+            })
+        });
+        tokio::select! {
+            ended = &mut threads => return ended.unwrap_or(Err(DataPlaneError::Panicked)),
+            () = shutdown => {}
+        }
+        tracing::info!("leaving the mesh");
+        self.mesh.deregister().await;
+        self.fanout.drain();
+        let result = threads.await.unwrap_or(Err(DataPlaneError::Panicked));
+        for task in self.background {
+            task.abort();
+        }
+        result
+    }
+}
+
+#[derive(Default)]
+struct StartedWorkers {
+    commands: Vec<crate::worker::Commands>,
+    metrics: Vec<Arc<DataPlaneMetrics>>,
+    threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
+}
+
+impl StartedWorkers {
+    fn start(
+        &mut self,
+        number: usize,
+        config: &Arc<WorkerConfig>,
+        listeners: Vec<(Listener, Door)>,
+        mesh: &MeshClient,
+        outside: Box<WorkerOutside>,
+    ) -> Result<(), DataPlaneError> {
+        let metrics = Arc::new(DataPlaneMetrics::default());
+        let credentials = mesh.credentials().borrow().clone();
+        let (worker, commands) = Worker::new(
+            Arc::clone(config),
+            listeners,
+            credentials,
+            outside,
+            Arc::clone(&metrics),
+            seed(number),
+        )
+        .map_err(DataPlaneError::Worker)?;
+        let thread = std::thread::Builder::new()
+            .name(format!("data-{number}"))
+            .spawn(move || worker.run())
+            .map_err(DataPlaneError::Worker)?;
+        self.commands.push(commands);
+        self.metrics.push(metrics);
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+/// A start for choices that need no secrecy, different for every process and thread.
+fn seed(number: usize) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(number) | 1
+}
+
+async fn forward_credentials(mesh: Arc<MeshClient>, fanout: Arc<Fanout>) {
+    let mut credentials = mesh.credentials();
+    while credentials.changed().await.is_ok() {
+        let renewed = credentials.borrow_and_update().clone();
+        tracing::info!(not_after = ?renewed.not_after(), "new credentials");
+        fanout.send_credentials(&renewed);
+    }
+}
+
+/// Tells the mesh when the app takes connections and when it does not.
+async fn probe_app(app: Option<SocketAddr>, mesh: Arc<MeshClient>, ready: watch::Sender<bool>) {
+    let Some(app) = app else { return };
+    loop {
+        let takes = tokio::time::timeout(PROBE_READY, tokio::net::TcpStream::connect(app)).await;
+        let now_ready = matches!(takes, Ok(Ok(_)));
+        if ready.send_if_modified(|was| std::mem::replace(was, now_ready) != now_ready) {
+            tracing::info!(%app, ready = now_ready, "the app's state changed");
+            mesh.set_ready(now_ready);
+        }
+        tokio::time::sleep(if now_ready { PROBE_READY } else { PROBE_UNREADY }).await;
+    }
+}
+
+/// Writes the file whole or not at all: readers wait for it.
+fn write_ports(path: &Path, ports: &[(String, SocketAddr)]) -> Result<(), DataPlaneError> {
+    let failed = |source| DataPlaneError::PortsFile { path: path.to_owned(), source };
+    let object: serde_json::Map<String, serde_json::Value> =
+        ports.iter().map(|(name, address)| (name.clone(), address.to_string().into())).collect();
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let temporary = directory.unwrap_or(Path::new(".")).join(format!(
+        ".{}.{}",
+        path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default(),
+        std::process::id()
+    ));
+    let text = serde_json::Value::Object(object).to_string();
+    let mut file = std::fs::File::create(&temporary).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    std::fs::rename(&temporary, path).map_err(failed)
+}

@@ -1,0 +1,145 @@
+//! Between the control-plane client and the data-plane threads: who wants which service, and
+//! what is known of it.
+
+use std::collections::{HashMap, HashSet};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tokio::sync::mpsc;
+use tollway_identity::Credentials;
+use tollway_model::{ServiceName, ServiceUpdate};
+
+use crate::mesh::{MeshClient, MeshDelta};
+use crate::worker::{Command, Commands, Outside};
+
+/// Connections to the sidecar's own API that wait to be taken.
+pub(crate) const API_BACKLOG: usize = 64;
+
+/// Shared by the client's callback and every worker.
+#[derive(Default)]
+pub(crate) struct Fanout {
+    state: Mutex<State>,
+    mesh: OnceLock<Arc<MeshClient>>,
+}
+
+#[derive(Default)]
+struct State {
+    workers: Vec<Commands>,
+    /// The last state of every service somebody wants (a gateway: of every service).
+    known: HashMap<ServiceName, ServiceUpdate>,
+    /// Workers that want a service.
+    wanted: HashMap<ServiceName, HashSet<usize>>,
+    /// What came before there were workers.
+    early: Vec<MeshDelta>,
+}
+
+impl Fanout {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client is there; services can be asked for.
+    pub(crate) fn set_mesh(&self, mesh: Arc<MeshClient>) {
+        // Set once, by the one who starts the data plane.
+        let _ = self.mesh.set(mesh);
+    }
+
+    /// The workers are there; they get what came before them.
+    pub(crate) fn set_workers(&self, workers: Vec<Commands>) {
+        let mut state = self.state();
+        state.workers = workers;
+        for delta in std::mem::take(&mut state.early) {
+            state.send(delta);
+        }
+    }
+
+    /// The client's callback.
+    pub(crate) fn on_delta(&self, delta: MeshDelta) {
+        let mut state = self.state();
+        for update in &delta.services {
+            state.known.insert(update.service.clone(), update.clone());
+        }
+        if state.workers.is_empty() {
+            state.early.push(delta);
+        } else {
+            state.send(delta);
+        }
+    }
+
+    /// New credentials for every worker.
+    pub(crate) fn send_credentials(&self, credentials: &Arc<Credentials>) {
+        for worker in &self.state().workers {
+            worker.send(Command::Credentials(Arc::clone(credentials)));
+        }
+    }
+
+    /// Tells every worker to finish.
+    pub(crate) fn drain(&self) {
+        for worker in &self.state().workers {
+            worker.send(Command::Drain);
+        }
+    }
+
+    fn subscribe(&self, worker: usize, service: &ServiceName) {
+        let mut state = self.state();
+        state.wanted.entry(service.clone()).or_default().insert(worker);
+        match (state.known.get(service), state.workers.get(worker)) {
+            (Some(update), Some(worker)) => {
+                worker.send(Command::Services(vec![update.clone()]));
+            }
+            _ => {
+                if let Some(mesh) = self.mesh.get() {
+                    mesh.subscribe(service.clone());
+                }
+            }
+        }
+    }
+
+    fn unsubscribe(&self, worker: usize, service: &ServiceName) {
+        let mut state = self.state();
+        let Some(workers) = state.wanted.get_mut(service) else { return };
+        workers.remove(&worker);
+        if workers.is_empty() {
+            state.wanted.remove(service);
+            state.known.remove(service);
+            if let Some(mesh) = self.mesh.get() {
+                mesh.unsubscribe(service);
+            }
+        }
+    }
+}
+
+impl State {
+    fn send(&self, delta: MeshDelta) {
+        for worker in &self.workers {
+            if !delta.services.is_empty() {
+                worker.send(Command::Services(delta.services.clone()));
+            }
+            if !delta.networks.is_empty() {
+                worker.send(Command::Networks(delta.networks.clone()));
+            }
+        }
+    }
+}
+
+/// One worker's view of the rest of the process.
+pub(crate) struct WorkerOutside {
+    pub(crate) worker: usize,
+    pub(crate) fanout: Arc<Fanout>,
+    pub(crate) api: mpsc::Sender<UnixStream>,
+}
+
+impl Outside for WorkerOutside {
+    fn subscribe(&self, service: &ServiceName) {
+        self.fanout.subscribe(self.worker, service);
+    }
+
+    fn unsubscribe(&self, service: &ServiceName) {
+        self.fanout.unsubscribe(self.worker, service);
+    }
+
+    fn serve_api(&self, stream: UnixStream) {
+        // When too many wait, the connection is closed and the caller gets an error.
+        let _ = self.api.try_send(stream);
+    }
+}

@@ -1,0 +1,342 @@
+//! The embedded engine: one file, one writer thread, everything in memory in key order.
+//!
+//! The file is a log of transactions, compacted in the background when half of it is
+//! superseded; reads never touch it. Why so and not a database from the shelf:
+//! `docs/design/001-embedded-store.md`.
+
+mod compact;
+mod format;
+mod group;
+mod history;
+mod leases;
+mod log;
+mod state;
+#[cfg(test)]
+mod tests;
+mod watch;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch as tokio_watch};
+use tokio::task::AbortHandle;
+
+use crate::error::{LeaseError, OpenError, TransactError, WatchError};
+use crate::model::{Change, Entry, KeyRange, LeaseId, Limits, Op, Page, Transaction};
+use format::{FRAME_HEAD_BYTES, FrameBuilder, Item, Step};
+use leases::Deadlines;
+use log::{Log, Opened, compaction_path};
+use state::State;
+pub(crate) use watch::EmbeddedWatch;
+pub use watch::PROGRESS_EVERY_REVISIONS;
+use writer::{Request, Writer};
+
+/// Largest transaction any limits may allow: with its group it fits one frame.
+const TRANSACTION_BYTES_CEILING: usize = 32 << 20;
+/// Most steps any limits may allow, for the same reason.
+const TRANSACTION_OPS_CEILING: usize = 1_000_000;
+
+/// What readers, watchers and the writer share.
+struct Core {
+    limits: Limits,
+    state: RwLock<State>,
+    deadlines: Arc<Deadlines>,
+}
+
+impl Core {
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Values can be secrets, so none is printed.
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// The engine's handle; dropping it finishes what is being written and closes the file.
+#[derive(Debug)]
+pub(crate) struct Embedded {
+    core: Arc<Core>,
+    /// Gone while dropping.
+    requests: Option<mpsc::Sender<Request>>,
+    revisions: tokio_watch::Receiver<u64>,
+    watches: Arc<()>,
+    writer: Option<JoinHandle<()>>,
+    lease_task: AbortHandle,
+}
+
+impl Embedded {
+    pub(crate) async fn open(path: &Path, limits: Limits) -> Result<Self, OpenError> {
+        let runtime = Handle::current();
+        let path = path.to_owned();
+        let opening = runtime.spawn_blocking({
+            let runtime = runtime.clone();
+            move || Self::open_blocking(&path, limits, &runtime)
+        });
+        match opening.await {
+            Ok(opened) => opened,
+            Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+        }
+    }
+
+    fn open_blocking(path: &Path, limits: Limits, runtime: &Handle) -> Result<Self, OpenError> {
+        let limits = within_ceilings(limits);
+        let mut state = State::new(&limits);
+        let Opened { mut log, torn_bytes, created } =
+            Log::open(path, |item, frame_bytes| replay(&mut state, item, frame_bytes))?;
+        report_opened(path, &state, torn_bytes, created);
+        // It cannot be in use: its store is locked by us.
+        let _ = std::fs::remove_file(compaction_path(path));
+        if created {
+            let mut frame = FrameBuilder::new(Vec::new());
+            frame.base(0, 1);
+            log.append(frame)
+                .and_then(|_| log.sync())
+                .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+        }
+        let (requests, received) = mpsc::channel(limits.waiting_transactions.max(1));
+        let (announce, revisions) = tokio_watch::channel(state.revision);
+        let deadlines = Arc::new(Deadlines::default());
+        {
+            let _context = runtime.enter();
+            for (lease, held) in state.leases() {
+                deadlines.start(lease, held.ttl);
+            }
+        }
+        let core =
+            Arc::new(Core { limits, state: RwLock::new(state), deadlines: Arc::clone(&deadlines) });
+        let writer = Writer {
+            path: path.to_owned(),
+            log,
+            core: Arc::clone(&core),
+            requests: received,
+            announce,
+            compaction: None,
+            compact_from: limits.compact_from_bytes,
+            failed: None,
+        };
+        let writer = start_thread(path, writer, runtime.clone())?;
+        let lease_task = runtime.spawn(leases::end_leases(deadlines, requests.downgrade()));
+        Ok(Self {
+            core,
+            requests: Some(requests),
+            revisions,
+            watches: Arc::new(()),
+            writer: Some(writer),
+            lease_task: lease_task.abort_handle(),
+        })
+    }
+
+    pub(crate) fn revision(&self) -> u64 {
+        self.core.state().revision
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Entry> {
+        self.core.state().get(key)
+    }
+
+    pub(crate) fn list(&self, range: &KeyRange, after: Option<&[u8]>, limit: usize) -> Page {
+        self.core.state().list(range, after, limit, &self.core.limits)
+    }
+
+    pub(crate) async fn transact(&self, transaction: Transaction) -> Result<u64, TransactError> {
+        check_limits(&transaction, &self.core.limits)?;
+        self.ask(|reply| Request::Transact { transaction, reply })
+            .await
+            .unwrap_or(Err(TransactError::Closed))
+    }
+
+    pub(crate) fn watch(&self, range: KeyRange, from: u64) -> Result<EmbeddedWatch, WatchError> {
+        // One count is the engine's own.
+        if Arc::strong_count(&self.watches) > self.core.limits.watches {
+            return Err(WatchError::TooMany { limit: self.core.limits.watches });
+        }
+        let state = self.core.state();
+        let (oldest, current) = (state.history.floor(), state.revision);
+        drop(state);
+        if from < oldest {
+            return Err(WatchError::Compacted { from, oldest });
+        }
+        if from > current {
+            return Err(WatchError::Future { from, current });
+        }
+        Ok(EmbeddedWatch::new(
+            Arc::clone(&self.core),
+            self.revisions.clone(),
+            range,
+            from,
+            Arc::clone(&self.watches),
+        ))
+    }
+
+    pub(crate) async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, LeaseError> {
+        let (shortest, longest) = (self.core.limits.shortest_lease, self.core.limits.longest_lease);
+        if ttl < shortest || ttl > longest {
+            return Err(LeaseError::Ttl { asked: ttl, shortest, longest });
+        }
+        self.ask(|reply| Request::GrantLease { ttl, reply })
+            .await
+            .unwrap_or(Err(LeaseError::Transact(TransactError::Closed)))
+    }
+
+    pub(crate) fn keep_alive(&self, lease: LeaseId) -> Result<Duration, LeaseError> {
+        self.core.deadlines.restart(lease).ok_or(LeaseError::NoLease { lease })
+    }
+
+    pub(crate) async fn revoke(&self, lease: LeaseId) -> Result<(), LeaseError> {
+        self.ask(|reply| Request::EndLease { lease, reply: Some(reply) })
+            .await
+            .unwrap_or(Err(LeaseError::Transact(TransactError::Closed)))
+    }
+
+    pub(crate) fn compact(&self, revision: u64) {
+        let mut state = self.core.state_mut();
+        let revision = revision.min(state.revision);
+        state.history.compact(revision);
+    }
+
+    /// The writer's answer; `None` when it has stopped.
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.as_ref()?.send(request(reply)).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.lease_task.abort();
+        self.requests = None;
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the store's writer thread panicked");
+        }
+    }
+}
+
+fn start_thread(path: &Path, writer: Writer, runtime: Handle) -> Result<JoinHandle<()>, OpenError> {
+    let run = move || {
+        // Leases are timed by the runtime's clock.
+        let _context = runtime.enter();
+        writer.run();
+    };
+    std::thread::Builder::new()
+        .name("store-writer".to_owned())
+        .spawn(run)
+        .map_err(|source| OpenError::Thread { path: path.to_owned(), source })
+}
+
+/// Takes one stored item into the state; `false` when it contradicts what came before.
+fn replay(state: &mut State, item: Item, frame_bytes: usize) -> bool {
+    match item {
+        Item::Base { revision, next_lease } => {
+            if revision < state.revision {
+                return false;
+            }
+            state.revision = revision;
+            state.next_lease = state.next_lease.max(next_lease);
+            state.history.compact(revision);
+        }
+        Item::Transaction { revision, steps } => {
+            if revision != state.revision + 1 {
+                return false;
+            }
+            replay_transaction(state, revision, steps, frame_bytes);
+        }
+        Item::Rows(rows) => {
+            for row in rows {
+                state.put(&row.key, &row.value, row.revision, row.lease);
+            }
+        }
+        Item::LeaseGranted { lease, ttl_ms } => {
+            state.grant_lease(lease, Duration::from_millis(ttl_ms));
+        }
+        Item::LeaseEnded { lease } => state.end_lease(lease),
+    }
+    true
+}
+
+fn replay_transaction(state: &mut State, revision: u64, steps: Vec<Step>, frame_bytes: usize) {
+    let mut changes = Vec::with_capacity(steps.len());
+    for step in steps {
+        match step {
+            Step::Put { key, value, lease } => {
+                state.put(&key, &value, revision, lease);
+                changes.push(Change::Put(Entry { key, value, revision, lease }));
+            }
+            Step::Delete { key } => {
+                state.delete(&key);
+                changes.push(Change::Delete { key, revision });
+            }
+        }
+    }
+    state.revision = revision;
+    // Its share of the frame is not known any more; the whole is an upper bound for it, and
+    // its own steps the lower one.
+    let own = changes.iter().map(change_bytes).sum::<usize>() + FRAME_HEAD_BYTES;
+    state.history.push(revision, changes, own.min(frame_bytes));
+}
+
+fn change_bytes(change: &Change) -> usize {
+    match change {
+        Change::Put(entry) => entry.key.len() + entry.value.len(),
+        Change::Delete { key, .. } => key.len(),
+    }
+}
+
+fn report_opened(path: &Path, state: &State, torn_bytes: u64, created: bool) {
+    let store = path.display();
+    if torn_bytes > 0 {
+        tracing::warn!(%store, torn_bytes, "dropped a write that a crash cut off; it was never acknowledged");
+    }
+    tracing::info!(%store, created, revision = state.revision, "store open");
+}
+
+fn within_ceilings(limits: Limits) -> Limits {
+    Limits {
+        transaction_bytes: limits.transaction_bytes.min(TRANSACTION_BYTES_CEILING),
+        transaction_ops: limits.transaction_ops.min(TRANSACTION_OPS_CEILING),
+        page_entries: limits.page_entries.max(1),
+        ..limits
+    }
+}
+
+/// Checks what needs no state, before the transaction takes a place in line.
+fn check_limits(transaction: &Transaction, limits: &Limits) -> Result<(), TransactError> {
+    let count = transaction.ops.len().max(transaction.guards.len());
+    if count > limits.transaction_ops {
+        return Err(TransactError::TooManyOps { count, limit: limits.transaction_ops });
+    }
+    let guarded = transaction.guards.iter().map(|guard| &guard.key);
+    for key in guarded.chain(transaction.ops.iter().map(Op::key)) {
+        if key.is_empty() || key.len() > limits.key_bytes {
+            return Err(TransactError::KeyLength { length: key.len(), limit: limits.key_bytes });
+        }
+    }
+    let mut bytes = 0_usize;
+    for op in &transaction.ops {
+        bytes += op.key().len();
+        let Op::Put { key, value, .. } = op else { continue };
+        let (length, limit) = (value.len(), limits.value_bytes);
+        if length > limit {
+            return Err(TransactError::ValueTooLong { key: key.clone(), length, limit });
+        }
+        bytes += length;
+    }
+    if bytes > limits.transaction_bytes {
+        return Err(TransactError::TooLarge { bytes, limit: limits.transaction_bytes });
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Rewrites the file without what is superseded, while the store keeps working.
+//!
+//! The new file is written beside the old one, a slice of the entries at a time; transactions
+//! that commit meanwhile go into both. Read in order it gives the same state: a slice holds what
+//! stood when it was copied, and later frames change it. Only when it is whole and durable does
+//! it take the store's name, in one rename; a crash before that leaves the old file.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Core;
+use super::format::FrameBuilder;
+use super::log::{Log, compaction_path, sync_directory};
+
+/// Keys and values copied in one step.
+const SLICE_BYTES: usize = 1 << 20;
+/// Entries copied in one step.
+const SLICE_ROWS: usize = 10_000;
+/// The new file is made durable at least this often, so that the end is no long stall.
+const SYNC_EVERY_BYTES: u64 = 8 << 20;
+
+/// A compaction under way.
+#[derive(Debug)]
+pub(super) struct Compaction {
+    path: PathBuf,
+    log: Log,
+    /// The last key copied.
+    cursor: Option<Box<[u8]>>,
+    synced: u64,
+}
+
+/// How far a compaction is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    More,
+    Copied,
+}
+
+/// A compacted file that has taken the store's name.
+pub(super) struct Taken {
+    pub(super) log: Log,
+    pub(super) name_durable: io::Result<()>,
+}
+
+impl Compaction {
+    pub(super) fn start(store: &Path, core: &Core) -> io::Result<Self> {
+        let path = compaction_path(store);
+        let mut compaction = Self { log: Log::create(&path)?, path, cursor: None, synced: 0 };
+        let mut frame = FrameBuilder::new(Vec::new());
+        {
+            let state = core.state();
+            frame.base(state.revision, state.next_lease);
+            for (id, lease) in state.leases() {
+                let ttl_ms = u64::try_from(lease.ttl.as_millis()).unwrap_or(u64::MAX);
+                frame.lease_granted(id, ttl_ms);
+            }
+        }
+        match compaction.add(frame) {
+            Ok(()) => Ok(compaction),
+            Err(error) => {
+                compaction.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    /// Adds a frame that was committed to the store meanwhile.
+    pub(super) fn add(&mut self, frame: FrameBuilder) -> io::Result<()> {
+        self.log.reserve(frame.len())?;
+        self.log.append(frame)?;
+        if self.log.len() - self.synced >= SYNC_EVERY_BYTES {
+            self.log.sync()?;
+            self.synced = self.log.len();
+        }
+        Ok(())
+    }
+
+    /// Copies the next slice.
+    pub(super) fn step(&mut self, core: &Core) -> io::Result<Progress> {
+        let mut frame = FrameBuilder::new(Vec::with_capacity(2 * SLICE_BYTES));
+        let last = {
+            let state = core.state();
+            let mut bytes = 0;
+            let rows: Vec<_> = state
+                .rows_after(self.cursor.as_deref())
+                .take(SLICE_ROWS)
+                .take_while(|row| {
+                    let fits = bytes < SLICE_BYTES;
+                    bytes += row.len();
+                    fits
+                })
+                .collect();
+            frame.rows(u32::try_from(rows.len()).expect("a slice has few rows"));
+            for row in &rows {
+                frame.row(row.key(), row.value(), row.revision(), row.lease());
+            }
+            rows.last().map(|row| Box::from(row.key()))
+        };
+        let Some(last) = last else { return Ok(Progress::Copied) };
+        self.cursor = Some(last);
+        self.add(frame)?;
+        Ok(Progress::More)
+    }
+
+    /// Makes the new file durable and gives it the store's name.
+    ///
+    /// When making the *name* durable fails, the new file is in place and yet a crash may bring
+    /// the old one back: `name_durable` says so, and nothing more may be written.
+    pub(super) fn take_the_name(self, store: &Path) -> io::Result<Taken> {
+        let done = self.log.sync().and_then(|()| fs::rename(&self.path, store));
+        if let Err(error) = done {
+            self.abandon();
+            return Err(error);
+        }
+        Ok(Taken { log: self.log, name_durable: sync_directory(store) })
+    }
+
+    /// Removes the unfinished file.
+    pub(super) fn abandon(self) {
+        // What stays behind is removed when the store opens.
+        let _ = fs::remove_file(&self.path);
+    }
+}
