@@ -247,7 +247,7 @@ fn links(options: &DemoOptions, places: &[Place]) -> Vec<LinkSpec> {
         Some(LinkSpec {
             to,
             rtt: placement.rtt,
-            jitter: options.jitter,
+            jitter: options.jitter.min(placement.rtt / 2),
             loss: options.loss,
             rate_bps: None,
             seed: options.seed.wrapping_add(to as u64),

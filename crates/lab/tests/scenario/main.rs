@@ -73,6 +73,7 @@ fn direct_in_namespaces() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let mut options = options(dir.path(), need_namespaces!());
     options.workload.placements.push(placement(Topology::OtherRegion, 138_000));
+    options.workload.budget = Duration::from_secs(16);
     let record = run(&options)?;
     let [same, near, far] = &record.rows[..] else { panic!("{} rows", record.rows.len()) };
     for (row, asked_ms) in [(near, 0.8), (far, 138.0)] {
@@ -80,7 +81,8 @@ fn direct_in_namespaces() -> Result<(), Failed> {
         let measured_ms = link.rtt_measured_us.p50 / 1e3;
         assert_eq!(link.kind, LinkKind::Tun);
         assert!(measured_ms >= asked_ms && measured_ms <= asked_ms + 0.6, "{measured_ms} ms");
-        let added_ms = mean_ms(row) - mean_ms(same);
+        // The median: on a busy machine the stand-in's late requests wait a whole round trip.
+        let added_ms = p50_ms(row) - p50_ms(same);
         assert!((added_ms - asked_ms).abs() < 1.5, "{added_ms} ms added by {asked_ms} ms");
         assert!(row.cost.cpu_us_per_request["link"] > 1.0);
     }
@@ -254,6 +256,10 @@ fn check_row(row: &Row, options: &DemoOptions) {
     assert!(row.cost.cpu_us_per_request["app"] > 1.0, "{id}: {:?}", row.cost);
     assert!(row.cost.machine_cpu_us_per_request.unwrap() > row.cost.cpu_us_per_request["app"]);
     assert!(row.blocks.iter().all(|block| block.calibration_us.is_some()));
+}
+
+fn p50_ms(row: &Row) -> f64 {
+    row.traffic.latency_us.p50.unwrap() / 1e3
 }
 
 fn mean_ms(row: &Row) -> f64 {
