@@ -74,16 +74,18 @@ fn direct_in_namespaces() -> Result<(), Failed> {
     let mut options = options(dir.path(), need_namespaces!());
     options.workload.placements.push(placement(Topology::OtherRegion, 138_000));
     options.workload.budget = Duration::from_secs(16);
+    // One in flight on each, with a lot of time to spare over the longest link.
+    options.workload.connections = 64;
     let record = run(&options)?;
     let [same, near, far] = &record.rows[..] else { panic!("{} rows", record.rows.len()) };
     for (row, asked_ms) in [(near, 0.8), (far, 138.0)] {
         let link = row.conditions.link.as_ref().unwrap();
-        let measured_ms = link.rtt_measured_us.p50 / 1e3;
+        // The shortest: on a busy machine the others wait for a processor, too.
+        let shortest_ms = link.rtt_measured_us.min / 1e3;
         assert_eq!(link.kind, LinkKind::Tun);
-        assert!(measured_ms >= asked_ms && measured_ms <= asked_ms + 0.6, "{measured_ms} ms");
-        // The median: on a busy machine the stand-in's late requests wait a whole round trip.
-        let added_ms = p50_ms(row) - p50_ms(same);
-        assert!((added_ms - asked_ms).abs() < 1.5, "{added_ms} ms added by {asked_ms} ms");
+        assert!((asked_ms..asked_ms + 0.6).contains(&shortest_ms), "{shortest_ms} ms");
+        let added_ms = shortest_call_ms(row) - shortest_call_ms(same);
+        assert!((asked_ms - 0.5..asked_ms + 2.0).contains(&added_ms), "{added_ms} ms");
         assert!(row.cost.cpu_us_per_request["link"] > 1.0);
     }
     for row in &record.rows {
@@ -139,8 +141,8 @@ fn direct_on_loopback() -> Result<(), Failed> {
     let [same, near] = &record.rows[..] else { panic!("{} rows", record.rows.len()) };
     let link = near.conditions.link.as_ref().unwrap();
     assert_eq!(link.kind, LinkKind::Relay);
-    assert!((800.0..1_600.0).contains(&link.rtt_measured_us.p50), "{:?}", link.rtt_measured_us);
-    assert!(mean_ms(near) >= mean_ms(same) + 0.7);
+    assert!((800.0..1_600.0).contains(&link.rtt_measured_us.min), "{:?}", link.rtt_measured_us);
+    assert!(shortest_call_ms(near) >= shortest_call_ms(same) + 0.5);
     assert!(record.notes.iter().any(|note| note.contains("asked for")), "{:?}", record.notes);
     assert!(record.not_measured.iter().any(|left_out| left_out.contains("relay")));
     assert!(nothing_left(dir.path()));
@@ -258,12 +260,9 @@ fn check_row(row: &Row, options: &DemoOptions) {
     assert!(row.blocks.iter().all(|block| block.calibration_us.is_some()));
 }
 
-fn p50_ms(row: &Row) -> f64 {
-    row.traffic.latency_us.p50.unwrap() / 1e3
-}
-
-fn mean_ms(row: &Row) -> f64 {
-    row.traffic.latency_us.mean.unwrap() / 1e3
+/// The one call that waited least for a processor.
+fn shortest_call_ms(row: &Row) -> f64 {
+    row.traffic.latencies().unwrap().min_ns().unwrap() as f64 / 1e6
 }
 
 fn start_as_child(root: &Path) -> std::process::Child {
