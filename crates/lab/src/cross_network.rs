@@ -42,7 +42,7 @@ pub struct DemoOptions {
     pub isolation: Isolation,
     /// [`Workload::budget`] counts from the start of the scenario here, start-up included.
     pub workload: Workload,
-    /// One-way variation of the links' delay.
+    /// One-way variation of the links' delay; on each at most its delay.
     pub jitter: Duration,
     /// Share of packets lost on the links, each way.
     pub loss: f64,

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tollway_record::record::{Protocol, Topology};
 
+use crate::ping::PingPlan;
+
 /// Time from the decision to start a load process to its first request, and from its last
 /// answer to its end, together, on a loaded machine of two processors.
 const PROCESS_OVERHEAD: Duration = Duration::from_millis(100);
-/// Time to measure a link before and after the blocks.
-const PING_TIME: Duration = Duration::from_millis(800);
 /// The longest useful measured window of one run: five of them give the 10,000 samples that a
 /// p99 needs at 1,000 requests per second.
 const WINDOW_MAX: Duration = Duration::from_millis(2_050);
@@ -208,7 +208,9 @@ fn runs(workload: &Workload, cells: &[Cell]) -> Vec<Run> {
 fn overhead(workload: &Workload, cells: &[Cell]) -> Duration {
     let once: Duration =
         cells.iter().map(|c| PROCESS_OVERHEAD + c.warm_up + c.placement.rtt * 3).sum();
-    let pings: Duration = workload.placements.iter().map(|p| PING_TIME + p.rtt * 6).sum();
+    // Each link is measured before the first and after the last run.
+    let pings: Duration =
+        workload.placements.iter().map(|p| PingPlan::over(p.rtt).duration(p.rtt) * 2).sum();
     once * workload.blocks + pings
 }
 
