@@ -62,7 +62,7 @@ impl DemoOptions {
     pub fn new(isolation: Isolation, quick: bool) -> Result<Self, LabError> {
         let binary = std::env::current_exe().map_err(|source| LabError::OwnBinary { source })?;
         let placement = |topology, rtt| Placement { topology, rtt };
-        let (blocks, budget_s) = if quick { (3, 55) } else { (5, 172) };
+        let (blocks, budget_s) = if quick { (3, 55) } else { (5, 176) };
         let workload = Workload {
             placements: vec![
                 placement(Topology::SameNetwork, Duration::ZERO),

@@ -16,13 +16,17 @@ use crate::ping::PingPlan;
 const PROCESS_OVERHEAD: Duration = Duration::from_millis(100);
 /// The longest useful measured window of one run: five of them give the 10,000 samples that a
 /// p99 needs at 1,000 requests per second.
-const WINDOW_MAX: Duration = Duration::from_millis(2_050);
+const WINDOW_MAX: Duration = Duration::from_millis(2_010);
 /// Below this a run says too little to be worth its start.
 const WINDOW_MIN: Duration = Duration::from_millis(300);
 /// Shortest load before a window: pools fill, congestion windows open.
 const WARM_UP_MIN: Duration = Duration::from_millis(200);
-/// Requests on the way that the connections must carry, over what rate × RTT gives.
-const CONNECTION_HEADROOM: f64 = 1.25;
+/// Round trips of load before a window: connections that rested open their congestion windows
+/// anew, and what queued meanwhile has to be worked off.
+const WARM_UP_ROUND_TRIPS: u32 = 6;
+/// Requests on the way that the connections must carry, over what rate × RTT gives: with less,
+/// one slow start leaves a queue that outlasts the run.
+const CONNECTION_HEADROOM: f64 = 2.0;
 
 /// What is measured: who carries the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -170,7 +174,7 @@ fn cells(workload: &Workload) -> Vec<Cell> {
         for &protocol in &workload.protocols {
             let connections =
                 connections_for(protocol, workload.connections, workload.rate_rps, placement.rtt);
-            let warm_up = WARM_UP_MIN.max(placement.rtt * 3);
+            let warm_up = WARM_UP_MIN.max(placement.rtt * WARM_UP_ROUND_TRIPS);
             cells.extend(workload.subjects.iter().map(|&subject| Cell {
                 placement,
                 protocol,
