@@ -3,7 +3,7 @@
 //!
 //! Three networks stand side by side (`west`, where the caller is, `near` and `far`), rather than
 //! one whose link is changed: TCP's BBR keeps the shortest round trip it saw for ten seconds.
-//! Stages: [`bench`] starts everything, [`measure`] runs the plan, [`assemble`] makes the record.
+//! Stages: `bench` starts everything, `measure` runs the plan, `assemble` makes the record.
 
 mod assemble;
 mod bench;

@@ -85,14 +85,12 @@ impl Worker {
                 if let Err(error) = link.codec.tick(clock, conn.io.out()) {
                     return Expired::Codec(error.to_string());
                 }
-                let idle = link.streams.is_empty() && waited > timeouts.downstream_idle;
-                if (idle || certificate_ended || conn.draining) && !link.goaway_final_due {
-                    Expired::Retire
-                } else if link.goaway_final_due && link.streams.is_empty() {
-                    Expired::Retire
-                } else {
-                    Expired::No
-                }
+                let empty = link.streams.is_empty();
+                let leaves = certificate_ended
+                    || conn.draining
+                    || (empty && waited > timeouts.downstream_idle);
+                let retire = if link.goaway_final_due { empty } else { leaves };
+                if retire { Expired::Retire } else { Expired::No }
             }
             Role::H2Client(link) => {
                 if let Err(error) = link.codec.tick(clock, conn.io.out()) {
