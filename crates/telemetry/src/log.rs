@@ -1,5 +1,7 @@
 //! The log: to standard error, filtered by `TOLLWAY_LOG` (default `info`).
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 /// How lines are written.
