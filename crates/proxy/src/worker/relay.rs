@@ -22,10 +22,8 @@ impl Worker {
         if data.is_empty() {
             return;
         }
-        let now = self.now;
-        let Some(relay) = self.relay(key) else { return };
-        relay.active = now;
-        let Some(other) = relay.other else {
+        let Some(other) = self.touch_relay(key) else {
+            let Some(relay) = self.relay(key) else { return };
             relay.early.extend_from_slice(data);
             if relay.early.len() >= self.config.limits.pipe_bytes {
                 self.pause(key);
@@ -40,6 +38,18 @@ impl Worker {
         if full {
             self.pause(key);
         }
+    }
+
+    /// Bytes in either direction keep both sides alive. Gives the other side, if there is one.
+    fn touch_relay(&mut self, key: Key) -> Option<Key> {
+        let now = self.now;
+        let relay = self.relay(key)?;
+        relay.active = now;
+        let other = relay.other?;
+        if let Some(relay) = self.relay(other) {
+            relay.active = now;
+        }
+        Some(other)
     }
 
     fn relay(&mut self, key: Key) -> Option<&mut Relay> {

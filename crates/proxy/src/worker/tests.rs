@@ -258,7 +258,7 @@ impl World {
             GatewayRoutes { network: label("east"), control: "127.0.0.1:1".parse().unwrap() };
         let gateway_name = service("gateway.tollway.east");
         let gateway = Running::start(
-            gateway_name.clone(),
+            gateway_name,
             east.credentials(&stock, "g-1", &[]),
             &[Door::Gateway],
             None,
@@ -280,7 +280,7 @@ impl World {
                 gateways: [world.gateway.addresses[0]].into(),
             },
             protocol,
-            trust_domain: east.trust_domain.clone(),
+            trust_domain: east.trust_domain,
         };
         world.tell_when_asked(&stock, remote);
         world
