@@ -376,6 +376,7 @@ impl Worker {
         };
         conn.role = Role::Relay(Relay { other: None, early, ended: false, active: now });
         conn.relays_to = service.map(|service| (service, address));
+        conn.leads_to_control = network_of_control(&name).is_some();
         self.metrics.gateway_connections.add(1);
         match self.dial_plain(address, Purpose::Relay(key)) {
             Ok(up) => self.attach_relay(key, up),

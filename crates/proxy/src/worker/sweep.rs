@@ -206,8 +206,11 @@ impl Worker {
             self.listeners.clear();
         }
         for key in self.conns.keys() {
-            if let Some(conn) = self.conns.get_mut(key) {
-                conn.draining |= !is_upstream(&conn.role);
+            let Some(conn) = self.conns.get_mut(key) else { continue };
+            conn.draining |= !is_upstream(&conn.role);
+            if conn.leads_to_control {
+                // It would not end by itself, and control planes come back where they can.
+                self.on_relay_failed(key);
             }
         }
         if waited > self.config.timeouts.drain {
