@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use hyper::{HeaderMap, Request};
 use mesh::http::{Answer, Client, Version, empty, full, get, runtime};
-use mesh::{AppProtocol, Mesh, PATIENCE, Sidecar};
+use mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, counter};
 use tollway_testkit::RawClient;
 
 const SERVICE: &str = "echo.default.east";
@@ -157,7 +157,7 @@ fn calls_through_the_own_gateway_cross_too() {
     caller.until_served(SERVICE);
     let counts = || {
         [&mesh.west, &mesh.east]
-            .map(|network| network.gateway_counter("tollway_relayed_bytes_total"))
+            .map(|network| counter(&network.gateway, "tollway_relayed_bytes_total"))
     };
     let before = counts();
     runtime().block_on(async {

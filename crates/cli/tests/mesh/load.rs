@@ -1,5 +1,6 @@
 //! Load from `tollway load` in the background of a test, and what came of it.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tollway_record::RunResult;
@@ -18,6 +19,13 @@ impl Load {
     pub(crate) fn http(url: &str, rate: u32, duration: Duration) -> Self {
         let body = ["--payload-size", "1024", "--verify-echo"];
         Self::start(&[&["http", url, "--connections", "8"][..], &body].concat(), rate, duration)
+    }
+
+    /// Unary gRPC calls of `service` at a sidecar's gRPC API.
+    pub(crate) fn grpc(api: SocketAddr, service: &str, rate: u32, duration: Duration) -> Self {
+        let (url, service) = (api.to_string(), format!("dapr-app-id: {service}"));
+        let what = ["grpc", &url, "--connections", "2", "--payload-size", "1024", "-H", &service];
+        Self::start(&what, rate, duration)
     }
 
     fn start(what: &[&str], rate: u32, duration: Duration) -> Self {

@@ -85,13 +85,6 @@ impl Network {
         start_gateway(self.files.path(), self.control_address, &format!("{}:0", self.ip), options)
     }
 
-    /// A counter of the gateway, as Prometheus reads it.
-    pub(crate) fn gateway_counter(&self, name: &str) -> u64 {
-        let metrics = http::get(self.gateway.port("admin").unwrap(), "/metrics");
-        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("no {name} in:\n{metrics}")).parse().unwrap()
-    }
-
     /// Starts the control plane again at its address, over the store that it left.
     pub(crate) fn restart_control(&mut self) {
         let address = self.control_address.to_string();
@@ -216,6 +209,13 @@ impl App {
         self.sidecar.process.kill().unwrap();
         self.echo.kill().unwrap();
     }
+}
+
+/// A counter of a sidecar or gateway, as Prometheus reads it.
+pub(crate) fn counter(process: &Process, name: &str) -> u64 {
+    let metrics = http::get(process.port("admin").unwrap(), "/metrics");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in:\n{metrics}")).parse().unwrap()
 }
 
 /// Runs a short command to its end and returns what it printed; it has to succeed.
