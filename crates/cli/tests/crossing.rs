@@ -5,7 +5,7 @@
 mod mesh;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use hyper::body::Frame;
 use hyper::{HeaderMap, Request};
 use mesh::http::{Answer, Client, Version, empty, full, get, runtime};
 use mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, counter};
-use tollway_testkit::RawClient;
+use tollway_testkit::{End, RawClient, retry_until};
 
 const SERVICE: &str = "echo.default.east";
 const HOST: &str = "echo.default.east.mesh";
@@ -192,7 +192,7 @@ fn sidecar_tells_its_health_and_what_it_is() {
     let mut app = mesh.east.app("echo", "east-1", AppProtocol::Http);
     let api = app.sidecar.http();
     let until = |path: &str, status: &str| {
-        let reached = tollway_testkit::retry_until(PATIENCE, path, || {
+        let reached = retry_until(PATIENCE, path, || {
             get(api, path).starts_with(&format!("HTTP/1.1 {status} ")).then_some(())
         });
         assert!(reached.is_ok(), "{path} is not {status}: {}", get(api, path));
@@ -238,9 +238,74 @@ fn tcp_crosses_and_half_closes() {
     assert!(received == sent, "{} of {SENT} bytes came back, or others", received.len());
 }
 
+#[test]
+fn an_upgraded_connection_crosses_and_ends_with_both_sides() {
+    const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: chat\r\n";
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It ends with the test: nothing waits for it.
+    std::thread::spawn(move || listener.incoming().for_each(|stream| chat(stream.unwrap())));
+    let mesh = Mesh::start();
+    let _app = mesh.east.sidecar_of("chat", port, AppProtocol::Http);
+    let caller = mesh.west.caller(&[]);
+    caller.until_served("chat.default.east");
+    let mut client = RawClient::connect(caller.http()).unwrap();
+    let target = "/v1.0/invoke/chat.default.east/method/chat";
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: sidecar\r\n{UPGRADE}\r\n")).unwrap();
+    let head = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"\r\n\r\n")).unwrap();
+    assert_eq!(head.statuses(), [101], "{}", head.text());
+    assert!(head.text().to_lowercase().contains("upgrade: chat\r\n"), "{}", head.text());
+    for said in [&b"one"[..], b"and another"] {
+        client.send(said).unwrap();
+        let heard = client.read_until(PATIENCE, |bytes| bytes.len() >= said.len()).unwrap();
+        assert_eq!(heard.bytes, said);
+    }
+    client.finish_sending().unwrap();
+    let end = client.read_to_end(PATIENCE).unwrap();
+    assert_eq!((end.end, end.text().as_str()), (End::Closed, "bye"));
+}
+
+/// An app: 200 to a plain request; to one that upgrades 101, then what is said, then `bye`.
+fn chat(mut stream: TcpStream) {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            // The sidecar looks whether the app takes connections, and goes.
+            _ => return,
+        }
+    }
+    if !String::from_utf8_lossy(&head).to_lowercase().contains("upgrade: chat") {
+        let _ =
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        return;
+    }
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n";
+    stream.write_all(switch.as_bytes()).unwrap();
+    std::io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap();
+    stream.write_all(b"bye").unwrap();
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let mesh = Mesh::start();
+    let _app = mesh.east.app("echo", "east-1", AppProtocol::Http);
+    let caller = mesh.west.caller(&[]);
+    caller.until_served(SERVICE);
+    // The first takes longest.
+    let requests = ["delay?ms=300", "status/404", "status/201"].map(|path| {
+        let last = if path == "status/201" { "Connection: close\r\n" } else { "" };
+        let target = format!("/v1.0/invoke/{SERVICE}/method/{path}");
+        format!("GET {target} HTTP/1.1\r\nHost: sidecar\r\n{last}\r\n")
+    });
+    let answer = RawClient::exchange(caller.http(), requests.concat(), PATIENCE).unwrap();
+    assert_eq!((answer.statuses(), answer.end), (vec![200, 404, 201], End::Closed));
+}
+
 /// The service is told to the sidecar only when it is first asked for.
 fn until_tcp_answers(address: SocketAddr) {
-    let answered = tollway_testkit::retry_until(PATIENCE, "TCP across", || {
+    let answered = retry_until(PATIENCE, "TCP across", || {
         let mut stream = TcpStream::connect(address).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
         stream.write_all(b"ping").ok()?;

@@ -113,10 +113,15 @@ impl Network {
             .start_listening()
             .unwrap();
         let door = if protocol == AppProtocol::Tcp { "tcp" } else { "http" };
-        let port = echo.port(door).unwrap().port().to_string();
-        let app_options = ["--app-port", &port, "--app-protocol", protocol.word()];
-        let sidecar = self.sidecar(app, &[&app_options[..], options].concat());
+        let port = echo.port(door).unwrap().port();
+        let sidecar =
+            self.sidecar(app, &[&app_options(&port.to_string(), protocol), options].concat());
         App { sidecar, echo, replica: replica.to_owned() }
+    }
+
+    /// The sidecar of an app that a test serves itself at a port of 127.0.0.1.
+    pub(crate) fn sidecar_of(&self, app: &str, port: u16, protocol: AppProtocol) -> Sidecar {
+        self.sidecar(app, &app_options(&port.to_string(), protocol))
     }
 
     fn sidecar(&self, app: &str, options: &[&str]) -> Sidecar {
@@ -253,6 +258,10 @@ fn start_gateway(files: &Path, control: SocketAddr, listen: &str, options: &[&st
         .args(options)
         .start_listening()
         .unwrap()
+}
+
+fn app_options(port: &str, protocol: AppProtocol) -> [&str; 4] {
+    ["--app-port", port, "--app-protocol", protocol.word()]
 }
 
 /// Has the control plane make a token, into a file.
