@@ -9,7 +9,7 @@ use tollway_net::Key;
 use tollway_routing::Failure;
 
 use super::Worker;
-use crate::connection::{Connection, Role};
+use crate::connection::{Connection, Door, Role};
 use crate::exchange::Upstream;
 
 /// Longest time before the end of a peer's certificate at which its connection is given up.
@@ -152,6 +152,17 @@ impl Worker {
         self.on_link_draining(key);
         if over {
             self.linger(key);
+        }
+    }
+
+    /// Asks callers over the mesh to take their next requests elsewhere.
+    pub(super) fn retire_inbound(&mut self) {
+        for key in self.conns.keys() {
+            let Some(conn) = self.conns.get(key) else { continue };
+            let stays = conn.draining || conn.door != Some(Door::Inbound);
+            if !stays && matches!(conn.role, Role::H2Server(_)) {
+                self.retire_link(key);
+            }
         }
     }
 
