@@ -19,6 +19,10 @@ const TOLERANCE: f64 = 0.05;
 /// Requests looked at to see whether the load is spread, and then to see whether it stays so.
 const GLANCE: usize = 600;
 const LOOK: usize = 3000;
+/// Requests under way where there is load.
+const AT_ONCE: usize = 8;
+
+const STOCK: &str = "stock.default.east";
 
 #[test]
 fn replicas_behind_a_gateway_share_the_load_after_join_kill_and_scale_up() {
@@ -39,18 +43,38 @@ fn replicas_behind_a_gateway_share_the_load_after_join_kill_and_scale_up() {
     assert_shared(&caller, &replicas, "a scale-up");
 }
 
-/// Waits until all `replicas`, and no others, answer in equal shares, and looks again for longer.
+#[test]
+fn a_replica_whose_app_is_gone_gets_no_more_requests() {
+    let mesh = Mesh::start();
+    let start = |replica| mesh.east.app("stock", replica, AppProtocol::Http);
+    let mut replicas = vec![start("a"), start("b")];
+    let caller = mesh.west.caller(&[]);
+    assert_shared(&caller, &replicas, "the start");
+    // Its sidecar stays, with the connections that callers have to it.
+    let mut gone = replicas.remove(0);
+    gone.echo.kill().unwrap();
+    assert_shared(&caller, &replicas, "the end of an app");
+    assert!(gone.sidecar.process.is_running());
+}
+
+/// Waits until all `replicas`, and no others, answer in equal shares, and looks again for longer:
+/// one request after the other, since of many at once a replica that is slower for a moment
+/// rightly gets fewer.
 fn assert_shared(caller: &Sidecar, replicas: &[App], after: &str) {
     let deadline = Instant::now() + SPREAD_WITHIN;
     loop {
-        let answers = answers_of(caller, "stock.default.east", GLANCE);
+        let answers = answers_of(caller, STOCK, GLANCE, 1);
         if are_shared(&answers, replicas) {
             break;
         }
         assert!(Instant::now() < deadline, "not within {SPREAD_WITHIN:?} of {after}: {answers:?}");
     }
-    let answers = answers_of(caller, "stock.default.east", LOOK);
+    let answers = answers_of(caller, STOCK, LOOK, 1);
     assert!(are_shared(&answers, replicas), "later after {after}: {answers:?}");
+    let answers = answers_of(caller, STOCK, LOOK, AT_ONCE);
+    let least = LOOK / replicas.len() / 2;
+    let none_starves = replicas.iter().all(|app| answers.get(&app.replica) >= Some(&least));
+    assert!(none_starves && answers.len() == replicas.len(), "{AT_ONCE} at once: {answers:?}");
 }
 
 fn are_shared(answers: &BTreeMap<String, usize>, replicas: &[App]) -> bool {
@@ -79,8 +103,9 @@ fn services_behind_one_gateway_are_never_mixed_up() {
         let answers = std::thread::scope(|scope| {
             let both = SERVICES.map(|service| {
                 let caller = &caller;
-                scope
-                    .spawn(move || answers_of(caller, &format!("{service}.default.east"), requests))
+                scope.spawn(move || {
+                    answers_of(caller, &format!("{service}.default.east"), requests, AT_ONCE)
+                })
             });
             both.map(|answers| answers.join().unwrap())
         });
@@ -112,19 +137,23 @@ fn services_behind_one_gateway_are_never_mixed_up() {
 /// How requests that got no answer of the app are counted: this and the status.
 const FAILED: &str = "status ";
 
-/// Sends so many requests, eight at once, and counts who answered them.
-fn answers_of(caller: &Sidecar, service: &str, requests: usize) -> BTreeMap<String, usize> {
-    const AT_ONCE: usize = 8;
+/// Sends so many requests, so many of them at once, and counts who answered them.
+fn answers_of(
+    caller: &Sidecar,
+    service: &str,
+    requests: usize,
+    at_once: usize,
+) -> BTreeMap<String, usize> {
     let door = caller.http();
     let uri = format!("http://sidecar/v1.0/invoke/{service}/method/status/200");
     runtime().block_on(async {
-        let senders: Vec<_> = (0..AT_ONCE)
+        let senders: Vec<_> = (0..at_once)
             .map(|_| {
                 let uri = uri.clone();
                 tokio::spawn(async move {
                     let mut client = Client::connect(Version::Http1, door).await;
                     let mut names = Vec::new();
-                    for _ in 0..requests / AT_ONCE {
+                    for _ in 0..requests / at_once {
                         let request = Request::get(&uri).body(empty()).unwrap();
                         let answer = client.exchange(request).await;
                         names.push(match answer.status {

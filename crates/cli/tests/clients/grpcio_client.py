@@ -5,6 +5,7 @@ fails.
 """
 
 import sys
+import threading
 
 import grpc
 
@@ -52,10 +53,17 @@ with grpc.insecure_channel(address, options=options) as channel:
         expect(error.code(), grpc.StatusCode.UNIMPLEMENTED, "unknown service")
         expect("nobody.default.east" in error.details(), True, "reason of the refusal")
 
+    over = threading.Event()
+
+    def silence():
+        over.wait(20)
+        yield from ()
+
     try:
-        echo.BidiStream(iter([]), metadata=metadata, timeout=0.000001).next()
-        sys.exit("a call without time succeeded")
+        echo.BidiStream(silence(), metadata=metadata, timeout=0.5).next()
+        sys.exit("a call outlived its deadline")
     except grpc.RpcError as error:
         expect(error.code(), grpc.StatusCode.DEADLINE_EXCEEDED, "deadline")
+    over.set()
 
 print("ok")
