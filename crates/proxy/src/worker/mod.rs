@@ -418,6 +418,9 @@ impl Worker {
         if let Some(mut conn) = self.conns.remove(key) {
             // What is queued may be an alert or a last response; the kernel takes what it can.
             let _ = conn.io.flush();
+            if let Some((service, address)) = conn.relays_to {
+                self.uncount_relay(service, address);
+            }
             self.metrics.connections.set(self.conns.len() as u64);
         }
     }

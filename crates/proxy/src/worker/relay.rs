@@ -375,7 +375,10 @@ impl Worker {
             _ => return,
         };
         conn.role = Role::Relay(Relay { other: None, early, ended: false, active: now });
-        conn.relays_to = service.map(|service| (service, address));
+        conn.relays_to = service.clone().map(|service| (service, address));
+        if let Some(service) = service {
+            self.count_relay(service, address);
+        }
         self.metrics.gateway_connections.add(1);
         match self.dial_plain(address, Purpose::Relay(key)) {
             Ok(up) => self.attach_relay(key, up),
