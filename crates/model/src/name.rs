@@ -414,4 +414,39 @@ mod tests {
             assert!(SpiffeId::parse(bad).is_err(), "{bad}");
         }
     }
+
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused_or_printed_as_it_was_read(text in ".{0,80}") {
+            if let Ok(name) = ServiceName::parse(&text, &home()) {
+                let printed = name.to_string();
+                prop_assert!(printed.starts_with(&text));
+                prop_assert_eq!(ServiceName::parse(&printed, &home()).unwrap(), name);
+            }
+        }
+
+        #[test]
+        fn a_server_name_gives_its_service_back(
+            app in "[A-Za-z0-9_-]{1,63}",
+            namespace in "[A-Za-z0-9_-]{1,63}",
+            network in "[A-Za-z0-9_-]{1,63}",
+        ) {
+            let text = format!("{app}.{namespace}.{network}");
+            let name = ServiceName::parse(&text, &home()).unwrap();
+            prop_assert_eq!(&ServiceName::parse_dns_san(&name.dns_san()).unwrap(), &name);
+            let host = format!("{text}.mesh");
+            prop_assert_eq!(&ServiceName::parse_host(&host, &home()).unwrap(), &name);
+            let id = name.spiffe_id(&TrustDomain::default_for(&name.network));
+            prop_assert_eq!(SpiffeId::parse(&id.to_string()).unwrap(), id);
+        }
+
+        #[test]
+        fn hosts_and_identities_never_panic(text in "\\PC{0,80}") {
+            let _ = ServiceName::parse_host(&text, &home());
+            let _ = ServiceName::parse_dns_san(&text);
+            let _ = SpiffeId::parse(&text);
+        }
+    }
 }
