@@ -206,6 +206,15 @@ impl ServiceName {
         }
     }
 
+    /// The network of any server name of the mesh: a service's, an instance's or a control
+    /// plane's. `None` if it is not one.
+    #[must_use]
+    pub fn network_of_server_name(name: &str) -> Option<NetworkName> {
+        let stem = strip_mesh_suffix(name)?;
+        let (_, network) = stem.rsplit_once('.')?;
+        Label::new(network).ok()
+    }
+
     /// `<app>.<namespace>.<network>.mesh` in lower case: the DNS SAN of the service's
     /// certificates and the TLS server name under which it is dialled.
     #[must_use]
@@ -394,6 +403,17 @@ mod tests {
         assert_eq!(name.dns_san(), "stock.shop.east.mesh");
         assert!(ServiceName::parse_dns_san("stock.shop.mesh").is_err());
         assert!(ServiceName::parse_dns_san("i-1.stock.shop.east.mesh").is_err());
+    }
+
+    #[test]
+    fn every_server_name_tells_its_network() {
+        let network = |name| ServiceName::network_of_server_name(name).map(|n| n.to_string());
+        for name in ["control.east.mesh", "a.b.east.mesh", "i-1.a.b.east.MESH"] {
+            assert_eq!(network(name).as_deref(), Some("east"), "{name}");
+        }
+        for name in ["east.mesh", ".mesh", "a..mesh", "a.east.example", ""] {
+            assert_eq!(network(name), None, "{name}");
+        }
     }
 
     #[test]

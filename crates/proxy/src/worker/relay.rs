@@ -394,17 +394,17 @@ impl Worker {
         if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
             return Some((routes.control, None));
         }
-        let own_network = routes.network.clone();
-        let Ok(service) = ServiceName::parse_dns_san(name) else {
-            return self.gateway_instance(name).map(|address| (address, None));
-        };
-        if service.network != own_network {
-            let gateways = self.networks.get(&service.network)?;
+        let network = ServiceName::network_of_server_name(name)?;
+        if network != routes.network {
+            let gateways = self.networks.get(&network)?;
             let random = usize::try_from(self.random >> 33).unwrap_or(0);
             let address = *gateways.get(random.checked_rem(gateways.len())?)?;
             self.next_random();
             return Some((address, None));
         }
+        let Ok(service) = ServiceName::parse_dns_san(name) else {
+            return self.gateway_instance(name).map(|address| (address, None));
+        };
         let candidates = Candidates::of(self.known_state(&service)?);
         let address = self.pick_least_relayed(&service, &candidates)?;
         Some((address, Some(service)))
