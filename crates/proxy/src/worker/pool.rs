@@ -21,6 +21,8 @@ use crate::tls::alpn;
 
 /// Endpoints of one service in its own network that a thread keeps connections to.
 const LOCAL_ENDPOINTS: usize = 16;
+/// Streams that a queue of bulk bytes counts for when a connection is chosen.
+const BULK_LOAD: u32 = 1000;
 
 /// One destination's connections and what waits for them.
 pub(super) struct Pool {
@@ -217,12 +219,17 @@ impl Worker {
         }
     }
 
-    /// Requests under way on a connection; `None` if it takes no more.
+    /// Requests under way on a connection; `None` if it takes no more. One with a queue of bytes
+    /// carries bulk: a request behind them would wait, so it counts as much busier.
     fn load(&self, key: Key) -> Option<u32> {
         let conn = self.conns.get(key)?;
         let Role::H2Client(link) = &conn.role else { return None };
-        let takes = !conn.draining && link.codec.can_open();
-        takes.then(|| u32::try_from(link.codec.active_streams()).unwrap_or(u32::MAX))
+        if conn.draining || !link.codec.can_open() {
+            return None;
+        }
+        let streams = u32::try_from(link.codec.active_streams()).unwrap_or(u32::MAX);
+        let carries_bulk = conn.io.pending() > self.config.limits.out_bytes / 2;
+        Some(streams.saturating_add(if carries_bulk { BULK_LOAD } else { 0 }))
     }
 
     fn choose_of_two(&self, pool: &Pool, random: u64) -> Option<Key> {
