@@ -33,7 +33,7 @@ use tollway_wire::NetworkUpdate;
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::{Destination, Exchange};
 use crate::limits::{Limits, Timeouts};
-use crate::tls::MeshTls;
+use crate::tls::{MeshTls, explain};
 use pool::Pool;
 pub(crate) use relay::GatewayRoutes;
 
@@ -350,11 +350,12 @@ impl Worker {
         match &conn.role {
             Role::H1Server(_) => self.on_h1_server_closed(key, Closed::Truncated),
             Role::H1Client(_) => self.on_h1_client_closed(key, Closed::Truncated),
-            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, &error.to_string()),
+            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, &explain(error)),
             Role::Relay(_) => self.on_relay_failed(key),
-            Role::Dialling(_) => self.on_dial_failed(key, &error.to_string()),
+            Role::Dialling(_) => self.on_dial_failed(key, &explain(error)),
             Role::Accepting => {
-                tracing::debug!(remote = ?conn.remote, %error, "mesh connection refused");
+                let reason = explain(error);
+                tracing::debug!(remote = ?conn.remote, reason, "mesh connection refused");
                 self.metrics.handshakes_failed.add(1);
                 self.remove(key);
             }
