@@ -283,8 +283,14 @@ impl Worker {
     }
 
     fn read_connection(&mut self, key: Key, scratch: &mut Scratch) {
+        if self.holds_back(key) {
+            return;
+        }
         self.on_bytes(key, &[]);
         for _ in 0..READS_PER_TURN {
+            if self.holds_back(key) {
+                return;
+            }
             let Some(conn) = self.conns.get_mut(key) else { return };
             if conn.paused {
                 return;
@@ -297,6 +303,15 @@ impl Worker {
             }
         }
         self.queue_read(key);
+    }
+
+    /// Whether a caller must read its answers before it is read again; the flush that ends them
+    /// goes on with it.
+    fn holds_back(&mut self, key: Key) -> bool {
+        let limit = self.config.limits.unread_bytes;
+        let Some(conn) = self.conns.get_mut(key) else { return false };
+        conn.owed = conn.owes_reading(limit);
+        conn.owed
     }
 
     /// Bytes came, or (empty) what is left unparsed shall be looked at again.
@@ -378,11 +393,21 @@ impl Worker {
                     }
                     self.serve_line(key);
                     self.relay_room(key);
+                    self.read_on(key);
                     self.remove_if_over(key);
                 }
                 Flush::Blocked => {}
                 Flush::Failed(error) => self.on_failed(key, &error),
             }
+        }
+    }
+
+    /// A caller that was held back has read its answers.
+    fn read_on(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if std::mem::take(&mut conn.owed) && !conn.queued {
+            conn.queued = true;
+            self.to_read.push_back(key);
         }
     }
 
