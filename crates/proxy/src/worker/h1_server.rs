@@ -88,7 +88,8 @@ impl Worker {
             }
             Ok(Parsed::Complete { message, consumed }) => {
                 server.in_head = false;
-                if message.upgrade {
+                let has_body = !matches!(message.body, BodyLength::None | BodyLength::Fixed(0));
+                if message.upgrade && !has_body {
                     // What follows may belong to another protocol: it waits with the connection.
                     server.input = bytes[consumed..].to_vec();
                     self.begin_h1_request(key, message);
