@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     BadResponse { peer: String, reason: String },
     #[error("{peer} did not answer within {seconds} s")]
     TimedOut { peer: String, seconds: u64 },
+    #[error("the rest of the request did not come within {seconds} s")]
+    BodyTimedOut { seconds: u64 },
     #[error("{what} is full ({limit}); try again later")]
     Overloaded { what: &'static str, limit: usize },
     #[error("service {service} takes plain TCP, not HTTP")]
@@ -61,6 +63,7 @@ impl Fault {
             Self::Target(TargetError::NoAppId | TargetError::NoAppIdMetadata) => 404,
             Self::Target(_) | Self::Unsupported { .. } | Self::BadRequest { .. } => 400,
             Self::UnknownService { .. } | Self::UnknownNetwork { .. } => 404,
+            Self::BodyTimedOut { .. } => 408,
             Self::HeadTooLarge => 431,
             Self::Unimplemented { .. } => 501,
             Self::ClosedEarly { .. }
@@ -81,7 +84,7 @@ impl Fault {
             400 => 3,        // INVALID_ARGUMENT
             404 | 501 => 12, // UNIMPLEMENTED: nobody here serves it
             431 => 8,        // RESOURCE_EXHAUSTED
-            504 => 4,        // DEADLINE_EXCEEDED
+            408 | 504 => 4,  // DEADLINE_EXCEEDED
             _ => 14,         // UNAVAILABLE
         }
     }
@@ -103,6 +106,7 @@ impl Fault {
             Self::Reset { .. } => "ERR_RESET",
             Self::BadResponse { .. } => "ERR_BAD_RESPONSE",
             Self::TimedOut { .. } => "ERR_TIMED_OUT",
+            Self::BodyTimedOut { .. } => "ERR_BODY_TIMED_OUT",
             Self::Overloaded { .. } => "ERR_OVERLOADED",
             Self::NotHttp { .. } => "ERR_NOT_HTTP",
             Self::Unsupported { .. } => "ERR_UNSUPPORTED",
