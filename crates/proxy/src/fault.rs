@@ -1,6 +1,7 @@
 //! Why a request was refused or failed, and how that is told to its caller.
 
 use thiserror::Error;
+use tollway_http::h1;
 use tollway_model::{NetworkName, ServiceName, UnavailableReason};
 use tollway_routing::TargetError;
 
@@ -41,11 +42,16 @@ pub(crate) enum Fault {
     Unimplemented { what: &'static str },
     #[error("the request's head is too large")]
     HeadTooLarge,
+    /// The status is the codec's.
     #[error("the request is malformed: {reason}")]
-    BadRequest { reason: String },
+    BadRequest { status: u16, reason: String },
 }
 
 impl Fault {
+    pub(crate) fn refused(refusal: h1::Refusal) -> Self {
+        Self::BadRequest { status: refusal.status(), reason: refusal.to_string() }
+    }
+
     pub(crate) fn unavailable(reason: UnavailableReason, service: &ServiceName) -> Self {
         let service = service.clone();
         let network = service.network.clone();
@@ -61,7 +67,8 @@ impl Fault {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Target(TargetError::NoAppId | TargetError::NoAppIdMetadata) => 404,
-            Self::Target(_) | Self::Unsupported { .. } | Self::BadRequest { .. } => 400,
+            Self::Target(_) | Self::Unsupported { .. } => 400,
+            Self::BadRequest { status, .. } => *status,
             Self::UnknownService { .. } | Self::UnknownNetwork { .. } => 404,
             Self::BodyTimedOut { .. } => 408,
             Self::HeadTooLarge => 431,

@@ -134,9 +134,9 @@ impl Worker {
                 }
             }
             Err(refusal) => {
-                let reason = refusal.to_string();
+                self.metrics.requests_refused.add(1);
                 match exchange {
-                    Some(exchange) => self.fail(exchange, &Fault::BadRequest { reason }),
+                    Some(exchange) => self.fail(exchange, &Fault::refused(refusal)),
                     None => self.remove(key),
                 }
                 Next::Gone
