@@ -99,6 +99,11 @@ impl Worker {
                     Next::Again(consumed)
                 }
             }
+            Err(h1::Refusal::RequestLine | h1::Refusal::Version) if !names_http(bytes) => {
+                self.metrics.requests_refused.add(1);
+                self.linger(key);
+                Next::Gone
+            }
             Err(refusal) => {
                 self.refuse_h1(key, refusal.status(), &refusal.to_string());
                 Next::Gone
@@ -219,6 +224,14 @@ impl Worker {
             None => self.remove(key),
         }
     }
+}
+
+/// Whether the first line speaks of HTTP at all. What does not (a spoilt HTTP/2 preface, say) is
+/// not answered in HTTP/1.1, which its sender would not understand.
+fn names_http(input: &[u8]) -> bool {
+    let input = input.strip_prefix(b"\r\n").unwrap_or(input);
+    let line = input.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.windows(b"HTTP/".len()).any(|window| window == b"HTTP/")
 }
 
 /// What a parsed framing says of the length.
