@@ -9,8 +9,10 @@ use tollway_net::Key;
 use tollway_routing::Failure;
 
 use super::Worker;
+use super::exchange::describe;
 use crate::connection::{Connection, Role};
 use crate::exchange::Upstream;
+use crate::fault::Fault;
 
 /// Longest time before the end of a peer's certificate at which its connection is given up.
 const CERTIFICATE_MARGIN: Duration = Duration::from_secs(60);
@@ -177,9 +179,24 @@ impl Worker {
             self.on_attempt_failed(key, Failure::TimedOut, "");
         }
         for key in silent {
-            self.cancel_upstream(key);
-            self.abort_down(key, ErrorCode::CANCEL);
+            self.end_silent(key);
         }
+    }
+
+    /// Neither side has sent a byte for too long: tells the caller if that is still possible.
+    fn end_silent(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get(key) else { return };
+        if exchange.responding {
+            self.cancel_upstream(key);
+            return self.abort_down(key, ErrorCode::CANCEL);
+        }
+        let seconds = self.config.timeouts.stream_idle.as_secs();
+        let fault = if exchange.request.ended || !exchange.request.is_empty() {
+            Fault::TimedOut { peer: describe(&exchange.destination), seconds }
+        } else {
+            Fault::BodyTimedOut { seconds }
+        };
+        self.fail(key, &fault);
     }
 
     /// Gives back the connection credit held while the thread held too much.
