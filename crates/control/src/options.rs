@@ -19,7 +19,7 @@ pub struct Options {
     /// Where workloads, gateways and (through gateways) joined networks connect. Port 0 takes
     /// any free one. Default 127.0.0.1:15010.
     pub listen: SocketAddr,
-    /// Life of a workload's certificate. Default 24 h, at least 2 s.
+    /// Life of a workload's certificate. Default 24 h, at least 10 s and at most 7 days.
     pub certificate_ttl: Duration,
     /// How workloads reach other networks. Default direct.
     pub egress: EgressMode,

@@ -75,6 +75,8 @@ pub(crate) struct Connection {
     pub(crate) draining: bool,
     /// What a gateway chose for it.
     pub(crate) relays_to: Option<(ServiceName, SocketAddr)>,
+    /// A gateway passes it to a control plane: it lasts as long as the networks are joined.
+    pub(crate) leads_to_control: bool,
     /// The service it waits to know of.
     pub(crate) raw_target: Option<ServiceName>,
 }
@@ -95,6 +97,7 @@ impl Connection {
             since: now,
             draining: false,
             relays_to: None,
+            leads_to_control: false,
             raw_target: None,
         }
     }

@@ -114,19 +114,27 @@ pub async fn run_sidecar(
         doors.bind_upstream(text, mesh.service())?;
     }
     let app = options.app.map(|(address, protocol)| AppTarget { address, protocol });
+    let withdraw = common.timeouts.withdraw;
     let plane = Plane::start(common, mesh, fanout, doors, app, None).await?;
     let protocol = app.map_or(AppProtocol::Http, |app| app.protocol);
     if app.is_some() {
         let announcement = Announcement::Workload { address: advertise, protocol, ready: false };
         plane.mesh.register(announcement);
     }
-    let probe = tokio::spawn(probe_app(
-        app.map(|app| app.address),
-        Arc::clone(&plane.mesh),
-        plane.app_ready.clone(),
-    ));
+    let probe = app.map(|app| {
+        let probe = Probe {
+            app: app.address,
+            mesh: Arc::clone(&plane.mesh),
+            fanout: Arc::clone(&plane.fanout),
+            ready: plane.app_ready.clone(),
+            withdraw,
+        };
+        tokio::spawn(probe.run())
+    });
     let result = plane.serve(shutdown).await;
-    probe.abort();
+    if let Some(probe) = probe {
+        probe.abort();
+    }
     result
 }
 
@@ -381,16 +389,36 @@ async fn forward_credentials(mesh: Arc<MeshClient>, fanout: Arc<Fanout>) {
 }
 
 /// Tells the mesh when the app takes connections and when it does not.
-async fn probe_app(app: Option<SocketAddr>, mesh: Arc<MeshClient>, ready: watch::Sender<bool>) {
-    let Some(app) = app else { return };
-    loop {
-        let takes = tokio::time::timeout(PROBE_READY, tokio::net::TcpStream::connect(app)).await;
-        let now_ready = matches!(takes, Ok(Ok(_)));
-        if ready.send_if_modified(|was| std::mem::replace(was, now_ready) != now_ready) {
-            tracing::info!(%app, ready = now_ready, "the app's state changed");
-            mesh.set_ready(now_ready);
+struct Probe {
+    app: SocketAddr,
+    mesh: Arc<MeshClient>,
+    fanout: Arc<Fanout>,
+    ready: watch::Sender<bool>,
+    /// Time for the mesh to hear of it before callers are sent elsewhere: sooner, they would be
+    /// led here again.
+    withdraw: Duration,
+}
+
+impl Probe {
+    async fn run(self) {
+        loop {
+            let takes = tokio::net::TcpStream::connect(self.app);
+            let takes = tokio::time::timeout(PROBE_READY, takes).await;
+            let ready = matches!(takes, Ok(Ok(_)));
+            if self.ready.send_if_modified(|was| std::mem::replace(was, ready) != ready) {
+                self.on_change(ready).await;
+            }
+            tokio::time::sleep(if ready { PROBE_READY } else { PROBE_UNREADY }).await;
         }
-        tokio::time::sleep(if now_ready { PROBE_READY } else { PROBE_UNREADY }).await;
+    }
+
+    async fn on_change(&self, ready: bool) {
+        tracing::info!(app = %self.app, ready, "the app's state changed");
+        self.mesh.set_ready(ready);
+        if !ready {
+            tokio::time::sleep(self.withdraw).await;
+            self.fanout.app_unready();
+        }
     }
 }
 

@@ -73,6 +73,13 @@ impl Fanout {
         }
     }
 
+    /// Tells every worker that the app takes no connections.
+    pub(crate) fn app_unready(&self) {
+        for worker in &self.state().workers {
+            worker.send(Command::AppUnready);
+        }
+    }
+
     /// Tells every worker to finish.
     pub(crate) fn drain(&self) {
         for worker in &self.state().workers {

@@ -85,6 +85,8 @@ pub(crate) enum Command {
     /// Only for gateways.
     Networks(Vec<NetworkUpdate>),
     Credentials(Arc<Credentials>),
+    /// The app takes no connections: whoever comes over the mesh is to go elsewhere.
+    AppUnready,
     /// Stop taking new work, finish what is under way, end.
     Drain,
 }
@@ -224,6 +226,7 @@ impl Worker {
                     }
                 }
                 Command::Credentials(credentials) => self.on_credentials(credentials),
+                Command::AppUnready => self.retire_inbound(),
                 Command::Drain => {
                     self.draining.get_or_insert(self.now);
                 }

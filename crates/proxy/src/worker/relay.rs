@@ -375,6 +375,7 @@ impl Worker {
             _ => return,
         };
         conn.role = Role::Relay(Relay { other: None, early, ended: false, active: now });
+        conn.leads_to_control = network_of_control(&name).is_some();
         conn.relays_to = service.clone().map(|service| (service, address));
         if let Some(service) = service {
             self.count_relay(service, address);
@@ -387,8 +388,9 @@ impl Worker {
     }
 
     /// Where a server name leads: the own control plane, the endpoint with the fewest relays of
-    /// a service here, one instance, or (for workloads that may not dial out) another network's
-    /// gateway. A gateway knows every service, so what it does not know is not there.
+    /// a service here, one instance, or (for those who may not dial out) another network's
+    /// gateway, for its services and its control plane. A gateway knows every service, so what
+    /// it does not know is not there.
     fn gateway_target(&mut self, name: &str) -> Option<(SocketAddr, Option<ServiceName>)> {
         let routes = self.config.gateway.as_ref()?;
         if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
@@ -396,11 +398,7 @@ impl Worker {
         }
         let network = ServiceName::network_of_server_name(name)?;
         if network != routes.network {
-            let gateways = self.networks.get(&network)?;
-            let random = usize::try_from(self.random >> 33).unwrap_or(0);
-            let address = *gateways.get(random.checked_rem(gateways.len())?)?;
-            self.next_random();
-            return Some((address, None));
+            return self.other_gateway(&network).map(|address| (address, None));
         }
         let Ok(service) = ServiceName::parse_dns_san(name) else {
             return self.gateway_instance(name).map(|address| (address, None));
@@ -408,6 +406,15 @@ impl Worker {
         let candidates = Candidates::of(self.known_state(&service)?);
         let address = self.pick_least_relayed(&service, &candidates)?;
         Some((address, Some(service)))
+    }
+
+    /// Any gateway of a joined network.
+    fn other_gateway(&mut self, network: &NetworkName) -> Option<SocketAddr> {
+        let gateways = self.networks.get(network)?;
+        let random = usize::try_from(self.random >> 33).unwrap_or(0);
+        let address = *gateways.get(random.checked_rem(gateways.len())?)?;
+        self.next_random();
+        Some(address)
     }
 
     /// The endpoint of `<instance>.<app>.<namespace>.<network>.mesh`.
@@ -454,6 +461,12 @@ pub(crate) struct GatewayRoutes {
     pub(crate) control: SocketAddr,
 }
 
+/// The network whose control plane is dialled as `name`.
+fn network_of_control(name: &str) -> Option<NetworkName> {
+    let network = NetworkName::new(name.split('.').nth(1)?).ok()?;
+    name.eq_ignore_ascii_case(&control_dns_san(&network)).then_some(network)
+}
+
 /// What a ClientHello told.
 enum Peek {
     Partial,
@@ -482,4 +495,23 @@ fn peek_server_name(acceptor: &mut Acceptor, mut data: &[u8]) -> Peek {
         }
     }
     Peek::Partial
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_planes_are_known_by_their_server_name() {
+        let check = |name, network: Option<&str>| {
+            let found = network_of_control(name);
+            assert_eq!(found.as_ref().map(|label| label.as_str()), network, "{name}");
+        };
+        check("control.east.mesh", Some("east"));
+        check("CONTROL.East.mesh", Some("East"));
+        for other in ["control.default.east.mesh", "control.mesh", "stock.east.mesh", "control", ""]
+        {
+            check(other, None);
+        }
+    }
 }

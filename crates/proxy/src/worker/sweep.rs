@@ -10,7 +10,7 @@ use tollway_routing::Failure;
 
 use super::Worker;
 use super::exchange::describe;
-use crate::connection::{Connection, Role};
+use crate::connection::{Connection, Door, Role};
 use crate::exchange::Upstream;
 use crate::fault::Fault;
 
@@ -157,6 +157,17 @@ impl Worker {
         }
     }
 
+    /// Asks callers over the mesh to take their next requests elsewhere.
+    pub(super) fn retire_inbound(&mut self) {
+        for key in self.conns.keys() {
+            let Some(conn) = self.conns.get(key) else { continue };
+            let stays = conn.draining || conn.door != Some(Door::Inbound);
+            if !stays && matches!(conn.role, Role::H2Server(_)) {
+                self.retire_link(key);
+            }
+        }
+    }
+
     fn sweep_exchanges(&mut self) {
         let timeouts = self.config.timeouts;
         let mut late = Vec::new();
@@ -223,8 +234,11 @@ impl Worker {
             self.listeners.clear();
         }
         for key in self.conns.keys() {
-            if let Some(conn) = self.conns.get_mut(key) {
-                conn.draining = true;
+            let Some(conn) = self.conns.get_mut(key) else { continue };
+            conn.draining |= !is_upstream(&conn.role);
+            if conn.leads_to_control {
+                // It would not end by itself, and control planes come back where they can.
+                self.on_relay_failed(key);
             }
         }
         if waited > self.config.timeouts.drain {
@@ -260,6 +274,20 @@ fn has_held_credit(conn: &Connection) -> bool {
     match &conn.role {
         Role::H2Server(link) | Role::H2Client(link) => link.held_credit > 0,
         _ => false,
+    }
+}
+
+/// Whether a connection carries requests onward: those that still come need it to the last.
+fn is_upstream(role: &Role) -> bool {
+    match role {
+        Role::H1Client(_) | Role::H2Client(_) | Role::Dialling(_) => true,
+        Role::H1Server(_)
+        | Role::H2Server(_)
+        | Role::Relay(_)
+        | Role::Hello(_)
+        | Role::Detect { .. }
+        | Role::Accepting
+        | Role::Lingering => false,
     }
 }
 

@@ -1,0 +1,283 @@
+//! Two networks of real processes on loopback, for the tests of the whole system.
+//!
+//! Each network has a control plane and a gateway on an address of its own; apps (echo servers)
+//! stand beside sidecars. Everything ends with the value that holds it.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+pub(crate) mod http;
+pub(crate) mod load;
+pub(crate) mod memory;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tollway_testkit::{Process, Start, TempDir, retry_until};
+
+/// Far more than anything here takes; a test that waits for it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The networks `west`, where the callers are, and `east`, joined.
+pub(crate) struct Mesh {
+    pub(crate) west: Network,
+    pub(crate) east: Network,
+}
+
+impl Mesh {
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Both control planes get `options`.
+    pub(crate) fn with(options: &[&str]) -> Self {
+        let mesh = Self::not_joined(options);
+        mesh.join();
+        mesh
+    }
+
+    pub(crate) fn not_joined(options: &[&str]) -> Self {
+        let west = Network::start("west", "127.0.1.1", options);
+        let east = Network::start("east", "127.0.2.1", options);
+        Self { west, east }
+    }
+
+    /// East exports a bundle, west accepts it.
+    pub(crate) fn join(&self) {
+        let (east, west) = (self.east.store(), self.west.store());
+        let (east, west) = (east.to_str().unwrap(), west.to_str().unwrap());
+        // A bundle names the network's gateways, and the control plane may not know of one yet.
+        let exported = retry_until(PATIENCE, "a join bundle", || {
+            tollway_try(["join", "export", "--store", east]).ok()
+        });
+        let bundle = self.east.files.path().join("bundle");
+        std::fs::write(&bundle, exported.unwrap()).unwrap();
+        tollway(["join", "accept", "--store", west, bundle.to_str().unwrap()]);
+    }
+}
+
+/// A control plane, a gateway, and the files of a network.
+pub(crate) struct Network {
+    pub(crate) control: Process,
+    pub(crate) gateway: Process,
+    pub(crate) control_address: SocketAddr,
+    name: &'static str,
+    ip: &'static str,
+    options: Vec<String>,
+    files: TempDir,
+}
+
+impl Network {
+    fn start(name: &'static str, ip: &'static str, options: &[&str]) -> Self {
+        let files = TempDir::new().unwrap();
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        let any = format!("{ip}:0");
+        let control = start_control(name, &any, files.path(), &options);
+        let control_address = control.port("control").unwrap();
+        let gateway = start_gateway(files.path(), control_address, &any, &[]);
+        Self { control, gateway, control_address, name, ip, options, files }
+    }
+
+    /// A second gateway beside the first.
+    pub(crate) fn another_gateway(&self, options: &[&str]) -> Process {
+        start_gateway(self.files.path(), self.control_address, &format!("{}:0", self.ip), options)
+    }
+
+    /// Starts the control plane again at its address, over the store that it left.
+    pub(crate) fn restart_control(&mut self) {
+        let address = self.control_address.to_string();
+        self.control = start_control(self.name, &address, self.files.path(), &self.options);
+    }
+
+    /// A sidecar without an app: it only calls.
+    pub(crate) fn caller(&self, options: &[&str]) -> Sidecar {
+        self.sidecar("caller", options)
+    }
+
+    /// An app of any protocol, and its sidecar.
+    pub(crate) fn app(&self, app: &str, replica: &str, protocol: AppProtocol) -> App {
+        self.app_with(app, replica, protocol, &[])
+    }
+
+    pub(crate) fn app_with(
+        &self,
+        app: &str,
+        replica: &str,
+        protocol: AppProtocol,
+        options: &[&str],
+    ) -> App {
+        let echo = start_tollway("echo")
+            .args(["--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--name", replica])
+            .start_listening()
+            .unwrap();
+        let door = if protocol == AppProtocol::Tcp { "tcp" } else { "http" };
+        let port = echo.port(door).unwrap().port();
+        let sidecar =
+            self.sidecar(app, &[&app_options(&port.to_string(), protocol), options].concat());
+        App { sidecar, echo, replica: replica.to_owned() }
+    }
+
+    /// The sidecar of an app that a test serves itself at a port of 127.0.0.1.
+    pub(crate) fn sidecar_of(&self, app: &str, port: u16, protocol: AppProtocol) -> Sidecar {
+        self.sidecar(app, &app_options(&port.to_string(), protocol))
+    }
+
+    fn sidecar(&self, app: &str, options: &[&str]) -> Sidecar {
+        let token = token(self.files.path(), app, &["--app", app]);
+        let process = start_tollway("sidecar")
+            .args(["--app-id", app, "--control", &self.control_address.to_string()])
+            .arg("--token-file")
+            .arg(token)
+            .args(["--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
+            .args(["--outbound-listen", "127.0.0.1:0"])
+            .args(options);
+        let process = if options.contains(&"--inbound-listen") {
+            process
+        } else {
+            process.args(["--inbound-listen", &format!("{}:0", self.ip)])
+        };
+        Sidecar { process: process.start_listening().unwrap() }
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        store(self.files.path())
+    }
+}
+
+/// What an app speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AppProtocol {
+    Http,
+    H2c,
+    Grpc,
+    Tcp,
+}
+
+impl AppProtocol {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::H2c => "h2c",
+            Self::Grpc => "grpc",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// A running sidecar.
+pub(crate) struct Sidecar {
+    pub(crate) process: Process,
+}
+
+impl Sidecar {
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.process.port("http").unwrap()
+    }
+
+    pub(crate) fn grpc(&self) -> SocketAddr {
+        self.process.port("grpc").unwrap()
+    }
+
+    pub(crate) fn outbound(&self) -> SocketAddr {
+        self.process.port("outbound").unwrap()
+    }
+
+    /// The loopback port that stands for the TCP service `name`.
+    pub(crate) fn upstream(&self, name: &str) -> SocketAddr {
+        self.process.port(&format!("upstream:{name}")).unwrap()
+    }
+
+    /// Waits until a call to `service` reaches its app.
+    pub(crate) fn until_served(&self, service: &str) {
+        let path = format!("/v1.0/invoke/{service}/method/healthz");
+        let mut last = String::new();
+        let served = retry_until(PATIENCE, &format!("{service} being served"), || {
+            last = http::get(self.http(), &path);
+            last.starts_with("HTTP/1.1 200").then_some(())
+        });
+        assert!(served.is_ok(), "{service} is not served; the last answer was:\n{last}");
+    }
+}
+
+/// An echo server and its sidecar.
+pub(crate) struct App {
+    pub(crate) sidecar: Sidecar,
+    pub(crate) echo: Process,
+    pub(crate) replica: String,
+}
+
+impl App {
+    /// Ends both as a machine does that loses its power.
+    pub(crate) fn kill(&mut self) {
+        self.sidecar.process.kill().unwrap();
+        self.echo.kill().unwrap();
+    }
+}
+
+/// A counter of a sidecar or gateway, as Prometheus reads it.
+pub(crate) fn counter(process: &Process, name: &str) -> u64 {
+    let metrics = http::get(process.port("admin").unwrap(), "/metrics");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in:\n{metrics}")).parse().unwrap()
+}
+
+/// Runs a short command to its end and returns what it printed; it has to succeed.
+pub(crate) fn tollway<const N: usize>(arguments: [&str; N]) -> String {
+    tollway_try(arguments).unwrap()
+}
+
+fn tollway_try<const N: usize>(arguments: [&str; N]) -> Result<String, String> {
+    let output = Command::new(PROGRAM).args(arguments).output().unwrap();
+    if output.status.success() {
+        return Ok(String::from_utf8(output.stdout).unwrap());
+    }
+    Err(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_tollway");
+
+pub(crate) fn start_tollway(command: &str) -> Start {
+    Start::new(PROGRAM).arg(command).ready_within(PATIENCE)
+}
+
+fn start_control(name: &str, listen: &str, files: &Path, options: &[String]) -> Process {
+    start_tollway("control")
+        .args(["--network", name, "--listen", listen, "--store"])
+        .arg(store(files))
+        .args(options)
+        .start_listening()
+        .unwrap()
+}
+
+fn start_gateway(files: &Path, control: SocketAddr, listen: &str, options: &[&str]) -> Process {
+    start_tollway("gateway")
+        .args(["--control", &control.to_string(), "--listen", listen, "--token-file"])
+        .arg(token(files, "gateway", &["--gateway"]))
+        .args(options)
+        .start_listening()
+        .unwrap()
+}
+
+fn app_options(port: &str, protocol: AppProtocol) -> [&str; 4] {
+    ["--app-port", port, "--app-protocol", protocol.word()]
+}
+
+/// Has the control plane make a token, into a file.
+fn token(files: &Path, name: &str, scope: &[&str]) -> PathBuf {
+    let output = Command::new(PROGRAM)
+        .args(["token", "create", "--store"])
+        .arg(store(files))
+        .args(scope)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let path = files.join(format!("{name}.token"));
+    std::fs::write(&path, output.stdout).unwrap();
+    path
+}
+
+fn store(files: &Path) -> PathBuf {
+    files.join("store")
+}
