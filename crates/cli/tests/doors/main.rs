@@ -5,8 +5,13 @@
 
 mod app;
 mod door;
+mod forged;
 mod h1;
 mod h2spec;
+mod handshakes;
+mod identity;
 mod malformed;
 mod network;
 mod responses;
+mod tls_client;
+mod tls_door;
