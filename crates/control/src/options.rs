@@ -47,7 +47,8 @@ pub struct Timing {
     pub lease: Duration,
     /// A registration whose connection broke ends after this. Default 2 s.
     pub grace: Duration,
-    /// A stream with nothing to say says so this often. Default 1 s.
+    /// A stream with nothing to say says so this often, one of a data plane half as often.
+    /// Default 1 s; data planes and peers give up after 5 to 6 s of silence.
     pub heartbeat: Duration,
     /// A joined network that has been silent for this long is withdrawn. Default 5 s.
     pub unreachable_after: Duration,

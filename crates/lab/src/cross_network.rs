@@ -3,7 +3,7 @@
 //!
 //! Three networks stand side by side (`west`, where the caller is, `near` and `far`), rather than
 //! one whose link is changed: TCP's BBR keeps the shortest round trip it saw for ten seconds.
-//! Stages: [`bench`] starts everything, [`measure`] runs the plan, [`assemble`] makes the record.
+//! Stages: `bench` starts everything, `measure` runs the plan, `assemble` makes the record.
 
 mod assemble;
 mod bench;
@@ -42,7 +42,7 @@ pub struct DemoOptions {
     pub isolation: Isolation,
     /// [`Workload::budget`] counts from the start of the scenario here, start-up included.
     pub workload: Workload,
-    /// One-way variation of the links' delay.
+    /// One-way variation of the links' delay; on each at most its delay.
     pub jitter: Duration,
     /// Share of packets lost on the links, each way.
     pub loss: f64,
@@ -62,7 +62,7 @@ impl DemoOptions {
     pub fn new(isolation: Isolation, quick: bool) -> Result<Self, LabError> {
         let binary = std::env::current_exe().map_err(|source| LabError::OwnBinary { source })?;
         let placement = |topology, rtt| Placement { topology, rtt };
-        let (blocks, budget_s) = if quick { (3, 55) } else { (5, 172) };
+        let (blocks, budget_s) = if quick { (3, 55) } else { (5, 176) };
         let workload = Workload {
             placements: vec![
                 placement(Topology::SameNetwork, Duration::ZERO),

@@ -147,6 +147,7 @@ impl LinkArgs {
 /// Forwards until SIGTERM or SIGINT, then writes the counts.
 pub fn run_link(args: &LinkArgs) -> Result<(), LinkCommandError> {
     let stop = Cancel::on_signals().map_err(LinkCommandError::Signals)?;
+    go_first();
     let link = open_link(args)?;
     let end = |address: Ipv4Addr| (address, 0).into();
     let ports = Ports::from([
@@ -161,6 +162,15 @@ pub fn run_link(args: &LinkArgs) -> Result<(), LinkCommandError> {
     }
     let [left_to_right, right_to_left] = link.stop()?.map(report_of);
     write_report(args, LinkReport { left_to_right, right_to_left })
+}
+
+/// A wire does not wait for a processor: where the lab may, its links go before other processes,
+/// or the delay would grow with the load of the machine. Threads started later inherit it.
+pub(crate) fn go_first() {
+    const HIGHEST_NICE: i32 = -20;
+    // Without the right to it the link is less exact under load, which its measured round trip
+    // then shows.
+    let _ = rustix::process::setpriority_process(None, HIGHEST_NICE);
 }
 
 fn open_link(args: &LinkArgs) -> Result<Link, LinkCommandError> {

@@ -1,7 +1,7 @@
 //! Round-trip time over a link, measured at the level the requests use: a TCP stream.
 //!
-//! Probes leave at fixed times, whether or not earlier ones came back, so that a long link does
-//! not need a long measurement. The first probes warm the stream up and are not counted.
+//! Probes leave at fixed times, a few on the way at once, so that a long link does not need a long
+//! measurement. The first warm the stream up and are not counted.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,10 +25,21 @@ pub struct PingPlan {
     pub timeout: Duration,
 }
 
-impl Default for PingPlan {
-    fn default() -> Self {
-        let interval = Duration::from_millis(5);
-        Self { warm_up: 10, probes: 60, interval, timeout: Duration::from_secs(5) }
+impl PingPlan {
+    /// Probes for a link of about this round trip: never more on the way than TCP sends at its
+    /// start, or they would wait for each other.
+    #[must_use]
+    pub fn over(rtt: Duration) -> Self {
+        const ON_THE_WAY: u32 = 6;
+        const INTERVAL_MIN: Duration = Duration::from_millis(5);
+        let interval = INTERVAL_MIN.max(rtt / ON_THE_WAY);
+        Self { warm_up: 4, probes: 30, interval, timeout: Duration::from_secs(5) }
+    }
+
+    /// How long they take over a link of that round trip, with the connection.
+    #[must_use]
+    pub fn duration(&self, rtt: Duration) -> Duration {
+        self.interval * (self.warm_up + self.probes) + rtt * 2
     }
 }
 
@@ -170,9 +181,9 @@ mod tests {
     #[test]
     fn every_counted_probe_has_a_time() {
         let responder = Responder::start("127.0.0.1:0".parse().unwrap()).unwrap();
-        let plan = PingPlan { interval: Duration::from_micros(200), ..PingPlan::default() };
+        let plan = PingPlan::over(Duration::ZERO);
         let times = ping(responder.address(), plan).unwrap();
-        assert_eq!(times.len(), 60);
+        assert_eq!(times.len(), 30);
         assert!(times.iter().all(|&t| t > Duration::ZERO && t < Duration::from_secs(1)));
         responder.stop();
     }
@@ -180,14 +191,15 @@ mod tests {
     #[test]
     fn nobody_listening_is_an_error_with_the_address() {
         let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let error = ping(gone, PingPlan::default()).unwrap_err().to_string();
+        let error = ping(gone, PingPlan::over(Duration::ZERO)).unwrap_err().to_string();
         assert!(error.contains(&gone.to_string()), "{error}");
     }
 
     #[test]
     fn silence_ends_with_the_timeout() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let plan = PingPlan { timeout: Duration::from_millis(50), ..PingPlan::default() };
+        let plan =
+            PingPlan { timeout: Duration::from_millis(50), ..PingPlan::over(Duration::ZERO) };
         let error = ping(listener.local_addr().unwrap(), plan).unwrap_err();
         assert!(matches!(error, PingError::Probe { .. }), "{error}");
     }

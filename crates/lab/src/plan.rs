@@ -9,20 +9,24 @@ use std::time::Duration;
 
 use tollway_record::record::{Protocol, Topology};
 
+use crate::ping::PingPlan;
+
 /// Time from the decision to start a load process to its first request, and from its last
 /// answer to its end, together, on a loaded machine of two processors.
 const PROCESS_OVERHEAD: Duration = Duration::from_millis(100);
-/// Time to measure a link before and after the blocks.
-const PING_TIME: Duration = Duration::from_millis(800);
 /// The longest useful measured window of one run: five of them give the 10,000 samples that a
 /// p99 needs at 1,000 requests per second.
-const WINDOW_MAX: Duration = Duration::from_millis(2_050);
+const WINDOW_MAX: Duration = Duration::from_millis(2_010);
 /// Below this a run says too little to be worth its start.
 const WINDOW_MIN: Duration = Duration::from_millis(300);
 /// Shortest load before a window: pools fill, congestion windows open.
 const WARM_UP_MIN: Duration = Duration::from_millis(200);
-/// Requests on the way that the connections must carry, over what rate × RTT gives.
-const CONNECTION_HEADROOM: f64 = 1.25;
+/// Round trips of load before a window: connections that rested open their congestion windows
+/// anew, and what queued meanwhile has to be worked off.
+const WARM_UP_ROUND_TRIPS: u32 = 6;
+/// Requests on the way that the connections must carry, over what rate × RTT gives: with less,
+/// one slow start leaves a queue that outlasts the run.
+const CONNECTION_HEADROOM: f64 = 2.0;
 
 /// What is measured: who carries the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -170,7 +174,7 @@ fn cells(workload: &Workload) -> Vec<Cell> {
         for &protocol in &workload.protocols {
             let connections =
                 connections_for(protocol, workload.connections, workload.rate_rps, placement.rtt);
-            let warm_up = WARM_UP_MIN.max(placement.rtt * 3);
+            let warm_up = WARM_UP_MIN.max(placement.rtt * WARM_UP_ROUND_TRIPS);
             cells.extend(workload.subjects.iter().map(|&subject| Cell {
                 placement,
                 protocol,
@@ -208,7 +212,9 @@ fn runs(workload: &Workload, cells: &[Cell]) -> Vec<Run> {
 fn overhead(workload: &Workload, cells: &[Cell]) -> Duration {
     let once: Duration =
         cells.iter().map(|c| PROCESS_OVERHEAD + c.warm_up + c.placement.rtt * 3).sum();
-    let pings: Duration = workload.placements.iter().map(|p| PING_TIME + p.rtt * 6).sum();
+    // Each link is measured before the first and after the last run.
+    let pings: Duration =
+        workload.placements.iter().map(|p| PingPlan::over(p.rtt).duration(p.rtt) * 2).sum();
     once * workload.blocks + pings
 }
 

@@ -25,8 +25,9 @@ use crate::ports::{self, Ports};
 
 /// How long a process may take from SIGTERM to its end before it is killed.
 pub const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// How long all processes together may take to stop before the rest is killed.
-pub const STOP_ALL_LIMIT: Duration = Duration::from_secs(12);
+/// How long the next process waits for one that is stopping. A process that takes longer goes on
+/// stopping meanwhile: often it waits for connections of those that come after it.
+const STOP_TURN: Duration = Duration::from_millis(250);
 /// How often a file a process should write is looked for.
 const READY_INTERVAL: Duration = Duration::from_millis(4);
 
@@ -171,10 +172,24 @@ impl Supervisor {
     /// Stops all processes, the last started first: SIGTERM, and SIGKILL after [`STOP_LIMIT`].
     /// Returns a sentence for each that did not end cleanly.
     pub fn stop(&mut self) -> Vec<String> {
-        let all_until = Instant::now() + STOP_ALL_LIMIT;
         let mut complaints = Vec::new();
-        while let Some(process) = self.processes.pop() {
-            complaints.extend(process.stop(all_until));
+        let mut lingering = Vec::new();
+        while let Some(mut process) = self.processes.pop() {
+            if matches!(process.child.try_wait(), Ok(Some(_))) {
+                complaints.push(format!("{} had ended before it was stopped", process.name));
+                continue;
+            }
+            // Fails only when the process ended meanwhile, which the wait then sees.
+            let _ = rustix::process::pidfd_send_signal(&process.pidfd, Signal::TERM);
+            let told = Instant::now();
+            if wait_readable(&process.pidfd, told + STOP_TURN) {
+                complaints.extend(process.complaint());
+            } else {
+                lingering.push((process, told));
+            }
+        }
+        for (process, told) in lingering {
+            complaints.extend(process.end_by(told + STOP_LIMIT));
         }
         complaints
     }
@@ -262,21 +277,20 @@ impl Process {
         ProcessError::Watch { name: self.name.clone(), source }
     }
 
-    fn stop(mut self, all_until: Instant) -> Option<String> {
-        if matches!(self.child.try_wait(), Ok(Some(_))) {
-            return Some(format!("{} had ended before it was stopped", self.name));
-        }
-        // Fails only when the process ended meanwhile, which the wait then sees.
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::TERM);
-        let until = all_until.min(Instant::now() + STOP_LIMIT);
+    /// Waits until then, and kills what is left.
+    fn end_by(self, until: Instant) -> Option<String> {
         if wait_readable(&self.pidfd, until) {
-            let status = self.child.wait().ok()?;
-            let clean = status.success() || status.signal() == Some(Signal::TERM.as_raw());
-            return (!clean).then(|| format!("{} stopped with {status}", self.name));
+            return self.complaint();
         }
-        let name = self.name.clone();
         end_now(self.child);
-        Some(format!("{name} did not stop within {} s and was killed", STOP_LIMIT.as_secs()))
+        Some(format!("{} did not stop within {} s and was killed", self.name, STOP_LIMIT.as_secs()))
+    }
+
+    /// What is wrong with how a stopped process ended.
+    fn complaint(mut self) -> Option<String> {
+        let status = self.child.wait().ok()?;
+        let clean = status.success() || status.signal() == Some(Signal::TERM.as_raw());
+        (!clean).then(|| format!("{} stopped with {status}", self.name))
     }
 }
 

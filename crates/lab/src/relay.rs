@@ -21,6 +21,7 @@ use tollway_net::{
 };
 
 use crate::cancel::Cancel;
+use crate::link_command;
 use crate::ports::{self, Ports, PortsError};
 use stream::{Pair, Side};
 
@@ -139,6 +140,7 @@ fn from_file(path: &Path, name: &str) -> Result<SocketAddr, String> {
 /// Relays until SIGTERM or SIGINT.
 pub fn run_relay(args: &RelayArgs) -> Result<(), RelayError> {
     let stop = Cancel::on_signals().map_err(RelayError::Signals)?;
+    link_command::go_first();
     // A refusal only makes the delay less exact.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut relay = Relay::bind(args)?;

@@ -1,11 +1,13 @@
 //! An emulated link: packets read from one TUN device appear on the other after a delay.
 //!
-//! One thread per direction reads a packet, decides when it arrives (`Schedule`, pure), holds
+//! One thread per direction reads a packet, decides when it arrives (`schedule`, pure), holds
 //! it, and writes it when due. What is held is bounded by [`LINK_HELD_BYTES`]; beyond it the
 //! device's own queue fills and the kernel drops, as a router does. Order is kept. Losses and
 //! slow rates need packets of one MTU: see [`Shape::wants_offload`].
 
-use std::collections::VecDeque;
+mod held;
+mod schedule;
+
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +19,9 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::time::ClockId;
 
-use crate::tun::{MAX_PACKET_BYTES, Tun, VNET_HEADER_BYTES};
+use crate::tun::{Tun, VNET_HEADER_BYTES};
+use held::HeldPackets;
+use schedule::{Admission, Schedule};
 
 /// Most bytes one direction holds at a time.
 pub const LINK_HELD_BYTES: usize = 256 << 20;
@@ -303,169 +307,9 @@ impl Forwarder {
     }
 }
 
-/// What becomes of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Admission {
-    /// It arrives at this time, monotonic nanoseconds.
-    Due(u64),
-    Lost,
-    Overflow,
-}
-
-/// Decides when packets arrive. Pure: time is an argument, chance comes from the seed.
-#[derive(Debug)]
-struct Schedule {
-    shape: Shape,
-    random: SplitMix64,
-    last_departure_ns: u64,
-    last_due_ns: u64,
-}
-
-impl Schedule {
-    fn new(shape: Shape) -> Self {
-        let random = SplitMix64(shape.seed);
-        Self { shape, random, last_departure_ns: 0, last_due_ns: 0 }
-    }
-
-    fn admit(&mut self, now_ns: u64, ip_bytes: u64) -> Admission {
-        if self.shape.loss > 0.0 && self.random.unit() < self.shape.loss {
-            return Admission::Lost;
-        }
-        let start_ns = now_ns.max(self.last_departure_ns);
-        if start_ns - now_ns > nanos(self.shape.queue) {
-            return Admission::Overflow;
-        }
-        let departure_ns = start_ns + self.transmission_ns(ip_bytes);
-        self.last_departure_ns = departure_ns;
-        let due_ns = (departure_ns + self.travel_ns()).max(self.last_due_ns);
-        self.last_due_ns = due_ns;
-        Admission::Due(due_ns)
-    }
-
-    fn transmission_ns(&self, ip_bytes: u64) -> u64 {
-        let Some(rate) = self.shape.rate_bits_per_s else { return 0 };
-        let bit_ns = u128::from(ip_bytes) * 8 * 1_000_000_000;
-        u64::try_from(bit_ns / u128::from(rate.max(1))).unwrap_or(u64::MAX / 4)
-    }
-
-    fn travel_ns(&mut self) -> u64 {
-        let (delay, jitter) = (nanos(self.shape.delay), nanos(self.shape.jitter));
-        if jitter == 0 {
-            return delay;
-        }
-        let offset = (self.random.unit() * 2.0 * jitter as f64) as u64;
-        (delay + offset).saturating_sub(jitter)
-    }
-}
-
-/// Vigna's splitmix64: small, seeded, more than random enough for losses and jitter.
-#[derive(Debug)]
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    /// The next number in 0..1.
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        (z >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
-/// Packets on the way, first in first out, in one ring of bytes that grows up to a limit.
-/// Packets lie in one piece each: where one may not fit before the end, the rest stays unused.
-#[derive(Debug)]
-struct HeldPackets {
-    bytes: Vec<u8>,
-    limit: usize,
-    queue: VecDeque<Held>,
-    tail: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    due_ns: u64,
-    start: usize,
-    length: usize,
-}
-
-impl HeldPackets {
-    fn new(initial: usize, limit: usize) -> Self {
-        Self { bytes: vec![0; initial], limit, queue: VecDeque::new(), tail: 0 }
-    }
-
-    /// Room for one packet of any length, or nothing while the limit is reached.
-    fn space(&mut self) -> Option<&mut [u8]> {
-        if !self.make_room() {
-            return None;
-        }
-        self.bytes.get_mut(self.tail..self.tail + MAX_PACKET_BYTES)
-    }
-
-    /// Keeps the first `length` bytes of what [`Self::space`] gave.
-    fn commit(&mut self, length: usize, due_ns: u64) {
-        self.queue.push_back(Held { due_ns, start: self.tail, length });
-        self.tail += length;
-    }
-
-    fn first(&self) -> Option<(u64, &[u8])> {
-        let held = self.queue.front()?;
-        Some((held.due_ns, self.bytes.get(held.start..held.start + held.length)?))
-    }
-
-    fn pop(&mut self) {
-        self.queue.pop_front();
-    }
-
-    fn make_room(&mut self) -> bool {
-        let Some(first) = self.queue.front() else {
-            self.tail = 0;
-            return true;
-        };
-        // Strictly less: head and tail may only meet when nothing is held.
-        let fits_before = |end: usize, tail: usize| tail + MAX_PACKET_BYTES < end;
-        if self.tail > first.start {
-            if self.tail + MAX_PACKET_BYTES <= self.bytes.len() {
-                return true;
-            }
-            if fits_before(first.start, 0) {
-                self.tail = 0;
-                return true;
-            }
-        } else if fits_before(first.start, self.tail) {
-            return true;
-        }
-        self.grow()
-    }
-
-    fn grow(&mut self) -> bool {
-        let size = self.bytes.len() * 2;
-        if size > self.limit {
-            return false;
-        }
-        let mut bytes = vec![0; size];
-        let mut tail = 0;
-        for held in &mut self.queue {
-            let from = held.start..held.start + held.length;
-            bytes[tail..tail + held.length].copy_from_slice(&self.bytes[from]);
-            held.start = tail;
-            tail += held.length;
-        }
-        self.bytes = bytes;
-        self.tail = tail;
-        true
-    }
-}
-
 fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }
 
 fn timespec(ns: u64) -> Timespec {
@@ -479,74 +323,6 @@ fn add(counter: &AtomicU64, by: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MS: u64 = 1_000_000;
-
-    fn due(schedule: &mut Schedule, now_ns: u64, ip_bytes: u64) -> u64 {
-        match schedule.admit(now_ns, ip_bytes) {
-            Admission::Due(due_ns) => due_ns,
-            other @ (Admission::Lost | Admission::Overflow) => panic!("not delivered: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_delayed_packet_is_due_exactly_one_delay_later() {
-        let mut schedule = Schedule::new(Shape::delaying(Duration::from_millis(69)));
-        assert_eq!(due(&mut schedule, 5 * MS, 1_000), 74 * MS);
-        assert_eq!(due(&mut schedule, 6 * MS, 40), 75 * MS);
-    }
-
-    #[test]
-    fn rate_spaces_departures_and_drops_what_would_wait_too_long() {
-        let shape = Shape {
-            rate_bits_per_s: Some(8_000_000),
-            queue: Duration::from_millis(2),
-            ..Shape::delaying(Duration::from_millis(10))
-        };
-        let mut schedule = Schedule::new(shape);
-        // 1,000 bytes take 1 ms at 8 Mbit/s.
-        assert_eq!(due(&mut schedule, 0, 1_000), 11 * MS);
-        assert_eq!(due(&mut schedule, 0, 1_000), 12 * MS);
-        assert_eq!(due(&mut schedule, 0, 1_000), 13 * MS);
-        assert_eq!(schedule.admit(0, 1_000), Admission::Overflow);
-        assert_eq!(due(&mut schedule, MS, 1_000), 14 * MS);
-    }
-
-    #[test]
-    fn jitter_stays_in_its_range_and_never_reorders() {
-        let shape = Shape {
-            jitter: Duration::from_millis(2),
-            ..Shape::delaying(Duration::from_millis(30))
-        };
-        let mut schedule = Schedule::new(shape);
-        let mut last = 0;
-        let mut seen = [false; 2];
-        for step in 0..10_000 {
-            let now = step * 10 * MS;
-            let due = due(&mut schedule, now, 100);
-            assert!((28 * MS..=32 * MS).contains(&(due - now)), "{}", due - now);
-            assert!(due >= last);
-            last = due;
-            seen[usize::from(due - now > 30 * MS)] = true;
-        }
-        assert_eq!(seen, [true, true], "both sides of the delay are used");
-        let burst: Vec<u64> = (0..1_000).map(|_| due(&mut schedule, 1 << 60, 100)).collect();
-        assert!(burst.is_sorted());
-    }
-
-    #[test]
-    fn losses_follow_the_share_and_the_seed() {
-        let lost = |seed| -> Vec<bool> {
-            let mut schedule =
-                Schedule::new(Shape { loss: 0.01, seed, ..Shape::delaying(Duration::ZERO) });
-            (0..100_000).map(|n| schedule.admit(n, 1_500) == Admission::Lost).collect()
-        };
-        let count = lost(7).iter().filter(|&&lost| lost).count();
-        // 1,000 expected, standard deviation 31.
-        assert!((850..=1_150).contains(&count), "{count}");
-        assert_eq!(lost(7), lost(7));
-        assert_ne!(lost(7), lost(8));
-    }
 
     #[test]
     fn segments_are_not_offloaded_where_every_packet_counts() {
@@ -566,47 +342,5 @@ mod tests {
         assert!(Shape { rate_bits_per_s: Some(0), ..plain }.validate().is_err());
         assert!(Shape { jitter: Duration::from_millis(2), ..plain }.validate().is_err());
         assert!(Shape { delay: Duration::from_secs(61), ..plain }.validate().is_err());
-    }
-
-    #[test]
-    fn held_packets_come_out_in_order_and_intact_while_the_ring_wraps_and_grows() {
-        let mut held = HeldPackets::new(4 * MAX_PACKET_BYTES, 32 * MAX_PACKET_BYTES);
-        let mut random = SplitMix64(42);
-        let (mut next_in, mut next_out) = (0u64, 0u64);
-        for round in 0..20_000u64 {
-            let fill = round % 200 < 100;
-            if fill == (random.unit() < 0.7) {
-                if let Some(space) = held.space() {
-                    let length = 8 + (random.unit() * (MAX_PACKET_BYTES - 8) as f64) as usize;
-                    space[..length].fill(next_in as u8);
-                    space[..8].copy_from_slice(&next_in.to_le_bytes());
-                    held.commit(length, next_in);
-                    next_in += 1;
-                }
-            } else if let Some((due_ns, packet)) = held.first() {
-                assert_eq!(due_ns, next_out);
-                assert_eq!(packet[..8], next_out.to_le_bytes());
-                assert!(packet[8..].iter().all(|&byte| byte == next_out as u8));
-                held.pop();
-                next_out += 1;
-            }
-        }
-        assert!(next_out > 5_000);
-        assert!(held.bytes.len() <= 32 * MAX_PACKET_BYTES);
-    }
-
-    #[test]
-    fn a_full_ring_takes_no_more_until_something_left() {
-        let mut held = HeldPackets::new(2 * MAX_PACKET_BYTES, 4 * MAX_PACKET_BYTES);
-        let mut count = 0;
-        while held.space().is_some() {
-            held.commit(MAX_PACKET_BYTES, 0);
-            count += 1;
-        }
-        assert!((3..=4).contains(&count), "{count}");
-        while held.first().is_some() {
-            held.pop();
-        }
-        assert!(held.space().is_some());
     }
 }

@@ -1,7 +1,6 @@
 //! A link between two real network namespaces: delay, rate, loss, order, and what is left behind.
 //!
-//! Needs the right to create namespaces and TUN devices; without it every test says so and
-//! passes without having looked.
+//! Needs the right to create namespaces and TUN devices; without it every test is skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may panic as its body may")]
 
@@ -16,9 +15,20 @@ use std::time::{Duration, Instant};
 use tollway_net::link::{Link, Shape};
 use tollway_net::netns::{Confinement, NetNs, spawn_confined};
 use tollway_net::tun::{Tun, TunConfig};
+use tollway_testkit::skip;
 
 const WEST: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 1);
 const EAST: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
+
+/// The value, or the calling test ends as skipped.
+macro_rules! or_skip {
+    ($made:expr) => {
+        match $made {
+            Ok(made) => made,
+            Err(reason) => skip!("{reason}"),
+        }
+    };
+}
 
 /// Timing tests take turns: two at once on a small machine measure each other.
 static TURN: Mutex<()> = Mutex::new(());
@@ -28,7 +38,7 @@ fn one_way_delay_is_as_asked_plus_at_most_0_3_ms() {
     let _turn = turn();
     for delay_us in [0, 400, 69_000] {
         let delay = Duration::from_micros(delay_us);
-        let Some(pair) = Pair::create(Shape::delaying(delay)) else { return };
+        let pair = or_skip!(Pair::create(Shape::delaying(delay)));
         let delays = pair.one_way_delays(300, Duration::from_millis(2));
         assert_eq!(delays.len(), 300, "no packet is lost");
         let p50 = delays[delays.len() / 2];
@@ -46,7 +56,7 @@ fn loss_is_rolled_for_each_packet_and_the_rest_keeps_its_order() {
         jitter: Duration::from_micros(500),
         ..Shape::delaying(Duration::from_millis(1))
     };
-    let Some(pair) = Pair::create(shape) else { return };
+    let pair = or_skip!(Pair::create(shape));
     let arrived = pair.numbers_arrived(10_000);
     assert!(arrived.is_sorted(), "jitter must not reorder");
     // 9,000 expected, standard deviation 30.
@@ -60,7 +70,7 @@ fn rate_bounds_a_tcp_stream() {
     let _turn = turn();
     let shape =
         Shape { rate_bits_per_s: Some(50_000_000), ..Shape::delaying(Duration::from_millis(2)) };
-    let Some(pair) = Pair::create(shape) else { return };
+    let pair = or_skip!(Pair::create(shape));
     let mbit_per_s = pair.tcp_mbit_per_s(6 << 20);
     eprintln!("50 Mbit/s link carried {mbit_per_s:.1} Mbit/s of TCP payload");
     assert!((35.0..=50.0).contains(&mbit_per_s), "{mbit_per_s:.1} Mbit/s");
@@ -69,7 +79,7 @@ fn rate_bounds_a_tcp_stream() {
 #[test]
 fn offloaded_segments_cross_intact() {
     let _turn = turn();
-    let Some(pair) = Pair::create(Shape::delaying(Duration::from_millis(1))) else { return };
+    let pair = or_skip!(Pair::create(Shape::delaying(Duration::from_millis(1))));
     let mbit_per_s = pair.tcp_mbit_per_s(64 << 20);
     let [forth, _] = pair.link.counts();
     let mean_bytes = forth.delivered_bytes / forth.delivered;
@@ -79,7 +89,7 @@ fn offloaded_segments_cross_intact() {
 
 #[test]
 fn a_child_is_in_its_namespace_and_dies_with_the_thread_that_started_it() {
-    let Some(ns) = namespace("child") else { return };
+    let ns = or_skip!(namespace("child"));
     let (inside, child) = thread::scope(|scope| {
         let starter = scope.spawn(|| {
             let mut command = Command::new("sleep");
@@ -101,7 +111,7 @@ fn a_child_is_in_its_namespace_and_dies_with_the_thread_that_started_it() {
 
 #[test]
 fn a_device_name_the_kernel_cannot_hold_is_refused_with_its_name() {
-    let Some(ns) = namespace("names") else { return };
+    let ns = or_skip!(namespace("names"));
     let error = ns.run(|| Tun::open(&end("a-name-of-16-byte", WEST, EAST, true))).unwrap();
     let text = format!("{:#}", error.unwrap_err());
     assert!(text.contains("a-name-of-16-byte"), "{text}");
@@ -111,17 +121,13 @@ fn turn() -> std::sync::MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A namespace, or a printed reason why this machine gives none.
-fn namespace(name: &str) -> Option<NetNs> {
-    let made = NetNs::create(name).map_err(|error| error.to_string()).and_then(|ns| {
-        let probe = ns.run(|| Tun::open(&end("probe", WEST, EAST, true)));
-        match probe {
-            Ok(Ok(_)) => Ok(ns),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(error) => Err(error.to_string()),
-        }
-    });
-    made.inspect_err(|reason| eprintln!("SKIPPED: {reason}")).ok()
+/// A namespace, or the reason why this machine gives none.
+fn namespace(name: &str) -> Result<NetNs, String> {
+    let told = |error: &dyn std::error::Error| error.to_string();
+    let ns = NetNs::create(name).map_err(|error| told(&error))?;
+    let probe = ns.run(|| Tun::open(&end("probe", WEST, EAST, true)));
+    probe.map_err(|error| told(&error))?.map_err(|error| told(&error))?;
+    Ok(ns)
 }
 
 fn end(name: &str, local: Ipv4Addr, peer: Ipv4Addr, offload: bool) -> TunConfig {
@@ -140,13 +146,13 @@ struct Pair {
 }
 
 impl Pair {
-    fn create(shape: Shape) -> Option<Self> {
+    fn create(shape: Shape) -> Result<Self, String> {
         let (west, east) = (namespace("west")?, namespace("east")?);
         let offload = shape.wants_offload();
         let a = west.run(|| Tun::open(&end("to-east", WEST, EAST, offload))).unwrap().unwrap();
         let b = east.run(|| Tun::open(&end("to-west", EAST, WEST, offload))).unwrap().unwrap();
         let link = Link::start(a, b, shape, shape).unwrap();
-        Some(Self { west, east, link })
+        Ok(Self { west, east, link })
     }
 
     /// A socket of the west connected to one of the east.

@@ -195,7 +195,6 @@ async fn set_metadata(facts: &Facts, request: Request<Incoming>) -> Answer {
     empty(StatusCode::NO_CONTENT)
 }
 
-#[expect(clippy::unused_async, reason = "shares its shape with the API's answers")]
 async fn answer_admin(facts: Arc<Facts>, request: Request<Incoming>) -> Answer {
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => {

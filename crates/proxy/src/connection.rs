@@ -105,6 +105,24 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Whether bytes were read that nobody has looked at to their end.
+    pub(crate) fn has_unparsed(&self) -> bool {
+        match &self.role {
+            Role::Detect { input } => !input.is_empty(),
+            Role::H1Server(server) => !server.input.is_empty(),
+            Role::H1Client(client) => !client.input.is_empty(),
+            Role::Hello(hello) => !hello.input.is_empty(),
+            Role::Accepting
+            | Role::Dialling(_)
+            | Role::H2Server(_)
+            | Role::H2Client(_)
+            | Role::Relay(_)
+            | Role::Lingering => false,
+        }
+    }
+}
+
 /// What a dial is for.
 pub(crate) struct Dial {
     pub(crate) address: Option<SocketAddr>,

@@ -166,7 +166,7 @@ fn notes(options: &DemoOptions, plan: &Plan, rows: &[Row]) -> Vec<String> {
     );
     notes.push(
         "The load generator, the app, every Tollway part and the links share this machine's \
-         processors."
+         processors; links go first where the lab may say so."
             .into(),
     );
     notes

@@ -112,7 +112,8 @@ impl<'a> Bench<'a> {
     /// Round trips from the caller's network to another, microseconds.
     pub(super) fn ping(&self, network: usize) -> Result<Vec<f64>, LabError> {
         let to = self.topology.address_from(&self.supervisor, HOME, network, PING)?;
-        let times = self.network(HOME).run(|| ping(to, PingPlan::default()))??;
+        let rtt = self.topology.link_to(network).map_or(Duration::ZERO, |link| link.rtt);
+        let times = self.network(HOME).run(|| ping(to, PingPlan::over(rtt)))??;
         Ok(times.iter().map(|time| time.as_secs_f64() * 1e6).collect())
     }
 
@@ -246,7 +247,7 @@ fn links(options: &DemoOptions, places: &[Place]) -> Vec<LinkSpec> {
         Some(LinkSpec {
             to,
             rtt: placement.rtt,
-            jitter: options.jitter,
+            jitter: options.jitter.min(placement.rtt / 2),
             loss: options.loss,
             rate_bps: None,
             seed: options.seed.wrapping_add(to as u64),

@@ -12,6 +12,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -21,6 +22,7 @@ use tollway_lab::progress::{PlainProgress, Silent};
 use tollway_lab::{Cancel, DemoOptions, Isolation, LabError};
 use tollway_record::record::{LinkKind, Protocol, Question, Topology};
 use tollway_record::{Record, Row};
+use tollway_testkit::{skip, slow};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -30,31 +32,17 @@ fn main() -> ExitCode {
     if let ["scenario", root] = args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         return run_as_child(Path::new(root));
     }
-    let isolation = Isolation::prepare();
+    ISOLATION.set(Isolation::prepare()).expect("set once");
     let mut arguments = Arguments::from_args();
     // Each test measures; two at once would measure each other.
     arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, trials(&isolation)).exit_code()
+    libtest_mimic::run(&arguments, trials()).exit_code()
 }
 
-fn trials(isolation: &Isolation) -> Vec<Trial> {
-    let with_namespaces = |name: &str, test: fn() -> Result<(), Failed>| {
-        let skipped = match isolation {
-            Isolation::Namespaces => None,
-            Isolation::Loopback { reason } => Some(reason.clone()),
-        };
-        let trial = Trial::test(name, test);
-        match skipped {
-            None => trial,
-            Some(reason) => {
-                eprintln!("SKIPPED {name}: {reason}");
-                trial.with_ignored_flag(true)
-            }
-        }
-    };
+fn trials() -> Vec<Trial> {
     vec![
-        with_namespaces("direct_rows_show_each_link_s_round_trip", direct_in_namespaces),
-        with_namespaces("the_mesh_s_processes_are_started_and_accounted_for", mesh_in_namespaces),
+        Trial::test("direct_rows_show_each_link_s_round_trip", direct_in_namespaces),
+        Trial::test("the_mesh_s_processes_are_started_and_accounted_for", mesh_in_namespaces),
         Trial::test("loopback_measures_through_relays_and_says_so", direct_on_loopback),
         Trial::test("an_interrupt_cleans_up_and_the_next_run_works", interrupt_cleans_up),
         Trial::test("nothing_survives_a_killed_lab", kill_leaves_nothing),
@@ -63,19 +51,41 @@ fn trials(isolation: &Isolation) -> Vec<Trial> {
     ]
 }
 
+/// What this process may do, found out once, while it still has a single thread.
+static ISOLATION: OnceLock<Isolation> = OnceLock::new();
+
+fn isolation() -> Isolation {
+    ISOLATION.get().expect("set before any test runs").clone()
+}
+
+/// The best isolation there is here; ends the calling test as skipped if that is none.
+macro_rules! need_namespaces {
+    () => {
+        match isolation() {
+            Isolation::Namespaces => Isolation::Namespaces,
+            Isolation::Loopback { reason } => skip!("{reason}"),
+        }
+    };
+}
+
 fn direct_in_namespaces() -> Result<(), Failed> {
+    slow!();
     let dir = tempfile::tempdir()?;
-    let mut options = options(dir.path(), Isolation::Namespaces);
-    options.workload.placements.push(placement(Topology::OtherRegion, 40_000));
+    let mut options = options(dir.path(), need_namespaces!());
+    options.workload.placements.push(placement(Topology::OtherRegion, 138_000));
+    options.workload.budget = Duration::from_secs(16);
+    // One in flight on each, with a lot of time to spare over the longest link.
+    options.workload.connections = 64;
     let record = run(&options)?;
     let [same, near, far] = &record.rows[..] else { panic!("{} rows", record.rows.len()) };
-    for (row, asked_ms) in [(near, 0.8), (far, 40.0)] {
+    for (row, asked_ms) in [(near, 0.8), (far, 138.0)] {
         let link = row.conditions.link.as_ref().unwrap();
-        let measured_ms = link.rtt_measured_us.p50 / 1e3;
+        // The shortest: on a busy machine the others wait for a processor, too.
+        let shortest_ms = link.rtt_measured_us.min / 1e3;
         assert_eq!(link.kind, LinkKind::Tun);
-        assert!(measured_ms >= asked_ms && measured_ms <= asked_ms + 0.6, "{measured_ms} ms");
-        let added_ms = mean_ms(row) - mean_ms(same);
-        assert!((added_ms - asked_ms).abs() < 1.5, "{added_ms} ms added by {asked_ms} ms");
+        assert!((asked_ms..asked_ms + 0.6).contains(&shortest_ms), "{shortest_ms} ms");
+        let added_ms = shortest_call_ms(row) - shortest_call_ms(same);
+        assert!((asked_ms - 0.5..asked_ms + 2.0).contains(&added_ms), "{added_ms} ms");
         assert!(row.cost.cpu_us_per_request["link"] > 1.0);
     }
     for row in &record.rows {
@@ -90,7 +100,7 @@ fn direct_in_namespaces() -> Result<(), Failed> {
 
 fn mesh_in_namespaces() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
-    let mut options = options(dir.path(), Isolation::Namespaces);
+    let mut options = options(dir.path(), need_namespaces!());
     options.workload.subjects.push(SubjectKind::Tollway);
     let record = run(&options)?;
     let ids: Vec<&str> = record.rows.iter().map(|row| row.conditions.id.as_str()).collect();
@@ -131,8 +141,8 @@ fn direct_on_loopback() -> Result<(), Failed> {
     let [same, near] = &record.rows[..] else { panic!("{} rows", record.rows.len()) };
     let link = near.conditions.link.as_ref().unwrap();
     assert_eq!(link.kind, LinkKind::Relay);
-    assert!((800.0..1_600.0).contains(&link.rtt_measured_us.p50), "{:?}", link.rtt_measured_us);
-    assert!(mean_ms(near) >= mean_ms(same) + 0.7);
+    assert!((800.0..1_600.0).contains(&link.rtt_measured_us.min), "{:?}", link.rtt_measured_us);
+    assert!(shortest_call_ms(near) >= shortest_call_ms(same) + 0.5);
     assert!(record.notes.iter().any(|note| note.contains("asked for")), "{:?}", record.notes);
     assert!(record.not_measured.iter().any(|left_out| left_out.contains("relay")));
     assert!(nothing_left(dir.path()));
@@ -140,6 +150,7 @@ fn direct_on_loopback() -> Result<(), Failed> {
 }
 
 fn interrupt_cleans_up() -> Result<(), Failed> {
+    slow!();
     let dir = tempfile::tempdir()?;
     let mut child = start_as_child(dir.path());
     wait_until(|| processes_of(dir.path()) > 2);
@@ -150,11 +161,12 @@ fn interrupt_cleans_up() -> Result<(), Failed> {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     assert_eq!(status.code(), Some(130), "{status}");
     assert!(nothing_left(dir.path()));
-    run(&options(dir.path(), own_isolation()))?;
+    run(&options(dir.path(), isolation()))?;
     Ok(())
 }
 
 fn kill_leaves_nothing() -> Result<(), Failed> {
+    slow!();
     let dir = tempfile::tempdir()?;
     let mut child = start_as_child(dir.path());
     wait_until(|| processes_of(dir.path()) > 2);
@@ -162,7 +174,7 @@ fn kill_leaves_nothing() -> Result<(), Failed> {
     assert_eq!(child.wait().unwrap().signal(), Some(9));
     wait_until(|| processes_of(dir.path()) == 0);
     assert_eq!(fs::read_dir(dir.path())?.count(), 1, "a killed lab leaves its files");
-    run(&options(dir.path(), own_isolation()))?;
+    run(&options(dir.path(), isolation()))?;
     assert!(nothing_left(dir.path()), "and the next run removes them");
     Ok(())
 }
@@ -218,11 +230,6 @@ fn loopback() -> Isolation {
     Isolation::Loopback { reason: "the test asked for it".into() }
 }
 
-/// What this process was found to be able to do; it has become namespace root if need be.
-fn own_isolation() -> Isolation {
-    if rustix::process::geteuid().is_root() { Isolation::prepare() } else { loopback() }
-}
-
 fn run(options: &DemoOptions) -> Result<Record, LabError> {
     let started = Instant::now();
     let result = cross_network::run(options, &Cancel::new().unwrap(), &mut Silent);
@@ -253,8 +260,9 @@ fn check_row(row: &Row, options: &DemoOptions) {
     assert!(row.blocks.iter().all(|block| block.calibration_us.is_some()));
 }
 
-fn mean_ms(row: &Row) -> f64 {
-    row.traffic.latency_us.mean.unwrap() / 1e3
+/// The one call that waited least for a processor.
+fn shortest_call_ms(row: &Row) -> f64 {
+    row.traffic.latencies().unwrap().min_ns().unwrap() as f64 / 1e6
 }
 
 fn start_as_child(root: &Path) -> std::process::Child {

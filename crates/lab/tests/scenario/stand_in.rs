@@ -195,8 +195,7 @@ fn load(url: &str, options: &Options) -> io::Result<()> {
     let head =
         format!("POST /{path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", payload.len());
     let request = [head.as_bytes(), &payload].concat();
-    let streams: Vec<TcpStream> =
-        (0..connections).map(|_| TcpStream::connect(authority)).collect::<io::Result<_>>()?;
+    let streams = connect_all(authority, connections)?;
     let start = Instant::now();
     let at = |n: u64| Duration::from_nanos(n * 1_000_000_000 / rate);
     let (first, end) = (warm_up * rate / 1_000, (warm_up + duration) * rate / 1_000);
@@ -232,6 +231,15 @@ fn load(url: &str, options: &Options) -> io::Result<()> {
     })?;
     let result = result(url, &seen, rate as f64, duration as f64 / 1e3, payload.len() as u64);
     fs::write(&options["json"], result.to_json())
+}
+
+/// All at once: one after the other would take a round trip each.
+fn connect_all(authority: &str, connections: u64) -> io::Result<Vec<TcpStream>> {
+    thread::scope(|scope| {
+        let connecting: Vec<_> =
+            (0..connections).map(|_| scope.spawn(|| TcpStream::connect(authority))).collect();
+        connecting.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 fn result(url: &str, seen: &[Seen], rate: f64, duration_s: f64, payload_bytes: u64) -> RunResult {

@@ -26,12 +26,7 @@ impl Worker {
     pub(super) fn on_h1_server_bytes(&mut self, key: Key, data: &[u8]) {
         let Some(server) = self.h1_server(key) else { return };
         let mut kept = std::mem::take(&mut server.input);
-        let bytes: &[u8] = if kept.is_empty() {
-            data
-        } else {
-            kept.extend_from_slice(data);
-            &kept
-        };
+        let bytes = behind(&mut kept, data);
         let mut at = 0;
         loop {
             match self.h1_server_step(key, &bytes[at..]) {
@@ -232,6 +227,15 @@ fn names_http(input: &[u8]) -> bool {
     let input = input.strip_prefix(b"\r\n").unwrap_or(input);
     let line = input.split(|byte| *byte == b'\n').next().unwrap_or_default();
     line.windows(b"HTTP/".len()).any(|window| window == b"HTTP/")
+}
+
+/// What was kept and what came, as one; nothing is copied when nothing was kept.
+pub(super) fn behind<'a>(kept: &'a mut Vec<u8>, data: &'a [u8]) -> &'a [u8] {
+    if kept.is_empty() {
+        return data;
+    }
+    kept.extend_from_slice(data);
+    kept
 }
 
 /// What a parsed framing says of the length.

@@ -4,6 +4,11 @@
 //! targets), then flush every connection that was written to, once. Nothing sleeps with a dirty
 //! connection and nothing flushes on a timer.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "most places ask for the one or two roles of a connection that concern them"
+)]
+
 mod accept;
 mod body;
 mod exchange;
@@ -254,7 +259,8 @@ impl Worker {
     fn resume(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.paused = false;
-        if !conn.queued {
+        let has_work = conn.io.may_read() || conn.has_unparsed();
+        if has_work && !conn.queued {
             conn.queued = true;
             self.to_read.push_back(key);
         }
@@ -317,10 +323,9 @@ impl Worker {
     /// Bytes came, or (empty) what is left unparsed shall be looked at again.
     fn on_bytes(&mut self, key: Key, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(key) else { return };
-        if matches!(conn.role, Role::Accepting | Role::Dialling(_)) {
-            if conn.io.is_handshaking() || !self.on_established(key) {
-                return;
-            }
+        let is_new = matches!(conn.role, Role::Accepting | Role::Dialling(_));
+        if is_new && (conn.io.is_handshaking() || !self.on_established(key)) {
+            return;
         }
         let Some(conn) = self.conns.get_mut(key) else { return };
         match &conn.role {
@@ -439,6 +444,9 @@ impl Worker {
         if let Some(mut conn) = self.conns.remove(key) {
             // What is queued may be an alert or a last response; the kernel takes what it can.
             let _ = conn.io.flush();
+            if let Some((service, address)) = conn.relays_to {
+                self.uncount_relay(service, address);
+            }
             self.metrics.connections.set(self.conns.len() as u64);
         }
     }

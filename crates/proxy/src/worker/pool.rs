@@ -36,6 +36,8 @@ pub(super) struct Pool {
     waiting_raw: Vec<Key>,
     /// Addresses that could not be dialled, and until when they are left alone.
     backoff: HashMap<SocketAddr, Instant>,
+    /// Relays through here to each address (in a gateway).
+    relays: HashMap<SocketAddr, usize>,
     /// `None` until the control plane has answered.
     state: Option<ServiceState>,
     asked: Instant,
@@ -52,6 +54,7 @@ impl Pool {
             waiting: VecDeque::new(),
             waiting_raw: Vec::new(),
             backoff: HashMap::new(),
+            relays: HashMap::new(),
             state: None,
             asked: now,
             used: now,
@@ -466,14 +469,6 @@ impl Worker {
         service: &ServiceName,
         candidates: &Candidates,
     ) -> Option<SocketAddr> {
-        let mut relays: HashMap<SocketAddr, usize> = HashMap::new();
-        for (_, conn) in self.conns.iter() {
-            if let Some((relayed, address)) = &conn.relays_to
-                && relayed == service
-            {
-                *relays.entry(*address).or_default() += 1;
-            }
-        }
         let now = self.now;
         let pool = self.pool(&Destination::Service(service.clone()));
         pool.turn = pool.turn.wrapping_add(1);
@@ -481,7 +476,25 @@ impl Worker {
         let in_turn = (0..count).map(|step| candidates.addresses[(turn + step) % count]);
         let resting =
             |address: &SocketAddr| pool.backoff.get(address).is_some_and(|until| *until > now);
-        in_turn.min_by_key(|address| (resting(address), relays.get(address).copied().unwrap_or(0)))
+        in_turn.min_by_key(|address| {
+            (resting(address), pool.relays.get(address).copied().unwrap_or(0))
+        })
+    }
+
+    /// One relay more to an address.
+    pub(super) fn count_relay(&mut self, service: ServiceName, address: SocketAddr) {
+        *self.pool(&Destination::Service(service)).relays.entry(address).or_default() += 1;
+    }
+
+    /// One relay less to an address.
+    pub(super) fn uncount_relay(&mut self, service: ServiceName, address: SocketAddr) {
+        let Some(pool) = self.pools.get_mut(&Destination::Service(service)) else { return };
+        if let Some(count) = pool.relays.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                pool.relays.remove(&address);
+            }
+        }
     }
 
     /// A dial stands: the connection takes its role.

@@ -22,10 +22,8 @@ impl Worker {
         if data.is_empty() {
             return;
         }
-        let now = self.now;
-        let Some(relay) = self.relay(key) else { return };
-        relay.active = now;
-        let Some(other) = relay.other else {
+        let Some(other) = self.touch_relay(key) else {
+            let Some(relay) = self.relay(key) else { return };
             relay.early.extend_from_slice(data);
             if relay.early.len() >= self.config.limits.pipe_bytes {
                 self.pause(key);
@@ -40,6 +38,18 @@ impl Worker {
         if full {
             self.pause(key);
         }
+    }
+
+    /// Bytes in either direction keep both sides alive. Gives the other side, if there is one.
+    fn touch_relay(&mut self, key: Key) -> Option<Key> {
+        let now = self.now;
+        let relay = self.relay(key)?;
+        relay.active = now;
+        let other = relay.other?;
+        if let Some(relay) = self.relay(other) {
+            relay.active = now;
+        }
+        Some(other)
     }
 
     fn relay(&mut self, key: Key) -> Option<&mut Relay> {
@@ -365,7 +375,10 @@ impl Worker {
             _ => return,
         };
         conn.role = Role::Relay(Relay { other: None, early, ended: false, active: now });
-        conn.relays_to = service.map(|service| (service, address));
+        conn.relays_to = service.clone().map(|service| (service, address));
+        if let Some(service) = service {
+            self.count_relay(service, address);
+        }
         self.metrics.gateway_connections.add(1);
         match self.dial_plain(address, Purpose::Relay(key)) {
             Ok(up) => self.attach_relay(key, up),
@@ -381,17 +394,17 @@ impl Worker {
         if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
             return Some((routes.control, None));
         }
-        let own_network = routes.network.clone();
-        let Ok(service) = ServiceName::parse_dns_san(name) else {
-            return self.gateway_instance(name).map(|address| (address, None));
-        };
-        if service.network != own_network {
-            let gateways = self.networks.get(&service.network)?;
+        let network = ServiceName::network_of_server_name(name)?;
+        if network != routes.network {
+            let gateways = self.networks.get(&network)?;
             let random = usize::try_from(self.random >> 33).unwrap_or(0);
             let address = *gateways.get(random.checked_rem(gateways.len())?)?;
             self.next_random();
             return Some((address, None));
         }
+        let Ok(service) = ServiceName::parse_dns_san(name) else {
+            return self.gateway_instance(name).map(|address| (address, None));
+        };
         let candidates = Candidates::of(self.known_state(&service)?);
         let address = self.pick_least_relayed(&service, &candidates)?;
         Some((address, Some(service)))

@@ -1,9 +1,10 @@
 //! What only time can tell: handshakes, heads, responses and idle connections that took too
 //! long, certificates that end, the drain.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tollway_http::h2::ErrorCode;
+use tollway_identity::PeerIdentity;
 use tollway_net::Key;
 use tollway_routing::Failure;
 
@@ -13,11 +14,16 @@ use crate::connection::{Connection, Role};
 use crate::exchange::Upstream;
 use crate::fault::Fault;
 
+/// Longest time before the end of a peer's certificate at which its connection is given up.
+const CERTIFICATE_MARGIN: Duration = Duration::from_secs(60);
+
 /// What has run out for a connection.
 enum Expired {
     No,
     /// Close without a word.
     Close,
+    /// Close both sides of a relay.
+    Relay,
     /// A head did not come in time.
     Head,
     /// A dial took too long.
@@ -47,6 +53,7 @@ impl Worker {
                     self.leave_pool(key);
                     self.remove(key);
                 }
+                Expired::Relay => self.on_relay_failed(key),
                 Expired::Head => {
                     self.refuse_h1(key, 408, "the head of the request did not come in time");
                 }
@@ -61,7 +68,7 @@ impl Worker {
         let (now, clock, timeouts) = (self.now, self.clock(), self.config.timeouts);
         let Some(conn) = self.conns.get_mut(key) else { return Expired::No };
         let waited = now.saturating_duration_since(conn.since);
-        let certificate_ended = conn.peer.as_ref().is_some_and(|peer| peer.not_after <= wall);
+        let certificate_ended = conn.peer.as_ref().is_some_and(|peer| ends_soon(peer, wall));
         match &mut conn.role {
             Role::Accepting if waited > timeouts.handshake => Expired::Close,
             Role::Hello(_) | Role::Detect { .. } if waited > timeouts.head => Expired::Close,
@@ -87,14 +94,12 @@ impl Worker {
                 if let Err(error) = link.codec.tick(clock, conn.io.out()) {
                     return Expired::Codec(error.to_string());
                 }
-                let idle = link.streams.is_empty() && waited > timeouts.downstream_idle;
-                if (idle || certificate_ended || conn.draining) && !link.goaway_final_due {
-                    Expired::Retire
-                } else if link.goaway_final_due && link.streams.is_empty() {
-                    Expired::Retire
-                } else {
-                    Expired::No
-                }
+                let empty = link.streams.is_empty();
+                let leaves = certificate_ended
+                    || conn.draining
+                    || (empty && waited > timeouts.downstream_idle);
+                let retire = if link.goaway_final_due { empty } else { leaves };
+                if retire { Expired::Retire } else { Expired::No }
             }
             Role::H2Client(link) => {
                 if let Err(error) = link.codec.tick(clock, conn.io.out()) {
@@ -111,7 +116,7 @@ impl Worker {
             Role::Relay(relay) => {
                 let idle = now.saturating_duration_since(relay.active);
                 let dead = relay.other.is_none() && waited > timeouts.discovery;
-                if idle > timeouts.stream_idle || dead { Expired::Close } else { Expired::No }
+                if idle > timeouts.stream_idle || dead { Expired::Relay } else { Expired::No }
             }
             Role::Accepting
             | Role::Hello(_)
@@ -252,6 +257,14 @@ impl Worker {
             && self.listeners.is_empty()
             && self.conns.iter().all(|(_, conn)| is_expendable(conn))
     }
+}
+
+/// Whether a peer's certificate is in the last twentieth of its life, at most a minute: time to
+/// dial again while requests under way finish.
+fn ends_soon(peer: &PeerIdentity, now: SystemTime) -> bool {
+    let life = peer.not_after.duration_since(peer.not_before).unwrap_or_default();
+    let margin = (life / 20).min(CERTIFICATE_MARGIN);
+    now.checked_add(margin).is_none_or(|soon| peer.not_after <= soon)
 }
 
 fn has_held_credit(conn: &Connection) -> bool {

@@ -1252,8 +1252,8 @@ pub mod discovery_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// The first request is `open`. Every response but a heartbeat is acknowledged with its
-        /// revision after it was applied.
+        /// The first request is `open`. Whenever the revision of the responses has risen, it is
+        /// acknowledged once they were applied.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::WatchRequest>,
@@ -1299,8 +1299,8 @@ pub mod discovery_server {
             >
             + std::marker::Send
             + 'static;
-        /// The first request is `open`. Every response but a heartbeat is acknowledged with its
-        /// revision after it was applied.
+        /// The first request is `open`. Whenever the revision of the responses has risen, it is
+        /// acknowledged once they were applied.
         async fn watch(
             &self,
             request: tonic::Request<tonic::Streaming<super::WatchRequest>>,
