@@ -779,8 +779,13 @@ impl Worker {
         let (now, timeouts) = (self.now, self.config.timeouts);
         let mut late = Vec::new();
         let mut unused = Vec::new();
+        let mut rested = Vec::new();
         for (destination, pool) in &mut self.pools {
+            let resting = pool.backoff.len();
             pool.backoff.retain(|_, until| *until > now);
+            if pool.backoff.len() < resting && !pool.is_unused() {
+                rested.push(destination.clone());
+            }
             let Destination::Service(service) = destination else { continue };
             if pool.state.is_none()
                 && !(pool.waiting.is_empty() && pool.waiting_raw.is_empty())
@@ -796,6 +801,9 @@ impl Worker {
         for service in late {
             let destination = Destination::Service(service.clone());
             self.fail_waiting(&destination, &Fault::DiscoveryTimedOut { service });
+        }
+        for destination in rested {
+            self.keep_dialled(&destination);
         }
         for service in unused {
             self.outside.unsubscribe(&service);

@@ -172,6 +172,7 @@ impl Worker {
         let timeouts = self.config.timeouts;
         let mut late = Vec::new();
         let mut silent = Vec::new();
+        let mut unconnected = Vec::new();
         for (key, exchange) in self.exchanges.iter() {
             let quiet = self.now.saturating_duration_since(exchange.active);
             let answered = exchange.responding;
@@ -182,7 +183,7 @@ impl Worker {
             } else if exchange.up == Upstream::Waiting
                 && quiet > timeouts.discovery + timeouts.connect
             {
-                late.push(key);
+                unconnected.push(key);
             }
         }
         for key in late {
@@ -192,6 +193,16 @@ impl Worker {
         for key in silent {
             self.end_silent(key);
         }
+        for key in unconnected {
+            self.give_up_waiting(key);
+        }
+    }
+
+    fn give_up_waiting(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get(key) else { return };
+        let peer = describe(&exchange.destination);
+        let reason = "no connection could be made in time".to_owned();
+        self.fail(key, &Fault::Unreachable { peer, reason });
     }
 
     /// Neither side has sent a byte for too long: tells the caller if that is still possible.
