@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
 pub mod grpc;
 pub mod h1;
 pub mod h2;

@@ -94,6 +94,23 @@ fn a_goaway_tells_the_retryable_streams_from_the_others() {
 }
 
 #[test]
+fn a_window_update_by_zero_is_a_mistake_also_on_a_stream_that_has_ended() {
+    let mut server = Server::new(Config::default());
+    server.take(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &[0x82, 0x86, 0x84])).unwrap();
+    let head = ResponseHead::new(204);
+    server.connection.send_response(StreamId(1), &head, None, true, &mut server.out).unwrap();
+    assert_eq!(server.connection.active_streams(), 0);
+    server.out.clear();
+    server.take(&window_update(1, 5)).unwrap();
+    assert!(server.out.is_empty());
+    server.take(&window_update(1, 0)).unwrap();
+    let resets = parse(&server.out);
+    assert_eq!(resets.len(), 1);
+    assert_eq!((resets[0].0, resets[0].2), (RST_STREAM, 1));
+    assert_eq!(resets[0].3, 1_u32.to_be_bytes(), "PROTOCOL_ERROR");
+}
+
+#[test]
 fn streams_after_the_final_goaway_are_dropped_and_compression_stays_in_step() {
     let mut server = Server::new(Config::default());
     server.take(&post(1)).unwrap();

@@ -206,6 +206,15 @@ impl ServiceName {
         }
     }
 
+    /// The network of any server name of the mesh: a service's, an instance's or a control
+    /// plane's. `None` if it is not one.
+    #[must_use]
+    pub fn network_of_server_name(name: &str) -> Option<NetworkName> {
+        let stem = strip_mesh_suffix(name)?;
+        let (_, network) = stem.rsplit_once('.')?;
+        Label::new(network).ok()
+    }
+
     /// `<app>.<namespace>.<network>.mesh` in lower case: the DNS SAN of the service's
     /// certificates and the TLS server name under which it is dialled.
     #[must_use]
@@ -397,6 +406,17 @@ mod tests {
     }
 
     #[test]
+    fn every_server_name_tells_its_network() {
+        let network = |name| ServiceName::network_of_server_name(name).map(|n| n.to_string());
+        for name in ["control.east.mesh", "a.b.east.mesh", "i-1.a.b.east.MESH"] {
+            assert_eq!(network(name).as_deref(), Some("east"), "{name}");
+        }
+        for name in ["east.mesh", ".mesh", "a..mesh", "a.east.example", ""] {
+            assert_eq!(network(name), None, "{name}");
+        }
+    }
+
+    #[test]
     fn spiffe_identities_are_read_exactly() {
         let id = "spiffe://west.tollway/ns/default/stock";
         assert_eq!(SpiffeId::parse(id).unwrap().to_string(), id);
@@ -412,6 +432,41 @@ mod tests {
             "spiffe://west.tollway/ns/default/stock?x",
         ] {
             assert!(SpiffeId::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused_or_printed_as_it_was_read(text in ".{0,80}") {
+            if let Ok(name) = ServiceName::parse(&text, &home()) {
+                let printed = name.to_string();
+                prop_assert!(printed.starts_with(&text));
+                prop_assert_eq!(ServiceName::parse(&printed, &home()).unwrap(), name);
+            }
+        }
+
+        #[test]
+        fn a_server_name_gives_its_service_back(
+            app in "[A-Za-z0-9_-]{1,63}",
+            namespace in "[A-Za-z0-9_-]{1,63}",
+            network in "[A-Za-z0-9_-]{1,63}",
+        ) {
+            let text = format!("{app}.{namespace}.{network}");
+            let name = ServiceName::parse(&text, &home()).unwrap();
+            prop_assert_eq!(&ServiceName::parse_dns_san(&name.dns_san()).unwrap(), &name);
+            let host = format!("{text}.mesh");
+            prop_assert_eq!(&ServiceName::parse_host(&host, &home()).unwrap(), &name);
+            let id = name.spiffe_id(&TrustDomain::default_for(&name.network));
+            prop_assert_eq!(SpiffeId::parse(&id.to_string()).unwrap(), id);
+        }
+
+        #[test]
+        fn hosts_and_identities_never_panic(text in "\\PC{0,80}") {
+            let _ = ServiceName::parse_host(&text, &home());
+            let _ = ServiceName::parse_dns_san(&text);
+            let _ = SpiffeId::parse(&text);
         }
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct Connection {
     pub(crate) queued: bool,
     /// Not read until whoever takes its bytes has room again.
     pub(crate) paused: bool,
+    /// Not read until the caller has taken the answers it is owed.
+    pub(crate) owed: bool,
     /// Pipes that wait for room here, first come first served.
     pub(crate) line: VecDeque<(Key, Side)>,
     /// Since when it has been in its present state: handshaking, idle, in a head.
@@ -90,6 +92,7 @@ impl Connection {
             dirty: false,
             queued: false,
             paused: false,
+            owed: false,
             line: VecDeque::new(),
             since: now,
             draining: false,
@@ -97,6 +100,11 @@ impl Connection {
             leads_to_control: false,
             raw_target: None,
         }
+    }
+
+    /// Whether this is a caller that has at least `limit` bytes of answers to read.
+    pub(crate) fn owes_reading(&self, limit: usize) -> bool {
+        matches!(self.role, Role::H1Server(_) | Role::H2Server(_)) && self.io.pending() >= limit
     }
 }
 

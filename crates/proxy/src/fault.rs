@@ -1,6 +1,7 @@
 //! Why a request was refused or failed, and how that is told to its caller.
 
 use thiserror::Error;
+use tollway_http::h1;
 use tollway_model::{NetworkName, ServiceName, UnavailableReason};
 use tollway_routing::TargetError;
 
@@ -29,6 +30,8 @@ pub(crate) enum Fault {
     BadResponse { peer: String, reason: String },
     #[error("{peer} did not answer within {seconds} s")]
     TimedOut { peer: String, seconds: u64 },
+    #[error("the rest of the request did not come within {seconds} s")]
+    BodyTimedOut { seconds: u64 },
     #[error("{what} is full ({limit}); try again later")]
     Overloaded { what: &'static str, limit: usize },
     #[error("service {service} takes plain TCP, not HTTP")]
@@ -39,11 +42,16 @@ pub(crate) enum Fault {
     Unimplemented { what: &'static str },
     #[error("the request's head is too large")]
     HeadTooLarge,
+    /// The status is the codec's.
     #[error("the request is malformed: {reason}")]
-    BadRequest { reason: String },
+    BadRequest { status: u16, reason: String },
 }
 
 impl Fault {
+    pub(crate) fn refused(refusal: h1::Refusal) -> Self {
+        Self::BadRequest { status: refusal.status(), reason: refusal.to_string() }
+    }
+
     pub(crate) fn unavailable(reason: UnavailableReason, service: &ServiceName) -> Self {
         let service = service.clone();
         let network = service.network.clone();
@@ -59,8 +67,10 @@ impl Fault {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Target(TargetError::NoAppId | TargetError::NoAppIdMetadata) => 404,
-            Self::Target(_) | Self::Unsupported { .. } | Self::BadRequest { .. } => 400,
+            Self::Target(_) | Self::Unsupported { .. } => 400,
+            Self::BadRequest { status, .. } => *status,
             Self::UnknownService { .. } | Self::UnknownNetwork { .. } => 404,
+            Self::BodyTimedOut { .. } => 408,
             Self::HeadTooLarge => 431,
             Self::Unimplemented { .. } => 501,
             Self::ClosedEarly { .. }
@@ -81,7 +91,7 @@ impl Fault {
             400 => 3,        // INVALID_ARGUMENT
             404 | 501 => 12, // UNIMPLEMENTED: nobody here serves it
             431 => 8,        // RESOURCE_EXHAUSTED
-            504 => 4,        // DEADLINE_EXCEEDED
+            408 | 504 => 4,  // DEADLINE_EXCEEDED
             _ => 14,         // UNAVAILABLE
         }
     }
@@ -103,6 +113,7 @@ impl Fault {
             Self::Reset { .. } => "ERR_RESET",
             Self::BadResponse { .. } => "ERR_BAD_RESPONSE",
             Self::TimedOut { .. } => "ERR_TIMED_OUT",
+            Self::BodyTimedOut { .. } => "ERR_BODY_TIMED_OUT",
             Self::Overloaded { .. } => "ERR_OVERLOADED",
             Self::NotHttp { .. } => "ERR_NOT_HTTP",
             Self::Unsupported { .. } => "ERR_UNSUPPORTED",

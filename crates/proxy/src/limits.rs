@@ -77,6 +77,9 @@ pub struct Limits {
     pub app_connections: usize,
     /// Bytes queued on a connection before what feeds it is held back.
     pub out_bytes: usize,
+    /// Bytes of answers queued for a caller that does not read them before its requests are not
+    /// read any more either.
+    pub unread_bytes: usize,
     /// Bytes of a body held while its sink is full; more is left with the sender.
     pub pipe_bytes: usize,
     /// Bytes of request bodies kept so that a refused request can be sent again.
@@ -100,6 +103,7 @@ impl Default for Limits {
             services: 10_000,
             app_connections: 1024,
             out_bytes: 128 * 1024,
+            unread_bytes: 512 * 1024,
             pipe_bytes: 64 * 1024,
             replay_bytes: 64 * 1024,
             held_bytes: 64 * 1024 * 1024,

@@ -7,6 +7,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use tollway_identity::{Credentials, Expected, TlsError};
 use tollway_model::{ServiceName, TrustDomain};
+use tollway_net::ConnError;
 
 /// Application protocols between data planes.
 pub(crate) mod alpn {
@@ -76,5 +77,13 @@ impl MeshTls {
     /// Forgets the configurations towards a service nobody calls.
     pub(crate) fn forget(&mut self, service: &ServiceName) {
         self.clients.retain(|(name, _, _), _| name != service);
+    }
+}
+
+/// Why a connection broke, with what TLS refused in words an operator can act on.
+pub(crate) fn explain(error: &ConnError) -> String {
+    match error {
+        ConnError::Tls(refusal) => format!("TLS failed: {}", tollway_identity::explain(refusal)),
+        ConnError::Connect(_) | ConnError::Socket(_) => error.to_string(),
     }
 }

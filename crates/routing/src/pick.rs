@@ -73,4 +73,18 @@ mod tests {
         assert_eq!(pick_of_two(1, 1, |_| None), None);
         assert_eq!(pick_of_two(0, 1, |_| Some(0)), None);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn only_usable_candidates_are_picked_and_one_is_if_there_is_one(
+            loads in proptest::collection::vec(proptest::option::of(0_u32..100), 0..40),
+            random: u64,
+        ) {
+            let picked = pick_of_two(loads.len(), random, |at| loads[at]);
+            match picked {
+                Some(at) => proptest::prop_assert!(loads[at].is_some()),
+                None => proptest::prop_assert!(loads.iter().all(Option::is_none)),
+            }
+        }
+    }
 }

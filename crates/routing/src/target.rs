@@ -338,4 +338,33 @@ mod tests {
         assert_eq!(grpc("/dapr.proto.runtime.v1.Dapr/GetMetadata"), "api");
         assert_eq!(grpc("/x.Y/Z"), "refused: no app id: set the metadata dapr-app-id");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_asked_gets_an_absolute_path_or_a_reason(
+            path in "/[!-~]{0,60}",
+            authority in "[!-~]{0,30}",
+            id in proptest::option::of("[ -~]{0,30}"),
+        ) {
+            for door in [Door::HttpApi, Door::GrpcApi, Door::Outbound] {
+                let parts = RequestParts {
+                    authority: authority.as_bytes(),
+                    app_id: id.as_deref().map(str::as_bytes),
+                    ..parts(door, &path)
+                };
+                if let Ok(Target::Service { path, .. }) = decide_target(parts, &home()) {
+                    proptest::prop_assert!(path.starts_with(b"/"));
+                }
+            }
+        }
+
+        #[test]
+        fn invocation_keeps_the_rest_of_the_path(rest in "[a-z0-9/?=&.%-]{0,40}") {
+            let path = format!("/v1.0/invoke/stock/method/{rest}");
+            let target = decide_target(parts(Door::HttpApi, &path), &home()).unwrap();
+            let Target::Service { path, .. } = target else { panic!("a service was named") };
+            let expected = format!("/{}", rest.trim_start_matches('/'));
+            proptest::prop_assert_eq!(String::from_utf8_lossy(&path), expected);
+        }
+    }
 }

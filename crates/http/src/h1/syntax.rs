@@ -22,24 +22,7 @@ const fn classes() -> [u8; 256] {
 }
 
 const fn class(byte: u8) -> u8 {
-    let token = byte.is_ascii_alphanumeric()
-        || matches!(
-            byte,
-            b'!' | b'#'
-                | b'$'
-                | b'%'
-                | b'&'
-                | b'\''
-                | b'*'
-                | b'+'
-                | b'-'
-                | b'.'
-                | b'^'
-                | b'_'
-                | b'`'
-                | b'|'
-                | b'~'
-        );
+    let token = crate::bytes::is_token_byte(byte);
     let target = byte.is_ascii_graphic() && byte != b'#' && byte != b'\\';
     let name = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     (if token { TOKEN } else { 0 })

@@ -228,10 +228,11 @@ impl Connection {
             return Err(Fault::protocol("WINDOW_UPDATE on a stream that is not open"));
         }
         let id = head.stream;
-        let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
+        // Wrong at any time, so whether it is noticed does not depend on how fast an answer was.
         if increment == 0 {
             return Err(Fault::stream(id, ErrorCode::PROTOCOL_ERROR));
         }
+        let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
         if stream.send_window + increment > i64::from(LARGEST_WINDOW) {
             return Err(Fault::stream(id, ErrorCode::FLOW_CONTROL_ERROR));
         }

@@ -294,24 +294,7 @@ const fn classes() -> [u8; 256] {
     let mut at = 0;
     while at < 256 {
         let byte = at as u8;
-        let is_token = byte.is_ascii_alphanumeric()
-            || matches!(
-                byte,
-                b'!' | b'#'
-                    | b'$'
-                    | b'%'
-                    | b'&'
-                    | b'\''
-                    | b'*'
-                    | b'+'
-                    | b'-'
-                    | b'.'
-                    | b'^'
-                    | b'_'
-                    | b'`'
-                    | b'|'
-                    | b'~'
-            );
+        let is_token = crate::bytes::is_token_byte(byte);
         let is_visible = byte > b' ' && byte != 0x7f;
         if is_token {
             classes[at] |= TOKEN;

@@ -141,8 +141,8 @@ impl Worker {
         let agreed = peer.alpn.map(<[u8]>::to_vec);
         let identity = match proven_identity(&peer) {
             Ok(identity) => identity,
-            Err(error) => {
-                tracing::debug!(remote = ?conn.remote, error, "mesh connection refused");
+            Err(reason) => {
+                tracing::debug!(remote = ?conn.remote, reason, "mesh connection refused");
                 self.metrics.handshakes_failed.add(1);
                 self.remove(key);
                 return false;

@@ -338,6 +338,9 @@ impl Worker {
             match &mut conn.role {
                 Role::H1Server(server) => {
                     server.exchange = None;
+                    // The beginning of the answer goes out; the reset behind it says that it is
+                    // not the whole.
+                    let _ = conn.io.flush();
                     conn.io.abort_on_close();
                     self.remove(down.conn);
                 }

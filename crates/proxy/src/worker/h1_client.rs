@@ -5,7 +5,7 @@ use tollway_net::{Closed, Key};
 use tollway_routing::Failure;
 
 use super::Worker;
-use super::h1_server::size_of;
+use super::h1_server::{behind, size_of};
 use crate::connection::{H1Client, Role};
 use crate::exchange::Side;
 
@@ -19,12 +19,7 @@ impl Worker {
     pub(super) fn on_h1_client_bytes(&mut self, key: Key, data: &[u8]) {
         let Some(client) = self.h1_client(key) else { return };
         let mut kept = std::mem::take(&mut client.input);
-        let bytes: &[u8] = if kept.is_empty() {
-            data
-        } else {
-            kept.extend_from_slice(data);
-            &kept
-        };
+        let bytes = behind(&mut kept, data);
         let mut at = 0;
         loop {
             match self.h1_client_step(key, &bytes[at..]) {

@@ -26,12 +26,7 @@ impl Worker {
     pub(super) fn on_h1_server_bytes(&mut self, key: Key, data: &[u8]) {
         let Some(server) = self.h1_server(key) else { return };
         let mut kept = std::mem::take(&mut server.input);
-        let bytes: &[u8] = if kept.is_empty() {
-            data
-        } else {
-            kept.extend_from_slice(data);
-            &kept
-        };
+        let bytes = behind(&mut kept, data);
         let mut at = 0;
         loop {
             match self.h1_server_step(key, &bytes[at..]) {
@@ -88,7 +83,8 @@ impl Worker {
             }
             Ok(Parsed::Complete { message, consumed }) => {
                 server.in_head = false;
-                if message.upgrade {
+                let has_body = !matches!(message.body, BodyLength::None | BodyLength::Fixed(0));
+                if message.upgrade && !has_body {
                     // What follows may belong to another protocol: it waits with the connection.
                     server.input = bytes[consumed..].to_vec();
                     self.begin_h1_request(key, message);
@@ -97,6 +93,11 @@ impl Worker {
                     self.begin_h1_request(key, message);
                     Next::Again(consumed)
                 }
+            }
+            Err(h1::Refusal::RequestLine | h1::Refusal::Version) if !names_http(bytes) => {
+                self.metrics.requests_refused.add(1);
+                self.linger(key);
+                Next::Gone
             }
             Err(refusal) => {
                 self.refuse_h1(key, refusal.status(), &refusal.to_string());
@@ -133,9 +134,9 @@ impl Worker {
                 }
             }
             Err(refusal) => {
-                let reason = refusal.to_string();
+                self.metrics.requests_refused.add(1);
                 match exchange {
-                    Some(exchange) => self.fail(exchange, &Fault::BadRequest { reason }),
+                    Some(exchange) => self.fail(exchange, &Fault::refused(refusal)),
                     None => self.remove(key),
                 }
                 Next::Gone
@@ -218,6 +219,23 @@ impl Worker {
             None => self.remove(key),
         }
     }
+}
+
+/// What was kept and what came, as one; nothing is copied when nothing was kept.
+pub(super) fn behind<'a>(kept: &'a mut Vec<u8>, data: &'a [u8]) -> &'a [u8] {
+    if kept.is_empty() {
+        return data;
+    }
+    kept.extend_from_slice(data);
+    kept
+}
+
+/// Whether the first line speaks of HTTP at all. What does not (a spoilt HTTP/2 preface, say) is
+/// not answered in HTTP/1.1, which its sender would not understand.
+fn names_http(input: &[u8]) -> bool {
+    let input = input.strip_prefix(b"\r\n").unwrap_or(input);
+    let line = input.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.windows(b"HTTP/".len()).any(|window| window == b"HTTP/")
 }
 
 /// What a parsed framing says of the length.

@@ -112,7 +112,7 @@ impl Worker {
         } else {
             // What goes on over HTTP/1.1 must not be read differently there.
             let refusal = h1::check_request(&head).err();
-            refusal.map(|refusal| Fault::BadRequest { reason: refusal.to_string() })
+            refusal.map(Fault::refused)
         };
         if let Some(fault) = fault {
             self.metrics.requests_refused.add(1);

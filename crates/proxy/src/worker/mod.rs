@@ -38,7 +38,7 @@ use tollway_wire::NetworkUpdate;
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::{Destination, Exchange};
 use crate::limits::{Limits, Timeouts};
-use crate::tls::MeshTls;
+use crate::tls::{MeshTls, explain};
 use pool::Pool;
 pub(crate) use relay::GatewayRoutes;
 
@@ -292,8 +292,14 @@ impl Worker {
     }
 
     fn read_connection(&mut self, key: Key, scratch: &mut Scratch) {
+        if self.holds_back(key) {
+            return;
+        }
         self.on_bytes(key, &[]);
         for _ in 0..READS_PER_TURN {
+            if self.holds_back(key) {
+                return;
+            }
             let Some(conn) = self.conns.get_mut(key) else { return };
             if conn.paused {
                 return;
@@ -306,6 +312,15 @@ impl Worker {
             }
         }
         self.queue_read(key);
+    }
+
+    /// Whether a caller must read its answers before it is read again; the flush that ends them
+    /// goes on with it.
+    fn holds_back(&mut self, key: Key) -> bool {
+        let limit = self.config.limits.unread_bytes;
+        let Some(conn) = self.conns.get_mut(key) else { return false };
+        conn.owed = conn.owes_reading(limit);
+        conn.owed
     }
 
     /// Bytes came, or (empty) what is left unparsed shall be looked at again.
@@ -358,11 +373,12 @@ impl Worker {
         match &conn.role {
             Role::H1Server(_) => self.on_h1_server_closed(key, Closed::Truncated),
             Role::H1Client(_) => self.on_h1_client_closed(key, Closed::Truncated),
-            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, &error.to_string()),
+            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, &explain(error)),
             Role::Relay(_) => self.on_relay_failed(key),
-            Role::Dialling(_) => self.on_dial_failed(key, &error.to_string()),
+            Role::Dialling(_) => self.on_dial_failed(key, &explain(error)),
             Role::Accepting => {
-                tracing::debug!(remote = ?conn.remote, %error, "mesh connection refused");
+                let reason = explain(error);
+                tracing::debug!(remote = ?conn.remote, reason, "mesh connection refused");
                 self.metrics.handshakes_failed.add(1);
                 self.remove(key);
             }
@@ -385,11 +401,21 @@ impl Worker {
                     }
                     self.serve_line(key);
                     self.relay_room(key);
+                    self.read_on(key);
                     self.remove_if_over(key);
                 }
                 Flush::Blocked => {}
                 Flush::Failed(error) => self.on_failed(key, &error),
             }
+        }
+    }
+
+    /// A caller that was held back has read its answers.
+    fn read_on(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if std::mem::take(&mut conn.owed) && !conn.queued {
+            conn.queued = true;
+            self.to_read.push_back(key);
         }
     }
 
@@ -421,6 +447,9 @@ impl Worker {
         if let Some(mut conn) = self.conns.remove(key) {
             // What is queued may be an alert or a last response; the kernel takes what it can.
             let _ = conn.io.flush();
+            if let Some((service, address)) = conn.relays_to {
+                self.uncount_relay(service, address);
+            }
             self.metrics.connections.set(self.conns.len() as u64);
         }
     }

@@ -21,6 +21,8 @@ use crate::tls::alpn;
 
 /// Endpoints of one service in its own network that a thread keeps connections to.
 const LOCAL_ENDPOINTS: usize = 16;
+/// Streams that a queue of bulk bytes counts for when a connection is chosen.
+const BULK_LOAD: u32 = 1000;
 
 /// One destination's connections and what waits for them.
 pub(super) struct Pool {
@@ -36,6 +38,8 @@ pub(super) struct Pool {
     waiting_raw: Vec<Key>,
     /// Addresses that could not be dialled, and until when they are left alone.
     backoff: HashMap<SocketAddr, Instant>,
+    /// Relays through here to each address (in a gateway).
+    relays: HashMap<SocketAddr, usize>,
     /// `None` until the control plane has answered.
     state: Option<ServiceState>,
     asked: Instant,
@@ -52,6 +56,7 @@ impl Pool {
             waiting: VecDeque::new(),
             waiting_raw: Vec::new(),
             backoff: HashMap::new(),
+            relays: HashMap::new(),
             state: None,
             asked: now,
             used: now,
@@ -214,12 +219,17 @@ impl Worker {
         }
     }
 
-    /// Requests under way on a connection; `None` if it takes no more.
+    /// Requests under way on a connection; `None` if it takes no more. One with a queue of bytes
+    /// carries bulk: a request behind them would wait, so it counts as much busier.
     fn load(&self, key: Key) -> Option<u32> {
         let conn = self.conns.get(key)?;
         let Role::H2Client(link) = &conn.role else { return None };
-        let takes = !conn.draining && link.codec.can_open();
-        takes.then(|| u32::try_from(link.codec.active_streams()).unwrap_or(u32::MAX))
+        if conn.draining || !link.codec.can_open() {
+            return None;
+        }
+        let streams = u32::try_from(link.codec.active_streams()).unwrap_or(u32::MAX);
+        let carries_bulk = conn.io.pending() > self.config.limits.out_bytes / 2;
+        Some(streams.saturating_add(if carries_bulk { BULK_LOAD } else { 0 }))
     }
 
     fn choose_of_two(&self, pool: &Pool, random: u64) -> Option<Key> {
@@ -466,14 +476,6 @@ impl Worker {
         service: &ServiceName,
         candidates: &Candidates,
     ) -> Option<SocketAddr> {
-        let mut relays: HashMap<SocketAddr, usize> = HashMap::new();
-        for (_, conn) in self.conns.iter() {
-            if let Some((relayed, address)) = &conn.relays_to
-                && relayed == service
-            {
-                *relays.entry(*address).or_default() += 1;
-            }
-        }
         let now = self.now;
         let pool = self.pool(&Destination::Service(service.clone()));
         pool.turn = pool.turn.wrapping_add(1);
@@ -481,7 +483,25 @@ impl Worker {
         let in_turn = (0..count).map(|step| candidates.addresses[(turn + step) % count]);
         let resting =
             |address: &SocketAddr| pool.backoff.get(address).is_some_and(|until| *until > now);
-        in_turn.min_by_key(|address| (resting(address), relays.get(address).copied().unwrap_or(0)))
+        in_turn.min_by_key(|address| {
+            (resting(address), pool.relays.get(address).copied().unwrap_or(0))
+        })
+    }
+
+    /// One relay more to an address.
+    pub(super) fn count_relay(&mut self, service: ServiceName, address: SocketAddr) {
+        *self.pool(&Destination::Service(service)).relays.entry(address).or_default() += 1;
+    }
+
+    /// One relay less to an address.
+    pub(super) fn uncount_relay(&mut self, service: ServiceName, address: SocketAddr) {
+        let Some(pool) = self.pools.get_mut(&Destination::Service(service)) else { return };
+        if let Some(count) = pool.relays.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                pool.relays.remove(&address);
+            }
+        }
     }
 
     /// A dial stands: the connection takes its role.
@@ -759,8 +779,13 @@ impl Worker {
         let (now, timeouts) = (self.now, self.config.timeouts);
         let mut late = Vec::new();
         let mut unused = Vec::new();
+        let mut rested = Vec::new();
         for (destination, pool) in &mut self.pools {
+            let resting = pool.backoff.len();
             pool.backoff.retain(|_, until| *until > now);
+            if pool.backoff.len() < resting && !pool.is_unused() {
+                rested.push(destination.clone());
+            }
             let Destination::Service(service) = destination else { continue };
             if pool.state.is_none()
                 && !(pool.waiting.is_empty() && pool.waiting_raw.is_empty())
@@ -776,6 +801,9 @@ impl Worker {
         for service in late {
             let destination = Destination::Service(service.clone());
             self.fail_waiting(&destination, &Fault::DiscoveryTimedOut { service });
+        }
+        for destination in rested {
+            self.keep_dialled(&destination);
         }
         for service in unused {
             self.outside.unsubscribe(&service);

@@ -375,8 +375,11 @@ impl Worker {
             _ => return,
         };
         conn.role = Role::Relay(Relay { other: None, early, ended: false, active: now });
-        conn.relays_to = service.map(|service| (service, address));
         conn.leads_to_control = network_of_control(&name).is_some();
+        conn.relays_to = service.clone().map(|service| (service, address));
+        if let Some(service) = service {
+            self.count_relay(service, address);
+        }
         self.metrics.gateway_connections.add(1);
         match self.dial_plain(address, Purpose::Relay(key)) {
             Ok(up) => self.attach_relay(key, up),
@@ -386,22 +389,20 @@ impl Worker {
 
     /// Where a server name leads: the own control plane, the endpoint with the fewest relays of
     /// a service here, one instance, or (for those who may not dial out) another network's
-    /// gateway, for its services and its control plane. A gateway knows every service, so what it does not know is not there.
+    /// gateway, for its services and its control plane. A gateway knows every service, so what
+    /// it does not know is not there.
     fn gateway_target(&mut self, name: &str) -> Option<(SocketAddr, Option<ServiceName>)> {
         let routes = self.config.gateway.as_ref()?;
         if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
             return Some((routes.control, None));
         }
-        let own_network = routes.network.clone();
-        if let Some(network) = network_of_control(name) {
+        let network = ServiceName::network_of_server_name(name)?;
+        if network != routes.network {
             return self.other_gateway(&network).map(|address| (address, None));
         }
         let Ok(service) = ServiceName::parse_dns_san(name) else {
             return self.gateway_instance(name).map(|address| (address, None));
         };
-        if service.network != own_network {
-            return self.other_gateway(&service.network).map(|address| (address, None));
-        }
         let candidates = Candidates::of(self.known_state(&service)?);
         let address = self.pick_least_relayed(&service, &candidates)?;
         Some((address, Some(service)))

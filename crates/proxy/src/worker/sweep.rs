@@ -9,8 +9,10 @@ use tollway_net::Key;
 use tollway_routing::Failure;
 
 use super::Worker;
+use super::exchange::describe;
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::Upstream;
+use crate::fault::Fault;
 
 /// Longest time before the end of a peer's certificate at which its connection is given up.
 const CERTIFICATE_MARGIN: Duration = Duration::from_secs(60);
@@ -170,6 +172,7 @@ impl Worker {
         let timeouts = self.config.timeouts;
         let mut late = Vec::new();
         let mut silent = Vec::new();
+        let mut unconnected = Vec::new();
         for (key, exchange) in self.exchanges.iter() {
             let quiet = self.now.saturating_duration_since(exchange.active);
             let answered = exchange.responding;
@@ -180,7 +183,7 @@ impl Worker {
             } else if exchange.up == Upstream::Waiting
                 && quiet > timeouts.discovery + timeouts.connect
             {
-                late.push(key);
+                unconnected.push(key);
             }
         }
         for key in late {
@@ -188,9 +191,34 @@ impl Worker {
             self.on_attempt_failed(key, Failure::TimedOut, "");
         }
         for key in silent {
-            self.cancel_upstream(key);
-            self.abort_down(key, ErrorCode::CANCEL);
+            self.end_silent(key);
         }
+        for key in unconnected {
+            self.give_up_waiting(key);
+        }
+    }
+
+    fn give_up_waiting(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get(key) else { return };
+        let peer = describe(&exchange.destination);
+        let reason = "no connection could be made in time".to_owned();
+        self.fail(key, &Fault::Unreachable { peer, reason });
+    }
+
+    /// Neither side has sent a byte for too long: tells the caller if that is still possible.
+    fn end_silent(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get(key) else { return };
+        if exchange.responding {
+            self.cancel_upstream(key);
+            return self.abort_down(key, ErrorCode::CANCEL);
+        }
+        let seconds = self.config.timeouts.stream_idle.as_secs();
+        let fault = if exchange.request.ended || !exchange.request.is_empty() {
+            Fault::TimedOut { peer: describe(&exchange.destination), seconds }
+        } else {
+            Fault::BodyTimedOut { seconds }
+        };
+        self.fail(key, &fault);
     }
 
     /// Gives back the connection credit held while the thread held too much.

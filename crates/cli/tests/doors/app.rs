@@ -1,0 +1,200 @@
+//! An app that remembers every byte it is sent, and that answers what the test tells it to:
+//! also what no honest server would.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+/// Answers to paths that end in the key; every other path is answered with 200 and itself.
+pub(crate) type Script = HashMap<&'static str, Reply>;
+
+/// What goes back for a request, as it is.
+#[derive(Clone)]
+pub(crate) struct Reply {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) then: Then,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// Takes the next request.
+    GoOn,
+    Close,
+    /// Answers nothing more and keeps the connection.
+    Hang,
+}
+
+/// Threads of it end with their connections.
+pub(crate) struct App {
+    pub(crate) address: SocketAddr,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    bytes: Vec<u8>,
+    /// Whole requests: head and body.
+    requests: Vec<Request>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl App {
+    pub(crate) fn start(script: Script) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let (script, memory) = (Arc::new(script), Arc::clone(&seen));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (script, memory) = (Arc::clone(&script), Arc::clone(&memory));
+                std::thread::spawn(move || serve(stream.unwrap(), &script, &memory));
+            }
+        });
+        Self { address, seen }
+    }
+
+    pub(crate) fn port(&self) -> String {
+        self.address.port().to_string()
+    }
+
+    /// Whether `text` was among the bytes that came, in whole requests or not.
+    pub(crate) fn was_sent(&self, text: &str) -> bool {
+        let seen = self.seen.lock().unwrap();
+        seen.bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+
+    /// Whole requests whose target ends in `path`.
+    pub(crate) fn requests(&self, path: &str) -> Vec<Request> {
+        let seen = self.seen.lock().unwrap();
+        let to = |request: &&Request| request.target().ends_with(path);
+        seen.requests.iter().filter(to).cloned().collect()
+    }
+
+    /// Lets go what was seen, so that long tests do not grow.
+    pub(crate) fn forget(&self) {
+        *self.seen.lock().unwrap() = Seen::default();
+    }
+}
+
+impl Request {
+    pub(crate) fn target(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap_or_default()
+    }
+
+    /// Values of all fields of that name, in order.
+    pub(crate) fn values(&self, name: &str) -> Vec<&str> {
+        let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        fields.filter(|(field, _)| *field == name).map(|(_, value)| value).collect()
+    }
+}
+
+fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Seen>) {
+    let mut input = Vec::new();
+    while let Some(request) = read_request(&mut stream, &mut input, script, seen) {
+        let reply = reply_to(&request, script);
+        seen.lock().unwrap().requests.push(request);
+        if stream.write_all(&reply.bytes).is_err() || reply.then == Then::Close {
+            return;
+        }
+        if reply.then == Then::Hang {
+            while more(&mut stream, &mut input, seen) {}
+            return;
+        }
+    }
+}
+
+fn reply_to(request: &Request, script: &Script) -> Reply {
+    let target = request.target();
+    if let Some((_, reply)) = script.iter().find(|(path, _)| target.ends_with(**path)) {
+        return reply.clone();
+    }
+    Reply { bytes: own_answer(target).into_bytes(), then: Then::GoOn }
+}
+
+/// What an honest app answers: its caller can tell whose answer it is.
+fn own_answer(target: &str) -> String {
+    let body = format!("own {target}");
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// A request whose head a script answers before its body has come is whole at once.
+fn read_request(
+    stream: &mut TcpStream,
+    input: &mut Vec<u8>,
+    script: &Script,
+    seen: &Mutex<Seen>,
+) -> Option<Request> {
+    let head_end = loop {
+        if let Some(at) = find(input, b"\r\n\r\n") {
+            break at + 4;
+        }
+        if !more(stream, input, seen) {
+            return None;
+        }
+    };
+    let head = String::from_utf8_lossy(&input[..head_end]).into_owned();
+    input.drain(..head_end);
+    let mut request = Request { head, body: Vec::new() };
+    if script.keys().any(|path| request.target().ends_with(path) && path.contains("early")) {
+        return Some(request);
+    }
+    let length = if request.values("transfer-encoding").is_empty() {
+        request.values("content-length").first().map_or(0, |value| value.parse().unwrap())
+    } else {
+        loop {
+            if let Some(end) = chunked_end(input) {
+                break end;
+            }
+            if !more(stream, input, seen) {
+                return None;
+            }
+        }
+    };
+    while input.len() < length {
+        if !more(stream, input, seen) {
+            return None;
+        }
+    }
+    request.body = input.drain(..length).collect();
+    Some(request)
+}
+
+/// Where a chunked body ends, trailers included.
+fn chunked_end(input: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        let line_end = at + find(&input[at..], b"\r\n")?;
+        let size = std::str::from_utf8(&input[at..line_end]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            // The last chunk's line and the trailers end in an empty line.
+            return Some(line_end + find(&input[line_end..], b"\r\n\r\n")? + 4);
+        }
+        at = line_end + 2 + size + 2;
+        if input.len() < at {
+            return None;
+        }
+    }
+}
+
+fn more(stream: &mut TcpStream, input: &mut Vec<u8>, seen: &Mutex<Seen>) -> bool {
+    let mut chunk = [0; 16 * 1024];
+    match stream.read(&mut chunk) {
+        Ok(0) | Err(_) => false,
+        Ok(count) => {
+            input.extend_from_slice(&chunk[..count]);
+            seen.lock().unwrap().bytes.extend_from_slice(&chunk[..count]);
+            true
+        }
+    }
+}
+
+pub(crate) fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    bytes.windows(pattern.len()).position(|window| window == pattern)
+}

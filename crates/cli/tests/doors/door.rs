@@ -1,0 +1,135 @@
+//! A caller, a callee with its app, and one of the three doors that take HTTP/1.1: the API, the
+//! outbound port, and the mesh door (as an authenticated peer that prefers HTTP/1.1 sees it).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tollway_testkit::{Answer, Process, RawClient, TlsRelay};
+
+use crate::app::{App, Request, Script, find};
+use crate::network::{Network, PATIENCE, until_status};
+
+/// What a process may grow by under abuse; its limits add up to less.
+pub(crate) const GROWTH_BYTES: u64 = 32 << 20;
+
+/// A caller, a callee with its app, and one door of theirs.
+pub(crate) struct Door {
+    pub(crate) app: App,
+    _network: Network,
+    _relay: Option<TlsRelay>,
+    /// The process that reads what comes through the door.
+    pub(crate) reader: Process,
+    pub(crate) other: Process,
+    pub(crate) address: SocketAddr,
+    /// What stands before a path that is meant for the app.
+    pub(crate) prefix: &'static str,
+    pub(crate) host: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    HttpApi,
+    Outbound,
+    Mesh,
+}
+
+impl Door {
+    pub(crate) fn open(kind: Kind, script: Script, options: &[&str]) -> Self {
+        let app = App::start(script);
+        let network = Network::start("west");
+        let port = app.port();
+        let stock = network.sidecar("stock", &[&["--app-port", &port], options].concat());
+        let web = network.sidecar("web", options);
+        let relay = (kind == Kind::Mesh)
+            .then(|| network.relay(stock.port("inbound").unwrap(), "web", "stock", b"http/1.1"));
+        let (address, prefix, host) = match kind {
+            Kind::HttpApi => (web.port("http").unwrap(), "/v1.0/invoke/stock/method", "localhost"),
+            Kind::Outbound => (web.port("outbound").unwrap(), "", "stock.default.west.mesh"),
+            Kind::Mesh => (relay.as_ref().unwrap().address(), "", "stock.default.west.mesh"),
+        };
+        let (reader, other) = if kind == Kind::Mesh { (stock, web) } else { (web, stock) };
+        let door =
+            Self { app, _network: network, _relay: relay, reader, other, address, prefix, host };
+        until_status(address, &door.get("/warm"), 200);
+        door
+    }
+
+    /// The first line for `path`.
+    pub(crate) fn line(&self, method: &str, path: &str) -> String {
+        format!("{method} {}{path} HTTP/1.1\r\n", self.prefix)
+    }
+
+    /// Everything up to the closing empty line, which `fields` may hold more lines for.
+    pub(crate) fn request(&self, method: &str, path: &str, fields: &str) -> String {
+        format!("{}host: {}\r\n{fields}\r\n", self.line(method, path), self.host)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> String {
+        self.request("GET", path, "")
+    }
+
+    /// One request on a connection of its own, closed by the door or by time.
+    pub(crate) fn exchange(&self, bytes: impl AsRef<[u8]>) -> Answer {
+        RawClient::exchange(self.address, bytes, Duration::from_secs(10)).unwrap()
+    }
+
+    pub(crate) fn connect(&self) -> RawClient {
+        RawClient::connect(self.address).unwrap()
+    }
+
+    /// An honest call: it gets its own answer, not somebody else's.
+    #[track_caller]
+    pub(crate) fn check_honest(&self, path: &str) {
+        let answer = self.connect().ask(&self.get(path));
+        assert_eq!(statuses(&answer), [200], "{}", answer.text());
+        assert!(answer.text().ends_with(&format!("own {path}")), "{}", answer.text());
+    }
+}
+
+pub(crate) trait Ask {
+    fn ask(&mut self, request: &str) -> Answer;
+}
+
+impl Ask for RawClient {
+    /// Sends and reads one whole answer that says its length.
+    fn ask(&mut self, request: &str) -> Answer {
+        self.send(request).unwrap();
+        self.read_until(PATIENCE, |bytes| answers(bytes) > 0).unwrap()
+    }
+}
+
+/// The statuses of all answers in order, wherever in the text they begin.
+pub(crate) fn statuses(answer: &Answer) -> Vec<u16> {
+    let text = answer.text();
+    text.split("HTTP/1.1 ").skip(1).filter_map(|rest| rest.get(..3)?.parse().ok()).collect()
+}
+
+/// How many whole answers with `content-length` (or without a body) `bytes` begins with.
+pub(crate) fn answers(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    while let Some(end) = find(bytes, b"\r\n\r\n") {
+        let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let end = end + 4 + length.map_or(0, |length| length.parse::<usize>().unwrap());
+        if bytes.len() < end {
+            break;
+        }
+        count += usize::from(!head.starts_with("http/1.1 1"));
+        bytes = &bytes[end..];
+    }
+    count
+}
+
+/// The one request to `path` that the app has got.
+#[track_caller]
+pub(crate) fn received(door: &Door, path: &str) -> Request {
+    let requests = door.app.requests(path);
+    assert_eq!(requests.len(), 1, "{path} at the app");
+    requests.into_iter().next().unwrap()
+}
+
+pub(crate) fn for_each_door(script: &Script, check: impl Fn(&Door, Kind)) {
+    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh] {
+        check(&Door::open(kind, script.clone(), &[]), kind);
+    }
+}

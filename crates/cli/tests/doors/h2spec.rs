@@ -1,0 +1,90 @@
+//! Every case of h2spec (github.com/summerwind/h2spec), strictly, on every HTTP/2 listener.
+//!
+//! h2spec sets no header and no authority of its own, so it calls what answers to a path alone;
+//! the cases about flow control need an answer with a body.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use tollway_testkit::{Process, need_tool};
+
+use crate::network::{Network, tollway, until_status};
+
+fn check(h2spec: &Path, address: SocketAddr, path: &str) {
+    let output = Command::new(h2spec)
+        .args(["--strict", "--timeout", "2", "--path", path])
+        .args(["--host", &address.ip().to_string(), "--port", &address.port().to_string()])
+        .output()
+        .unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(report.contains("146 tests, 146 passed, 0 skipped, 0 failed"), "{report}");
+}
+
+fn echo() -> Process {
+    tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap()
+}
+
+struct Stock {
+    network: Network,
+    _app: Process,
+    sidecar: Process,
+}
+
+impl Stock {
+    fn start() -> Self {
+        let network = Network::start("west");
+        let app = echo();
+        let port = app.port("http").unwrap().port().to_string();
+        let sidecar = network.sidecar("stock", &["--app-port", &port]);
+        Self { network, _app: app, sidecar }
+    }
+}
+
+#[test]
+fn http_api_in_front_of_a_service_passes() {
+    let h2spec = need_tool!("h2spec");
+    let stock = Stock::start();
+    let api = stock.sidecar.port("http").unwrap();
+    let path = "/v1.0/invoke/stock/method/size?bytes=1000";
+    until_status(api, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"), 200);
+    check(&h2spec, api, path);
+}
+
+#[test]
+fn http_api_in_front_of_itself_passes() {
+    let h2spec = need_tool!("h2spec");
+    let stock = Stock::start();
+    check(&h2spec, stock.sidecar.port("http").unwrap(), "/v1.0/metadata");
+}
+
+/// Without a name in its metadata every call is refused: the refusals are what is judged.
+#[test]
+fn grpc_api_passes() {
+    let h2spec = need_tool!("h2spec");
+    let stock = Stock::start();
+    check(&h2spec, stock.sidecar.port("grpc").unwrap(), "/");
+}
+
+/// The authority is that of the port itself, which is no service: the refusals are judged.
+#[test]
+fn outbound_port_passes() {
+    let h2spec = need_tool!("h2spec");
+    let stock = Stock::start();
+    check(&h2spec, stock.sidecar.port("outbound").unwrap(), "/");
+}
+
+#[test]
+fn mesh_door_passes() {
+    let h2spec = need_tool!("h2spec");
+    let stock = Stock::start();
+    let door = stock.sidecar.port("inbound").unwrap();
+    let relay = stock.network.relay(door, "web", "stock", b"h2");
+    check(&h2spec, relay.address(), "/size?bytes=1000");
+}
+
+#[test]
+fn echo_server_passes() {
+    let h2spec = need_tool!("h2spec");
+    check(&h2spec, echo().port("http").unwrap(), "/size?bytes=1000");
+}

@@ -1,0 +1,17 @@
+//! What strangers do at every door of a data plane: malformed and abusive HTTP, and peers that
+//! are not who they should be. The shipped binary runs as processes; the callers are raw.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod app;
+mod door;
+mod forged;
+mod h1;
+mod h2spec;
+mod handshakes;
+mod identity;
+mod malformed;
+mod network;
+mod responses;
+mod tls_client;
+mod tls_door;
