@@ -14,7 +14,7 @@ use tonic::transport::Endpoint;
 use crate::app::{App, Script};
 use crate::forged::{Forge, Stranger, foreigner, strangers};
 use crate::network::{Network, PATIENCE, metric, tollway, until_status};
-use crate::tls_client::{Impostor, trusting};
+use crate::tls_client::{Impostor, Takeover, trusting};
 use crate::tls_door::{CONTROL, Door, H2, STOCK, West, count};
 
 #[test]
@@ -240,4 +240,47 @@ fn control_planes_with_a_wrong_certificate_are_not_believed() {
         assert!(told.contains(&place), "{who}: {told}");
     }
     assert_eq!(east.command(&["join", "list", "--json"], b""), b"[]\n");
+}
+
+/// After the join no token helps any more: the joined network's root decides.
+#[test]
+fn an_impostor_at_a_joined_networks_gateway_is_not_followed() {
+    let (west, east) = (Network::start("west"), Network::start("east"));
+    let way = Takeover::start();
+    let gateways = (west.gateway_at(&way.address.to_string()), east.gateway());
+    way.lead_to(gateways.0.port("gateway").unwrap());
+    east.join(&west);
+    let reachable = |expected: bool| {
+        retry_until(PATIENCE, "the state of the link", || {
+            let joins = east.command(&["join", "list", "--json"], b"");
+            let joins: serde_json::Value = serde_json::from_slice(&joins).unwrap();
+            (joins[0]["reachable"] == expected).then_some(())
+        })
+        .unwrap();
+    };
+    reachable(true);
+    let impostor = Impostor::start(H2);
+    let authority = west.authority();
+    let mut shown = strangers("control", &authority);
+    shown.push(Stranger {
+        name: "a workload",
+        shown: Forge::workload("web", "west").sign(&authority),
+        reason: "the peer is spiffe://west.tollway/ns/default/web",
+    });
+    shown.retain(|stranger| matches!(stranger.name, "a workload" | "two identities"));
+    shown.push(Stranger {
+        name: "a network that is not joined",
+        shown: foreigner("control"),
+        reason: "the peer is spiffe://north.tollway/ns/default/control",
+    });
+    for Stranger { name, shown, reason } in shown {
+        impostor.show(Some(shown));
+        way.lead_to(impostor.address);
+        let said =
+            retry_until(PATIENCE, name, || east.control.log().contains(reason).then_some(()));
+        assert!(said.is_ok(), "{name}: no `{reason}` in\n{}", east.control.log());
+    }
+    reachable(false);
+    way.lead_to(gateways.0.port("gateway").unwrap());
+    reachable(true);
 }

@@ -1,7 +1,7 @@
 //! Both ends of TLS as somebody plays them who does not keep to the mesh's rules.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -110,6 +110,57 @@ pub(crate) struct Impostor {
 /// What it shows; nothing: it answers in plain text.
 #[derive(Debug, Default)]
 struct Shown(Mutex<Option<Arc<CertifiedKey>>>);
+
+/// Passes bytes on to an honest server until it is taken over by an impostor.
+pub(crate) struct Takeover {
+    pub(crate) address: SocketAddr,
+    way: Arc<Mutex<Way>>,
+}
+
+/// Where connections lead, and those that are open.
+struct Way {
+    to: SocketAddr,
+    open: Vec<TcpStream>,
+}
+
+impl Takeover {
+    /// Leads nowhere until it is told to.
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let way = Arc::new(Mutex::new(Way { to: address, open: Vec::new() }));
+        let leads = Arc::clone(&way);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let from = stream.unwrap();
+                let mut way = leads.lock().unwrap();
+                let Ok(to) = TcpStream::connect(way.to) else { continue };
+                for (mut source, mut sink) in [
+                    (from.try_clone().unwrap(), to.try_clone().unwrap()),
+                    (to.try_clone().unwrap(), from.try_clone().unwrap()),
+                ] {
+                    std::thread::spawn(move || {
+                        // However it ended, the other side ends too.
+                        let _ = io::copy(&mut source, &mut sink);
+                        let _ = sink.shutdown(Shutdown::Both);
+                    });
+                }
+                way.open.push(from);
+            }
+        });
+        Self { address, way }
+    }
+
+    /// Breaks what is open and leads elsewhere from now on.
+    pub(crate) fn lead_to(&self, to: SocketAddr) {
+        let mut way = self.way.lock().unwrap();
+        way.to = to;
+        for stream in way.open.drain(..) {
+            // It may have ended by itself.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
 
 impl Impostor {
     pub(crate) fn start(alpn: &[u8]) -> Self {
