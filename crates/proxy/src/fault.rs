@@ -22,8 +22,8 @@ pub(crate) enum Fault {
     DiscoveryTimedOut { service: ServiceName },
     #[error("cannot reach {peer}: {reason}")]
     Unreachable { peer: String, reason: String },
-    #[error("{peer} closed the connection before it answered")]
-    ClosedEarly { peer: String },
+    #[error("{peer} closed the connection before it answered: {reason}")]
+    ClosedEarly { peer: String, reason: String },
     #[error("{peer} reset the request")]
     Reset { peer: String },
     #[error("{peer} gave an answer that is not valid HTTP: {reason}")]

@@ -184,7 +184,9 @@ impl Worker {
             let fault = match failure {
                 Failure::NotConnected => Fault::Unreachable { peer, reason: reason.to_owned() },
                 Failure::Refused => Fault::Reset { peer },
-                Failure::ReusedConnectionClosed | Failure::Broken => Fault::ClosedEarly { peer },
+                Failure::ReusedConnectionClosed | Failure::Broken => {
+                    Fault::ClosedEarly { peer, reason: reason.to_owned() }
+                }
                 Failure::Malformed => Fault::BadResponse { peer, reason: reason.to_owned() },
                 Failure::TimedOut => {
                     Fault::TimedOut { peer, seconds: self.config.timeouts.request.as_secs() }
