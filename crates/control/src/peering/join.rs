@@ -31,10 +31,14 @@ const PRESENT_TRIES: usize = 20;
 const PRESENT_PAUSE: Duration = Duration::from_millis(500);
 /// Time for the other network's answer.
 const PRESENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a gateway is waited for that was started a moment ago, and how often it is looked for.
+const GATEWAY_TRIES: usize = 40;
+const GATEWAY_PAUSE: Duration = Duration::from_millis(50);
 const PAGE_ENTRIES: usize = 1_000;
 
 /// Writes a bundle with a fresh secret.
 pub(crate) async fn export(plane: &Plane, ttl: Duration) -> Result<Vec<u8>, JoinError> {
+    wait_for_gateway(plane).await;
     let token = JoinToken::generate(plane.authority.network(), plane.authority.root_der())
         .map_err(JoinError::Secret)?;
     let bundle = own_bundle(plane, token.to_string(), ttl)?;
@@ -50,6 +54,16 @@ pub(crate) async fn export(plane: &Plane, ttl: Duration) -> Result<Vec<u8>, Join
         "exported a join bundle"
     );
     Ok(file)
+}
+
+/// Whether one came shows in the bundle that is made next.
+async fn wait_for_gateway(plane: &Plane) {
+    for _ in 0..GATEWAY_TRIES {
+        if plane.hub.read(|catalogue| catalogue.gateways().next().is_some()) {
+            return;
+        }
+        tokio::time::sleep(GATEWAY_PAUSE).await;
+    }
 }
 
 struct StoredSecret {
@@ -166,6 +180,7 @@ pub(crate) async fn accept(plane: &Arc<Plane>, file: &[u8]) -> Result<JoinBundle
     let bundle = JoinBundle::verify(file, unix_now_s())?;
     let admission = plane.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
     let token: JoinToken = bundle.join_secret.parse().map_err(JoinError::Secret)?;
+    wait_for_gateway(plane).await;
     let own = own_bundle(plane, String::new(), RETURN_BUNDLE_TTL)?;
     let own = own.sign(&plane.authority.to_pem())?;
     // An own gateway on the way learns of the network, or of where it is now, by this.
