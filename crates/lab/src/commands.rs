@@ -89,6 +89,7 @@ impl Commands {
         self.spec(network, "gateway", ["gateway", "--control", &control.to_string()])
             .args([OsString::from("--token-file"), token_file.into()])
             .args(["--listen", &listen.to_string(), "--advertise", &advertise.to_string()])
+            .args(["--admin-listen", &any_port(IpAddr::from([127, 0, 0, 1]))])
             .args(ports_args(ports_file))
     }
 
@@ -99,8 +100,8 @@ impl Commands {
             .spec(network, &sidecar.name, ["sidecar", "--app-id", sidecar.app_id])
             .args(["--control", &sidecar.control.to_string()])
             .args([OsString::from("--token-file"), sidecar.token_file.into()])
-            .args(["--http-listen", &local, "--grpc-listen", &local])
-            .args(["--inbound-listen", &any_port(network.address)])
+            .args(["--admin-listen", &local, "--http-listen", &local, "--grpc-listen", &local])
+            .args(["--outbound-listen", &local, "--inbound-listen", &any_port(network.address)])
             .args(ports_args(&sidecar.ports_file));
         match sidecar.app {
             Some((port, protocol)) => {

@@ -101,7 +101,7 @@ pub async fn run_sidecar(
     options: SidecarOptions,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DataPlaneError> {
-    let mut doors = Doors::default();
+    let mut doors = Doors::for_threads(options.common.threads);
     doors.bind("http", options.http_listen, Door::HttpApi)?;
     doors.bind("grpc", options.grpc_listen, Door::GrpcApi)?;
     doors.bind("outbound", options.outbound_listen, Door::Outbound)?;
@@ -146,7 +146,7 @@ pub async fn run_gateway(
     options: GatewayOptions,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DataPlaneError> {
-    let mut doors = Doors::default();
+    let mut doors = Doors::for_threads(options.common.threads);
     let bound = doors.bind("gateway", options.listen, Door::Gateway)?;
     let outside = advertised(options.advertise, bound)?;
     let inside = match options.advertise_inside {
@@ -194,24 +194,43 @@ fn advertised(wanted: Option<SocketAddr>, bound: SocketAddr) -> Result<SocketAdd
 }
 
 /// Bound listeners with their names.
-#[derive(Default)]
 struct Doors {
     open: Vec<(String, Listener, Door)>,
+    /// Several threads listen on the same addresses.
+    shared: bool,
 }
 
 impl Doors {
+    fn for_threads(threads: usize) -> Self {
+        Self { open: Vec::new(), shared: threads > 1 }
+    }
+
     fn bind(
         &mut self,
         name: &'static str,
         address: SocketAddr,
         door: Door,
     ) -> Result<SocketAddr, DataPlaneError> {
-        let options = ListenerOptions { shared: true, ..ListenerOptions::default() };
-        let listener = Listener::bind(address, options)
-            .map_err(|source| DataPlaneError::Listen { door: name, address, source })?;
+        let listener = self.listen(address).map_err(|source| DataPlaneError::Listen {
+            door: name,
+            address,
+            source,
+        })?;
         let bound = listener.address();
         self.open.push((name.to_owned(), listener, door));
         Ok(bound)
+    }
+
+    /// Threads share an address among themselves, never with another process: the kernel would
+    /// let two sidecars of one user share a port and hand each the other's calls.
+    fn listen(&self, address: SocketAddr) -> std::io::Result<Listener> {
+        let alone = Listener::bind(address, ListenerOptions::default())?;
+        if !self.shared {
+            return Ok(alone);
+        }
+        let address = alone.address();
+        drop(alone);
+        Listener::bind(address, ListenerOptions { shared: true, ..ListenerOptions::default() })
     }
 
     fn bind_upstream(&mut self, text: &str, home: &ServiceName) -> Result<(), DataPlaneError> {
@@ -437,4 +456,22 @@ fn write_ports(path: &Path, ports: &[(String, SocketAddr)]) -> Result<(), DataPl
     let mut file = std::fs::File::create(&temporary).map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
     std::fs::rename(&temporary, path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_refused_however_many_threads_share_theirs() {
+        for threads in [1, 2] {
+            let any = "127.0.0.1:0".parse().unwrap();
+            let mut first = Doors::for_threads(threads);
+            let taken = first.bind("http", any, Door::HttpApi).unwrap();
+            assert_eq!(first.again().is_ok(), threads > 1, "own threads share it");
+            let second = Doors::for_threads(threads).bind("http", taken, Door::HttpApi);
+            let message = second.map(|_| ()).unwrap_err().to_string();
+            assert_eq!(message, format!("cannot listen on {taken} for http"));
+        }
+    }
 }

@@ -21,8 +21,8 @@ pub(crate) struct CommonArgs {
     /// Tells this instance from others of the service [default: made up].
     #[arg(long)]
     instance: Option<Instance>,
-    /// Metrics and health.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    /// Metrics and health; port 0 takes a free one.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090")]
     admin_listen: SocketAddr,
     /// Data-plane threads.
     #[arg(long, default_value_t = 1)]

@@ -219,6 +219,7 @@ fn control_planes_with_a_wrong_certificate_are_not_believed() {
         .args(["sidecar", "--app-id", "web", "--control", &place])
         .args(["--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
         .args(["--outbound-listen", "127.0.0.1:0", "--inbound-listen", "127.0.0.1:0"])
+        .args(["--admin-listen", "127.0.0.1:0"])
         .start()
         .unwrap();
     assert!(!sidecar.wait(PATIENCE).unwrap().success());

@@ -82,6 +82,7 @@ impl Network {
             .env("TOLLWAY_TOKEN", String::from_utf8(token).unwrap().trim())
             .args([kind, "--control"])
             .arg(self.control_address().to_string())
+            .args(["--admin-listen", "127.0.0.1:0"])
     }
 
     /// A sidecar of `app` on free ports that has everything it waits for: what makes

@@ -131,7 +131,7 @@ impl Network {
             .arg("--token-file")
             .arg(token)
             .args(["--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
-            .args(["--outbound-listen", "127.0.0.1:0"])
+            .args(["--outbound-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
             .args(options);
         let process = if options.contains(&"--inbound-listen") {
             process
@@ -255,6 +255,7 @@ fn start_gateway(files: &Path, control: SocketAddr, listen: &str, options: &[&st
     start_tollway("gateway")
         .args(["--control", &control.to_string(), "--listen", listen, "--token-file"])
         .arg(token(files, "gateway", &["--gateway"]))
+        .args(["--admin-listen", "127.0.0.1:0"])
         .args(options)
         .start_listening()
         .unwrap()
