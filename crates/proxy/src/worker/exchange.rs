@@ -34,10 +34,6 @@ impl Exchange {
             kept.extend_from_slice(data);
         }
     }
-
-    fn is_request_whole(&self) -> bool {
-        self.request.finished
-    }
 }
 
 impl Worker {
@@ -134,7 +130,6 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(conn_key) else { return };
         exchange.attempts += 1;
         let ended = exchange.request.is_drained() && exchange.request.trailers.is_none();
-        let upgrade = exchange.head.fields.value(b"upgrade").map(<[u8]>::to_vec);
         match &mut conn.role {
             Role::H2Client(link) => {
                 let length = exchange.request_size.content_length();
@@ -144,9 +139,10 @@ impl Worker {
                 exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream });
             }
             Role::H1Client(client) => {
-                let connection = match &upgrade {
-                    Some(protocol) if exchange.is_upgrade => h1::Connection::Upgrade(protocol),
-                    _ => h1::Connection::KeepAlive,
+                let upgrade = exchange.head.fields.value(b"upgrade");
+                let connection = match upgrade.filter(|_| exchange.is_upgrade) {
+                    Some(protocol) => h1::Connection::Upgrade(protocol),
+                    None => h1::Connection::KeepAlive,
                 };
                 let options = h1::RequestOptions { connection, ..h1::RequestOptions::default() };
                 let framing = exchange.request_size.framing(true);
@@ -395,7 +391,7 @@ impl Worker {
     /// nobody listens to it any more.
     pub(super) fn release_upstream(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
-        let whole = exchange.is_request_whole();
+        let whole = exchange.request.finished;
         let up = std::mem::replace(&mut exchange.up, Upstream::Gone);
         let Upstream::Open(up) = up else { return };
         let Some(conn) = self.conns.get_mut(up.conn) else { return };

@@ -463,7 +463,7 @@ pub(crate) struct GatewayRoutes {
 
 /// The network whose control plane is dialled as `name`.
 fn network_of_control(name: &str) -> Option<NetworkName> {
-    let network = NetworkName::new(name.split('.').nth(1)?).ok()?;
+    let network = ServiceName::network_of_server_name(name)?;
     name.eq_ignore_ascii_case(&control_dns_san(&network)).then_some(network)
 }
 
