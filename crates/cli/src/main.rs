@@ -5,6 +5,8 @@
 mod args;
 mod command;
 mod runtime;
+#[allow(dead_code, reason = "the commands that read files come to it one by one")]
+mod yaml;
 
 use std::process::ExitCode;
 
