@@ -7,24 +7,21 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
-use tollway_model::{AppProtocol, NameError, ServiceName};
-use tollway_net::{Listener, ListenerOptions};
+use tollway_model::{AppProtocol, NameError};
+use tollway_net::Listener;
 use tollway_telemetry::DataPlaneMetrics;
 
 use crate::api::{self, Facts};
 use crate::connection::Door;
+use crate::doors::{Doors, advertised};
 use crate::fanout::{API_BACKLOG, Fanout, WorkerOutside};
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
+use crate::probe::Probe;
 use crate::worker::{AppTarget, GatewayRoutes, Worker, WorkerConfig};
-
-/// How often the app's port is looked at while it takes no connections, and while it does.
-const PROBE_UNREADY: Duration = Duration::from_millis(100);
-const PROBE_READY: Duration = Duration::from_secs(1);
 
 /// Why a data plane could not start or had to end.
 #[derive(Debug, Error)]
@@ -182,86 +179,6 @@ async fn resolve(control: &str) -> Result<SocketAddr, DataPlaneError> {
     found.next().ok_or_else(|| failed(std::io::Error::other("the name has no address")))
 }
 
-fn advertised(wanted: Option<SocketAddr>, bound: SocketAddr) -> Result<SocketAddr, DataPlaneError> {
-    let mut address = wanted.unwrap_or(bound);
-    if address.port() == 0 {
-        address.set_port(bound.port());
-    }
-    if address.ip().is_unspecified() {
-        return Err(DataPlaneError::NoAdvertise { address });
-    }
-    Ok(address)
-}
-
-/// Bound listeners with their names.
-struct Doors {
-    open: Vec<(String, Listener, Door)>,
-    /// Several threads listen on the same addresses.
-    shared: bool,
-}
-
-impl Doors {
-    fn for_threads(threads: usize) -> Self {
-        Self { open: Vec::new(), shared: threads > 1 }
-    }
-
-    fn bind(
-        &mut self,
-        name: &'static str,
-        address: SocketAddr,
-        door: Door,
-    ) -> Result<SocketAddr, DataPlaneError> {
-        let listener = self.listen(address).map_err(|source| DataPlaneError::Listen {
-            door: name,
-            address,
-            source,
-        })?;
-        let bound = listener.address();
-        self.open.push((name.to_owned(), listener, door));
-        Ok(bound)
-    }
-
-    /// Threads share an address among themselves, never with another process: the kernel would
-    /// let two sidecars of one user share a port and hand each the other's calls.
-    fn listen(&self, address: SocketAddr) -> std::io::Result<Listener> {
-        let alone = Listener::bind(address, ListenerOptions::default())?;
-        if !self.shared {
-            return Ok(alone);
-        }
-        let address = alone.address();
-        drop(alone);
-        Listener::bind(address, ListenerOptions { shared: true, ..ListenerOptions::default() })
-    }
-
-    fn bind_upstream(&mut self, text: &str, home: &ServiceName) -> Result<(), DataPlaneError> {
-        let malformed = || DataPlaneError::Upstream { text: text.to_owned() };
-        let (port, name) = text.split_once('=').ok_or_else(malformed)?;
-        let port: u16 = port.parse().map_err(|_| malformed())?;
-        let service = ServiceName::parse(name, home)
-            .map_err(|source| DataPlaneError::UpstreamName { text: text.to_owned(), source })?;
-        self.bind("upstream", SocketAddr::from(([127, 0, 0, 1], port)), Door::Tcp(service))?;
-        if let Some((label, ..)) = self.open.last_mut() {
-            *label = format!("upstream:{name}");
-        }
-        Ok(())
-    }
-
-    /// The same doors once more, for another thread.
-    fn again(&self) -> Result<Vec<(Listener, Door)>, DataPlaneError> {
-        self.open
-            .iter()
-            .map(|(_, listener, door)| {
-                let address = listener.address();
-                let options = ListenerOptions { shared: true, ..ListenerOptions::default() };
-                let listener = Listener::bind(address, options).map_err(|source| {
-                    DataPlaneError::Listen { door: "another thread", address, source }
-                })?;
-                Ok((listener, door.clone()))
-            })
-            .collect()
-    }
-}
-
 /// A running data plane.
 struct Plane {
     mesh: Arc<MeshClient>,
@@ -407,40 +324,6 @@ async fn forward_credentials(mesh: Arc<MeshClient>, fanout: Arc<Fanout>) {
     }
 }
 
-/// Tells the mesh when the app takes connections and when it does not.
-struct Probe {
-    app: SocketAddr,
-    mesh: Arc<MeshClient>,
-    fanout: Arc<Fanout>,
-    ready: watch::Sender<bool>,
-    /// Time for the mesh to hear of it before callers are sent elsewhere: sooner, they would be
-    /// led here again.
-    withdraw: Duration,
-}
-
-impl Probe {
-    async fn run(self) {
-        loop {
-            let takes = tokio::net::TcpStream::connect(self.app);
-            let takes = tokio::time::timeout(PROBE_READY, takes).await;
-            let ready = matches!(takes, Ok(Ok(_)));
-            if self.ready.send_if_modified(|was| std::mem::replace(was, ready) != ready) {
-                self.on_change(ready).await;
-            }
-            tokio::time::sleep(if ready { PROBE_READY } else { PROBE_UNREADY }).await;
-        }
-    }
-
-    async fn on_change(&self, ready: bool) {
-        tracing::info!(app = %self.app, ready, "the app's state changed");
-        self.mesh.set_ready(ready);
-        if !ready {
-            tokio::time::sleep(self.withdraw).await;
-            self.fanout.app_unready();
-        }
-    }
-}
-
 /// Writes the file whole or not at all: readers wait for it.
 fn write_ports(path: &Path, ports: &[(String, SocketAddr)]) -> Result<(), DataPlaneError> {
     let failed = |source| DataPlaneError::PortsFile { path: path.to_owned(), source };
@@ -456,22 +339,4 @@ fn write_ports(path: &Path, ports: &[(String, SocketAddr)]) -> Result<(), DataPl
     let mut file = std::fs::File::create(&temporary).map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
     std::fs::rename(&temporary, path).map_err(failed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_taken_port_is_refused_however_many_threads_share_theirs() {
-        for threads in [1, 2] {
-            let any = "127.0.0.1:0".parse().unwrap();
-            let mut first = Doors::for_threads(threads);
-            let taken = first.bind("http", any, Door::HttpApi).unwrap();
-            assert_eq!(first.again().is_ok(), threads > 1, "own threads share it");
-            let second = Doors::for_threads(threads).bind("http", taken, Door::HttpApi);
-            let message = second.map(|_| ()).unwrap_err().to_string();
-            assert_eq!(message, format!("cannot listen on {taken} for http"));
-        }
-    }
 }

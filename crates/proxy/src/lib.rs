@@ -9,6 +9,7 @@
 mod api;
 mod connection;
 mod dataplane;
+mod doors;
 mod edit;
 mod exchange;
 mod fanout;
@@ -16,6 +17,7 @@ mod fault;
 mod limits;
 pub mod mesh;
 mod pipe;
+mod probe;
 mod respond;
 mod tls;
 mod worker;

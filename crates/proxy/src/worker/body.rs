@@ -28,6 +28,14 @@ impl Exchange {
         }
     }
 
+    /// A pipe, and where what left it is kept (for requests).
+    fn pipe_and_replay(&mut self, side: Side) -> (&mut Pipe, Option<&mut Option<Vec<u8>>>) {
+        match side {
+            Side::Request => (&mut self.request, Some(&mut self.replay)),
+            Side::Response => (&mut self.response, None),
+        }
+    }
+
     fn source(&self, side: Side) -> Option<StreamRef> {
         match side {
             Side::Request => Some(self.down),
@@ -57,7 +65,7 @@ impl Worker {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.active = self.now;
         let sink = exchange.sink(side);
-        let pipe = exchange.pipe_mut(side);
+        let (pipe, replay) = exchange.pipe_and_replay(side);
         pipe.owed += credit;
         pipe.ended |= end;
         let mut taken = 0;
@@ -75,8 +83,8 @@ impl Worker {
         let rest = &data[taken..];
         pipe.push(rest);
         self.held_bytes += rest.len();
-        if side == Side::Request {
-            exchange.remember(&data[..taken], self.config.limits.replay_bytes);
+        if let Some(replay) = replay {
+            remember(replay, &data[..taken], self.config.limits.replay_bytes);
         }
         self.after_taking(key, side);
     }
@@ -95,11 +103,8 @@ impl Worker {
     pub(super) fn drain(&mut self, key: Key, side: Side, quantum: usize) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(sink) = exchange.sink(side) else { return };
-        let limit = self.config.limits.replay_bytes;
-        let mut replay = if side == Side::Request { exchange.replay.take() } else { None };
-        let pipe = exchange.pipe_mut(side);
+        let (pipe, replay) = exchange.pipe_and_replay(side);
         if pipe.finished {
-            exchange.replay = replay.or(exchange.replay.take());
             return;
         }
         let Some(conn) = self.conns.get_mut(sink.conn) else { return };
@@ -108,17 +113,14 @@ impl Worker {
         let data = &pipe.pending()[..count];
         let out_bytes = self.config.limits.out_bytes;
         let taken = put(conn, sink, data, end, pipe.trailers.as_ref(), out_bytes);
-        if let Some(kept) = &mut replay {
-            kept.extend_from_slice(&data[..taken]);
+        if let Some(replay) = replay {
+            remember(replay, &data[..taken], self.config.limits.replay_bytes);
         }
         mark(&mut self.dirty, &mut conn.dirty, sink.conn);
         pipe.consume(taken);
         pipe.passed += taken as u64;
         pipe.finished |= end && taken == count;
         self.held_bytes -= taken;
-        if side == Side::Request {
-            exchange.replay = replay.filter(|kept| kept.len() <= limit);
-        }
         self.after_taking(key, side);
     }
 
@@ -227,6 +229,16 @@ impl Worker {
     /// Forgets what a pipe of a finished exchange still holds.
     pub(super) fn discard_pipe(&mut self, pipe: &Pipe) {
         self.held_bytes -= pipe.len();
+    }
+}
+
+/// Keeps request bytes that were sent, while they are few enough to be sent again.
+fn remember(replay: &mut Option<Vec<u8>>, data: &[u8], limit: usize) {
+    let Some(kept) = replay else { return };
+    if kept.len() + data.len() > limit {
+        *replay = None;
+    } else {
+        kept.extend_from_slice(data);
     }
 }
 

@@ -6,7 +6,7 @@ use tollway_http::{Method, ResponseHead};
 use tollway_net::{Closed, Key};
 
 use super::Worker;
-use super::exchange::Arrival;
+use super::request::Arrival;
 use crate::connection::{H1Server, Role};
 use crate::exchange::{BodySize, Side, StreamRef};
 use crate::fault::Fault;

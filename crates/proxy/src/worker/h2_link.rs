@@ -6,7 +6,7 @@ use tollway_net::Key;
 use tollway_routing::Failure;
 
 use super::Worker;
-use super::exchange::Arrival;
+use super::request::Arrival;
 use crate::connection::{H2Link, Role};
 use crate::exchange::{BodySize, Side, StreamRef, Upstream};
 use crate::fault::Fault;

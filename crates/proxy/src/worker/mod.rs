@@ -11,36 +11,42 @@
 
 mod accept;
 mod body;
+mod choose;
+mod dial;
+mod dispatch;
 mod exchange;
+mod gateway;
 mod h1_client;
 mod h1_server;
 mod h2_link;
+mod keep;
+mod outside;
 mod pool;
 mod relay;
+mod request;
+mod response;
+mod roles;
 mod sweep;
+mod tunnel;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use tollway_http::h2;
 use tollway_identity::Credentials;
-use tollway_model::{AppProtocol, NetworkName, ServiceName, ServiceUpdate};
-use tollway_net::{
-    Closed, ConnError, Flush, Key, Listener, Poller, Read, Readiness, Scratch, Slab, Token, Waker,
-};
+use tollway_model::NetworkName;
+use tollway_net::{Flush, Key, Listener, Poller, Read, Readiness, Scratch, Slab, Token};
 use tollway_telemetry::DataPlaneMetrics;
-use tollway_wire::NetworkUpdate;
 
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::{Destination, Exchange};
-use crate::limits::{Limits, Timeouts};
-use crate::tls::{MeshTls, explain};
+use crate::tls::MeshTls;
+pub(crate) use gateway::GatewayRoutes;
+pub(crate) use outside::{AppTarget, Command, Commands, Outside, WorkerConfig};
 use pool::Pool;
-pub(crate) use relay::GatewayRoutes;
 
 /// How often what only time can tell is looked at.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -50,62 +56,6 @@ const READS_PER_TURN: usize = 4;
 const ACCEPTS_PER_TURN: usize = 64;
 /// Tokens with this bit belong to listeners; connection keys never have it.
 const LISTENER_BIT: u64 = 1 << 63;
-
-/// The app beside a sidecar.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AppTarget {
-    pub(crate) address: SocketAddr,
-    pub(crate) protocol: AppProtocol,
-}
-
-/// What a worker is told at its start.
-pub(crate) struct WorkerConfig {
-    /// Own service; completes short names.
-    pub(crate) home: ServiceName,
-    pub(crate) app: Option<AppTarget>,
-    /// Set in a gateway.
-    pub(crate) gateway: Option<GatewayRoutes>,
-    pub(crate) limits: Limits,
-    pub(crate) timeouts: Timeouts,
-}
-
-/// What a worker asks of the rest of the process.
-pub(crate) trait Outside: Send {
-    /// Wants the state of a service from now on.
-    fn subscribe(&self, service: &ServiceName);
-    /// Does not want it any more.
-    fn unsubscribe(&self, service: &ServiceName);
-    /// Hands over the far end of a connection to the process's own HTTP API.
-    fn serve_api(&self, stream: UnixStream);
-}
-
-/// What the rest of the process tells a worker.
-pub(crate) enum Command {
-    Services(Vec<ServiceUpdate>),
-    /// Only for gateways.
-    Networks(Vec<NetworkUpdate>),
-    Credentials(Arc<Credentials>),
-    /// The app takes no connections: whoever comes over the mesh is to go elsewhere.
-    AppUnready,
-    /// Stop taking new work, finish what is under way, end.
-    Drain,
-}
-
-/// Sends commands to a worker.
-#[derive(Clone)]
-pub(crate) struct Commands {
-    sender: Sender<Command>,
-    waker: Waker,
-}
-
-impl Commands {
-    /// Says whether the worker still runs.
-    pub(crate) fn send(&self, command: Command) -> bool {
-        let sent = self.sender.send(command).is_ok();
-        self.waker.wake();
-        sent
-    }
-}
 
 /// A thread's whole state.
 pub(crate) struct Worker {
@@ -321,69 +271,6 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(key) else { return false };
         conn.owed = conn.owes_reading(limit);
         conn.owed
-    }
-
-    /// Bytes came, or (empty) what is left unparsed shall be looked at again.
-    fn on_bytes(&mut self, key: Key, data: &[u8]) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        let is_new = matches!(conn.role, Role::Accepting | Role::Dialling(_));
-        if is_new && (conn.io.is_handshaking() || !self.on_established(key)) {
-            return;
-        }
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        match &conn.role {
-            Role::Detect { .. } => self.on_detect_bytes(key, data),
-            Role::H1Server(_) => self.on_h1_server_bytes(key, data),
-            Role::H1Client(_) => self.on_h1_client_bytes(key, data),
-            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_bytes(key, data),
-            Role::Relay(_) => self.on_relay_bytes(key, data),
-            Role::Hello(_) => self.on_hello_bytes(key, data),
-            Role::Lingering | Role::Accepting | Role::Dialling(_) => {}
-        }
-    }
-
-    /// The peer sends no more.
-    fn on_closed(&mut self, key: Key, how: Closed) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        match &conn.role {
-            Role::H1Server(_) => self.on_h1_server_closed(key, how),
-            Role::H1Client(_) => self.on_h1_client_closed(key, how),
-            Role::H2Server(_) | Role::H2Client(_) => {
-                self.on_h2_over(key, "the peer closed the connection");
-            }
-            Role::Relay(_) => self.on_relay_closed(key),
-            Role::Dialling(_) => {
-                self.on_dial_failed(key, "the peer closed the connection in the TLS handshake");
-            }
-            Role::Hello(_) => {
-                self.metrics.gateway_refused.add(1);
-                self.remove(key);
-            }
-            Role::Accepting => {
-                self.metrics.handshakes_failed.add(1);
-                self.remove(key);
-            }
-            Role::Detect { .. } | Role::Lingering => self.remove(key),
-        }
-    }
-
-    /// The connection broke.
-    fn on_failed(&mut self, key: Key, error: &ConnError) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        match &conn.role {
-            Role::H1Server(_) => self.on_h1_server_closed(key, Closed::Truncated),
-            Role::H1Client(_) => self.on_h1_client_closed(key, Closed::Truncated),
-            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, &explain(error)),
-            Role::Relay(_) => self.on_relay_failed(key),
-            Role::Dialling(_) => self.on_dial_failed(key, &explain(error)),
-            Role::Accepting => {
-                let reason = explain(error);
-                tracing::debug!(remote = ?conn.remote, reason, "mesh connection refused");
-                self.metrics.handshakes_failed.add(1);
-                self.remove(key);
-            }
-            Role::Detect { .. } | Role::Hello(_) | Role::Lingering => self.remove(key),
-        }
     }
 
     /// Flushes every connection that was written to. What that makes room for may write to

@@ -20,8 +20,10 @@ use tollway_model::{
 };
 use tollway_net::{Listener, ListenerOptions};
 use tollway_telemetry::DataPlaneMetrics;
+use tollway_wire::NetworkUpdate;
 
 use super::*;
+use crate::limits::{Limits, Timeouts};
 
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()

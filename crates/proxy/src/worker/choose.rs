@@ -1,0 +1,97 @@
+//! Which upstream connection takes a request: an idle one of HTTP/1.1, the less loaded of two of
+//! HTTP/2. Never dials.
+
+use tollway_model::{AppProtocol, Instance, ServiceState};
+use tollway_net::Key;
+use tollway_routing::pick_of_two;
+
+use super::Worker;
+use super::pool::Pool;
+use crate::connection::Role;
+use crate::exchange::Destination;
+
+/// Streams that a queue of bulk bytes counts for when a connection is chosen.
+const BULK_LOAD: u32 = 1000;
+
+impl Worker {
+    /// A connection that takes a request now.
+    pub(super) fn choose(&mut self, destination: &Destination) -> Option<Key> {
+        if self.speaks_h1(destination) {
+            return self.choose_idle(destination);
+        }
+        let random = self.next_random();
+        let pool = self.pools.get(destination)?;
+        let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
+        if is_remote {
+            self.choose_by_instance(pool, random)
+        } else {
+            self.choose_of_two(pool, random)
+        }
+    }
+
+    fn choose_idle(&mut self, destination: &Destination) -> Option<Key> {
+        loop {
+            let key = self.pools.get_mut(destination)?.idle.pop()?;
+            let fresh = self.conns.get(key).is_some_and(|conn| {
+                !conn.draining && !conn.io.may_read() && matches!(conn.role, Role::H1Client(_))
+            });
+            if fresh {
+                return Some(key);
+            }
+            // Something came or it closed: a read will tell; it is not for a request.
+            self.queue_read(key);
+        }
+    }
+
+    /// Requests under way on a connection; `None` if it takes no more. One with a queue of bytes
+    /// carries bulk: a request behind them would wait, so it counts as much busier.
+    pub(super) fn load(&self, key: Key) -> Option<u32> {
+        let conn = self.conns.get(key)?;
+        let Role::H2Client(link) = &conn.role else { return None };
+        if conn.draining || !link.codec.can_open() {
+            return None;
+        }
+        let streams = u32::try_from(link.codec.active_streams()).unwrap_or(u32::MAX);
+        let carries_bulk = conn.io.pending() > self.config.limits.out_bytes / 2;
+        Some(streams.saturating_add(if carries_bulk { BULK_LOAD } else { 0 }))
+    }
+
+    fn choose_of_two(&self, pool: &Pool, random: u64) -> Option<Key> {
+        let index = pick_of_two(pool.conns.len(), random, |at| self.load(pool.conns[at]))?;
+        Some(pool.conns[index])
+    }
+
+    /// Two choices over the replicas that answered, then the least loaded of the connections to
+    /// the chosen one: a replica with two connections gets no more than one with one.
+    fn choose_by_instance(&self, pool: &Pool, random: u64) -> Option<Key> {
+        let mut replicas: Vec<(Option<&Instance>, u32, Key, u32)> = Vec::with_capacity(8);
+        for key in &pool.conns {
+            let Some(load) = self.load(*key) else { continue };
+            let instance = self.instance(*key);
+            match replicas.iter_mut().find(|(known, ..)| *known == instance) {
+                Some((_, total, best, best_load)) => {
+                    *total += load;
+                    if load < *best_load {
+                        (*best, *best_load) = (*key, load);
+                    }
+                }
+                None => replicas.push((instance, load, *key, load)),
+            }
+        }
+        let index = pick_of_two(replicas.len(), random, |at| Some(replicas[at].1))?;
+        Some(replicas[index].2)
+    }
+
+    /// The instance that a connection proved to lead to.
+    pub(super) fn instance(&self, key: Key) -> Option<&Instance> {
+        self.conns.get(key)?.peer.as_ref()?.instance.as_ref()
+    }
+
+    fn speaks_h1(&self, destination: &Destination) -> bool {
+        match destination {
+            Destination::Service(_) => false,
+            Destination::Api => true,
+            Destination::App => self.config.app.is_none_or(|app| app.protocol == AppProtocol::Http),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Where an exchange or a raw connection goes next: to a connection, or in line until its service
+//! is known or a connection has room.
+
+use tollway_model::{AppProtocol, ServiceName, ServiceState, UnavailableReason};
+use tollway_net::Key;
+
+use super::Worker;
+use crate::connection::{Door, Purpose, Role};
+use crate::exchange::{Destination, Upstream};
+use crate::fault::Fault;
+use crate::tls::alpn;
+
+impl Worker {
+    /// What is known of a service; asks for it when nothing is.
+    pub(super) fn service_state(&mut self, service: &ServiceName) -> Option<ServiceState> {
+        let destination = Destination::Service(service.clone());
+        if !self.pools.contains_key(&destination) && self.pools.len() >= self.config.limits.services
+        {
+            return Some(ServiceState::Unavailable(UnavailableReason::UnknownService));
+        }
+        self.pool(&destination).state.clone()
+    }
+
+    /// A raw connection waits until its service is known.
+    pub(super) fn wait_for_service_raw(&mut self, key: Key, service: ServiceName) {
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.since = self.now;
+            conn.raw_target = Some(service.clone());
+        }
+        self.pool(&Destination::Service(service)).waiting_raw.push(key);
+    }
+
+    /// Sends an exchange to its destination, or has it wait for a connection.
+    pub(super) fn dispatch(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        exchange.up = Upstream::Waiting;
+        let destination = exchange.destination.clone();
+        let is_upgrade = exchange.is_upgrade;
+        if let Destination::Service(service) = &destination {
+            match self.service_state(service) {
+                None => return self.wait(key, &destination),
+                Some(ServiceState::Unavailable(reason)) => {
+                    let fault = Fault::unavailable(reason, service);
+                    return self.fail(key, &fault);
+                }
+                Some(
+                    ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. },
+                ) if protocol == AppProtocol::Tcp => {
+                    return self.fail(key, &Fault::NotHttp { service: service.clone() });
+                }
+                Some(ServiceState::Local { .. } | ServiceState::Remote { .. }) => {}
+            }
+        }
+        if is_upgrade {
+            return self.dispatch_upgrade(key, &destination);
+        }
+        match self.choose(&destination) {
+            Some(conn) => self.send_request(key, conn),
+            None => {
+                self.wait(key, &destination);
+                self.keep_dialled(&destination);
+            }
+        }
+    }
+
+    /// A request that may leave HTTP has a connection of its own.
+    fn dispatch_upgrade(&mut self, key: Key, destination: &Destination) {
+        if let Err(fault) = self.dial_for(destination, Purpose::Upgrade(key), alpn::HTTP1) {
+            self.fail(key, &fault);
+        }
+    }
+
+    fn wait(&mut self, key: Key, destination: &Destination) {
+        let limit = self.config.limits.waiting_per_service;
+        let pool = self.pool(destination);
+        if pool.waiting.len() >= limit {
+            let fault = Fault::Overloaded { what: "the queue for connections", limit };
+            return self.fail(key, &fault);
+        }
+        pool.waiting.push_back(key);
+    }
+
+    /// Tells everyone in line for a destination the same fault.
+    pub(super) fn fail_waiting(&mut self, destination: &Destination, fault: &Fault) {
+        let waiting = std::mem::take(&mut self.pool(destination).waiting);
+        for key in waiting {
+            if self.exchanges.get(key).is_some_and(|e| e.up == Upstream::Waiting) {
+                self.fail(key, fault);
+            }
+        }
+    }
+
+    /// Sends what waits, as far as connections take it.
+    pub(super) fn serve_waiting(&mut self, destination: &Destination) {
+        while let Some(pool) = self.pools.get_mut(destination) {
+            let Some(key) = pool.waiting.pop_front() else { return };
+            if self.exchanges.get(key).is_none_or(|e| e.up != Upstream::Waiting) {
+                continue;
+            }
+            match self.choose(destination) {
+                Some(conn) => self.send_request(key, conn),
+                None => {
+                    self.pool(destination).waiting.push_front(key);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A connection has room for another stream, or its pool has one less.
+    pub(super) fn on_capacity(&mut self, key: Key) {
+        let Some(conn) = self.conns.get(key) else { return };
+        let Role::H2Client(link) = &conn.role else { return };
+        let Some(destination) = link.destination.clone() else { return };
+        if self.pools.get(&destination).is_some_and(|pool| !pool.waiting.is_empty()) {
+            self.serve_waiting(&destination);
+        }
+    }
+
+    /// A raw connection's service is known now.
+    pub(super) fn dispatch_raw(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Some(service) = conn.raw_target.take() else { return };
+        match (&conn.role, &conn.door) {
+            (Role::Relay(_), _) => self.dispatch_tcp(key, service),
+            (_, Some(Door::Outbound)) => self.open_tunnel(key, service),
+            _ => {}
+        }
+    }
+}

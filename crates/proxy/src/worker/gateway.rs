@@ -1,0 +1,225 @@
+//! A gateway's connections: the server name of the ClientHello decides, nothing is decrypted.
+
+use std::net::SocketAddr;
+
+use rustls::server::Acceptor;
+use tollway_identity::{UNRECOGNIZED_NAME_RECORD, control_dns_san};
+use tollway_model::{Endpoint, NetworkName, ServiceName, ServiceState};
+use tollway_net::Key;
+use tollway_wire::{NetworkState, NetworkUpdate};
+
+use super::Worker;
+use super::pool::Candidates;
+use crate::connection::{Purpose, Relay, Role};
+use crate::exchange::Destination;
+
+/// What a gateway knows of server names beyond services.
+#[derive(Clone, Debug)]
+pub(crate) struct GatewayRoutes {
+    pub(crate) network: NetworkName,
+    /// The control plane's address inside this network.
+    pub(crate) control: SocketAddr,
+}
+
+impl Worker {
+    /// A gateway's connection: the server name decides, nothing is decrypted.
+    pub(super) fn on_hello_bytes(&mut self, key: Key, data: &[u8]) {
+        let limit = self.config.limits.client_hello_bytes;
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Role::Hello(hello) = &mut conn.role else { return };
+        if data.is_empty() || hello.name.is_some() {
+            hello.input.extend_from_slice(data);
+            conn.paused = hello.name.is_some();
+            return;
+        }
+        hello.input.extend_from_slice(data);
+        match peek_server_name(&mut hello.acceptor, data) {
+            Peek::Partial if hello.input.len() < limit => {}
+            Peek::Named(name) => {
+                hello.name = Some(name);
+                self.route_gateway(key);
+            }
+            Peek::Partial | Peek::Unnamed | Peek::NotTls => self.refuse_hello(key),
+        }
+    }
+
+    /// Tells the client, in TLS, that its server name is not served here.
+    pub(super) fn refuse_hello(&mut self, key: Key) {
+        self.metrics.gateway_refused.add(1);
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.io.out().extend_from_slice(&UNRECOGNIZED_NAME_RECORD);
+        }
+        self.linger(key);
+    }
+
+    /// Sends a connection on whose server name is known; waits if its service is not known yet.
+    pub(super) fn route_gateway(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Role::Hello(hello) = &conn.role else { return };
+        let Some(name) = hello.name.clone() else { return };
+        let chosen = self.gateway_target(&name);
+        let Some((address, service)) = chosen else {
+            tracing::debug!(name, "server name refused");
+            return self.refuse_hello(key);
+        };
+        let now = self.now;
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let early = match &mut conn.role {
+            Role::Hello(hello) => std::mem::take(&mut hello.input),
+            _ => return,
+        };
+        conn.role = Role::Relay(Relay { other: None, early, ended: false, active: now });
+        conn.leads_to_control = network_of_control(&name).is_some();
+        conn.relays_to = service.clone().map(|service| (service, address));
+        if let Some(service) = service {
+            self.count_relay(service, address);
+        }
+        self.metrics.gateway_connections.add(1);
+        match self.dial_plain(address, Purpose::Relay(key)) {
+            Ok(up) => self.attach_relay(key, up),
+            Err(reason) => self.on_relay_dial_failed(key, &reason),
+        }
+    }
+
+    /// Where a server name leads: the own control plane, the endpoint with the fewest relays of
+    /// a service here, one instance, or (for those who may not dial out) another network's
+    /// gateway, for its services and its control plane. A gateway knows every service, so what
+    /// it does not know is not there.
+    fn gateway_target(&mut self, name: &str) -> Option<(SocketAddr, Option<ServiceName>)> {
+        let routes = self.config.gateway.as_ref()?;
+        if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
+            return Some((routes.control, None));
+        }
+        let network = ServiceName::network_of_server_name(name)?;
+        if network != routes.network {
+            return self.other_gateway(&network).map(|address| (address, None));
+        }
+        let Ok(service) = ServiceName::parse_dns_san(name) else {
+            return self.gateway_instance(name).map(|address| (address, None));
+        };
+        let candidates = Candidates::of(self.known_state(&service)?);
+        let address = self.pick_least_relayed(&service, &candidates)?;
+        Some((address, Some(service)))
+    }
+
+    /// Any gateway of a joined network.
+    fn other_gateway(&mut self, network: &NetworkName) -> Option<SocketAddr> {
+        let gateways = self.networks.get(network)?;
+        let random = usize::try_from(self.random >> 33).unwrap_or(0);
+        let address = *gateways.get(random.checked_rem(gateways.len())?)?;
+        self.next_random();
+        Some(address)
+    }
+
+    /// The endpoint of `<instance>.<app>.<namespace>.<network>.mesh`.
+    fn gateway_instance(&self, name: &str) -> Option<SocketAddr> {
+        let (instance, rest) = name.split_once('.')?;
+        let service = ServiceName::parse_dns_san(rest).ok()?;
+        let ServiceState::Local { endpoints, .. } = self.known_state(&service)? else {
+            return None;
+        };
+        let of = |endpoint: &&Endpoint| endpoint.instance.as_str().eq_ignore_ascii_case(instance);
+        endpoints.iter().find(of).map(|endpoint| endpoint.address)
+    }
+
+    /// The control plane tells a gateway of a joined network.
+    pub(super) fn on_network(&mut self, update: NetworkUpdate) {
+        match update.state {
+            NetworkState::Joined { gateways, .. } => {
+                self.networks.insert(update.network, gateways.to_vec());
+            }
+            NetworkState::Removed => {
+                self.networks.remove(&update.network);
+            }
+        }
+    }
+
+    /// The address with the fewest relays, the next one in turn among equals.
+    pub(super) fn pick_least_relayed(
+        &mut self,
+        service: &ServiceName,
+        candidates: &Candidates,
+    ) -> Option<SocketAddr> {
+        let now = self.now;
+        let pool = self.pool(&Destination::Service(service.clone()));
+        pool.turn = pool.turn.wrapping_add(1);
+        let (turn, count) = (pool.turn, candidates.addresses.len());
+        let in_turn = (0..count).map(|step| candidates.addresses[(turn + step) % count]);
+        let resting =
+            |address: &SocketAddr| pool.backoff.get(address).is_some_and(|until| *until > now);
+        in_turn.min_by_key(|address| {
+            (resting(address), pool.relays.get(address).copied().unwrap_or(0))
+        })
+    }
+
+    /// One relay more to an address.
+    pub(super) fn count_relay(&mut self, service: ServiceName, address: SocketAddr) {
+        *self.pool(&Destination::Service(service)).relays.entry(address).or_default() += 1;
+    }
+
+    /// One relay less to an address.
+    pub(super) fn uncount_relay(&mut self, service: ServiceName, address: SocketAddr) {
+        let Some(pool) = self.pools.get_mut(&Destination::Service(service)) else { return };
+        if let Some(count) = pool.relays.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                pool.relays.remove(&address);
+            }
+        }
+    }
+}
+
+/// The network whose control plane is dialled as `name`.
+fn network_of_control(name: &str) -> Option<NetworkName> {
+    let network = ServiceName::network_of_server_name(name)?;
+    name.eq_ignore_ascii_case(&control_dns_san(&network)).then_some(network)
+}
+
+/// What a ClientHello told.
+enum Peek {
+    Partial,
+    Named(String),
+    Unnamed,
+    NotTls,
+}
+
+/// Looks at more bytes of a ClientHello, fragmented or not, without answering it.
+fn peek_server_name(acceptor: &mut Acceptor, mut data: &[u8]) -> Peek {
+    while !data.is_empty() {
+        match acceptor.read_tls(&mut data) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(_) => return Peek::NotTls,
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => {
+                return match accepted.client_hello().server_name() {
+                    Some(name) => Peek::Named(name.to_owned()),
+                    None => Peek::Unnamed,
+                };
+            }
+            Ok(None) => {}
+            Err(_) => return Peek::NotTls,
+        }
+    }
+    Peek::Partial
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_planes_are_known_by_their_server_name() {
+        let check = |name, network: Option<&str>| {
+            let found = network_of_control(name);
+            assert_eq!(found.as_ref().map(|label| label.as_str()), network, "{name}");
+        };
+        check("control.east.mesh", Some("east"));
+        check("CONTROL.East.mesh", Some("East"));
+        for other in ["control.default.east.mesh", "control.mesh", "stock.east.mesh", "control", ""]
+        {
+            check(other, None);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! How many upstream connections a destination has: what is missing is dialled, what is too much
+//! retired.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+
+use tollway_model::{AppProtocol, Instance, ServiceName};
+use tollway_net::{Conn, Key};
+use tollway_routing::{Dialled, SpreadLimits, plan_spread};
+
+use super::Worker;
+use super::dial::{app_peer, h1_client};
+use super::pool::{Candidates, Pool};
+use crate::connection::{Connection, Purpose, Role};
+use crate::exchange::Destination;
+use crate::fault::Fault;
+use crate::tls::alpn;
+
+/// Endpoints of one service in its own network that a thread keeps connections to.
+const LOCAL_ENDPOINTS: usize = 16;
+
+impl Worker {
+    /// Dials what the destination is short of.
+    pub(super) fn keep_dialled(&mut self, destination: &Destination) {
+        if self.draining.is_some() && self.pool(destination).waiting.is_empty() {
+            return;
+        }
+        match destination {
+            Destination::Service(service) => {
+                let service = service.clone();
+                self.keep_service_dialled(&service);
+            }
+            Destination::App => self.keep_app_dialled(),
+            Destination::Api => self.open_api(),
+        }
+    }
+
+    fn keep_service_dialled(&mut self, service: &ServiceName) {
+        let destination = Destination::Service(service.clone());
+        let Some(pool) = self.pools.get(&destination) else { return };
+        let Some(state) = &pool.state else { return };
+        let candidates = Candidates::of(state);
+        let (count, retire) = match candidates.remote_replicas {
+            Some(replicas) => self.plan_remote(pool, replicas),
+            None => (self.missing_endpoints(pool, &candidates).len(), Vec::new()),
+        };
+        for key in retire {
+            self.retire(key);
+        }
+        for _ in 0..count {
+            let purpose = Purpose::PoolH2(destination.clone());
+            if let Err(fault) = self.dial_for(&destination, purpose, alpn::H2) {
+                if self.pools.get(&destination).is_some_and(|p| p.dialling.is_empty()) {
+                    self.fail_waiting(&destination, &fault);
+                }
+                return;
+            }
+        }
+    }
+
+    fn plan_remote(&self, pool: &Pool, replicas: u32) -> (usize, Vec<Key>) {
+        let standing = pool.conns.iter().filter(|key| self.takes_requests(**key));
+        let dialled: Vec<Dialled<Key, Instance>> = standing
+            .map(|key| Dialled {
+                key: *key,
+                instance: self.instance(*key).cloned(),
+                outstanding: self.load(*key).unwrap_or(u32::MAX),
+            })
+            .chain(pool.dialling.iter().map(|key| Dialled {
+                key: *key,
+                instance: None,
+                outstanding: 0,
+            }))
+            .collect();
+        let plan = plan_spread(replicas as usize, &dialled, SpreadLimits::default());
+        (plan.dial, plan.retire)
+    }
+
+    fn takes_requests(&self, key: Key) -> bool {
+        self.conns.get(key).is_some_and(|conn| !conn.draining)
+    }
+
+    /// Endpoints without a connection, as far as this thread connects to that many.
+    pub(super) fn missing_endpoints(
+        &self,
+        pool: &Pool,
+        candidates: &Candidates,
+    ) -> Vec<SocketAddr> {
+        let standing = pool.conns.iter().filter(|key| self.takes_requests(**key));
+        let connected: HashSet<SocketAddr> =
+            standing.chain(&pool.dialling).filter_map(|key| self.conns.get(*key)?.remote).collect();
+        let room = LOCAL_ENDPOINTS.saturating_sub(connected.len());
+        let missing = candidates.addresses.iter().filter(|address| {
+            !connected.contains(*address)
+                && pool.backoff.get(*address).is_none_or(|until| *until <= self.now)
+        });
+        missing.take(room).copied().collect()
+    }
+
+    fn keep_app_dialled(&mut self) {
+        let Some(app) = self.config.app else { return };
+        let limit = self.config.limits.app_connections;
+        let h1 = app.protocol == AppProtocol::Http;
+        let pool = self.pool(&Destination::App);
+        let standing = pool.conns.len() + pool.dialling.len();
+        let wanted = if h1 { pool.waiting.len().min(limit) } else { 1 };
+        let missing = if h1 {
+            wanted.saturating_sub(pool.dialling.len()).min(limit.saturating_sub(standing))
+        } else {
+            wanted.saturating_sub(standing)
+        };
+        for _ in 0..missing {
+            let purpose = if h1 {
+                Purpose::PoolH1(Destination::App)
+            } else {
+                Purpose::PoolH2(Destination::App)
+            };
+            match self.dial_plain(app.address, purpose) {
+                Ok(key) => self.pool(&Destination::App).dialling.push(key),
+                Err(reason) => {
+                    let fault = Fault::Unreachable { peer: app_peer(app.address), reason };
+                    return self.fail_waiting(&Destination::App, &fault);
+                }
+            }
+        }
+    }
+
+    /// A connection to the process's own API: a socket pair, served on the other side.
+    fn open_api(&mut self) {
+        let pair = UnixStream::pair().and_then(|(ours, theirs)| {
+            ours.set_nonblocking(true)?;
+            theirs.set_nonblocking(true)?;
+            Ok((ours, theirs))
+        });
+        let (ours, theirs) = match pair {
+            Ok(pair) => pair,
+            Err(error) => {
+                let fault = Fault::Unreachable {
+                    peer: "the sidecar's API".to_owned(),
+                    reason: error.to_string(),
+                };
+                return self.fail_waiting(&Destination::Api, &fault);
+            }
+        };
+        self.outside.serve_api(theirs);
+        let conn = Connection::new(
+            Conn::local(ours),
+            Role::H1Client(Box::new(h1_client(Destination::Api, false))),
+            self.now,
+        );
+        if let Some(key) = self.insert(conn) {
+            let pool = self.pool(&Destination::Api);
+            pool.conns.push(key);
+            pool.idle.push(key);
+            self.serve_waiting(&Destination::Api);
+        }
+    }
+}

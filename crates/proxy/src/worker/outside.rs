@@ -1,0 +1,70 @@
+//! What a worker and the rest of its process say to each other.
+
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use tollway_identity::Credentials;
+use tollway_model::{AppProtocol, ServiceName, ServiceUpdate};
+use tollway_net::Waker;
+use tollway_wire::NetworkUpdate;
+
+use super::gateway::GatewayRoutes;
+use crate::limits::{Limits, Timeouts};
+
+/// The app beside a sidecar.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AppTarget {
+    pub(crate) address: SocketAddr,
+    pub(crate) protocol: AppProtocol,
+}
+
+/// What a worker is told at its start.
+pub(crate) struct WorkerConfig {
+    /// Own service; completes short names.
+    pub(crate) home: ServiceName,
+    pub(crate) app: Option<AppTarget>,
+    /// Set in a gateway.
+    pub(crate) gateway: Option<GatewayRoutes>,
+    pub(crate) limits: Limits,
+    pub(crate) timeouts: Timeouts,
+}
+
+/// What a worker asks of the rest of the process.
+pub(crate) trait Outside: Send {
+    /// Wants the state of a service from now on.
+    fn subscribe(&self, service: &ServiceName);
+    /// Does not want it any more.
+    fn unsubscribe(&self, service: &ServiceName);
+    /// Hands over the far end of a connection to the process's own HTTP API.
+    fn serve_api(&self, stream: UnixStream);
+}
+
+/// What the rest of the process tells a worker.
+pub(crate) enum Command {
+    Services(Vec<ServiceUpdate>),
+    /// Only for gateways.
+    Networks(Vec<NetworkUpdate>),
+    Credentials(Arc<Credentials>),
+    /// The app takes no connections: whoever comes over the mesh is to go elsewhere.
+    AppUnready,
+    /// Stop taking new work, finish what is under way, end.
+    Drain,
+}
+
+/// Sends commands to a worker.
+#[derive(Clone)]
+pub(crate) struct Commands {
+    pub(super) sender: Sender<Command>,
+    pub(super) waker: Waker,
+}
+
+impl Commands {
+    /// Says whether the worker still runs.
+    pub(crate) fn send(&self, command: Command) -> bool {
+        let sent = self.sender.send(command).is_ok();
+        self.waker.wake();
+        sent
+    }
+}

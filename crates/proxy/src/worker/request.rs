@@ -1,0 +1,224 @@
+//! Requests: begun by a downstream, given a destination, sent to an upstream, sent again when that
+//! is safe.
+
+use tollway_http::h2::StreamId;
+use tollway_http::{Method, RequestHead, h1};
+use tollway_model::{AppProtocol, ServiceName};
+use tollway_net::Key;
+use tollway_routing::{Attempt, Failure, RequestParts, Retry, Target, decide_retry, decide_target};
+
+use super::exchange::describe;
+use super::{Worker, mark};
+use crate::connection::{Door, Role};
+use crate::edit;
+use crate::exchange::{BodySize, Destination, Exchange, Side, StreamRef, Upstream};
+use crate::fault::Fault;
+use crate::pipe::Pipe;
+use crate::respond;
+
+/// A request as a downstream codec hands it over.
+pub(super) struct Arrival {
+    pub(super) down: StreamRef,
+    pub(super) head: RequestHead,
+    pub(super) size: BodySize,
+    /// Nothing follows the head.
+    pub(super) ended: bool,
+    pub(super) is_upgrade: bool,
+}
+
+impl Worker {
+    /// Begins an exchange and sends it on its way; the body follows by `feed`.
+    pub(super) fn on_request(&mut self, arrival: Arrival) -> Key {
+        let conn = self.conns.get(arrival.down.conn);
+        let door = conn.and_then(|c| c.door.clone()).unwrap_or(Door::HttpApi);
+        let is_grpc = respond::is_grpc(&arrival.head.fields);
+        let exchange = Exchange {
+            door,
+            down: arrival.down,
+            up: Upstream::Waiting,
+            destination: Destination::Api,
+            is_grpc,
+            is_head: arrival.head.method == Method::Head,
+            is_upgrade: arrival.is_upgrade,
+            head: arrival.head,
+            request_size: arrival.size,
+            request: Pipe::new(arrival.ended),
+            response: Pipe::new(false),
+            responding: false,
+            status: 0,
+            informational: 0,
+            attempts: 0,
+            replay: Some(Vec::new()),
+            started: self.now,
+            active: self.now,
+        };
+        let key = self.exchanges.insert(exchange);
+        self.bind_down(arrival.down, key);
+        match self.decide(key) {
+            Ok(()) => self.dispatch(key),
+            Err(fault) => self.fail(key, &fault),
+        }
+        key
+    }
+
+    fn bind_down(&mut self, down: StreamRef, key: Key) {
+        match self.conns.get_mut(down.conn).map(|conn| &mut conn.role) {
+            Some(Role::H1Server(server)) => server.exchange = Some(key),
+            Some(Role::H2Server(link)) => {
+                link.streams.insert(down.stream.0, key);
+            }
+            _ => {}
+        }
+    }
+
+    /// Decides the destination and makes the head what it is to be upstream.
+    fn decide(&mut self, key: Key) -> Result<(), Fault> {
+        let full = self.exchanges.len() > self.config.limits.exchanges;
+        let Some(exchange) = self.exchanges.get_mut(key) else { return Ok(()) };
+        if full {
+            let limit = self.config.limits.exchanges;
+            return Err(Fault::Overloaded { what: "the sidecar", limit });
+        }
+        let conn = self.conns.get(exchange.down.conn);
+        if exchange.door == Door::Inbound {
+            let peer = conn.and_then(|c| c.peer.clone());
+            let Some(app) = &self.config.app else {
+                let service = self.config.home.clone();
+                return Err(Fault::NoReadyEndpoint { service });
+            };
+            if app.protocol == AppProtocol::Tcp {
+                return Err(Fault::NotHttp { service: self.config.home.clone() });
+            }
+            if let Some(peer) = peer {
+                edit::inbound_request(&mut exchange.head, &peer);
+            }
+            exchange.destination = Destination::App;
+            self.metrics.inbound_requests.add(1);
+            return Ok(());
+        }
+        self.metrics.outbound_requests.add(1);
+        let remote = conn.and_then(|c| c.remote);
+        let target = outbound_target(&exchange.door, &exchange.head, &self.config.home)?;
+        match target {
+            Outbound::Api if exchange.door == Door::GrpcApi => {
+                return Err(Fault::Unimplemented { what: "this call of the gRPC API" });
+            }
+            Outbound::Api => exchange.destination = Destination::Api,
+            Outbound::Service { name, path, credentials_used } => {
+                exchange.head.path = path;
+                let route = edit::Route { from: &self.config.home, to: &name, credentials_used };
+                edit::outbound_request(&mut exchange.head, remote.map(|r| r.ip()), &route);
+                exchange.destination = Destination::Service(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the request on an open connection.
+    pub(super) fn send_request(&mut self, key: Key, conn_key: Key) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        let Some(conn) = self.conns.get_mut(conn_key) else { return };
+        exchange.attempts += 1;
+        let ended = exchange.request.is_drained() && exchange.request.trailers.is_none();
+        match &mut conn.role {
+            Role::H2Client(link) => {
+                let length = exchange.request_size.content_length();
+                let opened = link.codec.send_request(&exchange.head, length, ended, conn.io.out());
+                let Ok(stream) = opened else { return self.retry_elsewhere(key) };
+                link.streams.insert(stream.0, key);
+                exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream });
+            }
+            Role::H1Client(client) => {
+                let upgrade = exchange.head.fields.value(b"upgrade");
+                let connection = match upgrade.filter(|_| exchange.is_upgrade) {
+                    Some(protocol) => h1::Connection::Upgrade(protocol),
+                    None => h1::Connection::KeepAlive,
+                };
+                let options = h1::RequestOptions { connection, ..h1::RequestOptions::default() };
+                let framing = exchange.request_size.framing(true);
+                client.sink = h1::write_request(conn.io.out(), &exchange.head, framing, &options);
+                client.exchange = Some(key);
+                client.answered = false;
+                exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream: StreamId(0) });
+            }
+            _ => return self.retry_elsewhere(key),
+        }
+        exchange.active = self.now;
+        exchange.request.finished = ended;
+        mark(&mut self.dirty, &mut conn.dirty, conn_key);
+        if !ended {
+            self.drain(key, Side::Request, usize::MAX);
+        }
+    }
+
+    /// The chosen connection turned out to take no request.
+    fn retry_elsewhere(&mut self, key: Key) {
+        self.on_attempt_failed(key, Failure::NotConnected, "no connection takes requests");
+    }
+
+    /// An attempt failed before any response: once more, or the answer to the caller.
+    pub(super) fn on_attempt_failed(&mut self, key: Key, failure: Failure, reason: &str) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        exchange.up = Upstream::Waiting;
+        let attempt = Attempt {
+            made: exchange.attempts,
+            idempotent: exchange.head.method.is_idempotent(),
+            body_held: exchange.replay.is_some(),
+        };
+        let peer = describe(&exchange.destination);
+        if decide_retry(failure, attempt) == Retry::GiveUp || exchange.is_upgrade {
+            let fault = match failure {
+                Failure::NotConnected => Fault::Unreachable { peer, reason: reason.to_owned() },
+                Failure::Refused => Fault::Reset { peer },
+                Failure::ReusedConnectionClosed | Failure::Broken => {
+                    Fault::ClosedEarly { peer, reason: reason.to_owned() }
+                }
+                Failure::Malformed => Fault::BadResponse { peer, reason: reason.to_owned() },
+                Failure::TimedOut => {
+                    Fault::TimedOut { peer, seconds: self.config.timeouts.request.as_secs() }
+                }
+            };
+            return self.fail(key, &fault);
+        }
+        self.metrics.retries.add(1);
+        let sent = exchange.replay.replace(Vec::new()).unwrap_or_default();
+        self.held_bytes += sent.len();
+        exchange.request.push_front(sent);
+        exchange.request.finished = false;
+        self.dispatch(key);
+    }
+}
+
+/// A target that owns its parts.
+enum Outbound {
+    Api,
+    Service { name: ServiceName, path: Vec<u8>, credentials_used: bool },
+}
+
+fn outbound_target(door: &Door, head: &RequestHead, home: &ServiceName) -> Result<Outbound, Fault> {
+    let door = match door {
+        Door::HttpApi => tollway_routing::Door::HttpApi,
+        Door::GrpcApi => tollway_routing::Door::GrpcApi,
+        Door::Tunnel(name) => {
+            let (name, path) = (name.clone(), head.path.clone());
+            return Ok(Outbound::Service { name, path, credentials_used: false });
+        }
+        Door::Outbound | Door::Inbound | Door::Tcp(_) | Door::Gateway => {
+            tollway_routing::Door::Outbound
+        }
+    };
+    let parts = RequestParts {
+        door,
+        is_connect: head.method == Method::Connect,
+        authority: &head.authority,
+        path: &head.path,
+        app_id: head.fields.value(b"dapr-app-id"),
+        authorization: head.fields.value(b"authorization"),
+    };
+    Ok(match decide_target(parts, home)? {
+        Target::Api => Outbound::Api,
+        Target::Service { name, path, credentials_used } => {
+            Outbound::Service { name, path: path.into_owned(), credentials_used }
+        }
+    })
+}

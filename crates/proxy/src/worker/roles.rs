@@ -1,0 +1,72 @@
+//! What comes on a connection goes to whom its role says.
+
+use tollway_net::{Closed, ConnError, Key};
+
+use super::Worker;
+use crate::connection::Role;
+use crate::tls::explain;
+
+impl Worker {
+    /// Bytes came, or (empty) what is left unparsed shall be looked at again.
+    pub(super) fn on_bytes(&mut self, key: Key, data: &[u8]) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let is_new = matches!(conn.role, Role::Accepting | Role::Dialling(_));
+        if is_new && (conn.io.is_handshaking() || !self.on_established(key)) {
+            return;
+        }
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        match &conn.role {
+            Role::Detect { .. } => self.on_detect_bytes(key, data),
+            Role::H1Server(_) => self.on_h1_server_bytes(key, data),
+            Role::H1Client(_) => self.on_h1_client_bytes(key, data),
+            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_bytes(key, data),
+            Role::Relay(_) => self.on_relay_bytes(key, data),
+            Role::Hello(_) => self.on_hello_bytes(key, data),
+            Role::Lingering | Role::Accepting | Role::Dialling(_) => {}
+        }
+    }
+
+    /// The peer sends no more.
+    pub(super) fn on_closed(&mut self, key: Key, how: Closed) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        match &conn.role {
+            Role::H1Server(_) => self.on_h1_server_closed(key, how),
+            Role::H1Client(_) => self.on_h1_client_closed(key, how),
+            Role::H2Server(_) | Role::H2Client(_) => {
+                self.on_h2_over(key, "the peer closed the connection");
+            }
+            Role::Relay(_) => self.on_relay_closed(key),
+            Role::Dialling(_) => {
+                self.on_dial_failed(key, "the peer closed the connection in the TLS handshake");
+            }
+            Role::Hello(_) => {
+                self.metrics.gateway_refused.add(1);
+                self.remove(key);
+            }
+            Role::Accepting => {
+                self.metrics.handshakes_failed.add(1);
+                self.remove(key);
+            }
+            Role::Detect { .. } | Role::Lingering => self.remove(key),
+        }
+    }
+
+    /// The connection broke.
+    pub(super) fn on_failed(&mut self, key: Key, error: &ConnError) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        match &conn.role {
+            Role::H1Server(_) => self.on_h1_server_closed(key, Closed::Truncated),
+            Role::H1Client(_) => self.on_h1_client_closed(key, Closed::Truncated),
+            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, &explain(error)),
+            Role::Relay(_) => self.on_relay_failed(key),
+            Role::Dialling(_) => self.on_dial_failed(key, &explain(error)),
+            Role::Accepting => {
+                let reason = explain(error);
+                tracing::debug!(remote = ?conn.remote, reason, "mesh connection refused");
+                self.metrics.handshakes_failed.add(1);
+                self.remove(key);
+            }
+            Role::Detect { .. } | Role::Hello(_) | Role::Lingering => self.remove(key),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Ways to a TCP service: a port that stands for it, and CONNECT on the outbound port.
+
+use tollway_http::RequestHead;
+use tollway_model::{AppProtocol, ServiceName, ServiceState};
+use tollway_net::Key;
+
+use super::Worker;
+use crate::connection::{Door, Purpose, Relay, Role};
+use crate::exchange::Destination;
+use crate::fault::Fault;
+use crate::respond;
+use crate::tls::alpn;
+
+impl Worker {
+    /// Opens a stream of bytes to a TCP service for an accepted connection.
+    pub(super) fn open_tcp(&mut self, down: Key, service: ServiceName) {
+        let now = self.now;
+        let Some(conn) = self.conns.get_mut(down) else { return };
+        conn.role =
+            Role::Relay(Relay { other: None, early: Vec::new(), ended: false, active: now });
+        self.queue_read(down);
+        self.dispatch_tcp(down, service);
+    }
+
+    /// Sends an accepted connection on once its service is known.
+    pub(super) fn dispatch_tcp(&mut self, down: Key, service: ServiceName) {
+        if self.conns.get(down).is_none() {
+            return;
+        }
+        let destination = Destination::Service(service.clone());
+        let Some(state) = self.service_state(&service) else {
+            return self.wait_for_service_raw(down, service);
+        };
+        match state {
+            ServiceState::Unavailable(reason) => {
+                tracing::info!(fault = %Fault::unavailable(reason, &service), "TCP call refused");
+                self.refuse_tcp(down);
+            }
+            ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. }
+                if protocol != AppProtocol::Tcp =>
+            {
+                tracing::info!(%service, %protocol, "TCP call refused: the service is not TCP");
+                self.refuse_tcp(down);
+            }
+            ServiceState::Local { .. } | ServiceState::Remote { .. } => {
+                match self.dial_for(&destination, Purpose::Relay(down), alpn::TCP) {
+                    Ok(up) => self.attach_relay(down, up),
+                    Err(fault) => {
+                        tracing::info!(%fault, "TCP call failed");
+                        self.refuse_tcp(down);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Plain TCP has no words: the caller is told by a reset.
+    pub(super) fn refuse_tcp(&mut self, down: Key) {
+        self.metrics.faults.add(1);
+        if let Some(conn) = self.conns.get_mut(down) {
+            conn.io.abort_on_close();
+        }
+        self.remove(down);
+    }
+
+    /// CONNECT on the outbound port: a tunnel to one service of the mesh.
+    pub(super) fn on_connect(&mut self, key: Key, head: &RequestHead) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if conn.door != Some(Door::Outbound) {
+            let fault =
+                Fault::Unsupported { method: "CONNECT", reason: "only the outbound port takes it" };
+            let (head, body) = respond::http_fault(&fault);
+            return self.answer_h1_and_close(key, &head, &body);
+        }
+        let host = String::from_utf8_lossy(&head.authority).into_owned();
+        let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host);
+        match ServiceName::parse_host(host, &self.config.home) {
+            Ok(service) => self.open_tunnel(key, service),
+            Err(error) => {
+                let fault = Fault::Target(error.into());
+                let (head, body) = respond::http_fault(&fault);
+                self.answer_h1_and_close(key, &head, &body);
+            }
+        }
+    }
+
+    /// Answers CONNECT when the service is known: bytes for a TCP service, HTTP for others.
+    pub(super) fn open_tunnel(&mut self, key: Key, service: ServiceName) {
+        let Some(state) = self.service_state(&service) else {
+            return self.wait_for_service_raw(key, service);
+        };
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Role::H1Server(server) = &mut conn.role else { return };
+        let is_tcp = match state {
+            ServiceState::Unavailable(reason) => {
+                let fault = Fault::unavailable(reason, &service);
+                let (head, body) = respond::http_fault(&fault);
+                return self.answer_h1_and_close(key, &head, &body);
+            }
+            ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
+                protocol == AppProtocol::Tcp
+            }
+        };
+        let early = std::mem::take(&mut server.input);
+        conn.io.out().extend_from_slice(b"HTTP/1.1 200 OK\r\n\r\n");
+        self.mark_dirty(key);
+        if is_tcp {
+            self.open_tcp(key, service);
+            return self.on_relay_bytes(key, &early);
+        }
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.door = Some(Door::Tunnel(service));
+        conn.role = Role::Detect { input: early };
+        self.resume(key);
+    }
+}
