@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 use tollway_http::h1;
-use tollway_model::{NetworkName, ServiceName, UnavailableReason};
+use tollway_model::{ErrorCode, NetworkName, ServiceName, UnavailableReason};
 use tollway_routing::TargetError;
 
 /// One reason. The text names the hop and what to do where somebody can do something.
@@ -63,63 +63,43 @@ impl Fault {
         }
     }
 
-    /// The HTTP status that carries it.
+    /// The HTTP status that carries it: the catalogue's, or for malformed requests the codec's.
     pub(crate) fn status(&self) -> u16 {
-        match self {
-            Self::Target(TargetError::NoAppId | TargetError::NoAppIdMetadata) => 404,
-            Self::Target(_) | Self::Unsupported { .. } => 400,
-            Self::BadRequest { status, .. } => *status,
-            Self::UnknownService { .. } | Self::UnknownNetwork { .. } => 404,
-            Self::BodyTimedOut { .. } => 408,
-            Self::HeadTooLarge => 431,
-            Self::Unimplemented { .. } => 501,
-            Self::ClosedEarly { .. }
-            | Self::Reset { .. }
-            | Self::BadResponse { .. }
-            | Self::NotHttp { .. } => 502,
-            Self::UnreachableNetwork { .. }
-            | Self::NoReadyEndpoint { .. }
-            | Self::Unreachable { .. }
-            | Self::Overloaded { .. } => 503,
-            Self::DiscoveryTimedOut { .. } | Self::TimedOut { .. } => 504,
+        if let Self::BadRequest { status, .. } = self {
+            return *status;
         }
+        self.code().http_status()
     }
 
     /// The gRPC status that carries it.
     pub(crate) fn grpc_status(&self) -> u8 {
-        match self.status() {
-            400 => 3,        // INVALID_ARGUMENT
-            404 | 501 => 12, // UNIMPLEMENTED: nobody here serves it
-            431 => 8,        // RESOURCE_EXHAUSTED
-            408 | 504 => 4,  // DEADLINE_EXCEEDED
-            _ => 14,         // UNAVAILABLE
-        }
+        self.code().grpc_status().number()
     }
 
-    /// The stable word for programs.
-    pub(crate) fn code(&self) -> &'static str {
+    /// Its entry in the catalogue.
+    pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::Target(TargetError::NoAppId | TargetError::NoAppIdMetadata) => {
-                "ERR_DIRECT_INVOKE"
+                ErrorCode::DirectInvoke
             }
-            Self::Target(_) => "ERR_BAD_NAME",
-            Self::UnknownService { .. } => "ERR_UNKNOWN_SERVICE",
-            Self::UnknownNetwork { .. } => "ERR_UNKNOWN_NETWORK",
-            Self::UnreachableNetwork { .. } => "ERR_UNREACHABLE_NETWORK",
-            Self::NoReadyEndpoint { .. } => "ERR_NO_READY_ENDPOINT",
-            Self::DiscoveryTimedOut { .. } => "ERR_DISCOVERY_TIMED_OUT",
-            Self::Unreachable { .. } => "ERR_UNREACHABLE",
-            Self::ClosedEarly { .. } => "ERR_CLOSED_EARLY",
-            Self::Reset { .. } => "ERR_RESET",
-            Self::BadResponse { .. } => "ERR_BAD_RESPONSE",
-            Self::TimedOut { .. } => "ERR_TIMED_OUT",
-            Self::BodyTimedOut { .. } => "ERR_BODY_TIMED_OUT",
-            Self::Overloaded { .. } => "ERR_OVERLOADED",
-            Self::NotHttp { .. } => "ERR_NOT_HTTP",
-            Self::Unsupported { .. } => "ERR_UNSUPPORTED",
-            Self::HeadTooLarge => "ERR_HEAD_TOO_LARGE",
-            Self::Unimplemented { .. } => "ERR_NOT_SERVED",
-            Self::BadRequest { .. } => "ERR_MALFORMED_REQUEST",
+            Self::Target(_) => ErrorCode::BadName,
+            Self::UnknownService { .. } => ErrorCode::UnknownService,
+            Self::UnknownNetwork { .. } => ErrorCode::UnknownNetwork,
+            Self::UnreachableNetwork { .. } => ErrorCode::UnreachableNetwork,
+            Self::NoReadyEndpoint { .. } => ErrorCode::NoReadyEndpoint,
+            Self::DiscoveryTimedOut { .. } => ErrorCode::DiscoveryTimedOut,
+            Self::Unreachable { .. } => ErrorCode::Unreachable,
+            Self::ClosedEarly { .. } => ErrorCode::ClosedEarly,
+            Self::Reset { .. } => ErrorCode::Reset,
+            Self::BadResponse { .. } => ErrorCode::BadResponse,
+            Self::TimedOut { .. } => ErrorCode::TimedOut,
+            Self::BodyTimedOut { .. } => ErrorCode::BodyTimedOut,
+            Self::Overloaded { .. } => ErrorCode::Overloaded,
+            Self::NotHttp { .. } => ErrorCode::NotHttp,
+            Self::Unsupported { .. } => ErrorCode::Unsupported,
+            Self::HeadTooLarge => ErrorCode::HeadTooLarge,
+            Self::Unimplemented { .. } => ErrorCode::NotServed,
+            Self::BadRequest { .. } => ErrorCode::MalformedRequest,
         }
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn is_grpc(fields: &Fields) -> bool {
 
 /// Status and body `{"errorCode":…,"message":…}`.
 pub(crate) fn http_fault(fault: &Fault) -> (ResponseHead, Vec<u8>) {
-    problem(fault.status(), fault.code(), &fault.to_string())
+    problem(fault.status(), fault.code().word(), &fault.to_string())
 }
 
 /// A problem with any status.

@@ -1,0 +1,205 @@
+//! Every way in which Tollway refuses or fails, by a word that stays the same.
+//!
+//! An [`ErrorCode`] stands in the answer to a refused request, in metadata of gRPC and at the end
+//! of an error on the terminal. What it means, how it travels and what to do about it is told
+//! here once: the data plane, the terminal and `docs/errors.md` all read this table. The details
+//! of one failure (which service, which address) are the business of whoever reports it.
+
+mod catalogue;
+
+use std::fmt;
+
+pub use catalogue::ErrorCode;
+
+/// What the catalogue says of one code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The stable word, `ERR_…`.
+    pub word: &'static str,
+    pub group: Group,
+    /// How a request is told; `None` for what only a terminal or a log sees.
+    pub answer: Option<Answer>,
+    /// Who says it.
+    pub hops: &'static [Hop],
+    /// What has happened, as whole sentences.
+    pub meaning: &'static str,
+    /// What somebody can do about it, as whole sentences.
+    pub remedy: &'static str,
+}
+
+/// The statuses that carry a failure to the caller of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Answer {
+    pub http: u16,
+    pub grpc: GrpcStatus,
+}
+
+/// The statuses of gRPC that Tollway uses, with their numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GrpcStatus {
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+}
+
+impl GrpcStatus {
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The name gRPC gives it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidArgument => "INVALID_ARGUMENT",
+            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Self::PermissionDenied => "PERMISSION_DENIED",
+            Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Self::Unimplemented => "UNIMPLEMENTED",
+            Self::Internal => "INTERNAL",
+            Self::Unavailable => "UNAVAILABLE",
+        }
+    }
+}
+
+/// A place on the way of a request, or the terminal of whoever starts something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hop {
+    CallersSidecar,
+    CalleesSidecar,
+    Gateway,
+    ControlPlane,
+    /// A command at its start, before there is any request.
+    Terminal,
+}
+
+impl fmt::Display for Hop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CallersSidecar => "the caller's sidecar",
+            Self::CalleesSidecar => "the callee's sidecar",
+            Self::Gateway => "a gateway",
+            Self::ControlPlane => "the control plane",
+            Self::Terminal => "the command itself",
+        })
+    }
+}
+
+/// What codes have in common, in the order in which a request or a start meets them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Group {
+    Request,
+    Name,
+    Way,
+    Trust,
+    App,
+    Limit,
+    Health,
+    Start,
+    Access,
+    Store,
+}
+
+impl Group {
+    pub const ALL: &'static [Self] = &[
+        Self::Request,
+        Self::Name,
+        Self::Way,
+        Self::Trust,
+        Self::App,
+        Self::Limit,
+        Self::Health,
+        Self::Start,
+        Self::Access,
+        Self::Store,
+    ];
+
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Request => "The request itself",
+            Self::Name => "Names and services",
+            Self::Way => "The way to the service",
+            Self::Trust => "Certificates, identity, policy",
+            Self::App => "The app and its answer",
+            Self::Limit => "Limits",
+            Self::Health => "Health",
+            Self::Start => "Starting",
+            Self::Access => "Joining the mesh",
+            Self::Store => "The store of a control plane",
+        }
+    }
+}
+
+impl ErrorCode {
+    /// The stable word, `ERR_…`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        self.entry().word
+    }
+
+    /// The code of a word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.word() == word)
+    }
+
+    /// The HTTP status that carries it: 500 for what should never reach a request.
+    #[must_use]
+    pub fn http_status(self) -> u16 {
+        self.entry().answer.map_or(500, |answer| answer.http)
+    }
+
+    /// The gRPC status that carries it: INTERNAL for what should never reach a request.
+    #[must_use]
+    pub fn grpc_status(self) -> GrpcStatus {
+        self.entry().answer.map_or(GrpcStatus::Internal, |answer| answer.grpc)
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_distinct_and_found_again() {
+        for code in ErrorCode::ALL {
+            assert_eq!(ErrorCode::from_word(code.word()), Some(*code));
+            let rest = code.word().strip_prefix("ERR_").unwrap();
+            assert!(rest.chars().all(|c| c.is_ascii_uppercase() || c == '_'), "{code}");
+        }
+        assert_eq!(ErrorCode::from_word("ERR_NOTHING"), None);
+    }
+
+    #[test]
+    fn an_entry_says_who_what_and_what_to_do() {
+        for code in ErrorCode::ALL {
+            let entry = code.entry();
+            assert!(!entry.hops.is_empty(), "{code}");
+            for text in [entry.meaning, entry.remedy] {
+                assert!(text.ends_with('.'), "{code}: {text}");
+                assert!(text.starts_with(|c: char| c.is_uppercase() || c == '`'), "{code}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn statuses_are_those_of_errors() {
+        for answer in ErrorCode::ALL.iter().filter_map(|code| code.entry().answer) {
+            assert!((400..600).contains(&answer.http), "{answer:?}");
+        }
+        assert_eq!(GrpcStatus::Unavailable.number(), 14);
+        assert_eq!(GrpcStatus::PermissionDenied.number(), 7);
+    }
+}

@@ -1,0 +1,280 @@
+//! The codes, each with its entry. `docs/errors.md` is written from here (`cargo xtask codegen`).
+
+use super::Group::{Access, App, Health, Limit, Name, Request, Start, Store, Trust, Way};
+use super::GrpcStatus::{
+    DeadlineExceeded, Internal, InvalidArgument, PermissionDenied, ResourceExhausted, Unavailable,
+    Unimplemented,
+};
+use super::Hop::{CalleesSidecar, CallersSidecar, ControlPlane, Gateway, Terminal};
+use super::{Answer, Entry, GrpcStatus};
+
+/// An enum, the list of its variants, and the entry of each: written together so that none can
+/// be forgotten.
+macro_rules! catalogue {
+    ($($code:ident, $word:literal, $group:expr, $answer:expr, [$($hop:expr),+],
+        $meaning:literal, $remedy:literal;)+) => {
+        /// One way to fail. The word of a code never changes its meaning.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum ErrorCode {
+            $(#[doc = $meaning] $code,)+
+        }
+
+        impl ErrorCode {
+            /// Every code, in the order of the catalogue.
+            pub const ALL: &'static [Self] = &[$(Self::$code,)+];
+
+            /// What the catalogue says of it.
+            #[must_use]
+            pub const fn entry(self) -> Entry {
+                match self {
+                    $(Self::$code => Entry {
+                        word: $word,
+                        group: $group,
+                        answer: $answer,
+                        hops: &[$($hop),+],
+                        meaning: $meaning,
+                        remedy: $remedy,
+                    },)+
+                }
+            }
+        }
+    };
+}
+
+const fn http(http: u16, grpc: GrpcStatus) -> Option<Answer> {
+    Some(Answer { http, grpc })
+}
+
+/// Never an answer to a request.
+const NONE: Option<Answer> = None;
+
+catalogue! {
+    MalformedRequest, "ERR_MALFORMED_REQUEST", Request, http(400, InvalidArgument),
+        [CallersSidecar, CalleesSidecar],
+        "The request breaks the rules of HTTP, in a way that two parsers could read differently. Nothing was forwarded. The status may also be 411, 413, 414, 417, 431, 501 or 505, as RFC 9110 has it.",
+        "Repair the client: the message names the rule.";
+    HeadTimedOut, "ERR_HEAD_TIMED_OUT", Request, http(408, DeadlineExceeded),
+        [CallersSidecar, CalleesSidecar],
+        "The request's head began and did not end in time (10 s). Nothing was forwarded.",
+        "Send the whole head at once; look for a client or a network that stalls.";
+    BodyTimedOut, "ERR_BODY_TIMED_OUT", Request, http(408, DeadlineExceeded),
+        [CallersSidecar, CalleesSidecar],
+        "The rest of the request's body did not come in time.",
+        "Look for a client that stops sending; `--idle-timeout-ms` sets the time.";
+    HeadTooLarge, "ERR_HEAD_TOO_LARGE", Request, http(431, ResourceExhausted),
+        [CallersSidecar, CalleesSidecar],
+        "The request's head is larger than a sidecar accepts.",
+        "Send fewer or smaller header fields; cookies are the usual cause.";
+    Unsupported, "ERR_UNSUPPORTED", Request, http(400, InvalidArgument),
+        [CallersSidecar, CalleesSidecar],
+        "The method is valid and not possible at this door, such as CONNECT on the HTTP API.",
+        "Use the door that the message names: tunnels go through the outbound port.";
+    NotServed, "ERR_NOT_SERVED", Request, http(404, Unimplemented),
+        [CallersSidecar],
+        "The path or method is not part of the sidecar's own API.",
+        "Check the path; calls to apps have the form /v1.0/invoke/APP/method/PATH.";
+    DirectInvoke, "ERR_DIRECT_INVOKE", Name, http(404, Unimplemented),
+        [CallersSidecar],
+        "The request does not say which app it is for.",
+        "Call /v1.0/invoke/APP/method/PATH, or set the header `dapr-app-id` (over gRPC: the metadata of that name).";
+    BadName, "ERR_BAD_NAME", Name, http(400, InvalidArgument),
+        [CallersSidecar, Terminal],
+        "The name of the service cannot be one: an empty part, a fourth part, a part of more than 63 characters, a character other than letters, digits, `-` and `_`, a host that does not end in .mesh, or bytes that are not text. The message says which.",
+        "Write APP[.NAMESPACE[.NETWORK]]; as a host, the same with .mesh at the end.";
+    UnknownService, "ERR_UNKNOWN_SERVICE", Name, http(404, Unimplemented),
+        [CallersSidecar],
+        "No workload of that name is registered in its network. The message shows the full name that was understood.",
+        "Check the name and the namespace (`tollway get services` lists what there is), and that the app's sidecar runs.";
+    UnknownNetwork, "ERR_UNKNOWN_NETWORK", Name, http(404, Unimplemented),
+        [CallersSidecar],
+        "The third part of the name is a network that this one never joined.",
+        "Check the name against `tollway join list`, or join the network with `tollway join accept`.";
+    NotHttp, "ERR_NOT_HTTP", Name, http(502, Unavailable),
+        [CallersSidecar, CalleesSidecar],
+        "The service takes plain TCP; an HTTP request cannot be sent to it.",
+        "Use `--upstream PORT=SERVICE` or CONNECT, or correct the app's `--app-protocol`.";
+    NotTcp, "ERR_NOT_TCP", Name, NONE,
+        [CallersSidecar, CalleesSidecar],
+        "The service speaks HTTP; a plain TCP connection cannot be passed to it. The connection is reset and the log tells.",
+        "Call it over HTTP, or correct the app's `--app-protocol`.";
+    DiscoveryTimedOut, "ERR_DISCOVERY_TIMED_OUT", Way, http(504, DeadlineExceeded),
+        [CallersSidecar],
+        "The service was never called from here before, and the control plane, though connected, did not tell where it is in time (5 s).",
+        "Look at the load and the log of the control plane, then call again.";
+    ControlUnreachable, "ERR_CONTROL_UNREACHABLE", Way, http(503, Unavailable),
+        [CallersSidecar, Terminal],
+        "The control plane cannot be reached, so a service that was not called before cannot be found, or nothing can start. Services already in use go on.",
+        "Check that the control plane runs and that its address is the one given with `--control`.";
+    NoReadyEndpoint, "ERR_NO_READY_ENDPOINT", Way, http(503, Unavailable),
+        [CallersSidecar, CalleesSidecar],
+        "The service is known and no workload of it takes requests: its app is down, still starting, or draining.",
+        "Start the app, or look at why its sidecar does not find it at `--app-port`.";
+    Unreachable, "ERR_UNREACHABLE", Way, http(503, Unavailable),
+        [CallersSidecar],
+        "The sidecar of the service cannot be connected to at the address that the message names.",
+        "Check that the process lives and that the address can be reached from here; `--advertise` says what it tells others.";
+    UnreachableNetwork, "ERR_UNREACHABLE_NETWORK", Way, http(503, Unavailable),
+        [CallersSidecar],
+        "The network is joined, and its control plane has not been heard of for some seconds: its gateway, its control plane or the line between is down.",
+        "Look at the gateway and the control plane of that network; calls work again by themselves once they are back.";
+    GatewayUnreachable, "ERR_GATEWAY_UNREACHABLE", Way, http(503, Unavailable),
+        [CallersSidecar],
+        "The gateway that leads to the other network cannot be connected to.",
+        "Check that the gateway runs, that its port is open from here, and the address it was given with `--advertise`.";
+    GatewayRefused, "ERR_GATEWAY_REFUSED", Way, http(503, Unavailable),
+        [CallersSidecar],
+        "The gateway answered and does not serve that name: it knows no ready workload of the service, or it belongs to another network.",
+        "Call again in a moment: a gateway may hear of a change a little later. If it stays, check which network the gateway's address belongs to.";
+    GatewayUpstream, "ERR_GATEWAY_UPSTREAM", Way, http(503, Unavailable),
+        [CallersSidecar],
+        "The gateway knows the service and could not connect to its workload.",
+        "Look at the workload's sidecar and at the address it advertises inside its network; the gateway's log names it.";
+    CertificateExpired, "ERR_CERTIFICATE_EXPIRED", Trust, http(503, Unavailable),
+        [CallersSidecar, CalleesSidecar, Terminal],
+        "A certificate has expired by this machine's clock. The message says whose and by how much.",
+        "Compare the clocks first. If they agree, the owner could not renew: look for its control plane in its log.";
+    CertificateNotYetValid, "ERR_CERTIFICATE_NOT_YET_VALID", Trust, http(503, Unavailable),
+        [CallersSidecar, CalleesSidecar, Terminal],
+        "A certificate begins in the future of this machine's clock, which only clocks that disagree bring about. The message says by how much.",
+        "Set the clocks, best with NTP on every machine.";
+    ForeignAuthority, "ERR_FOREIGN_AUTHORITY", Trust, http(503, Unavailable),
+        [CallersSidecar, CalleesSidecar, Terminal],
+        "The peer's certificate comes from a trust root that is not the known one of its network: the network was made anew, or the address belongs to something else.",
+        "If the network was made anew, join it again: `tollway join remove`, then export and accept a new bundle. Otherwise find out who listens at that address.";
+    WrongIdentity, "ERR_WRONG_IDENTITY", Trust, http(503, Unavailable),
+        [CallersSidecar],
+        "Somebody else answered at the address: the certificate is valid and not that of the service. Nothing was sent to it.",
+        "Look at what listens there; an address that passed to another workload settles by itself within seconds.";
+    CertificateRefused, "ERR_CERTIFICATE_REFUSED", Trust, http(503, Unavailable),
+        [CallersSidecar],
+        "The other side refused this side's certificate: it does not know its authority, or holds it for expired.",
+        "Check with `tollway join list` on both sides that the networks are joined, and compare the clocks; the other side's log says why.";
+    TlsFailed, "ERR_TLS_FAILED", Trust, http(503, Unavailable),
+        [CallersSidecar],
+        "The connection was made and no encrypted one came of it: the peer closed it, or what listens there does not speak the mesh's TLS.",
+        "Check that the address is a sidecar's or gateway's mesh door and that nothing in between changes the bytes.";
+    PolicyDenied, "ERR_POLICY_DENIED", Trust, http(403, PermissionDenied),
+        [CalleesSidecar],
+        "A policy of the callee does not allow this caller this method and path. The message names the caller's identity and the policy.",
+        "If the call is meant to be, allow it in the policy: `tollway get policy` shows it.";
+    AppUnreachable, "ERR_APP_UNREACHABLE", App, http(503, Unavailable),
+        [CalleesSidecar],
+        "The callee's sidecar cannot connect to its app.",
+        "Check that the app runs and listens at the port given with `--app-port`.";
+    ClosedEarly, "ERR_CLOSED_EARLY", App, http(502, Unavailable),
+        [CallersSidecar, CalleesSidecar],
+        "The other side closed the connection before it answered. Whether the request was carried out is not known.",
+        "Look at the app's log: it ended, crashed or gave up. Call again only if that is harmless.";
+    Reset, "ERR_RESET", App, http(502, Unavailable),
+        [CallersSidecar, CalleesSidecar],
+        "The other side reset the request before it answered.",
+        "Look at the app's log for the reason.";
+    BadResponse, "ERR_BAD_RESPONSE", App, http(502, Unavailable),
+        [CallersSidecar, CalleesSidecar],
+        "The answer breaks the rules of HTTP and was not passed on.",
+        "Repair the app: the message names the rule. An app that speaks HTTP/2 needs `--app-protocol h2c` or `grpc`.";
+    TimedOut, "ERR_TIMED_OUT", App, http(504, DeadlineExceeded),
+        [CallersSidecar, CalleesSidecar],
+        "The request was sent whole and no answer began in time. Whether it was carried out is not known.",
+        "Look at why the app is slow; `--request-timeout-ms` sets the time.";
+    Overloaded, "ERR_OVERLOADED", Limit, http(503, Unavailable),
+        [CallersSidecar, CalleesSidecar],
+        "A limit of the sidecar is reached: requests under way, requests that wait for a connection, services in use, or entries. The message names it.",
+        "Call again later, call less at once, or add replicas.";
+    OutOfDescriptors, "ERR_OUT_OF_DESCRIPTORS", Limit, http(503, Unavailable),
+        [CallersSidecar, CalleesSidecar, Gateway],
+        "The process may open no more files and sockets. It goes on with the connections it has, and new ones wait.",
+        "Raise the limit where the process is started (`ulimit -n`, or `LimitNOFILE=` in systemd); the message says what it is now.";
+    HealthNotReady, "ERR_HEALTH_NOT_READY", Health, http(500, Internal),
+        [CallersSidecar],
+        "The sidecar is not ready: the app takes no connections, or the control plane has not answered yet. The message says which. The admin port answers 503.",
+        "Wait; if it stays, look at what the message names.";
+    OutboundHealthNotReady, "ERR_OUTBOUND_HEALTH_NOT_READY", Health, http(500, Internal),
+        [CallersSidecar],
+        "The sidecar cannot find services yet: the control plane has not answered.",
+        "Wait; if it stays, check the control plane.";
+    HealthAppIdMismatch, "ERR_HEALTH_APPID_NOT_MATCH", Health, http(500, Internal),
+        [CallersSidecar],
+        "The health check asked for another app than this sidecar's.",
+        "Check the port: it belongs to the sidecar of another app.";
+    PortTaken, "ERR_PORT_TAKEN", Start, NONE,
+        [Terminal],
+        "Another process listens on the port. The message names it where the system tells.",
+        "Stop that process, or choose another port with the option in the message; port 0 takes a free one.";
+    AddressNotHere, "ERR_ADDRESS_NOT_HERE", Start, NONE,
+        [Terminal],
+        "The address to listen on is not one of this machine.",
+        "Choose one that `ip address` shows, or 0.0.0.0 or [::] for all of them.";
+    MissingPrivilege, "ERR_MISSING_PRIVILEGE", Start, NONE,
+        [Terminal],
+        "The system does not permit this to this user: a port below 1024, a network namespace, a file.",
+        "Choose a port above 1023, or give the program the right that the message names.";
+    FileUnusable, "ERR_FILE_UNUSABLE", Start, NONE,
+        [Terminal],
+        "A file or directory that was named cannot be read or written.",
+        "Check the path and its permissions.";
+    BadConfiguration, "ERR_BAD_CONFIGURATION", Start, NONE,
+        [Terminal],
+        "A configuration file or a setting is not valid. The message names the line or the option.",
+        "Correct what the message names.";
+    Bug, "ERR_BUG", Start, NONE,
+        [Terminal],
+        "Tollway did something it never should. The message says where.",
+        "Please report it with the message and what led to it.";
+    TokenMissing, "ERR_TOKEN_MISSING", Access, NONE,
+        [Terminal],
+        "No join token was given, or the file that should hold it cannot be read.",
+        "Make one with `tollway token create`, and give it with `--token-file` or in `TOLLWAY_TOKEN`.";
+    TokenMalformed, "ERR_TOKEN_MALFORMED", Access, NONE,
+        [Terminal],
+        "The text is not a join token, or a part of it is damaged.",
+        "Copy the token whole: one line that begins with tollway1.";
+    TokenRefused, "ERR_TOKEN_REFUSED", Access, NONE,
+        [Terminal],
+        "The control plane does not accept the token: it is not known there, is for another network, or not for this app.",
+        "Make one that is with `tollway token create` at that control plane.";
+    TokenExpired, "ERR_TOKEN_EXPIRED", Access, NONE,
+        [Terminal],
+        "The join token has expired. The message says since when.",
+        "Make a new one with `tollway token create`; `--ttl-s` sets how long it lasts.";
+    ControlForeign, "ERR_CONTROL_FOREIGN", Access, NONE,
+        [Terminal],
+        "What answers at the control plane's address is not the control plane that the token belongs to.",
+        "Check the address and the token; a control plane with a new store needs new tokens.";
+    ClockOff, "ERR_CLOCK_OFF", Access, NONE,
+        [Terminal],
+        "This machine's clock differs from the control plane's so much that certificates cannot be checked. The message says by how much.",
+        "Set the clock, best with NTP.";
+    NoControlPlane, "ERR_NO_CONTROL_PLANE", Access, NONE,
+        [Terminal],
+        "No control plane answers on the admin socket of that store directory.",
+        "Check that `tollway control` runs with that directory as `--store`, as the same user.";
+    JoinRefused, "ERR_JOIN_REFUSED", Access, NONE,
+        [Terminal, ControlPlane],
+        "The networks cannot be joined with that bundle: it was used, has expired, is damaged, or its network cannot be reached.",
+        "Export a new bundle there with `tollway join export` and accept it here.";
+    AdminRefused, "ERR_ADMIN_REFUSED", Access, NONE,
+        [Terminal, ControlPlane],
+        "The control plane refused what the command asked for.",
+        "The message says why.";
+    StoreUnwritable, "ERR_STORE_UNWRITABLE", Store, NONE,
+        [Terminal, ControlPlane],
+        "The store cannot be made or written where it is.",
+        "Check that the directory exists and that this user may write there, or choose another with `--store`.";
+    StoreLocked, "ERR_STORE_LOCKED", Store, NONE,
+        [Terminal],
+        "Another process uses the store.",
+        "Stop the other control plane, or choose another directory with `--store`.";
+    StoreCorrupt, "ERR_STORE_CORRUPT", Store, NONE,
+        [Terminal],
+        "The store is damaged at the place that the message names. It was not changed.",
+        "Restore it from a copy, or move it away to start an empty one: workloads then need new tokens, and networks must be joined again.";
+    StoreForeign, "ERR_STORE_FOREIGN", Store, NONE,
+        [Terminal],
+        "The file or store is another's: not a Tollway store, of a newer version, or of another network.",
+        "Choose another directory with `--store`, or start with the network and version that the store belongs to.";
+    DiskFull, "ERR_DISK_FULL", Store, NONE,
+        [Terminal, ControlPlane],
+        "No room is left on the disk, so the change was refused. Nothing that was acknowledged is lost, and reads and traffic go on.",
+        "Free space on the store's disk; the control plane goes on by itself.";
+}
