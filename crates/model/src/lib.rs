@@ -1,15 +1,23 @@
-//! The nouns of Tollway: names, networks, workloads, services, revisions, and the ways to fail.
+//! The nouns of Tollway: names, networks, workloads, services, policies, revisions, and the ways to fail.
 //!
 //! Pure: no sockets, clock, environment or randomness. Everything here is a value that other
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
 
 pub mod failure;
 mod name;
+mod path;
+mod policy;
 mod service;
 
 pub use failure::ErrorCode;
 pub use name::{
     AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName, SpiffeId, TrustDomain,
+};
+pub use path::{NormalPath, PathError};
+pub use policy::{
+    Caller, CallerPattern, MethodName, PATTERN_BYTES_LIMIT, PATTERN_SEGMENTS_LIMIT, Part,
+    PathPattern, PatternError, PatternSegment, Policy, PolicyError, PolicyName, PolicyRule,
+    PolicyScope, PolicyTarget, RULE_ENTRIES_LIMIT, RULES_PER_POLICY_LIMIT,
 };
 pub use service::{
     AppProtocol, Endpoint, Remote, Revision, ServiceState, ServiceUpdate, UnavailableReason,

@@ -1,16 +1,18 @@
 //! Decisions of the data path: where a request goes, which endpoint takes it, whether it is sent
-//! again, how connections to another network are spread.
+//! again, how connections to another network are spread; who may make it.
 //!
 //! Pure: snapshots, counts, the time and random numbers are arguments. `proxy` executes.
 
 #![forbid(unsafe_code)]
 
 mod pick;
+mod policy;
 mod retry;
 mod spread;
 mod target;
 
 pub use pick::pick_of_two;
+pub use policy::{CallerView, PolicyReason, PolicyRefusal, PolicySet, RequestRefusal};
 pub use retry::{Attempt, Failure, Retry, decide_retry};
 pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
 pub use target::{Door, RequestParts, Target, TargetError, decide_target};

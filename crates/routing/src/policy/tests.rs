@@ -1,0 +1,332 @@
+//! Decisions against policies as they are written, and against a model that knows no tree.
+
+use proptest::prelude::*;
+use tollway_model::{
+    CallerPattern, Label, MethodName, NetworkName, PathPattern, PatternSegment, PolicyTarget,
+    SpiffeId,
+};
+
+use super::*;
+
+fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+fn stock() -> ServiceName {
+    ServiceName::parse_in("stock.shop", &label("x"), &label("west")).unwrap()
+}
+
+/// `FROM METHODS PATHS`, each a list with commas or `any`.
+fn rule(text: &str) -> PolicyRule {
+    fn list<T: std::str::FromStr<Err: fmt::Debug>>(text: &str) -> Vec<T> {
+        if text == "any" {
+            Vec::new()
+        } else {
+            text.split(',').map(|t| t.parse().unwrap()).collect()
+        }
+    }
+    let parts: Vec<_> = text.split(' ').collect();
+    PolicyRule { from: list(parts[0]), methods: list(parts[1]), paths: list(parts[2]) }
+}
+
+fn policy(name: &str, allow: Option<&[&str]>, deny: &[&str]) -> Arc<Policy> {
+    let rules = |texts: &[&str]| texts.iter().map(|text| rule(text)).collect();
+    let policy = Policy {
+        name: PolicyName::new("shop", name).unwrap(),
+        target: PolicyTarget::App(label("stock")),
+        allow: allow.map(rules),
+        deny: rules(deny),
+    };
+    policy.check().unwrap();
+    Arc::new(policy)
+}
+
+struct Who {
+    spiffe: SpiffeId,
+    network: NetworkName,
+}
+
+impl Who {
+    /// `app.namespace.network`.
+    fn new(name: &str) -> Self {
+        let parts: Vec<_> = name.split('.').collect();
+        let id = format!("spiffe://{}.tollway/ns/{}/{}", parts[2], parts[1], parts[0]);
+        Self { spiffe: SpiffeId::parse(&id).unwrap(), network: label(parts[2]) }
+    }
+
+    fn caller(&self) -> Caller<'_> {
+        Caller { spiffe: &self.spiffe, network: &self.network }
+    }
+}
+
+fn view(policies: &[Arc<Policy>], who: &str) -> CallerView {
+    PolicySet::new(stock(), policies.to_vec()).view(Who::new(who).caller())
+}
+
+/// What becomes of `METHOD TARGET`: `ok`, `ok TARGET` when it is changed, or who refuses.
+#[track_caller]
+fn check(view: &CallerView, request: &str, expected: &str) {
+    let (method, target) = request.split_once(' ').unwrap();
+    let decided = match view.decide_request(method.as_bytes(), target.as_bytes()) {
+        Ok(None) => "ok".to_owned(),
+        Ok(Some(target)) => format!("ok {}", String::from_utf8(target).unwrap()),
+        Err(RequestRefusal::Policy(refusal)) => match refusal.why {
+            PolicyReason::Denied => format!("denied by {}", refusal.policy.name),
+            PolicyReason::NotAllowed => format!("closed by {}", refusal.policy.name),
+        },
+        Err(RequestRefusal::Path(_)) => "bad path".to_owned(),
+    };
+    assert_eq!(decided, expected, "{request}");
+}
+
+const WEB: &str = "web.shop.west";
+const FAR: &str = "web.shop.east";
+
+#[test]
+fn without_policies_everything_is_open() {
+    let set = PolicySet::new(stock(), []);
+    assert!(set.is_empty());
+    let view = set.view(Who::new(FAR).caller());
+    check(&view, "DELETE //a/../%2e", "ok");
+    assert_eq!(view.decide_connection(), Ok(()));
+}
+
+#[test]
+fn policies_of_other_services_do_not_count() {
+    let mut other = Policy::clone(&policy("p", Some(&[]), &[]));
+    other.target = PolicyTarget::App(label("orders"));
+    assert!(PolicySet::new(stock(), [Arc::new(other.clone())]).is_empty());
+    other.target = PolicyTarget::Namespace;
+    assert!(!PolicySet::new(stock(), [Arc::new(other)]).is_empty());
+}
+
+#[test]
+fn an_allow_list_closes_the_service_for_the_rest() {
+    let policies = [policy("readers", Some(&["web GET /items/**"]), &[])];
+    let web = view(&policies, WEB);
+    check(&web, "GET /items/7?x", "ok");
+    check(&web, "GET /items", "ok");
+    check(&web, "GET /items/", "ok");
+    check(&web, "POST /items/7", "closed by readers");
+    check(&web, "GET /itemsets", "closed by readers");
+    check(&web, "GET /", "closed by readers");
+    let far = view(&policies, FAR);
+    check(&far, "GET /items/7", "closed by readers");
+}
+
+#[test]
+fn an_empty_allow_list_closes_the_service_to_everybody() {
+    let closed = view(&[policy("closed", Some(&[]), &[])], WEB);
+    check(&closed, "GET /", "closed by closed");
+    let opened = [policy("closed", Some(&[]), &[]), policy("web", Some(&["web any any"]), &[])];
+    check(&view(&opened, WEB), "GET /", "ok");
+    check(&view(&opened, FAR), "GET /", "closed by closed");
+}
+
+#[test]
+fn deny_wins_over_any_allow() {
+    let policies = [
+        policy("a", Some(&["any any any"]), &[]),
+        policy("b", None, &["*.*.east any /admin/**", "any DELETE any"]),
+    ];
+    let (web, far) = (view(&policies, WEB), view(&policies, FAR));
+    check(&web, "GET /admin/x", "ok");
+    check(&far, "GET /admin/x", "denied by b");
+    check(&far, "GET /admin", "denied by b");
+    check(&far, "GET /administrators", "ok");
+    check(&web, "DELETE /a", "denied by b");
+}
+
+#[test]
+fn a_deny_without_an_allow_leaves_the_rest_open() {
+    let policies = [policy("p", None, &["any any /admin/**"])];
+    check(&view(&policies, FAR), "GET /a", "ok");
+    check(&view(&policies, FAR), "GET /admin", "denied by p");
+}
+
+#[test]
+fn templates_stand_for_whole_segments() {
+    let policies = [policy("p", Some(&["any GET /users/{id}/orders,/users/me/**"]), &[])];
+    let web = view(&policies, WEB);
+    check(&web, "GET /users/7/orders", "ok");
+    check(&web, "GET /users/7/orders/", "ok");
+    check(&web, "GET /users/7/orders/1", "closed by p");
+    check(&web, "GET /users//orders", "closed by p");
+    check(&web, "GET /users/me", "ok");
+    // The named branch leads nowhere here, the other one does.
+    check(&web, "GET /users/me/orders", "ok");
+    let both = [policy("p", Some(&["any GET /a/b/c,/a/*/d"]), &[])];
+    check(&view(&both, WEB), "GET /a/b/d", "ok");
+}
+
+#[test]
+fn grpc_calls_are_paths() {
+    let policies = [policy("p", Some(&["any POST /shop.Stock/Get,/grpc.health.v1.Health/*"]), &[])];
+    let web = view(&policies, WEB);
+    check(&web, "POST /shop.Stock/Get", "ok");
+    check(&web, "POST /grpc.health.v1.Health/Check", "ok");
+    check(&web, "POST /shop.Stock/Delete", "closed by p");
+}
+
+/// The ways around a rule that other proxies have had, each against a deny and against an allow.
+#[test]
+fn no_spelling_of_a_path_gets_around_a_rule() {
+    let deny = view(&[policy("p", None, &["any any /admin/**"])], WEB);
+    let spellings = [
+        "/admin",
+        "/admin/",
+        "//admin",
+        "/./admin",
+        "/a/../admin",
+        "/%61dmin",
+        "/%2e/admin",
+        "/a/%2e%2e/admin",
+        "/admin//x",
+        "/ADMIN",
+        "/Admin/x",
+        "/admin;x=1",
+        "/admin;x/y",
+        "/admin%3bx",
+        "/admin%2fx",
+        "/admin%5Cx",
+        "/admin\\x",
+        "/admin/..;x",
+        "/admin%2e%2e/../admin",
+    ];
+    for spelling in spellings {
+        let request = (b"GET", spelling.as_bytes());
+        assert!(deny.decide_request(request.0, request.1).is_err(), "{spelling}");
+    }
+    for refused in ["/%252561dmin", "/a/..%2fadmin", "/a/..;/admin", "/a/..%00/admin", "/%c0%af"] {
+        check(&deny, &format!("GET {refused}"), "bad path");
+    }
+    let allow = view(&[policy("p", Some(&["any GET /public/**"]), &[])], WEB);
+    for spelling in ["/public/../admin", "/public/%2e%2e/admin", "/PUBLIC/a", "/public;x/../admin"]
+    {
+        assert!(allow.decide_request(b"GET", spelling.as_bytes()).is_err(), "{spelling}");
+    }
+    check(&allow, "GET /public//a", "ok /public/a");
+    check(&allow, "GET /x/../public/a?q", "ok /public/a?q");
+    // Both readings are below /public.
+    check(&allow, "GET /public/a%2Fb", "ok");
+    check(&allow, "GET /public%2Fa", "closed by p");
+}
+
+#[test]
+fn deny_ignores_case_and_allow_does_not() {
+    let policies = [policy("p", Some(&["any GET /a"]), &["any DELETE /b"])];
+    let web = view(&policies, WEB);
+    check(&web, "get /a", "closed by p");
+    check(&web, "GET /A", "closed by p");
+    check(&web, "delete /B", "denied by p");
+}
+
+#[test]
+fn paths_are_untouched_where_no_rule_looks_at_them() {
+    let policies = [policy("p", Some(&["web GET any"]), &[])];
+    check(&view(&policies, WEB), "GET //a/%2F/../b", "ok");
+}
+
+#[test]
+fn a_connection_is_judged_by_its_caller_alone() {
+    let check = |allow: Option<&[&str]>, deny: &[&str], expected: &str| {
+        let decided = view(&[policy("p", allow, deny)], WEB).decide_connection();
+        let decided = decided.map_or_else(|refusal| refusal.to_string(), |()| "ok".to_owned());
+        assert_eq!(decided, expected);
+    };
+    check(Some(&["web any any"]), &[], "ok");
+    check(Some(&["orders any any"]), &[], "policy shop/p is in force and no rule allows it");
+    // What an allow rule asks for cannot be shown, what a deny rule asks for cannot be ruled out.
+    check(Some(&["web GET any"]), &[], "policy shop/p is in force and no rule allows it");
+    check(None, &["web GET /admin"], "policy shop/p denies it");
+    check(None, &["orders any any"], "ok");
+}
+
+#[test]
+fn the_network_can_be_closed_and_opened_by_service() {
+    let closed = Policy {
+        name: PolicyName::new("tollway", "closed").unwrap(),
+        target: PolicyTarget::Network,
+        allow: Some(Vec::new()),
+        deny: Vec::new(),
+    };
+    closed.check().unwrap();
+    let policies = [Arc::new(closed), policy("web", Some(&["web any any"]), &[])];
+    check(&view(&policies, WEB), "GET /", "ok");
+    check(&view(&policies, FAR), "GET /", "closed by web");
+    check(&view(&policies[..1], WEB), "GET /", "closed by closed");
+}
+
+/// The rules as one would write them down, without a tree.
+fn naive(policies: &[Arc<Policy>], who: &Who, method: &str, path: &str) -> bool {
+    let equal = |a: &str, b: &str, is_deny: bool| {
+        if is_deny { a.eq_ignore_ascii_case(b) } else { a == b }
+    };
+    let matches = |pattern: &PathPattern, is_deny: bool| {
+        let asked: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
+        let own = pattern.segments();
+        let fits = own.iter().zip(&asked).all(|(own, asked)| match own {
+            PatternSegment::Any => true,
+            PatternSegment::Is(own) => equal(std::str::from_utf8(own).unwrap(), asked, is_deny),
+        });
+        let long_enough = asked.len() >= own.len();
+        fits && long_enough && (pattern.includes_below() || asked.len() == own.len())
+    };
+    let holds = |rule: &PolicyRule, is_deny: bool| {
+        let from: &[CallerPattern] = &rule.from;
+        (from.is_empty()
+            || from.iter().any(|f| f.matches(who.caller(), &label("shop"), &label("west"))))
+            && (rule.methods.is_empty()
+                || rule.methods.iter().any(|m: &MethodName| equal(m.as_str(), method, is_deny)))
+            && (rule.paths.is_empty() || rule.paths.iter().any(|p| matches(p, is_deny)))
+    };
+    let denied = policies.iter().any(|p| p.deny.iter().any(|rule| holds(rule, true)));
+    let closed = policies.iter().any(|p| p.allow.is_some());
+    let allowed = policies.iter().any(|p| p.allow.iter().flatten().any(|rule| holds(rule, false)));
+    !denied && (!closed || allowed)
+}
+
+fn rules() -> impl Strategy<Value = Vec<PolicyRule>> {
+    let from =
+        prop_oneof![Just("any"), Just("web"), Just("*.*.east"), Just("orders,web.shop.east")];
+    let methods = prop_oneof![Just("any"), Just("GET"), Just("GET,POST"), Just("get")];
+    let segment = prop_oneof![Just("a"), Just("b"), Just("A"), Just("*"), Just("{x}")];
+    let path =
+        (proptest::collection::vec(segment, 0..4), any::<bool>()).prop_map(|(parts, below)| {
+            let tail = if below { "/**" } else { "" };
+            format!(
+                "/{}{}",
+                parts.join("/"),
+                if parts.is_empty() { tail.trim_matches('/') } else { tail }
+            )
+        });
+    let paths = prop_oneof![
+        1 => Just("any".to_owned()),
+        4 => proptest::collection::vec(path, 1..3).prop_map(|paths| paths.join(",")),
+    ];
+    let rule = (from, methods, paths).prop_map(|(from, m, p)| rule(&format!("{from} {m} {p}")));
+    proptest::collection::vec(rule, 0..5)
+}
+
+proptest! {
+    #[test]
+    fn the_tree_decides_as_the_rules_read(
+        sets in proptest::collection::vec((proptest::option::of(rules()), rules()), 0..4),
+        who in prop_oneof![Just(WEB), Just(FAR), Just("orders.shop.west")],
+        method in prop_oneof![Just("GET"), Just("POST"), Just("get")],
+        segments in proptest::collection::vec(prop_oneof![Just("a"), Just("b"), Just("A"), Just("c")], 0..5),
+        slash in any::<bool>(),
+    ) {
+        let policies: Vec<Arc<Policy>> = sets.into_iter().enumerate().map(|(n, (allow, deny))| {
+            let name = PolicyName::new("shop", &format!("p{n}")).unwrap();
+            Arc::new(Policy { name, target: PolicyTarget::Namespace, allow, deny })
+        }).collect();
+        let mut path = format!("/{}", segments.join("/"));
+        if slash && !segments.is_empty() {
+            path.push('/');
+        }
+        let who_is = Who::new(who);
+        let decided = view(&policies, who).decide_request(method.as_bytes(), path.as_bytes());
+        prop_assert_eq!(decided.is_ok(), naive(&policies, &who_is, method, &path));
+    }
+}
