@@ -77,7 +77,7 @@ pub(crate) struct Connection {
     pub(crate) relays_to: Option<(ServiceName, SocketAddr)>,
     /// A gateway passes it to a control plane: it lasts as long as the networks are joined.
     pub(crate) leads_to_control: bool,
-    /// The service it waits to know of.
+    /// The TCP service it leads to, or waits to know of.
     pub(crate) raw_target: Option<ServiceName>,
 }
 
@@ -191,6 +191,8 @@ pub(crate) struct H2Link {
     pub(crate) address: Option<SocketAddr>,
     /// Connection-level credit held back because the thread holds too many bytes.
     pub(crate) held_credit: usize,
+    /// Requests go elsewhere until then: the peer's app could not be reached.
+    pub(crate) rests_until: Option<Instant>,
     /// When the drain began; the final GOAWAY follows.
     pub(crate) goaway_final_due: bool,
 }
@@ -203,6 +205,7 @@ impl H2Link {
             destination: None,
             address: None,
             held_credit: 0,
+            rests_until: None,
             goaway_final_due: false,
         }
     }
@@ -226,6 +229,15 @@ pub(crate) struct Relay {
     pub(crate) early: Vec<u8>,
     pub(crate) ended: bool,
     pub(crate) active: Instant,
+    /// Dials that failed for it.
+    pub(crate) failed_dials: u32,
+}
+
+impl Relay {
+    /// Without another side yet; `early` goes there first.
+    pub(crate) fn to_be_dialled(early: Vec<u8>, now: Instant) -> Self {
+        Self { other: None, early, ended: false, active: now, failed_dials: 0 }
+    }
 }
 
 /// Hashes stream numbers by one multiplication: they are small, dense and bounded in number.

@@ -12,6 +12,10 @@ use tollway_model::ServiceName;
 /// The proven identity of the caller, set by the callee's sidecar and by nobody else.
 const CALLER_IDENTITY: &[u8] = b"x-tollway-caller";
 
+/// Between sidecars: the callee's has passed nothing of the request on to its app, so another
+/// replica may be asked. Apps neither set nor see it.
+pub(crate) const UNPROCESSED: &[u8] = b"x-tollway-unprocessed";
+
 /// From which service to which.
 pub(crate) struct Route<'a> {
     pub(crate) from: &'a ServiceName,
@@ -54,6 +58,20 @@ pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) {
 /// A response on its way back.
 pub(crate) fn response(head: &mut ResponseHead) {
     h1::strip_hop_by_hop(&mut head.fields);
+    if may_be_unprocessed(head) {
+        head.fields.remove(UNPROCESSED);
+    }
+}
+
+/// Whether a peer's sidecar answered in place of its app, which has seen nothing of the request.
+pub(crate) fn is_unprocessed(head: &ResponseHead) -> bool {
+    may_be_unprocessed(head) && head.fields.contains(UNPROCESSED)
+}
+
+/// Only these carry the mark, so that others need not be searched for it: 503, and 200 with the
+/// status of gRPC in the head.
+fn may_be_unprocessed(head: &ResponseHead) -> bool {
+    head.status == 503 || (head.status == 200 && head.fields.contains(b"grpc-status"))
 }
 
 /// One element of RFC 7239.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tollway_identity::Credentials;
 use tollway_model::{ServiceName, ServiceUpdate};
 
@@ -20,6 +20,7 @@ pub(crate) const API_BACKLOG: usize = 64;
 pub(crate) struct Fanout {
     state: Mutex<State>,
     mesh: OnceLock<Arc<MeshClient>>,
+    app_unreachable: Notify,
 }
 
 #[derive(Default)]
@@ -78,6 +79,12 @@ impl Fanout {
         for worker in &self.state().workers {
             worker.send(Command::AppUnready);
         }
+    }
+
+    /// Waits until a worker could not connect to the app, or returns at once if one could not
+    /// since the last wait.
+    pub(crate) async fn app_unreachable(&self) {
+        self.app_unreachable.notified().await;
     }
 
     /// Tells every worker to finish.
@@ -148,5 +155,9 @@ impl Outside for WorkerOutside {
     fn serve_api(&self, stream: UnixStream) {
         // When too many wait, the connection is closed and the caller gets an error.
         let _ = self.api.try_send(stream);
+    }
+
+    fn app_unreachable(&self) {
+        self.fanout.app_unreachable.notify_one();
     }
 }

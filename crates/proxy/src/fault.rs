@@ -1,5 +1,7 @@
 //! Why a request was refused or failed, and how that is told to its caller.
 
+use std::net::SocketAddr;
+
 use thiserror::Error;
 use tollway_http::h1;
 use tollway_model::{ErrorCode, NetworkName, ServiceName, UnavailableReason};
@@ -22,6 +24,8 @@ pub(crate) enum Fault {
     DiscoveryTimedOut { service: ServiceName },
     #[error("cannot reach {peer}: {reason}")]
     Unreachable { peer: String, reason: String },
+    #[error("the sidecar of {service} cannot connect to its app at {address}: {reason}")]
+    AppUnreachable { service: ServiceName, address: SocketAddr, reason: String },
     #[error("{peer} closed the connection before it answered: {reason}")]
     ClosedEarly { peer: String, reason: String },
     #[error("{peer} reset the request")]
@@ -76,6 +80,12 @@ impl Fault {
         self.code().grpc_status().number()
     }
 
+    /// Whether it is certain that the app has seen nothing of the request, so that the caller's
+    /// sidecar may send it to another replica, whatever it is.
+    pub(crate) fn is_unprocessed(&self) -> bool {
+        matches!(self, Self::AppUnreachable { .. })
+    }
+
     /// Its entry in the catalogue.
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
@@ -89,6 +99,7 @@ impl Fault {
             Self::NoReadyEndpoint { .. } => ErrorCode::NoReadyEndpoint,
             Self::DiscoveryTimedOut { .. } => ErrorCode::DiscoveryTimedOut,
             Self::Unreachable { .. } => ErrorCode::Unreachable,
+            Self::AppUnreachable { .. } => ErrorCode::AppUnreachable,
             Self::ClosedEarly { .. } => ErrorCode::ClosedEarly,
             Self::Reset { .. } => ErrorCode::Reset,
             Self::BadResponse { .. } => ErrorCode::BadResponse,

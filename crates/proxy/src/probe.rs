@@ -34,7 +34,18 @@ impl Probe {
             if self.ready.send_if_modified(|was| std::mem::replace(was, ready) != ready) {
                 self.on_change(ready).await;
             }
-            tokio::time::sleep(if ready { PROBE_READY } else { PROBE_UNREADY }).await;
+            self.pause(ready).await;
+        }
+    }
+
+    /// Until the app is looked at again: at once when a request found it away.
+    async fn pause(&self, ready: bool) {
+        if ready {
+            let found_away = self.fanout.app_unreachable();
+            // Either way the next look tells.
+            let _ = tokio::time::timeout(PROBE_READY, found_away).await;
+        } else {
+            tokio::time::sleep(PROBE_UNREADY).await;
         }
     }
 

@@ -2,6 +2,7 @@
 
 use tollway_http::{Fields, ResponseHead, grpc};
 
+use crate::edit;
 use crate::fault::Fault;
 
 /// Whether a request is a gRPC call, whose errors travel as gRPC statuses.
@@ -14,7 +15,9 @@ pub(crate) fn is_grpc(fields: &Fields) -> bool {
 
 /// Status and body `{"errorCode":…,"message":…}`.
 pub(crate) fn http_fault(fault: &Fault) -> (ResponseHead, Vec<u8>) {
-    problem(fault.status(), fault.code().word(), &fault.to_string())
+    let (mut head, body) = problem(fault.status(), fault.code().word(), &fault.to_string());
+    mark_unprocessed(&mut head, fault);
+    (head, body)
 }
 
 /// A problem with any status.
@@ -38,7 +41,14 @@ pub(crate) fn grpc_fault(fault: &Fault) -> ResponseHead {
     let mut message = Vec::new();
     grpc::encode_message(&fault.to_string(), &mut message);
     head.fields.push(b"grpc-message", &message);
+    mark_unprocessed(&mut head, fault);
     head
+}
+
+fn mark_unprocessed(head: &mut ResponseHead, fault: &Fault) {
+    if fault.is_unprocessed() {
+        head.fields.push(edit::UNPROCESSED, b"1");
+    }
 }
 
 fn escape_json(out: &mut Vec<u8>, text: &str) {

@@ -10,6 +10,13 @@ use super::pool::Pool;
 use crate::connection::Role;
 use crate::exchange::Destination;
 
+/// Whether connections are taken to replicas of which the app could not be reached a moment ago.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Resting {
+    Spared,
+    Taken,
+}
+
 /// Streams that a queue of bulk bytes counts for when a connection is chosen.
 const BULK_LOAD: u32 = 1000;
 
@@ -21,11 +28,20 @@ impl Worker {
         }
         let random = self.next_random();
         let pool = self.pools.get(destination)?;
+        let chosen = self.choose_link(pool, random, Resting::Spared);
+        // One that is being dialled is worth waiting for.
+        if chosen.is_some() || !pool.dialling.is_empty() {
+            return chosen;
+        }
+        self.choose_link(pool, random, Resting::Taken)
+    }
+
+    fn choose_link(&self, pool: &Pool, random: u64, resting: Resting) -> Option<Key> {
         let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
         if is_remote {
-            self.choose_by_instance(pool, random)
+            self.choose_by_instance(pool, random, resting)
         } else {
-            self.choose_of_two(pool, random)
+            self.choose_of_two(pool, random, resting)
         }
     }
 
@@ -56,17 +72,21 @@ impl Worker {
         Some(streams.saturating_add(if carries_bulk { BULK_LOAD } else { 0 }))
     }
 
-    fn choose_of_two(&self, pool: &Pool, random: u64) -> Option<Key> {
-        let index = pick_of_two(pool.conns.len(), random, |at| self.load(pool.conns[at]))?;
+    fn choose_of_two(&self, pool: &Pool, random: u64, resting: Resting) -> Option<Key> {
+        let load =
+            |at: usize| self.load(pool.conns[at]).filter(|_| self.is_in(pool.conns[at], resting));
+        let index = pick_of_two(pool.conns.len(), random, load)?;
         Some(pool.conns[index])
     }
 
     /// Two choices over the replicas that answered, then the least loaded of the connections to
     /// the chosen one: a replica with two connections gets no more than one with one.
-    fn choose_by_instance(&self, pool: &Pool, random: u64) -> Option<Key> {
+    fn choose_by_instance(&self, pool: &Pool, random: u64, resting: Resting) -> Option<Key> {
         let mut replicas: Vec<(Option<&Instance>, u32, Key, u32)> = Vec::with_capacity(8);
         for key in &pool.conns {
-            let Some(load) = self.load(*key) else { continue };
+            let Some(load) = self.load(*key).filter(|_| self.is_in(*key, resting)) else {
+                continue;
+            };
             let instance = self.instance(*key);
             match replicas.iter_mut().find(|(known, ..)| *known == instance) {
                 Some((_, total, best, best_load)) => {
@@ -80,6 +100,12 @@ impl Worker {
         }
         let index = pick_of_two(replicas.len(), random, |at| Some(replicas[at].1))?;
         Some(replicas[index].2)
+    }
+
+    fn is_in(&self, key: Key, resting: Resting) -> bool {
+        resting == Resting::Taken
+            || !matches!(self.conns.get(key).map(|conn| &conn.role), Some(Role::H2Client(link))
+                if link.rests_until.is_some_and(|until| self.now < until))
     }
 
     /// The instance that a connection proved to lead to.

@@ -5,16 +5,57 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustls::{AlertDescription, Error as TlsError};
 use tollway_http::{h1, h2};
-use tollway_net::{Conn, Key};
+use tollway_net::{Conn, ConnError, Key};
 use tollway_routing::Failure;
 
 use super::Worker;
 use super::accept::proven_identity;
+use super::exchange::describe;
 use super::pool::Candidates;
 use crate::connection::{Connection, Dial, H1Client, H2Link, Purpose, Role};
 use crate::exchange::{Destination, Upstream};
 use crate::fault::Fault;
+use crate::tls::explain;
+
+/// How a dial failed.
+#[derive(Debug)]
+pub(super) enum DialFailure<'a> {
+    /// The socket or TLS did.
+    Broken(&'a ConnError),
+    /// The peer closed in the handshake.
+    Closed,
+    /// It took longer than the connect timeout.
+    Late,
+    /// Who answered cannot be trusted now.
+    Untrusted(&'a str),
+}
+
+impl DialFailure<'_> {
+    fn reason(&self) -> String {
+        match self {
+            Self::Broken(error) => explain(error),
+            Self::Closed => "the peer closed the connection in the TLS handshake".to_owned(),
+            Self::Late => "it did not answer in time".to_owned(),
+            Self::Untrusted(reason) => (*reason).to_owned(),
+        }
+    }
+
+    /// Whether it may pass by itself: who is away may come back, and a gateway that has just
+    /// begun may not know every service yet; who is somebody else stays so.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Broken(ConnError::Tls(error)) => {
+                *error == TlsError::AlertReceived(AlertDescription::UnrecognisedName)
+            }
+            Self::Broken(ConnError::Connect(_) | ConnError::Socket(_))
+            | Self::Closed
+            | Self::Late => true,
+            Self::Untrusted(_) => false,
+        }
+    }
+}
 
 impl Worker {
     /// Dials one of the destination's addresses, those that failed lately last.
@@ -28,7 +69,7 @@ impl Worker {
             return match self.config.app {
                 Some(app) => self
                     .dial_plain(app.address, purpose)
-                    .map_err(|reason| Fault::Unreachable { peer: app_peer(app.address), reason }),
+                    .map_err(|reason| self.unreachable(destination, None, &reason)),
                 None => Err(Fault::NoReadyEndpoint { service: self.config.home.clone() }),
             };
         };
@@ -104,7 +145,7 @@ impl Worker {
             match proven_identity(&peer) {
                 Ok(identity) => conn.peer = Some(Arc::new(identity)),
                 Err(error) => {
-                    self.on_dial_failed(key, &error);
+                    self.on_dial_failed(key, &DialFailure::Untrusted(&error));
                     return false;
                 }
             }
@@ -140,6 +181,7 @@ impl Worker {
         let pool = self.pool(&destination);
         pool.dialling.retain(|dialling| *dialling != key);
         pool.conns.push(key);
+        pool.outage = None;
         if let Some(address) = address {
             pool.backoff.remove(&address);
         }
@@ -158,48 +200,64 @@ impl Worker {
     }
 
     /// A dial failed: its address rests; who waits tries another or is told.
-    pub(super) fn on_dial_failed(&mut self, key: Key, reason: &str) {
-        let Some(conn) = self.conns.remove(key) else { return };
+    pub(super) fn on_dial_failed(&mut self, key: Key, failure: &DialFailure<'_>) {
+        let Some(mut conn) = self.conns.remove(key) else { return };
+        let unsent = std::mem::take(conn.io.out());
         let Role::Dialling(dial) = conn.role else { return };
+        self.metrics.connections.set(self.conns.len() as u64);
         self.metrics.dials_failed.add(1);
+        let reason = failure.reason();
         let until = self.now + self.config.timeouts.dial_backoff;
         match dial.purpose {
             Purpose::PoolH2(destination) | Purpose::PoolH1(destination) => {
                 tracing::debug!(?destination, address = ?dial.address, reason, "dial failed");
-                let pool = self.pool(&destination);
-                pool.dialling.retain(|dialling| *dialling != key);
-                if let Some(address) = dial.address {
-                    pool.backoff.insert(address, until);
+                self.pool(&destination).dialling.retain(|dialling| *dialling != key);
+                self.rest(&destination, dial.address, until);
+                if destination == Destination::App {
+                    self.outside.app_unreachable();
                 }
-                self.after_failed_dial(&destination, dial.address, reason);
+                let may_wait = failure.may_pass().then_some(conn.since);
+                self.after_failed_dial(&destination, dial.address, &reason, may_wait);
             }
             Purpose::Upgrade(exchange) => {
-                if let Some(state) = self.exchanges.get_mut(exchange) {
-                    state.attempts += 1;
-                    self.on_attempt_failed(exchange, Failure::NotConnected, reason);
-                }
+                let Some(state) = self.exchanges.get_mut(exchange) else { return };
+                state.attempts += 1;
+                let destination = state.destination.clone();
+                self.rest(&destination, dial.address, until);
+                self.on_attempt_failed(exchange, Failure::NotConnected, &reason);
             }
             Purpose::Relay(down) => {
-                self.rest_relayed(down, until);
-                self.on_relay_dial_failed(down, reason);
+                self.rest_relayed(down, dial.address, until);
+                self.on_relay_dial_failed(down, unsent, &reason);
             }
         }
     }
 
-    /// A gateway leaves an endpoint alone for a while that it could not dial.
-    fn rest_relayed(&mut self, down: Key, until: Instant) {
-        let Some(conn) = self.conns.get(down) else { return };
-        let Some((service, address)) = conn.relays_to.clone() else { return };
-        self.pool(&Destination::Service(service)).backoff.insert(address, until);
+    /// Leaves an address alone for a while.
+    fn rest(&mut self, destination: &Destination, address: Option<SocketAddr>, until: Instant) {
+        if let Some(address) = address {
+            self.pool(destination).backoff.insert(address, until);
+        }
     }
 
+    fn rest_relayed(&mut self, down: Key, address: Option<SocketAddr>, until: Instant) {
+        let Some(conn) = self.conns.get(down) else { return };
+        let routed = conn.relays_to.as_ref().map(|(service, _)| service);
+        let Some(service) = routed.or(conn.raw_target.as_ref()).cloned() else { return };
+        self.rest(&Destination::Service(service), address, until);
+    }
+
+    /// Who waits gets another address; when none is left, waits on for one that may come back,
+    /// as long as a dial may take; then is told. `may_wait` is when a dial began that failed for
+    /// a reason that may pass.
     fn after_failed_dial(
         &mut self,
         destination: &Destination,
         address: Option<SocketAddr>,
         reason: &str,
+        may_wait: Option<Instant>,
     ) {
-        let now = self.now;
+        let (now, patience) = (self.now, self.config.timeouts.connect);
         let pool = self.pool(destination);
         if !pool.dialling.is_empty() || pool.waiting.is_empty() {
             return;
@@ -214,18 +272,34 @@ impl Worker {
         if untried {
             return self.keep_dialled(destination);
         }
-        let peer = match address {
-            Some(address) => format!("{} at {address}", super::exchange::describe(destination)),
-            None => super::exchange::describe(destination),
-        };
-        let fault = Fault::Unreachable { peer, reason: reason.to_owned() };
+        if let (Some(began), Destination::Service(_)) = (may_wait, destination) {
+            let since = *pool.outage.get_or_insert(began);
+            if now.saturating_duration_since(since) < patience {
+                return;
+            }
+        }
+        let fault = self.unreachable(destination, address, reason);
         self.fail_waiting(destination, &fault);
     }
-}
 
-/// The app in words.
-pub(super) fn app_peer(address: SocketAddr) -> String {
-    format!("the app at {address}")
+    /// Nobody could be connected to.
+    pub(super) fn unreachable(
+        &self,
+        destination: &Destination,
+        address: Option<SocketAddr>,
+        reason: &str,
+    ) -> Fault {
+        let reason = reason.to_owned();
+        if let (Destination::App, Some(app)) = (destination, self.config.app) {
+            let service = self.config.home.clone();
+            return Fault::AppUnreachable { service, address: app.address, reason };
+        }
+        let peer = match address {
+            Some(address) => format!("{} at {address}", describe(destination)),
+            None => describe(destination),
+        };
+        Fault::Unreachable { peer, reason }
+    }
 }
 
 /// The role of a fresh HTTP/1.1 upstream connection; `dedicated` keeps it out of the pool.

@@ -8,6 +8,7 @@ use super::Worker;
 use crate::connection::{Door, Purpose, Role};
 use crate::exchange::{Destination, Upstream};
 use crate::fault::Fault;
+use crate::respond;
 use crate::tls::alpn;
 
 impl Worker {
@@ -27,7 +28,21 @@ impl Worker {
             conn.since = self.now;
             conn.raw_target = Some(service.clone());
         }
-        self.pool(&Destination::Service(service)).waiting_raw.push(key);
+        let limit = self.config.limits.waiting_per_service;
+        let destination = Destination::Service(service);
+        let mut waiting = std::mem::take(&mut self.pool(&destination).waiting_raw);
+        if waiting.len() >= limit {
+            waiting.retain(|key| self.conns.get(*key).is_some());
+        }
+        let is_full = waiting.len() >= limit;
+        if !is_full {
+            waiting.push(key);
+        }
+        self.pool(&destination).waiting_raw = waiting;
+        if is_full {
+            let fault = Fault::Overloaded { what: "the queue for an unknown service", limit };
+            self.fail_raw(key, &fault);
+        }
     }
 
     /// Sends an exchange to its destination, or has it wait for a connection.
@@ -72,8 +87,15 @@ impl Worker {
 
     fn wait(&mut self, key: Key, destination: &Destination) {
         let limit = self.config.limits.waiting_per_service;
+        let mut waiting = std::mem::take(&mut self.pool(destination).waiting);
+        if waiting.len() >= limit {
+            // Those that were called off meanwhile take no place.
+            waiting.retain(|key| self.is_waiting(*key));
+        }
+        let is_full = waiting.len() >= limit;
         let pool = self.pool(destination);
-        if pool.waiting.len() >= limit {
+        pool.waiting = waiting;
+        if is_full {
             let fault = Fault::Overloaded { what: "the queue for connections", limit };
             return self.fail(key, &fault);
         }
@@ -84,9 +106,35 @@ impl Worker {
     pub(super) fn fail_waiting(&mut self, destination: &Destination, fault: &Fault) {
         let waiting = std::mem::take(&mut self.pool(destination).waiting);
         for key in waiting {
-            if self.exchanges.get(key).is_some_and(|e| e.up == Upstream::Waiting) {
+            if self.is_waiting(key) {
                 self.fail(key, fault);
             }
+        }
+    }
+
+    pub(super) fn is_waiting(&self, key: Key) -> bool {
+        self.exchanges.get(key).is_some_and(|exchange| exchange.up == Upstream::Waiting)
+    }
+
+    /// Tells every raw connection in line for a destination the same fault.
+    pub(super) fn fail_waiting_raw(&mut self, destination: &Destination, fault: &Fault) {
+        for key in std::mem::take(&mut self.pool(destination).waiting_raw) {
+            self.fail_raw(key, fault);
+        }
+    }
+
+    fn fail_raw(&mut self, key: Key, fault: &Fault) {
+        match self.conns.get(key).map(|conn| &conn.role) {
+            Some(Role::Relay(_)) => {
+                tracing::info!(%fault, "TCP call failed");
+                self.refuse_tcp(key);
+            }
+            Some(Role::H1Server(_)) => {
+                self.metrics.faults.add(1);
+                let (head, body) = respond::http_fault(fault);
+                self.answer_h1_and_close(key, &head, &body);
+            }
+            _ => {}
         }
     }
 
@@ -94,7 +142,7 @@ impl Worker {
     pub(super) fn serve_waiting(&mut self, destination: &Destination) {
         while let Some(pool) = self.pools.get_mut(destination) {
             let Some(key) = pool.waiting.pop_front() else { return };
-            if self.exchanges.get(key).is_none_or(|e| e.up != Upstream::Waiting) {
+            if !self.is_waiting(key) {
                 continue;
             }
             match self.choose(destination) {

@@ -10,7 +10,7 @@ use tollway_wire::{NetworkState, NetworkUpdate};
 
 use super::Worker;
 use super::pool::Candidates;
-use crate::connection::{Purpose, Relay, Role};
+use crate::connection::{Relay, Role};
 use crate::exchange::Destination;
 
 /// What a gateway knows of server names beyond services.
@@ -68,16 +68,32 @@ impl Worker {
             Role::Hello(hello) => std::mem::take(&mut hello.input),
             _ => return,
         };
-        conn.role = Role::Relay(Relay { other: None, early, ended: false, active: now });
+        conn.role = Role::Relay(Relay::to_be_dialled(early, now));
         conn.leads_to_control = network_of_control(&name).is_some();
-        conn.relays_to = service.clone().map(|service| (service, address));
+        self.metrics.gateway_connections.add(1);
+        self.relay_to(key, service, address);
+    }
+
+    fn relay_to(&mut self, key: Key, service: Option<ServiceName>, address: SocketAddr) {
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.relays_to = service.clone().map(|service| (service, address));
+        }
         if let Some(service) = service {
             self.count_relay(service, address);
         }
-        self.metrics.gateway_connections.add(1);
-        match self.dial_plain(address, Purpose::Relay(key)) {
-            Ok(up) => self.attach_relay(key, up),
-            Err(reason) => self.on_relay_dial_failed(key, &reason),
+        self.dial_relayed(key, address);
+    }
+
+    /// The endpoint chosen could not be dialled: another one of the service, if it has one.
+    pub(super) fn relay_elsewhere(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Some((service, address)) = conn.relays_to.take() else { return self.refuse_tcp(key) };
+        self.uncount_relay(service.clone(), address);
+        let candidates = self.known_state(&service).map(Candidates::of);
+        let next = candidates.and_then(|some| self.pick_least_relayed(&service, &some));
+        match next {
+            Some(next) => self.relay_to(key, Some(service), next),
+            None => self.refuse_tcp(key),
         }
     }
 

@@ -8,6 +8,7 @@ use tollway_routing::Failure;
 use super::Worker;
 use super::request::Arrival;
 use crate::connection::{H2Link, Role};
+use crate::edit;
 use crate::exchange::{BodySize, Side, StreamRef, Upstream};
 use crate::fault::Fault;
 
@@ -138,6 +139,9 @@ impl Worker {
             self.reset_stream(key, stream, ErrorCode::PROTOCOL_ERROR);
             return self.upstream_broke(exchange, Failure::Malformed, &refusal.to_string());
         }
+        if edit::is_unprocessed(&head) && self.ask_another(key, exchange) {
+            return;
+        }
         let bodiless =
             self.exchanges.get(exchange).is_some_and(|e| e.is_head) || head.status == 304;
         let size = match content_length {
@@ -150,6 +154,21 @@ impl Worker {
             self.release_upstream(exchange);
         }
         self.on_response(exchange, head, size, declared, end);
+    }
+
+    /// The peer's sidecar passed nothing on to its app: other connections are used for a while,
+    /// and another replica is asked for this request. False when that was tried often enough: the
+    /// answer is the reason.
+    fn ask_another(&mut self, key: Key, exchange: Key) -> bool {
+        let until = self.now + self.config.timeouts.dial_backoff;
+        let Some(link) = self.link(key) else { return false };
+        link.rests_until = Some(until);
+        if !self.may_retry(exchange, Failure::Refused) {
+            return false;
+        }
+        self.cancel_upstream(exchange);
+        self.on_attempt_failed(exchange, Failure::Refused, "its app cannot be reached");
+        true
     }
 
     fn reset_stream(&mut self, key: Key, stream: StreamId, code: ErrorCode) {

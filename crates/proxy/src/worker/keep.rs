@@ -10,7 +10,7 @@ use tollway_net::{Conn, Key};
 use tollway_routing::{Dialled, SpreadLimits, plan_spread};
 
 use super::Worker;
-use super::dial::{app_peer, h1_client};
+use super::dial::h1_client;
 use super::pool::{Candidates, Pool};
 use crate::connection::{Connection, Purpose, Role};
 use crate::exchange::Destination;
@@ -42,6 +42,8 @@ impl Worker {
         let Some(state) = &pool.state else { return };
         let candidates = Candidates::of(state);
         let (count, retire) = match candidates.remote_replicas {
+            // One at a time is enough to see whether somebody answers again.
+            _ if pool.outage.is_some() => (usize::from(pool.dialling.is_empty()), Vec::new()),
             Some(replicas) => self.plan_remote(pool, replicas),
             None => (self.missing_endpoints(pool, &candidates).len(), Vec::new()),
         };
@@ -119,7 +121,7 @@ impl Worker {
             match self.dial_plain(app.address, purpose) {
                 Ok(key) => self.pool(&Destination::App).dialling.push(key),
                 Err(reason) => {
-                    let fault = Fault::Unreachable { peer: app_peer(app.address), reason };
+                    let fault = self.unreachable(&Destination::App, None, &reason);
                     return self.fail_waiting(&Destination::App, &fault);
                 }
             }

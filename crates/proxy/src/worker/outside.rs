@@ -39,6 +39,8 @@ pub(crate) trait Outside: Send {
     fn unsubscribe(&self, service: &ServiceName);
     /// Hands over the far end of a connection to the process's own HTTP API.
     fn serve_api(&self, stream: UnixStream);
+    /// The app beside this sidecar could not be connected to.
+    fn app_unreachable(&self);
 }
 
 /// What the rest of the process tells a worker.

@@ -11,7 +11,7 @@ use tollway_net::Key;
 
 use super::Worker;
 use crate::connection::Role;
-use crate::exchange::{Destination, Upstream};
+use crate::exchange::Destination;
 use crate::fault::Fault;
 
 /// One destination's connections and what waits for them.
@@ -28,6 +28,8 @@ pub(super) struct Pool {
     pub(super) waiting_raw: Vec<Key>,
     /// Addresses that could not be dialled, and until when they are left alone.
     pub(super) backoff: HashMap<SocketAddr, Instant>,
+    /// Since when no address can be dialled.
+    pub(super) outage: Option<Instant>,
     /// Relays through here to each address (in a gateway).
     pub(super) relays: HashMap<SocketAddr, usize>,
     /// `None` until the control plane has answered.
@@ -46,6 +48,7 @@ impl Pool {
             waiting: VecDeque::new(),
             waiting_raw: Vec::new(),
             backoff: HashMap::new(),
+            outage: None,
             relays: HashMap::new(),
             state: None,
             asked: now,
@@ -184,18 +187,28 @@ impl Worker {
         let Some(pool) = self.pools.get_mut(&destination) else { return };
         pool.state = Some(update.state);
         let conns = pool.conns.clone();
+        let dialling = pool.dialling.clone();
         let raw = std::mem::take(&mut pool.waiting_raw);
         let candidates = pool.state.as_ref().map(Candidates::of);
         let listed = candidates.map(|c| c.addresses).unwrap_or_default();
+        let is_listed = |worker: &Self, key: Key| {
+            let remote = worker.conns.get(key).and_then(|conn| conn.remote);
+            remote.is_some_and(|address| listed.contains(&address))
+        };
         for key in conns {
-            let remote = self.conns.get(key).and_then(|conn| conn.remote);
-            if remote.is_none_or(|address| !listed.contains(&address)) {
+            if !is_listed(self, key) {
                 self.retire(key);
+            }
+        }
+        for key in dialling {
+            if !is_listed(self, key) {
+                self.pool(&destination).dialling.retain(|dialling| *dialling != key);
+                self.remove(key);
             }
         }
         let waiting = std::mem::take(&mut self.pool(&destination).waiting);
         for key in waiting {
-            if self.exchanges.get(key).is_some_and(|e| e.up == Upstream::Waiting) {
+            if self.is_waiting(key) {
                 self.dispatch(key);
             }
         }
@@ -213,12 +226,18 @@ impl Worker {
         let (now, timeouts) = (self.now, self.config.timeouts);
         let mut late = Vec::new();
         let mut unused = Vec::new();
-        let mut rested = Vec::new();
+        let mut again = Vec::new();
         for (destination, pool) in &mut self.pools {
             let resting = pool.backoff.len();
             pool.backoff.retain(|_, until| *until > now);
-            if pool.backoff.len() < resting && !pool.is_unused() {
-                rested.push(destination.clone());
+            let has_rested = pool.backoff.len() < resting && !pool.is_unused();
+            let is_awaited =
+                pool.outage.is_some() && pool.dialling.is_empty() && !pool.waiting.is_empty();
+            if has_rested || is_awaited {
+                again.push(destination.clone());
+            }
+            if now.saturating_duration_since(pool.used) > timeouts.connect {
+                pool.outage = None;
             }
             let Destination::Service(service) = destination else { continue };
             if pool.state.is_none()
@@ -234,9 +253,11 @@ impl Worker {
         }
         for service in late {
             let destination = Destination::Service(service.clone());
-            self.fail_waiting(&destination, &Fault::DiscoveryTimedOut { service });
+            let fault = Fault::DiscoveryTimedOut { service };
+            self.fail_waiting(&destination, &fault);
+            self.fail_waiting_raw(&destination, &fault);
         }
-        for destination in rested {
+        for destination in again {
             self.keep_dialled(&destination);
         }
         for service in unused {

@@ -1,11 +1,16 @@
 //! Raw bytes between two connections: plain TCP, upgraded HTTP, CONNECT, gateways.
 
+use std::net::SocketAddr;
+
 use tollway_http::{ResponseHead, h1};
 use tollway_model::AppProtocol;
 use tollway_net::Key;
 
 use super::Worker;
-use crate::connection::{Connection, Purpose, Relay, Role};
+use crate::connection::{Connection, Door, Purpose, Relay, Role};
+
+/// Addresses that are dialled for one relayed connection before it is given up.
+const RELAY_DIALS: u32 = 3;
 
 impl Worker {
     pub(super) fn on_relay_bytes(&mut self, key: Key, data: &[u8]) {
@@ -108,12 +113,8 @@ impl Worker {
             let Some(conn) = self.conns.get_mut(key) else { continue };
             let ended = conn.io.read_ended();
             if !matches!(conn.role, Role::Dialling(_)) {
-                conn.role = Role::Relay(Relay {
-                    other: Some(other),
-                    early: Vec::new(),
-                    ended,
-                    active: now,
-                });
+                let relay = Relay::to_be_dialled(Vec::new(), now);
+                conn.role = Role::Relay(Relay { other: Some(other), ended, ..relay });
             }
             self.resume(key);
             self.mark_dirty(key);
@@ -136,12 +137,8 @@ impl Worker {
         let ended = self.relay(down).is_some_and(|relay| relay.ended);
         let now = self.now;
         if let Some(conn) = self.conns.get_mut(key) {
-            conn.role = Role::Relay(Relay {
-                other: Some(down),
-                early: Vec::new(),
-                ended: false,
-                active: now,
-            });
+            let relay = Relay::to_be_dialled(Vec::new(), now);
+            conn.role = Role::Relay(Relay { other: Some(down), ..relay });
             if ended {
                 conn.io.finish();
             }
@@ -165,10 +162,40 @@ impl Worker {
         self.mark_dirty(up);
     }
 
-    /// A dial for a relay failed: the caller's connection ends with it.
-    pub(super) fn on_relay_dial_failed(&mut self, down: Key, reason: &str) {
-        tracing::info!(reason, "TCP call failed");
-        self.refuse_tcp(down);
+    /// Dials, without TLS, where `down` leads. False when that failed at once and `down` is gone.
+    pub(super) fn dial_relayed(&mut self, down: Key, address: SocketAddr) -> bool {
+        match self.dial_plain(address, Purpose::Relay(down)) {
+            Ok(up) => {
+                self.attach_relay(down, up);
+                true
+            }
+            Err(reason) => {
+                tracing::info!(%address, reason, "TCP call failed");
+                self.refuse_tcp(down);
+                false
+            }
+        }
+    }
+
+    /// A dial for a relay failed, and nothing was delivered: another address is tried as long as
+    /// there are tries left; then the caller's connection ends too.
+    pub(super) fn on_relay_dial_failed(&mut self, down: Key, unsent: Vec<u8>, reason: &str) {
+        let Some(conn) = self.conns.get_mut(down) else { return };
+        let Role::Relay(relay) = &mut conn.role else { return };
+        relay.other = None;
+        relay.early = unsent;
+        relay.failed_dials += 1;
+        let again = relay.failed_dials < RELAY_DIALS;
+        match (&conn.door, conn.raw_target.clone()) {
+            (Some(Door::Gateway), _) if again => self.relay_elsewhere(down),
+            (Some(Door::Tcp(_) | Door::Outbound), Some(service)) if again => {
+                self.dispatch_tcp(down, service);
+            }
+            _ => {
+                tracing::info!(reason, "TCP call failed");
+                self.refuse_tcp(down);
+            }
+        }
     }
 
     /// A mesh peer wants the app's bytes: only if that is what the app speaks.
@@ -180,18 +207,8 @@ impl Worker {
         };
         let now = self.now;
         let Some(conn) = self.conns.get_mut(key) else { return false };
-        conn.role =
-            Role::Relay(Relay { other: None, early: Vec::new(), ended: false, active: now });
-        match self.dial_plain(app.address, Purpose::Relay(key)) {
-            Ok(up) => {
-                self.attach_relay(key, up);
-                true
-            }
-            Err(reason) => {
-                self.on_relay_dial_failed(key, &reason);
-                false
-            }
-        }
+        conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
+        self.dial_relayed(key, app.address)
     }
 
     /// A 101: passes it on, and from here on bytes.

@@ -156,19 +156,30 @@ impl Worker {
         self.on_attempt_failed(key, Failure::NotConnected, "no connection takes requests");
     }
 
-    /// An attempt failed before any response: once more, or the answer to the caller.
-    pub(super) fn on_attempt_failed(&mut self, key: Key, failure: Failure, reason: &str) {
-        let Some(exchange) = self.exchanges.get_mut(key) else { return };
-        exchange.up = Upstream::Waiting;
+    /// Whether a request may be sent once more after an attempt that failed so.
+    pub(super) fn may_retry(&self, key: Key, failure: Failure) -> bool {
+        let Some(exchange) = self.exchanges.get(key) else { return false };
         let attempt = Attempt {
             made: exchange.attempts,
             idempotent: exchange.head.method.is_idempotent(),
             body_held: exchange.replay.is_some(),
         };
-        let peer = describe(&exchange.destination);
-        if decide_retry(failure, attempt) == Retry::GiveUp || exchange.is_upgrade {
+        let unsent = failure == Failure::NotConnected;
+        (unsent || !exchange.is_upgrade) && decide_retry(failure, attempt) == Retry::Again
+    }
+
+    /// An attempt failed before any response: once more, or the answer to the caller.
+    pub(super) fn on_attempt_failed(&mut self, key: Key, failure: Failure, reason: &str) {
+        let may_retry = self.may_retry(key, failure);
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        exchange.up = Upstream::Waiting;
+        if !may_retry {
+            let peer = describe(&exchange.destination);
             let fault = match failure {
-                Failure::NotConnected => Fault::Unreachable { peer, reason: reason.to_owned() },
+                Failure::NotConnected => {
+                    let destination = exchange.destination.clone();
+                    self.unreachable(&destination, None, reason)
+                }
                 Failure::Refused => Fault::Reset { peer },
                 Failure::ReusedConnectionClosed | Failure::Broken => {
                     Fault::ClosedEarly { peer, reason: reason.to_owned() }

@@ -23,6 +23,7 @@ impl Worker {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.active = self.now;
         if head.status < 200 {
+            edit::response(&mut head);
             return self.on_informational(key, &head);
         }
         exchange.replay = None;

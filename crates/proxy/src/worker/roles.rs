@@ -3,6 +3,7 @@
 use tollway_net::{Closed, ConnError, Key};
 
 use super::Worker;
+use super::dial::DialFailure;
 use crate::connection::Role;
 use crate::tls::explain;
 
@@ -37,7 +38,7 @@ impl Worker {
             }
             Role::Relay(_) => self.on_relay_closed(key),
             Role::Dialling(_) => {
-                self.on_dial_failed(key, "the peer closed the connection in the TLS handshake");
+                self.on_dial_failed(key, &DialFailure::Closed);
             }
             Role::Hello(_) => {
                 self.metrics.gateway_refused.add(1);
@@ -59,7 +60,7 @@ impl Worker {
             Role::H1Client(_) => self.on_h1_client_closed(key, Closed::Truncated),
             Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, &explain(error)),
             Role::Relay(_) => self.on_relay_failed(key),
-            Role::Dialling(_) => self.on_dial_failed(key, &explain(error)),
+            Role::Dialling(_) => self.on_dial_failed(key, &DialFailure::Broken(error)),
             Role::Accepting => {
                 let reason = explain(error);
                 tracing::debug!(remote = ?conn.remote, reason, "mesh connection refused");

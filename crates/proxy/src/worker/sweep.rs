@@ -9,6 +9,7 @@ use tollway_net::Key;
 use tollway_routing::Failure;
 
 use super::Worker;
+use super::dial::DialFailure;
 use super::exchange::describe;
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::Upstream;
@@ -57,7 +58,7 @@ impl Worker {
                 Expired::Head => {
                     self.refuse_h1(key, 408, "the head of the request did not come in time");
                 }
-                Expired::Dial => self.on_dial_failed(key, "it did not answer in time"),
+                Expired::Dial => self.on_dial_failed(key, &DialFailure::Late),
                 Expired::Retire => self.retire_link(key),
                 Expired::Codec(reason) => self.on_h2_over(key, &reason),
             }

@@ -22,6 +22,8 @@ use tollway_net::{Listener, ListenerOptions};
 use tollway_telemetry::DataPlaneMetrics;
 use tollway_wire::NetworkUpdate;
 
+mod away;
+
 use super::*;
 use crate::limits::{Limits, Timeouts};
 
@@ -75,6 +77,7 @@ impl Outside for Nothing {
     fn subscribe(&self, _: &ServiceName) {}
     fn unsubscribe(&self, _: &ServiceName) {}
     fn serve_api(&self, _: UnixStream) {}
+    fn app_unreachable(&self) {}
 }
 
 /// A worker on its own thread.
@@ -93,11 +96,22 @@ impl Running {
         app: Option<AppTarget>,
         gateway: Option<GatewayRoutes>,
     ) -> Self {
+        let any = "127.0.0.1:0".parse().unwrap();
+        Self::start_at(any, home, credentials, doors, app, gateway)
+    }
+
+    fn start_at(
+        address: SocketAddr,
+        home: ServiceName,
+        credentials: Arc<Credentials>,
+        doors: &[Door],
+        app: Option<AppTarget>,
+        gateway: Option<GatewayRoutes>,
+    ) -> Self {
         let listeners: Vec<_> = doors
             .iter()
             .map(|door| {
-                let any = "127.0.0.1:0".parse().unwrap();
-                (Listener::bind(any, ListenerOptions::default()).unwrap(), door.clone())
+                (Listener::bind(address, ListenerOptions::default()).unwrap(), door.clone())
             })
             .collect();
         let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
@@ -120,6 +134,17 @@ impl Running {
         .unwrap();
         let thread = std::thread::spawn(move || worker.run());
         Self { commands, addresses, metrics, thread: Some(thread) }
+    }
+
+    fn tell(&self, service: &ServiceName, state: ServiceState) {
+        let update = ServiceUpdate { service: service.clone(), revision: Revision(1), state };
+        let commands = self.commands.clone();
+        // States reach a worker only for services it has asked for: tell until it has.
+        std::thread::spawn(move || {
+            while commands.send(Command::Services(vec![update.clone()])) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
     }
 
     fn drain(&mut self) {
@@ -298,14 +323,7 @@ impl World {
     }
 
     fn tell(&self, worker: &Running, service: &ServiceName, state: ServiceState) {
-        let update = ServiceUpdate { service: service.clone(), revision: Revision(1), state };
-        let commands = worker.commands.clone();
-        // States reach a worker only for services it has asked for: tell until it has.
-        std::thread::spawn(move || {
-            while commands.send(Command::Services(vec![update.clone()])) {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        });
+        worker.tell(service, state);
     }
 
     fn tell_when_asked(&self, service: &ServiceName, state: ServiceState) {

@@ -16,17 +16,15 @@ impl Worker {
     pub(super) fn open_tcp(&mut self, down: Key, service: ServiceName) {
         let now = self.now;
         let Some(conn) = self.conns.get_mut(down) else { return };
-        conn.role =
-            Role::Relay(Relay { other: None, early: Vec::new(), ended: false, active: now });
+        conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
         self.queue_read(down);
         self.dispatch_tcp(down, service);
     }
 
     /// Sends an accepted connection on once its service is known.
     pub(super) fn dispatch_tcp(&mut self, down: Key, service: ServiceName) {
-        if self.conns.get(down).is_none() {
-            return;
-        }
+        let Some(conn) = self.conns.get_mut(down) else { return };
+        conn.raw_target = Some(service.clone());
         let destination = Destination::Service(service.clone());
         let Some(state) = self.service_state(&service) else {
             return self.wait_for_service_raw(down, service);
