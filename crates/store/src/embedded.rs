@@ -17,7 +17,8 @@ mod watch;
 mod writer;
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch as tokio_watch};
 use tokio::task::AbortHandle;
 
 use crate::error::{LeaseError, OpenError, TransactError, WatchError};
-use crate::model::{Change, Entry, KeyRange, LeaseId, Limits, Op, Page, Transaction};
+use crate::model::{Change, Commit, Entry, KeyRange, LeaseId, Limits, Op, Page, Size, Transaction};
 use format::{FRAME_HEAD_BYTES, FrameBuilder, Item, Step};
 use leases::Deadlines;
 use log::{Log, Opened, compaction_path};
@@ -50,7 +51,13 @@ struct Core {
     limits: Limits,
     state: RwLock<State>,
     deadlines: Arc<Deadlines>,
+    file_bytes: AtomicU64,
+    /// Told of every commit.
+    observer: OnceLock<CommitObserver>,
 }
+
+/// Runs on the writer's thread.
+pub(crate) type CommitObserver = Box<dyn Fn(Commit) + Send + Sync>;
 
 impl Core {
     fn state(&self) -> RwLockReadGuard<'_, State> {
@@ -122,8 +129,13 @@ impl Embedded {
                 deadlines.start(lease, held.ttl);
             }
         }
-        let core =
-            Arc::new(Core { limits, state: RwLock::new(state), deadlines: Arc::clone(&deadlines) });
+        let core = Arc::new(Core {
+            limits,
+            state: RwLock::new(state),
+            deadlines: Arc::clone(&deadlines),
+            file_bytes: AtomicU64::new(log.len()),
+            observer: OnceLock::new(),
+        });
         let writer = Writer {
             path: path.to_owned(),
             log,
@@ -148,6 +160,21 @@ impl Embedded {
 
     pub(crate) fn revision(&self) -> u64 {
         self.core.state().revision
+    }
+
+    pub(crate) fn size(&self) -> Size {
+        let state = self.core.state();
+        Size {
+            entries: state.len(),
+            leases: state.leases().len(),
+            live_bytes: state.live_bytes,
+            file_bytes: self.core.file_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn observe_commits(&self, observer: CommitObserver) {
+        // The first stays, as the documentation says.
+        let _ = self.core.observer.set(observer);
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<Entry> {

@@ -13,6 +13,7 @@ mod store;
 pub use embedded::PROGRESS_EVERY_REVISIONS;
 pub use error::{LeaseError, OpenError, ReadError, TransactError, WatchError};
 pub use model::{
-    Batch, Change, Entry, Expected, Guard, KeyRange, LeaseId, Limits, Op, Page, Transaction,
+    Batch, Change, Commit, Entry, Expected, Guard, KeyRange, LeaseId, Limits, Op, Page, Size,
+    Transaction,
 };
 pub use store::{Store, Watch};

@@ -10,6 +10,25 @@ use bytes::Bytes;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct LeaseId(pub NonZeroU64);
 
+/// One group of transactions that was written, or could not be.
+#[derive(Clone, Copy, Debug)]
+pub struct Commit {
+    /// Until the disk said that it is durable, or that it failed.
+    pub took: Duration,
+    pub durable: bool,
+}
+
+/// How much a store holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size {
+    pub entries: usize,
+    pub leases: usize,
+    /// What the present entries need.
+    pub live_bytes: u64,
+    /// What they take, with what compaction will drop.
+    pub file_bytes: u64,
+}
+
 /// One key as it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::embedded::{Embedded, EmbeddedWatch};
 use crate::error::{LeaseError, OpenError, ReadError, TransactError, WatchError};
-use crate::model::{Batch, Entry, KeyRange, LeaseId, Limits, Page, Transaction};
+use crate::model::{Batch, Commit, Entry, KeyRange, LeaseId, Limits, Page, Size, Transaction};
 
 /// A store; clones share it. It closes when the last clone is dropped, which waits for the
 /// write under way; running watches then end.
@@ -39,6 +39,20 @@ impl Store {
     pub fn revision(&self) -> u64 {
         let Engine::Embedded(engine) = &self.engine;
         engine.revision()
+    }
+
+    /// How much it holds now.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        let Engine::Embedded(engine) = &self.engine;
+        engine.size()
+    }
+
+    /// Tells `observer` of every group of transactions once it is written, from the thread that
+    /// wrote it: it must return quickly. Only the first observer is told.
+    pub fn observe_commits(&self, observer: impl Fn(Commit) + Send + Sync + 'static) {
+        let Engine::Embedded(engine) = &self.engine;
+        engine.observe_commits(Box::new(observer));
     }
 
     /// The entry of `key`, if it is there.

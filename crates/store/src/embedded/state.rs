@@ -121,6 +121,11 @@ impl State {
         }
     }
 
+    /// Number of entries.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
     pub(super) fn row(&self, key: &[u8]) -> Option<&Row> {
         self.rows.get(key)
     }

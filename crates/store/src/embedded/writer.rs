@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -21,7 +22,7 @@ use super::group::{Effect, Group, Outcome, Prepared};
 use super::log::Log;
 use super::{Core, State};
 use crate::error::{LeaseError, TransactError};
-use crate::model::{Change, Entry, LeaseId, Transaction};
+use crate::model::{Change, Commit, Entry, LeaseId, Transaction};
 
 /// A group is closed when its frame has this many bytes.
 const GROUP_BYTES: usize = 4 << 20;
@@ -108,7 +109,10 @@ impl Writer {
         if frame.is_empty() && self.failed.is_none() {
             return Outcome::answer_all(outcomes, |_| None);
         }
-        match self.write(frame) {
+        let began = Instant::now();
+        let written = self.write(frame);
+        self.tell(Commit { took: began.elapsed(), durable: written.is_ok() });
+        match written {
             Ok(frame) => {
                 self.apply(effects, &frame);
                 Outcome::answer_all(outcomes, |_| None);
@@ -117,6 +121,13 @@ impl Writer {
                 self.give_time_again(&effects);
                 Outcome::answer_all(outcomes, |_| Some(failure.error(&self.path)));
             }
+        }
+    }
+
+    fn tell(&self, commit: Commit) {
+        self.core.file_bytes.store(self.log.len(), Ordering::Relaxed);
+        if let Some(observer) = self.core.observer.get() {
+            observer(commit);
         }
     }
 
@@ -214,6 +225,7 @@ impl Writer {
         let (before, after) = (self.log.len(), taken.log.len());
         tracing::info!(store = %self.path.display(), before, after, "compacted");
         self.log = taken.log;
+        self.core.file_bytes.store(after, Ordering::Relaxed);
         self.compact_from = self.core.limits.compact_from_bytes;
         if let Err(error) = taken.name_durable {
             self.fail(error);
