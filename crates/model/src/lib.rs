@@ -8,6 +8,7 @@ mod name;
 mod path;
 mod policy;
 mod service;
+mod trace;
 
 pub use failure::ErrorCode;
 pub use name::{
@@ -23,3 +24,4 @@ pub use service::{
     AppProtocol, Endpoint, Remote, Revision, ServiceState, ServiceUpdate, UnavailableReason,
     Workload,
 };
+pub use trace::{SpanId, TraceContext, TraceId};

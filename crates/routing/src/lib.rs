@@ -1,5 +1,6 @@
 //! Decisions of the data path: where a request goes, which endpoint takes it, whether it is sent
-//! again, how connections to another network are spread; who may make it.
+//! again, whether it is recorded in a trace, how connections to another network are spread; who
+//! may make it.
 //!
 //! Pure: snapshots, counts, the time and random numbers are arguments. `proxy` executes.
 
@@ -10,9 +11,11 @@ mod policy;
 mod retry;
 mod spread;
 mod target;
+mod trace;
 
 pub use pick::pick_of_two;
 pub use policy::{CallerView, PolicyReason, PolicyRefusal, PolicySet, RequestRefusal};
 pub use retry::{Attempt, Failure, Retry, decide_retry};
 pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
 pub use target::{Door, RequestParts, Target, TargetError, decide_target};
+pub use trace::{SamplingRatio, TraceDecision, TraceIds, decide_trace};
