@@ -23,7 +23,8 @@ pub(crate) struct Tool {
 pub(crate) enum Source {
     /// A package of Debian 12 and later, and of Ubuntu.
     Debian(&'static str),
-    /// A Go package, pinned by the module in `xtask/tools/<name>`, built into `target/tools`.
+    /// A Go package, pinned by the module in `xtask/tools/<name>`, built into `target/tools`; `.`
+    /// is a program in that folder, of a few lines around a library.
     Go(&'static str),
 }
 
@@ -56,11 +57,16 @@ pub(crate) const TOOLS: &[Tool] = &[
         why: "raw-frame peers that break the protocol on purpose",
         source: Source::Debian("python3-minimal"),
     },
-    Tool { name: "go", why: "builds h2spec", source: Source::Debian("golang-go") },
+    Tool { name: "go", why: "builds the tools below", source: Source::Debian("golang-go") },
     Tool {
         name: "h2spec",
         why: "conformance of every HTTP/2 listener",
         source: Source::Go("github.com/summerwind/h2spec/cmd/h2spec"),
+    },
+    Tool {
+        name: "promlint",
+        why: "Prometheus's own parser and linter, for the pages of metrics",
+        source: Source::Go("."),
     },
 ];
 
@@ -169,9 +175,13 @@ mod tests {
         for (place, tool) in TOOLS.iter().enumerate() {
             if let Source::Go(package) = tool.source {
                 assert!(go < place);
-                let module = std::fs::read_to_string(folder.join(tool.name).join("tools.go"));
-                assert!(module.unwrap().contains(&format!("import _ \"{package}\"")));
-                assert!(folder.join(tool.name).join("go.sum").is_file());
+                let module = folder.join(tool.name);
+                let (file, holds) = match package {
+                    "." => ("main.go", "func main()".to_owned()),
+                    _ => ("tools.go", format!("import _ \"{package}\"")),
+                };
+                assert!(std::fs::read_to_string(module.join(file)).unwrap().contains(&holds));
+                assert!(module.join("go.sum").is_file());
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The one place that wires a control plane: open the store, identity first, bind, then serve.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -13,6 +14,7 @@ use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tollway_store::{Limits, Store};
+use tollway_telemetry::serve_admin;
 use tollway_wire::MESSAGE_LIMIT_BYTES;
 use tollway_wire::v1::admin_server::AdminServer;
 use tollway_wire::v1::discovery_server::DiscoveryServer;
@@ -29,6 +31,7 @@ use crate::discovery::DiscoveryService;
 use crate::error::StartError;
 use crate::hub::Hub;
 use crate::issue::IdentityService;
+use crate::metrics::{CommitMetrics, ControlFacts};
 use crate::options::Options;
 use crate::peering::{PeeringService, join, link};
 use crate::plane::Plane;
@@ -64,6 +67,9 @@ pub struct ControlPlane {
     plane: Arc<Plane>,
     listener: TcpListener,
     admin: UnixListener,
+    /// Metrics and health, where wanted.
+    metrics: Option<TcpListener>,
+    commits: Arc<CommitMetrics>,
     address: SocketAddr,
     /// Ends the background work when the control plane is dropped, served or not.
     guard: DropGuard,
@@ -84,19 +90,28 @@ impl ControlPlane {
         {
             return Err(StartError::Directory { path: file, source });
         }
-        let listener = TcpListener::bind(options.listen)
+        let commits = Arc::new(CommitMetrics::default());
+        let recorder = commits.clone();
+        store.observe_commits(move |commit| recorder.record(commit));
+        let (listener, address) = bind(options.listen)
             .await
             .map_err(|source| StartError::Listen { address: options.listen, source })?;
-        let address = listener
-            .local_addr()
-            .map_err(|source| StartError::Listen { address: options.listen, source })?;
+        let mut ports = vec![("control", address)];
+        let mut metrics = None;
+        if let Some(wanted) = options.admin_listen {
+            let (listener, bound) = bind(wanted)
+                .await
+                .map_err(|source| StartError::ListenAdmin { address: wanted, source })?;
+            ports.push(("admin", bound));
+            metrics = Some(listener);
+        }
         let admin = bind_admin(&options.store)?;
         let plane = start(options, store).await?;
         if let Some(path) = &plane.options.ports_file {
-            write_ports_file(path, address)?;
+            write_ports_file(path, &ports)?;
         }
         let guard = plane.stop.clone().drop_guard();
-        Ok(Self { plane, listener, admin, address, guard })
+        Ok(Self { plane, listener, admin, metrics, commits, address, guard })
     }
 
     /// Where workloads connect.
@@ -114,11 +129,16 @@ impl ControlPlane {
 
     /// Serves until `shutdown` completes, then tells every stream and returns within a bound.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) {
-        let Self { plane, listener, admin, address, guard: _guard } = self;
+        let Self { plane, listener, admin, metrics, commits, address, guard: _guard } = self;
         info!(network = %plane.authority.network(), %address, "serving");
         let (ready, connections) = listener::ready_queue();
         plane.tasks.spawn(listener::accept(plane.clone(), listener, ready));
         let stop = plane.stop.clone();
+        if let Some(listener) = metrics {
+            let facts = Arc::new(ControlFacts { plane: plane.clone(), commits });
+            let serving = serve_admin(facts, listener);
+            plane.tasks.spawn(stop.clone().run_until_cancelled_owned(serving));
+        }
         let public = public_server(&plane).serve_with_incoming_shutdown(
             ReceiverStream::new(connections),
             stop.clone().cancelled_owned(),
@@ -129,8 +149,7 @@ impl ControlPlane {
                 UnixListenerStream::new(admin),
                 stop.clone().cancelled_owned(),
             );
-        let servers = async { tokio::join!(public, private) };
-        tokio::pin!(servers);
+        let mut servers = Box::pin(async { tokio::join!(public, private) });
         let ended = tokio::select! {
             () = shutdown => {
                 info!("stopping");
@@ -223,6 +242,12 @@ fn make_directory(path: &Path) -> Result<(), StartError> {
         .map_err(|source| StartError::Directory { path: path.to_owned(), source })
 }
 
+async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await?;
+    let bound = listener.local_addr()?;
+    Ok((listener, bound))
+}
+
 /// Binds the admin socket. The store's lock proves that a socket left there is a dead one's.
 fn bind_admin(store: &Path) -> Result<UnixListener, StartError> {
     let path = store.join(SOCKET_NAME);
@@ -238,9 +263,11 @@ fn bind_admin(store: &Path) -> Result<UnixListener, StartError> {
 }
 
 /// Whole or not at all: a reader that polls for the file never sees half of it.
-fn write_ports_file(path: &Path, address: SocketAddr) -> Result<(), StartError> {
+fn write_ports_file(path: &Path, ports: &[(&str, SocketAddr)]) -> Result<(), StartError> {
     let failed = |source| StartError::PortsFile { path: path.to_owned(), source };
-    let content = serde_json::json!({ "control": address.to_string() }).to_string();
+    let ports: BTreeMap<_, _> =
+        ports.iter().map(|(name, address)| (*name, address.to_string())).collect();
+    let content = serde_json::json!(ports).to_string();
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     std::fs::write(&partial, content).map_err(failed)?;

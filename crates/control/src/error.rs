@@ -46,6 +46,8 @@ pub enum StartError {
         "cannot listen on {address}; is another control plane running? Choose another address with --listen"
     )]
     Listen { address: SocketAddr, source: std::io::Error },
+    #[error("cannot listen on {address} for metrics; choose another address with --admin-listen")]
+    ListenAdmin { address: SocketAddr, source: std::io::Error },
     #[error("cannot listen on the admin socket {}; a path has at most 107 bytes, choose a shorter directory with --store", path.display())]
     AdminSocket { path: PathBuf, source: std::io::Error },
     #[error("cannot write the ports file {}", path.display())]

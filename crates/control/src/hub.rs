@@ -61,6 +61,14 @@ pub(crate) struct Updates {
     pub(crate) more: bool,
 }
 
+/// How far the watchers are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Followed {
+    pub(crate) watchers: usize,
+    /// Revisions that the slowest has not acknowledged yet.
+    pub(crate) lag: u64,
+}
+
 /// More subscriptions than one stream may have.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooManySubscriptions;
@@ -146,6 +154,15 @@ impl Hub {
     /// The lowest revision that every connected watcher has applied, `None` without watchers.
     pub(crate) fn applied_everywhere(&self) -> Option<Revision> {
         self.lock().watchers.values().map(|waiting| waiting.acknowledged).min()
+    }
+
+    /// How many follow the catalogue, and how far behind it the slowest is.
+    pub(crate) fn followed(&self) -> Followed {
+        let inner = self.lock();
+        let newest = inner.catalogue.revision();
+        let behind = |waiting: &Waiting| newest.0.saturating_sub(waiting.acknowledged.0);
+        let lag = inner.watchers.values().map(behind).max().unwrap_or_default();
+        Followed { watchers: inner.watchers.len(), lag }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

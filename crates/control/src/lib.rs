@@ -18,6 +18,7 @@ mod hub;
 mod issue;
 mod key;
 mod listener;
+mod metrics;
 mod options;
 mod own;
 mod peering;

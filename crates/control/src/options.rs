@@ -23,7 +23,11 @@ pub struct Options {
     pub certificate_ttl: Duration,
     /// How workloads reach other networks. Default direct.
     pub egress: EgressMode,
-    /// A file that receives the bound addresses as JSON: `{"control": "ip:port"}`.
+    /// Metrics and health over plain HTTP, for this machine or a network that may see them.
+    /// Default none.
+    pub admin_listen: Option<SocketAddr>,
+    /// A file that receives the bound addresses as JSON: `{"control": "ip:port"}`, and `admin`
+    /// where there is such a port.
     pub ports_file: Option<PathBuf>,
     /// Times of registration and peering.
     pub timing: Timing,
@@ -65,6 +69,7 @@ impl Options {
             listen: SocketAddr::from(([127, 0, 0, 1], 15010)),
             certificate_ttl: Duration::from_secs(24 * 3600),
             egress: EgressMode::default(),
+            admin_listen: None,
             ports_file: None,
             timing: Timing::default(),
         }

@@ -1,9 +1,10 @@
-//! What the process answers itself: the sidecar's own API (`/v1.0/healthz`, `/v1.0/metadata`)
-//! and the admin port (`/metrics`, `/healthz`, `/readyz`).
+//! What the process answers itself: the sidecar's own API (`/v1.0/healthz`, `/v1.0/metadata`),
+//! and what its admin port shows.
 
 use std::convert::Infallible;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -13,8 +14,10 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
+use tollway_identity::Credentials;
 use tollway_model::{AppProtocol, ServiceName};
-use tollway_telemetry::DataPlaneMetrics;
+use tollway_telemetry::metrics::{Part, add_build, add_process, names};
+use tollway_telemetry::{AdminFacts, DataPlaneMetrics, Page};
 
 use crate::mesh::MeshStatus;
 
@@ -25,9 +28,11 @@ const METADATA_ENTRIES: usize = 128;
 
 /// What the answers are made of.
 pub(crate) struct Facts {
+    pub(crate) part: Part,
     pub(crate) service: ServiceName,
     pub(crate) app: Option<(std::net::SocketAddr, AppProtocol)>,
     pub(crate) mesh: watch::Receiver<MeshStatus>,
+    pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
     /// Whether the app takes connections; true without an app.
     pub(crate) app_ready: watch::Receiver<bool>,
     pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
@@ -38,38 +43,16 @@ pub(crate) struct Facts {
 pub(crate) async fn serve_api(facts: Arc<Facts>, mut streams: mpsc::Receiver<UnixStream>) {
     while let Some(stream) = streams.recv().await {
         let Ok(stream) = tokio::net::UnixStream::from_std(stream) else { continue };
-        let facts = Arc::clone(&facts);
-        tokio::spawn(serve_connection(TokioIo::new(stream), facts, answer_api));
-    }
-}
-
-/// Serves the admin port.
-pub(crate) async fn serve_admin(facts: Arc<Facts>, listener: tokio::net::TcpListener) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let facts = Arc::clone(&facts);
-                tokio::spawn(serve_connection(TokioIo::new(stream), facts, answer_admin));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "admin port cannot accept; it tries again");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            }
-        }
+        tokio::spawn(serve_connection(TokioIo::new(stream), Arc::clone(&facts)));
     }
 }
 
 type Answer = Response<Full<Bytes>>;
 
-async fn serve_connection<I, F, R>(io: I, facts: Arc<Facts>, answer: F)
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin,
-    F: Fn(Arc<Facts>, Request<Incoming>) -> R + Copy,
-    R: Future<Output = Answer>,
-{
+async fn serve_connection(io: TokioIo<tokio::net::UnixStream>, facts: Arc<Facts>) {
     let service = service_fn(move |request| {
         let facts = Arc::clone(&facts);
-        async move { Ok::<_, Infallible>(answer(facts, request).await) }
+        async move { Ok::<_, Infallible>(answer_api(facts, request).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -77,7 +60,7 @@ where
         .serve_connection(io, service)
         .await;
     if let Err(error) = served {
-        tracing::debug!(%error, "connection to the process's own server ended");
+        tracing::debug!(%error, "connection to the sidecar's own API ended");
     }
 }
 
@@ -195,56 +178,39 @@ async fn set_metadata(facts: &Facts, request: Request<Incoming>) -> Answer {
     empty(StatusCode::NO_CONTENT)
 }
 
-async fn answer_admin(facts: Arc<Facts>, request: Request<Incoming>) -> Answer {
-    match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => {
-            let metrics: Vec<_> = facts.metrics.iter().map(AsRef::as_ref).collect();
-            text(DataPlaneMetrics::render(&metrics) + &mesh_metrics(&facts.mesh.borrow()))
-        }
-        (&Method::GET, "/healthz") => text("alive\n".to_owned()),
-        (&Method::GET, "/readyz") => {
-            let status = facts.mesh.borrow().clone();
-            if status.connected && *facts.app_ready.borrow() {
-                text("ready\n".to_owned())
-            } else {
-                problem(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "ERR_HEALTH_NOT_READY",
-                    &status.last_error.unwrap_or_else(|| "the app takes no connections".into()),
-                )
-            }
-        }
-        _ => problem(
-            StatusCode::NOT_FOUND,
-            "ERR_NOT_SERVED",
-            "the admin port serves /metrics, /healthz and /readyz",
-        ),
+impl AdminFacts for Facts {
+    fn add_metrics(&self, page: &mut Page) {
+        let threads: Vec<_> = self.metrics.iter().map(AsRef::as_ref).collect();
+        DataPlaneMetrics::add_to(page, &threads);
+        page.single(&names::APP_READY, u8::from(*self.app_ready.borrow()));
+        let status = self.mesh.borrow().clone();
+        page.single(&names::CONTROL_CONNECTED, u8::from(status.connected));
+        page.single(&names::CONTROL_REGISTERED, u8::from(status.registered));
+        page.single(&names::CONTROL_REVISION, status.revision);
+        let credentials = self.credentials.borrow().clone();
+        let expiry = credentials.not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
+        page.single(&names::CERTIFICATE_EXPIRY, expiry.as_secs());
+        page.single(&names::TRUST_REVISION, credentials.bundles().revision());
+        add_build(page, self.part);
+        add_process(page);
     }
-}
 
-fn mesh_metrics(status: &MeshStatus) -> String {
-    format!(
-        "# HELP tollway_control_connected Whether the stream from the control plane is open.\n\
-         # TYPE tollway_control_connected gauge\n\
-         tollway_control_connected {}\n\
-         # HELP tollway_control_revision The last revision applied.\n\
-         # TYPE tollway_control_revision gauge\n\
-         tollway_control_revision {}\n",
-        u8::from(status.connected),
-        status.revision
-    )
+    fn ready(&self) -> Result<(), String> {
+        let status = self.mesh.borrow().clone();
+        if !status.connected {
+            let reason = status.last_error.unwrap_or_else(|| "it has not answered yet".to_owned());
+            return Err(format!("no control plane: {reason}"));
+        }
+        if !*self.app_ready.borrow() {
+            return Err("the app takes no connections".to_owned());
+        }
+        Ok(())
+    }
 }
 
 fn empty(status: StatusCode) -> Answer {
     let mut answer = Response::new(Full::default());
     *answer.status_mut() = status;
-    answer
-}
-
-fn text(text: String) -> Answer {
-    let mut answer = Response::new(Full::from(text));
-    let kind = hyper::header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    answer.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
     answer
 }
 

@@ -12,7 +12,8 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tollway_model::{AppProtocol, NameError};
 use tollway_net::Listener;
-use tollway_telemetry::DataPlaneMetrics;
+use tollway_telemetry::metrics::Part;
+use tollway_telemetry::{DataPlaneMetrics, serve_admin};
 
 use crate::api::{self, Facts};
 use crate::connection::Door;
@@ -226,17 +227,20 @@ impl Plane {
         }
         fanout.set_workers(started.commands);
         let (app_ready, app_state) = watch::channel(app.is_none());
+        let part = if config.gateway.is_some() { Part::Gateway } else { Part::Sidecar };
         let facts = Arc::new(Facts {
+            part,
             service: mesh.service().clone(),
             app: app.map(|app| (app.address, app.protocol)),
             mesh: mesh.status(),
+            credentials: mesh.credentials(),
             app_ready: app_state,
             metrics: started.metrics,
             extended: Mutex::default(),
         });
         let background = vec![
             tokio::spawn(api::serve_api(Arc::clone(&facts), api_streams)),
-            tokio::spawn(api::serve_admin(facts, admin)),
+            tokio::spawn(serve_admin(facts, admin)),
             tokio::spawn(forward_credentials(Arc::clone(&mesh), Arc::clone(&fanout))),
         ];
         if let Some(path) = &common.ports_file {

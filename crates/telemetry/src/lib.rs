@@ -1,9 +1,12 @@
-//! Logs and metrics of every part. All metric names stand in `metrics.rs`.
+//! What a running part tells about itself: its log, its metrics, and the admin port that shows
+//! them. All metric names stand in `metrics/catalogue.rs`.
 
 #![forbid(unsafe_code)]
 
+mod admin;
 mod log;
-mod metrics;
+pub mod metrics;
 
+pub use admin::{AdminFacts, serve_admin};
 pub use log::{LogFormat, init_log};
-pub use metrics::{Counter, DataPlaneMetrics, Gauge};
+pub use metrics::{Counter, DataPlaneMetrics, Gauge, Page};

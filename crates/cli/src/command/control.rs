@@ -26,6 +26,9 @@ pub(crate) struct ControlArgs {
     /// Where workloads and gateways connect; port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:15010")]
     listen: SocketAddr,
+    /// Metrics and health; port 0 takes a free one [default: none].
+    #[arg(long, value_name = "IP:PORT")]
+    admin_listen: Option<SocketAddr>,
     /// Life of a workload's certificate, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
     certificate_ttl_s: u64,
@@ -52,6 +55,7 @@ pub(crate) fn run(args: ControlArgs) -> Result<()> {
         options.trust_domain = TrustDomain::new(trust_domain)?;
     }
     options.listen = args.listen;
+    options.admin_listen = args.admin_listen;
     options.certificate_ttl = Duration::from_secs(args.certificate_ttl_s);
     options.egress = match args.egress {
         Egress::Direct => EgressMode::Direct,

@@ -1,0 +1,110 @@
+//! The admin port that every long-running part has: metrics, whether it lives, whether it is
+//! ready. Plain HTTP, for this machine or a network that may see it: it changes nothing.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::metrics::Page;
+
+/// Connections served at once; more wait to be accepted.
+const CONNECTIONS: usize = 64;
+/// Longest head that is read, in bytes.
+const HEAD_BYTES: usize = 16 * 1024;
+/// Pause after the kernel refused a connection (out of descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Longest life of one connection: a scraper dials again.
+const CONNECTION_LIFE: Duration = Duration::from_secs(300);
+
+/// What a part shows.
+pub trait AdminFacts: Send + Sync + 'static {
+    /// Puts every metric of the part on the page.
+    fn add_metrics(&self, page: &mut Page);
+
+    /// Whether the part can do its work.
+    ///
+    /// # Errors
+    /// What is missing, in words.
+    fn ready(&self) -> Result<(), String>;
+}
+
+/// Serves `/metrics`, `/healthz` and `/readyz` until it is dropped.
+pub async fn serve_admin(facts: Arc<dyn AdminFacts>, listener: TcpListener) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // The semaphore is never closed, so there is a permit in the end.
+        let permit = Arc::clone(&room).acquire_owned().await;
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let facts = Arc::clone(&facts);
+                tokio::spawn(async move {
+                    let served = serve_connection(stream, facts);
+                    let _ = tokio::time::timeout(CONNECTION_LIFE, served).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the admin port cannot accept; it tries again");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, facts: Arc<dyn AdminFacts>) {
+    let service = service_fn(move |request| {
+        let answer = answer(facts.as_ref(), &request);
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection to the admin port ended");
+    }
+}
+
+type Answer = Response<Full<Bytes>>;
+
+fn answer<B>(facts: &dyn AdminFacts, request: &Request<B>) -> Answer {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return refuse(StatusCode::METHOD_NOT_ALLOWED, "the admin port takes GET and HEAD only");
+    }
+    match request.uri().path() {
+        "/metrics" => {
+            let mut page = Page::default();
+            facts.add_metrics(&mut page);
+            text(page.into_text())
+        }
+        "/healthz" => text("alive\n".to_owned()),
+        "/readyz" => match facts.ready() {
+            Ok(()) => text("ready\n".to_owned()),
+            Err(missing) => refuse(StatusCode::SERVICE_UNAVAILABLE, &missing),
+        },
+        _ => refuse(StatusCode::NOT_FOUND, "the admin port serves /metrics, /healthz and /readyz"),
+    }
+}
+
+fn text(text: String) -> Answer {
+    let mut answer = Response::new(Full::from(text));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+fn refuse(status: StatusCode, reason: &str) -> Answer {
+    let mut answer = text(format!("{reason}\n"));
+    *answer.status_mut() = status;
+    answer
+}

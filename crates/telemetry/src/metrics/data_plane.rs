@@ -1,0 +1,141 @@
+//! What a data-plane thread counts.
+//!
+//! The thread is the only writer of its counters, so an addition is a load and a store; the
+//! admin thread reads and adds the threads up.
+
+use std::time::Duration;
+
+use super::catalogue::names;
+use super::count::{Counter, Gauge};
+use super::durations::Durations;
+use super::page::{Metric, Page};
+
+/// Requests by class of status.
+#[derive(Default, Debug)]
+struct ByStatus([Counter; 6]);
+
+const STATUS_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// What one data-plane thread counts; the names are in the table below.
+#[derive(Default, Debug)]
+pub struct DataPlaneMetrics {
+    pub connections: Gauge,
+    pub connections_refused: Counter,
+    pub handshakes: Counter,
+    pub handshakes_failed: Counter,
+    pub dials: Counter,
+    pub dials_failed: Counter,
+    pub inbound_requests: Counter,
+    pub outbound_requests: Counter,
+    pub requests_refused: Counter,
+    pub retries: Counter,
+    pub faults: Counter,
+    pub cancelled: Counter,
+    pub relayed_bytes: Counter,
+    pub gateway_connections: Counter,
+    pub gateway_refused: Counter,
+    inbound_status: ByStatus,
+    outbound_status: ByStatus,
+    inbound_duration: Durations,
+    outbound_duration: Durations,
+}
+
+type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
+
+/// The plain counters and their names.
+static COUNTERS: [(&Metric, CounterOf); 14] = [
+    (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
+    (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
+    (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
+    (&names::RETRIES, |m| &m.retries),
+    (&names::FAULTS, |m| &m.faults),
+    (&names::CANCELLED, |m| &m.cancelled),
+    (&names::CONNECTIONS_REFUSED, |m| &m.connections_refused),
+    (&names::HANDSHAKES, |m| &m.handshakes),
+    (&names::HANDSHAKES_FAILED, |m| &m.handshakes_failed),
+    (&names::DIALS, |m| &m.dials),
+    (&names::DIALS_FAILED, |m| &m.dials_failed),
+    (&names::RELAYED_BYTES, |m| &m.relayed_bytes),
+    (&names::GATEWAY_CONNECTIONS, |m| &m.gateway_connections),
+    (&names::GATEWAY_REFUSED, |m| &m.gateway_refused),
+];
+
+impl DataPlaneMetrics {
+    /// A request was answered with `status` after `took`.
+    pub fn record(&self, inbound: bool, status: u16, took: Duration) {
+        let (by_status, durations) = if inbound {
+            (&self.inbound_status, &self.inbound_duration)
+        } else {
+            (&self.outbound_status, &self.outbound_duration)
+        };
+        by_status.0[usize::from(status / 100).min(5)].add(1);
+        durations.record(took);
+    }
+
+    /// Puts the sum of several threads on the page.
+    pub fn add_to(page: &mut Page, threads: &[&Self]) {
+        add_durations(page, threads);
+        add_status(page, threads);
+        let sum = |of: CounterOf| threads.iter().map(|thread| of(thread).value()).sum::<u64>();
+        for (metric, of) in &COUNTERS {
+            page.single(metric, sum(*of));
+        }
+        let connections: u64 = threads.iter().map(|thread| thread.connections.value()).sum();
+        page.single(&names::CONNECTIONS, connections);
+    }
+}
+
+fn add_status(page: &mut Page, threads: &[&DataPlaneMetrics]) {
+    for (direction, of) in directions() {
+        for (at, class) in STATUS_CLASSES.iter().enumerate() {
+            let value: u64 = threads.iter().map(|thread| of(thread).0.0[at].value()).sum();
+            let labels = [("direction", direction), ("status", *class)];
+            page.family(&names::RESPONSES).sample(&labels, value);
+        }
+    }
+}
+
+fn add_durations(page: &mut Page, threads: &[&DataPlaneMetrics]) {
+    for (direction, of) in directions() {
+        let several: Vec<_> = threads.iter().map(|thread| of(thread).1).collect();
+        page.durations(&names::REQUEST_DURATION, &[("direction", direction)], &several);
+    }
+}
+
+type Of = fn(&DataPlaneMetrics) -> (&ByStatus, &Durations);
+
+fn directions() -> [(&'static str, Of); 2] {
+    [
+        ("inbound", |m| (&m.inbound_status, &m.inbound_duration)),
+        ("outbound", |m| (&m.outbound_status, &m.outbound_duration)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_added_up_and_buckets_are_cumulative() {
+        let (a, b) = (DataPlaneMetrics::default(), DataPlaneMetrics::default());
+        a.record(true, 200, Duration::from_micros(80));
+        b.record(true, 204, Duration::from_micros(180));
+        b.record(true, 503, Duration::from_secs(60));
+        a.retries.add(2);
+        let mut page = Page::default();
+        DataPlaneMetrics::add_to(&mut page, &[&a, &b]);
+        let text = page.into_text();
+        for line in [
+            "tollway_retries_total 2",
+            "tollway_responses_total{direction=\"inbound\",status=\"2xx\"} 2",
+            "tollway_responses_total{direction=\"inbound\",status=\"5xx\"} 1",
+            "tollway_responses_total{direction=\"outbound\",status=\"2xx\"} 0",
+            "tollway_request_duration_seconds_bucket{direction=\"inbound\",le=\"0.0001\"} 1",
+            "tollway_request_duration_seconds_bucket{direction=\"inbound\",le=\"0.0002\"} 2",
+            "tollway_request_duration_seconds_bucket{direction=\"inbound\",le=\"+Inf\"} 3",
+            "tollway_request_duration_seconds_count{direction=\"inbound\"} 3",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Numbers that every part counts, and the page on which they are scraped.
+//!
+//! Names, types, labels and help texts stand in `catalogue.rs` and nowhere else: a page takes a
+//! [`Metric`], never a name. `docs/metrics.md` is checked against it.
+
+mod build;
+mod catalogue;
+mod count;
+mod data_plane;
+mod durations;
+mod page;
+mod process;
+
+pub use build::add_build;
+pub use catalogue::{METRICS, Part, names};
+pub use count::{Counter, Gauge};
+pub use data_plane::DataPlaneMetrics;
+pub use durations::Durations;
+pub use page::{Family, Kind, Metric, Page};
+pub use process::add_process;
