@@ -12,6 +12,18 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output> {
     Ok(runtime.block_on(future))
 }
 
+/// Completes at SIGTERM or SIGINT, and when the terminal goes away.
+pub(crate) fn shutdown_or_hangup() -> Result<impl Future<Output = ()>> {
+    let mut hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
+    let shutdown = shutdown()?;
+    Ok(async move {
+        tokio::select! {
+            () = shutdown => {}
+            _ = hangup.recv() => tracing::info!("SIGHUP"),
+        }
+    })
+}
+
 /// Completes at SIGTERM or SIGINT.
 pub(crate) fn shutdown() -> Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;

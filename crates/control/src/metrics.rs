@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use tollway_model::RunningConfig;
 use tollway_store::Commit;
 use tollway_telemetry::metrics::{Counter, Durations, Part, add_build, add_process, names};
 use tollway_telemetry::{AdminFacts, Page};
@@ -94,6 +95,10 @@ impl AdminFacts for ControlFacts {
         page.single(&names::TRUST_REVISION, credentials.bundles().revision());
         add_build(page, Part::Control);
         add_process(page);
+    }
+
+    fn config(&self) -> RunningConfig {
+        self.plane.options.config.borrow().clone()
     }
 
     /// It binds this port last, when it can do all its work.

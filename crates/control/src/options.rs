@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollway_model::{NetworkName, TrustDomain};
+use tokio::sync::watch;
+use tollway_model::{NetworkName, RunningConfig, TrustDomain};
 
 /// Options of one control plane. [`Options::new`] gives the documented defaults.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Options {
     /// A file that receives the bound addresses as JSON: `{"control": "ip:port"}`, and `admin`
     /// where there is such a port.
     pub ports_file: Option<PathBuf>,
+    /// The settings that run, for the admin port to show.
+    pub config: watch::Receiver<RunningConfig>,
     /// Times of registration and peering.
     pub timing: Timing,
 }
@@ -71,6 +74,7 @@ impl Options {
             egress: EgressMode::default(),
             admin_listen: None,
             ports_file: None,
+            config: watch::channel(RunningConfig::default()).1,
             timing: Timing::default(),
         }
     }

@@ -3,6 +3,7 @@
 //! Pure: no sockets, clock, environment or randomness. Everything here is a value that other
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
 
+mod config;
 pub mod failure;
 mod name;
 mod path;
@@ -10,6 +11,7 @@ mod policy;
 mod service;
 mod trace;
 
+pub use config::RunningConfig;
 pub use failure::ErrorCode;
 pub use name::{
     AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName, SpiffeId, TrustDomain,

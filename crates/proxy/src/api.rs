@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tollway_identity::Credentials;
-use tollway_model::{AppProtocol, ServiceName};
+use tollway_model::{AppProtocol, RunningConfig, ServiceName};
 use tollway_telemetry::metrics::{Part, add_build, add_process, names};
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, Page};
 
@@ -37,6 +37,8 @@ pub(crate) struct Facts {
     pub(crate) app_ready: watch::Receiver<bool>,
     pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
     pub(crate) extended: Mutex<Vec<(String, String)>>,
+    /// The settings that run.
+    pub(crate) config: watch::Receiver<RunningConfig>,
 }
 
 /// Serves connections handed over by the data loop.
@@ -193,6 +195,10 @@ impl AdminFacts for Facts {
         page.single(&names::TRUST_REVISION, credentials.bundles().revision());
         add_build(page, self.part);
         add_process(page);
+    }
+
+    fn config(&self) -> RunningConfig {
+        self.config.borrow().clone()
     }
 
     fn ready(&self) -> Result<(), String> {

@@ -20,6 +20,7 @@ use crate::connection::Door;
 use crate::doors::{Doors, advertised};
 use crate::fanout::{API_BACKLOG, Fanout, WorkerOutside};
 use crate::limits::{Limits, Timeouts};
+use crate::live::{Live, Reconfigurer};
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
 use crate::probe::Probe;
 use crate::worker::{AppTarget, GatewayRoutes, Worker, WorkerConfig};
@@ -47,6 +48,8 @@ pub enum DataPlaneError {
     Thread(#[source] std::io::Error),
     #[error("a data-plane thread panicked; this is a bug")]
     Panicked,
+    #[error("the data plane has ended")]
+    Ended,
 }
 
 /// What both kinds share.
@@ -61,6 +64,8 @@ pub struct CommonOptions {
     pub timeouts: Timeouts,
     /// Receives the bound addresses as JSON, `{"name": "ip:port"}`.
     pub ports_file: Option<PathBuf>,
+    /// How it learns of settings that change.
+    pub live: Live,
 }
 
 /// A sidecar.
@@ -194,7 +199,7 @@ impl Plane {
         common: CommonOptions,
         mesh: Arc<MeshClient>,
         fanout: Arc<Fanout>,
-        doors: Doors,
+        mut doors: Doors,
         app: Option<AppTarget>,
         gateway: Option<GatewayRoutes>,
     ) -> Result<Self, DataPlaneError> {
@@ -214,11 +219,8 @@ impl Plane {
         let mut ports: Vec<(String, SocketAddr)> =
             doors.open.iter().map(|(name, l, _)| (name.clone(), l.address())).collect();
         ports.push(("admin".to_owned(), admin_address));
-        let mut listeners = Vec::new();
-        for _ in 1..common.threads.max(1) {
-            listeners.push(doors.again()?);
-        }
-        listeners.push(doors.open.into_iter().map(|(_, l, door)| (l, door)).collect());
+        let upstreams = std::mem::take(&mut doors.upstreams);
+        let listeners = doors.for_each_thread(common.threads)?;
         let mut started = StartedWorkers::default();
         for (worker, listeners) in listeners.into_iter().enumerate() {
             let outside =
@@ -237,11 +239,20 @@ impl Plane {
             app_ready: app_state,
             metrics: started.metrics,
             extended: Mutex::default(),
+            config: common.live.config.clone(),
         });
+        let reconfigurer = Reconfigurer {
+            live: common.live,
+            base: config,
+            fanout: Arc::clone(&fanout),
+            threads: common.threads,
+            upstreams,
+        };
         let background = vec![
             tokio::spawn(api::serve_api(Arc::clone(&facts), api_streams)),
             tokio::spawn(serve_admin(facts, admin)),
             tokio::spawn(forward_credentials(Arc::clone(&mesh), Arc::clone(&fanout))),
+            tokio::spawn(reconfigurer.run()),
         ];
         if let Some(path) = &common.ports_file {
             write_ports(path, &ports)?;

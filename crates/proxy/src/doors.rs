@@ -7,17 +7,20 @@ use tollway_net::{Listener, ListenerOptions};
 
 use crate::connection::Door;
 use crate::dataplane::DataPlaneError;
+use crate::live::{ByThread, Upstream, parse_upstream};
 
 /// Bound listeners with their names.
 pub(crate) struct Doors {
     pub(crate) open: Vec<(String, Listener, Door)>,
+    /// The loopback ports among them that stand for services.
+    pub(crate) upstreams: Vec<Upstream>,
     /// Several threads listen on the same addresses.
     shared: bool,
 }
 
 impl Doors {
     pub(crate) fn for_threads(threads: usize) -> Self {
-        Self { open: Vec::new(), shared: threads > 1 }
+        Self { open: Vec::new(), upstreams: Vec::new(), shared: threads > 1 }
     }
 
     /// Listens; port 0 is any free one. Gives the address bound.
@@ -55,20 +58,29 @@ impl Doors {
         text: &str,
         home: &ServiceName,
     ) -> Result<(), DataPlaneError> {
-        let malformed = || DataPlaneError::Upstream { text: text.to_owned() };
-        let (port, name) = text.split_once('=').ok_or_else(malformed)?;
-        let port: u16 = port.parse().map_err(|_| malformed())?;
-        let service = ServiceName::parse(name, home)
-            .map_err(|source| DataPlaneError::UpstreamName { text: text.to_owned(), source })?;
-        self.bind("upstream", SocketAddr::from(([127, 0, 0, 1], port)), Door::Tcp(service))?;
+        let (port, service) = parse_upstream(text, home)?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let bound = self.bind("upstream", address, Door::Tcp(service.clone()))?;
         if let Some((label, ..)) = self.open.last_mut() {
+            let name = text.split_once('=').map_or(text, |(_, name)| name);
             *label = format!("upstream:{name}");
         }
+        self.upstreams.push(Upstream { text: text.to_owned(), port, service, bound });
         Ok(())
     }
 
+    /// The doors for every thread.
+    pub(crate) fn for_each_thread(self, threads: usize) -> Result<ByThread, DataPlaneError> {
+        let mut listeners = Vec::new();
+        for _ in 1..threads.max(1) {
+            listeners.push(self.again()?);
+        }
+        listeners.push(self.open.into_iter().map(|(_, l, door)| (l, door)).collect());
+        Ok(listeners)
+    }
+
     /// The same doors once more, for another thread.
-    pub(crate) fn again(&self) -> Result<Vec<(Listener, Door)>, DataPlaneError> {
+    fn again(&self) -> Result<Vec<(Listener, Door)>, DataPlaneError> {
         self.open
             .iter()
             .map(|(_, listener, door)| {

@@ -9,8 +9,9 @@ use tokio::sync::{Notify, mpsc};
 use tollway_identity::Credentials;
 use tollway_model::{ServiceName, ServiceUpdate};
 
+use crate::live::ByThread;
 use crate::mesh::{MeshClient, MeshDelta};
-use crate::worker::{Command, Commands, Outside};
+use crate::worker::{Command, Commands, Outside, WorkerConfig};
 
 /// Connections to the sidecar's own API that wait to be taken.
 pub(crate) const API_BACKLOG: usize = 64;
@@ -85,6 +86,24 @@ impl Fanout {
     /// since the last wait.
     pub(crate) async fn app_unreachable(&self) {
         self.app_unreachable.notified().await;
+    }
+
+    /// New settings for every worker, and to each its new listeners.
+    pub(crate) fn configure(&self, config: &Arc<WorkerConfig>, opened: ByThread) {
+        let mut opened = opened.into_iter();
+        for worker in &self.state().workers {
+            worker.send(Command::Configure(Arc::clone(config)));
+            if let Some(listeners) = opened.next().filter(|listeners| !listeners.is_empty()) {
+                worker.send(Command::OpenDoors(listeners));
+            }
+        }
+    }
+
+    /// The same command for every worker.
+    pub(crate) fn tell(&self, command: impl Fn() -> Command) {
+        for worker in &self.state().workers {
+            worker.send(command());
+        }
     }
 
     /// Tells every worker to finish.

@@ -15,6 +15,7 @@ mod exchange;
 mod fanout;
 mod fault;
 mod limits;
+mod live;
 pub mod mesh;
 mod pipe;
 mod probe;
@@ -26,3 +27,4 @@ pub use dataplane::{
     CommonOptions, DataPlaneError, GatewayOptions, SidecarOptions, run_gateway, run_sidecar,
 };
 pub use limits::{Limits, Timeouts};
+pub use live::{Live, LiveHandle, LiveOptions, live};

@@ -13,8 +13,9 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tollway_model::RunningConfig;
 
-use crate::metrics::Page;
+use crate::metrics::{Page, names};
 
 /// Connections served at once; more wait to be accepted.
 const CONNECTIONS: usize = 64;
@@ -30,6 +31,9 @@ pub trait AdminFacts: Send + Sync + 'static {
     /// Puts every metric of the part on the page.
     fn add_metrics(&self, page: &mut Page);
 
+    /// The settings that run.
+    fn config(&self) -> RunningConfig;
+
     /// Whether the part can do its work.
     ///
     /// # Errors
@@ -37,7 +41,7 @@ pub trait AdminFacts: Send + Sync + 'static {
     fn ready(&self) -> Result<(), String>;
 }
 
-/// Serves `/metrics`, `/healthz` and `/readyz` until it is dropped.
+/// Serves `/metrics`, `/config`, `/healthz` and `/readyz` until it is dropped.
 pub async fn serve_admin(facts: Arc<dyn AdminFacts>, listener: TcpListener) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
@@ -85,15 +89,34 @@ fn answer<B>(facts: &dyn AdminFacts, request: &Request<B>) -> Answer {
         "/metrics" => {
             let mut page = Page::default();
             facts.add_metrics(&mut page);
+            let config = facts.config();
+            page.single(&names::CONFIG_REVISION, config.revision);
+            page.single(&names::CONFIG_REFUSED, config.refused);
             text(page.into_text())
         }
+        "/config" => text(config_page(&facts.config())),
         "/healthz" => text("alive\n".to_owned()),
         "/readyz" => match facts.ready() {
             Ok(()) => text("ready\n".to_owned()),
             Err(missing) => refuse(StatusCode::SERVICE_UNAVAILABLE, &missing),
         },
-        _ => refuse(StatusCode::NOT_FOUND, "the admin port serves /metrics, /healthz and /readyz"),
+        _ => refuse(
+            StatusCode::NOT_FOUND,
+            "the admin port serves /metrics, /config, /healthz and /readyz",
+        ),
     }
+}
+
+/// The settings in effect as a file that can be given back, what is to be said of them on top.
+fn config_page(config: &RunningConfig) -> String {
+    let mut page = format!("# revision: {}\n", config.revision);
+    for setting in &config.needs_restart {
+        page += &format!("# waits for a restart: {setting}\n");
+    }
+    for line in config.last_refusal.iter().flat_map(|refusal| refusal.lines()) {
+        page += &format!("# refused: {line}\n");
+    }
+    page + &config.text
 }
 
 fn text(text: String) -> Answer {

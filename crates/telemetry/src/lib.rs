@@ -8,5 +8,5 @@ mod log;
 pub mod metrics;
 
 pub use admin::{AdminFacts, serve_admin};
-pub use log::{LogFormat, init_log};
+pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_log};
 pub use metrics::{Counter, DataPlaneMetrics, Gauge, Page};

@@ -7,10 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use tollway_control::{EgressMode, Options};
-use tollway_model::{NetworkName, TrustDomain};
-use tollway_telemetry::{LogFormat, init_log};
+use tollway_model::{NameError, NetworkName, TrustDomain};
 
-use crate::runtime::{block_on, shutdown};
+use super::log::LogArgs;
+use super::mesh::end_of;
+use crate::args::Command;
+use crate::runtime::block_on;
+use crate::settings::{ConfigArgs, Given, watch};
 
 #[derive(Args)]
 pub(crate) struct ControlArgs {
@@ -18,11 +21,11 @@ pub(crate) struct ControlArgs {
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
     /// Name of the network this control plane serves.
-    #[arg(long, default_value = "local")]
+    #[arg(long, value_name = "NAME", default_value = "local")]
     network: NetworkName,
     /// Scope of its certificate authority, fixed at the first start [default: NETWORK.tollway].
-    #[arg(long)]
-    trust_domain: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = trust_domain)]
+    trust_domain: Option<TrustDomain>,
     /// Where workloads and gateways connect; port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:15010")]
     listen: SocketAddr,
@@ -38,6 +41,10 @@ pub(crate) struct ControlArgs {
     /// Receives the bound addresses as JSON.
     #[arg(long, value_name = "FILE")]
     ports_file: Option<PathBuf>,
+    #[command(flatten)]
+    log: LogArgs,
+    #[command(flatten)]
+    config: ConfigArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -48,19 +55,46 @@ enum Egress {
     Gateway,
 }
 
-pub(crate) fn run(args: ControlArgs) -> Result<()> {
-    init_log(LogFormat::Text);
-    let mut options = Options::new(args.store, args.network);
-    if let Some(trust_domain) = &args.trust_domain {
-        options.trust_domain = TrustDomain::new(trust_domain)?;
+/// Settings that a running control plane takes over.
+pub(crate) const LIVE: &[&str] = &["log_level"];
+
+pub(crate) fn run(args: ControlArgs, given: Given) -> Result<()> {
+    let log = args.log.start();
+    let (reloads, config) = watch(given);
+    let options = Options { config, ..args.options() };
+    block_on(async {
+        let end = end_of(&reloads)?;
+        let apply = async |command| {
+            if let Command::Control(new) = command {
+                log.set_filter(&new.log.log_level);
+            }
+            Ok(())
+        };
+        tokio::select! {
+            ended = tollway_control::serve(options, end) => ended.context("control plane"),
+            failed = reloads.run(apply) => failed,
+        }
+    })?
+}
+
+impl ControlArgs {
+    fn options(self) -> Options {
+        let mut options = Options::new(self.store, self.network);
+        if let Some(trust_domain) = self.trust_domain {
+            options.trust_domain = trust_domain;
+        }
+        options.listen = self.listen;
+        options.admin_listen = self.admin_listen;
+        options.certificate_ttl = Duration::from_secs(self.certificate_ttl_s);
+        options.egress = match self.egress {
+            Egress::Direct => EgressMode::Direct,
+            Egress::Gateway => EgressMode::Gateway,
+        };
+        options.ports_file = self.ports_file;
+        options
     }
-    options.listen = args.listen;
-    options.admin_listen = args.admin_listen;
-    options.certificate_ttl = Duration::from_secs(args.certificate_ttl_s);
-    options.egress = match args.egress {
-        Egress::Direct => EgressMode::Direct,
-        Egress::Gateway => EgressMode::Gateway,
-    };
-    options.ports_file = args.ports_file;
-    block_on(async { tollway_control::serve(options, shutdown()?).await.context("control plane") })?
+}
+
+fn trust_domain(text: &str) -> Result<TrustDomain, NameError> {
+    TrustDomain::new(text)
 }

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use clap::Args;
 use tollway_proxy::mesh::Role;
-use tollway_proxy::{GatewayOptions, run_gateway};
-use tollway_telemetry::{LogFormat, init_log};
+use tollway_proxy::{GatewayOptions, live, run_gateway};
 
-use super::mesh::CommonArgs;
-use crate::runtime::{block_on, shutdown};
+use super::mesh::{CommonArgs, end_of, serve_live};
+use crate::args::Command;
+use crate::runtime::block_on;
+use crate::settings::{Given, watch};
 
 #[derive(Args)]
 pub(crate) struct GatewayArgs {
@@ -26,13 +27,24 @@ pub(crate) struct GatewayArgs {
     common: CommonArgs,
 }
 
-pub(crate) fn run(args: GatewayArgs) -> Result<()> {
-    init_log(LogFormat::Text);
+pub(crate) fn run(args: GatewayArgs, given: Given) -> Result<()> {
+    let log = args.common.log.start();
+    let (reloads, config) = watch(given);
+    let (handle, live) = live(config);
     let options = GatewayOptions {
-        common: args.common.options(Role::Gateway)?,
+        common: args.common.options(Role::Gateway, live)?,
         listen: args.listen,
         advertise: args.advertise,
         advertise_inside: args.advertise_inside,
     };
-    block_on(async { Ok(run_gateway(options, shutdown()?).await?) })?
+    block_on(async {
+        let end = end_of(&reloads)?;
+        let apply = async |command| {
+            let Command::Gateway(new) = command else { return Ok(()) };
+            handle.apply(new.common.live_options(Vec::new())).await?;
+            log.set_filter(&new.common.log.log_level);
+            Ok(())
+        };
+        Box::pin(serve_live(run_gateway(options, end), reloads, apply)).await
+    })?
 }

@@ -7,6 +7,7 @@ pub(crate) mod gateway;
 pub(crate) mod get;
 pub(crate) mod join;
 pub(crate) mod load;
+pub(crate) mod log;
 pub(crate) mod mesh;
 pub(crate) mod sidecar;
 pub(crate) mod token;
@@ -16,14 +17,20 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::args::Command;
+use crate::settings::Invocation;
 
 /// Carries out a command; the code is 0 unless the command says otherwise.
-pub(crate) fn run(command: Command) -> Result<ExitCode> {
-    match command {
+pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
+    let Invocation { arguments, given } = invocation;
+    if given.print_config {
+        print!("{}", given.settings.to_yaml());
+        return Ok(ExitCode::SUCCESS);
+    }
+    match arguments.command {
         Command::Demo(args) => return demo::run(&args),
-        Command::Control(args) => control::run(args)?,
-        Command::Sidecar(args) => sidecar::run(args)?,
-        Command::Gateway(args) => gateway::run(args)?,
+        Command::Control(args) => control::run(args, given)?,
+        Command::Sidecar(args) => sidecar::run(args, given)?,
+        Command::Gateway(args) => gateway::run(args, given)?,
         Command::Token(args) => token::run(args)?,
         Command::Join(args) => join::run(args)?,
         Command::Get(args) => get::run(&args)?,
@@ -32,4 +39,9 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         Command::Lab { command } => command.run()?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Settings of a part that can change while it runs.
+pub(crate) fn live_settings(part: &str) -> &'static [&'static str] {
+    if part == "control" { control::LIVE } else { mesh::LIVE }
 }

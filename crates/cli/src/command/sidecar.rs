@@ -2,22 +2,24 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
-use tollway_model::{AppId, AppProtocol, Label};
+use tollway_model::{AppId, AppProtocol, Label, ServiceName};
 use tollway_proxy::mesh::Role;
-use tollway_proxy::{SidecarOptions, run_sidecar};
-use tollway_telemetry::{LogFormat, init_log};
+use tollway_proxy::{Live, SidecarOptions, live, run_sidecar};
 
-use super::mesh::CommonArgs;
-use crate::runtime::{block_on, shutdown};
+use super::mesh::{CommonArgs, end_of, serve_live};
+use crate::args::Command;
+use crate::runtime::block_on;
+use crate::settings::{Given, watch};
 
 #[derive(Args)]
 pub(crate) struct SidecarArgs {
     /// Name of the app.
     #[arg(long, value_name = "ID")]
     app_id: AppId,
-    #[arg(long, default_value = "default")]
+    /// Namespace of the app.
+    #[arg(long, value_name = "NAME", default_value = "default")]
     namespace: Label,
     /// Port on which the app takes calls; without it the app only makes calls.
     #[arg(long, value_name = "PORT")]
@@ -44,24 +46,52 @@ pub(crate) struct SidecarArgs {
     #[arg(long, value_name = "IP:PORT")]
     advertise: Option<SocketAddr>,
     /// A loopback port that stands for a TCP service, such as `5432=db.shop.east`.
-    #[arg(long = "upstream", value_name = "PORT=SERVICE")]
+    #[arg(long = "upstream", value_name = "PORT=SERVICE", value_parser = upstream)]
     upstreams: Vec<String>,
     #[command(flatten)]
     common: CommonArgs,
 }
 
-pub(crate) fn run(args: SidecarArgs) -> Result<()> {
-    init_log(LogFormat::Text);
-    let role = Role::Sidecar { app: args.app_id, namespace: args.namespace };
-    let options = SidecarOptions {
-        common: args.common.options(role)?,
-        app: args.app_port.map(|port| (SocketAddr::new(args.app_address, port), args.app_protocol)),
-        http_listen: args.http_listen,
-        grpc_listen: args.grpc_listen,
-        outbound_listen: args.outbound_listen,
-        inbound_listen: args.inbound_listen,
-        advertise: args.advertise,
-        upstreams: args.upstreams,
-    };
-    block_on(async { Ok(run_sidecar(options, shutdown()?).await?) })?
+pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
+    let log = args.common.log.start();
+    let (reloads, config) = watch(given);
+    let (handle, live) = live(config);
+    block_on(async {
+        let end = end_of(&reloads)?;
+        let apply = async |command| {
+            let Command::Sidecar(new) = command else { return Ok(()) };
+            handle.apply(new.common.live_options(new.upstreams)).await?;
+            log.set_filter(&new.common.log.log_level);
+            Ok(())
+        };
+        let sidecar = run_sidecar(args.options(live)?, end);
+        Box::pin(serve_live(sidecar, reloads, apply)).await
+    })?
+}
+
+impl SidecarArgs {
+    fn options(self, live: Live) -> Result<SidecarOptions> {
+        let role = Role::Sidecar { app: self.app_id, namespace: self.namespace };
+        let (app_address, app_protocol) = (self.app_address, self.app_protocol);
+        Ok(SidecarOptions {
+            common: self.common.options(role, live)?,
+            app: self.app_port.map(|port| (SocketAddr::new(app_address, port), app_protocol)),
+            http_listen: self.http_listen,
+            grpc_listen: self.grpc_listen,
+            outbound_listen: self.outbound_listen,
+            inbound_listen: self.inbound_listen,
+            advertise: self.advertise,
+            upstreams: self.upstreams,
+        })
+    }
+}
+
+/// Checks the form; the network that completes a short name is known later.
+fn upstream(text: &str) -> Result<String> {
+    let label = |text| Label::new(text).context("not a label");
+    let home = ServiceName { app: label("a")?, namespace: label("b")?, network: label("c")? };
+    let (port, name) = text.split_once('=').context("use PORT=SERVICE, as 5432=db.shop.east")?;
+    port.parse::<u16>().context("the port is not a number up to 65535")?;
+    ServiceName::parse(name, &home)?;
+    Ok(text.to_owned())
 }

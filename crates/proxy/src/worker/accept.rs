@@ -14,9 +14,9 @@ use crate::tls::alpn;
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
 impl Worker {
-    pub(super) fn accept_turn(&mut self, index: usize) {
+    pub(super) fn accept_turn(&mut self, slot: usize) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some((listener, door)) = self.listeners.get(index) else { return };
+            let Some((listener, door)) = self.listeners.get(slot) else { return };
             if self.accept_again.is_some_and(|at| self.now < at) {
                 return;
             }
@@ -79,7 +79,7 @@ impl Worker {
     /// spin.
     fn pause_accepting(&mut self) {
         self.accept_again = Some(self.now + ACCEPT_REST);
-        for (listener, _) in &self.listeners {
+        for (_, listener) in self.listeners.iter() {
             // It was registered; if that failed there is nothing to take out.
             let _ = self.poller.remove(listener);
         }
@@ -90,8 +90,7 @@ impl Worker {
             return;
         }
         self.accept_again = None;
-        for (index, (listener, _)) in self.listeners.iter().enumerate() {
-            let token = tollway_net::Token(super::LISTENER_BIT | index as u64);
+        for (token, listener) in self.listeners.iter() {
             if let Err(error) = self.poller.add_listener(listener, token) {
                 tracing::error!(%error, "a listener could not be registered again");
             }

@@ -20,6 +20,7 @@ mod h1_client;
 mod h1_server;
 mod h2_link;
 mod keep;
+mod listeners;
 mod outside;
 mod pool;
 mod relay;
@@ -45,6 +46,7 @@ use crate::connection::{Connection, Door, Role};
 use crate::exchange::{Destination, Exchange};
 use crate::tls::MeshTls;
 pub(crate) use gateway::GatewayRoutes;
+use listeners::{Listeners, slot_of};
 pub(crate) use outside::{AppTarget, Command, Commands, Outside, WorkerConfig};
 use pool::Pool;
 
@@ -54,14 +56,12 @@ const SWEEP: Duration = Duration::from_millis(100);
 const READS_PER_TURN: usize = 4;
 /// Connections accepted from one listener in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Tokens with this bit belong to listeners; connection keys never have it.
-const LISTENER_BIT: u64 = 1 << 63;
 
 /// A thread's whole state.
 pub(crate) struct Worker {
     config: Arc<WorkerConfig>,
     poller: Poller,
-    listeners: Vec<(Listener, Door)>,
+    listeners: Listeners,
     /// Accepting pauses until then: no descriptors.
     accept_again: Option<Instant>,
     conns: Slab<Connection>,
@@ -96,16 +96,15 @@ impl Worker {
         seed: u64,
     ) -> std::io::Result<(Self, Commands)> {
         let poller = Poller::new()?;
-        for (index, (listener, _)) in listeners.iter().enumerate() {
-            poller.add_listener(listener, Token(LISTENER_BIT | index as u64))?;
-        }
+        let mut open = Listeners::default();
+        open.open(&poller, listeners)?;
         let (sender, commands) = channel();
         let waker = poller.waker();
         let now = Instant::now();
         let worker = Self {
             config,
             poller,
-            listeners,
+            listeners: open,
             accept_again: None,
             conns: Slab::new(),
             exchanges: Slab::new(),
@@ -177,6 +176,10 @@ impl Worker {
                 }
                 Command::Credentials(credentials) => self.on_credentials(credentials),
                 Command::AppUnready => self.retire_inbound(),
+                Command::Configure(config) => self.config = config,
+                Command::OpenDoors(listeners) => self.open_doors(listeners),
+                Command::RedirectDoor(address, door) => self.redirect_door(address, door),
+                Command::CloseDoor(address) => self.close_door(address),
                 Command::Drain => {
                     self.draining.get_or_insert(self.now);
                 }
@@ -185,9 +188,8 @@ impl Worker {
     }
 
     fn on_ready(&mut self, readiness: Readiness) {
-        if readiness.token.0 & LISTENER_BIT != 0 {
-            let index = usize::try_from(readiness.token.0 & !LISTENER_BIT).unwrap_or(usize::MAX);
-            self.accept_turn(index);
+        if let Some(slot) = slot_of(readiness.token) {
+            self.accept_turn(slot);
             return;
         }
         let key = Key::from_u64(readiness.token.0);

@@ -7,10 +7,11 @@ use std::sync::mpsc::Sender;
 
 use tollway_identity::Credentials;
 use tollway_model::{AppProtocol, ServiceName, ServiceUpdate};
-use tollway_net::Waker;
+use tollway_net::{Listener, Waker};
 use tollway_wire::NetworkUpdate;
 
 use super::gateway::GatewayRoutes;
+use crate::connection::Door;
 use crate::limits::{Limits, Timeouts};
 
 /// The app beside a sidecar.
@@ -20,7 +21,8 @@ pub(crate) struct AppTarget {
     pub(crate) protocol: AppProtocol,
 }
 
-/// What a worker is told at its start.
+/// What a worker is told at its start, and again when settings change.
+#[derive(Clone)]
 pub(crate) struct WorkerConfig {
     /// Own service; completes short names.
     pub(crate) home: ServiceName,
@@ -51,6 +53,13 @@ pub(crate) enum Command {
     Credentials(Arc<Credentials>),
     /// The app takes no connections: whoever comes over the mesh is to go elsewhere.
     AppUnready,
+    /// Settings changed: times and limits hold from now on, for open connections too, except
+    /// what a connection agreed on when it began.
+    Configure(Arc<WorkerConfig>),
+    OpenDoors(Vec<(Listener, Door)>),
+    /// What comes to the listener at this address from now on is for another door.
+    RedirectDoor(SocketAddr, Door),
+    CloseDoor(SocketAddr),
     /// Stop taking new work, finish what is under way, end.
     Drain,
 }

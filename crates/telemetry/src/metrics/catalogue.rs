@@ -132,6 +132,10 @@ metrics! {
             "Unix time at which the present certificate ends; it is renewed long before.";
         TRUST_REVISION: Gauge "tollway_trust_revision" [],
             "Revision of the trust bundles in use.";
+        CONFIG_REVISION: Gauge "tollway_config_revision" [],
+            "The settings that run: 1 at the start, one more with every change.";
+        CONFIG_REFUSED: Counter "tollway_config_refused_total" [],
+            "Changes of the settings file that were refused.";
         BUILD_INFO: Gauge "tollway_build_info" ["part", "version"],
             "1; which part of which version this is.";
         PROCESS_CPU_SECONDS: Counter "process_cpu_seconds_total" [],

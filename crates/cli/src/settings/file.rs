@@ -1,0 +1,213 @@
+//! A settings file as written: keys and values with their places, not yet understood.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Location, Spanned};
+
+use crate::yaml::{self, YamlError};
+
+/// Settings in one file.
+const SETTINGS_LIMIT: usize = 500;
+/// Values of one setting.
+const VALUES_LIMIT: usize = 1000;
+
+/// A key with what stands after it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) key_at: Location,
+    pub(super) value: Value,
+    pub(super) value_at: Location,
+}
+
+/// The text of values, as written.
+#[derive(PartialEq, Debug)]
+pub(super) enum Value {
+    One(String),
+    Many(Vec<String>),
+    /// A key without a value.
+    None,
+}
+
+/// Reads the entries of a file.
+pub(super) fn read(text: &str, source: &str) -> Result<Vec<Entry>, YamlError> {
+    let Entries(entries) = yaml::parse(text, source)?;
+    let value = |raw: Spanned<Raw>| match raw.value {
+        Raw::Scalar(decoded) => {
+            Value::One(decoded.unwrap_or_else(|| written(text, raw.referenced)))
+        }
+        Raw::List(items) => Value::Many(
+            items
+                .into_iter()
+                .map(|item| item.value.0.unwrap_or_else(|| written(text, item.referenced)))
+                .collect(),
+        ),
+        Raw::Null => Value::None,
+    };
+    Ok(entries
+        .into_iter()
+        .map(|(key, raw)| Entry {
+            key_at: key.referenced,
+            key: key.value,
+            value_at: raw.referenced,
+            value: value(raw),
+        })
+        .collect())
+}
+
+/// The characters of a plain value: `007` and `1e3` are what the user wrote, not numbers.
+fn written(text: &str, at: Location) -> String {
+    let span = at.span();
+    let index = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
+    let (Some(start), Some(len)) = (index(span.byte_offset()), index(span.byte_len())) else {
+        return String::new();
+    };
+    text.get(start..start.saturating_add(len)).unwrap_or_default().trim().to_owned()
+}
+
+struct Entries(Vec<(Spanned<String>, Spanned<Raw>)>);
+
+/// A decoded text; `None` for a plain value that looks like a number or a bool.
+struct Scalar(Option<String>);
+
+enum Raw {
+    Scalar(Option<String>),
+    List(Vec<Spanned<Scalar>>),
+    Null,
+}
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EntriesVisitor)
+    }
+}
+
+struct EntriesVisitor;
+
+impl<'de> Visitor<'de> for EntriesVisitor {
+    type Value = Entries;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("lines of `key: value`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            if entries.len() == SETTINGS_LIMIT {
+                return Err(A::Error::custom(format!("more than {SETTINGS_LIMIT} settings")));
+            }
+            entries.push(entry);
+        }
+        Ok(Entries(entries))
+    }
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RawVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match deserializer.deserialize_any(RawVisitor)? {
+            Raw::Scalar(text) => Ok(Self(text)),
+            Raw::List(_) => Err(D::Error::custom("a list in a list")),
+            Raw::Null => Err(D::Error::custom("an item without a value")),
+        }
+    }
+}
+
+struct RawVisitor;
+
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = Raw;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value or a list of values")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Raw, E> {
+        Ok(Raw::Scalar(Some(text.to_owned())))
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Raw, E> {
+        Ok(Raw::Scalar(None))
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Raw, E> {
+        Ok(Raw::Scalar(None))
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Raw, E> {
+        Ok(Raw::Scalar(None))
+    }
+
+    fn visit_u128<E: Error>(self, _: u128) -> Result<Raw, E> {
+        Ok(Raw::Scalar(None))
+    }
+
+    fn visit_i128<E: Error>(self, _: i128) -> Result<Raw, E> {
+        Ok(Raw::Scalar(None))
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Raw, E> {
+        Ok(Raw::Scalar(None))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Raw, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            if list.len() == VALUES_LIMIT {
+                return Err(A::Error::custom(format!("more than {VALUES_LIMIT} values")));
+            }
+            list.push(item);
+        }
+        Ok(Raw::List(list))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_taken_as_written() {
+        let text = "a: 007\nb: '5 '\nc: no\nd: [1e3, \"x\"]\ne:\nf: 127.0.0.1:80 # there\n\
+                    g: 0.10\nh: true\ni: 18446744073709551616\n";
+        let entries = read(text, "x.yaml").unwrap();
+        let found: Vec<_> =
+            entries.iter().map(|entry| (entry.key.as_str(), &entry.value)).collect();
+        let one = |text: &str| Value::One(text.to_owned());
+        let expected = [
+            ("a", &one("007")),
+            ("b", &one("5 ")),
+            ("c", &one("no")),
+            ("d", &Value::Many(vec!["1e3".to_owned(), "x".to_owned()])),
+            ("e", &Value::None),
+            ("f", &one("127.0.0.1:80")),
+            ("g", &one("0.10")),
+            ("h", &one("true")),
+            ("i", &one("18446744073709551616")),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!((entries[5].value_at.line(), entries[5].value_at.column()), (6, 4));
+    }
+
+    #[test]
+    fn what_is_no_list_of_settings_is_refused() {
+        for text in ["- a\n", "a: {b: 1}\n", "a: [[1]]\n", "a: [~]\n", "just a text\n"] {
+            let message = read(text, "x.yaml").unwrap_err().to_string();
+            assert!(message.starts_with("x.yaml:"), "{message}");
+        }
+        assert!(read("", "x.yaml").unwrap().is_empty());
+        let many: String = (0..=SETTINGS_LIMIT).map(|n| format!("k{n}: 1\n")).collect();
+        assert!(read(&many, "x.yaml").is_err());
+    }
+}

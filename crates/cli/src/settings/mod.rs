@@ -1,0 +1,119 @@
+//! The settings of a part: flags, its settings file and defaults, worked into one.
+//!
+//! A part's options (a clap struct) are the one list of its settings: each long option is a key of
+//! its settings file, with `_` for `-`, and takes the same values there. A flag wins over the
+//! environment, that over the file, the file over the default. Secrets are no settings: they come
+//! from a file that a setting names, or from the environment.
+
+mod change;
+mod file;
+mod merge;
+mod print;
+mod reload;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser};
+use thiserror::Error;
+
+use crate::args::Arguments;
+use crate::yaml::{YamlError, YamlFileError};
+
+pub(crate) use reload::{Reloads, watch};
+
+/// The options that every part with settings has.
+#[derive(Args, Clone, Debug)]
+#[allow(dead_code, reason = "looked up among what clap has matched, before there is a command")]
+pub(crate) struct ConfigArgs {
+    /// Take settings from a YAML file: the options below as keys, with `_` for `-`.
+    #[arg(long, value_name = "FILE", help_heading = "Settings file")]
+    config: Option<PathBuf>,
+    /// Print the settings in effect as YAML, and where each comes from; start nothing.
+    #[arg(long, help_heading = "Settings file")]
+    print_config: bool,
+}
+
+/// Where the value of a setting comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    Flag,
+    Environment,
+    File {
+        line: u64,
+    },
+    Default,
+    /// It has no value.
+    Unset,
+}
+
+/// One setting and its value as text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Setting {
+    pub(crate) key: String,
+    /// One, unless it is a list; none if it is unset.
+    pub(crate) values: Vec<String>,
+    pub(crate) is_list: bool,
+    pub(crate) origin: Origin,
+    /// What a value looks like, such as `IP:PORT`.
+    pub(crate) form: String,
+}
+
+/// All settings of a part, in the order of its help.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Settings {
+    /// `sidecar`, `gateway` …
+    pub(crate) part: String,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) list: Vec<Setting>,
+}
+
+/// A command line with the settings file worked in.
+pub(crate) struct Invocation {
+    pub(crate) arguments: Arguments,
+    pub(crate) given: Given,
+}
+
+/// What a part was given.
+#[derive(Default)]
+pub(crate) struct Given {
+    /// Empty for a command without settings.
+    pub(crate) settings: Settings,
+    /// The command line as typed, to work the file in again.
+    argv: Vec<OsString>,
+    /// Only print the settings.
+    pub(crate) print_config: bool,
+}
+
+/// Why settings could not be used.
+#[derive(Debug, Error)]
+pub(crate) enum SettingsError {
+    /// What clap says about flags: its own text, its own exit code.
+    #[error("{0}")]
+    Usage(#[from] clap::Error),
+    #[error(transparent)]
+    File(#[from] YamlFileError),
+    #[error("{}", lines(.0))]
+    Mistakes(Vec<YamlError>),
+}
+
+/// Reads a command line, and the file that it names with `--config`.
+///
+/// # Errors
+/// [`SettingsError`].
+pub(crate) fn read(argv: Vec<OsString>) -> Result<Invocation, SettingsError> {
+    let Some(merged) = merge::work_in(&argv)? else {
+        let arguments = Arguments::try_parse_from(&argv)?;
+        return Ok(Invocation { arguments, given: Given::default() });
+    };
+    let arguments = Arguments::try_parse_from(&merged.argv)?;
+    let (settings, print_config) = merged.settings()?;
+    Ok(Invocation { arguments, given: Given { settings, argv, print_config } })
+}
+
+fn lines(mistakes: &[YamlError]) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests;
