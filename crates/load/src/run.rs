@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tollway_record::RunResult;
-use tollway_record::client_limit::limits_of_run;
 use tollway_record::record::{self, Protocol, Tls};
 use tollway_record::run::RUN_SCHEMA;
 
@@ -81,30 +80,15 @@ impl Frame {
             traffic,
             generator,
         };
-        judge(&mut result);
+        result.judge_client();
         Ok(result)
     }
 }
 
-/// Adds the verdict on the generator. The achieved rate is held against what the plan held: random
-/// arrivals are sometimes fewer than the rate says, and a stopped run is judged as far as it came.
-fn judge(result: &mut RunResult) {
-    let asked = result.traffic.requested_rps;
-    if result.traffic.duration_s > 0.0 {
-        let planned_rps = result.traffic.scheduled() as f64 / result.traffic.duration_s;
-        result.traffic.requested_rps = asked.map(|_| planned_rps);
-    }
-    result.traffic.client_limits = limits_of_run(result);
-    result.traffic.client_limited = !result.traffic.client_limits.is_empty();
-    result.traffic.requested_rps = asked;
-}
-
 fn arrival(arrival: Arrival) -> record::Arrival {
     match arrival {
-        // The record has no word for jitter yet; the mean spacing is the same.
-        Arrival::Open { spacing: Spacing::Uniform | Spacing::Jitter { .. }, .. } => {
-            record::Arrival::OpenUniform
-        }
+        Arrival::Open { spacing: Spacing::Uniform, .. } => record::Arrival::OpenUniform,
+        Arrival::Open { spacing: Spacing::Jitter { .. }, .. } => record::Arrival::OpenJitter,
         Arrival::Open { spacing: Spacing::Poisson, .. } => record::Arrival::OpenPoisson,
         Arrival::Closed => record::Arrival::Closed,
     }

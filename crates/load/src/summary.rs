@@ -45,6 +45,7 @@ fn write_rates(text: &mut String, result: &RunResult) -> std::fmt::Result {
         Some(rps) => {
             let spacing = match result.arrival {
                 Arrival::OpenPoisson => "open loop, Poisson",
+                Arrival::OpenJitter => "open loop, jittered",
                 Arrival::OpenUniform | Arrival::Closed => "open loop",
             };
             write!(text, "  offered   {}/s ({spacing})", significant(rps))?;

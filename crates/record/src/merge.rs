@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::client_limit::{self, ClientLimit};
 use crate::histogram::{Histogram, HistogramError};
-use crate::record::{Block, Conditions, Cost, Row, Tcp};
+use crate::record::{Arrival, Block, Conditions, Cost, Row, Tcp};
 use crate::run::RunResult;
 use crate::traffic::{Bytes, LatencyUs, Lateness, SeriesPoint, Traffic};
 
@@ -28,13 +28,13 @@ impl Row {
         mut blocks: Vec<Block>,
     ) -> Result<Self, HistogramError> {
         blocks.sort_by_key(|block| (block.block, block.position));
-        let traffic = merge_traffic(&blocks)?;
+        let traffic = merge_traffic(&blocks, conditions.arrival)?;
         let cost = merge_cost(&blocks);
         Ok(Self { conditions, traffic, cost, blocks })
     }
 }
 
-fn merge_traffic(blocks: &[Block]) -> Result<Traffic, HistogramError> {
+fn merge_traffic(blocks: &[Block], arrival: Arrival) -> Result<Traffic, HistogramError> {
     let mut row = Traffic::default();
     let mut latencies = Histogram::new();
     let mut services = Histogram::new();
@@ -75,7 +75,7 @@ fn merge_traffic(blocks: &[Block]) -> Result<Traffic, HistogramError> {
         row.requested_rps = offered.map(|offered| offered / row.duration_s);
     }
     row.lateness = merge_lateness(blocks);
-    row.client_limits = merge_limits(&row, blocks);
+    row.client_limits = merge_limits(&row, arrival, blocks);
     row.client_limited = !row.client_limits.is_empty();
     row.set_latencies(&latencies);
     row.set_services(&services);
@@ -114,8 +114,8 @@ fn merge_lateness(blocks: &[Block]) -> Option<Lateness> {
 }
 
 /// The open-loop rules are judged on the merged row; closed-loop reasons of a block stay.
-fn merge_limits(row: &Traffic, blocks: &[Block]) -> Vec<ClientLimit> {
-    let mut limits = client_limit::limits_in_open_loop(row);
+fn merge_limits(row: &Traffic, arrival: Arrival, blocks: &[Block]) -> Vec<ClientLimit> {
+    let mut limits = client_limit::limits_in_open_loop(row, arrival);
     let of_blocks = blocks.iter().flat_map(|block| &block.traffic.client_limits);
     for limit in of_blocks {
         let closed_loop =

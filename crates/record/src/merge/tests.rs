@@ -63,6 +63,17 @@ fn a_row_is_client_limited_when_its_sum_is() {
 }
 
 #[test]
+fn a_row_of_random_arrivals_is_held_against_its_own_plan() {
+    let few = || vec![block(0, 950, 1.0), block(1, 960, 1.0)];
+    let limited = |arrival| {
+        let conditions = Conditions { arrival, ..conditions() };
+        Row::from_blocks(conditions, few()).unwrap().traffic.client_limited
+    };
+    assert!(!limited(Arrival::OpenPoisson));
+    assert!(limited(Arrival::OpenUniform));
+}
+
+#[test]
 fn a_closed_loop_row_has_no_offered_rate_and_keeps_its_blocks_limits() {
     let mut block = block(0, 1_000, 1.0);
     block.traffic.requested_rps = None;
@@ -133,7 +144,11 @@ fn block(number: u32, requests: u64, duration_s: f64) -> Block {
 }
 
 fn row(blocks: Vec<Block>) -> Row {
-    let conditions = Conditions {
+    Row::from_blocks(conditions(), blocks).unwrap()
+}
+
+fn conditions() -> Conditions {
+    Conditions {
         id: "row".to_owned(),
         subject: "direct".to_owned(),
         variant: String::new(),
@@ -146,6 +161,5 @@ fn row(blocks: Vec<Block>) -> Row {
         connections: 16,
         payload_bytes: 1_024,
         link: None,
-    };
-    Row::from_blocks(conditions, blocks).unwrap()
+    }
 }

@@ -59,6 +59,8 @@ words! {
     Arrival {
         /// At a rate, evenly spaced, whatever comes back.
         OpenUniform = "open-uniform",
+        /// At a rate, each moved within its interval at random, whatever comes back.
+        OpenJitter = "open-jitter",
         /// At a rate, exponentially spaced, whatever comes back.
         OpenPoisson = "open-poisson",
         /// The next when the last is answered, on each connection.

@@ -46,6 +46,7 @@ fn plan(record: &Record) -> String {
 fn arrival(arrival: Arrival) -> &'static str {
     match arrival {
         Arrival::OpenUniform => "open loop, evenly spaced",
+        Arrival::OpenJitter => "open loop, each moved within its interval",
         Arrival::OpenPoisson => "open loop, exponentially spaced",
         Arrival::Closed => "closed loop",
     }
