@@ -5,19 +5,22 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::param::clock_ticks_per_second;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use support::{Echo, free_port, get, open_loop};
-use tollway_load::{Arrival, EchoOptions, HttpRequest, Progress, Stall, Stop, Watch, run_http};
+use tollway_load::{
+    Arrival, EchoOptions, HttpRequest, LoadOptions, Progress, Stall, Stop, Watch, run_http,
+};
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::{Histogram, LatencyUs, RunResult};
 
 /// What the child says when it is in its window.
 const IN_WINDOW: &str = "under way:";
 
-/// Where the child of `a_stopped_generator_is_client_limited` sends its requests.
+/// Where a child sends its requests.
 const CHILD_URL: &str = "TOLLWAY_LOAD_TEST_URL";
 
 #[test]
@@ -106,12 +109,7 @@ fn a_backlog_grows_the_response_time_when_nothing_is_dropped() {
 #[test]
 fn a_stopped_generator_is_client_limited() {
     let echo = Echo::start();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "generator_child", "--ignored", "--nocapture"])
-        .env(CHILD_URL, echo.url("/"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start_child("generator_child", &echo);
     let pid = Pid::from_child(&child);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     // The first report comes a second after the beginning, in the window of two seconds.
@@ -121,8 +119,7 @@ fn a_stopped_generator_is_client_limited() {
     kill_process(pid, Signal::CONT).unwrap();
     let output: String = lines.collect();
     assert!(child.wait().unwrap().success(), "{output}");
-    let (begin, end) = (output.find('{').unwrap(), output.rfind('}').unwrap());
-    let result = RunResult::from_json(&output[begin..=end]).unwrap();
+    let result = result_in(&output);
     let traffic = &result.traffic;
     assert!(traffic.client_limited, "{traffic:?}");
     let late = traffic.client_limits.iter().any(|limit| match limit {
@@ -140,12 +137,71 @@ fn a_stopped_generator_is_client_limited() {
 #[test]
 #[ignore = "run by a_stopped_generator_is_client_limited"]
 fn generator_child() {
-    let url = std::env::var(CHILD_URL).unwrap();
+    run_in_child(&open_loop(&child_url(), 500.0, 2.0));
+}
+
+#[test]
+fn the_generators_own_cost_is_what_the_kernel_charged_it() {
+    let echo = Echo::start();
+    let mut child = start_child("closed_loop_child", &echo);
+    let output = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
+    let charged_us = cpu_us_of_ended(&child);
+    assert!(child.wait().unwrap().success(), "{output}");
+    let result = result_in(&output);
+    let generator = result.generator;
+    // The kernel's figure also holds the start of the process and its output.
+    let rest_us = charged_us - generator.cpu_us;
+    let most_us = 0.05 * charged_us + 60_000.0;
+    assert!((-20_000.0..most_us).contains(&rest_us), "charged {charged_us} µs: {generator:?}");
+    let busy_us = generator.busiest_thread_fraction * result.traffic.duration_s * 1e6;
+    assert!((busy_us / generator.cpu_us - 1.0).abs() < 0.05, "one thread did it: {generator:?}");
+    assert!(generator.cpu_us > 100_000.0, "a closed loop rests little: {generator:?}");
+}
+
+/// Not a test: the process whose processor time is looked up.
+#[test]
+#[ignore = "run by the_generators_own_cost_is_what_the_kernel_charged_it"]
+fn closed_loop_child() {
+    let mut options = open_loop(&child_url(), 1.0, 1.5);
+    options.arrival = Arrival::Closed;
+    options.warmup = Duration::ZERO;
+    run_in_child(&options);
+}
+
+fn child_url() -> String {
+    std::env::var(CHILD_URL).unwrap()
+}
+
+fn start_child(test: &str, echo: &Echo) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env(CHILD_URL, echo.url("/"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn run_in_child(options: &LoadOptions) {
     let mut report = |progress: &Progress| println!("{IN_WINDOW} {progress}");
     let mut watch = Watch { report: &mut report, stop: Stop::new() };
-    let options = open_loop(&url, 500.0, 2.0);
-    let result = run_http(&options, &HttpRequest::default(), &mut watch).unwrap();
+    let result = run_http(options, &HttpRequest::default(), &mut watch).unwrap();
     println!("{}", result.to_json());
+}
+
+fn result_in(output: &str) -> RunResult {
+    let (begin, end) = (output.find('{').unwrap(), output.rfind('}').unwrap());
+    RunResult::from_json(&output[begin..=end]).unwrap()
+}
+
+/// User and system time of all threads of a child, once it has ended and before it is waited for.
+fn cpu_us_of_ended(child: &Child) -> f64 {
+    let pid = Pid::from_child(child);
+    waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.map(|field| field.parse::<u64>().unwrap()).sum();
+    ticks as f64 * 1e6 / clock_ticks_per_second() as f64
 }
 
 fn monotone(latency: &LatencyUs) -> bool {
