@@ -4,15 +4,13 @@
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme, version};
+use rustls::{ClientConfig, Error, version};
 
 use super::refusal::{Refusal, from_webpki};
-use super::verify::{
-    read_peer, supported_schemes, tls12_signature, tls13_signature, verify_name, verify_server_to,
-};
+use super::verify::{read_peer, signatures_of_the_library, verify_name, verify_server_to};
 use super::{TlsError, owned, provider};
 use crate::authority::{control_dns_san, control_spiffe_id};
 use crate::token::JoinToken;
@@ -77,25 +75,5 @@ impl ServerCertVerifier for PinnedRoot {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls12_signature(message, cert, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls13_signature(message, cert, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        supported_schemes()
-    }
+    signatures_of_the_library!();
 }

@@ -3,11 +3,10 @@
 //! The order keeps a hostile certificate cheap: sizes and counts, then names, then the trust
 //! domain's bundle, and only then signatures (webpki bounds those).
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{DistinguishedName, Error};
 use tollway_model::SpiffeId;
 use webpki::{EndEntityCert, KeyUsage};
 
@@ -21,6 +20,37 @@ use crate::peer::{CHAIN_LIMIT, PeerError, PeerIdentity, peer_identity};
 const SERVER_AUTH: KeyUsage = KeyUsage::required_if_present(&[0x2b, 6, 1, 5, 5, 7, 3, 1]);
 /// id-kp-clientAuth, likewise.
 const CLIENT_AUTH: KeyUsage = KeyUsage::required_if_present(&[0x2b, 6, 1, 5, 5, 7, 3, 2]);
+
+/// The rest of a verifier, the same for all: signatures are checked by the library's algorithms.
+/// The two traits of rustls have no part in common that could hold these.
+macro_rules! signatures_of_the_library {
+    () => {
+        /// Never asked: TLS 1.2 is not offered.
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _cert: &rustls::pki_types::CertificateDer<'_>,
+            _signature: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            Err(rustls::PeerIncompatible::Tls12NotOffered.into())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &rustls::pki_types::CertificateDer<'_>,
+            signature: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            let algorithms = &$crate::tls::provider().signature_verification_algorithms;
+            rustls::crypto::verify_tls13_signature(message, cert, signature, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+            $crate::tls::provider().signature_verification_algorithms.supported_schemes()
+        }
+    };
+}
+pub(super) use signatures_of_the_library;
 
 /// Whether callers must show a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,27 +90,7 @@ impl ServerCertVerifier for ExactPeer {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls12_signature(message, cert, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls13_signature(message, cert, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        supported_schemes()
-    }
+    signatures_of_the_library!();
 }
 
 /// A door's check: the caller is somebody of a known trust domain.
@@ -122,27 +132,7 @@ impl ClientCertVerifier for AnyKnownPeer {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls12_signature(message, cert, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        tls13_signature(message, cert, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        supported_schemes()
-    }
+    signatures_of_the_library!();
 }
 
 /// Reads the leaf's identity, after counting what was shown.
@@ -217,24 +207,4 @@ fn verify_network(bundle: &TrustBundle, peer: &PeerIdentity) -> Result<(), Refus
         own: bundle.network().clone(),
         claimed: peer.service.network.clone(),
     })
-}
-
-pub(super) fn tls12_signature(
-    message: &[u8],
-    cert: &CertificateDer<'_>,
-    signature: &DigitallySignedStruct,
-) -> Result<HandshakeSignatureValid, Error> {
-    verify_tls12_signature(message, cert, signature, &provider().signature_verification_algorithms)
-}
-
-pub(super) fn tls13_signature(
-    message: &[u8],
-    cert: &CertificateDer<'_>,
-    signature: &DigitallySignedStruct,
-) -> Result<HandshakeSignatureValid, Error> {
-    verify_tls13_signature(message, cert, signature, &provider().signature_verification_algorithms)
-}
-
-pub(super) fn supported_schemes() -> Vec<SignatureScheme> {
-    provider().signature_verification_algorithms.supported_schemes()
 }

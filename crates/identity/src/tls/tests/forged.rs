@@ -473,6 +473,6 @@ impl ServerCertVerifier for BelievesAll {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        super::super::verify::supported_schemes()
+        provider().signature_verification_algorithms.supported_schemes()
     }
 }
