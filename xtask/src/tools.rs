@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use crate::process::{self, find_program, is_executable};
 use crate::workspace::Workspace;
 
-/// A program, by the name that tests ask for.
+/// A program or a part of one, by the name that tests ask for.
 pub(crate) struct Tool {
     pub name: &'static str,
     pub why: &'static str,
@@ -23,6 +23,8 @@ pub(crate) struct Tool {
 pub(crate) enum Source {
     /// A package of Debian 12 and later, and of Ubuntu.
     Debian(&'static str),
+    /// The Debian package that brings a module of Python's own library.
+    PythonModule { package: &'static str, module: &'static str },
     /// A Go package, pinned by the module in `xtask/tools/<name>`, built into `target/tools`; `.`
     /// is a program in that folder, of a few lines around a library.
     Go(&'static str),
@@ -57,6 +59,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         why: "raw-frame peers that break the protocol on purpose",
         source: Source::Debian("python3-minimal"),
     },
+    Tool {
+        name: "python3-venv",
+        why: "a place for Python's gRPC client",
+        source: Source::PythonModule { package: "python3-venv", module: "ensurepip" },
+    },
     Tool { name: "go", why: "builds the tools below", source: Source::Debian("golang-go") },
     Tool {
         name: "h2spec",
@@ -80,9 +87,19 @@ pub(crate) fn install(workspace: &Workspace) {
 }
 
 fn missing(workspace: &Workspace) -> impl Iterator<Item = &'static Tool> {
-    TOOLS.iter().filter(|tool| {
-        find_program(tool.name).is_none() && !is_executable(&workspace.tools().join(tool.name))
-    })
+    TOOLS.iter().filter(|tool| !is_here(tool, workspace))
+}
+
+fn is_here(tool: &Tool, workspace: &Workspace) -> bool {
+    match tool.source {
+        Source::PythonModule { module, .. } => {
+            let import = format!("import {module}");
+            process::output(Command::new("python3").args(["-c", &import])).is_ok()
+        }
+        Source::Debian(_) | Source::Go(_) => {
+            find_program(tool.name).is_some() || is_executable(&workspace.tools().join(tool.name))
+        }
+    }
 }
 
 fn install_packages(workspace: &Workspace) {
@@ -114,7 +131,7 @@ fn install_packages(workspace: &Workspace) {
 fn packages(tools: impl Iterator<Item = &'static Tool>) -> Vec<&'static str> {
     let mut packages: Vec<_> = tools
         .filter_map(|tool| match tool.source {
-            Source::Debian(package) => Some(package),
+            Source::Debian(package) | Source::PythonModule { package, .. } => Some(package),
             Source::Go(_) => None,
         })
         .collect();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tollway_testkit::{need_tool, skip};
+use tollway_testkit::{TOOL_MISSING, need_tool, skip};
 
 use super::mesh::AppProtocol;
 use super::{Far, SERVICE, run};
@@ -14,6 +14,9 @@ const PACKAGES: [&str; 2] = ["grpcio==1.85.1", "grpcio-tools==1.85.1"];
 #[test]
 fn grpcio_makes_all_kinds_of_calls() {
     let python = need_tool!("python3");
+    if attempt(Command::new(&python).args(["-c", "import ensurepip"])).is_err() {
+        skip!("{TOOL_MISSING}python3-venv");
+    }
     let python = match install(&python) {
         Ok(python) => python,
         Err(reason) => skip!("{} could not be installed: {reason}", PACKAGES[0]),
