@@ -326,7 +326,7 @@ impl Conn {
     /// Sends what is queued, as far as the socket takes it.
     pub fn flush(&mut self) -> Flush {
         if self.write_ended {
-            self.out.clear();
+            self.discard_output();
             return Flush::Done;
         }
         if self.connecting {
@@ -342,6 +342,7 @@ impl Conn {
             Ok(false) => return Flush::Blocked,
             Err(error) => {
                 self.write_ended = true;
+                self.discard_output();
                 return Flush::Failed(ConnError::Socket(error.into()));
             }
         }
@@ -400,6 +401,7 @@ impl Conn {
                 break;
             }
             if !self.writable {
+                self.drop_sent();
                 return Ok(false);
             }
             match rustix::net::send(&self.socket, rest, send_flags()) {
@@ -417,6 +419,22 @@ impl Conn {
         Ok(true)
     }
 
+    /// Gives up the room of what is sent. A peer that always leaves something unsent would
+    /// otherwise make the buffer as long as all it was ever sent. Moves fewer bytes than it drops.
+    fn drop_sent(&mut self) {
+        let buffer = if self.tls.is_none() { &mut self.out } else { &mut self.wire };
+        if self.sent > buffer.len() / 2 {
+            buffer.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+
+    fn discard_output(&mut self) {
+        self.out.clear();
+        self.wire.clear();
+        self.sent = 0;
+    }
+
     /// Sends FIN (and `close_notify`) after everything queued; flush to carry it out.
     pub fn finish(&mut self) {
         self.finishing = true;
@@ -427,9 +445,7 @@ impl Conn {
     pub fn abort_on_close(&mut self) {
         // Fails only when the connection is gone already.
         let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
-        self.out.clear();
-        self.wire.clear();
-        self.sent = 0;
+        self.discard_output();
         self.write_ended = true;
     }
 

@@ -74,8 +74,8 @@ impl<T> Wheel<T> {
             let slot = slot_of(*tick);
             self.occupied[slot / 64] & (1 << (slot % 64)) != 0
         })?;
-        let at = self.origin + mul(self.tick, tick);
-        Some(at.saturating_duration_since(now))
+        let passed = now.saturating_duration_since(self.origin);
+        Some(mul(self.tick, tick).saturating_sub(passed))
     }
 
     #[must_use]
@@ -104,7 +104,8 @@ fn slot_of(tick: u64) -> usize {
 }
 
 fn mul(tick: Duration, count: u64) -> Duration {
-    u32::try_from(count).map_or(Duration::MAX, |n| tick.saturating_mul(n))
+    let nanos = tick.as_nanos().saturating_mul(u128::from(count));
+    u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
 }
 
 #[cfg(test)]
@@ -157,6 +158,17 @@ mod tests {
         wheel.set(origin + Duration::from_millis(50), 1);
         let next = wheel.next(origin).unwrap();
         assert!(next >= Duration::from_millis(50) && next <= Duration::from_millis(58), "{next:?}");
+    }
+
+    #[test]
+    fn a_wheel_turns_on_after_a_year() {
+        let origin = Instant::now();
+        let mut wheel = Wheel::new(origin, TICK);
+        let later = origin + TICK * u32::MAX + TICK * 10;
+        assert!(fired(&mut wheel, later).is_empty());
+        wheel.set(later + TICK, 1);
+        assert_eq!(wheel.next(later), Some(TICK));
+        assert_eq!(fired(&mut wheel, later + TICK), [1]);
     }
 
     #[test]

@@ -154,6 +154,68 @@ fn a_plain_peer_at_a_tls_door_fails_as_tls() {
     };
 }
 
+/// Sends 20 MB to a peer that reads less than is offered, never more than `QUEUED` ahead of it.
+fn send_to_a_slow_reader(mut pair: Pair) {
+    const QUEUED: usize = 128 * 1024;
+    const TOTAL: usize = 20_000_000;
+    pair.run(|p| !p.a.is_handshaking() && !p.b.is_handshaking());
+    rustix::net::sockopt::set_socket_send_buffer_size(&pair.a, 32 * 1024).unwrap();
+    let sent = pattern(TOTAL);
+    let (mut queued, mut longest) = (0, 0);
+    let mut received = Vec::with_capacity(TOTAL);
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while received.len() < TOTAL {
+        assert!(std::time::Instant::now() < end, "{} bytes came", received.len());
+        let room = QUEUED.saturating_sub(pair.a.pending()).min(TOTAL - queued);
+        pair.a.out().extend_from_slice(&sent[queued..queued + room]);
+        queued += room;
+        if let Flush::Failed(error) = pair.a.flush() {
+            panic!("{error}");
+        }
+        longest = longest.max(pair.a.out.capacity()).max(pair.a.wire.capacity());
+        let mut ready = Vec::new();
+        pair.poller.wait(Some(Duration::from_millis(5)), &mut ready).unwrap();
+        for readiness in ready {
+            if readiness.token == Token(0) { &mut pair.a } else { &mut pair.b }.ready(readiness);
+        }
+        if let Read::Data(data) = pair.b.read(&mut pair.scratch) {
+            received.extend_from_slice(data);
+        }
+    }
+    assert!(received == sent);
+    assert!(longest <= 8 * QUEUED, "{longest} bytes were held for {QUEUED} queued");
+}
+
+#[test]
+fn a_slow_reader_does_not_make_the_output_grow() {
+    send_to_a_slow_reader(Pair::new(None, None));
+}
+
+#[test]
+fn a_slow_reader_does_not_make_the_encrypted_output_grow() {
+    let (client, server) = tls_pair();
+    send_to_a_slow_reader(Pair::new(Some(client), Some(server)));
+}
+
+#[test]
+fn nothing_is_pending_after_a_send_has_failed() {
+    let mut pair = Pair::new(None, None);
+    pair.run(|p| !p.a.is_connecting());
+    pair.a.out().extend_from_slice(&pattern(20_000_000));
+    assert!(matches!(pair.a.flush(), Flush::Blocked));
+    assert!(pair.a.pending() > 0);
+    pair.b.abort_on_close();
+    let Pair { poller, mut a, b, .. } = pair;
+    drop(b);
+    std::thread::sleep(Duration::from_millis(5));
+    a.ready(Readiness { token: Token(0), readable: true, writable: true, closed: true });
+    assert!(matches!(a.flush(), Flush::Failed(ConnError::Socket(_))));
+    a.out().extend_from_slice(b"more");
+    assert!(matches!(a.flush(), Flush::Done));
+    assert_eq!(a.pending(), 0);
+    drop(poller);
+}
+
 #[test]
 fn a_refused_connect_says_so() {
     let address = {
