@@ -9,9 +9,9 @@ mod frames;
 use std::time::Duration;
 
 use frames::*;
-use tollway_http::ResponseHead;
 use tollway_http::h2::{Config, Connection, ConnectionError, ErrorCode, Event, Limits, StreamId};
 use tollway_http::hpack::Encoder;
+use tollway_http::{RequestHead, ResponseHead};
 
 #[test]
 fn rapid_reset_ends_the_connection() {
@@ -60,6 +60,37 @@ fn made_you_reset_ends_the_connection() {
         assert!(count <= 2000, "trick {which} worked {count} times");
         assert_eq!(server.connection.active_streams(), 0);
     }
+}
+
+#[test]
+fn a_ping_for_every_data_frame_is_no_abuse() {
+    let mut server = Server::new(Config::default());
+    server.take(&[post(1), window_update(0, 1 << 30), window_update(1, 1 << 30)].concat()).unwrap();
+    let (out, ok) = (&mut server.out, ResponseHead::new(200));
+    server.connection.send_response(StreamId(1), &ok, None, false, out).unwrap();
+    for _ in 0..20_000 {
+        server.out.clear();
+        assert_eq!(server.connection.send_data(StreamId(1), b"x", false, &mut server.out), 1);
+        server.take(&frame(PING, 0, 0, &[0; 8])).unwrap();
+    }
+    let (_, error) = server.take_until_refused(3000, |_| frame(PING, 0, 0, &[0; 8]));
+    assert_calm(error, "control_frames");
+}
+
+#[test]
+fn an_interim_head_for_each_request_is_no_abuse_and_an_endless_row_of_them_is() {
+    let interim = block(&[(":status", "103")]);
+    let mut client = Client::new();
+    for _ in 0..20_000 {
+        let stream = client.request();
+        client.take(&frame(HEADERS, END_HEADERS, stream, &interim)).unwrap();
+        let ok = block(&[(":status", "200")]);
+        client.take(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &ok)).unwrap();
+    }
+    let stream = client.request();
+    let endless =
+        (0..10_000).find_map(|_| client.take(&frame(HEADERS, END_HEADERS, stream, &interim)).err());
+    assert_calm(endless, "control_frames");
 }
 
 #[test]
@@ -293,6 +324,32 @@ fn streams_over_the_limit_are_refused_and_the_others_live() {
     }
     assert_eq!(server.connection.active_streams(), 10);
     assert_eq!(resets_in(&server.out, ErrorCode::REFUSED_STREAM), 20);
+}
+
+/// A client that has met its server; nobody reads what it sends.
+struct Client {
+    connection: Connection,
+    out: Vec<u8>,
+}
+
+impl Client {
+    fn new() -> Self {
+        let mut out = Vec::new();
+        let mut client = Self { connection: Connection::client(Config::default(), &mut out), out };
+        client.take(&[frame(SETTINGS, 0, 0, &[]), frame(SETTINGS, ACK, 0, &[])].concat()).unwrap();
+        client
+    }
+
+    /// Opens a stream.
+    fn request(&mut self) -> u32 {
+        let head = RequestHead { path: b"/".to_vec(), ..RequestHead::default() };
+        self.connection.send_request(&head, None, true, &mut self.out).unwrap().0
+    }
+
+    fn take(&mut self, input: &[u8]) -> Result<(), ConnectionError> {
+        self.out.clear();
+        self.connection.receive(input, Duration::ZERO, &mut Vec::new(), &mut self.out)
+    }
 }
 
 fn data(stream: u32, bytes: &[u8], flags: u8) -> Vec<u8> {

@@ -40,8 +40,10 @@ pub struct Limits {
     /// Streams that the client reset before they were answered, or that its own errors made the
     /// server reset (rapid reset, MadeYouReset). Every stream that ends in order earns one back. Default 1,000, 100 a second.
     pub resets: Rate,
-    /// PING, SETTINGS, PRIORITY, unknown frames and frames on streams that are gone. Default
-    /// 2,000, 500 a second.
+    /// PING, SETTINGS, PRIORITY, unknown frames, frames on streams that are gone, and interim
+    /// heads beyond [`FREE_INTERIM_HEADS`](Self::FREE_INTERIM_HEADS) of a stream; every DATA
+    /// frame sent earns [`CONTROL_FRAMES_PER_DATA_FRAME`](Self::CONTROL_FRAMES_PER_DATA_FRAME).
+    /// Default 2,000, 500 a second.
     pub control_frames: Rate,
     /// WINDOW_UPDATE frames; every DATA frame sent earns
     /// [`WINDOW_UPDATES_PER_DATA_FRAME`](Self::WINDOW_UPDATES_PER_DATA_FRAME). Default 10,000,
@@ -56,7 +58,7 @@ pub struct Limits {
     /// (REFUSED_STREAM), the connection stays. Default 4 MiB.
     pub live_head_bytes: usize,
     /// Replies to the peer's frames (SETTINGS and PING acknowledgements, resets) since `out` was
-    /// last seen empty. Default 1,000.
+    /// last seen empty; every DATA frame sent forgives one. Default 1,000.
     pub queued_replies: u32,
     /// Time from the first byte of the preface, of a header block or of a frame other than DATA
     /// to its last byte; checked by [`Connection::tick`](super::Connection::tick). Default 15 s.
@@ -76,6 +78,13 @@ pub struct Rate {
 impl Limits {
     /// WINDOW_UPDATE frames that each DATA frame sent allows the peer.
     pub const WINDOW_UPDATES_PER_DATA_FRAME: u32 = 4;
+
+    /// Control frames that each DATA frame sent allows the peer: receivers that estimate their
+    /// bandwidth-delay product (grpc-go among them) answer a frame with a PING.
+    pub const CONTROL_FRAMES_PER_DATA_FRAME: u32 = 1;
+
+    /// Interim heads of one stream that cost the peer nothing: this side has opened the stream.
+    pub const FREE_INTERIM_HEADS: u8 = 4;
 
     /// Control frames that each [`reset`](super::Connection::reset) allows the peer: heads,
     /// trailers and a reset of its own may be on their way.

@@ -7,7 +7,7 @@ use super::error::Fault;
 use super::frame::{FrameHead, flag};
 use super::message::{Malformed, RequestBuilder, ResponseBuilder, TrailersBuilder};
 use super::stream::{Ended, Stream};
-use super::{ErrorCode, Event, StreamId};
+use super::{ErrorCode, Event, Limits, StreamId};
 use crate::hpack::{Decoded, ListLimits};
 use crate::{Field, Method, RequestHead};
 
@@ -197,7 +197,11 @@ impl Connection {
             if end {
                 return Err(malformed);
             }
-            self.charge_control_frame(turn.now)?; // any number may come (RFC 9110 section 15.2)
+            // Any number may come (RFC 9110 section 15.2).
+            stream.interim_heads = stream.interim_heads.saturating_add(1);
+            if stream.interim_heads > Limits::FREE_INTERIM_HEADS {
+                self.charge_control_frame(turn.now)?;
+            }
         } else {
             stream.has_response = true;
             stream.body_left = body_of(stream, head.status, content_length);

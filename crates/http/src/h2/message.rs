@@ -237,14 +237,16 @@ fn status(value: &[u8]) -> Option<u16> {
     Some(digit(a) * 100 + digit(b) * 10 + digit(c)).filter(|&status| status != 101)
 }
 
+/// At most 2^63 - 1, as in HTTP/1.1: what is accepted here may have to be written there.
 fn decimal(value: &[u8]) -> Option<u64> {
     if value.is_empty() || value.len() > 19 {
         return None;
     }
-    value.iter().try_fold(0_u64, |sum, byte| match byte {
+    let number = value.iter().try_fold(0_u64, |sum, byte| match byte {
         b'0'..=b'9' => Some(sum * 10 + u64::from(byte - b'0')),
         _ => None,
-    })
+    });
+    number.filter(|&number| i64::try_from(number).is_ok())
 }
 
 /// A field name as HTTP/2 wants it: a token without upper case.

@@ -116,6 +116,10 @@ impl Connection {
         self.send_window -= sent;
         let frames = write_data(out, stream.0, &data[..taken], ends, frame_size);
         self.budgets.window_updates.earn(frames * Limits::WINDOW_UPDATES_PER_DATA_FRAME);
+        self.budgets.control_frames.earn(frames * Limits::CONTROL_FRAMES_PER_DATA_FRAME);
+        // During a long body `out` may never be seen empty; that there was room for data says
+        // as much.
+        self.queued_replies = self.queued_replies.saturating_sub(frames);
         if ends {
             self.end_local(stream.0);
         }

@@ -13,6 +13,8 @@ pub(super) struct Stream {
     pub(super) is_remote_open: bool,
     /// The final head went out (server), or came in (client).
     pub(super) has_response: bool,
+    /// Interim heads that came for it.
+    pub(super) interim_heads: u8,
     /// The request was HEAD: its response has no body whatever its length says.
     pub(super) is_head_request: bool,
     /// The request was CONNECT: after a 2xx, lengths mean nothing.
@@ -39,6 +41,7 @@ impl Stream {
             is_local_open: true,
             is_remote_open: true,
             has_response: false,
+            interim_heads: 0,
             is_head_request: false,
             is_connect: false,
             is_deaf: false,

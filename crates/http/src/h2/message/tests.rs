@@ -50,6 +50,7 @@ fn malformed_requests_are_refused() {
         ("content-length", "+5"),
         ("content-length", "5,5"),
         ("content-length", "12345678901234567890"),
+        ("content-length", "9223372036854775808"),
         ("content-length", ""),
         (":path", "/again"),
         (":status", "200"),
