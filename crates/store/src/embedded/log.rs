@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -21,6 +21,8 @@ use crate::error::OpenError;
 
 /// Least and most zeros written ahead at once; in between, a quarter of the file.
 const AHEAD_BYTES: (u64, u64) = (256 << 10, 8 << 20);
+/// Values may be secrets: what is made is for this user alone, also where the directory is not.
+const MODE: u32 = 0o600;
 /// Attempts to lock a file that is just being replaced by its compacted self.
 const LOCK_ATTEMPTS: u32 = 16;
 
@@ -86,8 +88,13 @@ impl Log {
 
     /// Makes a new log at `path`, locked, replacing what is there.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(MODE)
+            .open(path)?;
         file.try_lock().map_err(|error| match error {
             TryLockError::Error(error) => error,
             TryLockError::WouldBlock => io::ErrorKind::ResourceBusy.into(),
@@ -206,6 +213,7 @@ fn lock_current(path: &Path) -> Result<File, OpenError> {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(MODE)
             .open(path)
             .map_err(io)?;
         match file.try_lock() {

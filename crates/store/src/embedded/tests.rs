@@ -1,7 +1,8 @@
 //! The file under attack, compaction, groups, leases, and slow watchers.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use tokio::time::advance;
@@ -21,6 +22,7 @@ async fn what_was_acknowledged_is_there_after_reopening() {
     let tx = Transaction::new().put("a", "1").put("b", "2");
     assert_eq!(store.transact(tx).await.unwrap(), 1);
     assert_eq!(store.transact(Transaction::new().delete("a")).await.unwrap(), 2);
+    assert_eq!(mode(&home.file), 0o600, "values may be secrets");
     drop(store);
     let store = home.open().await;
     assert_eq!(store.revision(), 2);
@@ -244,6 +246,7 @@ async fn compaction_shrinks_the_file_and_keeps_everything() {
     drop(store);
     let size = used_bytes(&home.file);
     assert!(size < 200 << 10, "480 KB were written, the file has {size}");
+    assert_eq!(mode(&home.file), 0o600, "values may be secrets");
     let store = home.open_with(limits).await;
     let after = store.list(&KeyRange::all(), None, 100).await.unwrap();
     assert_eq!(before, after);
@@ -480,6 +483,10 @@ async fn filled(home: &Home, count: usize) -> Vec<usize> {
         ends.push(used_bytes(&home.file));
     }
     ends
+}
+
+fn mode(file: &Path) -> u32 {
+    fs::metadata(file).unwrap().permissions().mode() & 0o777
 }
 
 /// Bytes up to the last that is not zero.
