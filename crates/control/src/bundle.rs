@@ -15,7 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tollway_identity::{AuthorityPem, control_dns_san};
+use tollway_identity::{AuthorityPem, TrustBundle, control_dns_san};
 use tollway_model::{NameError, NetworkName, TrustDomain};
 use tollway_wire::{GATEWAYS_PER_NETWORK_LIMIT, ROOTS_PER_TRUST_DOMAIN_LIMIT};
 
@@ -45,6 +45,8 @@ pub enum BundleError {
     Count { what: &'static str, count: usize, limit: usize },
     #[error("root {index} of the bundle is not a certificate in PEM")]
     Root { index: usize },
+    #[error("the roots of the bundle cannot be used")]
+    Roots(#[source] tollway_identity::BundleError),
     #[error(
         "the bundle gives the control plane's server name as `{found}`, but its network's is `{expected}`"
     )]
@@ -130,6 +132,7 @@ impl JoinBundle {
         let signature =
             URL_SAFE_NO_PAD.decode(&file.signature).map_err(|_| BundleError::Signature)?;
         bundle.check_signature(&signature)?;
+        bundle.check_roots()?;
         bundle.check_time(now_unix_s)?;
         Ok(bundle)
     }
@@ -173,6 +176,14 @@ impl JoinBundle {
             }
         }
         Err(BundleError::Signature)
+    }
+
+    /// All of them, not only the one that has signed.
+    fn check_roots(&self) -> Result<(), BundleError> {
+        let (network, trust_domain) = (self.network.clone(), self.trust_domain.clone());
+        TrustBundle::new(network, trust_domain, self.roots.clone())
+            .map(|_| ())
+            .map_err(BundleError::Roots)
     }
 
     fn check_time(&self, now_unix_s: u64) -> Result<(), BundleError> {
@@ -316,6 +327,20 @@ mod tests {
         assert_eq!(forged.roots, [east.root_der().clone()]);
         let refused = JoinBundle::verify(text.as_bytes(), ISSUED);
         assert!(matches!(refused, Err(BundleError::Signature)), "{refused:?}");
+    }
+
+    #[test]
+    fn every_root_must_be_usable_not_only_the_one_that_signed() {
+        let authority = authority("east");
+        let junk = CertificateDer::from(vec![0x30, 0]);
+        let two =
+            JoinBundle { roots: vec![authority.root_der().clone(), junk], ..bundle(&authority) };
+        let file = two.sign(&authority.to_pem()).unwrap();
+        let mut file: serde_json::Value = serde_json::from_slice(&file).unwrap();
+        let pem = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+        file["roots"].as_array_mut().unwrap().push(pem.into());
+        let refused = JoinBundle::verify(file.to_string().as_bytes(), ISSUED);
+        assert!(matches!(refused, Err(BundleError::Roots(_))), "{refused:?}");
     }
 
     #[test]

@@ -64,6 +64,8 @@ impl Caller {
 
     fn identity(&self) -> Result<&PeerIdentity, Status> {
         match self {
+            // Checked at the handshake already, but a connection may outlive its certificate.
+            Self::Known(identity) if !identity.valid_at(SystemTime::now()) => Err(expired_status()),
             Self::Known(identity) => Ok(identity),
             Self::Anonymous => {
                 Err(Status::unauthenticated("this needs a certificate; get one with a join token"))

@@ -1,5 +1,6 @@
 //! The one port: accepts TCP, does the TLS handshake, and says who is there.
 
+use std::future::Future as _;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -11,7 +12,8 @@ use rustls::ServerConfig;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tollway_identity::{
@@ -28,6 +30,11 @@ use crate::plane::Plane;
 const CONNECTIONS_LIMIT: usize = 20_000;
 /// Time for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections at once without a certificate: those that come to join. They never crowd out the
+/// workloads, gateways and networks that have one.
+const VISITORS_LIMIT: usize = 1_000;
+/// Life of such a connection: joining is one call.
+const VISIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Connections that wait to be served.
 const READY_LIMIT: usize = 64;
 /// Pause after the system refused a connection, such as without free descriptors.
@@ -44,6 +51,8 @@ enum Refusal {
     Certificate(#[from] PeerError),
     #[error("the certificate has ended")]
     Ended,
+    #[error("{VISITORS_LIMIT} connections without a certificate are open already")]
+    Crowded,
 }
 
 /// What the server takes; only connections whose caller is known come through.
@@ -51,10 +60,22 @@ pub(crate) type Accepted = Result<Connection, io::Error>;
 
 /// A connection with its caller.
 pub(crate) struct Connection {
-    stream: TlsStream<TcpStream>,
+    stream: Limited<TlsStream<TcpStream>>,
     caller: Caller,
     /// Counts the connection for as long as it lives.
-    _place: tokio::sync::OwnedSemaphorePermit,
+    _place: OwnedSemaphorePermit,
+}
+
+/// A stream that may have an end set to its life.
+struct Limited<S> {
+    stream: S,
+    visit: Option<Visit>,
+}
+
+/// The place of a visitor, and when it has to leave.
+struct Visit {
+    end: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Connected for Connection {
@@ -71,6 +92,7 @@ pub(crate) async fn accept(
     connections: mpsc::Sender<Accepted>,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_LIMIT));
+    let visitors = Arc::new(Semaphore::new(VISITORS_LIMIT));
     let mut tls = CurrentTls::new(plane.credentials.clone());
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -93,9 +115,9 @@ pub(crate) async fn accept(
                 continue;
             }
         };
-        let connections = connections.clone();
+        let (connections, visitors) = (connections.clone(), visitors.clone());
         plane.tasks.spawn(plane.stop.clone().run_until_cancelled_owned(async move {
-            match handshake(tcp, from, config).await {
+            match handshake(tcp, from, config, visitors).await {
                 Ok((stream, caller)) => {
                     let _ = connections.send(Ok(Connection { stream, caller, _place: place })).await;
                 }
@@ -111,7 +133,8 @@ async fn handshake(
     tcp: TcpStream,
     from: SocketAddr,
     config: Arc<ServerConfig>,
-) -> Result<(TlsStream<TcpStream>, Caller), Refusal> {
+    visitors: Arc<Semaphore>,
+) -> Result<(Limited<TlsStream<TcpStream>>, Caller), Refusal> {
     if let Err(reason) = tcp.set_nodelay(true) {
         debug!(%from, %reason, "cannot switch off Nagle's algorithm");
     }
@@ -126,7 +149,11 @@ async fn handshake(
         Err(PeerError::NoCertificate) => Caller::Anonymous,
         Err(error) => return Err(error.into()),
     };
-    Ok((stream, caller))
+    let visit = match &caller {
+        Caller::Known(_) => None,
+        Caller::Anonymous => Some(Visit::begin(visitors)?),
+    };
+    Ok((Limited { stream, visit }, caller))
 }
 
 fn reason(error: &io::Error) -> String {
@@ -158,6 +185,28 @@ impl CurrentTls {
     }
 }
 
+impl Visit {
+    fn begin(visitors: Arc<Semaphore>) -> Result<Self, Refusal> {
+        let place = visitors.try_acquire_owned().map_err(|_| Refusal::Crowded)?;
+        Ok(Self { end: Box::pin(tokio::time::sleep(VISIT_TIMEOUT)), _place: place })
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Limited<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(visit) = &mut self.visit
+            && visit.end.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -174,19 +223,46 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        Pin::new(&mut self.stream.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        Pin::new(&mut self.stream.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        Pin::new(&mut self.stream.stream).poll_shutdown(context)
     }
 }
 
 /// The queue between handshakes and the server.
 pub(crate) fn ready_queue() -> (mpsc::Sender<Accepted>, mpsc::Receiver<Accepted>) {
     mpsc::channel(READY_LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_visit_ends_and_frees_its_place() {
+        let visitors = Arc::new(Semaphore::new(2));
+        let first = Visit::begin(visitors.clone()).unwrap();
+        let _second = Visit::begin(visitors.clone()).unwrap();
+        assert!(matches!(Visit::begin(visitors.clone()), Err(Refusal::Crowded)));
+
+        let (mut near, stream) = tokio::io::duplex(64);
+        let mut visitor = Limited { stream, visit: Some(first) };
+        near.write_all(b"hello").await.unwrap();
+        let mut bytes = [0; 64];
+        assert_eq!(visitor.read(&mut bytes).await.unwrap(), 5);
+        let begun = Instant::now();
+        let ended = visitor.read(&mut bytes).await.unwrap_err();
+        assert_eq!((ended.kind(), begun.elapsed()), (io::ErrorKind::TimedOut, VISIT_TIMEOUT));
+        drop(visitor);
+        assert!(Visit::begin(visitors).is_ok());
+    }
 }

@@ -42,6 +42,47 @@ async fn joining_is_one_command_on_each_side_and_works_both_ways() {
 }
 
 #[tokio::test]
+async fn networks_that_join_one_at_the_same_moment_are_all_joined() {
+    let mut hub = Network::start("hub").await;
+    let (_relay, _gateway) = hub.open_gateway().await;
+    let mut others = Vec::new();
+    for name in ["one", "two", "three", "four"] {
+        let mut network = Network::start(name).await;
+        let gateway = network.open_gateway().await;
+        let bundle = hub.admin.export_join(0).await.unwrap();
+        others.push((network, gateway, bundle));
+    }
+    let mut joining = Vec::new();
+    for (mut network, gateway, bundle) in others {
+        joining.push(tokio::spawn(async move {
+            network.admin.accept_join(bundle).await.unwrap();
+            (network, gateway)
+        }));
+    }
+    let mut joined = Vec::new();
+    for joining in joining {
+        joined.push(joining.await.unwrap());
+    }
+    let known = hub.admin.joins().await.unwrap();
+    assert_eq!(known.len(), 4, "{known:?}");
+}
+
+#[tokio::test]
+async fn networks_that_accept_each_other_are_joined_once() {
+    let (mut east, mut west) = (Network::start("east").await, Network::start("west").await);
+    let (_east_relay, _east_gateway) = east.open_gateway().await;
+    let (_west_relay, _west_gateway) = west.open_gateway().await;
+    let of_east = east.admin.export_join(0).await.unwrap();
+    let of_west = west.admin.export_join(0).await.unwrap();
+    let (in_west, in_east) =
+        tokio::join!(west.admin.accept_join(of_east), east.admin.accept_join(of_west));
+    in_west.unwrap();
+    in_east.unwrap();
+    assert_eq!(west.admin.joins().await.unwrap().len(), 1);
+    assert_eq!(east.admin.joins().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn trust_reaches_data_planes_when_networks_join_and_part() {
     let mut west = Network::start("west").await;
     let caller = west.member("caller", "a").await;

@@ -7,7 +7,8 @@ mod support;
 use std::time::Duration;
 
 use support::{
-    Joined, Network, Registration, Watch, bootstrap, enroll, issue, label, subscribed, workload,
+    Joined, KeptAlive, Network, Registration, Watch, bootstrap, enroll, issue, label, subscribed,
+    workload,
 };
 use tollway_control::{BundleError, ControlPlane, JoinBundle, Options, StartError};
 use tollway_identity::JoinToken;
@@ -324,6 +325,7 @@ async fn a_stream_ends_with_the_certificate_it_was_opened_with() {
     })
     .await;
     let stock = west.member("stock", "a").await;
+    let channel = stock.channel().await;
     let mut watch = Watch::open(&stock, subscribed(0, &["stock"])).await.unwrap();
     let refused = loop {
         if let Err(status) = watch.next().await {
@@ -335,6 +337,8 @@ async fn a_stream_ends_with_the_certificate_it_was_opened_with() {
         "the certificate of this connection has ended; connect with a new one"
     );
     assert!(stock.try_channel().await.is_err() || expired_at_first_call(&stock).await);
+    let refused = issue(channel, &west.own("stock"), "a", String::new()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated, "a connection made before: {refused:?}");
 }
 
 /// With TLS 1.3 the dialler may finish before the other side has looked at its certificate.
@@ -348,7 +352,7 @@ struct Two {
     east: Network,
     west: Network,
     east_relay: support::Relay,
-    _kept: (support::Relay, Registration, Registration),
+    _kept: (support::Relay, KeptAlive, KeptAlive),
 }
 
 /// East and west with a gateway each, not joined.

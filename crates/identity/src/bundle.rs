@@ -8,6 +8,8 @@ use rustls::pki_types::{CertificateDer, TrustAnchor};
 use thiserror::Error;
 use tollway_model::{NetworkName, TrustDomain};
 
+use crate::peer::CERTIFICATE_BYTES_LIMIT;
+
 /// Most roots of one trust domain: a rotation needs two, the rest is room.
 pub const ROOTS_LIMIT: usize = 8;
 /// Most trust domains known at once.
@@ -20,6 +22,10 @@ pub enum BundleError {
     RootCount { trust_domain: TrustDomain, count: usize },
     #[error("root {index} of the bundle of {trust_domain} is not a certificate")]
     Root { trust_domain: TrustDomain, index: usize, source: webpki::Error },
+    #[error(
+        "root {index} of the bundle of {trust_domain} has {bytes} bytes; at most {CERTIFICATE_BYTES_LIMIT} are read"
+    )]
+    RootTooLarge { trust_domain: TrustDomain, index: usize, bytes: usize },
     #[error("there are two bundles for {trust_domain}; keep one")]
     Duplicate { trust_domain: TrustDomain },
     #[error(
@@ -49,6 +55,10 @@ impl TrustBundle {
     ) -> Result<Self, BundleError> {
         if roots.is_empty() || roots.len() > ROOTS_LIMIT {
             return Err(BundleError::RootCount { trust_domain, count: roots.len() });
+        }
+        if let Some(index) = roots.iter().position(|root| root.len() > CERTIFICATE_BYTES_LIMIT) {
+            let bytes = roots[index].len();
+            return Err(BundleError::RootTooLarge { trust_domain, index, bytes });
         }
         let anchor = |(index, root): (usize, &CertificateDer<'static>)| {
             webpki::anchor_from_trusted_cert(root).map(|anchor| anchor.to_owned()).map_err(
@@ -182,6 +192,8 @@ mod tests {
         assert!(matches!(refuse(Vec::new()), BundleError::RootCount { count: 0, .. }));
         let many = vec![root(); ROOTS_LIMIT + 1];
         assert!(matches!(refuse(many), BundleError::RootCount { count: 9, .. }));
+        let long = vec![root(), CertificateDer::from(vec![0x30; CERTIFICATE_BYTES_LIMIT + 1])];
+        assert!(matches!(refuse(long), BundleError::RootTooLarge { index: 1, .. }));
         let junk = vec![root(), CertificateDer::from(vec![0x30, 0])];
         assert!(matches!(refuse(junk), BundleError::Root { index: 1, .. }));
     }

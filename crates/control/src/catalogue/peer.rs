@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use prost::Message;
+use tollway_identity::{BundleError, CertificateDer, TrustBundle};
 use tollway_model::{AppProtocol, Label, NetworkName, TrustDomain};
 use tollway_wire::{ConvertError, ROOTS_PER_TRUST_DOMAIN_LIMIT, v1};
 
@@ -101,6 +102,13 @@ impl Aggregate {
 }
 
 impl PinnedTrust {
+    /// Whether TLS can use these roots. What is stored reaches every workload, and one root that
+    /// cannot be read would take all trust with it.
+    pub(crate) fn check(&self) -> Result<(), BundleError> {
+        let roots = self.roots.iter().map(|root| CertificateDer::from(root.clone())).collect();
+        TrustBundle::new(self.network.clone(), self.trust_domain.clone(), roots).map(|_| ())
+    }
+
     pub(super) fn read(value: &[u8]) -> Result<Self, RecordError> {
         let stored = stored::PeerTrust::decode(value)?;
         let count = stored.roots.len();

@@ -49,6 +49,8 @@ pub enum JoinError {
     ExpiredSecret { expired_for: Duration },
     #[error("the join secret was used already; export a bundle for each network")]
     UsedSecret,
+    #[error("another network is being joined at this moment; try again")]
+    Busy,
     #[error("cannot prepare TLS")]
     Tls(#[from] TlsError),
     #[error("cannot reach the control plane of {network}")]
@@ -77,7 +79,7 @@ impl From<JoinError> for Status {
             JoinError::UnknownSecret | JoinError::ExpiredSecret { .. } | JoinError::UsedSecret => {
                 Self::permission_denied(text)
             }
-            JoinError::Dial { .. } => Self::unavailable(text),
+            JoinError::Dial { .. } | JoinError::Busy => Self::unavailable(text),
             JoinError::Refused { .. } => Self::permission_denied(text),
             JoinError::NotJoined { .. } => Self::not_found(text),
             JoinError::Tls(_) => Self::internal(text),
@@ -120,16 +122,16 @@ pub(super) fn decide_admission(
     }
     let mut joined = 0;
     for (name, peer) in catalogue.peers() {
-        let Some(trust) = peer.joined() else { continue };
+        // One that is being joined holds its name and its trust domain already.
+        let Some(trust) = peer.trust() else { continue };
         joined += 1;
         if name == network {
             let same = trust.trust_domain == *trust_domain
                 && bundle.roots.iter().all(|root| trust.roots.iter().any(|r| r == root.as_ref()));
-            let network = network.clone();
-            return if same {
-                Ok(Admission::Again)
-            } else {
-                Err(JoinError::OtherAuthority { network })
+            return match (same, trust.pending) {
+                (true, false) => Ok(Admission::Again),
+                (true, true) => Ok(Admission::New),
+                (false, _) => Err(JoinError::OtherAuthority { network: network.clone() }),
             };
         }
         if trust.trust_domain == *trust_domain {
@@ -186,7 +188,7 @@ mod tests {
         }
     }
 
-    /// West, joined with east.
+    /// West, joined with east, and joining south.
     fn catalogue() -> Catalogue {
         let home = Home {
             network: label("west"),
@@ -203,6 +205,14 @@ mod tests {
             pending: false,
         };
         catalogue.put(&Key::PeerTrust { network: label("east") }, &east.write(), 1).unwrap();
+        let south = PinnedTrust {
+            network: label("south"),
+            trust_domain: TrustDomain::new("south.tollway").unwrap(),
+            roots: vec![b"south root".to_vec()],
+            joined_at_unix_s: 0,
+            pending: true,
+        };
+        catalogue.put(&Key::PeerTrust { network: label("south") }, &south.write(), 2).unwrap();
         catalogue
     }
 
@@ -234,6 +244,15 @@ mod tests {
         check(
             &bundle("north", "east.tollway", b"north root"),
             "the trust domain east.tollway of the bundle belongs to east already; a trust domain has one network",
+        );
+        check(&bundle("south", "south.tollway", b"south root"), "New");
+        check(
+            &bundle("north", "south.tollway", b"north root"),
+            "the trust domain south.tollway of the bundle belongs to south already; a trust domain has one network",
+        );
+        check(
+            &bundle("south", "south.tollway", b"another root"),
+            "the network south is joined with another authority or trust domain; remove it first with `tollway join remove south` if it was made anew",
         );
         let other = "the network east is joined with another authority or trust domain; remove it first with `tollway join remove east` if it was made anew";
         check(&bundle("east", "east.tollway", b"another root"), other);

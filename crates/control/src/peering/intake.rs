@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use prost::Message as _;
 use tollway_model::NetworkName;
 use tollway_store::{Expected, KeyRange, Transaction};
-use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, v1};
+use tollway_wire::{GATEWAYS_PER_NETWORK_LIMIT, v1};
 use tracing::{debug, info};
 
 use super::link::{Link, LinkError, PEER_SERVICES_LIMIT};
@@ -76,23 +76,13 @@ impl<'a> Intake<'a> {
         change: &mut Transaction,
     ) -> Result<(), LinkError> {
         let Some(stated) = stated else { return Ok(()) };
-        let pinned = self.trust.trust_domain.to_string();
-        if stated.trust_domain != pinned {
-            let found = stated.trust_domain.clone();
-            return Err(LinkError::TrustDomainChanged { pinned, found });
-        }
-        let count = stated.roots.len();
-        if count == 0 || count > tollway_wire::ROOTS_PER_TRUST_DOMAIN_LIMIT {
-            let limit = tollway_wire::ROOTS_PER_TRUST_DOMAIN_LIMIT;
-            return Err(ConvertError::TooMany { field: "roots", count, limit }.into());
-        }
-        if stated.roots != self.trust.roots {
-            self.trust.roots.clone_from(&stated.roots);
-            info!(network = %self.link.network, roots = count, "a joined network changed its roots");
-            let key = self.key(|network| Key::PeerTrust { network });
-            let planned = std::mem::take(change).put(key, self.trust.write());
-            *change = planned.put(Key::Trust.encode(), bytes::Bytes::new());
-        }
+        let Some(changed) = changed_trust(&self.trust, stated)? else { return Ok(()) };
+        self.trust = changed;
+        let roots = self.trust.roots.len();
+        info!(network = %self.link.network, roots, "a joined network changed its roots");
+        let key = self.key(|network| Key::PeerTrust { network });
+        let planned = std::mem::take(change).put(key, self.trust.write());
+        *change = planned.put(Key::Trust.encode(), bytes::Bytes::new());
         Ok(())
     }
 
@@ -174,5 +164,85 @@ impl<'a> Intake<'a> {
 
     fn key(&self, of: impl FnOnce(NetworkName) -> Key) -> bytes::Bytes {
         of(self.link.network.clone()).encode()
+    }
+}
+
+/// What to pin from now on, if `stated` differs from what is pinned.
+fn changed_trust(
+    pinned: &PinnedTrust,
+    stated: &v1::TrustBundle,
+) -> Result<Option<PinnedTrust>, LinkError> {
+    let domain = pinned.trust_domain.to_string();
+    if stated.trust_domain != domain {
+        let found = stated.trust_domain.clone();
+        return Err(LinkError::TrustDomainChanged { pinned: domain, found });
+    }
+    if stated.roots == pinned.roots {
+        return Ok(None);
+    }
+    let changed = PinnedTrust { roots: stated.roots.clone(), ..pinned.clone() };
+    changed.check()?;
+    Ok(Some(changed))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use tollway_identity::{Authority, CERTIFICATE_BYTES_LIMIT};
+    use tollway_model::{Label, TrustDomain};
+
+    use super::*;
+
+    fn root() -> Vec<u8> {
+        let network = Label::new("east").unwrap();
+        let now = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let domain = TrustDomain::default_for(&network);
+        Authority::create(&domain, &network, now).unwrap().root_der().to_vec()
+    }
+
+    fn pinned(root: &[u8]) -> PinnedTrust {
+        PinnedTrust {
+            network: Label::new("east").unwrap(),
+            trust_domain: TrustDomain::new("east.tollway").unwrap(),
+            roots: vec![root.to_vec()],
+            joined_at_unix_s: 0,
+            pending: false,
+        }
+    }
+
+    fn stated(trust_domain: &str, roots: Vec<Vec<u8>>) -> v1::TrustBundle {
+        v1::TrustBundle { trust_domain: trust_domain.into(), roots, network: "east".into() }
+    }
+
+    #[test]
+    fn roots_follow_the_joined_network() {
+        let (one, two) = (root(), root());
+        let pinned = pinned(&one);
+        let same = changed_trust(&pinned, &stated("east.tollway", vec![one.clone()])).unwrap();
+        assert_eq!(same, None);
+        let both = stated("east.tollway", vec![one.clone(), two.clone()]);
+        let changed = changed_trust(&pinned, &both).unwrap().unwrap();
+        assert_eq!(changed, PinnedTrust { roots: vec![one, two], ..pinned });
+    }
+
+    #[test]
+    fn roots_that_no_workload_could_read_are_refused() {
+        let pinned = pinned(&root());
+        let refusal = |roots| {
+            let refused = changed_trust(&pinned, &stated("east.tollway", roots)).unwrap_err();
+            assert!(matches!(refused, LinkError::Roots(_)), "{refused:?}");
+        };
+        refusal(vec![]);
+        refusal(vec![root(); 9]);
+        refusal(vec![root(), b"no certificate".to_vec()]);
+        refusal(vec![vec![0x30; CERTIFICATE_BYTES_LIMIT + 1]]);
+    }
+
+    #[test]
+    fn the_trust_domain_stays_the_one_that_was_pinned() {
+        let one = root();
+        let refused = changed_trust(&pinned(&one), &stated("west.tollway", vec![one.clone()]));
+        assert!(matches!(refused, Err(LinkError::TrustDomainChanged { .. })), "{refused:?}");
     }
 }

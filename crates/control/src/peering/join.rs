@@ -31,6 +31,9 @@ const PRESENT_TRIES: usize = 20;
 const PRESENT_PAUSE: Duration = Duration::from_millis(500);
 /// Time for the other network's answer.
 const PRESENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a network is stored anew because trust has changed meanwhile.
+const ADMIT_TRIES: usize = 10;
+const ADMIT_PAUSE: Duration = Duration::from_millis(20);
 /// How long a gateway is waited for that was started a moment ago, and how often it is looked for.
 const GATEWAY_TRIES: usize = 40;
 const GATEWAY_PAUSE: Duration = Duration::from_millis(50);
@@ -143,8 +146,36 @@ async fn try_redeem(plane: &Plane, secret: &str, file: &[u8]) -> Result<(), Join
     }
 }
 
-/// Stores the network of `bundle` as joined, or as being joined.
+/// Stores the network of `bundle` as joined, or as being joined, if it may be at that moment: two
+/// that claim one trust domain must not come in side by side.
 async fn admit(
+    plane: &Plane,
+    bundle: &JoinBundle,
+    pending: bool,
+    change: Transaction,
+) -> Result<(), JoinError> {
+    for _ in 0..ADMIT_TRIES {
+        let (admission, trust_revision) = plane.hub.read(|catalogue| {
+            decide_admission(catalogue, bundle).map(|known| (known, catalogue.trust_revision()))
+        })?;
+        if admission == Admission::Again {
+            return refresh(plane, bundle, change).await;
+        }
+        let unchanged = Expected::Revision(trust_revision);
+        let guarded = change.clone().when(Key::Trust.encode(), unchanged);
+        match put_network(plane, bundle, pending, guarded).await {
+            Err(JoinError::Write(TransactError::Conflict { key, .. }))
+                if key == Key::Trust.encode() =>
+            {
+                tokio::time::sleep(ADMIT_PAUSE).await;
+            }
+            done => return done,
+        }
+    }
+    Err(JoinError::Busy)
+}
+
+async fn put_network(
     plane: &Plane,
     bundle: &JoinBundle,
     pending: bool,
@@ -193,12 +224,22 @@ pub(crate) async fn accept(plane: &Arc<Plane>, file: &[u8]) -> Result<JoinBundle
         (Ok(()), Admission::New) => admit(plane, &bundle, false, Transaction::new()).await?,
         (Ok(()), Admission::Again) => {}
         (Err(error), Admission::New) => {
-            forget(plane, &bundle.network).await?;
+            // It may have been joined from the other side meanwhile, which then stands.
+            if is_pending(plane, &bundle.network) {
+                forget(plane, &bundle.network).await?;
+            }
             return Err(error);
         }
         (Err(error), Admission::Again) => return Err(error),
     }
     Ok(bundle)
+}
+
+fn is_pending(plane: &Plane, network: &NetworkName) -> bool {
+    plane.hub.read(|catalogue| {
+        let trust = catalogue.find_peer(network).and_then(crate::catalogue::Peer::trust);
+        trust.is_some_and(|trust| trust.pending)
+    })
 }
 
 /// Takes over the gateways of a network that is joined already: all of its own may have moved.

@@ -61,6 +61,8 @@ pub(super) enum LinkError {
         "it claims the trust domain {found}, but {pinned} was pinned when it was joined; join it again if that is meant"
     )]
     TrustDomainChanged { pinned: String, found: String },
+    #[error("its roots cannot be used; the ones pinned before stay")]
+    Roots(#[from] tollway_identity::BundleError),
     #[error("cannot store what it said")]
     Write(#[from] TransactError),
     #[error("cannot read what it said before")]

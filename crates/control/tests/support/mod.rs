@@ -140,7 +140,7 @@ impl Network {
 
     /// Registers a relay as this network's gateway; the registration lives as long as the
     /// result.
-    pub async fn open_gateway(&mut self) -> (Relay, Registration) {
+    pub async fn open_gateway(&mut self) -> (Relay, KeptAlive) {
         let relay = Relay::start(self.address).await;
         let member = self.gateway("gateway-1").await;
         let mut registration = Registration::open(&member).await.unwrap();
@@ -151,7 +151,7 @@ impl Network {
         };
         registration.send(Announce::Gateway(gateway)).await;
         registration.registered().await.unwrap();
-        (relay, registration)
+        (relay, registration.keep_alive())
     }
 }
 
@@ -161,7 +161,7 @@ pub struct Joined {
     pub west: Network,
     pub east_relay: Relay,
     pub west_relay: Relay,
-    pub gateways: (Registration, Registration),
+    pub gateways: (KeptAlive, KeptAlive),
 }
 
 impl Joined {
