@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
-use tollway_net::netns::{Confinement, spawn_confined};
+use tollway_net::spawn::{Confinement, spawn_confined};
 
 pub use error::ProcessError;
 pub use spec::Spec;

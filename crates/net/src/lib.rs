@@ -3,7 +3,7 @@
 //! `proxy` and `load` build their loops from these; nothing here knows HTTP or the mesh. Every
 //! socket is non-blocking and registered once, edge-triggered, for both directions: a connection
 //! remembers what it may still read or write. Beside the loop stand the lab's links between
-//! network namespaces: [`netns`], [`tun`], [`link`]. Unsafe code is confined to this crate.
+//! network namespaces ([`netns`], [`tun`], [`link`]), and how processes are started ([`spawn`]). Unsafe code is confined to this crate.
 
 mod conn;
 pub mod link;
@@ -11,6 +11,7 @@ mod listener;
 pub mod netns;
 mod poller;
 mod slab;
+pub mod spawn;
 mod timer;
 pub mod tun;
 

@@ -1,24 +1,21 @@
-//! Network namespaces held by a file descriptor: made, entered, and given to processes.
+//! Network namespaces held by a file descriptor: made and entered.
 //!
 //! The lab's networks are such namespaces. Nothing is mounted under `/run` and no holder process
 //! exists: the kernel frees a namespace when the last descriptor and process in it are gone, so
-//! a crash leaves nothing behind. This module does not create devices (see `tun`).
+//! a crash leaves nothing behind. This module does not create devices (see `tun`) nor start
+//! processes in them (see `spawn`).
 
-#![allow(unsafe_code, reason = "unshare, ioctl and pre_exec have no safe form")]
+#![allow(unsafe_code, reason = "unshare and ioctl have no safe form")]
 
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, Signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 /// Why a namespace could not be made or entered.
@@ -79,7 +76,7 @@ impl NetNs {
     }
 
     /// The namespace behind a descriptor that the parent process left open for this one
-    /// (see [`Confinement::inherit`]). The descriptor itself is left as it is.
+    /// (see [`crate::spawn::Confinement::inherit`]). The descriptor itself is left as it is.
     pub fn from_inherited(name: &str, fd: RawFd) -> Result<Self, NetnsError> {
         let path = format!("/proc/self/fd/{fd}");
         let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -115,30 +112,6 @@ impl AsFd for NetNs {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// Where a process is started and what ties it to this one.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Confinement<'a> {
-    /// Start it inside this namespace; `None` keeps the current one.
-    pub namespace: Option<&'a NetNs>,
-    /// Descriptors that stay open in it, under the same numbers.
-    pub inherit: &'a [BorrowedFd<'a>],
-}
-
-/// Starts `command` in a process group of its own (a terminal's Ctrl-C reaches only us, who stop
-/// it in order) and has the kernel kill it when the *thread* that called this ends, however it
-/// ends. Call it from a thread that lives as long as the process should.
-pub fn spawn_confined(mut command: Command, confinement: Confinement<'_>) -> io::Result<Child> {
-    let namespace = confinement.namespace.map(|ns| ns.fd.as_raw_fd());
-    let inherit: Vec<RawFd> = confinement.inherit.iter().map(AsRawFd::as_raw_fd).collect();
-    let parent = rustix::process::getpid();
-    command.process_group(0);
-    let prepare = move || prepare_child(parent, namespace, &inherit);
-    // SAFETY: `prepare` runs between fork and exec and makes system calls only: it takes no
-    // lock and does not allocate. The descriptors it names are borrowed until after the spawn.
-    unsafe { command.pre_exec(prepare) };
-    command.spawn()
 }
 
 /// Makes this process root of a new user and network namespace. Needs no privilege where the
@@ -252,23 +225,4 @@ where
             .map_err(|source| NetnsError::Thread { name: name.into(), source })?;
         running.join().map_or_else(|panic| std::panic::resume_unwind(panic), Ok)
     })
-}
-
-fn prepare_child(parent: Pid, namespace: Option<RawFd>, inherit: &[RawFd]) -> io::Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    if rustix::process::getppid() != Some(parent) {
-        // The parent died before the signal was set: nobody would ever stop this process.
-        return Err(rustix::io::Errno::SRCH.into());
-    }
-    for &fd in inherit {
-        // SAFETY: the caller of `spawn_confined` borrows the descriptor until the spawn ends.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
-    }
-    if let Some(fd) = namespace {
-        // SAFETY: as above.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        rustix::thread::move_into_link_name_space(fd, Some(LinkNameSpaceType::Network))?;
-    }
-    Ok(())
 }

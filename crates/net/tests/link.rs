@@ -13,7 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tollway_net::link::{Link, Shape};
-use tollway_net::netns::{Confinement, NetNs, spawn_confined};
+use tollway_net::netns::NetNs;
+use tollway_net::spawn::{Confinement, spawn_confined};
 use tollway_net::tun::{Tun, TunConfig};
 use tollway_testkit::skip;
 
