@@ -104,41 +104,83 @@ pub async fn run_sidecar(
     options: SidecarOptions,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DataPlaneError> {
-    let mut doors = Doors::for_threads(options.common.threads);
-    doors.bind("http", options.http_listen, Door::HttpApi)?;
-    doors.bind("grpc", options.grpc_listen, Door::GrpcApi)?;
-    doors.bind("outbound", options.outbound_listen, Door::Outbound)?;
-    let inbound = doors.bind("inbound", options.inbound_listen, Door::Inbound)?;
-    let advertise = advertised(options.advertise, inbound)?;
-    let common = options.common;
-    let fanout = Arc::new(Fanout::default());
-    let mesh = start_mesh(&common, &fanout).await?;
-    for text in &options.upstreams {
-        doors.bind_upstream(text, mesh.service())?;
+    Sidecar::start(options).await?.serve(shutdown).await
+}
+
+/// A sidecar that takes calls. [`Sidecar::serve`] ends it in good order.
+pub struct Sidecar {
+    plane: Plane,
+    probe: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Sidecar {
+    /// Opens the doors, obtains the identity and begins to serve: calls are taken once this
+    /// returns. What is left is done by tasks of the current tokio runtime.
+    ///
+    /// # Errors
+    /// [`DataPlaneError`].
+    pub async fn start(options: SidecarOptions) -> Result<Self, DataPlaneError> {
+        let mut doors = Doors::for_threads(options.common.threads);
+        doors.bind("http", options.http_listen, Door::HttpApi)?;
+        doors.bind("grpc", options.grpc_listen, Door::GrpcApi)?;
+        doors.bind("outbound", options.outbound_listen, Door::Outbound)?;
+        let inbound = doors.bind("inbound", options.inbound_listen, Door::Inbound)?;
+        let advertise = advertised(options.advertise, inbound)?;
+        let common = options.common;
+        let fanout = Arc::new(Fanout::default());
+        let mesh = start_mesh(&common, &fanout).await?;
+        for text in &options.upstreams {
+            doors.bind_upstream(text, mesh.service())?;
+        }
+        let app = options.app.map(|(address, protocol)| AppTarget { address, protocol });
+        let withdraw = common.timeouts.withdraw;
+        let plane = Plane::start(common, mesh, fanout, doors, app, None).await?;
+        let probe = app.map(|app| {
+            let protocol = app.protocol;
+            let announcement =
+                Announcement::Workload { address: advertise, protocol, ready: false };
+            plane.mesh.register(announcement);
+            let probe = Probe {
+                app: app.address,
+                mesh: Arc::clone(&plane.mesh),
+                fanout: Arc::clone(&plane.fanout),
+                ready: plane.app_ready.clone(),
+                withdraw,
+            };
+            tokio::spawn(probe.run())
+        });
+        Ok(Self { plane, probe })
     }
-    let app = options.app.map(|(address, protocol)| AppTarget { address, protocol });
-    let withdraw = common.timeouts.withdraw;
-    let plane = Plane::start(common, mesh, fanout, doors, app, None).await?;
-    let protocol = app.map_or(AppProtocol::Http, |app| app.protocol);
-    if app.is_some() {
-        let announcement = Announcement::Workload { address: advertise, protocol, ready: false };
-        plane.mesh.register(announcement);
+
+    /// Where a door listens, by its name in the ports file.
+    #[must_use]
+    pub fn port(&self, door: &str) -> Option<SocketAddr> {
+        self.plane.ports.iter().find(|(name, _)| name == door).map(|(_, address)| *address)
     }
-    let probe = app.map(|app| {
-        let probe = Probe {
-            app: app.address,
-            mesh: Arc::clone(&plane.mesh),
-            fanout: Arc::clone(&plane.fanout),
-            ready: plane.app_ready.clone(),
-            withdraw,
-        };
-        tokio::spawn(probe.run())
-    });
-    let result = plane.serve(shutdown).await;
-    if let Some(probe) = probe {
-        probe.abort();
+
+    /// The client of the control plane: name, status, and the way to leave early.
+    #[must_use]
+    pub fn mesh(&self) -> Arc<MeshClient> {
+        Arc::clone(&self.plane.mesh)
     }
-    result
+
+    /// Whether the app takes connections; true without an app.
+    #[must_use]
+    pub fn app_ready(&self) -> watch::Receiver<bool> {
+        self.plane.app_ready.subscribe()
+    }
+
+    /// Serves until told to end; then leaves the mesh, finishes what is under way, and ends.
+    ///
+    /// # Errors
+    /// [`DataPlaneError::Thread`] or [`DataPlaneError::Panicked`].
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DataPlaneError> {
+        let result = self.plane.serve(shutdown).await;
+        if let Some(probe) = self.probe {
+            probe.abort();
+        }
+        result
+    }
 }
 
 /// Runs a gateway until `shutdown`, then drains it.
@@ -192,6 +234,8 @@ struct Plane {
     threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
     background: Vec<tokio::task::JoinHandle<()>>,
     app_ready: watch::Sender<bool>,
+    /// Where the doors listen.
+    ports: Vec<(String, SocketAddr)>,
 }
 
 impl Plane {
@@ -260,7 +304,7 @@ impl Plane {
         for (name, address) in &ports {
             tracing::info!(%address, "{name} door open");
         }
-        Ok(Self { mesh, fanout, threads: started.threads, background, app_ready })
+        Ok(Self { mesh, fanout, threads: started.threads, background, app_ready, ports })
     }
 
     /// Serves until told to end; then leaves the mesh, finishes what is under way, and ends.

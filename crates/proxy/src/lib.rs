@@ -24,7 +24,8 @@ mod tls;
 mod worker;
 
 pub use dataplane::{
-    CommonOptions, DataPlaneError, GatewayOptions, SidecarOptions, run_gateway, run_sidecar,
+    CommonOptions, DataPlaneError, GatewayOptions, Sidecar, SidecarOptions, run_gateway,
+    run_sidecar,
 };
 pub use limits::{Limits, Timeouts};
 pub use live::{Live, LiveHandle, LiveOptions, live};

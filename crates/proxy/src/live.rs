@@ -59,6 +59,15 @@ impl Default for Live {
     }
 }
 
+impl Live {
+    /// For a data plane whose settings never change.
+    #[must_use]
+    pub fn fixed() -> Self {
+        let (_, config) = watch::channel(RunningConfig::default());
+        live(config).1
+    }
+}
+
 impl LiveHandle {
     /// Puts settings to work; returns when they were handed to every data thread.
     ///
