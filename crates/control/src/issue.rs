@@ -10,7 +10,8 @@ use bytes::Bytes;
 use prost::Message;
 use thiserror::Error;
 use tollway_identity::{
-    GATEWAY_APP, IssueError, IssueRequest, IssuedChain, JoinToken, SecretHash, SystemRequest,
+    GATEWAY_APP, IssueError, IssueRequest, IssuedChain, JoinToken, SHORTEST_TTL, SecretHash,
+    SystemRequest,
 };
 use tollway_model::{Instance, NetworkName, ServiceName};
 use tollway_store::{Expected, Transaction};
@@ -119,6 +120,14 @@ fn decide_renewal(own: &(ServiceName, Instance), claim: &Claim) -> Result<(), Re
     Err(Refusal::NotYours { own, asked: Box::new(claim.clone()) })
 }
 
+/// The life of a certificate: what was asked for, if that is shorter than what the network gives.
+fn decide_life(asked_s: u32, given: Duration) -> Duration {
+    match asked_s {
+        0 => given,
+        _ => Duration::from_secs(asked_s.into()).max(SHORTEST_TTL).min(given),
+    }
+}
+
 impl Scope {
     fn read(token: &Token) -> Option<Self> {
         let (namespace, app) = (token.namespace.clone(), token.app.clone());
@@ -209,7 +218,8 @@ impl Identity for IdentityService {
             warn!(service = %claim.service, instance = %claim.instance, reason, "a certificate was refused");
         }
         allowed?;
-        let issued = self.sign(&claim, request.csr).map_err(|error| issue_status(&error))?;
+        let ttl = decide_life(request.ttl_s, self.0.options.certificate_ttl);
+        let issued = self.sign(&claim, request.csr, ttl).map_err(|error| issue_status(&error))?;
         info!(service = %claim.service, instance = %claim.instance, "issued a certificate");
         Ok(Response::new(v1::IssueResponse {
             chain: issued.chain.iter().map(|der| der.to_vec()).collect(),
@@ -244,8 +254,13 @@ impl IdentityService {
         Ok(decided?)
     }
 
-    fn sign(&self, claim: &Claim, csr_der: Vec<u8>) -> Result<IssuedChain, IssueError> {
-        let (instance, ttl) = (claim.instance.clone(), self.0.options.certificate_ttl);
+    fn sign(
+        &self,
+        claim: &Claim,
+        csr_der: Vec<u8>,
+        ttl: Duration,
+    ) -> Result<IssuedChain, IssueError> {
+        let instance = claim.instance.clone();
         let now = SystemTime::now();
         if is_gateway(&claim.service) {
             return self.0.authority.issue_gateway(&SystemRequest { csr_der, instance, ttl }, now);
@@ -335,6 +350,17 @@ mod tests {
             refusal(Some(&any), b"secret", 1_000),
             "the join token expired 0ns ago; make a new one with `tollway token create`"
         );
+    }
+
+    #[test]
+    fn a_shorter_life_can_be_asked_for_and_no_longer_one() {
+        let day = Duration::from_secs(24 * 3600);
+        let check = |asked_s, given, life| assert_eq!(decide_life(asked_s, given), life);
+        check(0, day, day);
+        check(60, day, Duration::from_secs(60));
+        check(1, day, SHORTEST_TTL);
+        check(u32::MAX, day, day);
+        check(60, SHORTEST_TTL, SHORTEST_TTL);
     }
 
     #[test]

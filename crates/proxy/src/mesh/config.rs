@@ -25,6 +25,8 @@ pub struct MeshConfig {
     pub instance: Instance,
     /// How long the first contact may take. Default 30 s.
     pub start_timeout: Duration,
+    /// Asks for certificates of a shorter life than the network gives. Default `None`.
+    pub certificate_ttl: Option<Duration>,
 }
 
 /// What the process is.
@@ -64,10 +66,11 @@ pub enum Announcement {
 }
 
 impl MeshConfig {
-    /// A configuration with the default timeout.
+    /// A configuration with the defaults.
     #[must_use]
     pub fn new(control: String, token: TokenSource, role: Role, instance: Instance) -> Self {
-        Self { control, token, role, instance, start_timeout: Duration::from_secs(30) }
+        let start_timeout = Duration::from_secs(30);
+        Self { control, token, role, instance, start_timeout, certificate_ttl: None }
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Who {
     pub(super) role: Role,
     pub(super) service: ServiceName,
     pub(super) instance: Instance,
+    /// The life to ask for; 0: what the network gives.
+    certificate_ttl_s: u32,
 }
 
 /// Obtains the first identity; tries again while that may help, until the start timeout.
@@ -45,6 +47,9 @@ pub(super) async fn first(config: &MeshConfig) -> Result<(Who, Credentials), Mes
         role: config.role.clone(),
         service: config.role.service(&network),
         instance: config.instance.clone(),
+        certificate_ttl_s: config
+            .certificate_ttl
+            .map_or(0, |ttl| u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX)),
     };
     let deadline = Instant::now() + config.start_timeout;
     loop {
@@ -96,6 +101,7 @@ async fn issue(channel: Channel, who: &Who, token: String) -> Result<Credentials
         service: Some((&who.service).into()),
         instance: who.instance.as_str().to_owned(),
         token,
+        ttl_s: who.certificate_ttl_s,
     };
     let mut client = IdentityClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT_BYTES);
     let issued = tokio::time::timeout(ISSUE_TIMEOUT, client.issue(request)).await;

@@ -1483,6 +1483,9 @@ pub struct IssueRequest {
     /// Join token as printed; empty when renewing.
     #[prost(string, tag = "4")]
     pub token: ::prost::alloc::string::String,
+    /// A shorter life than the network gives, for a short task; never a longer one. 0: what it gives.
+    #[prost(uint32, tag = "5")]
+    pub ttl_s: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct IssueResponse {
