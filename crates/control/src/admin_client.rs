@@ -10,7 +10,7 @@ use tollway_wire::v1::admin_client::AdminClient as Client;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 /// Name of the socket in the store's directory.
-pub(crate) const SOCKET_NAME: &str = "admin.sock";
+pub const SOCKET_NAME: &str = "admin.sock";
 
 /// Why a command did not reach the control plane, or was refused.
 #[derive(Debug, Error)]

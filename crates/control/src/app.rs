@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
@@ -36,7 +37,7 @@ use crate::options::Options;
 use crate::peering::{PeeringService, join, link};
 use crate::plane::Plane;
 use crate::registry::RegistryService;
-use crate::{feed, listener, own, sweep};
+use crate::{feed, linger, listener, own, sweep};
 
 /// Name of the store's one file in its directory.
 const STORE_NAME: &str = "tollway.store";
@@ -53,7 +54,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Binds and serves until `shutdown` completes.
 ///
 /// # Errors
-/// [`StartError`]; once it serves it ends only by `shutdown`.
+/// [`StartError`]; once it serves it ends only by `shutdown` or [`Options::linger`].
 pub async fn serve(
     options: Options,
     shutdown: impl Future<Output = ()> + Send,
@@ -127,7 +128,8 @@ impl ControlPlane {
         self.plane.hub.applied_everywhere()
     }
 
-    /// Serves until `shutdown` completes, then tells every stream and returns within a bound.
+    /// Serves until `shutdown` completes or nobody came for [`Options::linger`]; then tells every
+    /// stream and returns within a bound.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) {
         let Self { plane, listener, admin, metrics, commits, address, guard: _guard } = self;
         info!(network = %plane.authority.network(), %address, "serving");
@@ -150,13 +152,18 @@ impl ControlPlane {
                 stop.clone().cancelled_owned(),
             );
         let mut servers = Box::pin(async { tokio::join!(public, private) });
-        let ended = tokio::select! {
-            () = shutdown => {
+        let told_to_stop = tokio::select! {
+            () = shutdown => None,
+            () = linger::unused(&plane) => None,
+            ended = &mut servers => Some(ended),
+        };
+        let ended = match told_to_stop {
+            Some(ended) => Some(ended),
+            None => {
                 info!("stopping");
                 stop.cancel();
                 tokio::time::timeout(STOP_TIMEOUT, &mut servers).await.ok()
             }
-            ended = &mut servers => Some(ended),
         };
         stop.cancel();
         if let Some((Err(reason), _) | (_, Err(reason))) = &ended {
@@ -216,6 +223,7 @@ async fn start(options: Options, store: Store) -> Result<Arc<Plane>, StartError>
         credentials,
         stop: CancellationToken::new(),
         tasks: TaskTracker::new(),
+        used: AtomicBool::new(false),
     });
     let until_stop = |plane: &Plane| plane.stop.clone();
     let feed = feed::run(plane.store.clone(), plane.hub.clone());

@@ -54,6 +54,14 @@ pub enum StartError {
     PortsFile { path: PathBuf, source: std::io::Error },
 }
 
+impl StartError {
+    /// Whether another process has the store.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::Store(OpenError::Locked { .. }))
+    }
+}
+
 /// Why the control plane could not give itself a certificate.
 #[derive(Debug, Error)]
 pub enum OwnCertificateError {

@@ -190,6 +190,7 @@ pub(crate) async fn create_token(
     let put =
         Transaction::new().when(key.clone(), Expected::Absent).put(key, record.encode_to_vec());
     plane.store.transact(put).await.map_err(|error| store_status(&error))?;
+    plane.note_use();
     info!(token = token.id(), ?scope, "made a join token");
     Ok((token, expires_at_unix_s))
 }
@@ -220,6 +221,7 @@ impl Identity for IdentityService {
         allowed?;
         let ttl = decide_life(request.ttl_s, self.0.options.certificate_ttl);
         let issued = self.sign(&claim, request.csr, ttl).map_err(|error| issue_status(&error))?;
+        self.0.note_use();
         info!(service = %claim.service, instance = %claim.instance, "issued a certificate");
         Ok(Response::new(v1::IssueResponse {
             chain: issued.chain.iter().map(|der| der.to_vec()).collect(),

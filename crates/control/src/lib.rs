@@ -17,6 +17,7 @@ mod feed;
 mod hub;
 mod issue;
 mod key;
+mod linger;
 mod listener;
 mod metrics;
 mod options;
@@ -27,7 +28,7 @@ mod registry;
 mod stored;
 mod sweep;
 
-pub use admin_client::{AdminClient, AdminError};
+pub use admin_client::{AdminClient, AdminError, SOCKET_NAME};
 pub use app::{ControlPlane, serve};
 pub use bundle::{BUNDLE_LIMIT_BYTES, BundleError, JoinBundle};
 pub use error::{OwnCertificateError, StartError};

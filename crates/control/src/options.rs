@@ -32,6 +32,8 @@ pub struct Options {
     pub ports_file: Option<PathBuf>,
     /// The settings that run, for the admin port to show.
     pub config: watch::Receiver<RunningConfig>,
+    /// Ends by itself when nobody was connected for so long. Default `None`: never.
+    pub linger: Option<Duration>,
     /// Times of registration and peering.
     pub timing: Timing,
 }
@@ -75,6 +77,7 @@ impl Options {
             admin_listen: None,
             ports_file: None,
             config: watch::channel(RunningConfig::default()).1,
+            linger: None,
             timing: Timing::default(),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
@@ -28,6 +29,8 @@ pub(crate) struct Plane {
     pub(crate) stop: CancellationToken,
     /// Every task that must end before the process does.
     pub(crate) tasks: TaskTracker,
+    /// Somebody made a token or got a certificate since this was last looked at.
+    pub(crate) used: AtomicBool,
 }
 
 impl Plane {
@@ -35,6 +38,11 @@ impl Plane {
     pub(crate) async fn visible(&self, revision: u64) {
         // Beyond the timeout the answer is still right, only watchers are late.
         let _ = tokio::time::timeout(VISIBLE_TIMEOUT, self.hub.reached(revision)).await;
+    }
+
+    /// Notes that somebody is about to connect.
+    pub(crate) fn note_use(&self) {
+        self.used.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn own_credentials(&self) -> Arc<Credentials> {
