@@ -6,7 +6,9 @@
 mod admin;
 mod log;
 pub mod metrics;
+mod terminal;
 
 pub use admin::{AdminFacts, serve_admin};
 pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_log};
 pub use metrics::{Counter, DataPlaneMetrics, Gauge, Page};
+pub use terminal::init_terminal_log;

@@ -7,7 +7,7 @@ use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 
 /// The environment variable with the filter of commands that have no setting for it.
-const VARIABLE: &str = "TOLLWAY_LOG";
+pub(crate) const VARIABLE: &str = "TOLLWAY_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// How lines are written.

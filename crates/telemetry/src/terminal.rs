@@ -1,0 +1,44 @@
+//! The log of a command that shares its terminal with another program's output.
+
+use std::fmt;
+
+use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::log::VARIABLE;
+
+/// Starts the log: one line `tollway: level: message` for what is at least as grave as `level`,
+/// which `TOLLWAY_LOG` replaces. Later calls change nothing.
+pub fn init_terminal_log(level: &str) {
+    let filter = EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(level));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .event_format(Prefixed);
+    // Fails only when a log was started before, which then stays.
+    let _ = builder.try_init();
+}
+
+/// Lines that are told from another program's by how they begin.
+struct Prefixed;
+
+impl<S, N> FormatEvent<S, N> for Prefixed
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let level = event.metadata().level().as_str().to_ascii_lowercase();
+        write!(writer, "tollway: {level}: ")?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
