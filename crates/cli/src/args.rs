@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::command::call::CallArgs;
 use crate::command::control::ControlArgs;
 use crate::command::demo::DemoArgs;
 use crate::command::echo::EchoArgs;
@@ -9,6 +10,8 @@ use crate::command::gateway::GatewayArgs;
 use crate::command::get::GetArgs;
 use crate::command::join::JoinArgs;
 use crate::command::load::LoadArgs;
+use crate::command::local_control::LocalControlArgs;
+use crate::command::run::RunArgs;
 use crate::command::sidecar::SidecarArgs;
 use crate::command::token::TokenArgs;
 
@@ -24,6 +27,10 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Two networks and one far away, apps, mesh, load: prints what the crossing costs.
     Demo(DemoArgs),
+    /// Run an app with a sidecar.
+    Run(RunArgs),
+    /// Call a service: one request through the mesh.
+    Call(CallArgs),
     /// Run a control plane: identity, registry, discovery, peering.
     Control(ControlArgs),
     /// Run the sidecar of an app.
@@ -40,6 +47,12 @@ pub(crate) enum Command {
     Load(LoadArgs),
     /// Run a server that echoes HTTP, gRPC and TCP: something to send load to.
     Echo(EchoArgs),
+    /// Serves the apps of one user of this machine.
+    #[command(hide = true)]
+    LocalControl(LocalControlArgs),
+    /// Ends what an app has started when `tollway run` is killed.
+    #[command(hide = true)]
+    RunGuard,
     /// Parts of the lab.
     #[command(hide = true)]
     Lab {

@@ -2,8 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod args;
 mod command;
+mod local;
 mod runtime;
 mod settings;
 #[allow(dead_code, reason = "the commands that read files come to it one by one")]

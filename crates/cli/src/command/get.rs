@@ -1,20 +1,17 @@
 //! `tollway get`: what a control plane knows.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use tollway_control::AdminClient;
 use tollway_wire::v1;
 
+use crate::access::StoreArg;
 use crate::runtime::block_on;
 
 #[derive(Args)]
 pub(crate) struct GetArgs {
     what: What,
-    /// Directory of the control plane's store.
-    #[arg(long, value_name = "DIR")]
-    store: PathBuf,
+    #[command(flatten)]
+    store: StoreArg,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -29,7 +26,7 @@ enum What {
 pub(crate) fn run(args: &GetArgs) -> Result<()> {
     let What::Services = args.what;
     block_on(async {
-        let known = AdminClient::connect(&args.store).await?.services().await?;
+        let known = args.store.admin().await?.services().await?;
         if args.json {
             print_json(&known)
         } else {

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use tollway_control::{AdminClient, BUNDLE_LIMIT_BYTES};
+use tollway_control::BUNDLE_LIMIT_BYTES;
 use tollway_model::NetworkName;
 
+use crate::access::StoreArg;
 use crate::runtime::block_on;
 
 #[derive(Args)]
@@ -20,36 +21,32 @@ pub(crate) struct JoinArgs {
 enum JoinCommand {
     /// Print a join bundle of this network. It holds a secret that works once.
     Export {
-        /// Directory of the control plane's store.
-        #[arg(long, value_name = "DIR")]
-        store: PathBuf,
+        #[command(flatten)]
+        store: StoreArg,
         /// How long it can be used, in seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
         ttl_s: u64,
     },
     /// Join the network of a bundle; both sides know each other then.
     Accept {
-        /// Directory of the control plane's store.
-        #[arg(long, value_name = "DIR")]
-        store: PathBuf,
+        #[command(flatten)]
+        store: StoreArg,
         /// The bundle; `-` reads standard input.
         #[arg(value_name = "FILE")]
         bundle: PathBuf,
     },
     /// Show the joined networks.
     List {
-        /// Directory of the control plane's store.
-        #[arg(long, value_name = "DIR")]
-        store: PathBuf,
+        #[command(flatten)]
+        store: StoreArg,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
     /// End the trust in a joined network.
     Remove {
-        /// Directory of the control plane's store.
-        #[arg(long, value_name = "DIR")]
-        store: PathBuf,
+        #[command(flatten)]
+        store: StoreArg,
         network: NetworkName,
     },
 }
@@ -61,7 +58,7 @@ pub(crate) fn run(args: JoinArgs) -> Result<()> {
             JoinCommand::Accept { store, bundle } => accept(&store, &bundle).await,
             JoinCommand::List { store, json } => list(&store, json).await,
             JoinCommand::Remove { store, network } => {
-                AdminClient::connect(&store).await?.remove_join(network.as_str()).await?;
+                store.admin().await?.remove_join(network.as_str()).await?;
                 println!("{network} is no longer joined");
                 Ok(())
             }
@@ -69,15 +66,15 @@ pub(crate) fn run(args: JoinArgs) -> Result<()> {
     })?
 }
 
-async fn export(store: &Path, ttl_s: u64) -> Result<()> {
-    let bundle = AdminClient::connect(store).await?.export_join(ttl_s).await?;
+async fn export(store: &StoreArg, ttl_s: u64) -> Result<()> {
+    let bundle = store.admin().await?.export_join(ttl_s).await?;
     let mut out = std::io::stdout().lock();
     out.write_all(&bundle).and_then(|()| out.flush()).context("cannot print the bundle")
 }
 
-async fn accept(store: &Path, file: &Path) -> Result<()> {
+async fn accept(store: &StoreArg, file: &Path) -> Result<()> {
     let bundle = read_bundle(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let joined = AdminClient::connect(store).await?.accept_join(bundle).await?;
+    let joined = store.admin().await?.accept_join(bundle).await?;
     println!("joined {}", joined.network);
     Ok(())
 }
@@ -94,8 +91,8 @@ fn read_bundle(file: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bundle)
 }
 
-async fn list(store: &Path, json: bool) -> Result<()> {
-    let joins = AdminClient::connect(store).await?.joins().await?;
+async fn list(store: &StoreArg, json: bool) -> Result<()> {
+    let joins = store.admin().await?.joins().await?;
     if json {
         let rows: Vec<_> = joins
             .iter()

@@ -142,7 +142,7 @@ pub(crate) fn end_of(reloads: &Reloads) -> Result<Pin<Box<dyn Future<Output = ()
 }
 
 /// A name no other instance has: sixteen random hexadecimal digits.
-fn made_up_instance() -> Result<Instance> {
+pub(crate) fn made_up_instance() -> Result<Instance> {
     use std::hash::{BuildHasher, RandomState};
     let number = RandomState::new().hash_one(std::process::id());
     Ok(Instance::new(&format!("i-{number:016x}"))?)

@@ -1,5 +1,6 @@
 //! One module a command: its options, and what it does.
 
+pub(crate) mod call;
 pub(crate) mod control;
 pub(crate) mod demo;
 pub(crate) mod echo;
@@ -7,8 +8,10 @@ pub(crate) mod gateway;
 pub(crate) mod get;
 pub(crate) mod join;
 pub(crate) mod load;
+pub(crate) mod local_control;
 pub(crate) mod log;
 pub(crate) mod mesh;
+pub(crate) mod run;
 pub(crate) mod sidecar;
 pub(crate) mod token;
 
@@ -28,6 +31,10 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
     }
     match arguments.command {
         Command::Demo(args) => return demo::run(&args),
+        Command::Run(args) => return run::run(args),
+        Command::RunGuard => run::guard::run(),
+        Command::LocalControl(args) => local_control::run(&args)?,
+        Command::Call(args) => return call::run(args),
         Command::Control(args) => control::run(args, given)?,
         Command::Sidecar(args) => sidecar::run(args, given)?,
         Command::Gateway(args) => gateway::run(args, given)?,

@@ -1,14 +1,12 @@
 //! `tollway token`.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use tollway_control::AdminClient;
 use tollway_model::{AppId, Label};
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
 
+use crate::access::StoreArg;
 use crate::runtime::block_on;
 
 #[derive(Args)]
@@ -25,9 +23,8 @@ enum TokenCommand {
 
 #[derive(Args)]
 struct CreateArgs {
-    /// Directory of the control plane's store.
-    #[arg(long, value_name = "DIR")]
-    store: PathBuf,
+    #[command(flatten)]
+    store: StoreArg,
     /// Only for this app.
     #[arg(long, value_name = "ID")]
     app: Option<AppId>,
@@ -46,7 +43,7 @@ pub(crate) fn run(args: TokenArgs) -> Result<()> {
     let TokenCommand::Create(args) = args.command;
     let request = v1::CreateTokenRequest { scope: Some(scope(&args)), ttl_s: args.ttl_s };
     block_on(async {
-        let created = AdminClient::connect(&args.store).await?.create_token(request).await?;
+        let created = args.store.admin().await?.create_token(request).await?;
         println!("{}", created.token);
         Ok(())
     })?

@@ -294,6 +294,7 @@ pub async fn issue(
         service: Some(service.into()),
         instance: instance.into(),
         token,
+        ttl_s: 0,
     };
     let issued = IdentityClient::new(channel).issue(request).await?.into_inner();
     let trust = issued.trust.unwrap();

@@ -1,0 +1,88 @@
+//! How a command finds its control plane: the one it is told of, or this user's local one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use tollway_control::AdminClient;
+use tollway_model::{AppId, Label};
+use tollway_proxy::mesh::TokenSource;
+
+use crate::local::{self, LocalControl, LocalError};
+
+/// For commands that take part in the mesh.
+#[derive(Args, Clone)]
+pub(crate) struct AccessArgs {
+    /// The control plane [default: this user's local one].
+    #[arg(long, value_name = "HOST:PORT")]
+    control: Option<String>,
+    /// File with the join token; without it the variable `TOLLWAY_TOKEN` is read.
+    #[arg(long, value_name = "FILE", requires = "control")]
+    token_file: Option<PathBuf>,
+}
+
+/// For commands that speak to the operator's side of a control plane.
+#[derive(Args, Clone)]
+pub(crate) struct StoreArg {
+    /// Directory of the control plane's store [default: the local control plane's].
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+}
+
+/// A control plane, and the right to join.
+pub(crate) struct Access {
+    /// As `host:port`.
+    pub(crate) control: String,
+    pub(crate) token: TokenSource,
+    /// Where it is the local one.
+    pub(crate) local: Option<LocalControl>,
+}
+
+/// What to do where no local control plane runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Absent {
+    Refuse,
+    /// Start one, that stays for so long after its last workload.
+    Start {
+        linger: Duration,
+    },
+}
+
+impl AccessArgs {
+    /// The right to join as `app`, which a token of the local control plane gives for `ttl`.
+    pub(crate) async fn access(
+        self,
+        app: &AppId,
+        namespace: &Label,
+        ttl: Duration,
+        absent: Absent,
+    ) -> Result<Access> {
+        if let Some(control) = self.control {
+            let token = self.token_file.map_or(TokenSource::Environment, TokenSource::File);
+            return Ok(Access { control, token, local: None });
+        }
+        let local = match absent {
+            Absent::Start { linger } => local::find_or_start(linger).await?,
+            Absent::Refuse => local::find().await?.ok_or(LocalError::NotRunning)?,
+        };
+        let token = local.token(app, namespace, ttl).await?;
+        let token = token.parse().context("the local control plane gave an unusable token")?;
+        Ok(Access {
+            control: local.address(),
+            token: TokenSource::Given(token),
+            local: Some(local),
+        })
+    }
+}
+
+impl StoreArg {
+    /// A connection to the control plane's admin socket.
+    pub(crate) async fn admin(&self) -> Result<AdminClient> {
+        let store = match &self.store {
+            Some(store) => store.clone(),
+            None => local::find().await?.ok_or(LocalError::NotRunning)?.store(),
+        };
+        Ok(AdminClient::connect(&store).await?)
+    }
+}

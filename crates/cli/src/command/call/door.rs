@@ -1,0 +1,118 @@
+//! The way into the mesh: the HTTP API of a sidecar.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use hyper::Uri;
+use tollway_model::{AppId, Label};
+use tollway_proxy::mesh::{MeshConfig, Role};
+use tollway_proxy::{CommonOptions, Limits, Live, Sidecar, SidecarOptions, Timeouts};
+
+use crate::access::{Absent, Access, AccessArgs};
+use crate::command::mesh::made_up_instance;
+
+/// Life of the identity, and of the token it is asked for with. It is renewed while a longer
+/// call lasts.
+const IDENTITY_TTL: Duration = Duration::from_secs(60);
+/// Time to be given an identity.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `http://HOST:PORT` of a sidecar.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct SidecarUrl(String);
+
+/// Where to connect.
+pub(super) struct Door {
+    /// As `host:port`.
+    pub(super) address: String,
+    /// It serves as long as this exists. `None` where the sidecar is another process.
+    _own: Option<Sidecar>,
+}
+
+impl Door {
+    /// A sidecar that runs.
+    pub(super) fn at(url: SidecarUrl) -> Self {
+        Self { address: url.0, _own: None }
+    }
+
+    /// A sidecar of this call alone. It has no app, so it is not registered and nobody calls it.
+    pub(super) async fn open(
+        access: AccessArgs,
+        app: AppId,
+        namespace: Label,
+        timeout: Option<Duration>,
+    ) -> Result<Self> {
+        let access = access.access(&app, &namespace, IDENTITY_TTL, Absent::Refuse).await?;
+        let own = Sidecar::start(options(access, app, namespace, timeout)?).await?;
+        let address = own.port("http").context("the sidecar has no HTTP API")?.to_string();
+        Ok(Self { address, _own: Some(own) })
+    }
+}
+
+fn options(
+    access: Access,
+    app: AppId,
+    namespace: Label,
+    timeout: Option<Duration>,
+) -> Result<SidecarOptions> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let role = Role::Sidecar { app, namespace };
+    let mut mesh = MeshConfig::new(access.control, access.token, role, made_up_instance()?);
+    mesh.certificate_ttl = Some(IDENTITY_TTL);
+    mesh.start_timeout = timeout.unwrap_or(START_TIMEOUT);
+    let mut timeouts = Timeouts::default();
+    timeouts.request = timeout.unwrap_or(timeouts.request);
+    let common = CommonOptions {
+        mesh,
+        admin_listen: any,
+        threads: 1,
+        limits: Limits::default(),
+        timeouts,
+        ports_file: None,
+        live: Live::fixed(),
+    };
+    Ok(SidecarOptions {
+        common,
+        app: None,
+        http_listen: any,
+        grpc_listen: any,
+        outbound_listen: any,
+        inbound_listen: any,
+        advertise: None,
+        upstreams: Vec::new(),
+    })
+}
+
+impl FromStr for SidecarUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let malformed = || format!("`{text}` is not a URL such as http://127.0.0.1:3500");
+        let uri: Uri = text.parse().map_err(|_| malformed())?;
+        let authority = uri.authority().ok_or_else(malformed)?;
+        let port = authority.port_u16();
+        if uri.scheme_str().is_some_and(|scheme| scheme != "http") || port.is_none() {
+            return Err(malformed());
+        }
+        Ok(Self(authority.as_str().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sidecar_is_named_by_host_and_port() {
+        let parse = |text: &str| text.parse::<SidecarUrl>();
+        let local = SidecarUrl("127.0.0.1:3500".to_owned());
+        assert_eq!(parse("http://127.0.0.1:3500").unwrap(), local);
+        assert_eq!(parse("http://127.0.0.1:3500/").unwrap(), local);
+        assert_eq!(parse("127.0.0.1:3500").unwrap(), local);
+        for wrong in ["https://127.0.0.1:3500", "http://127.0.0.1", "/v1.0", "", "a b"] {
+            assert!(parse(wrong).unwrap_err().contains("http://127.0.0.1:3500"), "{wrong}");
+        }
+    }
+}

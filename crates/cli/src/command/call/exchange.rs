@@ -1,0 +1,202 @@
+//! The request and its answer.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Method, Request, Response, header};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tollway_model::MESH_SUFFIX;
+
+use super::CallArgs;
+use super::body::{self, Body};
+use super::door::Door;
+use super::target::Target;
+
+/// The field that names the service.
+const TARGET: &str = "dapr-app-id";
+/// Largest body in which a failure of the mesh is looked for, where its length is told before.
+const FAILURE_BYTES_LIMIT: u64 = 64 * 1024;
+/// Largest body in which it is looked for, where the length shows only at the end.
+const READ_BYTES_LIMIT: usize = 16 * 1024 * 1024;
+
+/// The request as it was asked for.
+pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
+    let data = args.data.as_ref().map(body::Data::open).transpose()?;
+    let method = args.request.clone();
+    let method = method.unwrap_or(if data.is_some() { Method::POST } else { Method::GET });
+    let mut request = Request::builder()
+        .method(method)
+        .uri(args.target.path.as_str())
+        .header(HOST, format!("{}.{MESH_SUFFIX}", args.target.service))
+        .header(USER_AGENT, concat!("tollway/", env!("CARGO_PKG_VERSION")))
+        .header(header::ACCEPT, "*/*")
+        .body(body::empty())
+        .context("the request cannot be made")?;
+    if let Some(sent) = data {
+        request
+            .headers_mut()
+            .insert(CONTENT_TYPE, header::HeaderValue::from_static(sent.content_type));
+        if let Some(length) = sent.length {
+            request.headers_mut().insert(CONTENT_LENGTH, length.into());
+        }
+        *request.body_mut() = sent.body;
+    }
+    // Given fields replace what would be said without them; the same one twice is sent twice.
+    for (name, _) in &args.headers {
+        request.headers_mut().remove(name);
+    }
+    for (name, value) in &args.headers {
+        request.headers_mut().append(name, value.clone());
+    }
+    request.headers_mut().insert(TARGET, args.target.service.parse()?);
+    Ok(request)
+}
+
+/// Sends it through the door; returns with the head of the answer.
+pub(super) async fn send(door: &Door, request: Request<Body>) -> Result<Response<Incoming>> {
+    let stream = TcpStream::connect(&door.address)
+        .await
+        .with_context(|| format!("no sidecar answers at {}", door.address))?;
+    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+        .preserve_header_case(true)
+        .handshake(TokioIo::new(stream))
+        .await
+        .context("the sidecar does not speak HTTP")?;
+    tokio::spawn(connection);
+    sender.send_request(request).await.context("the sidecar gave no answer")
+}
+
+/// Writes the answer; the code is 0 for a status below 400. A failure of the mesh goes to
+/// standard error, whatever an app answers is passed on.
+pub(super) async fn print(
+    answer: Response<Incoming>,
+    target: &Target,
+    include: bool,
+    output: Option<&Path>,
+) -> Result<ExitCode> {
+    let (head, body) = answer.into_parts();
+    let failed = head.status.is_client_error() || head.status.is_server_error();
+    let mut body = Answered::Streamed(body);
+    if failed && is_json(&head) {
+        body = body.read().await?;
+        if let Answered::Read(read) = &body
+            && let Some((code, message)) = failure(read)
+        {
+            bail!("{message} [{code}]");
+        }
+    }
+    let mut sink = Sink::open(output)?;
+    if include {
+        sink.write(head_text(&head).as_bytes())?;
+    }
+    match body {
+        Answered::Streamed(body) => copy(body, &mut sink).await?,
+        Answered::Read(read) => sink.write(&read)?,
+    }
+    if failed {
+        bail!("{} answered {}", target.service, head.status);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The body of an answer: still to come, or looked into before.
+enum Answered {
+    Streamed(Incoming),
+    Read(Bytes),
+}
+
+impl Answered {
+    /// Reads a body that may tell of a failure. One that is larger than any of those comes from
+    /// an app that makes long stories of its errors.
+    async fn read(self) -> Result<Self> {
+        let Self::Streamed(body) = self else { return Ok(self) };
+        if body.size_hint().lower() > FAILURE_BYTES_LIMIT {
+            return Ok(Self::Streamed(body));
+        }
+        let read = Limited::new(body, READ_BYTES_LIMIT).collect().await;
+        Ok(Self::Read(read.map_err(|error| anyhow!("the answer broke off: {error}"))?.to_bytes()))
+    }
+}
+
+async fn copy(mut body: Incoming, sink: &mut Sink<'_>) -> Result<()> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.context("the answer broke off")?;
+        if let Ok(data) = frame.into_data() {
+            sink.write(&data)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_json(head: &hyper::http::response::Parts) -> bool {
+    let kind = head.headers.get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
+}
+
+/// Code and message, where a sidecar says why there is no answer of the app.
+fn failure(body: &[u8]) -> Option<(String, String)> {
+    let value: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let text = |name: &str| value.get(name)?.as_str().map(str::to_owned);
+    let code = text("errorCode").filter(|code| code.starts_with("ERR_"))?;
+    Some((code, text("message")?))
+}
+
+fn head_text(head: &hyper::http::response::Parts) -> String {
+    let mut text = format!("{:?} {}\r\n", head.version, head.status);
+    for (name, value) in &head.headers {
+        text.push_str(&format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes())));
+    }
+    text.push_str("\r\n");
+    text
+}
+
+/// Where the answer goes.
+enum Sink<'a> {
+    Output(io::Stdout),
+    File(File, &'a Path),
+}
+
+impl<'a> Sink<'a> {
+    fn open(path: Option<&'a Path>) -> Result<Self> {
+        let Some(path) = path else { return Ok(Self::Output(io::stdout())) };
+        let file =
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self::File(file, path))
+    }
+
+    /// What was written is seen at once: an answer may come in pieces, over a long time.
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Output(output) => {
+                let written = output.write_all(bytes).and_then(|()| output.flush());
+                written.context("cannot write to standard output")
+            }
+            Self::File(file, path) => {
+                file.write_all(bytes).with_context(|| format!("cannot write {}", path.display()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_of_the_mesh_is_told_from_an_apps_answer() {
+        let body = br#"{"errorCode":"ERR_UNKNOWN_SERVICE","message":"who?"}"#;
+        let told = ("ERR_UNKNOWN_SERVICE".to_owned(), "who?".to_owned());
+        assert_eq!(failure(body), Some(told));
+        assert_eq!(failure(br#"{"errorCode":"E1","message":"mine"}"#), None);
+        assert_eq!(failure(br#"{"error":"mine"}"#), None);
+        assert_eq!(failure(b"mine"), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! `tollway call`: one request through the mesh.
+//!
+//! The way in is a sidecar: one of its own, which lives as long as the call and has an identity
+//! of one minute (`door`), or one that runs already. The request goes the way that any app's
+//! does, and its answer is written as it comes (`exchange`).
+
+mod body;
+mod door;
+mod exchange;
+mod target;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use hyper::Method;
+use hyper::header::{HeaderName, HeaderValue};
+use tollway_model::{AppId, Label};
+use tollway_telemetry::init_terminal_log;
+
+use self::body::Data;
+use self::door::{Door, SidecarUrl};
+use self::target::Target;
+use crate::access::AccessArgs;
+use crate::runtime::block_on;
+
+#[derive(Args)]
+pub(crate) struct CallArgs {
+    /// The service and the path, such as `stock.shop.east/items?limit=3`.
+    #[arg(value_name = "APP[.NAMESPACE[.NETWORK]]/PATH")]
+    target: Target,
+    /// Method [default: GET, or POST with -d].
+    #[arg(short = 'X', long, value_name = "METHOD")]
+    request: Option<Method>,
+    /// Body; `@FILE` sends a file, `-` standard input, both as they are.
+    #[arg(short, long, value_name = "BODY", allow_hyphen_values = true)]
+    data: Option<Data>,
+    /// Header field; without one a body is `application/json` if it is JSON.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// Print the head of the answer too.
+    #[arg(short, long)]
+    include: bool,
+    /// Receives the body of the answer.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Time for the whole call, in milliseconds [default: 60 s until it is answered].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout_ms: Option<u64>,
+    /// Call as this app; a join token may be good for one only.
+    #[arg(long, value_name = "ID", default_value = "call", conflicts_with = "sidecar")]
+    app_id: AppId,
+    /// Call from this namespace, which is also that of a service named without one.
+    #[arg(long, default_value = "default", conflicts_with = "sidecar")]
+    namespace: Label,
+    /// Call through a sidecar that runs, as its app, such as http://127.0.0.1:3500.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["control", "token_file"])]
+    sidecar: Option<SidecarUrl>,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+pub(crate) fn run(args: CallArgs) -> Result<ExitCode> {
+    init_terminal_log("error");
+    block_on(async {
+        let Some(ms) = args.timeout_ms else { return call(args, None).await };
+        let timeout = Duration::from_millis(ms);
+        let name = args.target.service.clone();
+        tokio::time::timeout(timeout, call(args, Some(timeout)))
+            .await
+            .unwrap_or_else(|_| Err(anyhow!("the call of {name} was not done within {ms} ms")))
+    })?
+}
+
+async fn call(args: CallArgs, timeout: Option<Duration>) -> Result<ExitCode> {
+    let request = exchange::request(&args)?;
+    let door = match args.sidecar {
+        Some(url) => Door::at(url),
+        None => Door::open(args.access, args.app_id, args.namespace, timeout).await?,
+    };
+    let answer = exchange::send(&door, request).await?;
+    exchange::print(answer, &args.target, args.include, args.output.as_deref()).await
+}
+
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("a header is written NAME: VALUE")?;
+    let name = name.trim().parse().map_err(|_| format!("`{name}` is not a header's name"))?;
+    let value = value.trim().parse().map_err(|_| format!("the value of {name} is not text"))?;
+    Ok((name, value))
+}

@@ -1,0 +1,126 @@
+//! `tollway run`: an app and its sidecar, started and stopped in order.
+//!
+//! First the sidecar, then the app, which finds the sidecar's ports in its environment; at the
+//! end the app goes first and the sidecar finishes what is under way. The sidecar is a part of
+//! this process: nothing that ends this process leaves it behind. For the app the kernel and a
+//! guard (`guard`) see to that.
+
+mod app;
+mod environment;
+pub(crate) mod guard;
+mod plan;
+mod signals;
+mod supervise;
+mod terminal;
+mod voice;
+mod watch;
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use tollway_model::{AppId, AppProtocol, Instance, Label};
+use tollway_proxy::Sidecar;
+use tollway_telemetry::init_terminal_log;
+
+use self::app::{App, CannotStart};
+use self::plan::Plan;
+use self::signals::Signals;
+use self::supervise::{Supervision, exit_code};
+use self::voice::Voice;
+use crate::access::AccessArgs;
+use crate::local::LINGER_MS;
+use crate::runtime::block_on;
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// Name of the app.
+    #[arg(long, value_name = "ID")]
+    app_id: AppId,
+    #[arg(long, default_value = "default")]
+    namespace: Label,
+    /// Port on which the app takes calls; 0 finds a free one and tells the app in APP_PORT.
+    /// Without it the app only makes calls.
+    #[arg(long, value_name = "PORT")]
+    app_port: Option<u16>,
+    /// Address of the app.
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    app_address: IpAddr,
+    /// What the app speaks: http, h2c, grpc or tcp.
+    #[arg(long, value_name = "PROTOCOL", default_value = "http")]
+    app_protocol: AppProtocol,
+    /// HTTP API; port 0 takes a free one, as for the other doors.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    http_listen: SocketAddr,
+    /// gRPC API.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    grpc_listen: SocketAddr,
+    /// Outbound proxy: absolute targets, CONNECT, hosts that end in `.mesh`.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    outbound_listen: SocketAddr,
+    /// Mesh door: other sidecars connect here.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    inbound_listen: SocketAddr,
+    /// Where others of the network reach the mesh door, if not where it listens.
+    #[arg(long, value_name = "IP:PORT")]
+    advertise: Option<SocketAddr>,
+    /// Metrics and health.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    admin_listen: SocketAddr,
+    /// A loopback port that stands for a TCP service, such as `5432=db.shop.east`.
+    #[arg(long = "upstream", value_name = "PORT=SERVICE")]
+    upstreams: Vec<String>,
+    /// Tells this instance from others of the service [default: made up].
+    #[arg(long)]
+    instance: Option<Instance>,
+    /// Time for requests under way when the app has ended, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    drain_timeout_ms: u64,
+    /// Say nothing but errors and warnings.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    access: AccessArgs,
+    /// How long a local control plane that is started stays after its last app.
+    #[arg(long, value_name = "MS", hide = true, default_value_t = LINGER_MS)]
+    linger_ms: u64,
+    /// The app and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
+    init_terminal_log("warn");
+    terminal::stay_unstopped()?;
+    block_on(start(args))?
+}
+
+async fn start(args: RunArgs) -> Result<ExitCode> {
+    let voice = Voice::new(args.quiet);
+    let mut signals = Signals::listen()?;
+    let command = args.command.clone();
+    let linger = Duration::from_millis(args.linger_ms);
+    let starting = async {
+        let plan = Plan::make(args, voice).await?;
+        let sidecar = Sidecar::start(plan.sidecar.clone()).await?;
+        Ok::<_, anyhow::Error>((plan, sidecar))
+    };
+    let (plan, sidecar) = tokio::select! {
+        started = starting => started?,
+        signal = signals.next_request_to_end() => return Ok(exit_code(128 + signal.as_raw())),
+    };
+    voice.sidecar_ready(&plan, &sidecar);
+    let guard = guard::Guard::start()?;
+    let app = match App::start(&command, environment::of_app(&plan, &sidecar), guard) {
+        Ok(app) => app,
+        Err(CannotStart { program, code, source }) => {
+            voice.error(&format!("cannot start {program}: {source}"));
+            return Ok(exit_code(code));
+        }
+    };
+    Supervision { plan: Arc::new(plan), app, signals, voice, linger }.run(sidecar).await
+}

@@ -1,0 +1,92 @@
+//! What is going to run: the app's address, the control plane, the sidecar's options.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::net::TcpStream;
+use tollway_model::{AppId, AppProtocol, Label};
+use tollway_proxy::mesh::{MeshConfig, Role};
+use tollway_proxy::{CommonOptions, Limits, Live, SidecarOptions, Timeouts};
+
+use super::RunArgs;
+use super::voice::Voice;
+use crate::access::Absent;
+use crate::command::mesh::made_up_instance;
+
+/// Life of a token of the local control plane: it is needed again where the certificate ended
+/// while the machine slept.
+const TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Time to see whether somebody is on the app's port already.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+
+pub(super) struct Plan {
+    pub(super) app_id: AppId,
+    pub(super) namespace: Label,
+    /// Where the app takes calls, if it does.
+    pub(super) app: Option<(SocketAddr, AppProtocol)>,
+    pub(super) sidecar: SidecarOptions,
+    /// The control plane is the local one.
+    pub(super) local: bool,
+}
+
+impl Plan {
+    /// Finds or starts the control plane too.
+    pub(super) async fn make(args: RunArgs, voice: Voice) -> Result<Self> {
+        let app = match args.app_port {
+            Some(port) => Some((
+                app_address(SocketAddr::new(args.app_address, port)).await?,
+                args.app_protocol,
+            )),
+            None => None,
+        };
+        let linger = Duration::from_millis(args.linger_ms);
+        let (app_id, namespace) = (args.app_id, args.namespace);
+        let access =
+            args.access.access(&app_id, &namespace, TOKEN_TTL, Absent::Start { linger }).await?;
+        if let Some(local) = &access.local {
+            voice.control_plane(local);
+        }
+        let instance = match args.instance {
+            Some(instance) => instance,
+            None => made_up_instance()?,
+        };
+        let role = Role::Sidecar { app: app_id.clone(), namespace: namespace.clone() };
+        let drain = Duration::from_millis(args.drain_timeout_ms);
+        let common = CommonOptions {
+            mesh: MeshConfig::new(access.control, access.token, role, instance),
+            admin_listen: args.admin_listen,
+            threads: 1,
+            limits: Limits::default(),
+            timeouts: Timeouts { drain, ..Timeouts::default() },
+            ports_file: None,
+            live: Live::fixed(),
+        };
+        let sidecar = SidecarOptions {
+            common,
+            app,
+            http_listen: args.http_listen,
+            grpc_listen: args.grpc_listen,
+            outbound_listen: args.outbound_listen,
+            inbound_listen: args.inbound_listen,
+            advertise: args.advertise,
+            upstreams: args.upstreams,
+        };
+        Ok(Self { app_id, namespace, app, sidecar, local: access.local.is_some() })
+    }
+}
+
+/// Chooses a port for 0. A port that somebody else serves would be taken for the app's.
+async fn app_address(asked: SocketAddr) -> Result<SocketAddr> {
+    if asked.port() == 0 {
+        let free = TcpListener::bind(asked).and_then(|listener| listener.local_addr());
+        return free.with_context(|| format!("cannot find a free port at {}", asked.ip()));
+    }
+    let taken = tokio::time::timeout(LOOK_TIMEOUT, TcpStream::connect(asked)).await;
+    if matches!(taken, Ok(Ok(_))) {
+        bail!(
+            "another process listens on {asked} already, so the app cannot; end that one, or choose another --app-port"
+        );
+    }
+    Ok(asked)
+}

@@ -1,0 +1,184 @@
+//! From the start of the app to the end of its sidecar.
+
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::process::Signal;
+use tokio::sync::oneshot;
+use tollway_proxy::mesh::MeshClient;
+use tollway_proxy::{DataPlaneError, Sidecar};
+
+use super::app::{App, Change, Ending};
+use super::plan::Plan;
+use super::signals::Signals;
+use super::terminal::Terminal;
+use super::voice::Voice;
+use super::watch;
+
+/// Time for an app that was told to end because its sidecar failed.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Time in which a stopped job is told that it goes on, if it was stopped at all.
+const STOP_SETTLES: Duration = Duration::from_millis(200);
+
+pub(super) struct Supervision {
+    pub(super) plan: Arc<Plan>,
+    pub(super) app: App,
+    pub(super) signals: Signals,
+    pub(super) voice: Voice,
+    /// For a local control plane that has to be started again.
+    pub(super) linger: Duration,
+}
+
+type Leaving = Pin<Box<dyn Future<Output = ()>>>;
+
+impl Supervision {
+    /// Returns the code to end with: the app's.
+    pub(super) async fn run(mut self, sidecar: Sidecar) -> Result<ExitCode> {
+        let terminal = Terminal::of_this_process();
+        if let Some(terminal) = &terminal {
+            terminal.give(self.app.group());
+        }
+        let mesh = sidecar.mesh();
+        let readiness = watch::tell_readiness(self.plan.clone(), self.voice, sidecar.app_ready());
+        let control =
+            watch::keep_control(self.plan.clone(), self.voice, mesh.status(), self.linger);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = sidecar.serve(async { drop(stopped.await) });
+        tokio::pin!(readiness, control, serving);
+        let mut leaving: Option<(Leaving, Signal)> = None;
+        let ending = loop {
+            tokio::select! {
+                event = self.signals.next_or_child() => match event {
+                    Some(signal) => leaving = self.on_signal(signal, leaving, &mesh, terminal.as_ref()),
+                    None => if let Some(ending) = self.on_child(terminal.as_ref()).await {
+                        break ending;
+                    },
+                },
+                () = async { match &mut leaving {
+                    Some((left, _)) => left.await,
+                    None => std::future::pending().await,
+                } } => if let Some((_, signal)) = leaving.take() {
+                    self.app.pass_on(signal);
+                },
+                failed = &mut serving => {
+                    self.end_app().await;
+                    return Err(sidecar_failed(failed));
+                }
+                never = &mut readiness => match never {},
+                never = &mut control => match never {},
+            }
+        };
+        if let Some(terminal) = &terminal {
+            terminal.take_back(self.app.group());
+        }
+        self.tell_end(ending);
+        drop(stop);
+        tokio::select! {
+            drained = serving => drained?,
+            // Whoever cannot wait says it twice.
+            _ = self.signals.next_request_to_end() => {}
+        }
+        Ok(exit_code(ending.code()))
+    }
+
+    /// A request to end first takes the app off the mesh, so that nobody calls it any more when
+    /// it closes. The second one is passed on at once, as is everything else.
+    fn on_signal(
+        &self,
+        signal: Signal,
+        leaving: Option<(Leaving, Signal)>,
+        mesh: &Arc<MeshClient>,
+        terminal: Option<&Terminal>,
+    ) -> Option<(Leaving, Signal)> {
+        if signal == Signal::CONT {
+            if let Some(terminal) = terminal {
+                terminal.give(self.app.group());
+            }
+            self.app.resume();
+            return leaving;
+        }
+        let ends = signal == Signal::TERM || signal == Signal::INT;
+        if ends && leaving.is_none() && mesh.status().borrow().registered {
+            let withdraw = self.plan.sidecar.common.timeouts.withdraw;
+            let mesh = Arc::clone(mesh);
+            let left = async move {
+                mesh.deregister().await;
+                tokio::time::sleep(withdraw).await;
+            };
+            return Some((Box::pin(left), signal));
+        }
+        self.app.pass_on(signal);
+        if ends { None } else { leaving }
+    }
+
+    /// Looks what has become of the app; returns when it has ended.
+    async fn on_child(&mut self, terminal: Option<&Terminal>) -> Option<Ending> {
+        loop {
+            match self.app.look()? {
+                Change::Ended(ending) => return Some(ending),
+                Change::Stopped(signal) => {
+                    if let Some(terminal) = terminal {
+                        self.on_stop(signal, terminal).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What stops the app at the terminal stops the whole job: the shell has its turn. Whoever
+    /// stopped it by other means will continue it by them.
+    async fn on_stop(&mut self, signal: i32, terminal: &Terminal) {
+        let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
+        if wants_terminal && terminal.give(self.app.group()) {
+            self.app.resume();
+        } else if wants_terminal || signal == Signal::TSTP.as_raw() {
+            terminal.take_back(self.app.group());
+            terminal.stop_own_job();
+            let continued = async { while self.signals.next().await != Signal::CONT {} };
+            let _ = tokio::time::timeout(STOP_SETTLES, continued).await;
+            terminal.give(self.app.group());
+            self.app.resume();
+        }
+    }
+
+    /// Without its sidecar the app is of no use.
+    async fn end_app(&mut self) {
+        self.app.pass_on(Signal::TERM);
+        let ended = async {
+            while !matches!(self.app.look(), Some(Change::Ended(_))) {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        if tokio::time::timeout(END_TIMEOUT, ended).await.is_err() {
+            self.app.kill();
+        }
+    }
+
+    fn tell_end(&self, ending: Ending) {
+        let app = &self.plan.app_id;
+        match ending {
+            Ending::Code(0) => self.voice.note(&format!("{app} has ended")),
+            Ending::Code(code) => self.voice.note(&format!("{app} has ended with code {code}")),
+            Ending::Signal(signal) => {
+                self.voice.note(&format!("{app} was ended by signal {signal}"));
+            }
+        }
+    }
+}
+
+/// The code, as far as a process can have it.
+pub(super) fn exit_code(code: i32) -> ExitCode {
+    u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+fn sidecar_failed(result: Result<(), DataPlaneError>) -> anyhow::Error {
+    match result {
+        Ok(()) => anyhow::anyhow!("the sidecar has ended, so the app was told to end too"),
+        Err(error) => anyhow::Error::from(error)
+            .context("the sidecar has failed, so the app was told to end too"),
+    }
+}

@@ -1,0 +1,86 @@
+//! What is watched while the app runs: whether it takes calls, and whether there is a control
+//! plane. Neither ever ends by itself.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tollway_proxy::mesh::MeshStatus;
+
+use super::plan::Plan;
+use super::voice::Voice;
+use crate::local;
+
+/// An app that does not listen for so long gets a hint.
+const LISTEN_HINT_AFTER: Duration = Duration::from_secs(10);
+/// An app that ends closes its port before; one that does so for longer goes on without.
+const CLOSED_NOTE_AFTER: Duration = Duration::from_secs(2);
+/// A control plane that is away for so long is looked after.
+const CONTROL_AWAY: Duration = Duration::from_secs(1);
+/// Pause between two looks after it.
+const CONTROL_PAUSE: Duration = Duration::from_secs(5);
+
+/// Says when the app takes calls, when it does not any more, and when it should long do.
+pub(super) async fn tell_readiness(
+    plan: Arc<Plan>,
+    voice: Voice,
+    mut ready: watch::Receiver<bool>,
+) -> Infallible {
+    if plan.app.is_none() {
+        return std::future::pending().await;
+    }
+    let listens = ready.wait_for(|ready| *ready);
+    if tokio::time::timeout(LISTEN_HINT_AFTER, listens).await.is_err() {
+        voice.app_late(&plan, LISTEN_HINT_AFTER.as_secs());
+    }
+    loop {
+        if ready.wait_for(|ready| *ready).await.is_err() {
+            return std::future::pending().await;
+        }
+        voice.app_ready(&plan);
+        loop {
+            if ready.wait_for(|ready| !*ready).await.is_err() {
+                return std::future::pending().await;
+            }
+            let open_again = ready.wait_for(|ready| *ready);
+            if tokio::time::timeout(CLOSED_NOTE_AFTER, open_again).await.is_err() {
+                break;
+            }
+        }
+        voice.app_not_ready(&plan);
+    }
+}
+
+/// A local control plane that crashed is started again by the first who misses it; it comes back
+/// with what it knew, where it was.
+pub(super) async fn keep_control(
+    plan: Arc<Plan>,
+    voice: Voice,
+    mut status: watch::Receiver<MeshStatus>,
+    linger: Duration,
+) -> Infallible {
+    if !plan.local {
+        return std::future::pending().await;
+    }
+    loop {
+        if status.wait_for(|status| !status.connected).await.is_err() {
+            return std::future::pending().await;
+        }
+        let back = status.wait_for(|status| status.connected);
+        if tokio::time::timeout(CONTROL_AWAY, back).await.is_ok() {
+            continue;
+        }
+        let here = &plan.sidecar.common.mesh.control;
+        match local::find_or_start(linger).await {
+            Ok(found) if found.address() != *here => voice.error(&format!(
+                "the local control plane is now at {} and no more at {here}\n\
+                 hint: start this app again, so that it is found there",
+                found.address()
+            )),
+            Ok(found) => voice.control_plane(&found),
+            Err(error) => voice.error(&format!("{:#}", anyhow::Error::from(error))),
+        }
+        tokio::time::sleep(CONTROL_PAUSE).await;
+    }
+}

@@ -1,0 +1,158 @@
+//! The local control plane: one for each user of a machine, started on demand by `tollway run`
+//! and found by every command that is told of no other.
+//!
+//! It is a process of its own (`process`), since it must outlive whoever started it. What it
+//! leaves in its directory (`directory`) tells where it is (`state`); that it lives is proven by
+//! its admin socket alone. A lock decides who starts it when several want to.
+
+mod directory;
+pub(crate) mod process;
+mod start;
+mod state;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::net::UnixStream;
+use tollway_control::{AdminClient, AdminError};
+use tollway_model::{AppId, Label};
+use tollway_wire::v1;
+use tollway_wire::v1::create_token_request::Scope;
+
+pub(crate) use directory::DirectoryError;
+use state::State;
+
+/// How long the control plane stays after its last workload, in milliseconds, unless told
+/// otherwise.
+pub(crate) const LINGER_MS: u64 = 60_000;
+
+/// Time for a control plane of this machine to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Folder of the store and the admin socket.
+const STORE: &str = "control";
+
+/// Why there is no local control plane to work with.
+#[derive(Debug, Error)]
+pub(crate) enum LocalError {
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(
+        "no local control plane is running; start an app with `tollway run`, or name a control plane"
+    )]
+    NotRunning,
+    #[error("cannot lock {}", path.display())]
+    Lock { path: PathBuf, source: std::io::Error },
+    #[error(
+        "another process has been starting the local control plane for {} s; end it, or remove {}",
+        timeout.as_secs(), path.display()
+    )]
+    Busy { path: PathBuf, timeout: Duration },
+    #[error("cannot start the local control plane")]
+    Spawn(#[source] std::io::Error),
+    #[error("the local control plane did not start: {reason}; its log is {}", log.display())]
+    Ended { reason: String, log: PathBuf },
+    #[error(
+        "the local control plane did not start within {} s; its log is {}",
+        timeout.as_secs(), log.display()
+    )]
+    NotReady { timeout: Duration, log: PathBuf },
+    #[error(
+        "the local control plane (pid {pid}) does not answer within {} s; end it with `kill -9 {pid}` and try again",
+        timeout.as_secs()
+    )]
+    Silent { pid: u32, timeout: Duration },
+    #[error("the local control plane refused")]
+    Admin(#[from] AdminError),
+}
+
+/// A local control plane that lives.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalControl {
+    directory: PathBuf,
+    state: State,
+    /// This process started it.
+    pub(crate) started: bool,
+}
+
+/// The local control plane of this user, if it runs.
+///
+/// # Errors
+/// [`LocalError::Directory`] when its directory is not to be trusted.
+pub(crate) async fn find() -> Result<Option<LocalControl>, LocalError> {
+    match directory::existing()? {
+        Some(directory) => Ok(find_in(&directory).await),
+        None => Ok(None),
+    }
+}
+
+/// The local control plane of this user; starts it if need be. `linger`: how long it then stays
+/// after its last workload.
+///
+/// # Errors
+/// [`LocalError`].
+pub(crate) async fn find_or_start(linger: Duration) -> Result<LocalControl, LocalError> {
+    let directory = directory::prepared()?;
+    if let Some(found) = find_in(&directory).await {
+        return Ok(found);
+    }
+    let _lock = start::lock(&directory).await?;
+    if let Some(found) = find_in(&directory).await {
+        return Ok(found);
+    }
+    start::start(&directory, linger).await
+}
+
+/// Whoever listens on the socket must be the process that wrote the state: a crash leaves both.
+async fn find_in(directory: &Path) -> Option<LocalControl> {
+    let state = State::read(directory)?;
+    let socket = directory.join(STORE).join(tollway_control::SOCKET_NAME);
+    let peer = UnixStream::connect(socket).await.ok()?.peer_cred().ok()?;
+    let listens = peer.pid().and_then(|pid| u32::try_from(pid).ok()) == Some(state.pid);
+    listens.then(|| LocalControl { directory: directory.to_owned(), state, started: false })
+}
+
+impl LocalControl {
+    /// Where workloads connect, as `host:port`.
+    pub(crate) fn address(&self) -> String {
+        self.state.control.to_string()
+    }
+
+    /// Its store, by which its admin socket is found.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.directory.join(STORE)
+    }
+
+    /// What to say when it was started by another version of this program.
+    pub(crate) fn version_skew(&self) -> Option<String> {
+        let own = env!("CARGO_PKG_VERSION");
+        let running = &self.state.version;
+        (running != own).then(|| {
+            format!(
+                "the local control plane is version {running}, this is {own};\n\
+                 to replace it, end its workloads and then: kill {}",
+                self.state.pid
+            )
+        })
+    }
+
+    /// A join token for one app.
+    ///
+    /// # Errors
+    /// [`LocalError::Silent`], [`LocalError::Admin`].
+    pub(crate) async fn token(
+        &self,
+        app: &AppId,
+        namespace: &Label,
+        ttl: Duration,
+    ) -> Result<String, LocalError> {
+        let scope = v1::AppScope { namespace: namespace.to_string(), app: app.to_string() };
+        let request =
+            v1::CreateTokenRequest { scope: Some(Scope::App(scope)), ttl_s: ttl.as_secs() };
+        let created =
+            async { AdminClient::connect(&self.store()).await?.create_token(request).await };
+        let silent = |_| LocalError::Silent { pid: self.state.pid, timeout: ANSWER_TIMEOUT };
+        let created = tokio::time::timeout(ANSWER_TIMEOUT, created).await.map_err(silent)?;
+        Ok(created?.token)
+    }
+}

@@ -1,0 +1,57 @@
+//! The process of the local control plane: `tollway local-control DIR`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::fs::FlockOperation;
+use tollway_control::{ControlPlane, Options, StartError};
+use tollway_model::NetworkName;
+
+use super::STORE;
+use super::state::State;
+
+/// Name of its network.
+const NETWORK: &str = "local";
+/// Time for a predecessor that has stopped serving to leave the store.
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Serves until nobody was connected for `linger`, or `shutdown`.
+pub(crate) async fn serve(
+    directory: &Path,
+    linger: Duration,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<()> {
+    // Whoever removes old files from a shared directory leaves locked directories alone.
+    let held = std::fs::File::open(directory)
+        .with_context(|| format!("cannot open {}", directory.display()))?;
+    let _ = rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared);
+    let mut options = Options::new(directory.join(STORE), NetworkName::new(NETWORK)?);
+    // Workloads of a predecessor that crashed look for it where it was.
+    let before = State::read(directory).map_or(0, |state| state.control.port());
+    options.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, before));
+    options.linger = Some(linger);
+    let plane = bind(options).await?;
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let state = State { version, pid: std::process::id(), control: plane.address() };
+    state.write(directory).with_context(|| format!("cannot write in {}", directory.display()))?;
+    plane.serve(shutdown).await;
+    Ok(())
+}
+
+async fn bind(mut options: Options) -> Result<ControlPlane, StartError> {
+    let until = Instant::now() + PREDECESSOR_TIMEOUT;
+    loop {
+        match ControlPlane::bind(options.clone()).await {
+            Err(StartError::Listen { .. }) if options.listen.port() != 0 => {
+                options.listen.set_port(0);
+            }
+            Err(error) if error.is_in_use() && Instant::now() < until => {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            bound => return bound,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Starting the local control plane: one starter at a time, and ready when it returns.
+
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use tollway_net::spawn::spawn_detached;
+
+use super::{LocalControl, LocalError, find_in};
+
+const LOCK: &str = "lock";
+const LOG: &str = "control.log";
+/// Time for a control plane to be ready, on a busy machine and after a predecessor that ends.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time to wait for somebody else who starts it; longer than that may take.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How much of the log is looked at for the reason of a failed start.
+const LOG_TAIL_BYTES: usize = 4096;
+
+/// The right to start a control plane in `directory`, given back when dropped, however that is.
+pub(super) async fn lock(directory: &Path) -> Result<File, LocalError> {
+    let path = directory.join(LOCK);
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.map_err(|source| LocalError::Lock { path: path.clone(), source })?;
+    let until = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < until => {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {
+                return Err(LocalError::Busy { path, timeout: LOCK_TIMEOUT });
+            }
+            Err(error) => return Err(LocalError::Lock { path, source: error.into() }),
+        }
+    }
+}
+
+/// Starts it and waits until it serves. The lock must be held.
+pub(super) async fn start(directory: &Path, linger: Duration) -> Result<LocalControl, LocalError> {
+    let log = directory.join(LOG);
+    let mut child = spawn(directory, &log, linger).map_err(LocalError::Spawn)?;
+    let until = Instant::now() + READY_TIMEOUT;
+    loop {
+        if let Some(mut found) = find_in(directory).await {
+            reap(child);
+            found.started = true;
+            return Ok(found);
+        }
+        if matches!(child.try_wait(), Ok(Some(_))) {
+            return Err(LocalError::Ended { reason: last_line(&log), log });
+        }
+        if Instant::now() >= until {
+            // Both fail only if it has ended, which is as good.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(LocalError::NotReady { timeout: READY_TIMEOUT, log });
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// It gets nothing of ours but the directory: it serves others when we have long gone.
+fn spawn(directory: &Path, log: &Path, linger: Duration) -> std::io::Result<Child> {
+    let mut options = std::fs::OpenOptions::new();
+    let log = options.write(true).create(true).truncate(true).mode(0o600).open(log)?;
+    let mut command = Command::new(own_program());
+    command.arg("local-control").arg(directory);
+    command.arg("--linger-ms").arg(linger.as_millis().to_string());
+    command.env_clear().env("TOLLWAY_LOG", "warn").current_dir("/");
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    spawn_detached(command)
+}
+
+/// The program as it runs, also when its file was replaced since.
+fn own_program() -> PathBuf {
+    let by_name = std::env::current_exe().ok().filter(|path| path.exists());
+    by_name.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
+}
+
+/// Waits for its end for as long as this process lives, so that it is no zombie.
+fn reap(mut child: Child) {
+    let waiting = std::thread::Builder::new().name("local-control".to_owned());
+    if let Err(error) = waiting.spawn(move || child.wait()) {
+        tracing::debug!(%error, "nobody will wait for the local control plane");
+    }
+}
+
+fn last_line(log: &Path) -> String {
+    let bytes = std::fs::read(log).unwrap_or_default();
+    let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(LOG_TAIL_BYTES)..]);
+    tail.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing").to_owned()
+}

@@ -1,0 +1,178 @@
+//! A user of this machine with a runtime directory, who starts apps and calls them. What they
+//! started ends with the value.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use tollway_testkit::{Process, Start, TempDir, binary, retry_until};
+
+/// Far more than anything here takes; a test that waits for it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a control plane stays after its last workload.
+pub(crate) const LINGER: Duration = Duration::from_millis(700);
+
+/// Users that no system has.
+static NEXT_UID: AtomicU32 = AtomicU32::new(0);
+const FIRST_UID: u32 = 1_000_000_000;
+
+pub(crate) struct User {
+    files: TempDir,
+    /// Whom to become: the program that does it, and the number.
+    other: Option<(PathBuf, u32)>,
+}
+
+/// How a command ended and what it wrote.
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl User {
+    /// Whoever runs the tests, with a runtime directory of their own.
+    pub(crate) fn new() -> Self {
+        let files = TempDir::new().unwrap();
+        std::fs::set_permissions(files.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        Self { files, other: None }
+    }
+
+    /// A user without privileges, home or runtime directory, whom `setpriv` makes.
+    pub(crate) fn somebody(setpriv: &Path) -> Self {
+        let uid = FIRST_UID + std::process::id() * 100 + NEXT_UID.fetch_add(1, Ordering::Relaxed);
+        Self { files: TempDir::new().unwrap(), other: Some((setpriv.to_owned(), uid)) }
+    }
+
+    /// The directory of the control plane of a user without a runtime directory.
+    pub(crate) fn fallback(&self) -> PathBuf {
+        let uid = self.other.as_ref().map(|(_, uid)| *uid).unwrap();
+        PathBuf::from(format!("/tmp/tollway-{uid}"))
+    }
+
+    pub(crate) fn directory(&self) -> PathBuf {
+        if self.other.is_some() { self.fallback() } else { self.files.path().join("tollway") }
+    }
+
+    /// Starts `script` under `tollway run`.
+    pub(crate) fn run(&self, options: &[&str], script: &str) -> Process {
+        self.run_command(options, &["sh", "-c", script])
+    }
+
+    pub(crate) fn run_command(&self, options: &[&str], command: &[&str]) -> Process {
+        let linger = LINGER.as_millis().to_string();
+        let mut words = self.words();
+        words.extend(["run", "--linger-ms", &linger].map(str::to_owned));
+        words.extend(options.iter().map(|&option| option.to_owned()));
+        words.push("--".to_owned());
+        words.extend(command.iter().map(|&word| word.to_owned()));
+        let mut start =
+            Start::new(&words[0]).args(&words[1..]).env("TOLLWAY", binary("tollway").unwrap());
+        start = match &self.other {
+            Some(_) => start.env("XDG_RUNTIME_DIR", ""),
+            None => start.env("XDG_RUNTIME_DIR", self.files.path()),
+        };
+        start.start().unwrap()
+    }
+
+    /// A file of this user's.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.files.path().join(name)
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn tollway(&self, arguments: &[&str]) -> Ended {
+        let output = self.command(arguments).output().unwrap();
+        Ended {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// A command that this user types.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let words = self.words();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).args(arguments).current_dir(self.files.path());
+        match &self.other {
+            Some(_) => command.env_remove("XDG_RUNTIME_DIR"),
+            None => command.env("XDG_RUNTIME_DIR", self.files.path()),
+        };
+        command
+    }
+
+    pub(crate) fn call(&self, arguments: &[&str]) -> Ended {
+        self.tollway(&[&["call"], arguments].concat())
+    }
+
+    pub(crate) fn until_called(&self, target: &str) {
+        let mut last = String::new();
+        let called = retry_until(PATIENCE, target, || {
+            let called = self.call(&[target]);
+            last = called.stderr;
+            (called.code == Some(0)).then_some(())
+        });
+        called.map_err(|error| error.context(last)).unwrap();
+    }
+
+    pub(crate) fn control_pid(&self) -> u32 {
+        control_pid(&self.directory()).unwrap()
+    }
+
+    /// The program, with what makes it this user's.
+    fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if let Some((setpriv, uid)) = &self.other {
+            words.push(setpriv.to_string_lossy().into_owned());
+            let id = format!("--reuid={uid}");
+            words.extend([id, format!("--regid={uid}"), "--clear-groups".to_owned()]);
+        }
+        words.push(binary("tollway").unwrap().to_string_lossy().into_owned());
+        words
+    }
+}
+
+impl Drop for User {
+    /// The control plane would end by itself, but the tests may be over before.
+    fn drop(&mut self) {
+        let directory = self.directory();
+        if let Some(pid) = control_pid(&directory) {
+            let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            if command.is_ok_and(|line| line.contains(&*directory.to_string_lossy())) {
+                kill(pid, Signal::KILL);
+            }
+        }
+        if self.other.is_some() {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+fn control_pid(directory: &Path) -> Option<u32> {
+    let state = std::fs::read(directory.join("control.json")).ok()?;
+    let state: serde_json::Value = serde_json::from_slice(&state).ok()?;
+    u32::try_from(state["pid"].as_u64()?).ok()
+}
+
+pub(crate) fn kill(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+    let _ = rustix::process::kill_process(pid, signal);
+}
+
+/// The number that follows `label` at the beginning of a line.
+pub(crate) fn pid_in(log: &str, label: &str) -> u32 {
+    log.lines().find_map(|line| line.strip_prefix(label)?.trim().parse().ok()).unwrap()
+}
+
+pub(crate) fn is_gone(pid: u32) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/status")) {
+        Ok(status) => status.contains("State:\tZ"),
+        Err(_) => true,
+    }
+}
