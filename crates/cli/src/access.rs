@@ -11,6 +11,10 @@ use tollway_proxy::mesh::TokenSource;
 
 use crate::local::{self, LocalControl, LocalError};
 
+/// How often a local control plane that does not do as it is asked is looked for again.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// For commands that take part in the mesh.
 #[derive(Args, Clone)]
 pub(crate) struct AccessArgs {
@@ -62,17 +66,35 @@ impl AccessArgs {
             let token = self.token_file.map_or(TokenSource::Environment, TokenSource::File);
             return Ok(Access { control, token, local: None });
         }
-        let local = match absent {
-            Absent::Start { linger } => local::find_or_start(linger).await?,
-            Absent::Refuse => local::find().await?.ok_or(LocalError::NotRunning)?,
-        };
-        let token = local.token(app, namespace, ttl).await?;
+        let (local, token) = local_token(app, namespace, ttl, absent).await?;
         let token = token.parse().context("the local control plane gave an unusable token")?;
         Ok(Access {
             control: local.address(),
             token: TokenSource::Given(token),
             local: Some(local),
         })
+    }
+}
+
+/// A control plane that was about to end when it was found is looked for again.
+async fn local_token(
+    app: &AppId,
+    namespace: &Label,
+    ttl: Duration,
+    absent: Absent,
+) -> Result<(LocalControl, String), LocalError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let local = match absent {
+            Absent::Start { linger } => local::find_or_start(linger).await?,
+            Absent::Refuse => local::find().await?.ok_or(LocalError::NotRunning)?,
+        };
+        match local.token(app, namespace, ttl).await {
+            Ok(token) => return Ok((local, token)),
+            Err(LocalError::Admin(_)) if tries < TRIES => tokio::time::sleep(PAUSE).await,
+            Err(error) => return Err(error),
+        }
     }
 }
 

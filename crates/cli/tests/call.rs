@@ -106,6 +106,16 @@ fn a_call_that_takes_too_long_ends() {
 }
 
 #[test]
+fn a_reader_that_has_enough_is_no_error() {
+    let (user, _run) = files();
+    let mut call = user.command(&["call", "files/size?bytes=50000000"]);
+    let mut call = call.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(call.stdout.take());
+    let output = call.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
 fn services_of_joined_networks_are_called_by_name() {
     let mesh = Mesh::start();
     let _app = mesh.east.app("echo", "a", AppProtocol::Http);

@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tollway_net::netns::NetNs;
 use tollway_testkit::{Process, retry_until};
 use user::{PATIENCE, User, is_gone, pid_in};
 
@@ -221,6 +222,61 @@ fn somebody_else_without_a_runtime_directory_has_a_control_plane_too() {
     assert!(log.contains("belongs to uid 0 and not to you"), "{log}");
     std::fs::remove_dir(user.fallback()).unwrap();
     assert_ne!(foreign, user.fallback());
+}
+
+#[test]
+fn another_version_of_the_control_plane_is_told() {
+    let user = User::new();
+    let _first = serve(&user, "first");
+    user.until_called("first/healthz");
+    let state = user.directory().join("control.json");
+    let text = std::fs::read_to_string(&state).unwrap();
+    let own = concat!("\"version\":\"", env!("CARGO_PKG_VERSION"), "\"");
+    assert!(text.contains(own), "{text}");
+    std::fs::write(&state, text.replace(own, "\"version\":\"0.0.9\"")).unwrap();
+    let said = "the local control plane has version 0.0.9, this is ";
+    let called = user.call(&["first/healthz"]);
+    assert_eq!(called.code, Some(0));
+    assert!(called.stderr.contains(said), "{}", called.stderr);
+    let mut second = user.run(&["--app-id", "second"], "exit 0");
+    assert!(second.wait(PATIENCE).unwrap().success());
+    assert!(second.log().contains(&format!("tollway: {said}")), "{}", second.log());
+}
+
+#[test]
+fn nothing_needs_ipv6() {
+    let Ok(namespace) = NetNs::create("no-ipv6") else {
+        tollway_testkit::skip!("network namespaces are not permitted here");
+    };
+    let body = || {
+        // Its loopback device has the address until it is taken away.
+        std::fs::write("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "1").unwrap();
+        assert!(TcpListener::bind("[::1]:0").is_err(), "there is IPv6 here");
+        let user = User::new();
+        let _app = serve(&user, "files");
+        user.until_called("files/healthz");
+    };
+    namespace.run(body).unwrap();
+}
+
+#[test]
+fn another_control_plane_is_used_where_it_is_named() {
+    let user = User::new();
+    let (control, store) = user.control_plane();
+    let address = control.port("control").unwrap().to_string();
+    let store = store.to_str().unwrap();
+    let token = user.path("token");
+    let created = user.tollway(&["token", "create", "--store", store]);
+    std::fs::write(&token, created.stdout).unwrap();
+    let access = ["--control", &address, "--token-file", token.to_str().unwrap()];
+    let app = ["--app-id", "files", "--app-port", "0"];
+    let _app = user.run(&[&app[..], &access].concat(), ECHO);
+    let called = retry_until(PATIENCE, "a call", || {
+        let called = user.call(&[&["files/echo", "-d", "x"][..], &access].concat());
+        (called.code == Some(0)).then_some(called.stdout)
+    });
+    assert_eq!(called.unwrap(), "x");
+    assert!(!user.directory().exists(), "a local control plane was started");
 }
 
 #[test]

@@ -129,8 +129,8 @@ impl LocalControl {
         let running = &self.state.version;
         (running != own).then(|| {
             format!(
-                "the local control plane is version {running}, this is {own};\n\
-                 to replace it, end its workloads and then: kill {}",
+                "the local control plane has version {running}, this is {own}\n\
+                 hint: to replace it, end its apps and `kill {}`",
                 self.state.pid
             )
         })

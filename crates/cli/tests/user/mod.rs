@@ -65,19 +65,46 @@ impl User {
     }
 
     pub(crate) fn run_command(&self, options: &[&str], command: &[&str]) -> Process {
-        let linger = LINGER.as_millis().to_string();
-        let mut words = self.words();
-        words.extend(["run", "--linger-ms", &linger].map(str::to_owned));
-        words.extend(options.iter().map(|&option| option.to_owned()));
-        words.push("--".to_owned());
-        words.extend(command.iter().map(|&word| word.to_owned()));
-        let mut start =
-            Start::new(&words[0]).args(&words[1..]).env("TOLLWAY", binary("tollway").unwrap());
-        start = match &self.other {
-            Some(_) => start.env("XDG_RUNTIME_DIR", ""),
-            None => start.env("XDG_RUNTIME_DIR", self.files.path()),
-        };
+        let words = self.run_words(options, command);
+        let mut start = Start::new(&words[0]).args(&words[1..]);
+        for (name, value) in self.variables() {
+            start = start.env(name, value);
+        }
         start.start().unwrap()
+    }
+
+    /// The words of `tollway run`.
+    pub(crate) fn run_words(&self, options: &[&str], command: &[&str]) -> Vec<String> {
+        let linger = LINGER.as_millis().to_string();
+        let run = ["run", "--linger-ms", &linger];
+        let mut words = self.words();
+        words.extend([&run, options, &["--"], command].concat().iter().map(|w| (*w).to_owned()));
+        words
+    }
+
+    /// A command in this user's environment.
+    pub(crate) fn plain_command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.envs(self.variables()).current_dir(self.files.path());
+        command
+    }
+
+    /// An empty runtime directory counts as none.
+    fn variables(&self) -> [(&'static str, PathBuf); 2] {
+        let runtime = match &self.other {
+            Some(_) => PathBuf::new(),
+            None => self.files.path().to_owned(),
+        };
+        [("XDG_RUNTIME_DIR", runtime), ("TOLLWAY", binary("tollway").unwrap())]
+    }
+
+    /// A control plane that is nobody's local one, and its store.
+    pub(crate) fn control_plane(&self) -> (Process, PathBuf) {
+        let store = self.path("store");
+        let start = Start::new(binary("tollway").unwrap())
+            .args(["control", "--listen", "127.0.0.1:0", "--store"])
+            .arg(&store);
+        (start.start_listening().unwrap(), store)
     }
 
     /// A file of this user's.
@@ -98,12 +125,8 @@ impl User {
     /// A command that this user types.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let words = self.words();
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).args(arguments).current_dir(self.files.path());
-        match &self.other {
-            Some(_) => command.env_remove("XDG_RUNTIME_DIR"),
-            None => command.env("XDG_RUNTIME_DIR", self.files.path()),
-        };
+        let mut command = self.plain_command(Path::new(&words[0]));
+        command.args(&words[1..]).args(arguments);
         command
     }
 

@@ -12,6 +12,7 @@ use tollway_proxy::{CommonOptions, Limits, Live, Sidecar, SidecarOptions, Timeou
 
 use crate::access::{Absent, Access, AccessArgs};
 use crate::command::mesh::made_up_instance;
+use crate::local::LocalControl;
 
 /// Life of the identity, and of the token it is asked for with. It is renewed while a longer
 /// call lasts.
@@ -45,6 +46,9 @@ impl Door {
         timeout: Option<Duration>,
     ) -> Result<Self> {
         let access = access.access(&app, &namespace, IDENTITY_TTL, Absent::Refuse).await?;
+        if let Some(skew) = access.local.as_ref().and_then(LocalControl::version_skew) {
+            eprintln!("{skew}");
+        }
         let own = Sidecar::start(options(access, app, namespace, timeout)?).await?;
         let address = own.port("http").context("the sidecar has no HTTP API")?.to_string();
         Ok(Self { address, _own: Some(own) })

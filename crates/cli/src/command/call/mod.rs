@@ -9,6 +9,7 @@ mod door;
 mod exchange;
 mod target;
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -81,7 +82,12 @@ async fn call(args: CallArgs, timeout: Option<Duration>) -> Result<ExitCode> {
         None => Door::open(args.access, args.app_id, args.namespace, timeout).await?,
     };
     let answer = exchange::send(&door, request).await?;
-    exchange::print(answer, &args.target, args.include, args.output.as_deref()).await
+    let printed = exchange::print(answer, &args.target, args.include, args.output.as_deref()).await;
+    // Whoever reads has what they want, such as `head`, and needs no word about it.
+    printed.or_else(|error| {
+        let unread = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if unread == Some(io::ErrorKind::BrokenPipe) { Ok(ExitCode::FAILURE) } else { Err(error) }
+    })
 }
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {

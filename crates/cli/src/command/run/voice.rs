@@ -61,14 +61,16 @@ impl Voice {
         self.note(&format!("{name} takes no calls any more: its port is closed"));
     }
 
-    /// It has not listened yet, after some time.
-    pub(super) fn app_late(self, plan: &Plan, seconds: u64) {
+    /// It has not listened yet, after some time; or it listens on `::1`.
+    pub(super) fn app_late(self, plan: &Plan, seconds: u64, on_ipv6: bool) {
         let Some((address, _)) = plan.app else { return };
+        let hint = if on_ipv6 {
+            "it listens on [::1]; add --app-address ::1"
+        } else {
+            "give the port that it listens on with --app-port"
+        };
         let name = called_name(plan);
-        self.error(&format!(
-            "{name} does not listen on {address} after {seconds} s\n\
-             hint: give the port that it listens on with --app-port"
-        ));
+        self.error(&format!("{name} does not listen on {address} after {seconds} s\nhint: {hint}"));
     }
 }
 

@@ -2,9 +2,11 @@
 //! plane. Neither ever ends by itself.
 
 use std::convert::Infallible;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tollway_proxy::mesh::MeshStatus;
 
@@ -14,6 +16,7 @@ use crate::local;
 
 /// An app that does not listen for so long gets a hint.
 const LISTEN_HINT_AFTER: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// An app that ends closes its port before; one that does so for longer goes on without.
 const CLOSED_NOTE_AFTER: Duration = Duration::from_secs(2);
 /// A control plane that is away for so long is looked after.
@@ -32,7 +35,8 @@ pub(super) async fn tell_readiness(
     }
     let listens = ready.wait_for(|ready| *ready);
     if tokio::time::timeout(LISTEN_HINT_AFTER, listens).await.is_err() {
-        voice.app_late(&plan, LISTEN_HINT_AFTER.as_secs());
+        let elsewhere = listens_on_ipv6(&plan).await;
+        voice.app_late(&plan, LISTEN_HINT_AFTER.as_secs(), elsewhere);
     }
     loop {
         if ready.wait_for(|ready| *ready).await.is_err() {
@@ -50,6 +54,14 @@ pub(super) async fn tell_readiness(
         }
         voice.app_not_ready(&plan);
     }
+}
+
+/// Whether the app took `localhost` for the other loopback address.
+async fn listens_on_ipv6(plan: &Plan) -> bool {
+    let Some((address, _)) = plan.app else { return false };
+    let other = TcpStream::connect((Ipv6Addr::LOCALHOST, address.port()));
+    let connected = tokio::time::timeout(CONNECT_TIMEOUT, other).await;
+    address.ip() == Ipv4Addr::LOCALHOST && matches!(connected, Ok(Ok(_)))
 }
 
 /// A local control plane that crashed is started again by the first who misses it; it comes back
