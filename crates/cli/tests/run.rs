@@ -49,7 +49,11 @@ fn the_code_is_the_apps() {
     ends_with("kill -KILL $$", 128 + 9);
     let mut missing = user.run_command(&["--app-id", "job"], &["no-such-program"]);
     assert_eq!(missing.wait(PATIENCE).unwrap().code(), Some(127));
-    assert!(missing.log().contains("cannot start no-such-program"), "{}", missing.log());
+    assert!(
+        missing.log().contains("tollway: there is no program `no-such-program`\n"),
+        "{}",
+        missing.log()
+    );
     let mut not_a_program = user.run_command(&["--app-id", "job"], &["/etc/passwd"]);
     assert_eq!(not_a_program.wait(PATIENCE).unwrap().code(), Some(126));
 }
@@ -138,6 +142,15 @@ fn nothing_is_left_of_a_run_that_is_killed() {
     for pid in [app, child] {
         retry_until(PATIENCE, "the end of all", || is_gone(pid).then_some(())).unwrap();
     }
+}
+
+#[test]
+fn what_an_app_leaves_behind_ends_with_it() {
+    let user = User::new();
+    let script = "sleep 1000 & echo child $!; exit 3";
+    let mut run = user.run(&["--app-id", "parent"], script);
+    assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(3), "{}", run.log());
+    assert!(is_gone(pid_in(&run.log(), "child ")));
 }
 
 #[test]

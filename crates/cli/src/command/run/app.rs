@@ -5,6 +5,7 @@ use std::io;
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, WaitOptions};
+use thiserror::Error;
 use tollway_net::spawn::{Confinement, spawn_confined};
 
 use super::environment::Changes;
@@ -17,11 +18,12 @@ const NOT_EXECUTABLE: i32 = 126;
 const BY_SIGNAL: i32 = 128;
 
 /// The app did not start.
-pub(super) struct CannotStart {
-    pub(super) program: String,
-    /// To end with.
-    pub(super) code: i32,
-    pub(super) source: io::Error,
+#[derive(Debug, Error)]
+pub(super) enum CannotStart {
+    #[error("there is no program `{program}`\nhint: check its name and your PATH")]
+    Missing { program: String },
+    #[error("`{program}` cannot be run: {source}\nhint: check that it is a program, and its mode")]
+    Refused { program: String, source: io::Error },
 }
 
 /// What has become of the app.
@@ -52,10 +54,12 @@ impl App {
         mut guard: Guard,
     ) -> Result<Self, CannotStart> {
         let program = command.first().cloned().unwrap_or_default();
-        let failed = |source: io::Error| CannotStart {
-            program: program.to_string_lossy().into_owned(),
-            code: if source.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE },
-            source,
+        let failed = |source: io::Error| {
+            let program = program.to_string_lossy().into_owned();
+            match source.kind() == io::ErrorKind::NotFound {
+                true => CannotStart::Missing { program },
+                false => CannotStart::Refused { program, source },
+            }
         };
         let mut process = Command::new(&program);
         process.args(command.iter().skip(1));
@@ -89,6 +93,16 @@ impl App {
         let _ = rustix::process::kill_process_group(self.pid, Signal::CONT);
     }
 
+    /// Whether something of what the app has started lives on, in its group.
+    pub(super) fn leaves_something(&self) -> bool {
+        rustix::process::test_kill_process_group(self.pid).is_ok()
+    }
+
+    /// Asks what the app has started to end.
+    pub(super) fn end_rest(&self) {
+        let _ = rustix::process::kill_process_group(self.pid, Signal::TERM);
+    }
+
     /// Ends the app and what it has started, at once.
     pub(super) fn kill(&self) {
         let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
@@ -105,6 +119,16 @@ impl App {
             return Some(Change::Ended(Ending::Signal(signal)));
         }
         status.stopping_signal().map(Change::Stopped)
+    }
+}
+
+impl CannotStart {
+    /// As a shell tells it.
+    pub(super) fn code(&self) -> i32 {
+        match self {
+            Self::Missing { .. } => NOT_FOUND,
+            Self::Refused { .. } => NOT_EXECUTABLE,
+        }
     }
 }
 

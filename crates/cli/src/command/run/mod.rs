@@ -27,7 +27,7 @@ use tollway_model::{AppId, AppProtocol, Instance, Label};
 use tollway_proxy::Sidecar;
 use tollway_telemetry::init_terminal_log;
 
-use self::app::{App, CannotStart};
+use self::app::App;
 use self::plan::Plan;
 use self::signals::Signals;
 use self::supervise::{Supervision, exit_code};
@@ -35,6 +35,9 @@ use self::voice::Voice;
 use crate::access::AccessArgs;
 use crate::local::LINGER_MS;
 use crate::runtime::block_on;
+
+/// A control plane that has not answered after this is told.
+const NO_ANSWER_NOTE_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
@@ -106,7 +109,7 @@ async fn start(args: RunArgs) -> Result<ExitCode> {
     let linger = Duration::from_millis(args.linger_ms);
     let starting = async {
         let plan = Plan::make(args, voice).await?;
-        let sidecar = Sidecar::start(plan.sidecar.clone()).await?;
+        let sidecar = start_sidecar(&plan, voice).await?;
         Ok::<_, anyhow::Error>((plan, sidecar))
     };
     let (plan, sidecar) = tokio::select! {
@@ -117,10 +120,23 @@ async fn start(args: RunArgs) -> Result<ExitCode> {
     let guard = guard::Guard::start()?;
     let app = match App::start(&command, environment::of_app(&plan, &sidecar), guard) {
         Ok(app) => app,
-        Err(CannotStart { program, code, source }) => {
-            voice.error(&format!("cannot start {program}: {source}"));
-            return Ok(exit_code(code));
+        Err(cannot_start) => {
+            voice.error(&cannot_start.to_string());
+            return Ok(exit_code(cannot_start.code()));
         }
     };
     Supervision { plan: Arc::new(plan), app, signals, voice, linger }.run(sidecar).await
+}
+
+/// Tries for some time where the control plane does not answer, and says so.
+async fn start_sidecar(plan: &Plan, voice: Voice) -> Result<Sidecar> {
+    let starting = Sidecar::start(plan.sidecar.clone());
+    tokio::pin!(starting);
+    if let Ok(started) = tokio::time::timeout(NO_ANSWER_NOTE_AFTER, &mut starting).await {
+        return Ok(started?);
+    }
+    let mesh = &plan.sidecar.common.mesh;
+    let seconds = mesh.start_timeout.as_secs();
+    voice.note(&format!("no answer yet from {}; trying for {seconds} s", mesh.control));
+    Ok(starting.await?)
 }

@@ -18,7 +18,7 @@ use super::terminal::Terminal;
 use super::voice::Voice;
 use super::watch;
 
-/// Time for an app that was told to end because its sidecar failed.
+/// Time for an app that was told to end because its sidecar failed, and for what it leaves.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Time in which a stopped job is told that it goes on, if it was stopped at all.
@@ -78,9 +78,9 @@ impl Supervision {
         self.tell_end(ending);
         drop(stop);
         tokio::select! {
-            drained = serving => drained?,
+            (drained, ()) = async { tokio::join!(serving, end_rest(&self.app)) } => drained?,
             // Whoever cannot wait says it twice.
-            _ = self.signals.next_request_to_end() => {}
+            _ = self.signals.next_request_to_end() => self.app.kill(),
         }
         Ok(exit_code(ending.code()))
     }
@@ -167,6 +167,23 @@ impl Supervision {
                 self.voice.note(&format!("{app} was ended by signal {signal}"));
             }
         }
+    }
+}
+
+/// What the app leaves behind in its group, such as the server below a script that was told to
+/// end, could not be called any more: it ends too.
+async fn end_rest(app: &App) {
+    if !app.leaves_something() {
+        return;
+    }
+    app.end_rest();
+    let ended = async {
+        while app.leaves_something() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    if tokio::time::timeout(END_TIMEOUT, ended).await.is_err() {
+        app.kill();
     }
 }
 

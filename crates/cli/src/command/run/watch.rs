@@ -75,6 +75,8 @@ pub(super) async fn keep_control(
     if !plan.local {
         return std::future::pending().await;
     }
+    let here = &plan.sidecar.common.mesh.control;
+    let mut told = String::new();
     loop {
         if status.wait_for(|status| !status.connected).await.is_err() {
             return std::future::pending().await;
@@ -83,16 +85,25 @@ pub(super) async fn keep_control(
         if tokio::time::timeout(CONTROL_AWAY, back).await.is_ok() {
             continue;
         }
-        let here = &plan.sidecar.common.mesh.control;
-        match local::find_or_start(linger).await {
-            Ok(found) if found.address() != *here => voice.error(&format!(
+        let trouble = match local::find_or_start(linger).await {
+            Ok(found) if found.address() != *here => format!(
                 "the local control plane is now at {} and no more at {here}\n\
                  hint: start this app again, so that it is found there",
                 found.address()
-            )),
-            Ok(found) => voice.control_plane(&found),
-            Err(error) => voice.error(&format!("{:#}", anyhow::Error::from(error))),
+            ),
+            Ok(found) => {
+                if found.started {
+                    voice.control_plane(&found);
+                }
+                String::new()
+            }
+            Err(error) => format!("{:#}", anyhow::Error::from(error)),
+        };
+        // The same trouble is told once.
+        if !trouble.is_empty() && trouble != told {
+            voice.error(&trouble);
         }
+        told = trouble;
         tokio::time::sleep(CONTROL_PAUSE).await;
     }
 }
