@@ -60,6 +60,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Debian("python3-minimal"),
     },
     Tool {
+        name: "faketime",
+        why: "machines whose clocks disagree",
+        source: Source::Debian("faketime"),
+    },
+    Tool {
         name: "python3-venv",
         why: "a place for Python's gRPC client",
         source: Source::PythonModule { package: "python3-venv", module: "ensurepip" },

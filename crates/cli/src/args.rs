@@ -60,3 +60,15 @@ pub(crate) enum Command {
         command: tollway_lab::ChildCommand,
     },
 }
+
+impl Command {
+    /// Whether its errors are for a program to read, as its output is.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others print no JSON")]
+    pub(crate) fn prints_json(&self) -> bool {
+        match self {
+            Self::Get(args) => args.prints_json(),
+            Self::Join(args) => args.prints_json(),
+            _ => false,
+        }
+    }
+}

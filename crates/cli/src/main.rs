@@ -5,6 +5,7 @@
 mod access;
 mod args;
 mod command;
+mod failure;
 mod local;
 mod runtime;
 mod settings;
@@ -13,23 +14,26 @@ mod yaml;
 
 use std::process::ExitCode;
 
+use crate::failure::Report;
 use crate::settings::SettingsError;
 
 fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(failure::on_panic));
     // Exactly one provider of cryptography is built in; a second call would find it installed.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let invocation = match settings::read(std::env::args_os().collect()) {
         Ok(invocation) => invocation,
         Err(SettingsError::Usage(error)) => error.exit(),
         Err(error) => {
-            eprintln!("error: {error}");
+            Report::of(&error.into()).print(false);
             return ExitCode::FAILURE;
         }
     };
+    let as_json = invocation.arguments.command.prints_json();
     match command::run(invocation) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("tollway: {error:#}");
+            Report::of(&error).print(as_json);
             ExitCode::FAILURE
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::net::UnixStream;
+use tollway_model::ErrorCode;
 use tollway_wire::v1;
 use tollway_wire::v1::admin_client::AdminClient as Client;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -19,6 +20,19 @@ pub enum AdminError {
     Connect { path: PathBuf, source: tonic::transport::Error },
     #[error("{}", .0.message())]
     Refused(#[from] tonic::Status),
+}
+
+impl AdminError {
+    /// Its entry in the catalogue of failures.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Connect { .. } => ErrorCode::NoControlPlane,
+            Self::Refused(status) => {
+                tollway_wire::code_of(status).unwrap_or(ErrorCode::AdminRefused)
+            }
+        }
+    }
 }
 
 /// A connection to the control plane that runs over the store in a directory.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 use tollway_identity::{AuthorityError, CredentialsError, IssueError, KeyError, TlsError};
-use tollway_model::{NetworkName, TrustDomain};
+use tollway_model::{ErrorCode, NetworkName, TrustDomain};
 use tollway_store::{OpenError, ReadError, TransactError};
 
 use crate::feed::FeedError;
@@ -42,9 +42,7 @@ pub enum StartError {
     Own(#[from] OwnCertificateError),
     #[error("cannot drop what an interrupted join left behind")]
     Pending(#[source] crate::peering::admission::JoinError),
-    #[error(
-        "cannot listen on {address}; is another control plane running? Choose another address with --listen"
-    )]
+    #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("cannot listen on {address} for metrics; choose another address with --admin-listen")]
     ListenAdmin { address: SocketAddr, source: std::io::Error },
@@ -59,6 +57,31 @@ impl StartError {
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(self, Self::Store(OpenError::Locked { .. }))
+    }
+
+    /// Its entry in the catalogue of failures.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Store(error) => Some(error.code()),
+            Self::Write(error) => error.code(),
+            Self::Directory { source, .. } => {
+                Some(ErrorCode::of_file(source, ErrorCode::StoreUnwritable))
+            }
+            Self::Foreign { .. } => Some(ErrorCode::StoreForeign),
+            Self::StoredAuthority => Some(ErrorCode::StoreCorrupt),
+            Self::Listen { source, .. } | Self::ListenAdmin { source, .. } => {
+                ErrorCode::of_io(source)
+            }
+            Self::AdminSocket { source, .. } | Self::PortsFile { source, .. } => {
+                Some(ErrorCode::of_file(source, ErrorCode::FileUnusable))
+            }
+            Self::Read(_)
+            | Self::Feed(_)
+            | Self::Authority(_)
+            | Self::Own(_)
+            | Self::Pending(_) => None,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tollway_identity::{
     GATEWAY_APP, IssueError, IssueRequest, IssuedChain, JoinToken, SHORTEST_TTL, SecretHash,
     SystemRequest,
 };
-use tollway_model::{Instance, NetworkName, ServiceName};
+use tollway_model::{ErrorCode, Instance, NetworkName, ServiceName};
 use tollway_store::{Expected, Transaction};
 use tollway_wire::v1::identity_server::Identity;
 use tollway_wire::{ConvertError, v1};
@@ -72,10 +72,26 @@ enum Refusal {
     Request(#[from] ConvertError),
 }
 
+impl Refusal {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::TokenShape(_) => ErrorCode::TokenMalformed,
+            Self::ExpiredToken { .. } => ErrorCode::TokenExpired,
+            Self::NoProof => ErrorCode::TokenMissing,
+            Self::OtherNetwork { .. }
+            | Self::UnknownToken
+            | Self::Scope { .. }
+            | Self::NotYours { .. } => ErrorCode::TokenRefused,
+            Self::Request(_) => ErrorCode::MalformedRequest,
+        }
+    }
+}
+
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let text = crate::error::chain(&refusal);
-        match refusal {
+        let code = refusal.code();
+        let status = match refusal {
             Refusal::Request(_) | Refusal::TokenShape(_) => Self::invalid_argument(text),
             Refusal::NoProof => Self::unauthenticated(text),
             Refusal::OtherNetwork { .. }
@@ -83,7 +99,8 @@ impl From<Refusal> for Status {
             | Refusal::ExpiredToken { .. }
             | Refusal::Scope { .. }
             | Refusal::NotYours { .. } => Self::permission_denied(text),
-        }
+        };
+        tollway_wire::with_code(status, code)
     }
 }
 

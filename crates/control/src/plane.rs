@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollway_identity::{Authority, Credentials};
-use tollway_store::Store;
+use tollway_store::{Store, TransactError};
 use tonic::Status;
 
 use crate::hub::Hub;
@@ -51,10 +51,14 @@ impl Plane {
 }
 
 /// The status of a call that the store could not serve.
-pub(crate) fn store_status(error: &dyn Error) -> Status {
+pub(crate) fn store_status(error: &(dyn Error + 'static)) -> Status {
     let reason = crate::error::chain(error);
     tracing::error!(%reason, "the store refused");
-    Status::unavailable(format!("the control plane's store refused: {reason}"))
+    let status = Status::unavailable(format!("the control plane's store refused: {reason}"));
+    match error.downcast_ref().and_then(TransactError::code) {
+        Some(code) => tollway_wire::with_code(status, code),
+        None => status,
+    }
 }
 
 /// Seconds since 1970.

@@ -32,7 +32,9 @@ use crate::authority::{control_dns_san, control_spiffe_id};
 use crate::credentials::Credentials;
 
 pub use bootstrap::{bootstrap_config, bootstrap_config_at};
-pub use refusal::{Refusal, UNRECOGNIZED_NAME_RECORD, explain};
+pub use refusal::{
+    Refusal, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, code_of, explain, span,
+};
 pub use resume::TICKET_LIFE_LIMIT;
 use resume::{BoundedSessions, BoundedTickets};
 use verify::{AnyKnownPeer, ExactPeer, Requirement};

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollway_model::ErrorCode;
 use tollway_net::netns::NetnsError;
 use tollway_record::run::RunError;
 use tollway_record::{CompareError, HistogramError};
@@ -61,6 +62,22 @@ pub enum LabError {
 }
 
 impl LabError {
+    /// Its entry in the catalogue of failures.
+    #[must_use]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the rest tells of one run only")]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::WorkDir { source, .. } | Self::Write { source, .. } => {
+                Some(ErrorCode::of_file(source, ErrorCode::FileUnusable))
+            }
+            Self::Namespace(NetnsError::Create { .. } | NetnsError::UserNamespace { .. }) => {
+                Some(ErrorCode::MissingPrivilege)
+            }
+            Self::Kept { source, .. } => source.code(),
+            _ => None,
+        }
+    }
+
     /// Whether the user ended it.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {

@@ -7,9 +7,13 @@
 
 mod catalogue;
 
-use std::fmt;
+use std::{fmt, io};
 
 pub use catalogue::ErrorCode;
+
+/// Too many open files in this process, and in the system: numbers of Linux.
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
 
 /// What the catalogue says of one code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,6 +153,31 @@ impl ErrorCode {
         Self::ALL.iter().copied().find(|code| code.word() == word)
     }
 
+    /// The code of what the system says when a socket or a file is asked for; `None` where only
+    /// the context tells.
+    #[must_use]
+    pub fn of_io(error: &io::Error) -> Option<Self> {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the rest has no code of its own")]
+        match error.kind() {
+            io::ErrorKind::AddrInUse => Some(Self::PortTaken),
+            io::ErrorKind::AddrNotAvailable => Some(Self::AddressNotHere),
+            io::ErrorKind::PermissionDenied => Some(Self::MissingPrivilege),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(Self::DiskFull),
+            _ => matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
+                .then_some(Self::OutOfDescriptors),
+        }
+    }
+
+    /// The code of a file or directory that is not to be had; `otherwise` unless the disk or the
+    /// descriptors ran out.
+    #[must_use]
+    pub fn of_file(error: &io::Error, otherwise: Self) -> Self {
+        match Self::of_io(error) {
+            Some(code @ (Self::DiskFull | Self::OutOfDescriptors)) => code,
+            Some(_) | None => otherwise,
+        }
+    }
+
     /// The HTTP status that carries it: 500 for what should never reach a request.
     #[must_use]
     pub fn http_status(self) -> u16 {
@@ -192,6 +221,22 @@ mod tests {
                 assert!(text.starts_with(|c: char| c.is_uppercase() || c == '`'), "{code}: {text}");
             }
         }
+    }
+
+    #[test]
+    fn what_the_system_says_has_a_code() {
+        let code = |number| ErrorCode::of_io(&io::Error::from_raw_os_error(number));
+        assert_eq!(code(98), Some(ErrorCode::PortTaken));
+        assert_eq!(code(99), Some(ErrorCode::AddressNotHere));
+        assert_eq!(code(13), Some(ErrorCode::MissingPrivilege));
+        assert_eq!(code(28), Some(ErrorCode::DiskFull));
+        assert_eq!(code(24), Some(ErrorCode::OutOfDescriptors));
+        assert_eq!(code(111), None);
+        let denied = io::Error::from_raw_os_error(13);
+        assert_eq!(
+            ErrorCode::of_file(&denied, ErrorCode::FileUnusable).word(),
+            "ERR_FILE_UNUSABLE"
+        );
     }
 
     #[test]

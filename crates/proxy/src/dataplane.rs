@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
-use tollway_model::{AppProtocol, NameError};
+use tollway_model::{AppProtocol, ErrorCode, NameError};
 use tollway_net::Listener;
 use tollway_telemetry::metrics::Part;
 use tollway_telemetry::{DataPlaneMetrics, serve_admin};
@@ -30,9 +30,9 @@ use crate::worker::{AppTarget, GatewayRoutes, Worker, WorkerConfig};
 pub enum DataPlaneError {
     #[error("cannot listen on {address} for {door}")]
     Listen { door: &'static str, address: SocketAddr, source: std::io::Error },
-    #[error("{address} is not an address others can reach; say where they can with --advertise")]
+    #[error("others cannot reach {address}; say where they can with --advertise")]
     NoAdvertise { address: SocketAddr },
-    #[error("`{text}` is not PORT=SERVICE, such as 5432=db.shop.east")]
+    #[error("the upstream `{text}` cannot be read; write PORT=SERVICE, such as 5432=db.shop.east")]
     Upstream { text: String },
     #[error("the upstream `{text}` names no service")]
     UpstreamName { text: String, source: NameError },
@@ -50,6 +50,26 @@ pub enum DataPlaneError {
     Panicked,
     #[error("the data plane has ended")]
     Ended,
+}
+
+impl DataPlaneError {
+    /// Its entry in the catalogue of failures.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Listen { source, .. } | Self::Worker(source) | Self::Thread(source) => {
+                ErrorCode::of_io(source)
+            }
+            Self::NoAdvertise { .. } | Self::Upstream { .. } => Some(ErrorCode::BadConfiguration),
+            Self::UpstreamName { .. } => Some(ErrorCode::BadName),
+            Self::Control { .. } => Some(ErrorCode::ControlUnreachable),
+            Self::Mesh(error) => error.code(),
+            Self::PortsFile { source, .. } => {
+                Some(ErrorCode::of_file(source, ErrorCode::FileUnusable))
+            }
+            Self::Panicked | Self::Ended => Some(ErrorCode::Bug),
+        }
+    }
 }
 
 /// What both kinds share.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use thiserror::Error;
+use tollway_model::ErrorCode;
 
 use crate::model::{Expected, LeaseId};
 
@@ -42,6 +43,20 @@ pub enum OpenError {
     Thread { path: PathBuf, source: std::io::Error },
 }
 
+impl OpenError {
+    /// Its entry in the catalogue of failures.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Io { source, .. } => ErrorCode::of_file(source, ErrorCode::StoreUnwritable),
+            Self::Locked { .. } => ErrorCode::StoreLocked,
+            Self::NotAStore { .. } | Self::Format { .. } => ErrorCode::StoreForeign,
+            Self::Corrupt { .. } => ErrorCode::StoreCorrupt,
+            Self::RuntimeGone | Self::Thread { .. } => ErrorCode::StoreUnwritable,
+        }
+    }
+}
+
 /// Why a transaction did not happen.
 #[derive(Debug, Error)]
 pub enum TransactError {
@@ -73,6 +88,25 @@ pub enum TransactError {
     Disk { path: PathBuf, source: std::sync::Arc<std::io::Error> },
     #[error("the store is closed")]
     Closed,
+}
+
+impl TransactError {
+    /// Its entry in the catalogue of failures, for what the disk does.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::NoRoom { .. } => Some(ErrorCode::DiskFull),
+            Self::Disk { .. } => Some(ErrorCode::StoreUnwritable),
+            Self::Conflict { .. }
+            | Self::KeyLength { .. }
+            | Self::ValueTooLong { .. }
+            | Self::TooManyOps { .. }
+            | Self::TooLarge { .. }
+            | Self::NoLease { .. }
+            | Self::LeaseFull { .. }
+            | Self::Closed => None,
+        }
+    }
 }
 
 /// Why a read failed.

@@ -5,11 +5,13 @@
 //! here, which check every field and name the one that is wrong.
 
 mod error;
+mod failure;
 mod limits;
 mod name;
 mod service;
 
 pub use error::ConvertError;
+pub use failure::{code_of, with_code};
 pub use limits::{
     ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES,
     ROOTS_PER_TRUST_DOMAIN_LIMIT, SERVICES_PER_REQUEST_LIMIT, SERVICES_PER_RESPONSE_LIMIT,

@@ -23,6 +23,12 @@ enum What {
     Services,
 }
 
+impl GetArgs {
+    pub(crate) fn prints_json(&self) -> bool {
+        self.json
+    }
+}
+
 pub(crate) fn run(args: &GetArgs) -> Result<()> {
     let What::Services = args.what;
     block_on(async {

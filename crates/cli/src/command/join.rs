@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use tollway_control::BUNDLE_LIMIT_BYTES;
-use tollway_model::NetworkName;
+use tollway_model::{ErrorCode, NetworkName};
 
 use crate::access::StoreArg;
+use crate::failure::Failure;
 use crate::runtime::block_on;
 
 #[derive(Args)]
@@ -51,6 +52,12 @@ enum JoinCommand {
     },
 }
 
+impl JoinArgs {
+    pub(crate) fn prints_json(&self) -> bool {
+        matches!(self.command, JoinCommand::List { json: true, .. })
+    }
+}
+
 pub(crate) fn run(args: JoinArgs) -> Result<()> {
     block_on(async {
         match args.command {
@@ -73,7 +80,10 @@ async fn export(store: &StoreArg, ttl_s: u64) -> Result<()> {
 }
 
 async fn accept(store: &StoreArg, file: &Path) -> Result<()> {
-    let bundle = read_bundle(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let bundle = read_bundle(file).map_err(|error| {
+        let code = ErrorCode::of_file(&error, ErrorCode::FileUnusable);
+        Failure::new(code, format!("cannot read the bundle {}: {error}", file.display()))
+    })?;
     let joined = store.admin().await?.accept_join(bundle).await?;
     println!("joined {}", joined.network);
     Ok(())

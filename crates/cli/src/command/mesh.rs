@@ -56,6 +56,9 @@ pub(crate) struct CommonArgs {
     /// Most requests under way at once, in each data-plane thread.
     #[arg(long, value_name = "COUNT", default_value_t = 50_000, help_heading = "Times and limits")]
     max_requests: usize,
+    /// Time for the control plane to give a first identity, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 30_000, help_heading = "Times and limits")]
+    start_timeout_ms: u64,
     /// Receives the bound addresses as JSON.
     #[arg(long, value_name = "FILE")]
     ports_file: Option<PathBuf>,
@@ -85,8 +88,10 @@ impl CommonArgs {
             Some(instance) => instance,
             None => made_up_instance()?,
         };
+        let mut mesh = MeshConfig::new(self.control, token, role, instance);
+        mesh.start_timeout = Duration::from_millis(self.start_timeout_ms);
         Ok(CommonOptions {
-            mesh: MeshConfig::new(self.control, token, role, instance),
+            mesh,
             admin_listen: self.admin_listen,
             threads: self.threads,
             limits,

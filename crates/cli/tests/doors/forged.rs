@@ -94,7 +94,7 @@ pub(crate) fn strangers(app: &str, west: &Authority) -> Vec<Stranger> {
         reason,
     };
     vec![
-        stranger("a twin of the authority", honest(), &authority("west"), "BadSignature"),
+        stranger("a twin of the authority", honest(), &authority("west"), "another trust root"),
         stranger(
             "an expired certificate",
             Forge { not_after_s: -1, ..honest() },
@@ -105,7 +105,7 @@ pub(crate) fn strangers(app: &str, west: &Authority) -> Vec<Stranger> {
             "a certificate of tomorrow",
             Forge { not_before_s: 3000, ..honest() },
             west,
-            "not valid yet",
+            "not valid for another",
         ),
         stranger("two identities", two_identities, west, "carries 2 URIs"),
         stranger("one identity twice", same_twice, west, "carries 2 URIs"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tollway_identity::{SecretHash, TlsError, TokenError};
-use tollway_model::{NetworkName, TrustDomain};
+use tollway_model::{ErrorCode, NetworkName, TrustDomain};
 use tollway_store::TransactError;
 use tollway_wire::TRUST_DOMAINS_LIMIT;
 use tonic::Status;
@@ -68,7 +68,7 @@ pub enum JoinError {
 impl From<JoinError> for Status {
     fn from(error: JoinError) -> Self {
         let text = crate::error::chain(&error);
-        match error {
+        let status = match error {
             JoinError::Bundle(_) | JoinError::Secret(_) => Self::invalid_argument(text),
             JoinError::OwnNetwork { .. }
             | JoinError::SameName { .. }
@@ -81,11 +81,12 @@ impl From<JoinError> for Status {
             }
             JoinError::Dial { .. } | JoinError::Busy => Self::unavailable(text),
             JoinError::Refused { .. } => Self::permission_denied(text),
-            JoinError::NotJoined { .. } => Self::not_found(text),
-            JoinError::Tls(_) => Self::internal(text),
-            JoinError::Write(ref inner) => store_status(inner),
-            JoinError::Read(ref inner) => store_status(inner),
-        }
+            JoinError::NotJoined { .. } => return Self::not_found(text),
+            JoinError::Tls(_) => return Self::internal(text),
+            JoinError::Write(ref inner) => return store_status(inner),
+            JoinError::Read(ref inner) => return store_status(inner),
+        };
+        tollway_wire::with_code(status, ErrorCode::JoinRefused)
     }
 }
 

@@ -1,10 +1,12 @@
 //! Why a handshake was refused, in words an operator can act on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error, OtherError};
 use thiserror::Error as ThisError;
-use tollway_model::{NetworkName, SpiffeId, TrustDomain};
+use tollway_model::{ErrorCode, NetworkName, SpiffeId, TrustDomain};
 
 use crate::peer::PeerError;
 
@@ -12,6 +14,10 @@ use crate::peer::PeerError;
 /// instead of what rustls wants to send when `Credentials::answers_to` says no. Nothing is
 /// encrypted at that point of a handshake.
 pub const UNRECOGNIZED_NAME_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
+/// A whole TLS record with the fatal alert `internal_error`: what a gateway that could not connect
+/// to the endpoint tells a client of which it has passed on nothing.
+pub const UPSTREAM_FAILED_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 /// What is wrong with a peer beyond what TLS itself checks.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
@@ -37,6 +43,17 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Peer(_) => ErrorCode::TlsFailed,
+            Self::UnknownTrustDomain { .. } | Self::ForeignNetwork { .. } | Self::Chain(_) => {
+                ErrorCode::ForeignAuthority
+            }
+            Self::WrongIdentity { .. } | Self::MissingName { .. } => ErrorCode::WrongIdentity,
+            Self::NotThePinnedRoot { .. } | Self::NotControl { .. } => ErrorCode::ControlForeign,
+        }
+    }
+
     /// The refusal inside a TLS error, if this crate put one there.
     #[must_use]
     pub fn from_error(error: &Error) -> Option<&Self> {
@@ -53,12 +70,52 @@ impl From<Refusal> for Error {
     }
 }
 
+/// The code of a failed handshake, seen from the side that dialled.
+#[must_use]
+#[expect(clippy::wildcard_enum_match_arm, reason = "the rest is all of one kind")]
+pub fn code_of(error: &Error) -> ErrorCode {
+    if let Some(refusal) = Refusal::from_error(error) {
+        return refusal.code();
+    }
+    match error {
+        Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => ErrorCode::CertificateExpired,
+        Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => ErrorCode::CertificateNotYetValid,
+        Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => ErrorCode::ForeignAuthority,
+        Error::AlertReceived(alert) => match alert {
+            AlertDescription::AccessDenied | AlertDescription::UnrecognisedName => {
+                ErrorCode::WrongIdentity
+            }
+            AlertDescription::BadCertificate
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRequired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError
+            | AlertDescription::UnknownCA
+            | AlertDescription::UnsupportedCertificate => ErrorCode::CertificateRefused,
+            _ => ErrorCode::TlsFailed,
+        },
+        _ => ErrorCode::TlsFailed,
+    }
+}
+
 /// A failed handshake in words, with the refusals of this crate spelt out.
 #[must_use]
 #[expect(clippy::wildcard_enum_match_arm, reason = "the other alerts explain themselves")]
 pub fn explain(error: &Error) -> String {
     if let Some(refusal) = Refusal::from_error(error) {
         return chain_of(refusal);
+    }
+    if let Error::InvalidCertificate(wrong) = error
+        && let Some(text) = explain_certificate(wrong)
+    {
+        return text;
     }
     let Error::AlertReceived(alert) = error else { return chain_of(error) };
     match *alert {
@@ -80,6 +137,47 @@ pub fn explain(error: &Error) -> String {
         _ => return chain_of(error),
     }
     .to_owned()
+}
+
+/// What is wrong with the peer's certificate, where the library's words do not help.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the rest explains itself")]
+fn explain_certificate(error: &CertificateError) -> Option<String> {
+    let apart = |later: UnixTime, earlier: UnixTime| {
+        span(Duration::from_secs(later.as_secs().saturating_sub(earlier.as_secs())))
+    };
+    Some(match error {
+        CertificateError::ExpiredContext { time, not_after } => format!(
+            "the peer's certificate expired {} ago by this machine's clock",
+            apart(*time, *not_after)
+        ),
+        CertificateError::NotValidYetContext { time, not_before } => format!(
+            "the peer's certificate is not valid for another {} by this machine's clock, so the clocks disagree",
+            apart(*not_before, *time)
+        ),
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "the peer's certificate comes from another trust root than the known one of its network"
+                .to_owned()
+        }
+        _ => return None,
+    })
+}
+
+/// A span of time in at most two units, such as `2 h 5 min`.
+#[must_use]
+pub fn span(time: Duration) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let seconds = time.as_secs();
+    let Some(first) = UNITS.iter().position(|(length, _)| seconds >= *length) else {
+        return format!("{} ms", time.as_millis());
+    };
+    let (length, unit) = UNITS[first];
+    let whole = format!("{} {unit}", seconds / length);
+    match UNITS.get(first + 1) {
+        Some((smaller, name)) if seconds % length >= *smaller => {
+            format!("{whole} {} {name}", seconds % length / smaller)
+        }
+        Some(_) | None => whole,
+    }
 }
 
 fn chain_of(error: &dyn std::error::Error) -> String {
@@ -111,4 +209,46 @@ pub(super) fn from_webpki(error: webpki::Error) -> Error {
         other => return Refusal::Chain(other).into(),
     };
     Error::InvalidCertificate(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_in_two_units() {
+        let check = |seconds, expected| assert_eq!(span(Duration::from_secs(seconds)), expected);
+        check(3 * 86_400 + 7_200 + 59, "3 d 2 h");
+        check(7_500, "2 h 5 min");
+        check(3_600, "1 h");
+        check(61, "1 min 1 s");
+        check(59, "59 s");
+        assert_eq!(span(Duration::from_millis(250)), "250 ms");
+    }
+
+    #[test]
+    fn a_certificate_out_of_its_time_is_told_with_the_distance() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let expired: Error =
+            CertificateError::ExpiredContext { time: at(10_000), not_after: at(2_500) }.into();
+        assert_eq!(code_of(&expired).word(), "ERR_CERTIFICATE_EXPIRED");
+        assert!(explain(&expired).contains("expired 2 h 5 min ago"), "{}", explain(&expired));
+        let early: Error =
+            CertificateError::NotValidYetContext { time: at(0), not_before: at(59) }.into();
+        assert_eq!(code_of(&early).word(), "ERR_CERTIFICATE_NOT_YET_VALID");
+        assert!(explain(&early).contains("another 59 s"), "{}", explain(&early));
+    }
+
+    #[test]
+    fn refusals_of_the_other_side_have_their_codes() {
+        let check = |alert, word| {
+            assert_eq!(code_of(&Error::AlertReceived(alert)).word(), word, "{alert:?}");
+        };
+        check(AlertDescription::UnknownCA, "ERR_CERTIFICATE_REFUSED");
+        check(AlertDescription::CertificateExpired, "ERR_CERTIFICATE_REFUSED");
+        check(AlertDescription::UnrecognisedName, "ERR_WRONG_IDENTITY");
+        check(AlertDescription::ProtocolVersion, "ERR_TLS_FAILED");
+        let foreign = Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        assert_eq!(code_of(&foreign).word(), "ERR_FOREIGN_AUTHORITY");
+    }
 }

@@ -9,7 +9,8 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tollway_identity::explain;
+use tollway_identity::{code_of, explain};
+use tollway_model::ErrorCode;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::MeshError;
@@ -64,7 +65,15 @@ async fn open(
 fn tls(control: &str, error: std::io::Error) -> MeshError {
     let control = control.to_owned();
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(refusal) => MeshError::Tls { control, reason: explain(refusal) },
+        Some(refusal) => {
+            let (code, reason) = (code_of(refusal), explain(refusal));
+            if matches!(code, ErrorCode::CertificateExpired | ErrorCode::CertificateNotYetValid) {
+                return MeshError::Clock { control, reason };
+            }
+            let is_other = matches!(code, ErrorCode::ForeignAuthority | ErrorCode::WrongIdentity);
+            let code = if is_other { ErrorCode::ControlForeign } else { code };
+            MeshError::Tls { control, code, reason }
+        }
         None => MeshError::Connect { control, source: error },
     }
 }

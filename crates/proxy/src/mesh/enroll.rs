@@ -5,15 +5,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use tollway_identity::{
     CertificateDer, Credentials, Expected, KeyPair, TrustBundle, TrustBundles, bootstrap_config,
-    renew_at,
+    issued_at, renew_at, span,
 };
-use tollway_model::{Instance, ServiceName, TrustDomain};
+use tollway_model::{ErrorCode, Instance, ServiceName, TrustDomain};
 use tollway_wire::v1::identity_client::IdentityClient;
 use tollway_wire::{
     ConvertError, MESSAGE_LIMIT_BYTES, ROOTS_PER_TRUST_DOMAIN_LIMIT, TRUST_DOMAINS_LIMIT, v1,
 };
 use tonic::transport::Channel;
-use tracing::{debug, info};
+use tracing::{info, warn};
 
 use super::config::{MeshConfig, Role, TokenSource};
 use super::connect::{ALPN, connect};
@@ -23,6 +23,8 @@ use super::error::{MeshError, chain};
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Time for a certificate to be issued.
 const ISSUE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Difference between two clocks that is not worth a word: issuing takes a moment too.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 /// Certificates in an issued chain.
 const CHAIN_LIMIT: usize = 4;
 
@@ -52,6 +54,7 @@ pub(super) async fn first(config: &MeshConfig) -> Result<(Who, Credentials), Mes
             .map_or(0, |ttl| u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX)),
     };
     let deadline = Instant::now() + config.start_timeout;
+    let mut told = false;
     loop {
         let error = match by_token(&who).await {
             Ok(credentials) => return Ok((who, credentials)),
@@ -60,7 +63,10 @@ pub(super) async fn first(config: &MeshConfig) -> Result<(Who, Credentials), Mes
         if !error.may_pass() || Instant::now() + RETRY_PAUSE >= deadline {
             return Err(error);
         }
-        debug!(error = %chain(&error), "no identity yet; trying again");
+        if !std::mem::replace(&mut told, true) {
+            let patience = config.start_timeout;
+            warn!(error = %chain(&error), ?patience, "no identity yet; trying again");
+        }
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
@@ -113,8 +119,26 @@ async fn issue(channel: Channel, who: &Who, token: String) -> Result<Credentials
     let chain = issued.chain.into_iter().map(CertificateDer::from).collect();
     let trust = issued.trust.ok_or(ConvertError::Missing { field: "trust" })?;
     let credentials = Credentials::new(&key, chain, bundles(&trust)?)?;
+    check_clock(&who.control, &credentials, SystemTime::now())?;
     info!(identity = %credentials.spiffe_id(), "has a certificate");
     Ok(credentials)
+}
+
+/// Compares this machine's clock with the one that dated a certificate a moment ago.
+fn check_clock(control: &str, credentials: &Credentials, now: SystemTime) -> Result<(), MeshError> {
+    let theirs = issued_at(credentials.not_before(), credentials.not_after());
+    let (direction, by) = match now.duration_since(theirs) {
+        Ok(ahead) => ("ahead of", ahead),
+        Err(behind) => ("behind", behind.duration()),
+    };
+    let reason = format!("this machine's is {} {direction} the other", span(by));
+    if now < credentials.not_before() || now >= credentials.not_after() {
+        return Err(MeshError::Clock { control: control.to_owned(), reason });
+    }
+    if by > CLOCK_TOLERANCE {
+        warn!(code = %ErrorCode::ClockOff, control, reason, "the clocks disagree; certificates of others may seem expired or not yet valid");
+    }
+    Ok(())
 }
 
 /// Reads the trust bundles from the wire.

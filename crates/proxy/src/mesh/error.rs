@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tollway_identity::{BundleError, CredentialsError, KeyError, TlsError, TokenError};
+use tollway_model::ErrorCode;
 use tollway_wire::ConvertError;
 
 /// Why the mesh cannot be joined, or the control plane cannot be used.
@@ -18,20 +19,27 @@ pub enum MeshError {
     TokenFile { path: PathBuf, source: std::io::Error },
     #[error("the join token is unusable")]
     Token(#[source] TokenError),
-    #[error("cannot find the control plane {control}; check the name")]
+    #[error("cannot find the control plane {control}; check the name given with --control")]
     Resolve { control: String, source: std::io::Error },
-    #[error("cannot reach the control plane {control}; is it running?")]
+    #[error(
+        "cannot reach the control plane {control}; check that it runs and that this is its address (--control)"
+    )]
     Connect { control: String, source: std::io::Error },
     #[error("the control plane {control} does not answer within {timeout:?}")]
     Timeout { control: String, timeout: Duration },
-    #[error("the control plane {control} is not the one of this mesh: {reason}")]
-    Tls { control: String, reason: String },
+    #[error("the control plane {control} is not to be trusted: {reason}")]
+    Tls { control: String, code: ErrorCode, reason: String },
+    /// A certificate that was made a moment ago, or is renewed without end, is not valid here.
+    #[error(
+        "the clocks of this machine and of the control plane {control} disagree: {reason}; set the clock, best with NTP"
+    )]
+    Clock { control: String, reason: String },
     #[error("the control plane {control} does not speak HTTP/2")]
     Http { control: String, source: tonic::transport::Error },
     #[error("the control plane refused: {reason}")]
-    Refused { reason: String },
+    Refused { code: Option<ErrorCode>, reason: String },
     #[error("the control plane is not available: {reason}")]
-    Unavailable { reason: String },
+    Unavailable { code: Option<ErrorCode>, reason: String },
     #[error("the control plane was silent for {0:?}")]
     Silent(Duration),
     #[error("the control plane sent something malformed")]
@@ -47,6 +55,29 @@ pub enum MeshError {
 }
 
 impl MeshError {
+    /// Its entry in the catalogue of failures.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::NoToken { .. } | Self::TokenFile { .. } => Some(ErrorCode::TokenMissing),
+            Self::Token(_) => Some(ErrorCode::TokenMalformed),
+            Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::Http { .. }
+            | Self::Silent(_)
+            | Self::Unavailable { code: None, .. } => Some(ErrorCode::ControlUnreachable),
+            Self::Tls { code, .. } => Some(*code),
+            Self::Clock { .. } => Some(ErrorCode::ClockOff),
+            Self::Refused { code, .. } | Self::Unavailable { code, .. } => *code,
+            Self::Malformed(_)
+            | Self::Bundle(_)
+            | Self::Credentials(_)
+            | Self::Key(_)
+            | Self::TlsConfig(_) => None,
+        }
+    }
+
     /// Whether trying again may help without anybody doing something.
     pub(super) fn may_pass(&self) -> bool {
         match self {
@@ -60,6 +91,7 @@ impl MeshError {
             | Self::TokenFile { .. }
             | Self::Token(_)
             | Self::Tls { .. }
+            | Self::Clock { .. }
             | Self::Refused { .. }
             | Self::Malformed(_)
             | Self::Bundle(_)
@@ -74,6 +106,7 @@ impl From<tonic::Status> for MeshError {
     fn from(status: tonic::Status) -> Self {
         use tonic::Code;
         let reason = status.message().to_owned();
+        let code = tollway_wire::code_of(&status);
         match status.code() {
             Code::PermissionDenied
             | Code::InvalidArgument
@@ -83,7 +116,7 @@ impl From<tonic::Status> for MeshError {
             | Code::FailedPrecondition
             | Code::ResourceExhausted
             | Code::OutOfRange
-            | Code::Unimplemented => Self::Refused { reason },
+            | Code::Unimplemented => Self::Refused { code, reason },
             Code::Ok
             | Code::Cancelled
             | Code::Unknown
@@ -91,7 +124,7 @@ impl From<tonic::Status> for MeshError {
             | Code::Aborted
             | Code::Internal
             | Code::Unavailable
-            | Code::DataLoss => Self::Unavailable { reason },
+            | Code::DataLoss => Self::Unavailable { code, reason },
         }
     }
 }

@@ -149,7 +149,7 @@ impl Watch {
         loop {
             tokio::select! {
                 response = self.responses.message() => {
-                    let ended = || MeshError::Unavailable { reason: "it ended the stream".to_owned() };
+                    let ended = || MeshError::Unavailable { code: None, reason: "it ended the stream".to_owned() };
                     let response = response?.ok_or_else(ended)?;
                     heard = Instant::now();
                     self.apply(shared, knowledge, on_delta, &response)?;
@@ -320,7 +320,7 @@ impl Registration {
             }
             tokio::select! {
                 answer = answers.message() => {
-                    let ended = || MeshError::Unavailable { reason: "it ended the registration".to_owned() };
+                    let ended = || MeshError::Unavailable { code: None, reason: "it ended the registration".to_owned() };
                     match answer?.ok_or_else(ended)?.response {
                         Some(Answer::Registered(registered)) => {
                             let lease = Duration::from_millis(u64::from(registered.lease_ms));
@@ -369,7 +369,7 @@ fn try_send<T>(queue: &mpsc::Sender<T>, request: T) -> Result<bool, MeshError> {
         Ok(()) => Ok(true),
         Err(TrySendError::Full(_)) => Ok(false),
         Err(TrySendError::Closed(_)) => {
-            Err(MeshError::Unavailable { reason: "it closed the stream".to_owned() })
+            Err(MeshError::Unavailable { code: None, reason: "it closed the stream".to_owned() })
         }
     }
 }

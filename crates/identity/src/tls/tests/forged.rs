@@ -60,9 +60,9 @@ fn an_honest_certificate_made_this_way_is_accepted() {
 
 #[test]
 fn a_certificate_out_of_its_time_is_refused() {
-    check(&Forge { not_after_s: -1, ..Forge::workload("stock") }, "certificate expired");
+    check(&Forge { not_after_s: -1, ..Forge::workload("stock") }, "certificate expired 1 s ago");
     let early = Forge { not_before_s: 60, ..Forge::workload("stock") };
-    check(&early, "not valid yet");
+    check(&early, "not valid for another");
 }
 
 #[test]
@@ -162,13 +162,13 @@ fn a_foreign_authority_cannot_issue_our_names() {
     let world = World::new();
     let forge = Forge::workload("stock");
     let chain = forge.sign(&world, &world.east);
-    check_chain(&world, &forge, chain, "UnknownIssuer", "UnknownIssuer");
+    check_chain(&world, &forge, chain, "another trust root", "another trust root");
     let twin = authority("west", &world.clock);
     let chain = forge.sign(&world, &twin);
-    check_chain(&world, &forge, chain, "BadSignature", "BadSignature");
+    check_chain(&world, &forge, chain, "another trust root", "another trust root");
     let mut self_made = forge.sign(&world, &twin);
     self_made.0.push(twin.root_der().clone());
-    check_chain(&world, &forge, self_made, "BadSignature", "BadSignature");
+    check_chain(&world, &forge, self_made, "another trust root", "another trust root");
 }
 
 #[test]
@@ -234,9 +234,9 @@ fn deep_chains_and_loops_are_refused_cheaply() {
     let (chain, _) = chain_of_authorities(&world, &forge, 30);
     check_chain(&world, &forge, chain, "showed 31 certificates", "showed 31 certificates");
     let (chain, _) = chain_of_authorities(&world, &forge, 3);
-    check_chain(&world, &forge, chain, "UnknownIssuer", "UnknownIssuer");
+    check_chain(&world, &forge, chain, "another trust root", "another trust root");
     let chain = cross_signed_loop(&world, &forge);
-    check_chain(&world, &forge, chain, "UnknownIssuer", "UnknownIssuer");
+    check_chain(&world, &forge, chain, "another trust root", "another trust root");
 }
 
 #[test]

@@ -1,0 +1,306 @@
+//! Errors on the terminal: what failed and its code on one line, then what to do.
+//!
+//! Errors of the parts are classified by themselves (`code`); a text of the form `WHAT; WHAT TO
+//! DO` is split into error and hint, and where no part says what to do, the catalogue does.
+
+mod port_holder;
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::panic::PanicHookInfo;
+
+use tollway_control::{AdminError, StartError};
+use tollway_lab::LabError;
+use tollway_model::{ErrorCode, NameError};
+use tollway_proxy::DataPlaneError;
+use tollway_proxy::mesh::MeshError;
+
+use crate::local::LocalError;
+use crate::settings::SettingsError;
+use crate::yaml::{YamlError, YamlFileError};
+
+/// What a command that failed tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Report {
+    /// One line without a full stop; several mistakes of one file are a line each.
+    what: String,
+    code: Option<ErrorCode>,
+    hint: Option<String>,
+}
+
+/// A failure of the command line's own, with its code. The text may end in `; HINT`.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct Failure {
+    pub(crate) code: ErrorCode,
+    pub(crate) what: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: ErrorCode, what: impl Into<String>) -> Self {
+        Self { code, what: what.into() }
+    }
+}
+
+impl Report {
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        let code = error.chain().filter_map(code_of).last();
+        let mut report = Self::of_texts(error.chain().map(ToString::to_string), code);
+        if code == Some(ErrorCode::PortTaken) {
+            report.name_the_holder(error);
+        }
+        if let Some(SettingsError::Mistakes(mistakes)) = error.downcast_ref() {
+            report.what = mistakes
+                .iter()
+                .map(|mistake| one_line(&mistake.to_string()))
+                .collect::<Vec<_>>()
+                .join("\n");
+        }
+        report
+    }
+
+    /// Joins the texts of an error and its causes, from the outermost inwards. The innermost
+    /// hint is the most exact one.
+    fn of_texts(texts: impl Iterator<Item = String>, code: Option<ErrorCode>) -> Self {
+        let mut what = String::new();
+        let mut hint = None;
+        for text in texts {
+            let text = without_os_numbers(&text);
+            let said = match text.split_once("; ") {
+                Some((said, advice)) => {
+                    hint = Some(sentence_end_cut(advice).to_owned());
+                    said
+                }
+                None => &text,
+            };
+            let said = sentence_end_cut(said);
+            // A cause that its effect quotes is said once.
+            if said.is_empty() || what.ends_with(said) {
+                continue;
+            }
+            if !what.is_empty() {
+                what.push_str(": ");
+            }
+            what.push_str(said);
+        }
+        let hint =
+            hint.or_else(|| code.map(|code| sentence_end_cut(code.entry().remedy).to_owned()));
+        Self { what: one_line(&what), code, hint: hint.map(|hint| one_line(&hint)) }
+    }
+
+    fn name_the_holder(&mut self, error: &anyhow::Error) {
+        let Some((address, option)) = error.chain().find_map(listening) else { return };
+        let holder = port_holder::find(address);
+        let who = match &holder {
+            Some(holder) => format!("{} (pid {})", holder.program, holder.pid),
+            None => "another process".to_owned(),
+        };
+        self.what = format!("cannot listen on {address}: {who} listens there");
+        let stop = if holder.is_some() { "stop it, or choose" } else { "choose" };
+        self.hint = Some(format!("{stop} another port with {option}; port 0 takes a free one"));
+    }
+
+    /// Writes it to standard error, as text or as one JSON object.
+    pub(crate) fn print(&self, as_json: bool) {
+        if as_json {
+            eprintln!("{}", self.json());
+        } else {
+            eprint!("{}", self.text());
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("error: {}", self.what.replace('\n', "\nerror: "));
+        // Writing to a string does not fail.
+        let _ = match self.code {
+            Some(code) => writeln!(text, " [{code}]"),
+            None => writeln!(text),
+        };
+        if let Some(hint) = &self.hint {
+            let _ = writeln!(text, "hint: {hint}");
+        }
+        text
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let mut object = serde_json::Map::new();
+        if let Some(code) = self.code {
+            object.insert("errorCode".to_owned(), code.word().into());
+        }
+        object.insert("message".to_owned(), self.what.as_str().into());
+        if let Some(hint) = &self.hint {
+            object.insert("hint".to_owned(), hint.as_str().into());
+        }
+        object.into()
+    }
+}
+
+/// Tells of a panic in one line: a bug, and where to report it. A reader that went away (`tollway
+/// get services | head -1`) is none: the process just ends.
+pub(crate) fn on_panic(panic: &PanicHookInfo<'_>) {
+    let message = panic.payload_as_str().unwrap_or("no message");
+    if message.starts_with("failed printing to stdout") {
+        std::process::exit(PIPE_CLOSED);
+    }
+    let place = panic.location().map(|place| format!("{}:{}", place.file(), place.line()));
+    bug(message, place.as_deref()).print(false);
+}
+
+/// What a shell shows for a program that SIGPIPE ended.
+const PIPE_CLOSED: i32 = 141;
+
+fn bug(message: &str, place: Option<&str>) -> Report {
+    let place = place.unwrap_or("an unknown place");
+    Report {
+        what: one_line(&format!("tollway failed at {place}: {message}")),
+        code: Some(ErrorCode::Bug),
+        hint: Some(format!(
+            "this is a bug; please report this line and what led to it: {}/issues",
+            env!("CARGO_PKG_REPOSITORY")
+        )),
+    }
+}
+
+/// The code of one error of a chain, by its type.
+fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
+    if let Some(error) = error.downcast_ref::<Failure>() {
+        return Some(error.code);
+    }
+    if let Some(error) = error.downcast_ref::<DataPlaneError>() {
+        return error.code();
+    }
+    if let Some(error) = error.downcast_ref::<MeshError>() {
+        return error.code();
+    }
+    if let Some(error) = error.downcast_ref::<StartError>() {
+        return error.code();
+    }
+    if let Some(error) = error.downcast_ref::<AdminError>() {
+        return Some(error.code());
+    }
+    if let Some(error) = error.downcast_ref::<LabError>() {
+        return error.code();
+    }
+    if let Some(error) = error.downcast_ref::<YamlFileError>() {
+        return Some(match error {
+            YamlFileError::Read { source, .. } => {
+                ErrorCode::of_file(source, ErrorCode::FileUnusable)
+            }
+            YamlFileError::TooLarge { .. } => ErrorCode::BadConfiguration,
+        });
+    }
+    if error.is::<YamlError>() {
+        return Some(ErrorCode::BadConfiguration);
+    }
+    if let Some(LocalError::NotRunning | LocalError::Silent { .. }) = error.downcast_ref() {
+        return Some(ErrorCode::NoControlPlane);
+    }
+    if let Some(SettingsError::Mistakes(_)) = error.downcast_ref() {
+        return Some(ErrorCode::BadConfiguration);
+    }
+    error.is::<NameError>().then_some(ErrorCode::BadName)
+}
+
+/// The address that could not be listened on, and the option that sets it.
+fn listening(error: &(dyn std::error::Error + 'static)) -> Option<(SocketAddr, String)> {
+    if let Some(DataPlaneError::Listen { address, door, .. }) = error.downcast_ref() {
+        return Some((*address, option_of_door(door)));
+    }
+    if let Some(StartError::Listen { address, .. }) = error.downcast_ref() {
+        return Some((*address, "--listen".to_owned()));
+    }
+    if let Some(StartError::ListenAdmin { address, .. }) = error.downcast_ref() {
+        return Some((*address, "--admin-listen".to_owned()));
+    }
+    None
+}
+
+fn option_of_door(door: &str) -> String {
+    match door {
+        "gateway" => "--listen".to_owned(),
+        door => format!("--{door}-listen"),
+    }
+}
+
+/// `Connection refused (os error 111)` → `Connection refused`.
+fn without_os_numbers(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(" (os error ") {
+        kept.push_str(before);
+        rest = after.split_once(')').map_or("", |(_, rest)| rest);
+    }
+    kept + rest
+}
+
+fn sentence_end_cut(text: &str) -> &str {
+    text.trim().trim_end_matches('.')
+}
+
+/// Errors of others may have several lines; a terminal's error has one.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::{Context as _, anyhow};
+
+    fn text(error: anyhow::Error) -> String {
+        Report::of(&error).text()
+    }
+
+    #[test]
+    fn a_chain_is_one_line_and_its_innermost_hint_another() {
+        let error = anyhow!("Connection refused (os error 111)")
+            .context("cannot reach 127.0.0.1:1; is it running?")
+            .context("cannot start; read the manual");
+        assert_eq!(
+            text(error),
+            "error: cannot start: cannot reach 127.0.0.1:1: Connection refused\n\
+             hint: is it running?\n"
+        );
+    }
+
+    #[test]
+    fn a_cause_that_is_quoted_already_is_not_said_twice() {
+        let error = anyhow!("no such file").context("cannot read x: no such file");
+        assert_eq!(text(error), "error: cannot read x: no such file\n");
+    }
+
+    #[test]
+    fn a_code_brings_the_hint_of_the_catalogue() {
+        let wrong = Failure::new(ErrorCode::BadConfiguration, "a.yaml:3:1: unknown field `port`");
+        let error = Err::<(), _>(wrong).context("cannot apply a.yaml").unwrap_err();
+        assert_eq!(
+            text(error),
+            "error: cannot apply a.yaml: a.yaml:3:1: unknown field `port` [ERR_BAD_CONFIGURATION]\n\
+             hint: Correct what the message names\n"
+        );
+    }
+
+    #[test]
+    fn an_error_is_also_one_json_object() {
+        let error =
+            anyhow::Error::from(Failure::new(ErrorCode::TokenMissing, "no token; make one"));
+        assert_eq!(
+            Report::of(&error).json().to_string(),
+            r#"{"errorCode":"ERR_TOKEN_MISSING","hint":"make one","message":"no token"}"#
+        );
+    }
+
+    #[test]
+    fn a_panic_is_told_in_two_lines() {
+        let told = bug("index out of\nbounds", Some("src/a.rs:7")).text();
+        assert!(told.starts_with("error: tollway failed at src/a.rs:7: index out of bounds [ERR_BUG]\nhint: this is a bug"), "{told}");
+        assert_eq!(told.lines().count(), 2, "{told}");
+    }
+
+    #[test]
+    fn numbers_of_the_system_go_wherever_they_stand() {
+        assert_eq!(without_os_numbers("a (os error 2): b (os error 13)"), "a: b");
+        assert_eq!(without_os_numbers("plain"), "plain");
+        assert_eq!(without_os_numbers("cut (os error 2"), "cut");
+    }
+}

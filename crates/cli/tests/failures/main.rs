@@ -1,0 +1,12 @@
+//! Every failure is told with its code, who says it, and what to do: the catalogue of
+//! docs/errors.md, provoked on the shipped binary.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+#[path = "../mesh/mod.rs"]
+mod mesh;
+
+mod access;
+mod start;
+mod store;
+mod terminal;
