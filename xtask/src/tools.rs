@@ -76,6 +76,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Go("github.com/summerwind/h2spec/cmd/h2spec"),
     },
     Tool {
+        name: "grpcgo",
+        why: "Go's own gRPC client, which pings for every message",
+        source: Source::Go("."),
+    },
+    Tool {
         name: "promlint",
         why: "Prometheus's own parser and linter, for the pages of metrics",
         source: Source::Go("."),

@@ -5,6 +5,7 @@
 #[path = "../mesh/mod.rs"]
 mod mesh;
 
+mod grpcgo;
 mod grpcio;
 
 use std::path::Path;
