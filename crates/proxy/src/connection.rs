@@ -194,7 +194,7 @@ pub(crate) struct H2Link {
     /// Requests go elsewhere until then: the peer's app could not be reached.
     pub(crate) rests_until: Option<Instant>,
     /// When the drain began; the final GOAWAY follows.
-    pub(crate) goaway_final_due: bool,
+    pub(crate) goaway_at: Option<Instant>,
 }
 
 impl H2Link {
@@ -206,7 +206,7 @@ impl H2Link {
             address: None,
             held_credit: 0,
             rests_until: None,
-            goaway_final_due: false,
+            goaway_at: None,
         }
     }
 }

@@ -28,6 +28,7 @@ mod request;
 mod response;
 mod roles;
 mod sweep;
+mod trust;
 mod tunnel;
 
 use std::collections::{HashMap, VecDeque};
@@ -356,6 +357,7 @@ impl Worker {
     }
 
     fn on_credentials(&mut self, credentials: Arc<Credentials>) {
+        self.cut_untrusted(credentials.bundles());
         self.tls.replace(credentials);
         self.retire_mesh_connections();
     }

@@ -8,15 +8,19 @@ use tollway_identity::PeerIdentity;
 use tollway_net::Key;
 use tollway_routing::Failure;
 
-use super::Worker;
 use super::dial::DialFailure;
 use super::exchange::describe;
+use super::{Worker, mark};
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::Upstream;
 use crate::fault::Fault;
 
 /// Longest time before the end of a peer's certificate at which its connection is given up.
 const CERTIFICATE_MARGIN: Duration = Duration::from_secs(60);
+
+/// Streams that were on their way when the end of a connection was announced are taken for this
+/// long.
+const GOAWAY_GRACE: Duration = Duration::from_secs(1);
 
 /// What has run out for a connection.
 enum Expired {
@@ -76,6 +80,7 @@ impl Worker {
             Role::Lingering if waited > timeouts.linger => Expired::Close,
             Role::Dialling(_) if waited > timeouts.connect => Expired::Dial,
             Role::H1Server(server) => {
+                conn.draining |= certificate_ended;
                 if server.in_head && waited > timeouts.head {
                     Expired::Head
                 } else if server.exchange.is_none()
@@ -99,7 +104,13 @@ impl Worker {
                 let leaves = certificate_ended
                     || conn.draining
                     || (empty && waited > timeouts.downstream_idle);
-                let retire = if link.goaway_final_due { empty } else { leaves };
+                let retire = if link.goaway_at.is_some() { empty } else { leaves };
+                if link.goaway_at.is_some_and(|at| now.saturating_duration_since(at) > GOAWAY_GRACE)
+                {
+                    // A peer that keeps a stream open must not open others for ever.
+                    link.codec.goaway_final(conn.io.out());
+                    mark(&mut self.dirty, &mut conn.dirty, key);
+                }
                 if retire { Expired::Retire } else { Expired::No }
             }
             Role::H2Client(link) => {
@@ -129,12 +140,13 @@ impl Worker {
 
     /// Ends an HTTP/2 connection in order: GOAWAY, then, when its streams are done, the end.
     fn retire_link(&mut self, key: Key) {
+        let now = self.now;
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.draining = true;
         let over = match &mut conn.role {
             Role::H2Server(link) => {
-                if !link.goaway_final_due {
-                    link.goaway_final_due = true;
+                if link.goaway_at.is_none() {
+                    link.goaway_at = Some(now);
                     link.codec.goaway(ErrorCode::NO_ERROR, conn.io.out());
                     false
                 } else {

@@ -23,6 +23,7 @@ use tollway_telemetry::DataPlaneMetrics;
 use tollway_wire::NetworkUpdate;
 
 mod away;
+mod trust;
 
 use super::*;
 use crate::limits::{Limits, Timeouts};
@@ -58,14 +59,26 @@ impl Network {
     }
 
     fn credentials(&self, name: &ServiceName, instance: &str, peers: &[&Self]) -> Arc<Credentials> {
+        let ttl = Duration::from_secs(3600);
+        self.credentials_from(SystemTime::now(), ttl, name, instance, peers)
+    }
+
+    fn credentials_from(
+        &self,
+        issued: SystemTime,
+        ttl: Duration,
+        name: &ServiceName,
+        instance: &str,
+        peers: &[&Self],
+    ) -> Arc<Credentials> {
         let key = KeyPair::generate().unwrap();
         let request = IssueRequest {
             csr_der: key.csr_der().unwrap(),
             service: name.clone(),
             instance: label(instance),
-            ttl: Duration::from_secs(3600),
+            ttl,
         };
-        let issued = self.authority.issue(&request, SystemTime::now()).unwrap();
+        let issued = self.authority.issue(&request, issued).unwrap();
         let bundles =
             TrustBundles::new(1, peers.iter().map(|p| p.bundle()).chain([self.bundle()])).unwrap();
         Arc::new(Credentials::new(&key, issued.chain, bundles).unwrap())
