@@ -1,5 +1,7 @@
 //! When leases end. Deadlines live in memory only: keeping a lease alive costs no write, and
-//! after a restart every lease has its full time again.
+//! after a restart every lease has its full time again. Time in which the whole process stood
+//! still (stopped, starved, a machine that slept) counts for no lease: nobody could keep one
+//! alive then.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,10 @@ use crate::model::LeaseId;
 
 /// Wait before a lease's end is handed to a busy writer again.
 const BUSY_RETRY: Duration = Duration::from_millis(10);
+/// Longest sleep while there are leases: what is slept beyond it tells of a standstill.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A look that comes so much too late was no busy moment: the process stood still.
+const STANDSTILL_FROM: Duration = Duration::from_secs(1);
 
 /// The deadlines of all leases.
 #[derive(Debug, Default)]
@@ -65,6 +71,14 @@ impl Deadlines {
         self.table().remove(lease);
     }
 
+    /// Moves every deadline by `gap`.
+    fn postpone(&self, gap: Duration) {
+        let mut table = self.table();
+        table.by_lease.values_mut().for_each(|deadline| deadline.at += gap);
+        let in_order = table.by_lease.iter().map(|(lease, deadline)| (deadline.at, *lease));
+        table.in_order = in_order.collect();
+    }
+
     /// Takes out one lease whose time is up, or says when the next is.
     fn take_due(&self) -> Result<LeaseId, Option<Instant>> {
         let mut table = self.table();
@@ -91,7 +105,13 @@ impl Table {
 
 /// Ends leases when their time is up, until the store closes.
 pub(super) async fn end_leases(deadlines: Arc<Deadlines>, writer: WeakSender<Request>) {
+    let mut looked = Instant::now();
     loop {
+        if let Some(gap) = standstill(looked.elapsed()) {
+            tracing::warn!(?gap, "the process stood still; all leases have that much more time");
+            deadlines.postpone(gap);
+        }
+        looked = Instant::now();
         match deadlines.take_due() {
             Ok(lease) => {
                 if !end(lease, &writer).await {
@@ -99,12 +119,21 @@ pub(super) async fn end_leases(deadlines: Arc<Deadlines>, writer: WeakSender<Req
                 }
             }
             Err(Some(at)) => tokio::select! {
-                () = sleep_until(at) => {}
+                () = sleep_until(at.min(looked + LOOK_EVERY)) => {}
                 () = deadlines.earlier.notified() => {}
             },
-            Err(None) => deadlines.earlier.notified().await,
+            Err(None) => {
+                deadlines.earlier.notified().await;
+                looked = Instant::now();
+            }
         }
     }
+}
+
+/// How long the process stood still, if the time since the last look cannot be told otherwise.
+fn standstill(since_look: Duration) -> Option<Duration> {
+    let gap = since_look.saturating_sub(LOOK_EVERY);
+    (gap >= STANDSTILL_FROM).then_some(gap)
 }
 
 /// Hands the end of a lease to the writer; `false` when the store has closed. The sender is
@@ -118,5 +147,44 @@ async fn end(lease: LeaseId, writer: &WeakSender<Request>) -> bool {
             Err(TrySendError::Full(_)) => drop(sender),
         }
         sleep(BUSY_RETRY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    fn lease(number: u64) -> LeaseId {
+        LeaseId(NonZeroU64::new(number).unwrap())
+    }
+
+    #[test]
+    fn only_a_look_that_is_far_too_late_is_a_standstill() {
+        let check = |ms, gap: Option<u64>| {
+            let found = standstill(Duration::from_millis(ms));
+            assert_eq!(found, gap.map(Duration::from_millis), "{ms}");
+        };
+        check(0, None);
+        check(250, None);
+        check(1_249, None);
+        check(1_250, Some(1_000));
+        check(10_250, Some(10_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn postponed_leases_keep_their_order_and_the_rest_of_their_time() {
+        let deadlines = Deadlines::default();
+        let now = Instant::now();
+        deadlines.start(lease(1), Duration::from_secs(10));
+        deadlines.start(lease(2), Duration::from_secs(5));
+        deadlines.postpone(Duration::from_secs(60));
+        assert_eq!(deadlines.take_due(), Err(Some(now + Duration::from_secs(65))));
+        tokio::time::advance(Duration::from_secs(71)).await;
+        assert_eq!(deadlines.take_due(), Ok(lease(2)));
+        assert_eq!(deadlines.take_due(), Ok(lease(1)));
+        assert_eq!(deadlines.take_due(), Err(None));
+        assert_eq!(deadlines.restart(lease(1)), None);
     }
 }

@@ -5,7 +5,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use tokio::time::advance;
 
 use super::log::compaction_path;
 use crate::{
@@ -294,6 +293,24 @@ async fn a_lease_ends_with_its_keys_in_one_transaction() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_does_not_end_by_time_in_which_nobody_could_keep_it_alive() {
+    let _real_time = NoAutoAdvance::new();
+    let home = Home::new();
+    let store = home.open().await;
+    let lease = store.grant_lease(Duration::from_secs(10)).await.unwrap();
+    let put = Transaction::new().put_leased("a", "1", lease);
+    let mut watch = store.watch(KeyRange::all(), store.transact(put).await.unwrap()).await.unwrap();
+    advance(Duration::from_secs(1)).await;
+    // The process is stopped for a minute: what was to keep the lease alive waits in its sockets.
+    tokio::time::advance(Duration::from_secs(60)).await;
+    advance(Duration::from_secs(8)).await;
+    assert!(store.get(b"a").await.unwrap().is_some());
+    assert_eq!(store.keep_alive(lease).await.unwrap(), Duration::from_secs(10));
+    advance(Duration::from_secs(11)).await;
+    assert_eq!(keys(&watch.next().await.unwrap().changes), ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn leases_have_their_full_time_again_after_a_restart() {
     let _real_time = NoAutoAdvance::new();
     let home = Home::new();
@@ -496,6 +513,17 @@ fn used_bytes(file: &PathBuf) -> usize {
 
 fn keys(changes: &[Change]) -> Vec<&str> {
     changes.iter().map(|change| std::str::from_utf8(change.key()).unwrap()).collect()
+}
+
+/// Lets time pass as it does for a process that runs: in steps. In one it would be a standstill.
+async fn advance(time: Duration) {
+    const STEP: Duration = Duration::from_millis(200);
+    let mut left = time;
+    while !left.is_zero() {
+        tokio::time::advance(left.min(STEP)).await;
+        tokio::task::yield_now().await;
+        left = left.saturating_sub(STEP);
+    }
 }
 
 /// Keeps the paused clock from jumping ahead while the disk is awaited: tokio does not advance
