@@ -232,7 +232,8 @@ impl Worker {
         let Some(link) = self.link(key) else { return };
         let mut exchanges: Vec<Key> = link.streams.drain().map(|(_, exchange)| exchange).collect();
         exchanges.sort_unstable();
-        self.leave_pool(key);
+        // Out of its pool, which dials anew: the peer may have been started again at its place.
+        self.on_link_draining(key);
         if server {
             for exchange in exchanges {
                 self.on_down_gone(exchange);
