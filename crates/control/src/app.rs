@@ -30,6 +30,7 @@ use crate::admin_client::SOCKET_NAME;
 use crate::catalogue::{Catalogue, Home};
 use crate::discovery::DiscoveryService;
 use crate::error::StartError;
+use crate::holders::Holders;
 use crate::hub::Hub;
 use crate::issue::IdentityService;
 use crate::metrics::{CommitMetrics, ControlFacts};
@@ -37,6 +38,7 @@ use crate::options::Options;
 use crate::peering::{PeeringService, join, link};
 use crate::plane::Plane;
 use crate::registry::RegistryService;
+use crate::standstill::Standstill;
 use crate::{feed, linger, listener, own, sweep};
 
 /// Name of the store's one file in its directory.
@@ -220,6 +222,8 @@ async fn start(options: Options, store: Store) -> Result<Arc<Plane>, StartError>
         store,
         hub,
         authority: Arc::new(authority),
+        holders: Holders::default(),
+        standstill: Standstill::default(),
         credentials,
         stop: CancellationToken::new(),
         tasks: TaskTracker::new(),
@@ -237,6 +241,9 @@ async fn start(options: Options, store: Store) -> Result<Arc<Plane>, StartError>
     ));
     join::forget_pending(&plane).await.map_err(StartError::Pending)?;
     plane.tasks.spawn(link::supervise(plane.clone()));
+    let watched = plane.clone();
+    let watch = async move { watched.standstill.watch().await };
+    plane.tasks.spawn(until_stop(&plane).run_until_cancelled_owned(watch));
     let sweep = sweep::run(plane.store.clone());
     plane.tasks.spawn(until_stop(&plane).run_until_cancelled_owned(sweep));
     Ok(plane)

@@ -14,6 +14,7 @@ mod delta;
 mod discovery;
 mod error;
 mod feed;
+mod holders;
 mod hub;
 mod issue;
 mod key;
@@ -25,6 +26,7 @@ mod own;
 mod peering;
 mod plane;
 mod registry;
+mod standstill;
 mod stored;
 mod sweep;
 

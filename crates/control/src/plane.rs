@@ -12,8 +12,10 @@ use tollway_identity::{Authority, Credentials};
 use tollway_store::{Store, TransactError};
 use tonic::Status;
 
+use crate::holders::Holders;
 use crate::hub::Hub;
 use crate::options::Options;
+use crate::standstill::Standstill;
 
 /// Longest wait until a write of one's own is seen in the catalogue.
 const VISIBLE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,6 +25,10 @@ pub(crate) struct Plane {
     pub(crate) store: Store,
     pub(crate) hub: Arc<Hub>,
     pub(crate) authority: Arc<Authority>,
+    /// Which registration holds which lease.
+    pub(crate) holders: Holders,
+    /// Whether this process may have been deaf.
+    pub(crate) standstill: Standstill,
     /// The control plane's own, renewed and with the current trust.
     pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
     /// Cancelled when the control plane stops.

@@ -2,7 +2,6 @@
 //! life. Each may announce only what its certificate says it is.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
@@ -11,7 +10,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_identity::GATEWAY_APP;
 use tollway_model::{Instance, ServiceName};
-use tollway_store::{LeaseError, LeaseId, Transaction};
+use tollway_store::{LeaseError, Transaction};
 use tollway_wire::v1::register_request::Request as Step;
 use tollway_wire::v1::register_response::Response as Answer;
 use tollway_wire::v1::registry_server::Registry;
@@ -20,8 +19,9 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use crate::caller::{Caller, expired_status, is_system};
+use crate::holders::Held;
 use crate::key::Key;
-use crate::plane::Plane;
+use crate::plane::{Plane, store_status};
 
 /// Services of one network.
 const SERVICES_LIMIT: usize = 100_000;
@@ -62,9 +62,21 @@ struct Session {
     /// Who the caller is by its certificate.
     service: ServiceName,
     instance: Instance,
-    lease: Option<LeaseId>,
+    lease: Option<Held>,
     announced: Option<(Bytes, Bytes)>,
     answers: mpsc::Sender<Result<v1::RegisterResponse, Status>>,
+}
+
+/// Why a step was not carried out.
+enum StepError {
+    Refused(Status),
+    NotStored(Status),
+}
+
+impl From<Status> for StepError {
+    fn from(status: Status) -> Self {
+        Self::Refused(status)
+    }
 }
 
 /// How a session ended.
@@ -74,6 +86,10 @@ enum End {
     Refused(Status),
     /// The stream broke, or the certificate ended.
     Broken(Option<Status>),
+    /// Nothing came for as long as the lease lasts.
+    Silent,
+    /// The store took no write: that is no fault of the caller's, who keeps the lease it has.
+    NotStored(Status),
     /// The control plane stops: the lease must outlive it.
     Stopping,
 }
@@ -93,6 +109,12 @@ impl Session {
                     let _ = self.answers.try_send(Err(status));
                 }
                 self.leave_after_grace().await;
+            }
+            // Whether the lease has ended is the store's to judge.
+            End::Silent => self.let_go(),
+            End::NotStored(status) => {
+                self.let_go();
+                let _ = self.answers.send(Err(status)).await;
             }
             End::Stopping => {
                 let status = Status::unavailable("the control plane is stopping; connect again");
@@ -117,11 +139,13 @@ impl Session {
             };
             let step = match request {
                 Ok(Some(Ok(request))) => request.request,
-                Ok(Some(Err(_)) | None) | Err(_) => return End::Broken(None),
+                Ok(Some(Err(_)) | None) => return End::Broken(None),
+                Err(_) => return End::Silent,
             };
             let answer = match self.step(step).await {
                 Ok(answer) => answer,
-                Err(status) => return End::Refused(status),
+                Err(StepError::Refused(status)) => return End::Refused(status),
+                Err(StepError::NotStored(status)) => return End::NotStored(status),
             };
             let last = matches!(answer, Answer::Deregistered(_));
             let response = v1::RegisterResponse { response: Some(answer) };
@@ -135,7 +159,7 @@ impl Session {
         }
     }
 
-    async fn step(&mut self, step: Option<Step>) -> Result<Answer, Status> {
+    async fn step(&mut self, step: Option<Step>) -> Result<Answer, StepError> {
         match step {
             Some(Step::Workload(workload)) => {
                 let (key, value) = self.read_workload(&workload)?;
@@ -152,7 +176,7 @@ impl Session {
                 self.plane.visible(revision).await;
                 Ok(Answer::Deregistered(v1::Deregistered { revision }))
             }
-            None => Err(Status::invalid_argument("the field `request` is missing")),
+            None => Err(Status::invalid_argument("the field `request` is missing").into()),
         }
     }
 
@@ -218,11 +242,14 @@ impl Session {
         )))
     }
 
-    async fn announce(&mut self, key: Key, value: Vec<u8>) -> Result<Answer, Status> {
+    async fn announce(&mut self, key: Key, value: Vec<u8>) -> Result<Answer, StepError> {
         let announced = (key.encode(), Bytes::from(value));
         let first = self.announced.is_none();
         self.announced = Some(announced.clone());
-        let revision = self.put(announced).await?;
+        let revision = match self.take_over(&announced).await {
+            Some(revision) => revision,
+            None => self.put(announced).await?,
+        };
         if first {
             info!(service = %self.service, instance = %self.instance, revision, "registered");
         }
@@ -231,57 +258,79 @@ impl Session {
         Ok(Answer::Registered(v1::Registered { revision, lease_ms }))
     }
 
-    async fn put(&mut self, (key, value): (Bytes, Bytes)) -> Result<u64, Status> {
+    /// Takes over what an earlier stream of the same instance announced, if it is the same and
+    /// its lease lives. Nobody sees a change, and nothing is written: many may come back at once
+    /// when a control plane was away, or the disk may be full.
+    async fn take_over(&mut self, (key, value): &(Bytes, Bytes)) -> Option<u64> {
+        if self.lease.is_some() {
+            return None;
+        }
+        let entry = self.plane.store.get(key).await.ok()??;
+        let lease = entry.lease.filter(|_| entry.value == *value)?;
+        self.plane.store.keep_alive(lease).await.ok()?;
+        self.lease = Some(self.plane.holders.take(lease));
+        Some(entry.revision)
+    }
+
+    async fn put(&mut self, (key, value): (Bytes, Bytes)) -> Result<u64, StepError> {
         for _ in 0..PUT_TRIES {
-            let lease = match self.lease {
-                Some(lease) => lease,
+            let held = match self.lease {
+                Some(held) => held,
                 None => self.grant().await?,
             };
-            let put = Transaction::new().put_leased(key.clone(), value.clone(), lease);
+            let put = Transaction::new().put_leased(key.clone(), value.clone(), held.lease);
             match self.plane.store.transact(put).await {
                 Ok(revision) => {
                     self.plane.visible(revision).await;
                     return Ok(revision);
                 }
-                Err(tollway_store::TransactError::NoLease { .. }) => self.lease = None,
-                Err(error) => return Err(crate::plane::store_status(&error)),
+                Err(tollway_store::TransactError::NoLease { .. }) => self.let_go(),
+                Err(error) => return Err(StepError::NotStored(store_status(&error))),
             }
         }
-        Err(Status::unavailable("the lease ended while it was used; try again"))
+        Err(Status::unavailable("the lease ended while it was used; try again").into())
     }
 
-    async fn grant(&mut self) -> Result<LeaseId, Status> {
+    async fn grant(&mut self) -> Result<Held, StepError> {
         let ttl = self.plane.options.timing.lease;
-        let lease =
-            self.plane.store.grant_lease(ttl).await.map_err(|e| crate::plane::store_status(&e))?;
-        self.lease = Some(lease);
-        Ok(lease)
+        let granted = self.plane.store.grant_lease(ttl).await;
+        let lease = granted.map_err(|error| StepError::NotStored(store_status(&error)))?;
+        let held = self.plane.holders.take(lease);
+        self.lease = Some(held);
+        Ok(held)
     }
 
-    async fn keep_alive(&mut self) -> Result<Answer, Status> {
-        let Some(announced) = self.announced.clone() else {
-            return Err(Status::failed_precondition("announce something before keeping it alive"));
+    async fn keep_alive(&mut self) -> Result<Answer, StepError> {
+        let (Some(announced), Some(held)) = (self.announced.clone(), self.lease) else {
+            let reason = "announce something before keeping it alive";
+            return Err(Status::failed_precondition(reason).into());
         };
-        let alive = match self.lease {
-            Some(lease) => self.plane.store.keep_alive(lease).await,
-            None => return Err(Status::failed_precondition("there is no lease")),
-        };
-        match alive {
+        match self.plane.store.keep_alive(held.lease).await {
             Ok(_) => {}
             Err(LeaseError::NoLease { .. }) => {
-                self.lease = None;
+                self.let_go();
                 let revision = self.put(announced).await?;
                 debug!(service = %self.service, revision, "a lease had ended; registered again");
             }
-            Err(error) => return Err(crate::plane::store_status(&error)),
+            Err(error) => return Err(StepError::NotStored(store_status(&error))),
         }
         Ok(Answer::KeptAlive(v1::KeptAlive {}))
     }
 
+    /// The lease runs on without this stream.
+    fn let_go(&mut self) {
+        if let Some(held) = self.lease.take() {
+            self.plane.holders.release(held);
+        }
+    }
+
     /// Removes the announcement now, unless a newer stream of the same instance holds it.
     async fn leave(&mut self) {
-        let Some(lease) = self.lease.take() else { return };
-        match self.plane.store.revoke(lease).await {
+        let Some(held) = self.lease.take() else { return };
+        if !self.plane.holders.release(held) {
+            return;
+        }
+        match self.plane.store.revoke(held.lease).await {
             Ok(()) => info!(service = %self.service, instance = %self.instance, "deregistered"),
             Err(LeaseError::NoLease { .. }) => {}
             Err(error) => {
@@ -290,12 +339,20 @@ impl Session {
         }
     }
 
-    /// Gives a caller whose connection broke time to come back on another one.
+    /// Gives a caller whose connection broke time to come back on another one: a moment, but as
+    /// long as its lease lasts when it may have broken only because this side stood still.
     async fn leave_after_grace(&mut self) {
-        let grace: Duration = self.plane.options.timing.grace;
-        tokio::select! {
-            () = tokio::time::sleep(grace) => self.leave().await,
-            () = self.plane.stop.cancelled() => {}
+        let timing = &self.plane.options.timing;
+        let (grace, lease) = (timing.grace, timing.lease);
+        let wait = async {
+            tokio::time::sleep(grace).await;
+            if self.plane.standstill.ended_within(lease) {
+                tokio::time::sleep(lease).await;
+            }
+        };
+        let stop = self.plane.stop.clone();
+        if stop.run_until_cancelled(wait).await.is_some() {
+            self.leave().await;
         }
     }
 }

@@ -265,6 +265,28 @@ async fn a_keep_alive_without_an_announcement_is_refused() {
 }
 
 #[tokio::test]
+async fn a_workload_that_comes_back_takes_its_place_over_and_nobody_sees_a_change() {
+    let mut west = Network::start("west").await;
+    let stock = west.member("stock", "a").await;
+    let first = Registration::workload(&stock, 1).await.keep_alive();
+    let before = west.admin.services().await.unwrap();
+    // The connection breaks, and the workload is back on another one before the grace ends.
+    drop(first);
+    let second = Registration::workload(&stock, 1).await.keep_alive();
+    tokio::time::sleep(support::timing().grace * 4).await;
+    let after = west.admin.services().await.unwrap();
+    assert_eq!(before.revision, after.revision, "something was written");
+    assert_eq!(after.services[0].ready_replicas, 1);
+    // What it took over is its own now: it ends with it.
+    drop(second);
+    let gone = tokio::time::Instant::now();
+    while !west.admin.services().await.unwrap().services.is_empty() {
+        assert!(gone.elapsed() < support::PATIENCE, "it never went");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
 async fn the_operator_sees_services_and_gateways() {
     let mut west = Network::start("west").await;
     let (_relay, _gateway) = west.open_gateway().await;
