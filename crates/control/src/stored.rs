@@ -71,12 +71,13 @@ pub(crate) struct PeerTrust {
     pub(crate) pending: bool,
 }
 
-/// Whether a joined network's control plane answers.
+/// How it stands with a joined network. Its control plane answers if there is no error; without
+/// it the network is still reachable while its gateways answer.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct PeerLink {
     #[prost(bool, tag = "1")]
     pub(crate) reachable: bool,
-    /// Why not; empty when it answers.
+    /// Why its control plane does not answer; empty when it does.
     #[prost(string, tag = "2")]
     pub(crate) last_error: String,
 }

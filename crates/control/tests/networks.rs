@@ -137,7 +137,67 @@ async fn a_lost_network_is_withdrawn_and_comes_back_by_itself() {
 
     nets.east_relay.restore(nets.east.address);
     watch.until("stock.default.east", "remote x1 via 1").await;
-    assert!(nets.west.admin.joins().await.unwrap()[0].last_error.is_empty());
+    // The way was there first, then the control plane was heard.
+    let back = tokio::time::Instant::now();
+    while !nets.west.admin.joins().await.unwrap()[0].last_error.is_empty() {
+        assert!(back.elapsed() < support::PATIENCE, "it is not heard");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_network_without_its_control_plane_stays_while_its_gateways_answer() {
+    let Joined { mut east, mut west, east_relay, west_relay, gateways } = Joined::start().await;
+    let stock = east.member("stock", "a").await;
+    let _stock = Registration::workload(&stock, 1).await.keep_alive();
+    let caller = west.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &["stock.default.east"]).await;
+    watch.until("stock.default.east", "remote x1 via 1").await;
+
+    // The control plane goes, and what answers at its gateway is the gateway alone.
+    let (_dir, _options, _address) = east.stop().await;
+    east_relay.restore(gateway_alone().await);
+    let away = tokio::time::Instant::now();
+    while west.admin.joins().await.unwrap()[0].last_error.is_empty() {
+        assert!(away.elapsed() < support::PATIENCE, "nobody noticed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(support::timing().unreachable_after * 3).await;
+    let joins = west.admin.joins().await.unwrap();
+    assert!(joins[0].reachable, "{}", joins[0].last_error);
+
+    // The gateway goes too: now the network is lost, and only now.
+    east_relay.cut();
+    watch.until("stock.default.east", "unreachable network").await;
+    assert!(!west.admin.joins().await.unwrap()[0].reachable);
+    assert!(away.elapsed() >= support::timing().unreachable_after * 3, "{:?}", watch.log);
+
+    // It comes back before its control plane does.
+    east_relay.restore(gateway_alone().await);
+    watch.until("stock.default.east", "remote x1 via 1").await;
+    drop((west_relay, gateways));
+}
+
+/// A gateway that can only say that it is there.
+async fn gateway_alone() -> std::net::SocketAddr {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut hello = [0; 4096];
+                let length = stream.read(&mut hello).await.unwrap();
+                let asked = String::from_utf8_lossy(&hello[..length]);
+                // Whoever asks for the control plane gets nothing.
+                if asked.contains("gateway.east.mesh") {
+                    stream.write_all(&tollway_identity::GATEWAY_HERE_RECORD).await.unwrap();
+                }
+            });
+        }
+    });
+    address
 }
 
 #[tokio::test]

@@ -102,6 +102,14 @@ pub fn control_dns_san(network: &NetworkName) -> String {
     format!("{CONTROL_APP}.{}.{MESH_SUFFIX}", network.to_lower())
 }
 
+/// The name under which every gateway of `network` is asked whether it is there:
+/// `gateway.<network>.mesh`. It answers with [`crate::GATEWAY_HERE_RECORD`]; nothing is served
+/// under it.
+#[must_use]
+pub fn gateway_dns_san(network: &NetworkName) -> String {
+    format!("{GATEWAY_APP}.{}.{MESH_SUFFIX}", network.to_lower())
+}
+
 /// The identity of the control plane of a trust domain.
 #[must_use]
 pub fn control_spiffe_id(trust_domain: &TrustDomain) -> SpiffeId {

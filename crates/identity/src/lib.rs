@@ -20,7 +20,7 @@ mod token;
 pub use authority::{
     Authority, AuthorityError, AuthorityPem, CONTROL_APP, GATEWAY_APP, IssueError, IssueRequest,
     IssuedChain, LONGEST_TTL, SHORTEST_TTL, SYSTEM_NAMESPACE, SystemRequest, control_dns_san,
-    control_spiffe_id, issued_at,
+    control_spiffe_id, gateway_dns_san, issued_at,
 };
 pub use bundle::{BundleError, ROOTS_LIMIT, TRUST_DOMAINS_LIMIT, TrustBundle, TrustBundles};
 pub use credentials::{Credentials, CredentialsError};
@@ -30,7 +30,7 @@ pub use peer::{
 };
 pub use renew::renew_at;
 pub use tls::{
-    Expected, Refusal, TICKET_LIFE_LIMIT, TlsError, UNRECOGNIZED_NAME_RECORD,
+    Expected, GATEWAY_HERE_RECORD, Refusal, TICKET_LIFE_LIMIT, TlsError, UNRECOGNIZED_NAME_RECORD,
     UPSTREAM_FAILED_RECORD, bootstrap_config, bootstrap_config_at, client_config, code_of,
     control_server_config, explain, server_config, span,
 };

@@ -33,7 +33,8 @@ use crate::credentials::Credentials;
 
 pub use bootstrap::{bootstrap_config, bootstrap_config_at};
 pub use refusal::{
-    Refusal, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, code_of, explain, span,
+    GATEWAY_HERE_RECORD, Refusal, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, code_of,
+    explain, span,
 };
 pub use resume::TICKET_LIFE_LIMIT;
 use resume::{BoundedSessions, BoundedTickets};

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use tollway_control::BUNDLE_LIMIT_BYTES;
 use tollway_model::{ErrorCode, NetworkName};
+use tollway_wire::v1;
 
 use crate::access::StoreArg;
 use crate::failure::Failure;
@@ -111,6 +112,8 @@ async fn list(store: &StoreArg, json: bool) -> Result<()> {
                     "network": join.network,
                     "trust_domain": join.trust_domain,
                     "reachable": join.reachable,
+                    "control_plane": if join.last_error.is_empty() { "answers" } else { "away" },
+                    "last_error": join.last_error,
                 })
             })
             .collect();
@@ -119,8 +122,16 @@ async fn list(store: &StoreArg, json: bool) -> Result<()> {
     }
     println!("{:<20} {:<30} STATE", "NETWORK", "TRUST DOMAIN");
     for join in joins {
-        let state = if join.reachable { "reachable" } else { "unreachable" };
-        println!("{:<20} {:<30} {state}", join.network, join.trust_domain);
+        println!("{:<20} {:<30} {}", join.network, join.trust_domain, state(&join));
     }
     Ok(())
+}
+
+/// A network without its control plane is reachable as long as its gateways answer.
+fn state(join: &v1::JoinStatus) -> &'static str {
+    match (join.reachable, join.last_error.is_empty()) {
+        (true, true) => "reachable",
+        (true, false) => "reachable, control plane away",
+        (false, _) => "unreachable",
+    }
 }

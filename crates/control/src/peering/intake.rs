@@ -155,10 +155,12 @@ impl<'a> Intake<'a> {
     }
 
     async fn mark_reachable(&self) -> Result<(), LinkError> {
-        if self.link.ask(|peer| peer.link.reachable) == Some(true) {
+        if self.link.ask(|peer| peer.link.reachable && peer.link.last_error.is_empty())
+            == Some(true)
+        {
             return Ok(());
         }
-        info!(network = %self.link.network, "a joined network is reachable");
+        info!(network = %self.link.network, "a joined network's control plane answers");
         self.link.set_link(true, String::new()).await
     }
 

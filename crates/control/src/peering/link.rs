@@ -1,8 +1,10 @@
 //! Follows one joined network: keeps a stream to its control plane, stores what it says, and
-//! withdraws its services when it has been silent for too long.
+//! judges whether the network can be reached when its control plane is silent.
 //!
-//! What is stored survives a restart, so a control plane that comes back serves what it knew at
-//! once, and withdraws it if the other network stays silent.
+//! A silent control plane is no lost network: its gateways and sidecars serve on. While a gateway
+//! answers ([`super::probe`]), what the control plane said last stands, marked as old; when none
+//! does, the services are withdrawn. What is stored survives a restart, so a control plane that
+//! comes back serves what it knew at once.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,12 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prost::Message;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use thiserror::Error;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tollway_identity::{Expected as Whom, TlsError, client_config};
+use tollway_identity::{Expected as Whom, TlsError, client_config, gateway_dns_san};
 use tollway_model::NetworkName;
 use tollway_store::{Expected, ReadError, TransactError, Transaction};
 use tollway_wire::v1::follow_request::Request as Step;
@@ -26,6 +30,7 @@ use tracing::{debug, warn};
 
 use super::dial::{ALPN, DialError, dial};
 use super::intake::Intake;
+use super::probe::{self, ProbeError};
 use crate::catalogue::{Catalogue, PinnedTrust};
 use crate::key::Key;
 use crate::options::EgressMode;
@@ -39,6 +44,8 @@ const ACKS_LIMIT: usize = 16;
 /// First and longest pause before dialling again.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How often gateways are asked in the time after which a silent network is lost.
+const PROBES_PER_LIMIT: u32 = 5;
 
 /// Why a stream to a joined network ended.
 #[derive(Debug, Error)]
@@ -47,6 +54,8 @@ pub(super) enum LinkError {
     NotJoined,
     #[error("cannot dial it")]
     Dial(#[from] DialError),
+    #[error("no gateway of it answers")]
+    Probe(#[from] ProbeError),
     #[error("cannot prepare TLS")]
     Tls(#[from] TlsError),
     #[error("it ended the stream: {0}")]
@@ -138,9 +147,27 @@ impl Contact {
     }
 }
 
-/// Whether a network that has been silent for `silent` must be withdrawn now.
-fn decide_withdrawal(reachable: bool, silent: Duration, unreachable_after: Duration) -> bool {
-    reachable && silent > unreachable_after
+/// How it stands with a joined network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// Its control plane was heard lately.
+    Heard,
+    /// Its control plane is silent, a gateway of it answers.
+    Unheard,
+    /// Neither.
+    Lost,
+}
+
+/// Judges by the time since the control plane was `heard` and since a gateway `answered`, if one
+/// did after that.
+fn decide_standing(heard: Duration, answered: Option<Duration>, limit: Duration) -> Standing {
+    if heard <= limit {
+        Standing::Heard
+    } else if answered.is_some_and(|answered| answered <= limit) {
+        Standing::Unheard
+    } else {
+        Standing::Lost
+    }
 }
 
 /// The pause before the `attempt`-th dial in a row (from 0): doubles up to a bound, and `jitter`
@@ -181,32 +208,94 @@ impl Link {
         tokio::join!(follow, self.judge());
     }
 
-    /// Withdraws the network when it has been silent for too long.
+    /// Asks the gateways while the control plane is silent, and stores how it stands.
     async fn judge(&self) {
-        let after = self.plane.options.timing.unreachable_after;
-        let mut tick = tokio::time::interval((after / 20).max(Duration::from_millis(10)));
+        let limit = self.plane.options.timing.unreachable_after;
+        let mut tick = tokio::time::interval((limit / 20).max(Duration::from_millis(10)));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut answered = None;
         loop {
             tick.tick().await;
-            let Some(reachable) = self.ask(|peer| peer.link.reachable) else { return };
+            let Some(known) = self.ask(|peer| peer.cursor > 0) else { return };
             let (silent, reason) = self.contact.silent_for();
-            if !decide_withdrawal(reachable, silent, after) {
+            // Gateways are asked before the limit, so that there is an answer when it is reached.
+            if silent <= limit / 2 {
+                answered = None;
                 continue;
             }
-            warn!(network = %self.network, ?silent, reason, "a joined network is unreachable; its services are withdrawn");
-            if let Err(error) = self.set_link(false, reason).await {
-                warn!(error = %crate::error::chain(&error), "the withdrawal was not stored; trying again");
+            let reason = match self.probe().await {
+                Ok(()) => {
+                    answered = Some(Instant::now());
+                    reason
+                }
+                Err(error) => format!("{reason}; {}", crate::error::chain(&error)),
+            };
+            let (silent, _) = self.contact.silent_for();
+            // What was never heard of cannot be served.
+            let answered = answered.filter(|_| known).map(|answered| answered.elapsed());
+            let standing = decide_standing(silent, answered, limit);
+            if let Err(error) = self.note(standing, silent, reason).await {
+                warn!(error = %crate::error::chain(&error), "how it stands with a joined network was not stored; trying again");
+            }
+            tokio::time::sleep(limit / PROBES_PER_LIMIT).await;
+        }
+    }
+
+    async fn note(
+        &self,
+        standing: Standing,
+        silent: Duration,
+        reason: String,
+    ) -> Result<(), LinkError> {
+        let Some(link) = self.ask(|peer| peer.link.clone()) else { return Ok(()) };
+        let limit = self.plane.options.timing.unreachable_after;
+        let network = &self.network;
+        match standing {
+            Standing::Heard => Ok(()),
+            Standing::Unheard if link.reachable && !link.last_error.is_empty() => Ok(()),
+            Standing::Unheard => {
+                warn!(%network, ?silent, reason, "the control plane of a joined network is away; its gateways answer, its services stay as they were");
+                self.set_link(true, reason).await
+            }
+            Standing::Lost if !link.reachable || self.plane.standstill.ended_within(limit) => {
+                Ok(())
+            }
+            Standing::Lost => {
+                warn!(%network, ?silent, reason, "a joined network is unreachable; its services are withdrawn");
+                self.set_link(false, reason).await
             }
         }
     }
 
-    async fn follow(&self, attempt: u32) -> Result<std::convert::Infallible, LinkError> {
-        let trust =
-            self.ask(|peer| peer.joined().cloned()).flatten().ok_or(LinkError::NotJoined)?;
+    /// Whether a gateway of the network answers, on the way that calls take.
+    async fn probe(&self) -> Result<(), LinkError> {
+        let (gateways, config) = self.route()?;
+        let name = gateway_dns_san(&self.network);
+        let name = ServerName::try_from(name).map_err(|_| LinkError::NotJoined)?;
+        Ok(probe::any_answers(&gateways, &name, &config).await?)
+    }
+
+    /// Where to dial, and the TLS configuration that trusts only the network's control plane.
+    fn route(&self) -> Result<(Vec<SocketAddr>, Arc<ClientConfig>), LinkError> {
         let gateways = self.plane.hub.read(|catalogue| ways(catalogue, &self.network));
-        let whom = Whom::control(&trust.network, &trust.trust_domain);
-        let config = client_config(&self.plane.own_credentials(), &whom, ALPN)?;
+        let config = client_config(&self.plane.own_credentials(), &self.whom()?, ALPN)?;
+        Ok((gateways, config))
+    }
+
+    fn whom(&self) -> Result<Whom, LinkError> {
+        let trust = self.trust()?;
+        Ok(Whom::control(&trust.network, &trust.trust_domain))
+    }
+
+    fn trust(&self) -> Result<PinnedTrust, LinkError> {
+        self.ask(|peer| peer.joined().cloned()).flatten().ok_or(LinkError::NotJoined)
+    }
+
+    async fn follow(&self, attempt: u32) -> Result<std::convert::Infallible, LinkError> {
+        let trust = self.trust()?;
+        let (gateways, config) = self.route()?;
         let first = usize::try_from(attempt).unwrap_or(0);
-        let channel = dial(&gateways, first, &whom.server_name()?, &config).await?;
+        let channel = dial(&gateways, first, &self.whom()?.server_name()?, &config).await?;
         let mut client = PeeringClient::new(channel)
             .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
             .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
@@ -314,11 +403,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silent_network_is_withdrawn_once() {
-        let after = Duration::from_secs(5);
-        assert!(!decide_withdrawal(true, Duration::from_secs(5), after));
-        assert!(decide_withdrawal(true, Duration::from_millis(5_001), after));
-        assert!(!decide_withdrawal(false, Duration::from_secs(60), after));
+    fn a_network_is_lost_when_neither_control_plane_nor_gateways_answer() {
+        let check = |heard_ms, answered_ms: Option<u64>, expected| {
+            let ms = Duration::from_millis;
+            let found = decide_standing(ms(heard_ms), answered_ms.map(ms), ms(5_000));
+            assert_eq!(found, expected, "{heard_ms} {answered_ms:?}");
+        };
+        check(0, None, Standing::Heard);
+        check(5_000, None, Standing::Heard);
+        check(5_001, None, Standing::Lost);
+        check(5_001, Some(1_000), Standing::Unheard);
+        check(600_000, Some(5_000), Standing::Unheard);
+        check(600_000, Some(5_001), Standing::Lost);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Between control planes: joining ([`join`]), telling joined networks about this one
 //! ([`follow`]), and following what they tell ([`link`], stored by [`intake`]). Who may join is
-//! decided in [`admission`].
+//! decided in [`admission`], whether a silent network can still be reached by [`probe`].
 
 pub(crate) mod admission;
 pub(crate) mod dial;
@@ -8,6 +8,7 @@ pub(crate) mod follow;
 mod intake;
 pub(crate) mod join;
 pub(crate) mod link;
+mod probe;
 
 use std::sync::Arc;
 

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use rustls::server::Acceptor;
-use tollway_identity::{UNRECOGNIZED_NAME_RECORD, control_dns_san};
+use tollway_identity::{
+    GATEWAY_HERE_RECORD, UNRECOGNIZED_NAME_RECORD, control_dns_san, gateway_dns_san,
+};
 use tollway_model::{Endpoint, NetworkName, ServiceName, ServiceState};
 use tollway_net::Key;
 use tollway_wire::{NetworkState, NetworkUpdate};
@@ -46,8 +48,13 @@ impl Worker {
     /// Tells the client, in TLS, that its server name is not served here.
     pub(super) fn refuse_hello(&mut self, key: Key) {
         self.metrics.gateway_refused.add(1);
+        self.answer_hello(key, &UNRECOGNIZED_NAME_RECORD);
+    }
+
+    /// Answers a ClientHello from here, and closes.
+    fn answer_hello(&mut self, key: Key, record: &[u8]) {
         if let Some(conn) = self.conns.get_mut(key) {
-            conn.io.out().extend_from_slice(&UNRECOGNIZED_NAME_RECORD);
+            conn.io.out().extend_from_slice(record);
         }
         self.linger(key);
     }
@@ -57,6 +64,9 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::Hello(hello) = &conn.role else { return };
         let Some(name) = hello.name.clone() else { return };
+        if self.is_own_name(&name) {
+            return self.answer_hello(key, &GATEWAY_HERE_RECORD);
+        }
         let chosen = self.gateway_target(&name);
         let Some((address, service)) = chosen else {
             tracing::debug!(name, "server name refused");
@@ -95,6 +105,12 @@ impl Worker {
             Some(next) => self.relay_to(key, Some(service), next),
             None => self.refuse_tcp(key),
         }
+    }
+
+    /// Whether somebody asks for this gateway itself: a joined network whether it is reachable.
+    fn is_own_name(&self, name: &str) -> bool {
+        let routes = self.config.gateway.as_ref();
+        routes.is_some_and(|own| name.eq_ignore_ascii_case(&gateway_dns_san(&own.network)))
     }
 
     /// Where a server name leads: the own control plane, the endpoint with the fewest relays of

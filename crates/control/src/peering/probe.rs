@@ -1,0 +1,79 @@
+//! Whether a joined network can be reached although its control plane is silent: its gateways
+//! answer a TLS greeting to `gateway.<network>.mesh` with an alert of their own, on the same way
+//! that calls take. Nothing is trusted because of it: calls authenticate their callee as ever.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, ClientConfig};
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+
+/// Time for one gateway to answer: two round trips of a slow link.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why no gateway answered.
+#[derive(Debug, Error)]
+pub(super) enum ProbeError {
+    #[error("no gateway is known")]
+    NoGateway,
+    #[error("cannot reach the gateway {gateway}: {source}")]
+    Connect { gateway: SocketAddr, source: std::io::Error },
+    #[error("the gateway {gateway} does not answer within {} s", PROBE_TIMEOUT.as_secs())]
+    Timeout { gateway: SocketAddr },
+    #[error("what answers at {gateway} is no gateway of that network")]
+    Stranger { gateway: SocketAddr },
+}
+
+/// Returns when the first of `gateways` has answered, or with the failure of the last.
+pub(super) async fn any_answers(
+    gateways: &[SocketAddr],
+    name: &ServerName<'static>,
+    config: &Arc<ClientConfig>,
+) -> Result<(), ProbeError> {
+    let mut probes = JoinSet::new();
+    for gateway in gateways {
+        probes.spawn(answers(*gateway, name.clone(), config.clone()));
+    }
+    let mut failure = ProbeError::NoGateway;
+    while let Some(ended) = probes.join_next().await {
+        match ended {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => failure = error,
+            // Only a cancelled probe ends so, and none is cancelled before this returns.
+            Err(_) => {}
+        }
+    }
+    Err(failure)
+}
+
+async fn answers(
+    gateway: SocketAddr,
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+) -> Result<(), ProbeError> {
+    tokio::time::timeout(PROBE_TIMEOUT, greet(gateway, name, config))
+        .await
+        .map_err(|_| ProbeError::Timeout { gateway })?
+}
+
+async fn greet(
+    gateway: SocketAddr,
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+) -> Result<(), ProbeError> {
+    let connect = |source| ProbeError::Connect { gateway, source };
+    let tcp = TcpStream::connect(gateway).await.map_err(connect)?;
+    let Err(error) = TlsConnector::from(config).connect(name, tcp).await else {
+        return Err(ProbeError::Stranger { gateway });
+    };
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::AlertReceived(AlertDescription::AccessDenied)) => Ok(()),
+        Some(_) => Err(ProbeError::Stranger { gateway }),
+        None => Err(connect(error)),
+    }
+}
