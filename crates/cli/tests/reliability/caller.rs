@@ -230,9 +230,12 @@ impl Client {
 }
 
 async fn dial(door: SocketAddr) -> Result<TcpStream, Failure> {
-    let stream = TcpStream::connect(door).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::ConnectionRefused => Failure::Refused,
-        _ => Failure::Broken(error.to_string()),
+    let stream = TcpStream::connect(door).await.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::ConnectionRefused {
+            Failure::Refused
+        } else {
+            Failure::Broken(error.to_string())
+        }
     })?;
     stream.set_nodelay(true).unwrap();
     Ok(stream)
