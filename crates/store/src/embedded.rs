@@ -10,6 +10,7 @@ mod group;
 mod history;
 mod leases;
 mod log;
+mod repair;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use crate::model::{Change, Commit, Entry, KeyRange, LeaseId, Limits, Op, Page, S
 use format::{FRAME_HEAD_BYTES, FrameBuilder, Item, Step};
 use leases::Deadlines;
 use log::{Log, Opened, compaction_path};
+pub use repair::{Damage, Inspection, Repaired, inspect, repair};
 use state::State;
 pub(crate) use watch::EmbeddedWatch;
 pub use watch::PROGRESS_EVERY_REVISIONS;
@@ -60,6 +62,16 @@ struct Core {
 pub(crate) type CommitObserver = Box<dyn Fn(Commit) + Send + Sync>;
 
 impl Core {
+    fn new(limits: Limits, state: State, deadlines: Arc<Deadlines>, file_bytes: u64) -> Self {
+        Self {
+            limits,
+            state: RwLock::new(state),
+            deadlines,
+            file_bytes: AtomicU64::new(file_bytes),
+            observer: OnceLock::new(),
+        }
+    }
+
     fn state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,13 +141,7 @@ impl Embedded {
                 deadlines.start(lease, held.ttl);
             }
         }
-        let core = Arc::new(Core {
-            limits,
-            state: RwLock::new(state),
-            deadlines: Arc::clone(&deadlines),
-            file_bytes: AtomicU64::new(log.len()),
-            observer: OnceLock::new(),
-        });
+        let core = Arc::new(Core::new(limits, state, Arc::clone(&deadlines), log.len()));
         let writer = Writer {
             path: path.to_owned(),
             log,

@@ -33,7 +33,7 @@ pub enum OpenError {
     )]
     Format { path: PathBuf, found: u32, supported: u32 },
     #[error(
-        "the store {} is damaged at byte {offset}: {what}; restore it from a copy, or move it away to start an empty store",
+        "the store {} is damaged at byte {offset}: {what}; `tollway store repair` keeps what was written before that, a copy may hold more",
         path.display()
     )]
     Corrupt { path: PathBuf, offset: u64, what: &'static str },
@@ -55,6 +55,17 @@ impl OpenError {
             Self::RuntimeGone | Self::Thread { .. } => ErrorCode::StoreUnwritable,
         }
     }
+}
+
+/// Why a store was not repaired. It is as it was.
+#[derive(Debug, Error)]
+pub enum RepairError {
+    #[error("the store cannot be read")]
+    Read(#[from] OpenError),
+    #[error("the store {} is not damaged; nothing was changed", path.display())]
+    NotDamaged { path: PathBuf },
+    #[error("cannot write beside the store {}; nothing was changed", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 /// Why a transaction did not happen.

@@ -10,8 +10,8 @@ mod error;
 mod model;
 mod store;
 
-pub use embedded::PROGRESS_EVERY_REVISIONS;
-pub use error::{LeaseError, OpenError, ReadError, TransactError, WatchError};
+pub use embedded::{Damage, Inspection, PROGRESS_EVERY_REVISIONS, Repaired, inspect, repair};
+pub use error::{LeaseError, OpenError, ReadError, RepairError, TransactError, WatchError};
 pub use model::{
     Batch, Change, Commit, Entry, Expected, Guard, KeyRange, LeaseId, Limits, Op, Page, Size,
     Transaction,

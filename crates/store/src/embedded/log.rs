@@ -17,6 +17,7 @@ use super::format::{
     FRAME_HEAD_BYTES, FrameBuilder, FrameHead, HEADER_BYTES, HeaderFault, Item, Salt, decode_body,
     decode_header, encode_header,
 };
+use super::repair::Damage;
 use crate::error::OpenError;
 
 /// Least and most zeros written ahead at once; in between, a quarter of the file.
@@ -48,6 +49,13 @@ pub(super) struct Opened {
     pub(super) created: bool,
 }
 
+/// A log as far as it is whole.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) file_bytes: u64,
+    pub(super) damage: Option<Damage>,
+}
+
 impl Log {
     /// Opens or makes the file at `path`, locks it, and hands every item to `visit` in order;
     /// `visit` returns `false` for one that cannot be.
@@ -65,25 +73,40 @@ impl Log {
             return Ok(Opened { log, torn_bytes: 0, created: true });
         }
         let mut replay = Replay::start(path, &file, length)?;
-        while let Some((body, bytes)) = replay.next_frame()? {
-            let offset = replay.at;
-            let malformed = || OpenError::Corrupt {
-                path: path.to_owned(),
-                offset,
-                what: "a record has no sense",
-            };
-            for item in decode_body(body).ok_or_else(malformed)? {
-                if !visit(item, bytes) {
-                    return Err(malformed());
-                }
-            }
-        }
+        replay.visit_all(&mut visit)?;
         let (salt, end, next_sequence) = (replay.salt, replay.at, replay.next_sequence);
         let torn_bytes = replay.torn_bytes()?;
         drop(replay);
         let mut log = Self { file, salt, end, ahead: end, next_sequence };
         log.forget_tail(length).map_err(io)?;
         Ok(Opened { log, torn_bytes, created: false })
+    }
+
+    /// Reads the file at `path`, which nobody may have open, as far as it is whole; changes
+    /// nothing.
+    pub(super) fn read(
+        path: &Path,
+        mut visit: impl FnMut(Item, usize) -> bool,
+    ) -> Result<Whole, OpenError> {
+        let io = |source| OpenError::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => OpenError::Locked { path: path.to_owned() },
+            TryLockError::Error(source) => io(source),
+        })?;
+        let file_bytes = file.metadata().map_err(io)?.len();
+        if is_blank(&file, file_bytes).map_err(io)? {
+            return Ok(Whole { file_bytes, damage: None });
+        }
+        let mut replay = Replay::start(path, &file, file_bytes)?;
+        let damage = match replay.visit_all(&mut visit).and_then(|()| replay.torn_bytes()) {
+            Ok(_) => None,
+            Err(OpenError::Corrupt { offset, what, .. }) => {
+                Some(Damage { offset, what, bytes_after: file_bytes.saturating_sub(offset) })
+            }
+            Err(other) => return Err(other),
+        };
+        Ok(Whole { file_bytes, damage })
     }
 
     /// Makes a new log at `path`, locked, replacing what is there.
@@ -268,6 +291,26 @@ impl<'a> Replay<'a> {
         })?;
         let at = u64::try_from(HEADER_BYTES).expect("a header is small");
         Ok(Self { path, reader, salt, at, length, next_sequence: 1 })
+    }
+
+    /// Hands every item of the whole frames to `visit`, which returns `false` for one that cannot
+    /// be.
+    fn visit_all(&mut self, visit: &mut impl FnMut(Item, usize) -> bool) -> Result<(), OpenError> {
+        loop {
+            let offset = self.at;
+            let Some((body, bytes)) = self.next_frame()? else { return Ok(()) };
+            let path = self.path;
+            let malformed = || OpenError::Corrupt {
+                path: path.to_owned(),
+                offset,
+                what: "a record has no sense",
+            };
+            for item in decode_body(body).ok_or_else(malformed)? {
+                if !visit(item, bytes) {
+                    return Err(malformed());
+                }
+            }
+        }
     }
 
     /// The next whole frame's body and the frame's size; `None` where they end.

@@ -268,6 +268,44 @@ async fn an_unfinished_compaction_is_cleared_away() {
     assert!(!compaction_path(&home.file).exists());
 }
 
+#[tokio::test]
+async fn a_repair_keeps_what_was_written_before_the_damage() {
+    let home = Home::new();
+    let store = home.open().await;
+    let mut ends = Vec::new();
+    for key in ["a/1/x", "a/1/y", "b/2/z"] {
+        store.transact(Transaction::new().put(key, "value")).await.unwrap();
+        let used = fs::read(&home.file).unwrap().iter().rposition(|byte| *byte != 0).unwrap();
+        ends.push(used + 1);
+    }
+    assert!(matches!(crate::inspect(&home.file), Err(OpenError::Locked { .. })));
+    drop(store);
+    let whole = crate::inspect(&home.file).unwrap();
+    assert_eq!((whole.revision, whole.damage), (3, None));
+    let groups: Vec<_> = whole.keys.into_iter().collect();
+    assert_eq!(groups, [("a/1".to_owned(), 2), ("b/2".to_owned(), 1)]);
+    assert!(matches!(crate::repair(&home.file), Err(crate::RepairError::NotDamaged { .. })));
+
+    let mut bytes = fs::read(&home.file).unwrap();
+    bytes[ends[0] + 30] ^= 0xff;
+    fs::write(&home.file, &bytes).unwrap();
+    assert!(matches!(home.try_open().await, Err(OpenError::Corrupt { .. })));
+    let found = crate::inspect(&home.file).unwrap();
+    assert_eq!(found.revision, 1);
+    assert_eq!(found.damage.unwrap().offset, u64::try_from(ends[0]).unwrap());
+    assert_eq!(fs::read(&home.file).unwrap(), bytes, "looking changed it");
+
+    let repaired = crate::repair(&home.file).unwrap();
+    assert_eq!(fs::read(&repaired.damaged_file).unwrap(), bytes);
+    let store = home.open().await;
+    assert!(store.get(b"a/1/x").await.unwrap().is_some());
+    assert!(store.get(b"a/1/y").await.unwrap().is_none());
+    // Who saw revision 3 of before is told to list again.
+    let watch = store.watch(KeyRange::all(), 3).await;
+    assert!(matches!(watch, Err(WatchError::Compacted { .. })), "{watch:?}");
+    assert!(store.transact(Transaction::new().put("c", "")).await.unwrap() > 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_ends_with_its_keys_in_one_transaction() {
     let _real_time = NoAutoAdvance::new();
