@@ -13,6 +13,7 @@ use crate::command::load::LoadArgs;
 use crate::command::local_control::LocalControlArgs;
 use crate::command::run::RunArgs;
 use crate::command::sidecar::SidecarArgs;
+use crate::command::store::StoreArgs;
 use crate::command::token::TokenArgs;
 
 /// Joins services of different networks by name, encrypted end to end, and measures the toll.
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Token(TokenArgs),
     /// Join networks.
     Join(JoinArgs),
+    /// Look into the store of a control plane that does not run, and repair it.
+    Store(StoreArgs),
     /// Show what a control plane knows.
     Get(GetArgs),
     /// Send load and measure.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -86,7 +86,7 @@ impl ControlPlane {
     /// [`StartError`].
     pub async fn bind(options: Options) -> Result<Self, StartError> {
         make_directory(&options.store)?;
-        let file = options.store.join(STORE_NAME);
+        let file = store_file(&options.store);
         let store = Store::open_embedded(&file, Limits::default()).await?;
         // The directory is closed to others already; the file holds the authority's key.
         if let Err(source) = std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))
@@ -247,6 +247,12 @@ async fn start(options: Options, store: Store) -> Result<Arc<Plane>, StartError>
     let sweep = sweep::run(plane.store.clone());
     plane.tasks.spawn(until_stop(&plane).run_until_cancelled_owned(sweep));
     Ok(plane)
+}
+
+/// The file of the store in a directory.
+#[must_use]
+pub fn store_file(directory: &Path) -> PathBuf {
+    directory.join(STORE_NAME)
 }
 
 fn make_directory(path: &Path) -> Result<(), StartError> {

@@ -10,7 +10,7 @@ use tollway_model::Label;
 /// Start of every key that the catalogue watches.
 pub(crate) const MESH_PREFIX: &str = "mesh/";
 /// The network's authority.
-pub(crate) const AUTHORITY_KEY: &str = "secret/authority";
+pub const AUTHORITY_KEY: &str = "secret/authority";
 /// Start of the keys of join tokens.
 pub(crate) const TOKEN_PREFIX: &str = "secret/token/";
 /// Start of the keys of join secrets.

@@ -31,9 +31,10 @@ mod stored;
 mod sweep;
 
 pub use admin_client::{AdminClient, AdminError, SOCKET_NAME};
-pub use app::{ControlPlane, serve};
+pub use app::{ControlPlane, serve, store_file};
 pub use bundle::{BUNDLE_LIMIT_BYTES, BundleError, JoinBundle};
 pub use error::{OwnCertificateError, StartError};
 pub use feed::FeedError;
+pub use key::AUTHORITY_KEY;
 pub use options::{EgressMode, Options, Timing};
 pub use peering::admission::JoinError;

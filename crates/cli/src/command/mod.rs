@@ -13,6 +13,7 @@ pub(crate) mod log;
 pub(crate) mod mesh;
 pub(crate) mod run;
 pub(crate) mod sidecar;
+pub(crate) mod store;
 pub(crate) mod token;
 
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
         Command::Sidecar(args) => sidecar::run(args, given)?,
         Command::Gateway(args) => gateway::run(args, given)?,
         Command::Token(args) => token::run(args)?,
+        Command::Store(args) => return store::run(args),
         Command::Join(args) => join::run(args)?,
         Command::Get(args) => get::run(&args)?,
         Command::Load(args) => load::run(&args)?,

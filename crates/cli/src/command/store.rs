@@ -1,0 +1,82 @@
+//! `tollway store`: look into the store of a control plane that does not run, and repair it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use tollway_control::{AUTHORITY_KEY, store_file};
+use tollway_store::{Damage, Inspection, inspect, repair};
+
+#[derive(Args)]
+pub(crate) struct StoreArgs {
+    #[command(subcommand)]
+    command: StoreCommand,
+}
+
+#[derive(Subcommand)]
+enum StoreCommand {
+    /// Say what is in a store and whether it is whole; exit code 1 if it is damaged.
+    Check {
+        /// Directory of the control plane's store; no control plane may run over it.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
+    /// Keep what was written before the damage; the damaged file stays beside the new one.
+    Repair {
+        /// Directory of the control plane's store; no control plane may run over it.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
+}
+
+pub(crate) fn run(args: StoreArgs) -> Result<ExitCode> {
+    match args.command {
+        StoreCommand::Check { store } => check(&store),
+        StoreCommand::Repair { store } => mend(&store),
+    }
+}
+
+fn check(store: &Path) -> Result<ExitCode> {
+    let found = inspect(&store_file(store)).context("the store cannot be read")?;
+    print(&found);
+    let Some(Damage { offset, what, .. }) = &found.damage else {
+        println!("state     whole");
+        return Ok(ExitCode::SUCCESS);
+    };
+    println!("state     damaged at byte {offset}: {what}");
+    println!("lost      what was written after revision {}", found.revision);
+    if !has_authority(&found) {
+        println!("          the network's authority: it cannot be kept");
+    }
+    eprintln!("hint: put a copy in its place, or keep what is above with");
+    eprintln!("hint: tollway store repair --store {}", store.display());
+    Ok(ExitCode::FAILURE)
+}
+
+fn mend(store: &Path) -> Result<ExitCode> {
+    let repaired = repair(&store_file(store)).context("the store was not repaired")?;
+    print(&repaired.kept);
+    println!("state     repaired");
+    println!("damaged   kept as {}", repaired.damaged_file.display());
+    if !has_authority(&repaired.kept) {
+        eprintln!("hint: the network's authority is lost: the next start makes a new one, and");
+        eprintln!("hint: every workload and joined network must join again");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(found: &Inspection) {
+    println!("store     {}", found.path.display());
+    println!("size      {} bytes", found.file_bytes);
+    println!("revision  {}", found.revision);
+    for (index, (group, count)) in found.keys.iter().enumerate() {
+        let label = if index == 0 { "holds" } else { "" };
+        println!("{label:<9} {count:>7} {group}");
+    }
+}
+
+/// Without it nothing that was issued is good any more.
+fn has_authority(found: &Inspection) -> bool {
+    found.keys.contains_key(AUTHORITY_KEY)
+}
