@@ -17,7 +17,7 @@ use crate::caller::Stream;
 
 /// Far more than anything here takes; what waits for it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
-const PROGRAM: &str = env!("CARGO_BIN_EXE_tollway");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_tollway");
 /// Of the two replicas of everything, the one that is struck.
 pub(crate) const STRUCK: usize = 0;
 pub(crate) const REPLICAS: [&str; 2] = ["a", "b"];
