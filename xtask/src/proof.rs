@@ -3,6 +3,8 @@
 //! A proof differs from a test in that it measures and takes its time. Each is one line in
 //! [`PROOFS`] and a function that prints its figures and fails where a promise is broken.
 
+mod reliability;
+
 use anyhow::{Context, Result};
 
 struct Proof {
@@ -11,7 +13,11 @@ struct Proof {
     run: fn() -> Result<()>,
 }
 
-const PROOFS: &[Proof] = &[];
+const PROOFS: &[Proof] = &[Proof {
+    name: "reliability",
+    about: "strikes every process under load; writes docs/reliability.md (ten minutes)",
+    run: reliability::run,
+}];
 
 /// Runs the proof called `name`; without a name, lists all of them.
 pub(crate) fn run(name: Option<&str>) -> Result<()> {

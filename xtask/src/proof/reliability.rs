@@ -1,0 +1,200 @@
+//! `cargo xtask proof reliability`: runs the whole kill matrix, keeps its record and writes the
+//! page that shows it. The prose of the page is `reliability.md` beside this file.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::process;
+
+const PAGE: &str = "docs/reliability.md";
+const RECORD: &str = "docs/records/reliability.json";
+const TEMPLATE: &str = include_str!("reliability.md");
+
+pub(super) fn run() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent")?;
+    let raw = root.join("target/reliability.json");
+    // What an earlier run left must not be taken for this one's.
+    let _ = std::fs::remove_file(&raw);
+    process::run(process::cargo().args(["build", "-p", "tollway", "--bins", "--tests"]))?;
+    let ran = process::run(
+        process::cargo()
+            .args(["test", "-p", "tollway", "--test", "reliability", "--", "--ignored"])
+            .args(["--exact", "everything", "--nocapture"])
+            .env("TOLLWAY_RELIABILITY_RECORD", &raw),
+    );
+    // A broken promise fails the run and is in the record all the same.
+    let Ok(text) = std::fs::read_to_string(&raw) else {
+        return ran.and_then(|()| bail!("the run left no record"));
+    };
+    let measured: Value = serde_json::from_str(&text).context("the record is not JSON")?;
+    let record = json!({ "run": facts(root)?, "measured": measured });
+    write(&root.join(RECORD), &format!("{}\n", serde_json::to_string_pretty(&record)?))?;
+    write(&root.join(PAGE), &page(&record))?;
+    println!("\nwrote {RECORD} and {PAGE}");
+    ran
+}
+
+/// Where, when and of what the figures are.
+fn facts(root: &Path) -> Result<Value> {
+    let print = |program: &str, arguments: &[&str]| {
+        process::output(Command::new(program).args(arguments).current_dir(root))
+            .map(|text| text.trim().to_owned())
+    };
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    Ok(json!({
+        "date": print("date", &["-u", "+%Y-%m-%d"])?,
+        "commit": print("git", &["rev-parse", "--short", "HEAD"])?,
+        "kernel": print("uname", &["-sr"])?,
+        "cpu": model.map_or("unknown", |(_, name)| name),
+        "cores": cpu.lines().filter(|line| line.starts_with("processor")).count(),
+        "build": "debug",
+    }))
+}
+
+fn page(record: &Value) -> String {
+    let (run, measured) = (&record["run"], &record["measured"]);
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let facts = format!(
+        "{}, commit {}, {} build, {}, {} cores ({})",
+        word(&run["date"]),
+        word(&run["commit"]),
+        word(&run["build"]),
+        word(&run["kernel"]),
+        run["cores"],
+        word(&run["cpu"]),
+    );
+    let rounds = &measured["kill_rounds"];
+    let rounds = format!(
+        "{} rounds (seed {}), {} writers: {} writes acknowledged, {} lost; the slowest start took {}.",
+        rounds["rounds"],
+        rounds["seed"],
+        rounds["writers"],
+        rounds["acknowledged"],
+        rounds["lost"],
+        seconds(&rounds["slowest_start_ms"]),
+    );
+    TEMPLATE
+        .replace("{{facts}}", &facts)
+        .replace("{{rate}}", &measured["rate_rps"].to_string())
+        .replace("{{matrix}}", &matrix(&measured["matrix"]))
+        .replace("{{through_own_gateway}}", &matrix(&measured["through_own_gateway"]))
+        .replace("{{lost_network}}", &lost(&measured["lost_network"]))
+        .replace("{{kill_rounds}}", &rounds)
+        .replace("{{damaged_store}}", &damaged(&measured["damaged_store"]))
+        .replace("{{full_disk}}", &full_disk(&measured["full_disk"]))
+}
+
+/// The table of one matrix: a row a cell.
+fn matrix(cells: &Value) -> String {
+    let mut text = String::from(
+        "| struck | how | sent | lost in flight | refused at the door | lost later | slow | full service after | back after | may cost | verdict |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for cell in cells.as_array().into_iter().flatten() {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            cell["victim"].as_str().unwrap_or_default(),
+            cell["blow"].as_str().unwrap_or_default(),
+            cell["sent"],
+            cell["lost_in_flight"],
+            cell["refused_at_door"],
+            cell["lost_after"],
+            cell["slow"],
+            seconds(&cell["full_service_after_ms"]),
+            seconds(&cell["back_after_ms"]),
+            cell["bound"].as_str().unwrap_or_default(),
+            verdict(cell),
+        );
+    }
+    text.trim_end().to_owned()
+}
+
+fn lost(losses: &Value) -> String {
+    let mut text = String::from(
+        "| lost | withdrawn after | back after | calls within the own network | of them lost | verdict |\n|---|---|---|---|---|---|\n",
+    );
+    for loss in losses.as_array().into_iter().flatten() {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} |",
+            loss["how"].as_str().unwrap_or_default(),
+            seconds(&loss["withdrawn_after_ms"]),
+            seconds(&loss["back_after_ms"]),
+            loss["near_sent"],
+            loss["near_lost"],
+            verdict(loss),
+        );
+    }
+    text.trim_end().to_owned()
+}
+
+fn damaged(found: &Value) -> String {
+    format!(
+        "{} of {} writes from before the damage are there after the repair: {}.",
+        found["kept"],
+        found["before"],
+        verdict(found)
+    )
+}
+
+fn full_disk(found: &Value) -> String {
+    if found.is_null() {
+        return "Not measured: no small disk could be mounted.".to_owned();
+    }
+    format!(
+        "Full for {}: {} calls, {} lost; writes again {} after there was room: {}. A write is answered: `{}`",
+        seconds(&found["full_for_ms"]),
+        found["sent"],
+        found["lost"],
+        seconds(&found["writes_again_after_ms"]),
+        verdict(found),
+        found["refusal"].as_str().unwrap_or_default(),
+    )
+}
+
+fn verdict(cell: &Value) -> &'static str {
+    if cell["passed"] == Value::Bool(true) { "pass" } else { "**FAIL**" }
+}
+
+fn seconds(millis: &Value) -> String {
+    format!("{:.1} s", millis.as_f64().unwrap_or_default() / 1e3)
+}
+
+fn write(path: &PathBuf, text: &str) -> Result<()> {
+    let dir = path.parent().context("a file lies in a directory")?;
+    std::fs::create_dir_all(dir)
+        .and_then(|()| std::fs::write(path, text))
+        .with_context(|| format!("could not write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_shows_every_cell_and_leaves_no_blank() {
+        let cell = |passed| {
+            json!({
+                "victim": "gateway far", "blow": "SIGKILL", "sent": 800, "lost_in_flight": 2,
+                "refused_at_door": 0, "lost_after": 0, "slow": 0, "full_service_after_ms": 12,
+                "back_after_ms": 510, "bound": "in flight: 3", "passed": passed,
+            })
+        };
+        let page = page(&json!({
+            "run": { "date": "2026-11-21", "commit": "abc", "build": "debug", "kernel": "Linux 6",
+                     "cores": 2, "cpu": "any" },
+            "measured": { "rate_rps": 50, "matrix": [cell(true)],
+                          "through_own_gateway": [cell(false)], "lost_network": [],
+                          "kill_rounds": {}, "damaged_store": {}, "full_disk": null },
+        }));
+        let row = "| gateway far | SIGKILL | 800 | 2 | 0 | 0 | 0 | 0.0 s | 0.5 s | in flight: 3 |";
+        assert!(page.contains(&format!("{row} pass |")), "{page}");
+        assert!(page.contains(&format!("{row} **FAIL** |")), "{page}");
+        assert!(!page.contains("{{"), "{page}");
+    }
+}
