@@ -33,7 +33,7 @@ pub enum OpenError {
     )]
     Format { path: PathBuf, found: u32, supported: u32 },
     #[error(
-        "the store {} is damaged at byte {offset}: {what}; `tollway store repair` keeps what was written before that, a copy may hold more",
+        "the store {} is damaged at byte {offset}: {what}",
         path.display()
     )]
     Corrupt { path: PathBuf, offset: u64, what: &'static str },

@@ -268,7 +268,7 @@ catalogue! {
     StoreCorrupt, "ERR_STORE_CORRUPT", Store, NONE,
         [Terminal],
         "The store is damaged at the place that the message names. It was not changed.",
-        "Restore it from a copy, or move it away to start an empty one: workloads then need new tokens, and networks must be joined again.";
+        "Restore a copy, or keep what was written before the damage: `tollway store repair --store DIR`.";
     StoreForeign, "ERR_STORE_FOREIGN", Store, NONE,
         [Terminal],
         "The file or store is another's: not a Tollway store, of a newer version, or of another network.",
