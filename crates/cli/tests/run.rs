@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod mesh;
 mod user;
 
 use std::net::TcpListener;
 use std::time::Duration;
 
+use mesh::load::Load;
 use rustix::process::Signal;
 use tollway_net::netns::NetNs;
 use tollway_testkit::{Process, retry_until};
@@ -235,6 +237,29 @@ fn somebody_else_without_a_runtime_directory_has_a_control_plane_too() {
     assert!(log.contains("belongs to uid 0 and not to you"), "{log}");
     std::fs::remove_dir(user.fallback()).unwrap();
     assert_ne!(foreign, user.fallback());
+}
+
+#[test]
+fn a_replica_that_is_told_to_end_costs_no_request() {
+    let user = User::new();
+    let mut leaving = serve(&user, "pair");
+    let staying = serve(&user, "pair");
+    for replica in [&leaving, &staying] {
+        let log = || replica.log().contains("pair takes calls").then_some(());
+        retry_until(PATIENCE, "a replica that takes calls", log).unwrap();
+    }
+    let caller = user.run(&["--app-id", "caller"], "exec sleep 1000");
+    let ready = "tollway: sidecar of caller ready: HTTP ";
+    let log = || caller.log().lines().find_map(|line| Some(line.strip_prefix(ready)?.to_owned()));
+    let line = retry_until(PATIENCE, "the caller's sidecar", log).unwrap();
+    let port = line.split(',').next().unwrap();
+    user.until_called("pair/healthz");
+    let url = format!("http://127.0.0.1:{port}/v1.0/invoke/pair/method/echo");
+    let load = Load::http(&url, 200, Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(1));
+    let status = leaving.terminate(PATIENCE).unwrap();
+    assert!(status.success(), "{status}: {}", leaving.log());
+    load.assert_no_errors();
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub fn init_terminal_log(level: &str) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(false)
         .event_format(Prefixed);
     // Fails only when a log was started before, which then stays.
     let _ = builder.try_init();

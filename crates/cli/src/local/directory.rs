@@ -17,6 +17,9 @@ const OTHERS: u32 = 0o077;
 /// Write permissions of anybody but the owner.
 const OTHERS_WRITE: u32 = 0o022;
 
+/// Longest path of a Unix socket.
+const SOCKET_BYTES_LIMIT: usize = 107;
+
 /// Why the directory is not used.
 #[derive(Debug, Error)]
 pub(crate) enum DirectoryError {
@@ -41,6 +44,11 @@ pub(crate) enum DirectoryError {
         path.display(), path.display()
     )]
     Open { path: PathBuf, mode: u32 },
+    #[error(
+        "{} is too long a path: a socket in it would have {length} bytes, at most {SOCKET_BYTES_LIMIT} are possible; set XDG_RUNTIME_DIR to a directory with a shorter name",
+        path.display()
+    )]
+    TooLong { path: PathBuf, length: usize },
 }
 
 /// The directory, made if need be.
@@ -50,6 +58,10 @@ pub(crate) enum DirectoryError {
 pub(super) fn prepared() -> Result<PathBuf, DirectoryError> {
     let user = user();
     let path = path_of(user, std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
+    let length = super::socket(&path).as_os_str().len();
+    if length > SOCKET_BYTES_LIMIT {
+        return Err(DirectoryError::TooLong { path, length });
+    }
     match rustix::fs::mkdir(&path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(DirectoryError::Create { path, source: error.into() }),

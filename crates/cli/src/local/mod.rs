@@ -50,10 +50,10 @@ pub(crate) enum LocalError {
     Busy { path: PathBuf, timeout: Duration },
     #[error("cannot start the local control plane")]
     Spawn(#[source] std::io::Error),
-    #[error("the local control plane did not start: {reason}; its log is {}", log.display())]
+    #[error("the local control plane did not start: {reason}; look into its log, {}", log.display())]
     Ended { reason: String, log: PathBuf },
     #[error(
-        "the local control plane did not start within {} s; its log is {}",
+        "the local control plane did not start within {} s; look into its log, {}",
         timeout.as_secs(), log.display()
     )]
     NotReady { timeout: Duration, log: PathBuf },
@@ -106,10 +106,13 @@ pub(crate) async fn find_or_start(linger: Duration) -> Result<LocalControl, Loca
 /// Whoever listens on the socket must be the process that wrote the state: a crash leaves both.
 async fn find_in(directory: &Path) -> Option<LocalControl> {
     let state = State::read(directory)?;
-    let socket = directory.join(STORE).join(tollway_control::SOCKET_NAME);
-    let peer = UnixStream::connect(socket).await.ok()?.peer_cred().ok()?;
+    let peer = UnixStream::connect(socket(directory)).await.ok()?.peer_cred().ok()?;
     let listens = peer.pid().and_then(|pid| u32::try_from(pid).ok()) == Some(state.pid);
     listens.then(|| LocalControl { directory: directory.to_owned(), state, started: false })
+}
+
+fn socket(directory: &Path) -> PathBuf {
+    directory.join(STORE).join(tollway_control::SOCKET_NAME)
 }
 
 impl LocalControl {

@@ -55,7 +55,7 @@ pub(super) async fn start(directory: &Path, linger: Duration) -> Result<LocalCon
             return Ok(found);
         }
         if matches!(child.try_wait(), Ok(Some(_))) {
-            return Err(LocalError::Ended { reason: last_line(&log), log });
+            return Err(LocalError::Ended { reason: reason(&log), log });
         }
         if Instant::now() >= until {
             // Both fail only if it has ended, which is as good.
@@ -93,8 +93,41 @@ fn reap(mut child: Child) {
     }
 }
 
-fn last_line(log: &Path) -> String {
+/// What it said at last: the line of an error, or else any.
+fn reason(log: &Path) -> String {
     let bytes = std::fs::read(log).unwrap_or_default();
     let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(LOG_TAIL_BYTES)..]);
-    tail.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing").to_owned()
+    let mut lines = tail.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    let last = lines.clone().next().unwrap_or("it said nothing");
+    let error = lines.find_map(|line| line.strip_prefix("error: "));
+    error.unwrap_or(last).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_line_of_an_error() {
+        let check = |text: &str, expected: &str| {
+            let log = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(&log, text).unwrap();
+            assert_eq!(reason(log.path()), expected);
+        };
+        check("error: cannot open it [ERR_X]\nhint: open it\n", "cannot open it [ERR_X]");
+        check("something else\n\n", "something else");
+        check("", "it said nothing");
+    }
+
+    #[tokio::test]
+    async fn one_starts_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = lock(directory.path()).await.unwrap();
+        let waiting = lock(directory.path());
+        tokio::pin!(waiting);
+        let early = tokio::time::timeout(LOOK_EVERY * 5, &mut waiting).await;
+        assert!(early.is_err(), "two may start");
+        drop(held);
+        waiting.await.unwrap();
+    }
 }
