@@ -15,6 +15,7 @@ use tollway_model::{ErrorCode, NameError};
 use tollway_proxy::DataPlaneError;
 use tollway_proxy::mesh::MeshError;
 
+use crate::command::run::{AppPortTaken, CannotStart};
 use crate::local::LocalError;
 use crate::settings::SettingsError;
 use crate::yaml::{YamlError, YamlFileError};
@@ -109,7 +110,8 @@ impl Report {
         }
     }
 
-    fn text(&self) -> String {
+    /// Its lines, each with its end.
+    pub(crate) fn text(&self) -> String {
         let mut text = format!("error: {}", self.what.replace('\n', "\nerror: "));
         // Writing to a string does not fail.
         let _ = match self.code {
@@ -192,8 +194,14 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     if error.is::<YamlError>() {
         return Some(ErrorCode::BadConfiguration);
     }
-    if let Some(LocalError::NotRunning | LocalError::Silent { .. }) = error.downcast_ref() {
-        return Some(ErrorCode::NoControlPlane);
+    if let Some(error) = error.downcast_ref::<LocalError>() {
+        return error.code();
+    }
+    if error.is::<AppPortTaken>() {
+        return Some(ErrorCode::PortTaken);
+    }
+    if error.is::<CannotStart>() {
+        return Some(ErrorCode::AppNotStarted);
     }
     if let Some(SettingsError::Mistakes(_)) = error.downcast_ref() {
         return Some(ErrorCode::BadConfiguration);
@@ -208,6 +216,9 @@ fn listening(error: &(dyn std::error::Error + 'static)) -> Option<(SocketAddr, S
     }
     if let Some(StartError::Listen { address, .. }) = error.downcast_ref() {
         return Some((*address, "--listen".to_owned()));
+    }
+    if let Some(AppPortTaken { address }) = error.downcast_ref() {
+        return Some((*address, "--app-port".to_owned()));
     }
     if let Some(StartError::ListenAdmin { address, .. }) = error.downcast_ref() {
         return Some((*address, "--admin-listen".to_owned()));

@@ -52,7 +52,9 @@ fn the_code_is_the_apps() {
     let mut missing = user.run_command(&["--app-id", "job"], &["no-such-program"]);
     assert_eq!(missing.wait(PATIENCE).unwrap().code(), Some(127));
     assert!(
-        missing.log().contains("tollway: there is no program `no-such-program`\n"),
+        missing
+            .log()
+            .contains("error: there is no program `no-such-program` [ERR_APP_NOT_STARTED]\n"),
         "{}",
         missing.log()
     );
@@ -201,7 +203,8 @@ fn a_port_that_somebody_has_is_not_taken_for_the_apps() {
     let mut run = user.run(&["--app-id", "late", "--app-port", &port], "echo started");
     assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(1));
     let log = run.log();
-    assert!(log.contains("another process listens on 127.0.0.1:"), "{log}");
+    let holder = format!("(pid {}) listens there [ERR_PORT_TAKEN]\n", std::process::id());
+    assert!(log.contains(&holder) && log.contains("with --app-port"), "{log}");
     assert!(!log.contains("started"), "{log}");
 }
 
@@ -235,6 +238,7 @@ fn somebody_else_without_a_runtime_directory_has_a_control_plane_too() {
     assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(1));
     let log = run.log();
     assert!(log.contains("belongs to uid 0 and not to you"), "{log}");
+    assert!(log.contains("[ERR_UNSAFE_DIRECTORY]\nhint: remove it, or set"), "{log}");
     std::fs::remove_dir(user.fallback()).unwrap();
     assert_ne!(foreign, user.fallback());
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use thiserror::Error;
+use tollway_model::ErrorCode;
 
 const NAME: &str = "tollway";
 /// Where the system keeps the runtime directories of those who are logged in.
@@ -49,6 +50,21 @@ pub(crate) enum DirectoryError {
         path.display()
     )]
     TooLong { path: PathBuf, length: usize },
+}
+
+impl DirectoryError {
+    /// Its entry in the catalogue of failures.
+    pub(super) fn code(&self) -> ErrorCode {
+        match self {
+            Self::Create { source, .. } | Self::Look { source, .. } => {
+                ErrorCode::of_file(source, ErrorCode::FileUnusable)
+            }
+            Self::TooLong { .. } => ErrorCode::FileUnusable,
+            Self::NotADirectory { .. } | Self::Foreign { .. } | Self::Open { .. } => {
+                ErrorCode::UnsafeDirectory
+            }
+        }
+    }
 }
 
 /// The directory, made if need be.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::net::UnixStream;
 use tollway_control::{AdminClient, AdminError};
-use tollway_model::{AppId, Label};
+use tollway_model::{AppId, ErrorCode, Label};
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
 
@@ -51,7 +51,7 @@ pub(crate) enum LocalError {
     #[error("cannot start the local control plane")]
     Spawn(#[source] std::io::Error),
     #[error("the local control plane did not start: {reason}; look into its log, {}", log.display())]
-    Ended { reason: String, log: PathBuf },
+    Ended { reason: String, code: Option<ErrorCode>, log: PathBuf },
     #[error(
         "the local control plane did not start within {} s; look into its log, {}",
         timeout.as_secs(), log.display()
@@ -64,6 +64,23 @@ pub(crate) enum LocalError {
     Silent { pid: u32, timeout: Duration },
     #[error("the local control plane refused")]
     Admin(#[from] AdminError),
+}
+
+impl LocalError {
+    /// Its entry in the catalogue of failures; `None` where the cause has one.
+    pub(crate) fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Directory(error) => Some(error.code()),
+            Self::Ended { code, .. } => Some(code.unwrap_or(ErrorCode::NoControlPlane)),
+            Self::Lock { source, .. } => Some(ErrorCode::of_file(source, ErrorCode::FileUnusable)),
+            Self::NotRunning
+            | Self::Busy { .. }
+            | Self::Spawn(_)
+            | Self::NotReady { .. }
+            | Self::Silent { .. } => Some(ErrorCode::NoControlPlane),
+            Self::Admin(_) => None,
+        }
+    }
 }
 
 /// A local control plane that lives.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use tollway_model::ErrorCode;
 use tollway_net::spawn::spawn_detached;
 
 use super::{LocalControl, LocalError, find_in};
@@ -55,7 +56,8 @@ pub(super) async fn start(directory: &Path, linger: Duration) -> Result<LocalCon
             return Ok(found);
         }
         if matches!(child.try_wait(), Ok(Some(_))) {
-            return Err(LocalError::Ended { reason: reason(&log), log });
+            let (reason, code) = reason(&log);
+            return Err(LocalError::Ended { reason, code, log });
         }
         if Instant::now() >= until {
             // Both fail only if it has ended, which is as good.
@@ -93,14 +95,20 @@ fn reap(mut child: Child) {
     }
 }
 
-/// What it said at last: the line of an error, or else any.
-fn reason(log: &Path) -> String {
+/// What it said at last: its error, and the code of that; or else any line.
+fn reason(log: &Path) -> (String, Option<ErrorCode>) {
     let bytes = std::fs::read(log).unwrap_or_default();
     let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(LOG_TAIL_BYTES)..]);
     let mut lines = tail.lines().rev().map(str::trim).filter(|line| !line.is_empty());
     let last = lines.clone().next().unwrap_or("it said nothing");
-    let error = lines.find_map(|line| line.strip_prefix("error: "));
-    error.unwrap_or(last).to_owned()
+    let Some(error) = lines.find_map(|line| line.strip_prefix("error: ")) else {
+        return (last.to_owned(), None);
+    };
+    let coded = error.strip_suffix(']').and_then(|error| error.rsplit_once(" ["));
+    match coded.and_then(|(text, word)| Some((text, ErrorCode::from_word(word)?))) {
+        Some((text, code)) => (text.to_owned(), Some(code)),
+        None => (error.to_owned(), None),
+    }
 }
 
 #[cfg(test)]
@@ -109,14 +117,16 @@ mod tests {
 
     #[test]
     fn the_reason_is_the_line_of_an_error() {
-        let check = |text: &str, expected: &str| {
+        let check = |text: &str, expected: &str, code| {
             let log = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(&log, text).unwrap();
-            assert_eq!(reason(log.path()), expected);
+            assert_eq!(reason(log.path()), (expected.to_owned(), code));
         };
-        check("error: cannot open it [ERR_X]\nhint: open it\n", "cannot open it [ERR_X]");
-        check("something else\n\n", "something else");
-        check("", "it said nothing");
+        let full = Some(ErrorCode::DiskFull);
+        check("error: no room [ERR_DISK_FULL]\nhint: free space\n", "no room", full);
+        check("error: it is [odd]\n", "it is [odd]", None);
+        check("something else\n\n", "something else", None);
+        check("", "it said nothing", None);
     }
 
     #[tokio::test]

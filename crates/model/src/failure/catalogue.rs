@@ -217,6 +217,10 @@ catalogue! {
         [Terminal],
         "A configuration file or a setting is not valid. The message names the line or the option.",
         "Correct what the message names.";
+    AppNotStarted, "ERR_APP_NOT_STARTED", Start, NONE,
+        [Terminal],
+        "The command after `tollway run … --` is not there (exit code 127) or may not be run (126).",
+        "Check its name, your PATH, and that it is a program; a shell's own command needs `sh -c`.";
     Bug, "ERR_BUG", Start, NONE,
         [Terminal],
         "Tollway did something it never should. The message says where.",
@@ -245,6 +249,10 @@ catalogue! {
         [Terminal],
         "This machine's clock differs from the control plane's so much that certificates cannot be checked. The message says by how much.",
         "Set the clock, best with NTP.";
+    UnsafeDirectory, "ERR_UNSAFE_DIRECTORY", Access, NONE,
+        [Terminal],
+        "The directory of the local control plane belongs to somebody else, is open to others, or is no directory. Whoever writes there decides whom you trust, so it is not used.",
+        "Remove it or close it with `chmod 700`, or set XDG_RUNTIME_DIR to a directory of your own.";
     NoControlPlane, "ERR_NO_CONTROL_PLANE", Access, NONE,
         [Terminal],
         "No control plane answers on the admin socket of that store directory.",

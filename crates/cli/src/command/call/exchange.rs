@@ -13,12 +13,13 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Method, Request, Response, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tollway_model::MESH_SUFFIX;
+use tollway_model::{ErrorCode, MESH_SUFFIX};
 
 use super::CallArgs;
 use super::body::{self, Body};
 use super::door::Door;
 use super::target::Target;
+use crate::failure::Failure;
 
 /// The field that names the service.
 const TARGET: &str = "dapr-app-id";
@@ -62,9 +63,10 @@ pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
 
 /// Sends it through the door; returns with the head of the answer.
 pub(super) async fn send(door: &Door, request: Request<Body>) -> Result<Response<Incoming>> {
-    let stream = TcpStream::connect(&door.address)
-        .await
-        .with_context(|| format!("no sidecar answers at {}", door.address))?;
+    let stream = TcpStream::connect(&door.address).await.with_context(|| {
+        let what = format!("no sidecar answers at {}; check --sidecar", door.address);
+        Failure::new(ErrorCode::Unreachable, what)
+    })?;
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .preserve_header_case(true)
         .handshake(TokioIo::new(stream))
@@ -90,7 +92,7 @@ pub(super) async fn print(
         if let Answered::Read(read) = &body
             && let Some((code, message)) = failure(read)
         {
-            bail!("{message} [{code}]");
+            return Err(Failure::new(code, message).into());
         }
     }
     let mut sink = Sink::open(output)?;
@@ -142,11 +144,10 @@ fn is_json(head: &hyper::http::response::Parts) -> bool {
 }
 
 /// Code and message, where a sidecar says why there is no answer of the app.
-fn failure(body: &[u8]) -> Option<(String, String)> {
+fn failure(body: &[u8]) -> Option<(ErrorCode, String)> {
     let value: serde_json::Value = serde_json::from_slice(body).ok()?;
     let text = |name: &str| value.get(name)?.as_str().map(str::to_owned);
-    let code = text("errorCode").filter(|code| code.starts_with("ERR_"))?;
-    Some((code, text("message")?))
+    Some((ErrorCode::from_word(&text("errorCode")?)?, text("message")?))
 }
 
 fn head_text(head: &hyper::http::response::Parts) -> String {
@@ -193,8 +194,7 @@ mod tests {
     #[test]
     fn a_failure_of_the_mesh_is_told_from_an_apps_answer() {
         let body = br#"{"errorCode":"ERR_UNKNOWN_SERVICE","message":"who?"}"#;
-        let told = ("ERR_UNKNOWN_SERVICE".to_owned(), "who?".to_owned());
-        assert_eq!(failure(body), Some(told));
+        assert_eq!(failure(body), Some((ErrorCode::UnknownService, "who?".to_owned())));
         assert_eq!(failure(br#"{"errorCode":"E1","message":"mine"}"#), None);
         assert_eq!(failure(br#"{"error":"mine"}"#), None);
         assert_eq!(failure(b"mine"), None);

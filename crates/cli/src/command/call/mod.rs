@@ -14,17 +14,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Args;
 use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
-use tollway_model::{AppId, Label};
+use tollway_model::{AppId, ErrorCode, Label};
 use tollway_telemetry::init_terminal_log;
 
 use self::body::Data;
 use self::door::{Door, SidecarUrl};
 use self::target::Target;
 use crate::access::AccessArgs;
+use crate::failure::Failure;
 use crate::runtime::block_on;
 
 #[derive(Args)]
@@ -71,7 +72,7 @@ pub(crate) fn run(args: CallArgs) -> Result<ExitCode> {
         let name = args.target.service.clone();
         tokio::time::timeout(timeout, call(args, Some(timeout)))
             .await
-            .unwrap_or_else(|_| Err(anyhow!("the call of {name} was not done within {ms} ms")))
+            .unwrap_or_else(|_| Err(too_slow(&name, ms).into()))
     })?
 }
 
@@ -88,6 +89,11 @@ async fn call(args: CallArgs, timeout: Option<Duration>) -> Result<ExitCode> {
         let unread = error.downcast_ref::<io::Error>().map(io::Error::kind);
         if unread == Some(io::ErrorKind::BrokenPipe) { Ok(ExitCode::FAILURE) } else { Err(error) }
     })
+}
+
+fn too_slow(name: &str, ms: u64) -> Failure {
+    let what = format!("the call of {name} was not done within {ms} ms; give it more --timeout-ms");
+    Failure::new(ErrorCode::TimedOut, what)
 }
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {

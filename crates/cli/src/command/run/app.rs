@@ -19,10 +19,10 @@ const BY_SIGNAL: i32 = 128;
 
 /// The app did not start.
 #[derive(Debug, Error)]
-pub(super) enum CannotStart {
-    #[error("there is no program `{program}`\nhint: check its name and your PATH")]
+pub(crate) enum CannotStart {
+    #[error("there is no program `{program}`; check its name and your PATH")]
     Missing { program: String },
-    #[error("`{program}` cannot be run: {source}\nhint: check that it is a program, and its mode")]
+    #[error("`{program}` cannot be run; check that it is a program, and its mode")]
     Refused { program: String, source: io::Error },
 }
 
@@ -56,9 +56,10 @@ impl App {
         let program = command.first().cloned().unwrap_or_default();
         let failed = |source: io::Error| {
             let program = program.to_string_lossy().into_owned();
-            match source.kind() == io::ErrorKind::NotFound {
-                true => CannotStart::Missing { program },
-                false => CannotStart::Refused { program, source },
+            if source.kind() == io::ErrorKind::NotFound {
+                CannotStart::Missing { program }
+            } else {
+                CannotStart::Refused { program, source }
             }
         };
         let mut process = Command::new(&program);
@@ -123,8 +124,8 @@ impl App {
 }
 
 impl CannotStart {
-    /// As a shell tells it.
-    pub(super) fn code(&self) -> i32 {
+    /// The exit code, as a shell has it.
+    pub(super) fn exit_code(&self) -> i32 {
         match self {
             Self::Missing { .. } => NOT_FOUND,
             Self::Refused { .. } => NOT_EXECUTABLE,

@@ -28,11 +28,14 @@ use tollway_proxy::Sidecar;
 use tollway_telemetry::init_terminal_log;
 
 use self::app::App;
+pub(crate) use self::app::CannotStart;
+pub(crate) use self::plan::AppPortTaken;
 use self::plan::Plan;
 use self::signals::Signals;
 use self::supervise::{Supervision, exit_code};
 use self::voice::Voice;
 use crate::access::AccessArgs;
+use crate::failure::Report;
 use crate::local::LINGER_MS;
 use crate::runtime::block_on;
 
@@ -121,8 +124,9 @@ async fn start(args: RunArgs) -> Result<ExitCode> {
     let app = match App::start(&command, environment::of_app(&plan, &sidecar), guard) {
         Ok(app) => app,
         Err(cannot_start) => {
-            voice.error(&cannot_start.to_string());
-            return Ok(exit_code(cannot_start.code()));
+            let code = cannot_start.exit_code();
+            Report::of(&cannot_start.into()).print(false);
+            return Ok(exit_code(code));
         }
     };
     Supervision { plan: Arc::new(plan), app, signals, voice, linger }.run(sidecar).await

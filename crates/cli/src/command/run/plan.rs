@@ -3,7 +3,8 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use thiserror::Error;
 use tokio::net::TcpStream;
 use tollway_model::{AppId, AppProtocol, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
@@ -19,6 +20,13 @@ use crate::command::mesh::made_up_instance;
 const TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Time to see whether somebody is on the app's port already.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The app could not listen, and its sidecar would take another's port for it.
+#[derive(Debug, Error)]
+#[error("another process listens on {address}")]
+pub(crate) struct AppPortTaken {
+    pub(crate) address: SocketAddr,
+}
 
 pub(super) struct Plan {
     pub(super) app_id: AppId,
@@ -84,9 +92,7 @@ async fn app_address(asked: SocketAddr) -> Result<SocketAddr> {
     }
     let taken = tokio::time::timeout(LOOK_TIMEOUT, TcpStream::connect(asked)).await;
     if matches!(taken, Ok(Ok(_))) {
-        bail!(
-            "another process listens on {asked} already, so the app cannot; end that one, or choose another --app-port"
-        );
+        return Err(AppPortTaken { address: asked }.into());
     }
     Ok(asked)
 }

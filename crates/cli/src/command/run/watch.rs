@@ -12,6 +12,7 @@ use tollway_proxy::mesh::MeshStatus;
 
 use super::plan::Plan;
 use super::voice::Voice;
+use crate::failure::Report;
 use crate::local;
 
 /// An app that does not listen for so long gets a hint.
@@ -97,7 +98,7 @@ pub(super) async fn keep_control(
                 }
                 String::new()
             }
-            Err(error) => format!("{:#}", anyhow::Error::from(error)),
+            Err(error) => Report::of(&error.into()).text(),
         };
         // The same trouble is told once.
         if !trouble.is_empty() && trouble != told {
