@@ -317,6 +317,23 @@ mod tests {
     }
 
     #[test]
+    fn no_byte_can_be_changed_to_another_meaning() {
+        let authority = authority("east");
+        let expected = bundle(&authority);
+        let file = expected.sign(&authority.to_pem()).unwrap();
+        for at in 0..file.len() {
+            let mut changed = file.clone();
+            changed[at] ^= 1;
+            // White space between the fields means nothing.
+            if let Ok(read) = JoinBundle::verify(&changed, ISSUED) {
+                assert_eq!(read, expected, "byte {at} of the file");
+            }
+            let cut = JoinBundle::verify(&file[..at], ISSUED);
+            assert!(cut.is_err(), "the first {at} bytes alone");
+        }
+    }
+
+    #[test]
     fn another_networks_root_does_not_vouch() {
         let (east, other) = (authority("east"), authority("east"));
         let file = bundle(&east).sign(&other.to_pem()).unwrap();

@@ -179,6 +179,8 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn token() -> JoinToken {
@@ -209,6 +211,24 @@ mod tests {
         assert_eq!(with(4, ""), TokenError::Part { part: "fingerprint" });
         assert_eq!(format!("{text}.x").parse::<JoinToken>(), Err(TokenError::Shape));
         assert_eq!(text[..20].parse::<JoinToken>(), Err(TokenError::Shape));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused_or_means_exactly_itself(
+            any in "\\PC{0,60}",
+            at in 0_usize..200,
+            other: char,
+        ) {
+            let _ = any.parse::<JoinToken>();
+            let mut changed: Vec<char> = token().to_string().chars().collect();
+            let at = at % changed.len();
+            changed[at] = other;
+            let changed: String = changed.into_iter().collect();
+            if let Ok(read) = changed.parse::<JoinToken>() {
+                prop_assert_eq!(read.to_string(), changed.trim());
+            }
+        }
     }
 
     #[test]
