@@ -235,7 +235,7 @@ mod tests {
     fn an_upstream_that_stays_is_not_touched() {
         let now = [open(5432, "db", 5432), open(0, "db", 40_000), open(0, "mail", 40_001)];
         assert_eq!(plan(&now, &["5432=db", "0=mail", "0=db"]), (3, vec![], vec![], vec![]));
-        assert_eq!(plan(&now, &["0=mail"]), (1, vec![], vec![40_000, 5432], vec![]));
+        assert_eq!(plan(&now, &["0=mail"]), (1, vec![], vec![5432, 40_000], vec![]));
     }
 
     #[test]
