@@ -224,7 +224,7 @@ fn control_planes_with_a_wrong_certificate_are_not_believed() {
         .unwrap();
     assert!(!sidecar.wait(PATIENCE).unwrap().success());
     let log = sidecar.log();
-    assert!(log.contains("is not the one of this mesh"), "{log}");
+    assert!(log.contains("is not to be trusted"), "{log}");
     assert!(log.contains("the join token names another root"), "{log}");
     // By the control plane of a network that joins: the bundle leads to the impostor.
     let _gateways = (west.gateway_at(&place), east.gateway());
