@@ -91,6 +91,12 @@ impl Network {
         self.control = start_control(self.name, &address, self.files.path(), &self.options);
     }
 
+    /// Starts the gateway again at its address.
+    pub(crate) fn restart_gateway(&mut self) {
+        let address = self.gateway.port("gateway").unwrap().to_string();
+        self.gateway = start_gateway(self.files.path(), self.control_address, &address, &[]);
+    }
+
     /// A sidecar without an app: it only calls.
     pub(crate) fn caller(&self, options: &[&str]) -> Sidecar {
         self.sidecar("caller", options)
