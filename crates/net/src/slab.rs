@@ -1,5 +1,7 @@
 //! Storage with stable keys that are never confused with a later occupant's.
 
+use std::ops::Range;
+
 /// The key of an entry: its place and the place's generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Key {
@@ -88,7 +90,20 @@ impl<T> Slab<T> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
-        self.entries.iter().enumerate().filter_map(|(index, entry)| {
+        self.iter_places(0..self.entries.len())
+    }
+
+    /// Places for entries, used and free; entries are found at places below it.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The entries at some of the places, so that a large slab can be visited in parts.
+    pub fn iter_places(&self, places: Range<usize>) -> impl Iterator<Item = (Key, &T)> {
+        let from = places.start.min(self.entries.len());
+        let to = places.end.clamp(from, self.entries.len());
+        self.entries[from..to].iter().zip(from..).filter_map(|(entry, index)| {
             let index = u32::try_from(index).ok()?;
             entry.value.as_ref().map(|v| (Key { index, generation: entry.generation }, v))
         })
@@ -118,5 +133,18 @@ mod tests {
         assert_eq!(slab.get(second), Some(&"second"));
         assert_eq!(Key::from_u64(second.to_u64()), second);
         assert_eq!(slab.len(), 1);
+    }
+
+    #[test]
+    fn parts_make_up_the_whole() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..10).map(|n| slab.insert(n)).collect();
+        slab.remove(keys[4]);
+        let mut seen = Vec::new();
+        for start in (0..slab.places()).step_by(3) {
+            seen.extend(slab.iter_places(start..start + 3).map(|(_, n)| *n));
+        }
+        assert_eq!(seen, [0, 1, 2, 3, 5, 6, 7, 8, 9]);
+        assert_eq!(slab.iter_places(20..30).count(), 0);
     }
 }

@@ -71,6 +71,8 @@ pub(crate) struct Connection {
     pub(crate) line: VecDeque<(Key, Side)>,
     /// Since when it has been in its present state: handshaking, idle, in a head.
     pub(crate) since: Instant,
+    /// When it is next looked at for what only time can tell.
+    pub(crate) look_at: Option<Instant>,
     /// No new requests; closed when the present ones are done.
     pub(crate) draining: bool,
     /// What a gateway chose for it.
@@ -95,6 +97,7 @@ impl Connection {
             owed: false,
             line: VecDeque::new(),
             since: now,
+            look_at: None,
             draining: false,
             relays_to: None,
             leads_to_control: false,

@@ -188,8 +188,19 @@ impl Connection {
         }
     }
 
+    /// When [`tick`](Self::tick) may next have something to say, on the clock of
+    /// [`receive`](Self::receive); `None` while the peer owes nothing.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        let limits = &self.config.limits;
+        let unfinished = self.is_unfinished().then(|| self.unit_since + limits.unfinished_timeout);
+        let settings = self.started.filter(|_| !self.are_settings_acknowledged);
+        let settings = settings.map(|started| started + limits.settings_timeout);
+        [unfinished, settings].into_iter().flatten().min()
+    }
+
     /// Checks what only time can tell: `unfinished_timeout` and `settings_timeout`. Call it
-    /// about once a second.
+    /// when [`deadline`](Self::deadline) has passed.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).

@@ -121,6 +121,7 @@ impl Worker {
         } else {
             Role::H1Server(Box::default())
         };
+        self.look_in_time(key);
         self.mark_dirty(key);
     }
 

@@ -172,6 +172,7 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(key) else { return };
         if let Role::H2Server(link) | Role::H2Client(link) = &mut conn.role {
             link.held_credit += bytes;
+            self.holds_credit |= over;
             if !over {
                 let bytes = std::mem::take(&mut link.held_credit);
                 link.codec.release_connection(bytes, conn.io.out());

@@ -162,6 +162,7 @@ impl Worker {
                 pool.dialling.retain(|dialling| *dialling != key);
                 pool.conns.push(key);
                 pool.idle.push(key);
+                self.look_in_time(key);
                 self.serve_waiting(&destination);
             }
             Purpose::Upgrade(exchange) => self.start_upgrade(key, exchange),
@@ -177,6 +178,7 @@ impl Worker {
         link.destination = Some(destination.clone());
         link.address = address;
         conn.role = Role::H2Client(Box::new(link));
+        self.look_in_time(key);
         self.mark_dirty(key);
         let pool = self.pool(&destination);
         pool.dialling.retain(|dialling| *dialling != key);

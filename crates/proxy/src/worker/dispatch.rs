@@ -27,6 +27,7 @@ impl Worker {
         if let Some(conn) = self.conns.get_mut(key) {
             conn.since = self.now;
             conn.raw_target = Some(service.clone());
+            self.look_in_time(key);
         }
         let limit = self.config.limits.waiting_per_service;
         let destination = Destination::Service(service);

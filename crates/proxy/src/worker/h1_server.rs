@@ -78,6 +78,7 @@ impl Worker {
                 if server.input.is_empty() && !server.in_head {
                     server.in_head = true;
                     conn.since = self.now;
+                    self.look_in_time(key);
                 }
                 Next::Wait
             }

@@ -27,6 +27,7 @@ impl Worker {
             self.on_h2_event(key, event, data);
         }
         self.h2_events = events;
+        self.look_if_owed(key);
         if let Err(error) = result {
             self.metrics.requests_refused.add(1);
             self.on_h2_over(key, &error.to_string());
@@ -222,6 +223,7 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(key) else { return };
         if matches!(conn.role, Role::H2Client(_)) {
             conn.draining = true;
+            self.look_in_time(key);
             self.on_link_draining(key);
         }
     }

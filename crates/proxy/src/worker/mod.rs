@@ -21,6 +21,7 @@ mod h1_server;
 mod h2_link;
 mod keep;
 mod listeners;
+mod look;
 mod outside;
 mod pool;
 mod relay;
@@ -40,7 +41,7 @@ use std::time::{Duration, Instant};
 use tollway_http::h2;
 use tollway_identity::Credentials;
 use tollway_model::NetworkName;
-use tollway_net::{Flush, Key, Listener, Poller, Read, Readiness, Scratch, Slab, Token};
+use tollway_net::{Flush, Key, Listener, Poller, Read, Readiness, Scratch, Slab, Token, Wheel};
 use tollway_telemetry::DataPlaneMetrics;
 
 use crate::connection::{Connection, Door, Role};
@@ -79,6 +80,12 @@ pub(crate) struct Worker {
     epoch: Instant,
     now: Instant,
     next_sweep: Instant,
+    /// When each connection is looked at next.
+    looks: Wheel<Key>,
+    /// Where the next part of the exchanges to be looked at begins.
+    exchanges_swept: usize,
+    /// Some connection's credit is held back because pipes hold too much.
+    holds_credit: bool,
     /// Bytes waiting in pipes.
     held_bytes: usize,
     random: u64,
@@ -120,6 +127,9 @@ impl Worker {
             epoch: now,
             now,
             next_sweep: now + SWEEP,
+            looks: Wheel::new(now, SWEEP),
+            exchanges_swept: 0,
+            holds_credit: false,
             held_bytes: 0,
             random: seed,
             draining: None,
@@ -154,11 +164,12 @@ impl Worker {
             if self.now >= self.next_sweep {
                 self.next_sweep = self.now + SWEEP;
                 self.sweep();
+                self.flush_turn();
+                if self.is_drained() {
+                    return Ok(());
+                }
             }
             self.flush_turn();
-            if self.is_drained() {
-                return Ok(());
-            }
         }
     }
 
@@ -177,7 +188,10 @@ impl Worker {
                 }
                 Command::Credentials(credentials) => self.on_credentials(credentials),
                 Command::AppUnready => self.retire_inbound(),
-                Command::Configure(config) => self.config = config,
+                Command::Configure(config) => {
+                    self.config = config;
+                    self.look_at_all_in_time();
+                }
                 Command::OpenDoors(listeners) => self.open_doors(listeners),
                 Command::RedirectDoor(address, door) => self.redirect_door(address, door),
                 Command::CloseDoor(address) => self.close_door(address),
@@ -329,6 +343,7 @@ impl Worker {
             return None;
         }
         self.metrics.connections.set(self.conns.len() as u64);
+        self.look_in_time(key);
         Some(key)
     }
 
@@ -353,6 +368,7 @@ impl Worker {
         conn.line.clear();
         conn.io.finish();
         mark(&mut self.dirty, &mut conn.dirty, key);
+        self.look_in_time(key);
         self.resume(key);
     }
 

@@ -163,6 +163,7 @@ impl Worker {
     pub(super) fn retire(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.draining = true;
+        self.look_in_time(key);
         self.on_link_draining(key);
     }
 

@@ -109,6 +109,7 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.door = Some(Door::Tunnel(service));
         conn.role = Role::Detect { input: early };
+        self.look_in_time(key);
         self.resume(key);
     }
 }

@@ -1,0 +1,229 @@
+//! When a connection is looked at for what only time can tell, and what has run out for it then:
+//! handshakes, heads and dials that took too long, idle connections, certificates that end.
+//!
+//! Every connection has one entry in a timer wheel, for the earliest time at which something may
+//! run out. Traffic only moves that time away: the entry fires, finds that it came too soon, and
+//! is set anew. So a connection costs nothing between two looks, and requests cost nothing at all.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use tollway_identity::PeerIdentity;
+use tollway_net::Key;
+
+use super::dial::DialFailure;
+use super::{SWEEP, Worker, mark};
+use crate::connection::{Connection, H2Link, Role};
+use crate::limits::Timeouts;
+
+/// Longest time between two looks at a connection: certificates end by the wall clock, which may
+/// be set.
+const LONGEST_LOOK: Duration = Duration::from_secs(30);
+/// Longest time before the end of a peer's certificate at which its connection is given up.
+const CERTIFICATE_MARGIN: Duration = Duration::from_secs(60);
+
+/// Streams that were on their way when the end of a connection was announced are taken for this
+/// long.
+const GOAWAY_GRACE: Duration = Duration::from_secs(1);
+
+/// What has run out for a connection.
+enum Expired {
+    No,
+    /// Close without a word.
+    Close,
+    /// Close both sides of a relay.
+    Relay,
+    /// A head did not come in time.
+    Head,
+    /// A dial took too long.
+    Dial,
+    /// Finish what is under way, then close.
+    Retire,
+    /// The codec's own clock.
+    Codec(String),
+}
+
+impl Worker {
+    /// Looks at the connections that are due, and at nothing else.
+    pub(super) fn sweep_connections(&mut self) {
+        let mut due = Vec::new();
+        self.looks.expire(self.now, &mut due);
+        let wall = SystemTime::now();
+        for key in due {
+            let Some(conn) = self.conns.get_mut(key) else { continue };
+            // Entries stay in the wheel when an earlier one is set: only the earliest counts.
+            if conn.look_at.is_none_or(|at| at > self.now) {
+                continue;
+            }
+            conn.look_at = None;
+            match self.expired(key, wall) {
+                Expired::No => {}
+                Expired::Close => {
+                    self.leave_pool(key);
+                    self.remove(key);
+                }
+                Expired::Relay => self.on_relay_failed(key),
+                Expired::Head => {
+                    self.refuse_h1(key, 408, "the head of the request did not come in time");
+                }
+                Expired::Dial => self.on_dial_failed(key, &DialFailure::Late),
+                Expired::Retire => self.retire_link(key),
+                Expired::Codec(reason) => self.on_h2_over(key, &reason),
+            }
+            self.look_in_time(key);
+        }
+    }
+
+    /// Sees to it that a connection is looked at no later than what may run out for it. To be
+    /// called when it enters a state with a shorter time than the one before.
+    pub(super) fn look_in_time(&mut self, key: Key) {
+        let clock = self.clock();
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let wait = next_look(conn, self.now, clock, &self.config.timeouts);
+        let at = self.now + wait.clamp(SWEEP, LONGEST_LOOK);
+        if conn.look_at.is_none_or(|earlier| at < earlier) {
+            conn.look_at = Some(at);
+            self.looks.set(at, key);
+        }
+    }
+
+    /// The same for every connection: the times have changed.
+    pub(super) fn look_at_all_in_time(&mut self) {
+        for key in self.conns.keys() {
+            self.look_in_time(key);
+        }
+    }
+
+    /// The same for what an HTTP/2 peer began and did not finish; nearly free when there is
+    /// nothing.
+    pub(super) fn look_if_owed(&mut self, key: Key) {
+        let Some(conn) = self.conns.get(key) else { return };
+        let (Role::H2Server(link) | Role::H2Client(link)) = &conn.role else { return };
+        if link.codec.deadline().is_some() {
+            self.look_in_time(key);
+        }
+    }
+
+    fn expired(&mut self, key: Key, wall: SystemTime) -> Expired {
+        let (now, clock, timeouts) = (self.now, self.clock(), self.config.timeouts);
+        let Some(conn) = self.conns.get_mut(key) else { return Expired::No };
+        let waited = now.saturating_duration_since(conn.since);
+        let certificate_ended =
+            conn.peer.as_ref().is_some_and(|peer| certificate_left(peer, wall).is_zero());
+        match &mut conn.role {
+            Role::Accepting if waited > timeouts.handshake => Expired::Close,
+            Role::Hello(_) | Role::Detect { .. } if waited > timeouts.head => Expired::Close,
+            Role::Lingering if waited > timeouts.linger => Expired::Close,
+            Role::Dialling(_) if waited > timeouts.connect => Expired::Dial,
+            Role::H1Server(server) => {
+                conn.draining |= certificate_ended;
+                if server.in_head && waited > timeouts.head {
+                    Expired::Head
+                } else if server.exchange.is_none()
+                    && !server.in_head
+                    && (waited > timeouts.downstream_idle || conn.draining)
+                {
+                    Expired::Close
+                } else {
+                    Expired::No
+                }
+            }
+            Role::H1Client(client) => {
+                let idle = client.exchange.is_none() && waited > timeouts.app_idle;
+                if idle { Expired::Close } else { Expired::No }
+            }
+            Role::H2Server(link) => {
+                if let Err(error) = link.codec.tick(clock, conn.io.out()) {
+                    return Expired::Codec(error.to_string());
+                }
+                let empty = link.streams.is_empty();
+                let leaves = certificate_ended
+                    || conn.draining
+                    || (empty && waited > timeouts.downstream_idle);
+                let retire = if link.goaway_at.is_some() { empty } else { leaves };
+                if link.goaway_at.is_some_and(|at| now.saturating_duration_since(at) > GOAWAY_GRACE)
+                {
+                    // A peer that keeps a stream open must not open others for ever.
+                    link.codec.goaway_final(conn.io.out());
+                    mark(&mut self.dirty, &mut conn.dirty, key);
+                }
+                if retire { Expired::Retire } else { Expired::No }
+            }
+            Role::H2Client(link) => {
+                if let Err(error) = link.codec.tick(clock, conn.io.out()) {
+                    return Expired::Codec(error.to_string());
+                }
+                let idle = link.streams.is_empty() && waited > timeouts.mesh_idle;
+                let done = conn.draining && link.streams.is_empty();
+                if idle || done || (certificate_ended && !conn.draining) {
+                    Expired::Retire
+                } else {
+                    Expired::No
+                }
+            }
+            Role::Relay(relay) => {
+                let idle = now.saturating_duration_since(relay.active);
+                let dead = relay.other.is_none() && waited > timeouts.discovery;
+                if idle > timeouts.stream_idle || dead { Expired::Relay } else { Expired::No }
+            }
+            Role::Accepting
+            | Role::Hello(_)
+            | Role::Detect { .. }
+            | Role::Lingering
+            | Role::Dialling(_) => Expired::No,
+        }
+    }
+}
+
+/// How long until something may run out for a connection that is left alone.
+fn next_look(conn: &Connection, now: Instant, clock: Duration, timeouts: &Timeouts) -> Duration {
+    if conn.draining {
+        return SWEEP;
+    }
+    let waited = now.saturating_duration_since(conn.since);
+    // Of what begins only when something else has ended, nothing runs out sooner than this.
+    let rest = |is_running: bool, limit: Duration| {
+        if is_running { limit.saturating_sub(waited) } else { limit }
+    };
+    match &conn.role {
+        Role::Accepting => rest(true, timeouts.handshake),
+        Role::Hello(_) | Role::Detect { .. } => rest(true, timeouts.head),
+        Role::Lingering => rest(true, timeouts.linger),
+        Role::Dialling(_) => rest(true, timeouts.connect),
+        Role::H1Server(server) if server.in_head => rest(true, timeouts.head),
+        Role::H1Server(server) => {
+            rest(server.exchange.is_none(), timeouts.downstream_idle).min(trusted(conn))
+        }
+        Role::H1Client(client) => rest(client.exchange.is_none(), timeouts.app_idle),
+        Role::H2Server(link) => rest(link.streams.is_empty(), timeouts.downstream_idle)
+            .min(owed(link, clock))
+            .min(trusted(conn)),
+        Role::H2Client(link) => rest(link.streams.is_empty(), timeouts.mesh_idle)
+            .min(owed(link, clock))
+            .min(trusted(conn)),
+        Role::Relay(relay) => {
+            let idle = now.saturating_duration_since(relay.active);
+            let undialled = rest(relay.other.is_none(), timeouts.discovery);
+            let silent = timeouts.stream_idle.saturating_sub(idle);
+            if relay.other.is_none() { undialled.min(silent) } else { silent }
+        }
+    }
+}
+
+/// How long until the codec may have something to say; it may not have begun to count.
+fn owed(link: &H2Link, clock: Duration) -> Duration {
+    link.codec.deadline().map_or(LONGEST_LOOK, |at| at.saturating_sub(clock))
+}
+
+fn trusted(conn: &Connection) -> Duration {
+    let peer = conn.peer.as_ref();
+    peer.map_or(LONGEST_LOOK, |peer| certificate_left(peer, SystemTime::now()))
+}
+
+/// How long until a peer's certificate is in the last twentieth of its life, at most a minute:
+/// time to dial again while requests under way finish.
+fn certificate_left(peer: &PeerIdentity, wall: SystemTime) -> Duration {
+    let life = peer.not_after.duration_since(peer.not_before).unwrap_or_default();
+    let margin = (life / 20).min(CERTIFICATE_MARGIN);
+    let left = peer.not_after.duration_since(wall).unwrap_or_default();
+    left.saturating_sub(margin)
+}
