@@ -4,9 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustls::server::Acceptor;
+use tollway_http::h2::StreamId;
 use tollway_http::{h1, h2};
 use tollway_identity::PeerIdentity;
 use tollway_model::ServiceName;
@@ -194,6 +195,9 @@ pub(crate) struct H2Link {
     pub(crate) address: Option<SocketAddr>,
     /// Connection-level credit held back because the thread holds too many bytes.
     pub(crate) held_credit: usize,
+    /// Streams of which a body has grown large, and when the last of them ended.
+    bulk: Vec<u32>,
+    bulk_ended: Option<Instant>,
     /// Requests go elsewhere until then: the peer's app could not be reached.
     pub(crate) rests_until: Option<Instant>,
     /// When the drain began; the final GOAWAY follows.
@@ -208,9 +212,46 @@ impl H2Link {
             destination: None,
             address: None,
             held_credit: 0,
+            bulk: Vec::new(),
+            bulk_ended: None,
             rests_until: None,
             goaway_at: None,
         }
+    }
+}
+
+impl H2Link {
+    /// A stream is over. Gives its exchange.
+    pub(crate) fn close(&mut self, stream: StreamId, now: Instant) -> Option<Key> {
+        if !self.bulk.is_empty() {
+            self.bulk.retain(|other| *other != stream.0);
+            self.bulk_ended = self.bulk.is_empty().then_some(now);
+        }
+        self.streams.remove(&stream.0)
+    }
+
+    /// A stream carries bulk until it is over.
+    pub(crate) fn begin_bulk(&mut self, stream: StreamId) {
+        if self.streams.contains_key(&stream.0) && !self.bulk.contains(&stream.0) {
+            self.bulk.push(stream.0);
+        }
+    }
+
+    /// Whether small requests should have another connection: it carries bulk, or did until a
+    /// moment ago.
+    pub(crate) fn is_apart(&self) -> bool {
+        !self.bulk.is_empty() || self.bulk_ended.is_some()
+    }
+
+    /// How long until it is one like others again; `None` while it carries bulk or if it is one.
+    pub(crate) fn apart_for(&self, now: Instant, rest: Duration) -> Option<Duration> {
+        let ended = self.bulk_ended.filter(|_| self.bulk.is_empty())?;
+        Some(rest.saturating_sub(now.saturating_duration_since(ended)))
+    }
+
+    /// It is one like others again.
+    pub(crate) fn end_apart(&mut self) {
+        self.bulk_ended = None;
     }
 }
 

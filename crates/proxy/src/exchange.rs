@@ -91,6 +91,8 @@ pub(crate) struct Exchange {
     pub(crate) is_head: bool,
     /// It asked to leave HTTP (`Upgrade`) and needs a connection of its own.
     pub(crate) is_upgrade: bool,
+    /// One of its bodies has grown large.
+    pub(crate) is_bulk: bool,
     /// Attempts made.
     pub(crate) attempts: u32,
     /// Request body bytes already sent, for another attempt; `None` once they are too many.

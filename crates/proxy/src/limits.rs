@@ -25,6 +25,8 @@ pub struct Timeouts {
     pub app_idle: Duration,
     /// Without a request on a multiplexed mesh connection.
     pub mesh_idle: Duration,
+    /// How long a mesh connection stays apart after its last bulk; then one too many retires.
+    pub bulk_rest: Duration,
     /// For the peer to close after a final response.
     pub linger: Duration,
     /// For requests under way when the process is told to end.
@@ -50,6 +52,7 @@ impl Default for Timeouts {
             downstream_idle: Duration::from_secs(75),
             app_idle: Duration::from_secs(4),
             mesh_idle: Duration::from_secs(120),
+            bulk_rest: Duration::from_secs(5),
             linger: Duration::from_secs(1),
             drain: Duration::from_secs(10),
             withdraw: Duration::from_millis(250),
@@ -80,6 +83,12 @@ pub struct Limits {
     /// Bytes of answers queued for a caller that does not read them before its requests are not
     /// read any more either.
     pub unread_bytes: usize,
+    /// Bytes of one body after which its mesh connection carries bulk: small requests get another
+    /// one, so that they do not wait behind it.
+    pub bulk_bytes: usize,
+    /// Connections to one endpoint (or to one remote service) that may carry bulk apart; more
+    /// bulk than that shares connections with small requests.
+    pub bulk_connections: usize,
     /// Bytes of a body held while its sink is full; more is left with the sender.
     pub pipe_bytes: usize,
     /// Bytes of request bodies kept so that a refused request can be sent again.
@@ -104,6 +113,8 @@ impl Default for Limits {
             app_connections: 1024,
             out_bytes: 128 * 1024,
             unread_bytes: 512 * 1024,
+            bulk_bytes: 512 * 1024,
+            bulk_connections: 4,
             pipe_bytes: 64 * 1024,
             replay_bytes: 64 * 1024,
             held_bytes: 64 * 1024 * 1024,

@@ -132,6 +132,7 @@ impl Worker {
         let repaid = pipe.owed.saturating_sub(pipe.len());
         pipe.owed -= repaid;
         let (waiting, finished) = (pipe.len(), pipe.finished);
+        let has_grown_large = pipe.passed > self.config.limits.bulk_bytes as u64;
         let unfinished = waiting > 0 || (pipe.ended && !pipe.finished);
         if unfinished
             && !pipe.in_line
@@ -146,11 +147,29 @@ impl Worker {
             self.repay(source, repaid);
             self.hold_or_release(source.conn, waiting);
         }
+        if has_grown_large {
+            self.begin_bulk(key);
+        }
         if finished {
             match side {
                 Side::Request => self.on_request_sent(key),
                 Side::Response => self.on_response_sent(key),
             }
+        }
+    }
+
+    /// A body has grown large: small requests get a connection without it.
+    fn begin_bulk(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        if std::mem::replace(&mut exchange.is_bulk, true) {
+            return;
+        }
+        let Some(up) = exchange.upstream() else { return };
+        let Some(conn) = self.conns.get_mut(up.conn) else { return };
+        let Role::H2Client(link) = &mut conn.role else { return };
+        link.begin_bulk(up.stream);
+        if let Some(destination) = link.destination.clone() {
+            self.keep_dialled(&destination);
         }
     }
 

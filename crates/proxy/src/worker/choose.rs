@@ -17,8 +17,22 @@ enum Resting {
     Taken,
 }
 
-/// Streams that a queue of bulk bytes counts for when a connection is chosen.
+/// Streams that bulk counts for when a connection is chosen.
 const BULK_LOAD: u32 = 1000;
+
+/// How busy a connection is.
+#[derive(Clone, Copy)]
+struct Load {
+    streams: u32,
+    /// A request on it would wait behind bulk.
+    is_bulk: bool,
+}
+
+impl Load {
+    fn weight(self) -> u32 {
+        self.streams.saturating_add(if self.is_bulk { BULK_LOAD } else { 0 })
+    }
+}
 
 impl Worker {
     /// A connection that takes a request now.
@@ -59,22 +73,27 @@ impl Worker {
         }
     }
 
-    /// Requests under way on a connection; `None` if it takes no more. One with a queue of bytes
-    /// carries bulk: a request behind them would wait, so it counts as much busier.
-    pub(super) fn load(&self, key: Key) -> Option<u32> {
+    /// Requests under way on a connection; `None` if it takes no more.
+    pub(super) fn outstanding(&self, key: Key) -> Option<u32> {
+        self.load(key).map(|load| load.streams)
+    }
+
+    fn load(&self, key: Key) -> Option<Load> {
         let conn = self.conns.get(key)?;
         let Role::H2Client(link) = &conn.role else { return None };
         if conn.draining || !link.codec.can_open() {
             return None;
         }
         let streams = u32::try_from(link.codec.active_streams()).unwrap_or(u32::MAX);
-        let carries_bulk = conn.io.pending() > self.config.limits.out_bytes / 2;
-        Some(streams.saturating_add(if carries_bulk { BULK_LOAD } else { 0 }))
+        let is_bulk = link.is_apart() || conn.io.pending() > self.config.limits.out_bytes / 2;
+        Some(Load { streams, is_bulk })
     }
 
     fn choose_of_two(&self, pool: &Pool, random: u64, resting: Resting) -> Option<Key> {
-        let load =
-            |at: usize| self.load(pool.conns[at]).filter(|_| self.is_in(pool.conns[at], resting));
+        let load = |at: usize| {
+            let load = self.load(pool.conns[at]).filter(|_| self.is_in(pool.conns[at], resting));
+            load.map(Load::weight)
+        };
         let index = pick_of_two(pool.conns.len(), random, load)?;
         Some(pool.conns[index])
     }
@@ -82,7 +101,7 @@ impl Worker {
     /// Two choices over the replicas that answered, then the least loaded of the connections to
     /// the chosen one: a replica with two connections gets no more than one with one.
     fn choose_by_instance(&self, pool: &Pool, random: u64, resting: Resting) -> Option<Key> {
-        let mut replicas: Vec<(Option<&Instance>, u32, Key, u32)> = Vec::with_capacity(8);
+        let mut replicas: Vec<(Option<&Instance>, u32, Key, Load)> = Vec::with_capacity(8);
         for key in &pool.conns {
             let Some(load) = self.load(*key).filter(|_| self.is_in(*key, resting)) else {
                 continue;
@@ -90,15 +109,21 @@ impl Worker {
             let instance = self.instance(*key);
             match replicas.iter_mut().find(|(known, ..)| *known == instance) {
                 Some((_, total, best, best_load)) => {
-                    *total += load;
-                    if load < *best_load {
+                    *total += load.streams;
+                    if load.weight() < best_load.weight() {
                         (*best, *best_load) = (*key, load);
                     }
                 }
-                None => replicas.push((instance, load, *key, load)),
+                None => replicas.push((instance, load.streams, *key, load)),
             }
         }
-        let index = pick_of_two(replicas.len(), random, |at| Some(replicas[at].1))?;
+        // A replica is as busy as its streams say, and out of the way only if all that leads to
+        // it carries bulk.
+        let weight = |at: usize| {
+            let (_, streams, _, best) = replicas[at];
+            Some(Load { streams, is_bulk: best.is_bulk }.weight())
+        };
+        let index = pick_of_two(replicas.len(), random, weight)?;
         Some(replicas[index].2)
     }
 

@@ -45,7 +45,7 @@ impl Worker {
                     self.remove(down.conn);
                 }
                 Role::H2Server(link) => {
-                    link.streams.remove(&down.stream.0);
+                    link.close(down.stream, self.now);
                     link.codec.reset(down.stream, code, conn.io.out());
                     mark(&mut self.dirty, &mut conn.dirty, down.conn);
                 }
@@ -70,7 +70,7 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(up.conn) else { return };
         match &mut conn.role {
             Role::H2Client(link) => {
-                link.streams.remove(&up.stream.0);
+                link.close(up.stream, self.now);
                 link.codec.reset(up.stream, ErrorCode::CANCEL, conn.io.out());
                 mark(&mut self.dirty, &mut conn.dirty, up.conn);
                 self.on_capacity(up.conn);
@@ -99,7 +99,7 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(up.conn) else { return };
         match &mut conn.role {
             Role::H2Client(link) => {
-                link.streams.remove(&up.stream.0);
+                link.close(up.stream, self.now);
                 if !whole {
                     link.codec.reset(up.stream, ErrorCode::CANCEL, conn.io.out());
                     mark(&mut self.dirty, &mut conn.dirty, up.conn);
@@ -135,7 +135,7 @@ impl Worker {
         match &mut conn.role {
             Role::H1Server(_) => self.h1_server_next(down.conn),
             Role::H2Server(link) => {
-                link.streams.remove(&down.stream.0);
+                link.close(down.stream, self.now);
                 if !request_ended {
                     link.codec.reset(down.stream, ErrorCode::NO_ERROR, conn.io.out());
                     mark(&mut self.dirty, &mut conn.dirty, down.conn);

@@ -134,8 +134,9 @@ impl Worker {
     ) {
         let Some(exchange) = self.exchange_of(key, stream) else { return };
         if let Err(refusal) = h1::check_response(&head) {
+            let now = self.now;
             if let Some(link) = self.link(key) {
-                link.streams.remove(&stream.0);
+                link.close(stream, now);
             }
             self.reset_stream(key, stream, ErrorCode::PROTOCOL_ERROR);
             return self.upstream_broke(exchange, Failure::Malformed, &refusal.to_string());
@@ -199,8 +200,9 @@ impl Worker {
     }
 
     fn on_h2_reset(&mut self, key: Key, stream: StreamId, code: ErrorCode) {
+        let now = self.now;
         let Some(link) = self.link(key) else { return };
-        let Some(exchange) = link.streams.remove(&stream.0) else { return };
+        let Some(exchange) = link.close(stream, now) else { return };
         if self.is_server(key) {
             return self.on_down_gone(exchange);
         }

@@ -1,7 +1,7 @@
 //! How many upstream connections a destination has: what is missing is dialled, what is too much
 //! retired.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 
@@ -45,7 +45,10 @@ impl Worker {
             // One at a time is enough to see whether somebody answers again.
             _ if pool.outage.is_some() => (usize::from(pool.dialling.is_empty()), Vec::new()),
             Some(replicas) => self.plan_remote(pool, replicas),
-            None => (self.missing_endpoints(pool, &candidates).len(), Vec::new()),
+            None => {
+                let missing = self.missing_endpoints(pool, &candidates).len();
+                (missing, self.surplus_connections(pool))
+            }
         };
         for key in retire {
             self.retire(key);
@@ -62,12 +65,16 @@ impl Worker {
     }
 
     fn plan_remote(&self, pool: &Pool, replicas: u32) -> (usize, Vec<Key>) {
-        let standing = pool.conns.iter().filter(|key| self.takes_requests(**key));
+        let (apart, standing): (Vec<Key>, Vec<Key>) =
+            self.standing(pool).partition(|key| self.is_apart(*key));
+        let shared = apart.into_iter().skip(self.config.limits.bulk_connections);
         let dialled: Vec<Dialled<Key, Instance>> = standing
+            .into_iter()
+            .chain(shared)
             .map(|key| Dialled {
-                key: *key,
-                instance: self.instance(*key).cloned(),
-                outstanding: self.load(*key).unwrap_or(u32::MAX),
+                key,
+                instance: self.instance(key).cloned(),
+                outstanding: self.outstanding(key).unwrap_or(u32::MAX),
             })
             .chain(pool.dialling.iter().map(|key| Dialled {
                 key: *key,
@@ -79,19 +86,44 @@ impl Worker {
         (plan.dial, plan.retire)
     }
 
-    fn takes_requests(&self, key: Key) -> bool {
-        self.conns.get(key).is_some_and(|conn| !conn.draining)
+    /// The connections of a pool that do not drain.
+    fn standing<'a>(&'a self, pool: &'a Pool) -> impl Iterator<Item = Key> + 'a {
+        let drains = |key: &Key| self.conns.get(*key).is_none_or(|conn| conn.draining);
+        pool.conns.iter().copied().filter(move |key| !drains(key))
     }
 
-    /// Endpoints without a connection, as far as this thread connects to that many.
+    /// Whether a connection carries bulk, so that small requests should have another.
+    fn is_apart(&self, key: Key) -> bool {
+        let role = self.conns.get(key).map(|conn| &conn.role);
+        matches!(role, Some(Role::H2Client(link)) if link.is_apart())
+    }
+
+    /// Connections beyond the one that each endpoint has for small requests, left over from bulk.
+    fn surplus_connections(&self, pool: &Pool) -> Vec<Key> {
+        let mut served = HashSet::new();
+        let of_small = self.standing(pool).filter(|key| !self.is_apart(*key));
+        of_small.filter(|key| !served.insert(self.conns.get(*key).and_then(|c| c.remote))).collect()
+    }
+
+    /// Endpoints without a connection for small requests, as far as this thread connects to that
+    /// many.
     pub(super) fn missing_endpoints(
         &self,
         pool: &Pool,
         candidates: &Candidates,
     ) -> Vec<SocketAddr> {
-        let standing = pool.conns.iter().filter(|key| self.takes_requests(**key));
-        let connected: HashSet<SocketAddr> =
-            standing.chain(&pool.dialling).filter_map(|key| self.conns.get(*key)?.remote).collect();
+        let most = self.config.limits.bulk_connections;
+        let mut connected: HashSet<SocketAddr> = HashSet::new();
+        let mut apart: HashMap<SocketAddr, usize> = HashMap::new();
+        for key in self.standing(pool).chain(pool.dialling.iter().copied()) {
+            let Some(address) = self.conns.get(key).and_then(|conn| conn.remote) else { continue };
+            if self.is_apart(key) {
+                *apart.entry(address).or_default() += 1;
+            } else {
+                connected.insert(address);
+            }
+        }
+        connected.extend(apart.iter().filter(|(_, count)| **count > most).map(|(at, _)| *at));
         let room = LOCAL_ENDPOINTS.saturating_sub(connected.len());
         let missing = candidates.addresses.iter().filter(|address| {
             !connected.contains(*address)

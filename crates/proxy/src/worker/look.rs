@@ -38,6 +38,8 @@ enum Expired {
     Dial,
     /// Finish what is under way, then close.
     Retire,
+    /// It is long enough since it carried bulk.
+    Apart,
     /// The codec's own clock.
     Codec(String),
 }
@@ -67,6 +69,7 @@ impl Worker {
                 }
                 Expired::Dial => self.on_dial_failed(key, &DialFailure::Late),
                 Expired::Retire => self.retire_link(key),
+                Expired::Apart => self.end_apart(key),
                 Expired::Codec(reason) => self.on_h2_over(key, &reason),
             }
             self.look_in_time(key);
@@ -100,6 +103,16 @@ impl Worker {
         let (Role::H2Server(link) | Role::H2Client(link)) = &conn.role else { return };
         if link.codec.deadline().is_some() {
             self.look_in_time(key);
+        }
+    }
+
+    /// Bulk has ended: the connection is one like others, and one of them may be too many.
+    fn end_apart(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Role::H2Client(link) = &mut conn.role else { return };
+        link.end_apart();
+        if let Some(destination) = link.destination.clone() {
+            self.keep_dialled(&destination);
         }
     }
 
@@ -156,6 +169,8 @@ impl Worker {
                 let done = conn.draining && link.streams.is_empty();
                 if idle || done || (certificate_ended && !conn.draining) {
                     Expired::Retire
+                } else if link.apart_for(now, timeouts.bulk_rest).is_some_and(|d| d.is_zero()) {
+                    Expired::Apart
                 } else {
                     Expired::No
                 }
@@ -198,6 +213,7 @@ fn next_look(conn: &Connection, now: Instant, clock: Duration, timeouts: &Timeou
             .min(owed(link, clock))
             .min(trusted(conn)),
         Role::H2Client(link) => rest(link.streams.is_empty(), timeouts.mesh_idle)
+            .min(link.apart_for(now, timeouts.bulk_rest).unwrap_or(LONGEST_LOOK))
             .min(owed(link, clock))
             .min(trusted(conn)),
         Role::Relay(relay) => {

@@ -47,6 +47,7 @@ impl Worker {
             responding: false,
             status: 0,
             informational: 0,
+            is_bulk: false,
             attempts: 0,
             replay: Some(Vec::new()),
             started: self.now,
@@ -126,6 +127,9 @@ impl Worker {
                 let opened = link.codec.send_request(&exchange.head, length, ended, conn.io.out());
                 let Ok(stream) = opened else { return self.retry_elsewhere(key) };
                 link.streams.insert(stream.0, key);
+                if exchange.is_bulk {
+                    link.begin_bulk(stream);
+                }
                 exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream });
             }
             Role::H1Client(client) => {

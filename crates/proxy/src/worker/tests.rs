@@ -24,6 +24,8 @@ use tollway_wire::NetworkUpdate;
 
 mod away;
 mod trust;
+mod bulk;
+mod times;
 
 use super::*;
 use crate::limits::{Limits, Timeouts};
@@ -93,6 +95,11 @@ impl Outside for Nothing {
     fn app_unreachable(&self) {}
 }
 
+/// What most tests allow; only discovery is waited for.
+fn patient() -> Timeouts {
+    Timeouts { discovery: Duration::from_secs(1), ..Timeouts::default() }
+}
+
 /// A worker on its own thread.
 struct Running {
     commands: Commands,
@@ -110,11 +117,12 @@ impl Running {
         gateway: Option<GatewayRoutes>,
     ) -> Self {
         let any = "127.0.0.1:0".parse().unwrap();
-        Self::start_at(any, home, credentials, doors, app, gateway)
+        Self::start_at(any, patient(), home, credentials, doors, app, gateway)
     }
 
     fn start_at(
         address: SocketAddr,
+        timeouts: Timeouts,
         home: ServiceName,
         credentials: Arc<Credentials>,
         doors: &[Door],
@@ -128,13 +136,7 @@ impl Running {
             })
             .collect();
         let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
-        let config = WorkerConfig {
-            home,
-            app,
-            gateway,
-            limits: Limits::default(),
-            timeouts: Timeouts { discovery: Duration::from_secs(1), ..Timeouts::default() },
-        };
+        let config = WorkerConfig { home, app, gateway, limits: Limits::default(), timeouts };
         let metrics = Arc::new(DataPlaneMetrics::default());
         let (worker, commands) = Worker::new(
             Arc::new(config),

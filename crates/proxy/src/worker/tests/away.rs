@@ -80,8 +80,15 @@ impl Fleet {
         let name = service("gateway");
         let routes = GatewayRoutes { network: label("west"), control: nobody() };
         let credentials = self.network.credentials(&name, "g-1", &[]);
-        let gateway =
-            Running::start_at(address, name, credentials, &[Door::Gateway], None, Some(routes));
+        let gateway = Running::start_at(
+            address,
+            patient(),
+            name,
+            credentials,
+            &[Door::Gateway],
+            None,
+            Some(routes),
+        );
         gateway.tell(&self.stock, self.local(endpoints));
         gateway
     }
