@@ -74,7 +74,7 @@ impl Worker {
             };
         };
         let unready = || Fault::NoReadyEndpoint { service: service.clone() };
-        let state = self.service_state(service).ok_or_else(unready)?;
+        let state = self.service_state(service)?.ok_or_else(unready)?;
         let candidates = Candidates::of(&state);
         let trust_domain = candidates.trust_domain.clone().ok_or_else(unready)?;
         let address = self.next_address(destination, &candidates).ok_or_else(unready)?;

@@ -1,7 +1,7 @@
 //! Where an exchange or a raw connection goes next: to a connection, or in line until its service
 //! is known or a connection has room.
 
-use tollway_model::{AppProtocol, ServiceName, ServiceState, UnavailableReason};
+use tollway_model::{AppProtocol, ServiceName, ServiceState};
 use tollway_net::Key;
 
 use super::Worker;
@@ -13,13 +13,23 @@ use crate::tls::alpn;
 
 impl Worker {
     /// What is known of a service; asks for it when nothing is.
-    pub(super) fn service_state(&mut self, service: &ServiceName) -> Option<ServiceState> {
+    ///
+    /// # Errors
+    /// When too many services are in use to ask for one more.
+    pub(super) fn service_state(
+        &mut self,
+        service: &ServiceName,
+    ) -> Result<Option<ServiceState>, Fault> {
         let destination = Destination::Service(service.clone());
-        if !self.pools.contains_key(&destination) && self.pools.len() >= self.config.limits.services
-        {
-            return Some(ServiceState::Unavailable(UnavailableReason::UnknownService));
+        if let Some(pool) = self.pools.get_mut(&destination) {
+            pool.used = self.now;
+            return Ok(pool.state.clone());
         }
-        self.pool(&destination).state.clone()
+        let limit = self.config.limits.services;
+        if self.pools.len() >= limit {
+            return Err(Fault::Overloaded { what: "the list of services in use", limit });
+        }
+        Ok(self.pool(&destination).state.clone())
     }
 
     /// A raw connection waits until its service is known.
@@ -53,7 +63,11 @@ impl Worker {
         let destination = exchange.destination.clone();
         let is_upgrade = exchange.is_upgrade;
         if let Destination::Service(service) = &destination {
-            match self.service_state(service) {
+            let state = match self.service_state(service) {
+                Ok(state) => state,
+                Err(fault) => return self.fail(key, &fault),
+            };
+            match state {
                 None => return self.wait(key, &destination),
                 Some(ServiceState::Unavailable(reason)) => {
                     let fault = Fault::unavailable(reason, service);
@@ -124,7 +138,8 @@ impl Worker {
         }
     }
 
-    fn fail_raw(&mut self, key: Key, fault: &Fault) {
+    /// Tells one raw connection: over HTTP if it is a CONNECT, by a reset otherwise.
+    pub(super) fn fail_raw(&mut self, key: Key, fault: &Fault) {
         match self.conns.get(key).map(|conn| &conn.role) {
             Some(Role::Relay(_)) => {
                 tracing::info!(%fault, "TCP call failed");

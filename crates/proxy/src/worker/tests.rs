@@ -23,9 +23,10 @@ use tollway_telemetry::DataPlaneMetrics;
 use tollway_wire::NetworkUpdate;
 
 mod away;
-mod trust;
 mod bulk;
+mod limits;
 mod times;
+mod trust;
 
 use super::*;
 use crate::limits::{Limits, Timeouts};
@@ -117,12 +118,12 @@ impl Running {
         gateway: Option<GatewayRoutes>,
     ) -> Self {
         let any = "127.0.0.1:0".parse().unwrap();
-        Self::start_at(any, patient(), home, credentials, doors, app, gateway)
+        Self::start_at(any, (Limits::default(), patient()), home, credentials, doors, app, gateway)
     }
 
     fn start_at(
         address: SocketAddr,
-        timeouts: Timeouts,
+        (limits, timeouts): (Limits, Timeouts),
         home: ServiceName,
         credentials: Arc<Credentials>,
         doors: &[Door],
@@ -136,7 +137,7 @@ impl Running {
             })
             .collect();
         let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
-        let config = WorkerConfig { home, app, gateway, limits: Limits::default(), timeouts };
+        let config = WorkerConfig { home, app, gateway, limits, timeouts };
         let metrics = Arc::new(DataPlaneMetrics::default());
         let (worker, commands) = Worker::new(
             Arc::new(config),

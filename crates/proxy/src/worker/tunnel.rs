@@ -26,8 +26,10 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(down) else { return };
         conn.raw_target = Some(service.clone());
         let destination = Destination::Service(service.clone());
-        let Some(state) = self.service_state(&service) else {
-            return self.wait_for_service_raw(down, service);
+        let state = match self.service_state(&service) {
+            Ok(Some(state)) => state,
+            Ok(None) => return self.wait_for_service_raw(down, service),
+            Err(fault) => return self.fail_raw(down, &fault),
         };
         match state {
             ServiceState::Unavailable(reason) => {
@@ -84,8 +86,10 @@ impl Worker {
 
     /// Answers CONNECT when the service is known: bytes for a TCP service, HTTP for others.
     pub(super) fn open_tunnel(&mut self, key: Key, service: ServiceName) {
-        let Some(state) = self.service_state(&service) else {
-            return self.wait_for_service_raw(key, service);
+        let state = match self.service_state(&service) {
+            Ok(Some(state)) => state,
+            Ok(None) => return self.wait_for_service_raw(key, service),
+            Err(fault) => return self.fail_raw(key, &fault),
         };
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::H1Server(server) = &mut conn.role else { return };

@@ -82,7 +82,7 @@ impl Fleet {
         let credentials = self.network.credentials(&name, "g-1", &[]);
         let gateway = Running::start_at(
             address,
-            patient(),
+            (Limits::default(), patient()),
             name,
             credentials,
             &[Door::Gateway],

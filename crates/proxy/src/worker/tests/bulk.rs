@@ -92,7 +92,15 @@ fn a_transfer_that_is_held_up_holds_up_no_small_request() {
     let timeouts = Timeouts { bulk_rest: Duration::from_millis(300), ..patient() };
     let credentials = network.credentials(&web, "w-1", &[]);
     let any = "127.0.0.1:0".parse().unwrap();
-    let caller = Running::start_at(any, timeouts, web, credentials, &[Door::HttpApi], None, None);
+    let caller = Running::start_at(
+        any,
+        (Limits::default(), timeouts),
+        web,
+        credentials,
+        &[Door::HttpApi],
+        None,
+        None,
+    );
     caller.tell(
         &stock,
         ServiceState::Local {

@@ -12,7 +12,7 @@ fn sidecar(timeouts: Timeouts) -> Running {
     let any = "127.0.0.1:0".parse().unwrap();
     let doors = [Door::HttpApi, Door::Inbound];
     let credentials = network.credentials(&web, "w-1", &[]);
-    Running::start_at(any, timeouts, web, credentials, &doors, None, None)
+    Running::start_at(any, (Limits::default(), timeouts), web, credentials, &doors, None, None)
 }
 
 fn all_late() -> Timeouts {
