@@ -4,6 +4,7 @@
 //! clients are hyper's, which shares no code with the proxy, and do not try anything twice.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ const UNARY_PATH: &str = "/tollway.lab.v1.Echo/Unary";
 const EMPTY_MESSAGE: [u8; 5] = [0; 5];
 /// Body of an HTTP request: more than fits beside its head in one small write.
 const BODY_BYTES: usize = 1024;
+/// Every other HTTP request takes the app so long: whenever a blow falls, some are under way.
+const DELAY_PATH: &str = "delay?ms=40";
 
 /// One kind of request, sent at a rate of its own.
 #[derive(Clone, Debug)]
@@ -142,6 +145,8 @@ async fn send(
 
 struct Client {
     stream: Stream,
+    /// HTTP requests sent.
+    count: AtomicU64,
     /// HTTP/1.1 connections without a request, last used last.
     idle: Mutex<Vec<http1::SendRequest<Full<Bytes>>>>,
     /// The HTTP/2 connection; taken anew when it takes no more requests.
@@ -150,7 +155,8 @@ struct Client {
 
 impl Client {
     fn new(stream: Stream) -> Self {
-        Self { stream, idle: Mutex::new(Vec::new()), shared: tokio::sync::Mutex::new(None) }
+        let (idle, shared) = (Mutex::new(Vec::new()), tokio::sync::Mutex::new(None));
+        Self { stream, count: AtomicU64::new(0), idle, shared }
     }
 
     async fn call(&self) -> Result<(), Failure> {
@@ -160,13 +166,15 @@ impl Client {
     async fn call_http(&self) -> Result<(), Failure> {
         let mut sender = self.http_connection().await?;
         let Stream { door, service, .. } = &self.stream;
-        let uri = format!("/v1.0/invoke/{service}/method/echo");
+        let is_slow = self.count.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        let (path, expected) = if is_slow { (DELAY_PATH, 0) } else { ("echo", BODY_BYTES) };
+        let uri = format!("/v1.0/invoke/{service}/method/{path}");
         let body = Full::new(Bytes::from(vec![b'x'; BODY_BYTES]));
         let request = Request::post(uri).header("host", door.to_string()).body(body).unwrap();
         let answer = sender.send_request(request).await.map_err(broken)?;
         let status = answer.status();
         let body = whole(answer).await?;
-        if status != 200 || body.len() != BODY_BYTES {
+        if status != 200 || body.len() != expected {
             let text = String::from_utf8_lossy(&body);
             return Err(Failure::Answer(format!("status {}: {text:.200}", status.as_u16())));
         }
