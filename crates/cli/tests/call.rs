@@ -80,9 +80,16 @@ fn the_code_tells_whether_the_app_was_content() {
     ends_with("files/status/304", 0, "");
     ends_with("files/status/404", 1, "files answered 404 Not Found");
     ends_with("files/status/500", 1, "files answered 500 ");
-    let unknown = ends_with("nobody/", 1, "nobody.default.local");
+    let code = "error: service nobody.default.local is not known [ERR_UNKNOWN_SERVICE]\nhint: ";
+    let unknown = ends_with("nobody/", 1, code);
     assert_eq!(unknown, "", "a failure of the mesh is no answer");
     ends_with("files.shop.nowhere/", 1, "nowhere");
+    let nobody = user.call(&["files/", "--sidecar", "http://127.0.0.1:1"]);
+    assert!(
+        nobody.stderr.contains("[ERR_UNREACHABLE]\nhint: check --sidecar"),
+        "{}",
+        nobody.stderr
+    );
     let usage = user.call(&["a.b.c.d/"]);
     assert_eq!(usage.code, Some(2), "{}", usage.stderr);
 }
@@ -102,7 +109,7 @@ fn a_call_that_takes_too_long_ends() {
     let (user, _run) = files();
     let called = user.call(&["files/delay?ms=20000", "--timeout-ms", "500"]);
     assert_eq!(called.code, Some(1));
-    assert!(called.stderr.contains("500 ms"), "{}", called.stderr);
+    assert!(called.stderr.contains("500 ms [ERR_TIMED_OUT]\n"), "{}", called.stderr);
 }
 
 #[test]

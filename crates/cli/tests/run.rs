@@ -191,8 +191,19 @@ fn a_control_plane_that_crashed_is_replaced_and_its_workloads_come_back() {
     user.until_called("files/healthz");
     let crashed = user.control_pid();
     user::kill(crashed, Signal::KILL);
-    user.until_called("files/healthz");
-    assert_ne!(user.control_pid(), crashed);
+    retry_until(PATIENCE, "the end of it", || is_gone(crashed).then_some(())).unwrap();
+    // Whoever comes first starts it again, and it knows what it knew.
+    let called = user.call(&["files/healthz"]);
+    assert_eq!(called.code, Some(0), "{}", called.stderr);
+    let second = user.control_pid();
+    assert_ne!(second, crashed);
+    // Without a call, the app does.
+    user::kill(second, Signal::KILL);
+    let third = retry_until(PATIENCE, "a third one", || {
+        let third = user.control_pid();
+        (third != second).then_some(third)
+    });
+    assert!(!is_gone(third.unwrap()));
 }
 
 #[test]
@@ -319,6 +330,39 @@ fn another_control_plane_is_used_where_it_is_named() {
     });
     assert_eq!(called.unwrap(), "x");
     assert!(!user.directory().exists(), "a local control plane was started");
+}
+
+#[test]
+fn a_control_plane_that_cannot_start_says_why() {
+    let user = User::new();
+    let mut run = user.run(&["--app-id", "job"], "exit 0");
+    assert!(run.wait(PATIENCE).unwrap().success());
+    user::kill(user.control_pid(), Signal::KILL);
+    let store = user.directory().join("control/tollway.store");
+    std::fs::write(&store, "no store").unwrap();
+    let mut run = user.run(&["--app-id", "job"], "exit 0");
+    assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(1));
+    let log = run.log();
+    assert!(log.contains("error: the local control plane did not start: "), "{log}");
+    assert!(log.contains("[ERR_STORE_") && log.contains("\nhint: "), "{log}");
+}
+
+#[test]
+fn a_control_plane_that_is_stopped_keeps_no_command_waiting() {
+    tollway_testkit::slow!();
+    let user = User::new();
+    let _app = serve(&user, "files");
+    user.until_called("files/healthz");
+    let control = user.control_pid();
+    user::kill(control, Signal::STOP);
+    for command in [&["get", "services"][..], &["call", "files/"]] {
+        let ended = user.tollway(command);
+        assert_eq!(ended.code, Some(1));
+        let told = ended.stderr.contains("[ERR_NO_CONTROL_PLANE]\nhint: ");
+        assert!(told, "{command:?}: {}", ended.stderr);
+    }
+    user::kill(control, Signal::CONT);
+    user.until_called("files/healthz");
 }
 
 #[test]

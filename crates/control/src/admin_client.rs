@@ -1,6 +1,8 @@
 //! The other end of the admin socket, for the command line.
 
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
@@ -13,13 +15,26 @@ use tonic::transport::{Channel, Endpoint, Uri};
 /// Name of the socket in the store's directory.
 pub const SOCKET_NAME: &str = "admin.sock";
 
+/// A control plane that does not answer a ping is given up after both; an answer may take longer.
+const PING_EVERY: Duration = Duration::from_secs(3);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Why a command did not reach the control plane, or was refused.
 #[derive(Debug, Error)]
 pub enum AdminError {
     #[error("no control plane answers at {}; is `tollway control --store` running with this directory, as this user?", path.display())]
     Connect { path: PathBuf, source: tonic::transport::Error },
+    #[error("the control plane does not answer any more; look whether it is stopped or overloaded")]
+    Lost(#[source] tonic::Status),
     #[error("{}", .0.message())]
-    Refused(#[from] tonic::Status),
+    Refused(tonic::Status),
+}
+
+impl From<tonic::Status> for AdminError {
+    /// What the control plane says has no cause on this side.
+    fn from(status: tonic::Status) -> Self {
+        if status.source().is_some() { Self::Lost(status) } else { Self::Refused(status) }
+    }
 }
 
 impl AdminError {
@@ -27,7 +42,7 @@ impl AdminError {
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Connect { .. } => ErrorCode::NoControlPlane,
+            Self::Connect { .. } | Self::Lost(_) => ErrorCode::NoControlPlane,
             Self::Refused(status) => {
                 tollway_wire::code_of(status).unwrap_or(ErrorCode::AdminRefused)
             }
@@ -52,6 +67,8 @@ impl AdminClient {
             async move { UnixStream::connect(socket).await.map(TokioIo::new) }
         });
         let channel = Endpoint::from_static("http://admin.mesh")
+            .http2_keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
             .connect_with_connector(connector)
             .await
             .map_err(|source| AdminError::Connect { path, source })?;

@@ -50,8 +50,8 @@ pub(crate) enum LocalError {
     Busy { path: PathBuf, timeout: Duration },
     #[error("cannot start the local control plane")]
     Spawn(#[source] std::io::Error),
-    #[error("the local control plane did not start: {reason}; look into its log, {}", log.display())]
-    Ended { reason: String, code: Option<ErrorCode>, log: PathBuf },
+    #[error("the local control plane did not start: {reason}; {hint}")]
+    Ended { reason: String, hint: String, code: Option<ErrorCode> },
     #[error(
         "the local control plane did not start within {} s; look into its log, {}",
         timeout.as_secs(), log.display()
@@ -92,14 +92,21 @@ pub(crate) struct LocalControl {
     pub(crate) started: bool,
 }
 
-/// The local control plane of this user, if it runs.
+/// The local control plane of this user, if it runs; one that crashed is started again, for its
+/// workloads wait for it.
 ///
 /// # Errors
-/// [`LocalError::Directory`] when its directory is not to be trusted.
+/// [`LocalError`], first of all when its directory is not to be trusted.
 pub(crate) async fn find() -> Result<Option<LocalControl>, LocalError> {
-    match directory::existing()? {
-        Some(directory) => Ok(find_in(&directory).await),
-        None => Ok(None),
+    let Some(directory) = directory::existing()? else { return Ok(None) };
+    if let Some(found) = find_in(&directory).await {
+        return Ok(Some(found));
+    }
+    match State::read(&directory) {
+        Some(State { pid: 1.., linger_ms, .. }) => {
+            find_or_start(Duration::from_millis(linger_ms)).await.map(Some)
+        }
+        Some(_) | None => Ok(None),
     }
 }
 

@@ -35,10 +35,13 @@ pub(crate) async fn serve(
     options.linger = Some(linger);
     let plane = bind(options).await?;
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let state = State { version, pid: std::process::id(), control: plane.address() };
-    state.write(directory).with_context(|| format!("cannot write in {}", directory.display()))?;
+    let linger_ms = u64::try_from(linger.as_millis()).unwrap_or(u64::MAX);
+    let mut state = State { version, pid: std::process::id(), linger_ms, control: plane.address() };
+    let unwritable = || format!("cannot write in {}", directory.display());
+    state.write(directory).with_context(unwritable)?;
     plane.serve(shutdown).await;
-    Ok(())
+    state.pid = 0;
+    state.write(directory).with_context(unwritable)
 }
 
 async fn bind(mut options: Options) -> Result<ControlPlane, StartError> {

@@ -56,8 +56,7 @@ pub(super) async fn start(directory: &Path, linger: Duration) -> Result<LocalCon
             return Ok(found);
         }
         if matches!(child.try_wait(), Ok(Some(_))) {
-            let (reason, code) = reason(&log);
-            return Err(LocalError::Ended { reason, code, log });
+            return Err(ended(&log));
         }
         if Instant::now() >= until {
             // Both fail only if it has ended, which is as good.
@@ -95,19 +94,20 @@ fn reap(mut child: Child) {
     }
 }
 
-/// What it said at last: its error, and the code of that; or else any line.
-fn reason(log: &Path) -> (String, Option<ErrorCode>) {
+/// What it said at last: its error and hint, as the command line prints them, or else any line.
+fn ended(log: &Path) -> LocalError {
     let bytes = std::fs::read(log).unwrap_or_default();
     let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(LOG_TAIL_BYTES)..]);
-    let mut lines = tail.lines().rev().map(str::trim).filter(|line| !line.is_empty());
-    let last = lines.clone().next().unwrap_or("it said nothing");
-    let Some(error) = lines.find_map(|line| line.strip_prefix("error: ")) else {
-        return (last.to_owned(), None);
-    };
+    let lines = tail.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    let said = |what: &str| lines.clone().find_map(|line| line.strip_prefix(what));
+    let error = said("error: ").or(lines.clone().next()).unwrap_or("it said nothing");
     let coded = error.strip_suffix(']').and_then(|error| error.rsplit_once(" ["));
-    match coded.and_then(|(text, word)| Some((text, ErrorCode::from_word(word)?))) {
-        Some((text, code)) => (text.to_owned(), Some(code)),
-        None => (error.to_owned(), None),
+    let coded = coded.and_then(|(text, word)| Some((text, ErrorCode::from_word(word)?)));
+    let log = || format!("look into its log, {}", log.display());
+    LocalError::Ended {
+        reason: coded.map_or(error, |(text, _)| text).to_owned(),
+        hint: said("hint: ").map_or_else(log, str::to_owned),
+        code: coded.map(|(_, code)| code),
     }
 }
 
@@ -120,13 +120,16 @@ mod tests {
         let check = |text: &str, expected: &str, code| {
             let log = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(&log, text).unwrap();
-            assert_eq!(reason(log.path()), (expected.to_owned(), code));
+            let error = ended(log.path());
+            let expected = format!("the local control plane did not start: {expected}");
+            assert!(error.to_string().starts_with(&expected), "{error}");
+            assert_eq!(error.code(), Some(code));
         };
-        let full = Some(ErrorCode::DiskFull);
-        check("error: no room [ERR_DISK_FULL]\nhint: free space\n", "no room", full);
-        check("error: it is [odd]\n", "it is [odd]", None);
-        check("something else\n\n", "something else", None);
-        check("", "it said nothing", None);
+        let said = "error: no room [ERR_DISK_FULL]\nhint: free space\n";
+        check(said, "no room; free space", ErrorCode::DiskFull);
+        check("error: it is [odd]\n", "it is [odd]; look", ErrorCode::NoControlPlane);
+        check("something else\n\n", "something else; look", ErrorCode::NoControlPlane);
+        check("", "it said nothing; look", ErrorCode::NoControlPlane);
     }
 
     #[tokio::test]

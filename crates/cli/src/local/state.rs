@@ -16,7 +16,10 @@ const BYTES_LIMIT: u64 = 4096;
 pub(super) struct State {
     /// Of the program.
     pub(super) version: String,
+    /// 0 when it ended in good order.
     pub(super) pid: u32,
+    /// How long it stays after its last workload.
+    pub(super) linger_ms: u64,
     /// Where workloads connect.
     pub(super) control: SocketAddr,
 }
@@ -49,8 +52,12 @@ mod tests {
     fn a_state_is_read_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(State::read(directory.path()), None);
-        let state =
-            State { version: "1.2.3".into(), pid: 7, control: "127.0.0.1:4".parse().unwrap() };
+        let state = State {
+            version: "1.2.3".into(),
+            pid: 7,
+            linger_ms: 5,
+            control: "127.0.0.1:4".parse().unwrap(),
+        };
         state.write(directory.path()).unwrap();
         assert_eq!(State::read(directory.path()), Some(state));
         std::fs::write(directory.path().join(NAME), "{\"version\":").unwrap();

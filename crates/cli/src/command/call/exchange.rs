@@ -63,8 +63,8 @@ pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
 
 /// Sends it through the door; returns with the head of the answer.
 pub(super) async fn send(door: &Door, request: Request<Body>) -> Result<Response<Incoming>> {
-    let stream = TcpStream::connect(&door.address).await.with_context(|| {
-        let what = format!("no sidecar answers at {}; check --sidecar", door.address);
+    let stream = TcpStream::connect(&door.address).await.map_err(|error| {
+        let what = format!("no sidecar answers at {}: {error}; check --sidecar", door.address);
         Failure::new(ErrorCode::Unreachable, what)
     })?;
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
