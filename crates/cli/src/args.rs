@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::command::call::CallArgs;
+use crate::command::check::CheckArgs;
 use crate::command::control::ControlArgs;
 use crate::command::demo::DemoArgs;
 use crate::command::echo::EchoArgs;
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     Store(StoreArgs),
     /// Show what a control plane knows.
     Get(GetArgs),
+    /// See whether what is needed is there, before something is started.
+    Check(CheckArgs),
     /// Send load and measure.
     Load(LoadArgs),
     /// Run a server that echoes HTTP, gRPC and TCP: something to send load to.
@@ -71,6 +74,7 @@ impl Command {
         match self {
             Self::Get(args) => args.prints_json(),
             Self::Join(args) => args.prints_json(),
+            Self::Check(args) => args.prints_json(),
             _ => false,
         }
     }

@@ -3,7 +3,7 @@
 //! Errors of the parts are classified by themselves (`code`); a text of the form `WHAT; WHAT TO
 //! DO` is split into error and hint, and where no part says what to do, the catalogue does.
 
-mod port_holder;
+pub(crate) mod port_holder;
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -11,9 +11,11 @@ use std::panic::PanicHookInfo;
 
 use tollway_control::{AdminError, StartError};
 use tollway_lab::LabError;
+use tollway_load::EchoError;
 use tollway_model::{ErrorCode, NameError};
 use tollway_proxy::DataPlaneError;
 use tollway_proxy::mesh::MeshError;
+use tollway_store::OpenError;
 
 use crate::command::run::{AppPortTaken, CannotStart};
 use crate::local::LocalError;
@@ -101,6 +103,11 @@ impl Report {
         self.hint = Some(format!("{stop} another port with {option}; port 0 takes a free one"));
     }
 
+    /// What failed, its code, and what to do.
+    pub(crate) fn into_parts(self) -> (String, Option<ErrorCode>, String) {
+        (self.what, self.code, self.hint.unwrap_or_default())
+    }
+
     /// Writes it to standard error, as text or as one JSON object.
     pub(crate) fn print(&self, as_json: bool) {
         if as_json {
@@ -174,11 +181,17 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     if let Some(error) = error.downcast_ref::<MeshError>() {
         return error.code();
     }
+    if let Some(error) = error.downcast_ref::<OpenError>() {
+        return Some(error.code());
+    }
     if let Some(error) = error.downcast_ref::<StartError>() {
         return error.code();
     }
     if let Some(error) = error.downcast_ref::<AdminError>() {
         return Some(error.code());
+    }
+    if let Some(EchoError::Bind { source, .. }) = error.downcast_ref() {
+        return ErrorCode::of_io(source);
     }
     if let Some(error) = error.downcast_ref::<LabError>() {
         return error.code();
@@ -219,6 +232,9 @@ fn listening(error: &(dyn std::error::Error + 'static)) -> Option<(SocketAddr, S
     }
     if let Some(AppPortTaken { address }) = error.downcast_ref() {
         return Some((*address, "--app-port".to_owned()));
+    }
+    if let Some(EchoError::Bind { address, .. }) = error.downcast_ref() {
+        return Some((*address, "--http, --grpc or --tcp".to_owned()));
     }
     if let Some(StartError::ListenAdmin { address, .. }) = error.downcast_ref() {
         return Some((*address, "--admin-listen".to_owned()));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tollway_model::{Label, ServiceName, ServiceState};
 use tollway_wire::v1::admin_server::Admin;
@@ -12,9 +12,10 @@ use tollway_wire::{ConvertError, v1};
 use tonic::{Request, Response, Status};
 
 use crate::catalogue::{Catalogue, Peer};
+use crate::connected::DataPlane;
 use crate::issue::{Scope, create_token};
 use crate::peering::join;
-use crate::plane::Plane;
+use crate::plane::{Plane, unix_now_ms};
 
 /// Life of a join token unless told otherwise.
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -27,6 +28,28 @@ pub(crate) struct AdminService(pub(crate) Arc<Plane>);
 
 #[tonic::async_trait]
 impl Admin for AdminService {
+    async fn status(
+        &self,
+        _request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusResponse>, Status> {
+        let plane = &self.0;
+        let ends = plane.own_credentials().not_after().duration_since(UNIX_EPOCH);
+        let data_plane = |connected: DataPlane| v1::DataPlane {
+            service: Some((&connected.service).into()),
+            instance: connected.instance.as_str().to_owned(),
+            version: connected.version,
+        };
+        Ok(Response::new(v1::StatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            network: plane.authority.network().to_string(),
+            trust_domain: plane.authority.trust_domain().to_string(),
+            now_unix_ms: unix_now_ms(),
+            revision: plane.store.revision(),
+            certificate_ends_unix_s: ends.unwrap_or_default().as_secs(),
+            data_planes: plane.connected.list().into_iter().map(data_plane).collect(),
+        }))
+    }
+
     async fn create_token(
         &self,
         request: Request<v1::CreateTokenRequest>,

@@ -14,6 +14,8 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 /// Name of the socket in the store's directory.
 pub const SOCKET_NAME: &str = "admin.sock";
+/// Most bytes of a status: it lists every connected data plane.
+const STATUS_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 
 /// A control plane that does not answer a ping is given up after both; an answer may take longer.
 const PING_EVERY: Duration = Duration::from_secs(3);
@@ -73,6 +75,15 @@ impl AdminClient {
             .await
             .map_err(|source| AdminError::Connect { path, source })?;
         Ok(Self(Client::new(channel)))
+    }
+
+    /// What runs there, and who follows it.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn status(&mut self) -> Result<v1::StatusResponse, AdminError> {
+        let mut client = self.0.clone().max_decoding_message_size(STATUS_LIMIT_BYTES);
+        Ok(client.status(v1::StatusRequest {}).await?.into_inner())
     }
 
     /// Makes a join token.

@@ -224,6 +224,7 @@ async fn start(options: Options, store: Store) -> Result<Arc<Plane>, StartError>
         authority: Arc::new(authority),
         holders: Holders::default(),
         standstill: Standstill::default(),
+        connected: Arc::default(),
         credentials,
         stop: CancellationToken::new(),
         tasks: TaskTracker::new(),

@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_identity::GATEWAY_APP;
-use tollway_model::{Revision, ServiceName};
+use tollway_model::{Instance, Revision, ServiceName};
 use tollway_wire::v1::discovery_server::Discovery;
 use tollway_wire::v1::open::Scope;
 use tollway_wire::v1::watch_request::Request as Step;
@@ -21,6 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
 use crate::caller::{Caller, expired_status, is_system};
+use crate::connected::{DataPlane, Stay};
 use crate::delta::{self, Delta};
 use crate::hub::{TooManySubscriptions, Watcher};
 use crate::plane::Plane;
@@ -48,14 +49,14 @@ impl Discovery for DiscoveryService {
         request: Request<Streaming<v1::WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let caller = Caller::of(&request);
-        let (service, _) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        let (service, instance) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
         let mut requests = request.into_inner();
         let (responses, stream) = mpsc::channel(RESPONSES_LIMIT);
         let plane = self.0.clone();
         // The answer's head goes out before the first message comes in: a client may wait for it.
         self.0.tasks.spawn(async move {
             let outbox = Outbox(responses);
-            let end = match open(&plane, &service, &mut requests).await {
+            let end = match open(&plane, &service, instance, &mut requests).await {
                 Ok(mut session) => session.run(&caller, requests, &outbox).await,
                 Err(status) => Err(status),
             };
@@ -71,6 +72,7 @@ impl Discovery for DiscoveryService {
 async fn open(
     plane: &Arc<Plane>,
     service: &ServiceName,
+    instance: Instance,
     requests: &mut Streaming<v1::WatchRequest>,
 ) -> Result<Session, Status> {
     let first = tokio::time::timeout(OPEN_TIMEOUT, requests.next())
@@ -102,7 +104,14 @@ async fn open(
             return Err(Status::invalid_argument("the field `scope` is missing"));
         }
     };
-    Ok(Session { plane: plane.clone(), follow, trust_revision: open.trust_revision, sent: known })
+    let data_plane = DataPlane { service: service.clone(), instance, version: open.version };
+    Ok(Session {
+        plane: plane.clone(),
+        follow,
+        trust_revision: open.trust_revision,
+        sent: known,
+        _stay: plane.connected.enter(data_plane),
+    })
 }
 
 /// One discovery stream.
@@ -112,6 +121,7 @@ struct Session {
     trust_revision: u64,
     /// The client has been sent everything up to here.
     sent: Revision,
+    _stay: Stay,
 }
 
 enum Follow {

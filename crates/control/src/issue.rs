@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use crate::caller::{Caller, is_system};
 use crate::key::TOKEN_PREFIX;
-use crate::plane::{Plane, store_status, unix_now_s};
+use crate::plane::{Plane, store_status, unix_now_ms, unix_now_s};
 use crate::stored::{ScopeKind, Token};
 
 /// What a join token is good for.
@@ -111,6 +111,19 @@ fn decide_token(
     service: &ServiceName,
     now_unix_s: u64,
 ) -> Result<(), Refusal> {
+    let stored = decide_usable(stored, secret, now_unix_s)?;
+    if Scope::read(stored).is_some_and(|scope| scope.allows(service)) {
+        return Ok(());
+    }
+    Err(Refusal::Scope { service: service.clone() })
+}
+
+/// The token that `secret` redeems at `now_unix_s`, for whatever its scope is.
+fn decide_usable<'a>(
+    stored: Option<&'a Token>,
+    secret: &[u8],
+    now_unix_s: u64,
+) -> Result<&'a Token, Refusal> {
     // One answer for an unknown id and a wrong secret: an id is not secret.
     let stored = stored
         .filter(|token| {
@@ -121,10 +134,7 @@ fn decide_token(
         let expired_for = Duration::from_secs(now_unix_s - stored.expires_at_unix_s);
         return Err(Refusal::ExpiredToken { expired_for });
     }
-    if Scope::read(stored).is_some_and(|scope| scope.allows(service)) {
-        return Ok(());
-    }
-    Err(Refusal::Scope { service: service.clone() })
+    Ok(stored)
 }
 
 /// Whether the holder of a certificate for `own` may have one for `claim`.
@@ -230,7 +240,7 @@ impl Identity for IdentityService {
             service: tollway_wire::service_name(request.service.as_ref()).map_err(Refusal::from)?,
             instance: tollway_wire::instance(&request.instance).map_err(Refusal::from)?,
         };
-        let allowed = self.check(&caller, &claim, &request.token).await;
+        let allowed = self.may_have(&caller, &claim, &request.token).await;
         if let Err(status) = &allowed {
             let reason = status.message();
             warn!(service = %claim.service, instance = %claim.instance, reason, "a certificate was refused");
@@ -246,10 +256,24 @@ impl Identity for IdentityService {
             trust_domain: self.0.authority.trust_domain().to_string(),
         }))
     }
+
+    async fn check(
+        &self,
+        request: Request<v1::CheckRequest>,
+    ) -> Result<Response<v1::CheckResponse>, Status> {
+        let (token, stored) = self.find_token(&request.into_inner().token).await?;
+        let stored = decide_usable(stored.as_ref(), token.secret(), unix_now_s())?;
+        Ok(Response::new(v1::CheckResponse {
+            network: self.0.authority.network().to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            now_unix_ms: unix_now_ms(),
+            token_expires_at_unix_s: stored.expires_at_unix_s,
+        }))
+    }
 }
 
 impl IdentityService {
-    async fn check(&self, caller: &Caller, claim: &Claim, token: &str) -> Result<(), Status> {
+    async fn may_have(&self, caller: &Caller, claim: &Claim, token: &str) -> Result<(), Status> {
         if !token.is_empty() {
             return self.redeem(token, claim).await;
         }
@@ -261,6 +285,13 @@ impl IdentityService {
     }
 
     async fn redeem(&self, token: &str, claim: &Claim) -> Result<(), Status> {
+        let (token, stored) = self.find_token(token).await?;
+        let decided = decide_token(stored.as_ref(), token.secret(), &claim.service, unix_now_s());
+        Ok(decided?)
+    }
+
+    /// A token of this network, and what is stored of it.
+    async fn find_token(&self, token: &str) -> Result<(JoinToken, Option<Token>), Status> {
         let token: JoinToken = token.parse().map_err(Refusal::TokenShape)?;
         let home = self.0.authority.network();
         if token.network() != home {
@@ -269,8 +300,7 @@ impl IdentityService {
         }
         let entry = self.0.store.get(&token_key(&token)).await.map_err(|e| store_status(&e))?;
         let stored = entry.and_then(|entry| Token::decode(entry.value).ok());
-        let decided = decide_token(stored.as_ref(), token.secret(), &claim.service, unix_now_s());
-        Ok(decided?)
+        Ok((token, stored))
     }
 
     fn sign(

@@ -10,6 +10,7 @@ mod app;
 mod bundle;
 mod caller;
 mod catalogue;
+mod connected;
 mod delta;
 mod discovery;
 mod error;

@@ -12,6 +12,7 @@ use tollway_identity::{Authority, Credentials};
 use tollway_store::{Store, TransactError};
 use tonic::Status;
 
+use crate::connected::Connected;
 use crate::holders::Holders;
 use crate::hub::Hub;
 use crate::options::Options;
@@ -29,6 +30,8 @@ pub(crate) struct Plane {
     pub(crate) holders: Holders,
     /// Whether this process may have been deaf.
     pub(crate) standstill: Standstill,
+    /// Data planes that follow the state now.
+    pub(crate) connected: Arc<Connected>,
     /// The control plane's own, renewed and with the current trust.
     pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
     /// Cancelled when the control plane stops.
@@ -70,4 +73,10 @@ pub(crate) fn store_status(error: &(dyn Error + 'static)) -> Status {
 /// Seconds since 1970.
 pub(crate) fn unix_now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -7,7 +7,7 @@ use crate::contents;
 use crate::table::{Align, Cell, Column, Table, Tone};
 
 /// Narrower terminals are treated as this wide.
-const WIDTH_FLOOR: usize = 72;
+const WIDTH_FLOOR: usize = 60;
 
 const BOLD: &str = "\x1b[1m";
 const FAINT: &str = "\x1b[2m";

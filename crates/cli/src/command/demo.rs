@@ -80,7 +80,7 @@ fn write_results(args: &DemoArgs, record: &Record) -> Result<()> {
 
 fn width() -> usize {
     let columns = rustix::termios::tcgetwinsize(std::io::stdout()).map(|size| size.ws_col);
-    columns.ok().filter(|c| *c >= 80).map_or(WIDTH, |c| usize::from(c).min(140))
+    columns.ok().filter(|c| *c > 0).map_or(WIDTH, |c| usize::from(c).min(140))
 }
 
 /// Progress on standard error: lines, and on a terminal one line that is written over.

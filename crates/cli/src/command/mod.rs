@@ -1,6 +1,7 @@
 //! One module a command: its options, and what it does.
 
 pub(crate) mod call;
+pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod demo;
 pub(crate) mod echo;
@@ -31,6 +32,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     match arguments.command {
+        Command::Check(args) => return check::run(args),
         Command::Demo(args) => return demo::run(&args),
         Command::Run(args) => return run::run(args),
         Command::RunGuard => run::guard::run(),
@@ -52,5 +54,9 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
 
 /// Settings of a part that can change while it runs.
 pub(crate) fn live_settings(part: &str) -> &'static [&'static str] {
-    if part == "control" { control::LIVE } else { mesh::LIVE }
+    match part {
+        "sidecar" | "gateway" => mesh::LIVE,
+        "control" => control::LIVE,
+        _ => &[],
+    }
 }

@@ -50,6 +50,18 @@ pub(super) fn work_in(argv: &[OsString]) -> Result<Option<Merged>, SettingsError
     Ok(Some(merged))
 }
 
+/// What a command line of a part with settings gives, whether or not it is enough to start it.
+pub(super) fn survey(argv: &[OsString]) -> Result<Settings, SettingsError> {
+    let relaxed = relaxed();
+    match work_in(argv)? {
+        Some(merged) => Ok(merged.settings_by(&relaxed)?.0),
+        None => {
+            relaxed.try_get_matches_from(argv)?;
+            Ok(Settings::default())
+        }
+    }
+}
+
 /// Whether a command takes a settings file.
 pub(super) fn has_settings(command: &Command) -> bool {
     command.get_arguments().any(|arg| arg.get_id() == CONFIG)
@@ -111,7 +123,10 @@ impl Merged {
 
     /// What is in effect, and whether it is only to be printed.
     pub(super) fn settings(&self) -> Result<(Settings, bool), SettingsError> {
-        let command = Arguments::command();
+        self.settings_by(&Arguments::command())
+    }
+
+    fn settings_by(&self, command: &Command) -> Result<(Settings, bool), SettingsError> {
         let matches = command.clone().try_get_matches_from(&self.argv)?;
         let mut settings =
             Settings { part: self.part.clone(), file: self.file.clone(), list: Vec::new() };

@@ -111,6 +111,14 @@ pub(crate) fn read(argv: Vec<OsString>) -> Result<Invocation, SettingsError> {
     Ok(Invocation { arguments, given: Given { settings, argv, print_config } })
 }
 
+/// The settings that a command line of a part gives, even if it lacks some that a start needs.
+///
+/// # Errors
+/// [`SettingsError`].
+pub(crate) fn survey(argv: &[OsString]) -> Result<Settings, SettingsError> {
+    merge::survey(argv)
+}
+
 fn lines(mistakes: &[YamlError]) -> String {
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }

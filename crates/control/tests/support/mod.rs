@@ -498,6 +498,7 @@ pub fn subscribed(revision: u64, services: &[&str]) -> v1::Open {
         revision,
         resume: services.iter().map(|s| v1::ServiceName::from(&name(s))).collect(),
         trust_revision: 0,
+        version: String::new(),
     }
 }
 

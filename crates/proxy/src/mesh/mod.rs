@@ -5,6 +5,7 @@
 //! [`MeshClient::start`]. It keeps serving what it knows when the control plane is away, comes
 //! back with jitter, and resumes from the revision it had.
 
+mod check;
 mod config;
 mod connect;
 mod enroll;
@@ -23,6 +24,7 @@ use tollway_identity::Credentials;
 use tollway_model::{Revision, ServiceName, ServiceUpdate};
 use tollway_wire::NetworkUpdate;
 
+pub use check::{ControlCheck, check_control};
 pub use config::{Announcement, MeshConfig, Role, TokenSource};
 pub use error::MeshError;
 

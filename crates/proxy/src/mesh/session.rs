@@ -125,6 +125,7 @@ impl Watch {
             revision: knowledge.revision().0,
             resume: asked.iter().map(v1::ServiceName::from).collect(),
             trust_revision: shared.credentials.borrow().bundles().revision(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         let (requests, outgoing) = mpsc::channel(REQUESTS_LIMIT);
         // The channel is empty, so this cannot fail.

@@ -75,6 +75,39 @@ impl AppProtocol {
         }
     }
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StatusRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StatusResponse {
+    /// Version of the control plane's program.
+    #[prost(string, tag = "1")]
+    pub version: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub network: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub trust_domain: ::prost::alloc::string::String,
+    /// Its clock.
+    #[prost(uint64, tag = "4")]
+    pub now_unix_ms: u64,
+    #[prost(uint64, tag = "5")]
+    pub revision: u64,
+    /// When its own certificate ends.
+    #[prost(uint64, tag = "6")]
+    pub certificate_ends_unix_s: u64,
+    /// Sidecars and gateways with an open stream.
+    #[prost(message, repeated, tag = "7")]
+    pub data_planes: ::prost::alloc::vec::Vec<DataPlane>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DataPlane {
+    #[prost(message, optional, tag = "1")]
+    pub service: ::core::option::Option<ServiceName>,
+    #[prost(string, tag = "2")]
+    pub instance: ::prost::alloc::string::String,
+    /// Empty where it told none.
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CreateTokenRequest {
     /// 0 means the default of 24 hours.
@@ -297,6 +330,25 @@ pub mod admin_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
+        /// What runs here, and who follows it.
+        pub async fn status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StatusRequest>,
+        ) -> std::result::Result<tonic::Response<super::StatusResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/tollway.v1.Admin/Status");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("tollway.v1.Admin", "Status"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn create_token(
             &mut self,
             request: impl tonic::IntoRequest<super::CreateTokenRequest>,
@@ -482,6 +534,11 @@ pub mod admin_server {
     /// Generated trait containing gRPC methods that should be implemented for use with AdminServer.
     #[async_trait]
     pub trait Admin: std::marker::Send + std::marker::Sync + 'static {
+        /// What runs here, and who follows it.
+        async fn status(
+            &self,
+            request: tonic::Request<super::StatusRequest>,
+        ) -> std::result::Result<tonic::Response<super::StatusResponse>, tonic::Status>;
         async fn create_token(
             &self,
             request: tonic::Request<super::CreateTokenRequest>,
@@ -610,6 +667,49 @@ pub mod admin_server {
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
             match req.uri().path() {
+                "/tollway.v1.Admin/Status" => {
+                    #[allow(non_camel_case_types)]
+                    struct StatusSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::StatusRequest>
+                    for StatusSvc<T> {
+                        type Response = super::StatusResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StatusRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::status(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/tollway.v1.Admin/CreateToken" => {
                     #[allow(non_camel_case_types)]
                     struct CreateTokenSvc<T: Admin>(pub Arc<T>);
@@ -988,6 +1088,9 @@ pub struct Open {
     /// Revision of the trust bundles held.
     #[prost(uint64, tag = "4")]
     pub trust_revision: u64,
+    /// Version of the data plane's program, for operators.
+    #[prost(string, tag = "5")]
+    pub version: ::prost::alloc::string::String,
 }
 /// Nested message and enum types in `Open`.
 pub mod open {
@@ -1498,6 +1601,25 @@ pub struct IssueResponse {
     #[prost(string, tag = "3")]
     pub trust_domain: ::prost::alloc::string::String,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckRequest {
+    /// Join token as printed.
+    #[prost(string, tag = "1")]
+    pub token: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckResponse {
+    #[prost(string, tag = "1")]
+    pub network: ::prost::alloc::string::String,
+    /// Version of the control plane's program.
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+    /// Its clock.
+    #[prost(uint64, tag = "3")]
+    pub now_unix_ms: u64,
+    #[prost(uint64, tag = "4")]
+    pub token_expires_at_unix_s: u64,
+}
 /// Generated client implementations.
 pub mod identity_client {
     #![allow(
@@ -1600,6 +1722,27 @@ pub mod identity_client {
             req.extensions_mut().insert(GrpcMethod::new("tollway.v1.Identity", "Issue"));
             self.inner.unary(req, path, codec).await
         }
+        /// Whether a join token would be taken now. Issues nothing and changes nothing.
+        pub async fn check(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CheckRequest>,
+        ) -> std::result::Result<tonic::Response<super::CheckResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Identity/Check",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("tollway.v1.Identity", "Check"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1621,6 +1764,11 @@ pub mod identity_server {
             &self,
             request: tonic::Request<super::IssueRequest>,
         ) -> std::result::Result<tonic::Response<super::IssueResponse>, tonic::Status>;
+        /// Whether a join token would be taken now. Issues nothing and changes nothing.
+        async fn check(
+            &self,
+            request: tonic::Request<super::CheckRequest>,
+        ) -> std::result::Result<tonic::Response<super::CheckResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct IdentityServer<T> {
@@ -1726,6 +1874,49 @@ pub mod identity_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = IssueSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Identity/Check" => {
+                    #[allow(non_camel_case_types)]
+                    struct CheckSvc<T: Identity>(pub Arc<T>);
+                    impl<T: Identity> tonic::server::UnaryService<super::CheckRequest>
+                    for CheckSvc<T> {
+                        type Response = super::CheckResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CheckRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Identity>::check(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CheckSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -31,7 +31,7 @@ use crate::runtime::block_on;
 #[derive(Args)]
 pub(crate) struct CallArgs {
     /// The service and the path, such as `stock.shop.east/items?limit=3`.
-    #[arg(value_name = "APP[.NAMESPACE[.NETWORK]]/PATH")]
+    #[arg(value_name = "APP[.NS[.NETWORK]]/PATH")]
     target: Target,
     /// Method [default: GET, or POST with -d].
     #[arg(short = 'X', long, value_name = "METHOD")]

@@ -38,6 +38,7 @@ use crate::access::AccessArgs;
 use crate::failure::Report;
 use crate::local::LINGER_MS;
 use crate::runtime::block_on;
+use crate::settings::ConfigArgs;
 
 /// A control plane that has not answered after this is told.
 const NO_ANSWER_NOTE_AFTER: Duration = Duration::from_secs(2);
@@ -47,7 +48,8 @@ pub(crate) struct RunArgs {
     /// Name of the app.
     #[arg(long, value_name = "ID")]
     app_id: AppId,
-    #[arg(long, default_value = "default")]
+    /// Namespace of the app.
+    #[arg(long, value_name = "NAME", default_value = "default")]
     namespace: Label,
     /// Port on which the app takes calls; 0 finds a free one and tells the app in APP_PORT.
     /// Without it the app only makes calls.
@@ -91,6 +93,8 @@ pub(crate) struct RunArgs {
     quiet: bool,
     #[command(flatten)]
     access: AccessArgs,
+    #[command(flatten)]
+    config: ConfigArgs,
     /// How long a local control plane that is started stays after its last app.
     #[arg(long, value_name = "MS", hide = true, default_value_t = LINGER_MS)]
     linger_ms: u64,

@@ -1,0 +1,210 @@
+//! `tollway check`: whether what is needed is there, before something is started. Changes
+//! nothing: what it opens to try it is closed again at once.
+
+mod control;
+mod finding;
+mod machine;
+mod ports;
+mod store;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use tollway_model::ErrorCode;
+
+use crate::runtime::block_on;
+use crate::settings::{self, Settings, SettingsError};
+use finding::{Finding, Level};
+
+/// Columns where the output is no terminal, and the most that are used.
+const COLUMNS: usize = 60;
+const MOST_COLUMNS: usize = 100;
+
+#[derive(Args)]
+pub(crate) struct CheckArgs {
+    /// What is to be started; without it only this machine and what runs on it is looked at.
+    #[arg(value_enum)]
+    part: Option<Part>,
+    /// The options that the part would get, such as --config FILE.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+    options: Vec<OsString>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Only try whether namespaces are permitted, in a process of its own.
+    #[arg(long, hide = true)]
+    probe_isolation: bool,
+}
+
+impl CheckArgs {
+    pub(crate) fn prints_json(&self) -> bool {
+        self.json
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Part {
+    Sidecar,
+    Gateway,
+    Control,
+    /// The demo and its networks.
+    Demo,
+}
+
+impl Part {
+    fn command(self) -> &'static str {
+        match self {
+            Self::Sidecar => "sidecar",
+            Self::Gateway => "gateway",
+            Self::Control => "control",
+            Self::Demo => "demo",
+        }
+    }
+}
+
+pub(crate) fn run(mut args: CheckArgs) -> Result<ExitCode> {
+    if args.probe_isolation {
+        return Ok(machine::probe_isolation());
+    }
+    // Behind the part everything is for the part, but for this.
+    args.json |= args.options.iter().any(|option| option == "--json");
+    args.options.retain(|option| option != "--json");
+    let findings = look(&args)?;
+    let failed = findings.iter().any(|finding| finding.level == Level::Fail);
+    if args.json {
+        let checks: Vec<_> = findings.iter().map(Finding::to_json).collect();
+        println!("{}", serde_json::json!({ "ok": !failed, "checks": checks }));
+    } else {
+        print_text(&findings);
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print_text(findings: &[Finding]) {
+    let columns = columns();
+    for finding in findings {
+        print!("{}", finding.to_text(columns));
+    }
+    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
+    let (ok, warn, fail) = (count(Level::Ok), count(Level::Warn), count(Level::Fail));
+    println!("{ok} ok, {warn} to look at, {fail} failed");
+}
+
+/// What the terminal has, or else `COLUMNS`.
+fn columns() -> usize {
+    let terminal = rustix::termios::tcgetwinsize(std::io::stdout()).map(|size| size.ws_col);
+    let terminal = terminal.ok().filter(|columns| *columns > 0).map(usize::from);
+    terminal.map_or(COLUMNS, |columns| columns.min(MOST_COLUMNS))
+}
+
+/// Looks at everything that `args` ask for, in the order in which a start would meet it.
+fn look(args: &CheckArgs) -> Result<Vec<Finding>> {
+    let mut findings = vec![machine::kernel()];
+    if matches!(args.part, None | Some(Part::Demo)) {
+        findings.push(machine::isolation());
+    }
+    findings.extend([machine::descriptors(), machine::ipv6(), machine::runtime_directory()]);
+    let Some(part) = args.part else {
+        findings.extend(whatever_runs()?);
+        return Ok(findings);
+    };
+    if part == Part::Demo {
+        if !args.options.is_empty() {
+            let given = args.options.iter().map(|option| option.to_string_lossy());
+            let what = format!("`check demo` takes no options, not {}", given.collect::<String>());
+            findings.push(Finding::fail("options", ErrorCode::BadConfiguration, what, ""));
+        }
+        return Ok(findings);
+    }
+    match survey(part, &args.options) {
+        Ok(settings) => {
+            findings.push(settings_file(&settings));
+            let itself = part_itself(part, &settings)?;
+            let runs =
+                part == Part::Control && itself.iter().any(|finding| finding.name == store::RUNS);
+            // The ports of one that runs already are its own.
+            let most = if runs { Level::Warn } else { Level::Fail };
+            findings.extend(ports::of(&settings).into_iter().map(|port| port.at_most(most)));
+            findings.extend(itself);
+        }
+        Err(mistakes) => findings.extend(mistakes),
+    }
+    Ok(findings)
+}
+
+/// What `tollway PART OPTIONS` would run with.
+fn survey(part: Part, options: &[OsString]) -> Result<Settings, Vec<Finding>> {
+    let mut argv: Vec<OsString> = vec!["tollway".into(), part.command().into()];
+    argv.extend(options.iter().cloned());
+    let refused = |name: &str, what: String, fix: &str| {
+        Finding::fail(name, ErrorCode::BadConfiguration, what, fix)
+    };
+    settings::survey(&argv).map_err(|error| match error {
+        SettingsError::Mistakes(mistakes) => {
+            let finding = |mistake| refused("settings file", format!("{mistake}"), "");
+            mistakes.iter().map(finding).collect()
+        }
+        SettingsError::File(error) => vec![Finding::of_error("settings file", &error.into())],
+        // Help was asked for.
+        SettingsError::Usage(error) if !error.use_stderr() => error.exit(),
+        SettingsError::Usage(error) => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            let fix = format!("`tollway {} --help` lists the options", part.command());
+            vec![refused("options", line.to_owned(), &fix)]
+        }
+    })
+}
+
+fn settings_file(settings: &Settings) -> Finding {
+    match &settings.file {
+        Some(file) => Finding::ok("settings file", format!("{} is valid", file.display())),
+        None => Finding::ok("settings file", "none; flags and defaults"),
+    }
+}
+
+fn part_itself(part: Part, settings: &Settings) -> Result<Vec<Finding>> {
+    if part == Part::Control {
+        let directory = PathBuf::from(text(settings, "store"));
+        if directory.as_os_str().is_empty() {
+            let (what, fix) = ("no directory is named", "name one with --store DIR");
+            return Ok(vec![Finding::fail("store", ErrorCode::BadConfiguration, what, fix)]);
+        }
+        return store::look(&directory);
+    }
+    let token_file = settings.get("token_file").and_then(|setting| setting.values.first());
+    control::look(&text(settings, "control"), token_file.map(PathBuf::from))
+}
+
+/// Without a part: what is at the usual places.
+fn whatever_runs() -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for part in [Part::Sidecar, Part::Gateway] {
+        let Ok(settings) = survey(part, &[]) else { continue };
+        let ports = ports::of(&settings);
+        let name = format!("{} ports", part.command());
+        let taken: Vec<_> = ports.into_iter().filter(|f| f.level > Level::Ok).collect();
+        if taken.is_empty() {
+            findings.push(Finding::ok(&name, "all of them are free"));
+        }
+        findings.extend(taken.into_iter().map(|finding| finding.at_most(Level::Warn)));
+    }
+    findings.extend(control::look_without_token("127.0.0.1:15010")?);
+    Ok(findings)
+}
+
+fn text(settings: &Settings, key: &str) -> String {
+    let value = settings.get(key).and_then(|setting| setting.values.first());
+    value.cloned().unwrap_or_default()
+}
+
+fn show(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> Result<T> {
+    block_on(future)
+}

@@ -1,0 +1,89 @@
+//! Whether the addresses of a part are free.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+
+use tollway_model::ErrorCode;
+
+use super::finding::Finding;
+use crate::failure::port_holder;
+use crate::settings::Settings;
+
+/// Every setting that ends so is an address to listen on.
+const LISTEN: &str = "listen";
+
+/// One finding for each address that the part would listen on.
+pub(super) fn of(settings: &Settings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for setting in settings.list.iter().filter(|setting| setting.key.ends_with(LISTEN)) {
+        for value in &setting.values {
+            if let Ok(address) = value.parse() {
+                findings.push(address_is_free(&setting.key, address));
+            }
+        }
+    }
+    for upstream in settings.get("upstreams").iter().flat_map(|setting| &setting.values) {
+        let port = upstream.split_once('=').and_then(|(port, _)| port.parse::<u16>().ok());
+        if let Some(port) = port {
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            findings.push(address_is_free("upstreams", address));
+        }
+    }
+    findings
+}
+
+fn address_is_free(key: &str, address: SocketAddr) -> Finding {
+    if address.port() == 0 {
+        return Finding::ok(key, format!("any free port of {}", address.ip()));
+    }
+    let other = format!("choose another with {}", option(key));
+    match TcpListener::bind(address) {
+        Ok(_) => Finding::ok(key, format!("{address} is free")),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            let holder = port_holder::find(address)
+                .map(|holder| format!(" by {} (process {})", holder.program, holder.pid))
+                .unwrap_or_default();
+            let what = format!("{address} is taken{holder}");
+            let fix = format!("end what holds it, or {other}");
+            Finding::fail(key, ErrorCode::PortTaken, what, fix)
+        }
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+            let what = format!("{} is no address of this machine", address.ip());
+            Finding::fail(key, ErrorCode::AddressNotHere, what, other)
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::fail(
+            key,
+            ErrorCode::MissingPrivilege,
+            format!("port {} is for privileged users", address.port()),
+            format!("choose one above 1023 with {}, or run as root", option(key)),
+        ),
+        Err(error) => {
+            let what = format!("{address}: {}", error.kind());
+            Finding::fail(key, ErrorCode::AddressNotHere, what, other)
+        }
+    }
+}
+
+fn option(key: &str) -> String {
+    let key = if key == "upstreams" { "upstream" } else { key };
+    format!("--{}", key.replace('_', "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_told_with_who_holds_it() {
+        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        let finding = address_is_free("http_listen", held.local_addr().unwrap());
+        assert_eq!((finding.level, finding.code), (Level::Fail, Some(ErrorCode::PortTaken)));
+        assert!(finding.what.contains("process"), "{}", finding.what);
+        assert!(finding.fix.contains("--http-listen"), "{}", finding.fix);
+        let free = address_is_free("http_listen", "127.0.0.1:0".parse().unwrap());
+        assert_eq!(free.level, Level::Ok);
+        let elsewhere = address_is_free("listen", "192.0.2.1:80".parse().unwrap());
+        assert_eq!(elsewhere.code, Some(ErrorCode::AddressNotHere));
+    }
+}

@@ -1,0 +1,71 @@
+//! A look at the control plane that changes nothing: for `tollway check`.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tollway_identity::{Expected, bootstrap_config};
+use tollway_model::TrustDomain;
+use tollway_wire::v1;
+use tollway_wire::v1::identity_client::IdentityClient;
+
+use super::config::TokenSource;
+use super::connect::{ALPN, connect};
+use super::error::MeshError;
+
+/// Time for the answer.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the control plane said of itself and of the token.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControlCheck {
+    pub network: String,
+    /// Empty for one that is too old to tell.
+    pub version: String,
+    /// How far its clock is ahead of this machine's, or behind, in milliseconds, to within the
+    /// time of the round trip.
+    pub clock_ahead_ms: i64,
+    /// Until the token ends; `None` where it was not told.
+    pub token_left: Option<Duration>,
+}
+
+/// Asks the control plane whether it would take the token.
+///
+/// # Errors
+/// [`MeshError`] for what a part with this token would meet when it starts.
+pub async fn check_control(control: &str, token: &TokenSource) -> Result<ControlCheck, MeshError> {
+    let token = token.read()?;
+    let config = bootstrap_config(&token, ALPN)?;
+    let any = TrustDomain::default_for(token.network());
+    let name = Expected::control(token.network(), &any).server_name()?;
+    let channel = connect(control, name, config).await?;
+    let mut client = IdentityClient::new(channel);
+    let request = v1::CheckRequest { token: token.to_string() };
+    let before = unix_ms();
+    let answer = tokio::time::timeout(CHECK_TIMEOUT, client.check(request)).await;
+    let after = unix_ms();
+    let answer = match answer.map_err(|_| MeshError::Silent(CHECK_TIMEOUT))? {
+        Ok(answer) => answer.into_inner(),
+        // Before there was this question.
+        Err(status) if status.code() == tonic::Code::Unimplemented => {
+            return Ok(ControlCheck {
+                network: token.network().to_string(),
+                version: String::new(),
+                clock_ahead_ms: 0,
+                token_left: None,
+            });
+        }
+        Err(status) => return Err(status.into()),
+    };
+    let theirs = i64::try_from(answer.now_unix_ms).unwrap_or(i64::MAX);
+    let left_s = answer.token_expires_at_unix_s.saturating_sub(answer.now_unix_ms / 1000);
+    Ok(ControlCheck {
+        network: answer.network,
+        version: answer.version,
+        clock_ahead_ms: theirs.saturating_sub(before.midpoint(after)),
+        token_left: Some(Duration::from_secs(left_s)),
+    })
+}
+
+fn unix_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
