@@ -16,7 +16,7 @@ use tollway_testkit::{Process, Start, TempDir, binary, retry_until};
 /// Far more than anything here takes; a test that waits for it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a control plane stays after its last workload.
-pub(crate) const LINGER: Duration = Duration::from_millis(700);
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// Users that no system has.
 static NEXT_UID: AtomicU32 = AtomicU32::new(0);
