@@ -85,6 +85,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         why: "Prometheus's own parser and linter, for the pages of metrics",
         source: Source::Go("."),
     },
+    Tool {
+        name: "otelcol",
+        why: "OpenTelemetry's own collector, for the spans",
+        source: Source::Go("."),
+    },
 ];
 
 /// Brings what is missing, as far as that is possible, and says what is not.

@@ -1,14 +1,20 @@
-//! What a running part tells about itself: its log, its metrics, and the admin port that shows
-//! them. All metric names stand in `metrics/catalogue.rs`.
+//! What a running part tells about itself: its log, its metrics and the admin port that shows
+//! them, spans for a collector, the lines of its access log. All metric names stand in
+//! `metrics/catalogue.rs`.
 
 #![forbid(unsafe_code)]
 
+mod access_log;
 mod admin;
+mod handoff;
 mod log;
 pub mod metrics;
 mod terminal;
+pub mod trace;
 
+pub use access_log::{AccessLog, AccessLogError, LineMetrics, LogTarget};
 pub use admin::{AdminFacts, serve_admin};
+pub use handoff::{Batches, Handoff};
 pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_log};
 pub use metrics::{Counter, DataPlaneMetrics, Gauge, Page};
 pub use terminal::init_terminal_log;

@@ -88,6 +88,16 @@ metrics! {
             "Connections a gateway sent on.";
         GATEWAY_REFUSED: Counter "tollway_gateway_refused_total" [],
             "Connections a gateway refused: no TLS or a server name it does not serve.";
+        SPANS_EXPORTED: Counter "tollway_spans_exported_total" [],
+            "Spans that the collector took.";
+        SPANS_DROPPED: Counter "tollway_spans_dropped_total" ["reason"],
+            "Spans that were lost: no room to wait, or refused by the collector.";
+        SPAN_EXPORTS_FAILED: Counter "tollway_span_exports_failed_total" [],
+            "Exports of spans that failed, those that are tried again too.";
+        LINES_WRITTEN: Counter "tollway_access_log_lines_total" [],
+            "Lines written to the access log.";
+        LINES_DROPPED: Counter "tollway_access_log_dropped_total" ["reason"],
+            "Lines that were lost: no room to wait, or they could not be written.";
         APP_READY: Gauge "tollway_app_ready" [],
             "Whether the app takes connections; 1 without an app.";
         CONTROL_CONNECTED: Gauge "tollway_control_connected" [],

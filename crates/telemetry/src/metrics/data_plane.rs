@@ -34,6 +34,9 @@ pub struct DataPlaneMetrics {
     pub relayed_bytes: Counter,
     pub gateway_connections: Counter,
     pub gateway_refused: Counter,
+    /// Found no room in the hand-off.
+    pub spans_dropped: Counter,
+    pub lines_dropped: Counter,
     inbound_status: ByStatus,
     outbound_status: ByStatus,
     inbound_duration: Durations,

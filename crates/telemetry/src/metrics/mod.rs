@@ -10,6 +10,7 @@ mod data_plane;
 mod durations;
 mod page;
 mod process;
+mod told;
 
 pub use build::add_build;
 pub use catalogue::{METRICS, Part, names};
@@ -18,3 +19,4 @@ pub use data_plane::DataPlaneMetrics;
 pub use durations::Durations;
 pub use page::{Family, Kind, Metric, Page};
 pub use process::add_process;
+pub use told::add_told;

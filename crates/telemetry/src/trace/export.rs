@@ -1,0 +1,171 @@
+//! The task that gathers spans and sends them on: in batches, again after a failure, never more
+//! than one batch in its hands. What comes meanwhile waits in the hand-off, and when that is full
+//! the data threads drop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span as OtlpSpan};
+use thiserror::Error;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::connect::{Dialler, TrustError};
+use super::endpoint::{TraceEndpoint, TraceHeaders};
+use super::otlp::{self, Clock};
+use super::send::{Failure, Sender};
+use super::span::Span;
+use crate::handoff::Batches;
+use crate::metrics::Counter;
+
+/// Time from the first span of a batch until it is sent.
+const GATHER: Duration = Duration::from_secs(1);
+/// A batch of so many is sent at once.
+const BATCH_SPANS: usize = 512;
+/// Time for one export.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// First and longest pause after a failure; it doubles in between.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Why spans cannot be exported at all.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    #[error("cannot export spans to {endpoint}")]
+    Trust { endpoint: TraceEndpoint, source: TrustError },
+}
+
+/// What the exporter is told.
+#[derive(Clone, Debug)]
+pub struct TraceOptions {
+    pub endpoint: TraceEndpoint,
+    /// PEM file of the authorities that may vouch for the collector; the system's without.
+    pub ca: Option<PathBuf>,
+    pub headers: TraceHeaders,
+}
+
+/// What the exporter counts.
+#[derive(Default, Debug)]
+pub struct SpanMetrics {
+    pub exported: Counter,
+    /// Refused by the collector, or given up at the end.
+    pub lost: Counter,
+    /// Exports that failed, whether or not they were tried again.
+    pub failures: Counter,
+}
+
+/// Sends spans to a collector.
+pub struct Exporter {
+    sender: Sender,
+    endpoint: TraceEndpoint,
+    envelope: ResourceSpans,
+    metrics: Arc<SpanMetrics>,
+    /// `None` before the first export.
+    works: Option<bool>,
+}
+
+impl Exporter {
+    /// An exporter for the process that `resource` describes. It connects with the first span.
+    ///
+    /// # Errors
+    /// [`ExportError`] when the collector's certificate could not be checked.
+    pub fn new(
+        options: TraceOptions,
+        resource: &[(&'static str, String)],
+        metrics: Arc<SpanMetrics>,
+    ) -> Result<Self, ExportError> {
+        let TraceOptions { endpoint, ca, headers } = options;
+        let dialler = Dialler::new(endpoint.clone(), ca.as_deref())
+            .map_err(|source| ExportError::Trust { endpoint: endpoint.clone(), source })?;
+        let sender = Sender::new(&endpoint, headers, dialler);
+        Ok(Self { sender, endpoint, envelope: otlp::envelope(resource), metrics, works: None })
+    }
+
+    /// Exports until every data thread has ended and what they left is sent; after `stop` nothing
+    /// is tried twice.
+    pub async fn run<T>(
+        mut self,
+        mut batches: Batches<T>,
+        to_span: impl Fn(T) -> Span,
+        stop: CancellationToken,
+    ) {
+        loop {
+            let spans = gather(&mut batches, &to_span).await;
+            if spans.is_empty() {
+                return;
+            }
+            self.deliver(spans, &stop).await;
+        }
+    }
+
+    async fn deliver(&mut self, spans: Vec<OtlpSpan>, stop: &CancellationToken) {
+        let count = spans.len() as u64;
+        let request = self.request(spans);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let sent = timeout(EXPORT_TIMEOUT, self.sender.send(&request)).await;
+            let slow = || Failure::Passing { reason: "it does not answer".to_owned(), wait: None };
+            let (reason, wait) = match sent.unwrap_or_else(|_| Err(slow())) {
+                Ok(refused) => return self.on_delivered(count, refused),
+                Err(Failure::Final { reason }) => (reason, None),
+                Err(Failure::Passing { reason, wait }) => (reason, Some(wait.unwrap_or(pause))),
+            };
+            self.on_failure(&reason);
+            let Some(wait) = wait.filter(|_| !stop.is_cancelled()) else {
+                return self.metrics.lost.add(count);
+            };
+            // A process that ends tries once more, at once.
+            let _ = timeout(wait, stop.cancelled()).await;
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn request(&self, spans: Vec<OtlpSpan>) -> ExportTraceServiceRequest {
+        let mut envelope = self.envelope.clone();
+        if let Some(scope) = envelope.scope_spans.first_mut() {
+            scope.spans = spans;
+        }
+        ExportTraceServiceRequest { resource_spans: vec![envelope] }
+    }
+
+    fn on_delivered(&mut self, count: u64, refused: u64) {
+        self.metrics.exported.add(count.saturating_sub(refused));
+        self.metrics.lost.add(refused);
+        if self.works == Some(false) {
+            info!(collector = %self.endpoint, "spans are exported again");
+        }
+        if refused > 0 {
+            warn!(collector = %self.endpoint, refused, "the collector refused spans");
+        }
+        self.works = Some(true);
+    }
+
+    /// Says it once, and not at every attempt.
+    fn on_failure(&mut self, reason: &str) {
+        self.metrics.failures.add(1);
+        if self.works != Some(false) {
+            warn!(collector = %self.endpoint, reason, "spans cannot be exported; requests go on");
+        }
+        self.works = Some(false);
+    }
+}
+
+/// Waits for spans and a moment for more; none when there will be no more.
+async fn gather<T>(batches: &mut Batches<T>, to_span: &impl Fn(T) -> Span) -> Vec<OtlpSpan> {
+    let mut spans = Vec::new();
+    let Some(first) = batches.recv().await else { return spans };
+    let deadline = Instant::now() + GATHER;
+    let mut next = Some(first);
+    while let Some(batch) = next {
+        let clock = Clock::now();
+        spans.extend(batch.into_iter().map(|value| otlp::span(to_span(value), clock)));
+        if spans.len() >= BATCH_SPANS {
+            break;
+        }
+        next = timeout_at(deadline, batches.recv()).await.ok().flatten();
+    }
+    spans
+}

@@ -1,0 +1,16 @@
+//! Spans: what is told of a request to an OpenTelemetry collector, and the way there (OTLP over
+//! gRPC or HTTP).
+//!
+//! Which requests are recorded is decided elsewhere; here they are only carried. Everything runs
+//! beside the data path and is bounded: a collector that is away costs a few thousand spans.
+
+mod connect;
+mod endpoint;
+mod export;
+mod otlp;
+mod send;
+mod span;
+
+pub use endpoint::{EndpointError, TraceEndpoint, TraceHeaders, TraceProtocol};
+pub use export::{ExportError, Exporter, SpanMetrics, TraceOptions};
+pub use span::{Span, SpanKind, Value};

@@ -1,0 +1,216 @@
+//! One export: a request to the collector, and what came of it.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
+use hyper::{Request, Response, StatusCode};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use prost::Message;
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Status};
+
+use super::connect::Dialler;
+use super::endpoint::{TraceEndpoint, TraceHeaders, TraceProtocol};
+
+/// Largest answer that is read, in bytes.
+const ANSWER_BYTES: usize = 64 * 1024;
+/// Longest wait that a collector may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Why an export did not arrive.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It may arrive later; after so long, if the collector said.
+    Passing { reason: String, wait: Option<Duration> },
+    /// The same would be refused again.
+    Final { reason: String },
+}
+
+impl Failure {
+    fn passing(reason: String) -> Self {
+        Self::Passing { reason, wait: None }
+    }
+}
+
+/// Sends to one collector.
+pub(super) enum Sender {
+    Grpc(Box<GrpcSender>),
+    Http(Box<HttpSender>),
+}
+
+impl Sender {
+    pub(super) fn new(endpoint: &TraceEndpoint, headers: TraceHeaders, dialler: Dialler) -> Self {
+        match endpoint.protocol {
+            TraceProtocol::Grpc => {
+                Self::Grpc(Box::new(GrpcSender::new(endpoint, headers, dialler)))
+            }
+            TraceProtocol::Http => Self::Http(Box::new(HttpSender {
+                dialler,
+                path: endpoint.path.clone(),
+                authority: endpoint.authority(),
+                headers,
+                open: None,
+            })),
+        }
+    }
+
+    /// Sends once; returns how many spans the collector refused.
+    pub(super) async fn send(
+        &mut self,
+        request: &ExportTraceServiceRequest,
+    ) -> Result<u64, Failure> {
+        let answer = match self {
+            Self::Grpc(sender) => sender.send(request.clone()).await?,
+            Self::Http(sender) => sender.send(request.encode_to_vec().into()).await?,
+        };
+        let refused = answer.partial_success.map_or(0, |partial| partial.rejected_spans);
+        Ok(u64::try_from(refused).unwrap_or_default())
+    }
+}
+
+/// Over gRPC; the channel dials again by itself.
+pub(super) struct GrpcSender {
+    client: TraceServiceClient<Channel>,
+    metadata: MetadataMap,
+}
+
+impl GrpcSender {
+    fn new(endpoint: &TraceEndpoint, headers: TraceHeaders, dialler: Dialler) -> Self {
+        let origin = Uri::builder()
+            .scheme(endpoint.scheme())
+            .authority(endpoint.authority())
+            .path_and_query("/")
+            .build()
+            .expect("its parts were parsed from a URL");
+        let connector = tower::service_fn(move |_: Uri| {
+            let dialler = dialler.clone();
+            async move { dialler.dial().await }
+        });
+        // TLS is the dialler's, so to the channel every connection is a plain one.
+        let channel = Endpoint::from_static("http://collector")
+            .origin(origin)
+            .connect_with_connector_lazy(connector);
+        let client = TraceServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES);
+        Self { client, metadata: MetadataMap::from_headers(headers.0) }
+    }
+
+    async fn send(
+        &mut self,
+        request: ExportTraceServiceRequest,
+    ) -> Result<ExportTraceServiceResponse, Failure> {
+        let mut request = tonic::Request::new(request);
+        *request.metadata_mut() = self.metadata.clone();
+        let answer = self.client.export(request).await;
+        Ok(answer.map_err(|status| classify_status(&status))?.into_inner())
+    }
+}
+
+fn classify_status(status: &Status) -> Failure {
+    let mut reason = format!("{:?}", status.code());
+    if !status.message().is_empty() {
+        let _ = write!(reason, ": {}", status.message());
+    }
+    add_causes(&mut reason, status.source());
+    match status.code() {
+        Code::Cancelled
+        | Code::DeadlineExceeded
+        | Code::ResourceExhausted
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unavailable
+        | Code::DataLoss
+        // What the channel says of a connection that broke.
+        | Code::Unknown => Failure::passing(reason),
+        Code::Ok
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::Unauthenticated => Failure::Final { reason },
+    }
+}
+
+fn add_causes(reason: &mut String, mut cause: Option<&(dyn Error + 'static)>) {
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !reason.contains(&text) {
+            let _ = write!(reason, ": {text}");
+        }
+        cause = error.source();
+    }
+}
+
+/// Over HTTP/1.1, on one connection as long as it lasts.
+pub(super) struct HttpSender {
+    dialler: Dialler,
+    path: String,
+    authority: String,
+    headers: TraceHeaders,
+    open: Option<SendRequest<Full<Bytes>>>,
+}
+
+impl HttpSender {
+    async fn send(&mut self, body: Bytes) -> Result<ExportTraceServiceResponse, Failure> {
+        let mut connection = self.connection().await.map_err(Failure::passing)?;
+        let mut request = Request::post(&self.path)
+            .header(HOST, &self.authority)
+            .header(CONTENT_TYPE, "application/x-protobuf")
+            .body(Full::new(body))
+            .map_err(|error| Failure::Final { reason: error.to_string() })?;
+        request.headers_mut().extend(self.headers.0.clone());
+        let broken = |error: hyper::Error| {
+            let mut reason = error.to_string();
+            add_causes(&mut reason, error.source());
+            Failure::passing(reason)
+        };
+        let answer = connection.send_request(request).await.map_err(broken)?;
+        let (status, wait) = (answer.status(), retry_after(&answer));
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| Failure::passing(error.to_string()))?.to_bytes();
+        self.open = Some(connection);
+        match status {
+            // A collector that took everything may say so with any text.
+            StatusCode::OK => Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default()),
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => {
+                Err(Failure::Passing { reason: status.to_string(), wait })
+            }
+            other => Err(Failure::Final { reason: other.to_string() }),
+        }
+    }
+
+    /// The connection of before, if it still takes requests, or a new one.
+    async fn connection(&mut self) -> Result<SendRequest<Full<Bytes>>, String> {
+        if let Some(mut open) = self.open.take()
+            && open.ready().await.is_ok()
+        {
+            return Ok(open);
+        }
+        let stream = self.dialler.dial().await.map_err(|error| error.to_string())?;
+        let (sender, connection) =
+            http1::handshake(stream).await.map_err(|error| error.to_string())?;
+        // How it ends shows in the next request.
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+}
+
+/// In seconds; the form with a date is not read.
+fn retry_after<B>(answer: &Response<B>) -> Option<Duration> {
+    let seconds = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
+}
