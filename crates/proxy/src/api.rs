@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tollway_identity::Credentials;
 use tollway_model::{AppProtocol, RunningConfig, ServiceName};
-use tollway_telemetry::metrics::{Part, add_build, add_process, names};
-use tollway_telemetry::{AdminFacts, DataPlaneMetrics, Page};
+use tollway_telemetry::metrics::{Part, add_build, add_process, add_told, names};
+use tollway_telemetry::trace::SpanMetrics;
+use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, Page};
 
 use crate::mesh::MeshStatus;
 
@@ -36,6 +37,8 @@ pub(crate) struct Facts {
     /// Whether the app takes connections; true without an app.
     pub(crate) app_ready: watch::Receiver<bool>,
     pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
+    pub(crate) spans: Arc<SpanMetrics>,
+    pub(crate) lines: Arc<LineMetrics>,
     pub(crate) extended: Mutex<Vec<(String, String)>>,
     /// The settings that run.
     pub(crate) config: watch::Receiver<RunningConfig>,
@@ -184,6 +187,7 @@ impl AdminFacts for Facts {
     fn add_metrics(&self, page: &mut Page) {
         let threads: Vec<_> = self.metrics.iter().map(AsRef::as_ref).collect();
         DataPlaneMetrics::add_to(page, &threads);
+        add_told(page, &threads, &self.spans, &self.lines);
         page.single(&names::APP_READY, u8::from(*self.app_ready.borrow()));
         let status = self.mesh.borrow().clone();
         page.single(&names::CONTROL_CONNECTED, u8::from(status.connected));

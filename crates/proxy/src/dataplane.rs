@@ -22,6 +22,7 @@ use crate::fanout::{API_BACKLOG, Fanout, WorkerOutside};
 use crate::limits::{Limits, Timeouts};
 use crate::live::{Live, Reconfigurer};
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
+use crate::observe::{Observer, Telemetry, TelemetryError, TelemetryOptions};
 use crate::probe::Probe;
 use crate::worker::{AppTarget, GatewayRoutes, Worker, WorkerConfig};
 
@@ -44,6 +45,8 @@ pub enum DataPlaneError {
     Worker(#[source] std::io::Error),
     #[error("cannot write the ports file {path}")]
     PortsFile { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     #[error("a data-plane thread failed")]
     Thread(#[source] std::io::Error),
     #[error("a data-plane thread panicked; this is a bug")]
@@ -68,6 +71,7 @@ impl DataPlaneError {
                 Some(ErrorCode::of_file(source, ErrorCode::FileUnusable))
             }
             Self::Panicked | Self::Ended => Some(ErrorCode::Bug),
+            Self::Telemetry(error) => error.code(),
         }
     }
 }
@@ -103,6 +107,8 @@ pub struct SidecarOptions {
     pub advertise: Option<SocketAddr>,
     /// `PORT=SERVICE`: loopback ports that stand for TCP services.
     pub upstreams: Vec<String>,
+    /// What is told of single requests.
+    pub telemetry: TelemetryOptions,
 }
 
 /// A gateway.
@@ -154,7 +160,8 @@ impl Sidecar {
         }
         let app = options.app.map(|(address, protocol)| AppTarget { address, protocol });
         let withdraw = common.timeouts.withdraw;
-        let plane = Plane::start(common, mesh, fanout, doors, app, None).await?;
+        let telemetry = Telemetry::start(&options.telemetry, &mesh.credentials().borrow())?;
+        let plane = Plane::start(common, mesh, fanout, doors, app, None, telemetry).await?;
         let probe = app.map(|app| {
             let protocol = app.protocol;
             let announcement =
@@ -223,7 +230,8 @@ pub async fn run_gateway(
     let mesh = start_mesh(&common, &fanout).await?;
     let control = resolve(&common.mesh.control).await?;
     let routes = GatewayRoutes { network: mesh.service().network.clone(), control };
-    let plane = Plane::start(common, mesh, fanout, doors, None, Some(routes)).await?;
+    let telemetry = Telemetry::default();
+    let plane = Plane::start(common, mesh, fanout, doors, None, Some(routes), telemetry).await?;
     plane.mesh.register(Announcement::Gateway { outside, inside });
     // A sender that is dropped would end the wait for it; there is no app to be ready.
     plane.app_ready.send_replace(true);
@@ -256,6 +264,7 @@ struct Plane {
     app_ready: watch::Sender<bool>,
     /// Where the doors listen.
     ports: Vec<(String, SocketAddr)>,
+    telemetry: Telemetry,
 }
 
 impl Plane {
@@ -266,6 +275,7 @@ impl Plane {
         mut doors: Doors,
         app: Option<AppTarget>,
         gateway: Option<GatewayRoutes>,
+        mut telemetry: Telemetry,
     ) -> Result<Self, DataPlaneError> {
         let (api_sender, api_streams) = mpsc::channel(API_BACKLOG);
         let config = Arc::new(WorkerConfig {
@@ -289,8 +299,10 @@ impl Plane {
         for (worker, listeners) in listeners.into_iter().enumerate() {
             let outside =
                 WorkerOutside { worker, fanout: Arc::clone(&fanout), api: api_sender.clone() };
-            started.start(worker, &config, listeners, &mesh, Box::new(outside))?;
+            let observer = telemetry.observer([seed(worker), seed(worker)]);
+            started.start(worker, &config, listeners, &mesh, Box::new(outside), observer)?;
         }
+        telemetry.started();
         fanout.set_workers(started.commands);
         let (app_ready, app_state) = watch::channel(app.is_none());
         let part = if config.gateway.is_some() { Part::Gateway } else { Part::Sidecar };
@@ -302,6 +314,8 @@ impl Plane {
             credentials: mesh.credentials(),
             app_ready: app_state,
             metrics: started.metrics,
+            spans: Arc::clone(&telemetry.span_metrics),
+            lines: Arc::clone(&telemetry.line_metrics),
             extended: Mutex::default(),
             config: common.live.config.clone(),
         });
@@ -324,7 +338,8 @@ impl Plane {
         for (name, address) in &ports {
             tracing::info!(%address, "{name} door open");
         }
-        Ok(Self { mesh, fanout, threads: started.threads, background, app_ready, ports })
+        let threads = started.threads;
+        Ok(Self { mesh, fanout, threads, background, app_ready, ports, telemetry })
     }
 
     /// Serves until told to end; then leaves the mesh, finishes what is under way, and ends.
@@ -343,6 +358,7 @@ impl Plane {
         self.mesh.deregister().await;
         self.fanout.drain();
         let result = threads.await.unwrap_or(Err(DataPlaneError::Panicked));
+        self.telemetry.finish().await;
         for task in self.background {
             task.abort();
         }
@@ -365,6 +381,7 @@ impl StartedWorkers {
         listeners: Vec<(Listener, Door)>,
         mesh: &MeshClient,
         outside: Box<WorkerOutside>,
+        observer: Option<Box<Observer>>,
     ) -> Result<(), DataPlaneError> {
         let metrics = Arc::new(DataPlaneMetrics::default());
         let credentials = mesh.credentials().borrow().clone();
@@ -377,6 +394,7 @@ impl StartedWorkers {
             seed(number),
         )
         .map_err(DataPlaneError::Worker)?;
+        let worker = worker.observed_by(observer);
         let thread = std::thread::Builder::new()
             .name(format!("data-{number}"))
             .spawn(move || worker.run())

@@ -1,6 +1,7 @@
 //! What the data plane changes in heads: hop-by-hop fields out, forwarding fields in.
 //!
-//! Trace context (`traceparent`, `tracestate`, `baggage`) passes unchanged.
+//! Trace context (`traceparent`, `tracestate`, `baggage`) passes unchanged here; where requests are
+//! traced, `observe` has put the sidecar's own span in.
 
 use std::io::Write;
 use std::net::IpAddr;

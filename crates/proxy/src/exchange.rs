@@ -8,6 +8,7 @@ use tollway_model::ServiceName;
 use tollway_net::Key;
 
 use crate::connection::Door;
+use crate::observe::Observed;
 use crate::pipe::Pipe;
 
 /// A stream of a connection; HTTP/1.1 connections have one at a time, stream 0.
@@ -100,4 +101,6 @@ pub(crate) struct Exchange {
     pub(crate) started: Instant,
     /// Last byte seen in either direction.
     pub(crate) active: Instant,
+    /// Set when something will be told of it.
+    pub(crate) observed: Option<Box<Observed>>,
 }

@@ -17,6 +17,7 @@ mod fault;
 mod limits;
 mod live;
 pub mod mesh;
+mod observe;
 mod pipe;
 mod probe;
 mod respond;
@@ -29,3 +30,4 @@ pub use dataplane::{
 };
 pub use limits::{Limits, Timeouts};
 pub use live::{Live, LiveHandle, LiveOptions, live};
+pub use observe::{TelemetryError, TelemetryOptions, TracingOptions};

@@ -15,6 +15,7 @@ pub(crate) mod mesh;
 pub(crate) mod run;
 pub(crate) mod sidecar;
 pub(crate) mod store;
+pub(crate) mod telemetry;
 pub(crate) mod token;
 
 use std::process::ExitCode;

@@ -9,6 +9,7 @@ use tollway_proxy::mesh::Role;
 use tollway_proxy::{Live, SidecarOptions, live, run_sidecar};
 
 use super::mesh::{CommonArgs, end_of, serve_live};
+use super::telemetry::TelemetryArgs;
 use crate::args::Command;
 use crate::runtime::block_on;
 use crate::settings::{Given, watch};
@@ -49,6 +50,8 @@ pub(crate) struct SidecarArgs {
     #[arg(long = "upstream", value_name = "PORT=SERVICE", value_parser = upstream)]
     upstreams: Vec<String>,
     #[command(flatten)]
+    telemetry: Box<TelemetryArgs>,
+    #[command(flatten)]
     common: CommonArgs,
 }
 
@@ -82,6 +85,7 @@ impl SidecarArgs {
             inbound_listen: self.inbound_listen,
             advertise: self.advertise,
             upstreams: self.upstreams,
+            telemetry: self.telemetry.options()?,
         })
     }
 }

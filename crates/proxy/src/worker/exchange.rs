@@ -18,6 +18,10 @@ impl Worker {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         tracing::debug!(%fault, destination = ?exchange.destination, "request failed");
         self.metrics.faults.add(1);
+        if let Some(observed) = &mut exchange.observed {
+            observed.error = Some(fault.code());
+            observed.grpc_status = exchange.is_grpc.then(|| u16::from(fault.grpc_status()));
+        }
         if exchange.responding {
             return self.abort_down(key, ErrorCode::INTERNAL_ERROR);
         }
@@ -52,6 +56,9 @@ impl Worker {
                 _ => {}
             }
         }
+        self.mark_observed(key, |observed| {
+            observed.error.get_or_insert(tollway_model::ErrorCode::ClosedEarly);
+        });
         self.forget(key);
     }
 
@@ -59,6 +66,7 @@ impl Worker {
     pub(super) fn on_down_gone(&mut self, key: Key) {
         self.metrics.cancelled.add(1);
         self.cancel_upstream(key);
+        self.mark_observed(key, |observed| observed.cancelled = true);
         self.forget(key);
     }
 
@@ -153,7 +161,8 @@ impl Worker {
 
     /// The exchange became a stream of bytes that its connections relay by themselves.
     pub(super) fn exchange_left_http(&mut self, key: Key) {
-        if let Some(exchange) = self.exchanges.get(key) {
+        if let Some(exchange) = self.exchanges.get_mut(key) {
+            exchange.status = 101;
             let took = self.now.saturating_duration_since(exchange.started);
             self.metrics.record(exchange.door == Door::Inbound, 101, took);
         }
@@ -164,6 +173,9 @@ impl Worker {
         if let Some(exchange) = self.exchanges.remove(key) {
             self.discard_pipe(&exchange.request);
             self.discard_pipe(&exchange.response);
+            if exchange.observed.is_some() {
+                self.tell(exchange);
+            }
         }
     }
 }

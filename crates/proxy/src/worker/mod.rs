@@ -22,6 +22,7 @@ mod h2_link;
 mod keep;
 mod listeners;
 mod look;
+mod observe;
 mod outside;
 mod pool;
 mod relay;
@@ -46,6 +47,7 @@ use tollway_telemetry::DataPlaneMetrics;
 
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::{Destination, Exchange};
+use crate::observe::Observer;
 use crate::tls::MeshTls;
 pub(crate) use gateway::GatewayRoutes;
 use listeners::{Listeners, slot_of};
@@ -77,6 +79,8 @@ pub(crate) struct Worker {
     commands: Receiver<Command>,
     outside: Box<dyn Outside>,
     metrics: Arc<DataPlaneMetrics>,
+    /// What is told of single requests; `None` when nothing is.
+    observer: Option<Box<Observer>>,
     epoch: Instant,
     now: Instant,
     next_sweep: Instant,
@@ -124,6 +128,7 @@ impl Worker {
             commands,
             outside,
             metrics,
+            observer: None,
             epoch: now,
             now,
             next_sweep: now + SWEEP,
@@ -136,6 +141,12 @@ impl Worker {
             h2_events: Vec::new(),
         };
         Ok((worker, Commands { sender, waker }))
+    }
+
+    /// Tells of single requests.
+    pub(crate) fn observed_by(mut self, observer: Option<Box<Observer>>) -> Self {
+        self.observer = observer;
+        self
     }
 
     /// Runs until drained.
@@ -165,6 +176,7 @@ impl Worker {
                 self.next_sweep = self.now + SWEEP;
                 self.sweep();
                 self.flush_turn();
+                self.hand_over();
                 if self.is_drained() {
                     return Ok(());
                 }
@@ -199,6 +211,13 @@ impl Worker {
                     self.draining.get_or_insert(self.now);
                 }
             }
+        }
+    }
+
+    /// Hands over what is to be told of requests.
+    fn hand_over(&mut self) {
+        if let Some(observer) = &mut self.observer {
+            observer.flush(&self.metrics);
         }
     }
 

@@ -28,9 +28,18 @@ pub(super) struct Arrival {
 
 impl Worker {
     /// Begins an exchange and sends it on its way; the body follows by `feed`.
-    pub(super) fn on_request(&mut self, arrival: Arrival) -> Key {
+    pub(super) fn on_request(&mut self, mut arrival: Arrival) -> Key {
         let conn = self.conns.get(arrival.down.conn);
         let door = conn.and_then(|c| c.door.clone()).unwrap_or(Door::HttpApi);
+        let observed = match &mut self.observer {
+            Some(observer) => observer.begin(&mut arrival.head, self.now).map(|mut observed| {
+                if let (Door::Inbound, Some(conn)) = (&door, conn) {
+                    observed.meet(conn);
+                }
+                observed
+            }),
+            None => None,
+        };
         let is_grpc = respond::is_grpc(&arrival.head.fields);
         let exchange = Exchange {
             door,
@@ -52,6 +61,7 @@ impl Worker {
             replay: Some(Vec::new()),
             started: self.now,
             active: self.now,
+            observed,
         };
         let key = self.exchanges.insert(exchange);
         self.bind_down(arrival.down, key);
@@ -147,6 +157,11 @@ impl Worker {
             }
             _ => return self.retry_elsewhere(key),
         }
+        if let (Some(observed), Destination::Service(_)) =
+            (&mut exchange.observed, &exchange.destination)
+        {
+            observed.meet(conn);
+        }
         exchange.active = self.now;
         exchange.request.finished = ended;
         mark(&mut self.dirty, &mut conn.dirty, conn_key);
@@ -196,6 +211,11 @@ impl Worker {
             return self.fail(key, &fault);
         }
         self.metrics.retries.add(1);
+        if exchange.observed.is_some() {
+            self.tell_of_attempt(key, failure);
+        }
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        exchange.request.passed = 0;
         let sent = exchange.replay.replace(Vec::new()).unwrap_or_default();
         self.held_bytes += sent.len();
         exchange.request.push_front(sent);

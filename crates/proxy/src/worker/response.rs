@@ -9,6 +9,7 @@ use crate::connection::Role;
 use crate::edit;
 use crate::exchange::{BodySize, Side};
 use crate::fault::Fault;
+use crate::observe::grpc_status;
 
 impl Worker {
     /// A response's head came from upstream.
@@ -23,6 +24,9 @@ impl Worker {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.active = self.now;
         if head.status < 200 {
+            if let Some(observed) = &mut exchange.observed {
+                observed.grpc_status = grpc_status(&head.fields);
+            }
             edit::response(&mut head);
             return self.on_informational(key, &head);
         }

@@ -8,7 +8,9 @@ use anyhow::{Context, Result};
 use hyper::Uri;
 use tollway_model::{AppId, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
-use tollway_proxy::{CommonOptions, Limits, Live, Sidecar, SidecarOptions, Timeouts};
+use tollway_proxy::{
+    CommonOptions, Limits, Live, Sidecar, SidecarOptions, TelemetryOptions, Timeouts,
+};
 
 use crate::access::{Absent, Access, AccessArgs};
 use crate::command::mesh::made_up_instance;
@@ -86,6 +88,7 @@ fn options(
         inbound_listen: any,
         advertise: None,
         upstreams: Vec::new(),
+        telemetry: TelemetryOptions::default(),
     })
 }
 

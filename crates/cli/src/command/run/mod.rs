@@ -34,6 +34,7 @@ use self::plan::Plan;
 use self::signals::Signals;
 use self::supervise::{Supervision, exit_code};
 use self::voice::Voice;
+use super::telemetry::TelemetryArgs;
 use crate::access::AccessArgs;
 use crate::failure::Report;
 use crate::local::LINGER_MS;
@@ -82,6 +83,8 @@ pub(crate) struct RunArgs {
     /// A loopback port that stands for a TCP service, such as `5432=db.shop.east`.
     #[arg(long = "upstream", value_name = "PORT=SERVICE")]
     upstreams: Vec<String>,
+    #[command(flatten)]
+    telemetry: Box<TelemetryArgs>,
     /// Tells this instance from others of the service [default: made up].
     #[arg(long)]
     instance: Option<Instance>,

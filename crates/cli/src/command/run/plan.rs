@@ -79,6 +79,7 @@ impl Plan {
             inbound_listen: args.inbound_listen,
             advertise: args.advertise,
             upstreams: args.upstreams,
+            telemetry: args.telemetry.options()?,
         };
         Ok(Self { app_id, namespace, app, sidecar, local: access.local.is_some() })
     }

@@ -1,0 +1,143 @@
+//! The access log of real sidecars: a line for each request, whatever becomes of it, and a log
+//! that cannot be written disturbs nobody. And what of the telemetry's options cannot be meant.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod mesh;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use hyper::Request;
+use mesh::http::{Client, Version, empty, get, runtime};
+use mesh::load::Load;
+use mesh::{AppProtocol, Mesh, PATIENCE, PROGRAM, counter};
+use serde_json::Value;
+use tollway_testkit::{RawClient, TempDir, retry_until};
+
+const SERVICE: &str = "echo.default.east";
+
+#[test]
+fn every_request_is_a_line_on_both_sides() {
+    let files = TempDir::new().unwrap();
+    let (caller_log, callee_log) = (files.path().join("caller"), files.path().join("callee"));
+    let mesh = Mesh::start();
+    let log = ["--access-log", callee_log.to_str().unwrap()];
+    let _app = mesh.east.app_with("echo", "a", AppProtocol::Http, &log);
+    let caller = mesh.west.caller(&["--access-log", caller_log.to_str().unwrap()]);
+    caller.until_served(SERVICE);
+
+    let request = format!(
+        "POST /v1.0/invoke/{SERVICE}/method/echo?token=secret HTTP/1.1\r\nHost: x\r\n\
+         Connection: close\r\nContent-Length: 5\r\n\r\nhello"
+    );
+    RawClient::exchange(caller.http(), request, PATIENCE).unwrap();
+    let outbound = line(&caller_log, |line| line["path"] == "/echo");
+    let inbound = line(&callee_log, |line| line["path"] == "/echo");
+    for (line, direction) in [(&outbound, "outbound"), (&inbound, "inbound")] {
+        assert_eq!(line["direction"], direction);
+        assert_eq!(line["method"], "POST");
+        assert_eq!(line["status"], 200);
+        assert_eq!(line["outcome"], "answered");
+        assert_eq!(line["error_code"], Value::Null);
+        assert_eq!((&line["request_bytes"], &line["response_bytes"]), (&5.into(), &5.into()));
+        assert!(line["duration_us"].as_u64().unwrap() > 0, "{line}");
+        assert_eq!(line["service"], SERVICE);
+        assert_eq!(line["caller"], "spiffe://west.tollway/ns/default/caller");
+        assert_eq!(line["callee"], "spiffe://east.tollway/ns/default/echo");
+        assert_eq!(line["attempts"], 1);
+        assert_eq!(line["trace_id"], Value::Null);
+        let time = line["time"].as_str().unwrap();
+        assert!(time.starts_with("20") && time.ends_with('Z') && time.len() == 27, "{time}");
+        assert!(!line.to_string().contains("secret"), "{line}");
+    }
+    assert_eq!(outbound["instance"], inbound["instance"]);
+
+    get(caller.http(), "/v1.0/invoke/nobody.default.east/method/%22a%0ab");
+    let refused = line(&caller_log, |line| line["service"] == "nobody.default.east");
+    assert_eq!(refused["error_code"], "ERR_UNKNOWN_SERVICE");
+    assert_eq!((&refused["outcome"], &refused["status"]), (&"failed".into(), &404.into()));
+    assert_eq!(refused["callee"], Value::Null);
+
+    runtime().block_on(async {
+        let mut impatient = Client::connect(Version::Http2, caller.http()).await;
+        let uri = format!("http://x/v1.0/invoke/{SERVICE}/method/delay?ms=20000");
+        let slow = impatient.send(Request::get(uri).body(empty()).unwrap());
+        assert!(tokio::time::timeout(Duration::from_millis(500), slow).await.is_err());
+    });
+    let left = line(&caller_log, |line| line["path"] == "/delay");
+    assert_eq!((&left["outcome"], &left["status"]), (&"cancelled".into(), &Value::Null));
+}
+
+#[test]
+fn a_rotated_log_is_begun_anew_and_a_full_disk_disturbs_nobody() {
+    let files = TempDir::new().unwrap();
+    let path = files.path().join("access.log");
+    let mesh = Mesh::start();
+    let app = mesh.east.app_with("echo", "a", AppProtocol::Http, &["--access-log", "/dev/full"]);
+    let caller = mesh.west.caller(&["--access-log", path.to_str().unwrap()]);
+    caller.until_served(SERVICE);
+    let url = format!("http://{}/v1.0/invoke/{SERVICE}/method/echo", caller.http());
+    let before = Load::http(&url, 300, Duration::from_secs(1)).assert_no_errors();
+    let written = |wanted: u64| {
+        let name = "tollway_access_log_lines_total";
+        let all = retry_until(PATIENCE, "every line being written", || {
+            (counter(&caller.process, name) >= wanted).then_some(())
+        });
+        all.unwrap();
+    };
+    written(before);
+    let rotated = files.path().join("access.log.1");
+    std::fs::rename(&path, &rotated).unwrap();
+    let after = Load::http(&url, 300, Duration::from_secs(1)).assert_no_errors();
+    written(before + after);
+    let (old, new) = (lines(&rotated), lines(&path));
+    assert_eq!(new.iter().filter(|line| line["path"] == "/echo").count() as u64, after);
+    assert!(old.len() as u64 >= before, "{}", old.len());
+
+    let lost = "tollway_access_log_dropped_total{reason=\"not_written\"}";
+    let app = &app.sidecar.process;
+    assert!(counter(app, lost) >= before, "{}", counter(app, lost));
+    assert_eq!(counter(app, "tollway_access_log_lines_total"), 0);
+    assert_eq!(app.log().matches("the access log cannot be written").count(), 1, "{}", app.log());
+}
+
+#[test]
+fn options_that_cannot_be_meant_are_refused_as_usage() {
+    let check = |options: &[&str], words: &str| {
+        let output = Command::new(PROGRAM)
+            .args(["sidecar", "--app-id", "a"])
+            .args(options)
+            .output()
+            .unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {message}");
+        assert!(message.contains(words), "{options:?}: {message}");
+    };
+    let endpoint = "--trace-endpoint=http://127.0.0.1:4317";
+    check(&["--trace-endpoint=collector"], "not a URL");
+    check(&["--trace-endpoint=http://collector"], "names no port");
+    check(&["--trace-endpoint=ftp://collector:1"], "must begin with http");
+    check(&[endpoint, "--trace-ratio=2"], "from 0 to 1");
+    check(&[endpoint, "--trace-ratio=1%"], "from 0 to 1");
+    check(&[endpoint, "--trace-protocol=zipkin"], "grpc, http");
+    check(&["--trace-ratio=0.5"], "--trace-endpoint");
+    let both = ["--trace-endpoint=http://collector:4317/x", "--trace-protocol=grpc"];
+    check(&both, "has a path");
+}
+
+/// The first line that is looked for, once it is there.
+fn line(path: &Path, wanted: impl Fn(&Value) -> bool) -> Value {
+    let found = retry_until(PATIENCE, "a line of the access log", || {
+        lines(path).into_iter().find(|line| wanted(line))
+    });
+    found.unwrap_or_else(|_| panic!("only {:#?}", lines(path)))
+}
+
+/// Every whole line.
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}

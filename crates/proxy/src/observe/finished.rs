@@ -1,0 +1,147 @@
+//! A request that is over, as the data thread hands it on.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tollway_http::{Fields, Method, RequestHead};
+use tollway_identity::PeerIdentity;
+use tollway_model::{ErrorCode, ServiceName};
+
+use super::{Observed, Recorded};
+use crate::connection::Door;
+use crate::exchange::{Destination, Exchange};
+
+/// Longest path that is told of, in bytes; the rest is left out.
+const PATH_BYTES: usize = 1024;
+/// Longest method.
+const METHOD_BYTES: usize = 32;
+
+/// How it ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// The caller has the whole answer of the callee.
+    Answered,
+    /// It was refused or failed here.
+    Failed(ErrorCode),
+    /// The caller went away.
+    Cancelled,
+}
+
+/// Everything that may be told of one request.
+#[derive(Clone)]
+pub(crate) struct Finished {
+    pub(crate) inbound: bool,
+    pub(crate) method: Method,
+    /// Without its query, which may hold secrets.
+    pub(crate) path: Vec<u8>,
+    /// The callee; `None` for oneself, or when the request names nobody.
+    pub(crate) service: Option<ServiceName>,
+    /// 0 without an answer.
+    pub(crate) status: u16,
+    pub(crate) outcome: Outcome,
+    pub(crate) request_bytes: u64,
+    pub(crate) response_bytes: u64,
+    pub(crate) started: Instant,
+    pub(crate) ended: Instant,
+    pub(crate) attempts: u32,
+    pub(crate) is_grpc: bool,
+    pub(crate) grpc_status: Option<u16>,
+    pub(crate) peer: Option<Arc<PeerIdentity>>,
+    pub(crate) remote: Option<SocketAddr>,
+    pub(crate) version: &'static str,
+    pub(crate) recorded: Option<Recorded>,
+}
+
+impl Finished {
+    /// What is left of an exchange; `None` for one that the process served itself.
+    pub(crate) fn of(exchange: Exchange, observed: Observed, now: Instant) -> Option<Self> {
+        let outcome = match (observed.error, observed.cancelled) {
+            (Some(code), _) => Outcome::Failed(code),
+            (None, true) => Outcome::Cancelled,
+            (None, false) => Outcome::Answered,
+        };
+        let service = match exchange.destination {
+            Destination::Service(name) => Some(name),
+            Destination::Api if outcome == Outcome::Answered => return None,
+            Destination::App | Destination::Api => None,
+        };
+        let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);
+        Some(Self {
+            inbound: exchange.door == Door::Inbound,
+            method: shorten_method(exchange.head.method),
+            path: shorten_path(exchange.head.path),
+            service,
+            status: exchange.status,
+            outcome,
+            request_bytes: exchange.request.passed,
+            response_bytes: exchange.response.passed,
+            started: exchange.started,
+            ended: now,
+            attempts: exchange.attempts,
+            is_grpc: exchange.is_grpc,
+            grpc_status: observed.grpc_status.or_else(in_trailers),
+            peer: observed.peer,
+            remote: observed.remote,
+            version: observed.version,
+            recorded: observed.recorded,
+        })
+    }
+
+    /// An attempt that failed with `code` and is made again.
+    pub(crate) fn attempt(exchange: &Exchange, code: ErrorCode, now: Instant) -> Option<Self> {
+        let observed = exchange.observed.as_ref()?;
+        let Destination::Service(service) = &exchange.destination else { return None };
+        let RequestHead { method, path, .. } = &exchange.head;
+        Some(Self {
+            inbound: false,
+            method: shorten_method(method.clone()),
+            path: shorten_path(path.clone()),
+            service: Some(service.clone()),
+            status: 0,
+            outcome: Outcome::Failed(code),
+            request_bytes: exchange.request.passed,
+            response_bytes: 0,
+            started: exchange.started,
+            ended: now,
+            attempts: exchange.attempts,
+            is_grpc: exchange.is_grpc,
+            grpc_status: None,
+            peer: observed.peer.clone(),
+            remote: observed.remote,
+            version: observed.version,
+            recorded: observed.recorded,
+        })
+    }
+
+    /// The path as text.
+    pub(crate) fn path(&self) -> String {
+        String::from_utf8_lossy(&self.path).into_owned()
+    }
+
+    /// The method as text.
+    pub(crate) fn method(&self) -> String {
+        String::from_utf8_lossy(self.method.as_bytes()).into_owned()
+    }
+}
+
+/// The status that a call ended with, from its trailers or a head that ends it.
+pub(crate) fn grpc_status(fields: &Fields) -> Option<u16> {
+    std::str::from_utf8(fields.value(b"grpc-status")?).ok()?.parse().ok()
+}
+
+fn shorten_path(mut path: Vec<u8>) -> Vec<u8> {
+    let query = path.iter().position(|byte| *byte == b'?');
+    path.truncate(query.unwrap_or(path.len()).min(PATH_BYTES));
+    if path.capacity() > 2 * PATH_BYTES {
+        path.shrink_to_fit();
+    }
+    path
+}
+
+fn shorten_method(method: Method) -> Method {
+    match method.as_bytes().get(..METHOD_BYTES) {
+        Some(start) => Method::Other(start.into()),
+        None => method,
+    }
+}

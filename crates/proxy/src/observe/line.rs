@@ -1,0 +1,79 @@
+//! A finished request as one line of the access log: a JSON object without a line feed. Its
+//! fields are documented in `docs/guide/observe.md`.
+
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use super::finished::{Finished, Outcome};
+use super::options::Own;
+
+#[derive(Serialize)]
+struct Line {
+    time: String,
+    direction: &'static str,
+    method: String,
+    path: String,
+    status: Option<u16>,
+    grpc_status: Option<u16>,
+    outcome: &'static str,
+    error_code: Option<&'static str>,
+    request_bytes: u64,
+    response_bytes: u64,
+    duration_us: u64,
+    service: Option<String>,
+    caller: Option<String>,
+    callee: Option<String>,
+    instance: Option<String>,
+    attempts: u32,
+    trace_id: Option<String>,
+    span_id: Option<String>,
+}
+
+/// Appends the line.
+pub(crate) fn write_line(finished: &Finished, own: &Own, line: &mut Vec<u8>) {
+    let peer = finished.peer.as_ref();
+    let peer_id = peer.map(|peer| peer.spiffe.to_string());
+    let peer_instance = peer.and_then(|peer| Some(peer.instance.as_ref()?.to_string()));
+    let own_id = Some(own.spiffe_id.clone());
+    let (caller, callee, instance) = if finished.inbound {
+        (peer_id, own_id, Some(own.instance.clone()))
+    } else {
+        (own_id, peer_id, peer_instance)
+    };
+    let service = match (&finished.service, finished.inbound) {
+        (Some(service), _) => Some(service.to_string()),
+        (None, true) => Some(own.service.to_string()),
+        (None, false) => None,
+    };
+    let (outcome, error_code) = match finished.outcome {
+        Outcome::Answered => ("answered", None),
+        Outcome::Failed(code) => ("failed", Some(code.word())),
+        Outcome::Cancelled => ("cancelled", None),
+    };
+    let context = finished.recorded.map(|recorded| recorded.context);
+    let took = finished.ended.saturating_duration_since(finished.started);
+    let began = SystemTime::now().checked_sub(finished.started.elapsed());
+    let entry = Line {
+        time: humantime::format_rfc3339_micros(began.unwrap_or(SystemTime::UNIX_EPOCH)).to_string(),
+        direction: if finished.inbound { "inbound" } else { "outbound" },
+        method: finished.method(),
+        path: finished.path(),
+        status: (finished.status > 0).then_some(finished.status),
+        grpc_status: finished.grpc_status,
+        outcome,
+        error_code,
+        request_bytes: finished.request_bytes,
+        response_bytes: finished.response_bytes,
+        duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+        service,
+        caller,
+        callee,
+        instance,
+        attempts: finished.attempts,
+        trace_id: context.map(|context| context.trace.to_string()),
+        span_id: context.map(|context| context.span.to_string()),
+    };
+    // Text and numbers are always JSON, and writing into memory does not fail.
+    let _ = serde_json::to_writer(line, &entry);
+}
