@@ -33,13 +33,20 @@ struct Collector {
 
 impl Collector {
     fn start(program: &PathBuf, grpc: u16, http: u16) -> Self {
+        Self::with(program, grpc, http, "")
+    }
+
+    /// `tls` is put beside each endpoint.
+    fn with(program: &PathBuf, grpc: u16, http: u16, tls: &str) -> Self {
         let files = TempDir::new().unwrap();
         let config = files.path().join("config.yaml");
+        let endpoint = |port: u16| format!("{{endpoint: '127.0.0.1:{port}'{tls}}}");
         let text = format!(
-            "receivers:\n  otlp:\n    protocols:\n      grpc:\n        endpoint: 127.0.0.1:{grpc}\n      \
-             http:\n        endpoint: 127.0.0.1:{http}\nexporters:\n  print:\nservice:\n  \
-             telemetry:\n    metrics:\n      level: none\n  pipelines:\n    traces:\n      \
-             receivers: [otlp]\n      exporters: [print]\n"
+            "receivers: {{otlp: {{protocols: {{grpc: {}, http: {}}}}}}}\nexporters: {{print: }}\n\
+             service:\n  telemetry: {{metrics: {{level: none}}}}\n  \
+             pipelines: {{traces: {{receivers: [otlp], exporters: [print]}}}}\n",
+            endpoint(grpc),
+            endpoint(http),
         );
         std::fs::write(&config, text).unwrap();
         let process = Start::new(program).arg("--config").arg(config).start().unwrap();
@@ -222,6 +229,40 @@ fn a_call_to_another_network_is_one_trace_from_the_app_on() {
     let refused = collector.until(5).pop().unwrap();
     assert_eq!(refused.attributes["error.type"], "ERR_UNKNOWN_SERVICE", "{refused:#?}");
     assert_eq!(refused.attributes["server.address"], "nobody.default.east.mesh");
+}
+
+#[test]
+fn a_collector_is_reached_over_tls_if_its_authority_is_trusted() {
+    let otelcol = need_tool!("otelcol");
+    let files = TempDir::new().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (cert, key) = (files.path().join("cert.pem"), files.path().join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let tls = format!(", tls: {{cert_file: '{}', key_file: '{}'}}", cert.display(), key.display());
+    let collector = Collector::with(&otelcol, free_port().unwrap(), free_port().unwrap(), &tls);
+    let ca = cert.to_str().unwrap();
+    let mesh = Mesh::start();
+    let http = format!("https://localhost:{}/v1/traces", collector.http);
+    let app = mesh.east.app_with(
+        "echo",
+        "a",
+        AppProtocol::Http,
+        &["--trace-endpoint", &http, "--trace-ca", ca],
+    );
+    let grpc = format!("https://localhost:{}", collector.grpc);
+    let told = ["--trace-endpoint", &grpc, "--trace-ratio", "1"];
+    let trusting = mesh.west.caller(&[&told[..], &["--trace-ca", ca]].concat());
+    let other = mesh.west.app_with("other", "b", AppProtocol::Http, &told);
+    trusting.until_served(SERVICE);
+    let spans = collector.until(2);
+    assert!([2, 3].iter().all(|kind| spans.iter().any(|span| span.kind == *kind)), "{spans:#?}");
+    other.sidecar.until_served(SERVICE);
+    let refused = retry_until(PATIENCE, "the refusal of an unknown authority", || {
+        other.sidecar.process.log().contains("invalid peer certificate").then_some(())
+    });
+    assert!(refused.is_ok(), "{}", other.sidecar.process.log());
+    drop(app);
 }
 
 #[test]
