@@ -16,6 +16,7 @@ use crate::connected::DataPlane;
 use crate::issue::{Scope, create_token};
 use crate::peering::join;
 use crate::plane::{Plane, unix_now_ms};
+use crate::policy;
 
 /// Life of a join token unless told otherwise.
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -128,6 +129,27 @@ impl Admin for AdminService {
         let network = tollway_wire::network_name(&request.into_inner().network).map_err(invalid)?;
         join::remove(&self.0, &network).await?;
         Ok(Response::new(v1::RemoveJoinResponse {}))
+    }
+
+    async fn apply_policies(
+        &self,
+        request: Request<v1::ApplyPoliciesRequest>,
+    ) -> Result<Response<v1::ChangePoliciesResponse>, Status> {
+        policy::apply(&self.0, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn list_policies(
+        &self,
+        request: Request<v1::ListPoliciesRequest>,
+    ) -> Result<Response<v1::ListPoliciesResponse>, Status> {
+        policy::list(&self.0, request.get_ref()).map(Response::new)
+    }
+
+    async fn delete_policies(
+        &self,
+        request: Request<v1::DeletePoliciesRequest>,
+    ) -> Result<Response<v1::ChangePoliciesResponse>, Status> {
+        policy::delete(&self.0, request.into_inner()).await.map(Response::new)
     }
 }
 

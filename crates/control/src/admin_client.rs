@@ -10,6 +10,7 @@ use tokio::net::UnixStream;
 use tollway_model::ErrorCode;
 use tollway_wire::v1;
 use tollway_wire::v1::admin_client::AdminClient as Client;
+use tollway_wire::{MESSAGE_LIMIT_BYTES, POLICIES_LIMIT_BYTES};
 use tonic::transport::{Channel, Endpoint, Uri};
 
 /// Name of the socket in the store's directory.
@@ -20,6 +21,9 @@ const STATUS_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 /// A control plane that does not answer a ping is given up after both; an answer may take longer.
 const PING_EVERY: Duration = Duration::from_secs(3);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Largest answer, in bytes: every policy there can be, and some more.
+const ANSWER_LIMIT_BYTES: usize = POLICIES_LIMIT_BYTES + MESSAGE_LIMIT_BYTES;
 
 /// Why a command did not reach the control plane, or was refused.
 #[derive(Debug, Error)]
@@ -74,7 +78,7 @@ impl AdminClient {
             .connect_with_connector(connector)
             .await
             .map_err(|source| AdminError::Connect { path, source })?;
-        Ok(Self(Client::new(channel)))
+        Ok(Self(Client::new(channel).max_decoding_message_size(ANSWER_LIMIT_BYTES)))
     }
 
     /// What runs there, and who follows it.
@@ -138,6 +142,39 @@ impl AdminClient {
     /// [`AdminError::Refused`].
     pub async fn joins(&mut self) -> Result<Vec<v1::JoinStatus>, AdminError> {
         Ok(self.0.list_joins(v1::ListJoinsRequest {}).await?.into_inner().joins)
+    }
+
+    /// Creates or replaces policies, all or none.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn apply_policies(
+        &mut self,
+        request: v1::ApplyPoliciesRequest,
+    ) -> Result<v1::ChangePoliciesResponse, AdminError> {
+        Ok(self.0.apply_policies(request).await?.into_inner())
+    }
+
+    /// The policies of a namespace or of a name; empty texts mean any.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn policies(
+        &mut self,
+        request: v1::ListPoliciesRequest,
+    ) -> Result<v1::ListPoliciesResponse, AdminError> {
+        Ok(self.0.list_policies(request).await?.into_inner())
+    }
+
+    /// Removes policies.
+    ///
+    /// # Errors
+    /// [`AdminError::Refused`].
+    pub async fn delete_policies(
+        &mut self,
+        request: v1::DeletePoliciesRequest,
+    ) -> Result<v1::ChangePoliciesResponse, AdminError> {
+        Ok(self.0.delete_policies(request).await?.into_inner())
     }
 
     /// Ends the trust in a joined network.

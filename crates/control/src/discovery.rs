@@ -25,6 +25,7 @@ use crate::connected::{DataPlane, Stay};
 use crate::delta::{self, Delta};
 use crate::hub::{TooManySubscriptions, Watcher};
 use crate::plane::Plane;
+use crate::policy;
 
 /// Responses waiting for a client that does not read.
 const RESPONSES_LIMIT: usize = 4;
@@ -85,7 +86,7 @@ async fn open(
     let known = Revision(open.revision);
     let follow = match open.scope() {
         Scope::Subscribed => {
-            let watcher = plane.hub.watch_subscribed();
+            let watcher = plane.hub.watch_as(service.clone(), instance.clone());
             watcher.resume(read_names(&open.resume)?, known).map_err(too_many)?;
             Follow::Subscriptions { watcher }
         }
@@ -242,6 +243,16 @@ async fn push_subscriptions(
     let mut any = false;
     loop {
         let updates = watcher.take(SERVICES_PER_RESPONSE_LIMIT);
+        if let Some(policies) = &updates.policies {
+            let is_all = updates.services.is_empty() && trust.is_none();
+            if is_all {
+                *sent = updates.revision;
+            }
+            let policies = Some(policy::snapshot(policies));
+            let response = v1::WatchResponse { revision: sent.0, policies, ..Default::default() };
+            outbox.send(response).await?;
+            any = true;
+        }
         if updates.services.is_empty() && trust.is_none() {
             *sent = updates.revision;
             return Ok(any);
@@ -306,6 +317,7 @@ async fn push_network(
                 snapshot_start: snapshot && first,
                 snapshot_end: snapshot && last,
                 heartbeat: false,
+                policies: None,
             };
             first = false;
             outbox.send(response).await?;

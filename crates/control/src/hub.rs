@@ -4,14 +4,15 @@
 //! or only the revision up to which it was told, and asks for the present state when it has
 //! room. So a slow watcher costs no memory and skips states that are already history.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tollway_model::{Revision, ServiceName, ServiceUpdate};
+use tollway_model::{Instance, PolicyScope, Revision, ServiceName, ServiceUpdate};
 use tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT;
 
-use crate::catalogue::{Catalogue, Subject};
+use crate::catalogue::{Catalogue, StoredPolicy, Subject};
 
 /// The catalogue and its watchers.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Hub {
     revision: watch::Sender<Revision>,
     /// Rises with every change of the joined networks or of anybody's gateways.
     peers: watch::Sender<u64>,
+    /// Wakes those who wait for acknowledgements.
+    acknowledged: Notify,
 }
 
 #[derive(Debug)]
@@ -42,6 +45,34 @@ struct Waiting {
     /// Wakes on every change.
     whole: bool,
     acknowledged: Revision,
+    /// The sidecar whose stream it is: it is told the policies that protect its service.
+    sidecar: Option<Sidecar>,
+}
+
+#[derive(Debug)]
+struct Sidecar {
+    service: ServiceName,
+    instance: Instance,
+    /// Policies may have changed since the watcher last asked.
+    policies_dirty: bool,
+    /// What it was told last.
+    policies: Option<Vec<Arc<StoredPolicy>>>,
+}
+
+impl Sidecar {
+    /// The policies of its service, if they are others than it was told.
+    fn changed_policies(&mut self, catalogue: &Catalogue) -> Option<Vec<Arc<StoredPolicy>>> {
+        if !std::mem::take(&mut self.policies_dirty) {
+            return None;
+        }
+        let present = catalogue.policies().of_service(&self.service);
+        let is_same = self.policies.as_ref().is_some_and(|told| *told == present);
+        if is_same {
+            return None;
+        }
+        self.policies = Some(present.clone());
+        Some(present)
+    }
 }
 
 /// One stream's place in the hub; leaves it when dropped.
@@ -57,6 +88,8 @@ pub(crate) struct Watcher {
 pub(crate) struct Updates {
     pub(crate) revision: Revision,
     pub(crate) services: Vec<ServiceUpdate>,
+    /// Every policy of the watcher's own service, when they changed or were never told.
+    pub(crate) policies: Option<Vec<Arc<StoredPolicy>>>,
     /// More services changed than were asked for; ask again.
     pub(crate) more: bool,
 }
@@ -83,7 +116,13 @@ impl Hub {
             interest: HashMap::new(),
             next_watcher: 0,
         };
-        Arc::new(Self { inner: Mutex::new(inner), trust, revision, peers: watch::Sender::new(0) })
+        Arc::new(Self {
+            inner: Mutex::new(inner),
+            trust,
+            revision,
+            peers: watch::Sender::new(0),
+            acknowledged: Notify::new(),
+        })
     }
 
     /// Reads the catalogue. Short: everybody waits.
@@ -125,17 +164,23 @@ impl Hub {
         let _ = seen.wait_for(|at| at.0 >= revision).await;
     }
 
-    /// A watcher of subscriptions, none at first.
+    /// A watcher of subscriptions, none at first, that is told no policies.
+    #[cfg(test)]
     pub(crate) fn watch_subscribed(self: &Arc<Self>) -> Watcher {
-        self.enter(false)
+        self.enter(false, None)
+    }
+
+    /// A watcher of subscriptions, none at first, and of the policies that protect `service`.
+    pub(crate) fn watch_as(self: &Arc<Self>, service: ServiceName, instance: Instance) -> Watcher {
+        self.enter(false, Some(Sidecar { service, instance, policies_dirty: true, policies: None }))
     }
 
     /// A watcher that wakes on every change.
     pub(crate) fn watch_whole(self: &Arc<Self>) -> Watcher {
-        self.enter(true)
+        self.enter(true, None)
     }
 
-    fn enter(self: &Arc<Self>, whole: bool) -> Watcher {
+    fn enter(self: &Arc<Self>, whole: bool, sidecar: Option<Sidecar>) -> Watcher {
         let mut inner = self.lock();
         let id = inner.next_watcher;
         inner.next_watcher += 1;
@@ -146,6 +191,7 @@ impl Hub {
             subscribed: HashSet::new(),
             whole,
             acknowledged: Revision::default(),
+            sidecar,
         };
         inner.watchers.insert(id, waiting);
         Watcher { hub: self.clone(), id, wake }
@@ -163,6 +209,47 @@ impl Hub {
         let behind = |waiting: &Waiting| newest.0.saturating_sub(waiting.acknowledged.0);
         let lag = inner.watchers.values().map(behind).max().unwrap_or_default();
         Followed { watchers: inner.watchers.len(), lag }
+    }
+
+    /// Waits until every connected sidecar that `scopes` concern has applied `revision`, for at
+    /// most `timeout`. Tells how many there are, and who of them lags.
+    pub(crate) async fn policies_applied(
+        &self,
+        scopes: &BTreeSet<PolicyScope>,
+        revision: u64,
+        timeout: Duration,
+    ) -> (u32, Vec<String>) {
+        let wait = async {
+            loop {
+                let acknowledged = self.acknowledged.notified();
+                tokio::pin!(acknowledged);
+                acknowledged.as_mut().enable();
+                if self.lagging(scopes, revision).1.is_empty() {
+                    return;
+                }
+                acknowledged.await;
+            }
+        };
+        let _ = tokio::time::timeout(timeout, wait).await;
+        self.lagging(scopes, revision)
+    }
+
+    fn lagging(&self, scopes: &BTreeSet<PolicyScope>, revision: u64) -> (u32, Vec<String>) {
+        let inner = self.lock();
+        let concerned = inner.watchers.values().filter_map(|waiting| {
+            let sidecar = waiting.sidecar.as_ref()?;
+            let own = PolicyScope::of_service(&sidecar.service);
+            own.iter().any(|scope| scopes.contains(scope)).then_some((waiting, sidecar))
+        });
+        let (mut count, mut lagging) = (0, Vec::new());
+        for (waiting, Sidecar { service, instance, .. }) in concerned {
+            count += 1;
+            if waiting.acknowledged.0 < revision {
+                lagging.push(format!("{instance}.{}.{}", service.app, service.namespace));
+            }
+        }
+        lagging.sort();
+        (count, lagging)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -188,9 +275,20 @@ impl Inner {
                     self.mark_services_where(|name| name.network != home);
                 }
                 Subject::Trust => self.watchers.values().for_each(|w| w.wake.notify_one()),
+                Subject::Policies => self.mark_policies(),
             }
         }
         self.watchers.values().filter(|w| w.whole).for_each(|w| w.wake.notify_one());
+    }
+
+    /// Each sidecar compares what concerns it when it next asks: changes of policies are rare.
+    fn mark_policies(&mut self) {
+        for waiting in self.watchers.values_mut() {
+            if let Some(sidecar) = &mut waiting.sidecar {
+                sidecar.policies_dirty = true;
+                waiting.wake.notify_one();
+            }
+        }
     }
 
     fn mark_services_where(&mut self, concerned: impl Fn(&ServiceName) -> bool) {
@@ -278,8 +376,9 @@ impl Watcher {
         let mut inner = self.hub.lock();
         let Inner { catalogue, watchers, .. } = &mut *inner;
         let mut services = Vec::new();
-        let mut more = false;
+        let (mut policies, mut more) = (None, false);
         if let Some(waiting) = watchers.get_mut(&self.id) {
+            policies = waiting.sidecar.as_mut().and_then(|s| s.changed_policies(catalogue));
             let names: Vec<_> = waiting.dirty.iter().take(limit).cloned().collect();
             for name in names {
                 waiting.dirty.remove(&name);
@@ -287,7 +386,7 @@ impl Watcher {
             }
             more = !waiting.dirty.is_empty();
         }
-        Updates { revision: catalogue.revision(), services, more }
+        Updates { revision: catalogue.revision(), services, policies, more }
     }
 
     /// The stream has applied everything up to `revision`.
@@ -295,6 +394,7 @@ impl Watcher {
         if let Some(waiting) = self.hub.lock().watchers.get_mut(&self.id) {
             waiting.acknowledged = waiting.acknowledged.max(revision);
         }
+        self.hub.acknowledged.notify_waiters();
     }
 }
 
@@ -303,6 +403,8 @@ impl Drop for Watcher {
         let mut inner = self.hub.lock();
         let Some(waiting) = inner.watchers.remove(&self.id) else { return };
         waiting.subscribed.iter().for_each(|name| inner.forget_interest(self.id, name));
+        // Nobody waits for one that has gone.
+        self.hub.acknowledged.notify_waiters();
     }
 }
 

@@ -29,6 +29,10 @@ pub(crate) enum Key {
     },
     /// Its entry's revision is the trust revision.
     Trust,
+    Policy {
+        namespace: Label,
+        name: Label,
+    },
     PeerTrust {
         network: Label,
     },
@@ -57,6 +61,7 @@ impl Key {
             }
             Self::Gateway { instance } => format!("gateway/{}", low(instance)),
             Self::Trust => "trust".to_owned(),
+            Self::Policy { namespace, name } => format!("policy/{}/{}", low(namespace), low(name)),
             Self::PeerTrust { network } => format!("peer/{}/trust", low(network)),
             Self::PeerGateways { network } => format!("peer/{}/gateways", low(network)),
             Self::PeerLink { network } => format!("peer/{}/link", low(network)),
@@ -79,6 +84,7 @@ impl Key {
             }
             ["gateway", _] => Self::Gateway { instance: label(1)? },
             ["trust"] => Self::Trust,
+            ["policy", _, _] => Self::Policy { namespace: label(1)?, name: label(2)? },
             ["peer", _, "trust"] => Self::PeerTrust { network: label(1)? },
             ["peer", _, "gateways"] => Self::PeerGateways { network: label(1)? },
             ["peer", _, "link"] => Self::PeerLink { network: label(1)? },
@@ -113,6 +119,7 @@ mod tests {
             },
             Key::Gateway { instance },
             Key::Trust,
+            Key::Policy { namespace: namespace.clone(), name: app.clone() },
             Key::PeerTrust { network: network.clone() },
             Key::PeerGateways { network: network.clone() },
             Key::PeerLink { network: network.clone() },

@@ -26,6 +26,7 @@ mod options;
 mod own;
 mod peering;
 mod plane;
+mod policy;
 mod registry;
 mod standstill;
 mod stored;

@@ -1,7 +1,7 @@
 //! Why a message from a peer was refused.
 
 use thiserror::Error;
-use tollway_model::NameError;
+use tollway_model::{NameError, PatternError, PolicyError};
 
 /// A field of a message that does not hold what the protocol says.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -20,4 +20,10 @@ pub enum ConvertError {
     TooMany { field: &'static str, count: usize, limit: usize },
     #[error("the field `{field}` is empty; it needs at least one entry")]
     Empty { field: &'static str },
+    #[error("the policy `{policy}` is not valid")]
+    Policy { policy: String, source: PolicyError },
+    #[error("the policy `{policy}` has a rule that is not valid")]
+    PolicyRule { policy: String, source: PatternError },
+    #[error("the policy `{policy}` has {bytes} bytes; at most {limit} are accepted: split it")]
+    PolicyTooLarge { policy: String, bytes: usize, limit: usize },
 }

@@ -8,16 +8,19 @@ mod error;
 mod failure;
 mod limits;
 mod name;
+mod policy;
 mod service;
 
 pub use error::ConvertError;
 pub use failure::{code_of, with_code};
 pub use limits::{
-    ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES,
-    ROOTS_PER_TRUST_DOMAIN_LIMIT, SERVICES_PER_REQUEST_LIMIT, SERVICES_PER_RESPONSE_LIMIT,
-    SUBSCRIPTIONS_PER_STREAM_LIMIT, TRUST_DOMAINS_LIMIT,
+    ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES, POLICIES_LIMIT,
+    POLICIES_LIMIT_BYTES, POLICIES_PER_REQUEST_LIMIT, POLICY_BYTES_PER_SCOPE_LIMIT,
+    POLICY_LIMIT_BYTES, ROOTS_PER_TRUST_DOMAIN_LIMIT, SERVICES_PER_REQUEST_LIMIT,
+    SERVICES_PER_RESPONSE_LIMIT, SUBSCRIPTIONS_PER_STREAM_LIMIT, TRUST_DOMAINS_LIMIT,
 };
 pub use name::{address, addresses, instance, label, network_name, service_name, trust_domain};
+pub use policy::{policies, policy, policy_name};
 pub use service::{
     NetworkState, NetworkUpdate, network_update, protocol, service_update, workload,
 };

@@ -23,3 +23,19 @@ pub const ROOTS_PER_TRUST_DOMAIN_LIMIT: usize = 8;
 
 /// Trust domains in one set of bundles: the own network and the joined ones.
 pub const TRUST_DOMAINS_LIMIT: usize = 1_024;
+
+/// Policies of one network.
+pub const POLICIES_LIMIT: usize = 10_000;
+
+/// Encoded bytes of all policies of one network together.
+pub const POLICIES_LIMIT_BYTES: usize = 32 << 20;
+
+/// Policies in one request to apply or to delete them.
+pub const POLICIES_PER_REQUEST_LIMIT: usize = 1_000;
+
+/// Largest policy, encoded, in bytes.
+pub const POLICY_LIMIT_BYTES: usize = 64 << 10;
+
+/// Encoded bytes of the policies of one scope (a service, a namespace, the network). A service
+/// lies in three scopes, and what protects it fits in one message.
+pub const POLICY_BYTES_PER_SCOPE_LIMIT: usize = 512 << 10;

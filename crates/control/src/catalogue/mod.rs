@@ -7,6 +7,7 @@
 
 mod changes;
 mod peer;
+mod policies;
 mod questions;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,8 @@ use std::sync::Arc;
 use prost::Message;
 use thiserror::Error;
 use tollway_model::{
-    AppProtocol, Instance, Label, NetworkName, Revision, ServiceName, TrustDomain, Workload,
+    AppProtocol, Instance, Label, NetworkName, PolicyName, Revision, ServiceName, TrustDomain,
+    Workload,
 };
 use tollway_wire::{ConvertError, GATEWAYS_PER_NETWORK_LIMIT, v1};
 
@@ -25,6 +27,7 @@ use crate::options::EgressMode;
 use crate::stored;
 use changes::Changes;
 pub(crate) use peer::{Aggregate as PeerAggregate, Peer, PinnedTrust};
+pub(crate) use policies::{Policies, StoredPolicy};
 
 /// A stored value that does not read back.
 #[derive(Debug, Error)]
@@ -55,6 +58,8 @@ pub(crate) enum Subject {
     Gateways,
     /// The trust bundles.
     Trust,
+    /// Who may call what. Which services it concerns is told by the policies themselves.
+    Policies,
 }
 
 /// A gateway of this network.
@@ -80,6 +85,7 @@ pub(crate) struct Catalogue {
     services: BTreeMap<ServiceName, Service>,
     gateways: BTreeMap<Instance, Gateway>,
     peers: BTreeMap<NetworkName, Peer>,
+    policies: Policies,
     changes: Changes<Subject>,
 }
 
@@ -93,6 +99,7 @@ impl Catalogue {
             services: BTreeMap::new(),
             gateways: BTreeMap::new(),
             peers: BTreeMap::new(),
+            policies: Policies::default(),
             changes: Changes::new(revision),
         }
     }
@@ -126,6 +133,10 @@ impl Catalogue {
             Key::Trust => {
                 self.trust_revision = revision;
                 Subject::Trust
+            }
+            Key::Policy { .. } => {
+                self.policies.put(StoredPolicy::read(value, revision)?);
+                Subject::Policies
             }
             Key::PeerTrust { network } => {
                 self.peer(network).set_trust(PinnedTrust::read(value)?);
@@ -178,6 +189,13 @@ impl Catalogue {
                 Subject::Gateways
             }
             Key::Trust => return None,
+            Key::Policy { namespace, name } => {
+                let name = PolicyName { namespace: namespace.clone(), name: name.clone() };
+                if !self.policies.remove(&name) {
+                    return None;
+                }
+                Subject::Policies
+            }
             Key::PeerTrust { network } => {
                 self.peers.get_mut(network)?.forget_trust();
                 self.drop_empty_peer(network);
@@ -243,6 +261,9 @@ impl Catalogue {
         if self.trust_revision != newer.trust_revision {
             different.push((Subject::Trust, false));
         }
+        if self.policies != newer.policies {
+            different.push((Subject::Policies, false));
+        }
         for (subject, removed) in &different {
             if *removed {
                 self.changes.remove(subject, revision);
@@ -255,6 +276,7 @@ impl Catalogue {
         self.services = newer.services;
         self.gateways = newer.gateways;
         self.peers = newer.peers;
+        self.policies = newer.policies;
         different.into_iter().map(|(subject, _)| subject).collect()
     }
 

@@ -8,7 +8,7 @@ use tollway_model::{
 };
 use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, NetworkState, NetworkUpdate, v1};
 
-use super::{Catalogue, Gateway, Peer, Subject};
+use super::{Catalogue, Gateway, Peer, Policies, Subject};
 use crate::options::EgressMode;
 
 impl Catalogue {
@@ -141,6 +141,10 @@ impl Catalogue {
 
     pub(crate) fn gateways(&self) -> impl Iterator<Item = &Gateway> {
         self.gateways.values()
+    }
+
+    pub(crate) fn policies(&self) -> &Policies {
+        &self.policies
     }
 
     /// Networks that are joined or being joined.

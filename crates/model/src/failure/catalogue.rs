@@ -157,6 +157,10 @@ catalogue! {
         [CalleesSidecar],
         "A policy of the callee does not allow this caller this method and path. The message names the caller's identity and the policy.",
         "If the call is meant to be, allow it in the policy: `tollway get policy` shows it.";
+    PolicyUnknown, "ERR_POLICY_UNKNOWN", Trust, http(503, Unavailable),
+        [CalleesSidecar],
+        "The callee's sidecar has just started and has not been told its policies yet, so it lets nobody in.",
+        "Try again in a moment. If it lasts, look at the sidecar's log: it cannot hear its control plane.";
     AppUnreachable, "ERR_APP_UNREACHABLE", App, http(503, Unavailable),
         [CalleesSidecar],
         "The callee's sidecar cannot connect to its app.",

@@ -75,6 +75,62 @@ impl AppProtocol {
         }
     }
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Policy {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Unique in its namespace.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Whether there is a list `allow`, perhaps an empty one: the target is then closed for
+    /// everything that no policy allows.
+    #[prost(bool, tag = "6")]
+    pub has_allow: bool,
+    #[prost(message, repeated, tag = "7")]
+    pub allow: ::prost::alloc::vec::Vec<PolicyRule>,
+    #[prost(message, repeated, tag = "8")]
+    pub deny: ::prost::alloc::vec::Vec<PolicyRule>,
+    #[prost(oneof = "policy::Target", tags = "3, 4, 5")]
+    pub target: ::core::option::Option<policy::Target>,
+}
+/// Nested message and enum types in `Policy`.
+pub mod policy {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Target {
+        /// One service of the namespace.
+        #[prost(string, tag = "3")]
+        App(::prost::alloc::string::String),
+        /// Every service of the namespace.
+        #[prost(message, tag = "4")]
+        WholeNamespace(super::WholeNamespace),
+        /// Every service of the network; only in the namespace `tollway`.
+        #[prost(message, tag = "5")]
+        WholeNetwork(super::WholeNetwork),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WholeNamespace {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WholeNetwork {}
+/// Holds if each part that is not empty has an entry that holds.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyRule {
+    /// `app\[.namespace[.network]\]` with `*` for any, or
+    /// `spiffe://<trust-domain>/ns/<namespace>/<app>`.
+    #[prost(string, repeated, tag = "1")]
+    pub from: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "2")]
+    pub methods: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Segments, `*` or `{name}` for any one, `**` at the end for everything below.
+    #[prost(string, repeated, tag = "3")]
+    pub paths: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// The policies that protect one service.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Policies {
+    #[prost(message, repeated, tag = "1")]
+    pub policies: ::prost::alloc::vec::Vec<Policy>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -250,6 +306,123 @@ pub struct RemoveJoinRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveJoinResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ApplyPoliciesRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub policies: ::prost::alloc::vec::Vec<Policy>,
+    /// Checks and compares only.
+    #[prost(bool, tag = "2")]
+    pub dry_run: bool,
+    /// How long to wait until every connected sidecar concerned has applied the change.
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeletePoliciesRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub names: ::prost::alloc::vec::Vec<PolicyName>,
+    #[prost(bool, tag = "2")]
+    pub dry_run: bool,
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyName {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChangePoliciesResponse {
+    /// In the order of the request.
+    #[prost(message, repeated, tag = "1")]
+    pub changes: ::prost::alloc::vec::Vec<PolicyChange>,
+    /// Revision that holds the outcome.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    /// Connected sidecars of services that the policies protect, or protected before.
+    #[prost(uint32, tag = "3")]
+    pub sidecars: u32,
+    /// Those of them that have not applied the revision yet, as instance.app.namespace.
+    #[prost(string, repeated, tag = "4")]
+    pub lagging: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyChange {
+    #[prost(message, optional, tag = "1")]
+    pub name: ::core::option::Option<PolicyName>,
+    #[prost(enumeration = "policy_change::Outcome", tag = "2")]
+    pub outcome: i32,
+}
+/// Nested message and enum types in `PolicyChange`.
+pub mod policy_change {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Outcome {
+        Unspecified = 0,
+        Created = 1,
+        Changed = 2,
+        Unchanged = 3,
+        Deleted = 4,
+        /// There is no such policy to delete.
+        Absent = 5,
+    }
+    impl Outcome {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "OUTCOME_UNSPECIFIED",
+                Self::Created => "OUTCOME_CREATED",
+                Self::Changed => "OUTCOME_CHANGED",
+                Self::Unchanged => "OUTCOME_UNCHANGED",
+                Self::Deleted => "OUTCOME_DELETED",
+                Self::Absent => "OUTCOME_ABSENT",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "OUTCOME_UNSPECIFIED" => Some(Self::Unspecified),
+                "OUTCOME_CREATED" => Some(Self::Created),
+                "OUTCOME_CHANGED" => Some(Self::Changed),
+                "OUTCOME_UNCHANGED" => Some(Self::Unchanged),
+                "OUTCOME_DELETED" => Some(Self::Deleted),
+                "OUTCOME_ABSENT" => Some(Self::Absent),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListPoliciesRequest {
+    /// Only of this namespace; empty for every one.
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Only of this name; empty for every one.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListPoliciesResponse {
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub policies: ::prost::alloc::vec::Vec<Policy>,
+}
 /// Generated client implementations.
 pub mod admin_client {
     #![allow(
@@ -519,6 +692,80 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("tollway.v1.Admin", "RemoveJoin"));
             self.inner.unary(req, path, codec).await
         }
+        /// Creates or replaces policies: all of them or, when one is refused, none.
+        pub async fn apply_policies(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ApplyPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ChangePoliciesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/ApplyPolicies",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ApplyPolicies"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_policies(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListPoliciesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/ListPolicies",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "ListPolicies"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Removes policies, all at once; one that is not there is told as such.
+        pub async fn delete_policies(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeletePoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ChangePoliciesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Admin/DeletePolicies",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Admin", "DeletePolicies"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -588,6 +835,29 @@ pub mod admin_server {
             request: tonic::Request<super::RemoveJoinRequest>,
         ) -> std::result::Result<
             tonic::Response<super::RemoveJoinResponse>,
+            tonic::Status,
+        >;
+        /// Creates or replaces policies: all of them or, when one is refused, none.
+        async fn apply_policies(
+            &self,
+            request: tonic::Request<super::ApplyPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ChangePoliciesResponse>,
+            tonic::Status,
+        >;
+        async fn list_policies(
+            &self,
+            request: tonic::Request<super::ListPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListPoliciesResponse>,
+            tonic::Status,
+        >;
+        /// Removes policies, all at once; one that is not there is told as such.
+        async fn delete_policies(
+            &self,
+            request: tonic::Request<super::DeletePoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ChangePoliciesResponse>,
             tonic::Status,
         >;
     }
@@ -1015,6 +1285,141 @@ pub mod admin_server {
                     };
                     Box::pin(fut)
                 }
+                "/tollway.v1.Admin/ApplyPolicies" => {
+                    #[allow(non_camel_case_types)]
+                    struct ApplyPoliciesSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::ApplyPoliciesRequest>
+                    for ApplyPoliciesSvc<T> {
+                        type Response = super::ChangePoliciesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ApplyPoliciesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::apply_policies(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ApplyPoliciesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/ListPolicies" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListPoliciesSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::ListPoliciesRequest>
+                    for ListPoliciesSvc<T> {
+                        type Response = super::ListPoliciesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListPoliciesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::list_policies(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListPoliciesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Admin/DeletePolicies" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeletePoliciesSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::DeletePoliciesRequest>
+                    for DeletePoliciesSvc<T> {
+                        type Response = super::ChangePoliciesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeletePoliciesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::delete_policies(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeletePoliciesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 _ => {
                     Box::pin(async move {
                         let mut response = http::Response::new(
@@ -1173,6 +1578,10 @@ pub struct WatchResponse {
     /// Nothing changed; proves that the stream lives.
     #[prost(bool, tag = "7")]
     pub heartbeat: bool,
+    /// The policies that protect the watcher's own service; they replace those held. Present in
+    /// the first response with SCOPE_SUBSCRIBED, and whenever they changed.
+    #[prost(message, optional, tag = "8")]
+    pub policies: ::core::option::Option<Policies>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServiceUpdate {
@@ -1356,7 +1765,7 @@ pub mod discovery_client {
             self
         }
         /// The first request is `open`. Whenever the revision of the responses has risen, it is
-        /// acknowledged once they were applied.
+        /// acknowledged once they were applied, policies by every thread that serves the workload.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::WatchRequest>,
@@ -1403,7 +1812,7 @@ pub mod discovery_server {
             + std::marker::Send
             + 'static;
         /// The first request is `open`. Whenever the revision of the responses has risen, it is
-        /// acknowledged once they were applied.
+        /// acknowledged once they were applied, policies by every thread that serves the workload.
         async fn watch(
             &self,
             request: tonic::Request<tonic::Streaming<super::WatchRequest>>,
