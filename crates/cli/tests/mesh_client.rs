@@ -98,8 +98,13 @@ impl Told {
     async fn start(config: MeshConfig) -> Self {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = seen.clone();
-        let client =
-            MeshClient::start(config, move |delta| sink.lock().unwrap().push(delta)).await.unwrap();
+        let client = MeshClient::start(config, move |mut delta| {
+            // To keep them would mean that they are still being applied.
+            delta.policies = None;
+            sink.lock().unwrap().push(delta);
+        })
+        .await
+        .unwrap();
         Self { client, seen }
     }
 

@@ -14,6 +14,7 @@ use tollway_model::ServiceName;
 use tollway_net::{Conn, Key};
 
 use crate::exchange::{Destination, Side};
+use crate::worker::{Rights, Upgraded};
 
 /// Through which door a downstream connection came.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,6 +83,10 @@ pub(crate) struct Connection {
     pub(crate) leads_to_control: bool,
     /// The TCP service it leads to, or waits to know of.
     pub(crate) raw_target: Option<ServiceName>,
+    /// What policies mean for its caller, once that was asked for.
+    pub(crate) rights: Option<Rights>,
+    /// By which request it left HTTP, at the mesh door.
+    pub(crate) upgraded: Option<Box<Upgraded>>,
 }
 
 impl Connection {
@@ -103,6 +108,8 @@ impl Connection {
             relays_to: None,
             leads_to_control: false,
             raw_target: None,
+            rights: None,
+            upgraded: None,
         }
     }
 

@@ -145,6 +145,9 @@ impl Fanout {
 impl State {
     fn send(&self, delta: MeshDelta) {
         for worker in &self.workers {
+            if let Some(policies) = &delta.policies {
+                worker.send(Command::Policies(policies.clone()));
+            }
             if !delta.services.is_empty() {
                 worker.send(Command::Services(delta.services.clone()));
             }

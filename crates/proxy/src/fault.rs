@@ -7,6 +7,8 @@ use tollway_http::h1;
 use tollway_model::{ErrorCode, NetworkName, ServiceName, UnavailableReason};
 use tollway_routing::TargetError;
 
+use crate::worker::PolicyDenial;
+
 /// One reason. The text names the hop and what to do where somebody can do something.
 #[derive(Clone, Debug, Error)]
 pub(crate) enum Fault {
@@ -40,6 +42,10 @@ pub(crate) enum Fault {
     Overloaded { what: &'static str, limit: usize },
     #[error("service {service} takes plain TCP, not HTTP")]
     NotHttp { service: ServiceName },
+    #[error("{0}")]
+    PolicyDenied(Box<PolicyDenial>),
+    #[error("the sidecar of {service} does not know its policies yet; try again")]
+    PolicyUnknown { service: ServiceName },
     #[error("{method} is not supported here: {reason}")]
     Unsupported { method: &'static str, reason: &'static str },
     #[error("{what} is not served")]
@@ -107,6 +113,8 @@ impl Fault {
             Self::BodyTimedOut { .. } => ErrorCode::BodyTimedOut,
             Self::Overloaded { .. } => ErrorCode::Overloaded,
             Self::NotHttp { .. } => ErrorCode::NotHttp,
+            Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
+            Self::PolicyUnknown { .. } => ErrorCode::PolicyUnknown,
             Self::Unsupported { .. } => ErrorCode::Unsupported,
             Self::HeadTooLarge => ErrorCode::HeadTooLarge,
             Self::Unimplemented { .. } => ErrorCode::NotServed,

@@ -19,7 +19,7 @@ use tollway_model::{Caller, NormalPath, PathError, Policy, PolicyName, PolicyRul
 use tree::{Case, RuleTree};
 
 /// The policies that protect one service.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicySet {
     service: ServiceName,
     policies: Vec<Arc<Policy>>,

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tollway_model::{
-    NetworkName, Revision, ServiceName, ServiceState, ServiceUpdate, UnavailableReason,
+    NetworkName, Policy, Revision, ServiceName, ServiceState, ServiceUpdate, UnavailableReason,
 };
 use tollway_wire::{ConvertError, NetworkState, NetworkUpdate, v1};
 
@@ -16,6 +16,9 @@ pub(super) struct Knowledge {
     revision: Revision,
     services: HashMap<ServiceName, ServiceState>,
     networks: HashMap<NetworkName, NetworkState>,
+    policies: Option<Vec<Policy>>,
+    /// Counts the sets of policies that were passed on.
+    policy_number: u64,
     /// What the full state that is under way has mentioned.
     snapshot: Option<Mentioned>,
 }
@@ -40,6 +43,29 @@ impl Knowledge {
     /// The service is no longer followed: its state grows old.
     pub(super) fn forget(&mut self, service: &ServiceName) {
         self.services.remove(service);
+    }
+
+    /// Takes in the policies of the own service, if they are others than before, and numbers
+    /// them.
+    ///
+    /// # Errors
+    /// [`ConvertError`] when one of them cannot be read: none of them is taken then.
+    pub(super) fn take_policies(
+        &mut self,
+        response: &v1::WatchResponse,
+    ) -> Result<Option<(u64, &[Policy])>, ConvertError> {
+        let Some(stated) = &response.policies else { return Ok(None) };
+        let policies = tollway_wire::policies(stated)?;
+        if self.policies.as_ref() == Some(&policies) {
+            return Ok(None);
+        }
+        self.policy_number += 1;
+        Ok(Some((self.policy_number, self.policies.insert(policies))))
+    }
+
+    /// The number of the policies passed on last; 0 when there were none.
+    pub(super) fn policy_number(&self) -> u64 {
+        self.policy_number
     }
 
     /// A new stream begins: a full state that was cut off is void.
@@ -232,6 +258,33 @@ mod tests {
         there.networks = vec![joined("east")];
         assert_eq!(told(&knowledge.take(&there).unwrap()), ["east joined"]);
         assert_eq!(told(&knowledge.take(&removed).unwrap()), ["east removed"]);
+    }
+
+    #[test]
+    fn the_same_policies_again_are_no_news() {
+        let policy = |name: &str| v1::Policy {
+            namespace: "shop".into(),
+            name: name.into(),
+            target: Some(v1::policy::Target::App("stock".into())),
+            has_allow: true,
+            ..v1::Policy::default()
+        };
+        let told = |policies| v1::WatchResponse {
+            policies: Some(v1::Policies { policies }),
+            ..v1::WatchResponse::default()
+        };
+        let mut knowledge = Knowledge::default();
+        let mut take = |response| {
+            let taken = knowledge.take_policies(&response);
+            taken.map(|taken| taken.map(|(number, policies)| (number, policies.len())))
+        };
+        assert_eq!(take(response(1, vec![])), Ok(None));
+        assert_eq!(take(told(vec![])), Ok(Some((1, 0))), "that there are none is news");
+        assert_eq!(take(told(vec![])), Ok(None));
+        assert_eq!(take(told(vec![policy("a")])), Ok(Some((2, 1))));
+        assert_eq!(take(told(vec![policy("a")])), Ok(None));
+        assert!(take(told(vec![policy("a b")])).is_err());
+        assert_eq!(take(told(vec![policy("a")])), Ok(None), "what is malformed changes nothing");
     }
 
     #[test]

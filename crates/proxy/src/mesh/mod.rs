@@ -11,6 +11,7 @@ mod connect;
 mod enroll;
 mod error;
 mod knowledge;
+mod policies;
 mod session;
 mod supervise;
 
@@ -27,6 +28,7 @@ use tollway_wire::NetworkUpdate;
 pub use check::{ControlCheck, check_control};
 pub use config::{Announcement, MeshConfig, Role, TokenSource};
 pub use error::MeshError;
+pub use policies::PolicyUpdate;
 
 /// Longest wait for the control plane to confirm that a registration is gone.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,6 +40,8 @@ pub struct MeshDelta {
     pub services: Vec<ServiceUpdate>,
     /// Only for gateways.
     pub networks: Vec<NetworkUpdate>,
+    /// Who may call the own service, when that changed; only for sidecars.
+    pub policies: Option<PolicyUpdate>,
 }
 
 /// How it stands with the control plane.
@@ -73,6 +77,8 @@ struct Shared {
     announced: watch::Sender<bool>,
     credentials: watch::Sender<Arc<Credentials>>,
     status: watch::Sender<MeshStatus>,
+    /// Number of the last set of policies that everybody concerned has applied; 0 before.
+    policies_applied: watch::Sender<u64>,
 }
 
 impl MeshClient {
@@ -95,6 +101,7 @@ impl MeshClient {
             announced: watch::Sender::new(false),
             credentials: watch::Sender::new(Arc::new(credentials)),
             status: watch::Sender::new(MeshStatus::default()),
+            policies_applied: watch::Sender::new(0),
         });
         let stop = CancellationToken::new();
         let run = supervise::run(who, shared.clone(), Box::new(on_delta));

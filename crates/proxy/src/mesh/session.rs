@@ -12,6 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_identity::{Expected, client_config};
 use tollway_model::{ServiceName, Workload};
+use tollway_routing::PolicySet;
 use tollway_wire::v1::discovery_client::DiscoveryClient;
 use tollway_wire::v1::open::Scope;
 use tollway_wire::v1::register_request::Request as Announce;
@@ -28,7 +29,7 @@ use super::connect::{ALPN, connect};
 use super::enroll::{self, Who, bundles};
 use super::error::chain;
 use super::knowledge::Knowledge;
-use super::{MeshDelta, MeshError, Shared};
+use super::{MeshDelta, MeshError, PolicyUpdate, Shared};
 
 /// Requests waiting for a control plane that does not read.
 const REQUESTS_LIMIT: usize = 16;
@@ -101,6 +102,8 @@ struct Watch {
     /// Only a sidecar subscribes.
     subscribes: bool,
     acknowledged: u64,
+    /// The own service, which policies protect.
+    service: ServiceName,
 }
 
 impl Watch {
@@ -136,7 +139,8 @@ impl Watch {
         let opening = client.watch(ReceiverStream::new(outgoing));
         let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
         let responses = opened.map_err(|_| MeshError::Silent(OPEN_TIMEOUT))??.into_inner();
-        Ok(Self { requests, responses, asked, subscribes, acknowledged: 0 })
+        let service = who.service.clone();
+        Ok(Self { requests, responses, asked, subscribes, acknowledged: 0, service })
     }
 
     async fn run(
@@ -147,6 +151,7 @@ impl Watch {
     ) -> Result<Infallible, MeshError> {
         let mut tick = ticks();
         let mut heard = Instant::now();
+        let mut applied = shared.policies_applied.subscribe();
         loop {
             tokio::select! {
                 response = self.responses.message() => {
@@ -155,6 +160,8 @@ impl Watch {
                     heard = Instant::now();
                     self.apply(shared, knowledge, on_delta, &response)?;
                 }
+                // The sender lives as long as the client does.
+                _ = applied.changed() => self.acknowledge(shared, knowledge),
                 () = shared.subscriptions.notified() => self.ask(shared, knowledge)?,
                 _ = tick.tick() => {
                     if heard.elapsed() > SILENCE_LIMIT {
@@ -180,27 +187,43 @@ impl Watch {
             shared.credentials.send_replace(Arc::new(renewed));
         }
         let mut delta = knowledge.take(response)?;
+        if let Some((number, policies)) = knowledge.take_policies(response)? {
+            info!(policies = policies.len(), "policies changed");
+            let policies = policies.iter().cloned().map(Arc::new);
+            let set = PolicySet::new(self.service.clone(), policies);
+            let applied = shared.policies_applied.clone();
+            delta.policies = Some(PolicyUpdate::new(set, number, applied));
+        }
         if self.subscribes {
             // An answer may cross an unsubscription.
             delta.services.retain(|update| self.asked.contains(&update.service));
         }
         let revision = delta.revision;
-        if !delta.services.is_empty() || !delta.networks.is_empty() {
+        let is_news =
+            !delta.services.is_empty() || !delta.networks.is_empty() || delta.policies.is_some();
+        if is_news {
             debug!(%revision, services = delta.services.len(), networks = delta.networks.len(), "applied");
             on_delta(delta);
         }
         shared.status.send_if_modified(|status| {
             std::mem::replace(&mut status.revision, revision) != revision
         });
-        if revision.0 != self.acknowledged {
-            let ack =
-                v1::WatchRequest { request: Some(Ask::Ack(v1::Ack { revision: revision.0 })) };
-            // Without room the next acknowledgement counts for this one too.
-            if self.requests.try_send(ack).is_ok() {
-                self.acknowledged = revision.0;
-            }
-        }
+        self.acknowledge(shared, knowledge);
         Ok(())
+    }
+
+    /// Tells what was applied, unless policies are still on their way to the threads that serve.
+    fn acknowledge(&mut self, shared: &Shared, knowledge: &Knowledge) {
+        let revision = knowledge.revision().0;
+        let are_policies_applied = *shared.policies_applied.borrow() >= knowledge.policy_number();
+        if revision == self.acknowledged || !are_policies_applied {
+            return;
+        }
+        let ack = v1::WatchRequest { request: Some(Ask::Ack(v1::Ack { revision })) };
+        // Without room the next acknowledgement counts for this one too.
+        if self.requests.try_send(ack).is_ok() {
+            self.acknowledged = revision;
+        }
     }
 
     /// Brings what the control plane was asked for in line with what is desired. What finds no
@@ -243,6 +266,11 @@ impl Watch {
 /// Keeps the announcement current and alive.
 async fn register(who: &Who, shared: &Shared, channel: Channel) -> Result<Infallible, MeshError> {
     let mut announcements = shared.announcement.subscribe();
+    if matches!(who.role, Role::Sidecar { .. }) {
+        // Nobody is sent to a sidecar that does not know yet whom to let in. The sender lives as
+        // long as the client does.
+        let _ = shared.policies_applied.subscribe().wait_for(|number| *number > 0).await;
+    }
     loop {
         let wanted = announcements.wait_for(Option::is_some).await.is_ok();
         if !wanted {

@@ -24,6 +24,7 @@ mod listeners;
 mod look;
 mod observe;
 mod outside;
+mod policy;
 mod pool;
 mod relay;
 mod request;
@@ -52,6 +53,8 @@ use crate::tls::MeshTls;
 pub(crate) use gateway::GatewayRoutes;
 use listeners::{Listeners, slot_of};
 pub(crate) use outside::{AppTarget, Command, Commands, Outside, WorkerConfig};
+use policy::PolicyGate;
+pub(crate) use policy::{PolicyDenial, Rights, Upgraded};
 use pool::Pool;
 
 /// How often what only time can tell is looked at.
@@ -74,6 +77,7 @@ pub(crate) struct Worker {
     /// Gateways of joined networks (in a gateway).
     networks: HashMap<NetworkName, Vec<SocketAddr>>,
     tls: MeshTls,
+    policy: PolicyGate,
     to_read: VecDeque<Key>,
     dirty: Vec<Key>,
     commands: Receiver<Command>,
@@ -123,6 +127,7 @@ impl Worker {
             pools: HashMap::new(),
             networks: HashMap::new(),
             tls: MeshTls::new(credentials),
+            policy: PolicyGate::new(),
             to_read: VecDeque::new(),
             dirty: Vec::new(),
             commands,
@@ -199,6 +204,7 @@ impl Worker {
                     }
                 }
                 Command::Credentials(credentials) => self.on_credentials(credentials),
+                Command::Policies(update) => self.on_policies(&update),
                 Command::AppUnready => self.retire_inbound(),
                 Command::Configure(config) => {
                     self.config = config;

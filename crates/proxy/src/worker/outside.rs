@@ -13,6 +13,7 @@ use tollway_wire::NetworkUpdate;
 use super::gateway::GatewayRoutes;
 use crate::connection::Door;
 use crate::limits::{Limits, Timeouts};
+use crate::mesh::PolicyUpdate;
 
 /// The app beside a sidecar.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     /// Only for gateways.
     Networks(Vec<NetworkUpdate>),
     Credentials(Arc<Credentials>),
+    /// Who may come in; only for sidecars.
+    Policies(PolicyUpdate),
     /// The app takes no connections: whoever comes over the mesh is to go elsewhere.
     AppUnready,
     /// Settings changed: times and limits hold from now on, for open connections too, except

@@ -7,6 +7,7 @@ use tollway_model::AppProtocol;
 use tollway_net::Key;
 
 use super::Worker;
+use super::policy::Upgraded;
 use crate::connection::{Connection, Door, Purpose, Relay, Role};
 
 /// Addresses that are dialled for one relayed connection before it is given up.
@@ -205,6 +206,9 @@ impl Worker {
             self.remove(key);
             return false;
         };
+        if !self.admit_tcp(key) {
+            return false;
+        }
         let now = self.now;
         let Some(conn) = self.conns.get_mut(key) else { return false };
         conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
@@ -219,9 +223,11 @@ impl Worker {
             state.head.fields.value(b"upgrade").map(<[u8]>::to_vec).unwrap_or_default(),
         );
         let protocol = head.fields.value(b"upgrade").map(<[u8]>::to_vec).unwrap_or(protocol);
+        let upgraded = (state.door == Door::Inbound).then(|| Upgraded::new(&state.head));
         let Some(conn) = self.conns.get_mut(down) else { return self.remove(up) };
         let Role::H1Server(server) = &mut conn.role else { return self.remove(up) };
         let early = std::mem::take(&mut server.input);
+        conn.upgraded = upgraded;
         let mut head = head.clone();
         h1::strip_hop_by_hop(&mut head.fields);
         let options = h1::ResponseOptions {
@@ -232,5 +238,7 @@ impl Worker {
         conn.io.out().extend_from_slice(rest);
         self.exchange_left_http(exchange);
         self.join(down, up, &early);
+        // Policies may have changed while the app was asked.
+        self.judge_relay_again(down);
     }
 }

@@ -90,9 +90,17 @@ impl Worker {
             let limit = self.config.limits.exchanges;
             return Err(Fault::Overloaded { what: "the sidecar", limit });
         }
-        let conn = self.conns.get(exchange.down.conn);
         if exchange.door == Door::Inbound {
-            let peer = conn.and_then(|c| c.peer.clone());
+            let conn = self.conns.get_mut(exchange.down.conn);
+            let peer = conn.as_ref().and_then(|c| c.peer.clone());
+            self.metrics.inbound_requests.add(1);
+            let admitted = self.policy.admit_request(conn, &exchange.head, &self.config.home);
+            if matches!(admitted, Err(Fault::PolicyDenied(_))) {
+                self.metrics.policy_denied.add(1);
+            }
+            if let Some(target) = admitted? {
+                exchange.head.path = target;
+            }
             let Some(app) = &self.config.app else {
                 let service = self.config.home.clone();
                 return Err(Fault::NoReadyEndpoint { service });
@@ -104,10 +112,10 @@ impl Worker {
                 edit::inbound_request(&mut exchange.head, &peer);
             }
             exchange.destination = Destination::App;
-            self.metrics.inbound_requests.add(1);
             return Ok(());
         }
         self.metrics.outbound_requests.add(1);
+        let conn = self.conns.get(exchange.down.conn);
         let remote = conn.and_then(|c| c.remote);
         let target = outbound_target(&exchange.door, &exchange.head, &self.config.home)?;
         match target {

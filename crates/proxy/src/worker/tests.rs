@@ -30,6 +30,7 @@ mod trust;
 
 use super::*;
 use crate::limits::{Limits, Timeouts};
+use crate::mesh::PolicyUpdate;
 
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()
@@ -137,6 +138,7 @@ impl Running {
             })
             .collect();
         let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
+        let own = home.clone();
         let config = WorkerConfig { home, app, gateway, limits, timeouts };
         let metrics = Arc::new(DataPlaneMetrics::default());
         let (worker, commands) = Worker::new(
@@ -148,6 +150,8 @@ impl Running {
             42,
         )
         .unwrap();
+        let none = tollway_routing::PolicySet::new(own, []);
+        commands.send(Command::Policies(PolicyUpdate::unobserved(none)));
         let thread = std::thread::spawn(move || worker.run());
         Self { commands, addresses, metrics, thread: Some(thread) }
     }

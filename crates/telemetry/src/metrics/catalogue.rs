@@ -64,6 +64,10 @@ metrics! {
             "Requests taken from the app.";
         REQUESTS_REFUSED: Counter "tollway_requests_refused_total" [],
             "Requests and connections refused for malformed or abusive HTTP.";
+        POLICY_DENIED: Counter "tollway_policy_denied_total" [],
+            "Requests and connections that policies did not let in.";
+        POLICY_CLOSED: Counter "tollway_policy_closed_total" [],
+            "Relayed connections ended because policies changed.";
         RETRIES: Counter "tollway_retries_total" [],
             "Attempts made again after one that was not processed.";
         FAULTS: Counter "tollway_faults_total" [],

@@ -28,6 +28,8 @@ pub struct DataPlaneMetrics {
     pub inbound_requests: Counter,
     pub outbound_requests: Counter,
     pub requests_refused: Counter,
+    pub policy_denied: Counter,
+    pub policy_closed: Counter,
     pub retries: Counter,
     pub faults: Counter,
     pub cancelled: Counter,
@@ -46,10 +48,12 @@ pub struct DataPlaneMetrics {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 14] = [
+static COUNTERS: [(&Metric, CounterOf); 16] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
+    (&names::POLICY_DENIED, |m| &m.policy_denied),
+    (&names::POLICY_CLOSED, |m| &m.policy_closed),
     (&names::RETRIES, |m| &m.retries),
     (&names::FAULTS, |m| &m.faults),
     (&names::CANCELLED, |m| &m.cancelled),

@@ -1,0 +1,86 @@
+//! Policies on their way from the control plane to the data-plane threads, and the proof that
+//! they have arrived.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tollway_routing::PolicySet;
+
+/// The policies of the own service. Every copy that is dropped says that somebody has applied
+/// them; when the last one is, they count as applied.
+#[derive(Clone, Debug)]
+pub struct PolicyUpdate {
+    pub(crate) set: Arc<PolicySet>,
+    _receipt: Arc<Receipt>,
+}
+
+impl PolicyUpdate {
+    /// The `number`-th set of this process; `applied` is raised to it.
+    pub(super) fn new(set: PolicySet, number: u64, applied: watch::Sender<u64>) -> Self {
+        let receipt = Receipt { number, applied };
+        Self { set: Arc::new(set), _receipt: Arc::new(receipt) }
+    }
+
+    /// Policies that nobody waits for.
+    #[cfg(test)]
+    pub(crate) fn unobserved(set: PolicySet) -> Self {
+        Self::new(set, 1, watch::Sender::new(0))
+    }
+}
+
+impl PartialEq for PolicyUpdate {
+    fn eq(&self, other: &Self) -> bool {
+        self.set == other.set
+    }
+}
+impl Eq for PolicyUpdate {}
+
+#[derive(Debug)]
+struct Receipt {
+    number: u64,
+    applied: watch::Sender<u64>,
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        self.applied.send_if_modified(|applied| {
+            let is_news = self.number > *applied;
+            *applied = (*applied).max(self.number);
+            is_news
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollway_model::{Label, ServiceName};
+
+    use super::*;
+
+    fn set() -> PolicySet {
+        let label = |text| Label::new(text).unwrap();
+        let own = ServiceName::parse_in("stock", &label("shop"), &label("west")).unwrap();
+        PolicySet::new(own, [])
+    }
+
+    #[test]
+    fn policies_count_as_applied_when_the_last_copy_has_gone() {
+        let applied = watch::Sender::new(0);
+        let first = PolicyUpdate::new(set(), 1, applied.clone());
+        let threads = [first.clone(), first];
+        for (n, copy) in threads.into_iter().enumerate() {
+            assert_eq!(*applied.borrow(), 0, "{n}");
+            drop(copy);
+        }
+        assert_eq!(*applied.borrow(), 1);
+    }
+
+    #[test]
+    fn an_older_set_that_is_late_takes_nothing_back() {
+        let applied = watch::Sender::new(0);
+        let first = PolicyUpdate::new(set(), 1, applied.clone());
+        drop(PolicyUpdate::new(set(), 2, applied.clone()));
+        drop(first);
+        assert_eq!(*applied.borrow(), 2);
+    }
+}
