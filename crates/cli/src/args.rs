@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::command::apply::{ApplyArgs, DeleteArgs};
 use crate::command::call::CallArgs;
 use crate::command::check::CheckArgs;
 use crate::command::control::ControlArgs;
@@ -45,10 +46,14 @@ pub(crate) enum Command {
     Join(JoinArgs),
     /// Look into the store of a control plane that does not run, and repair it.
     Store(StoreArgs),
+    /// Create or change policies: who may call what.
+    Apply(ApplyArgs),
     /// Show what a control plane knows.
     Get(GetArgs),
     /// See whether what is needed is there, before something is started.
     Check(CheckArgs),
+    /// Remove policies.
+    Delete(DeleteArgs),
     /// Send load and measure.
     Load(LoadArgs),
     /// Run a server that echoes HTTP, gRPC and TCP: something to send load to.
@@ -72,6 +77,8 @@ impl Command {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others print no JSON")]
     pub(crate) fn prints_json(&self) -> bool {
         match self {
+            Self::Apply(args) => args.prints_json(),
+            Self::Delete(args) => args.prints_json(),
             Self::Get(args) => args.prints_json(),
             Self::Join(args) => args.prints_json(),
             Self::Check(args) => args.prints_json(),

@@ -7,9 +7,9 @@ mod args;
 mod command;
 mod failure;
 mod local;
+mod manifest;
 mod runtime;
 mod settings;
-#[allow(dead_code, reason = "the commands that read files come to it one by one")]
 mod yaml;
 
 use std::process::ExitCode;

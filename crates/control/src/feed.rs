@@ -94,12 +94,18 @@ fn apply_batch(catalogue: &mut Catalogue, batch: &Batch) -> Vec<Subject> {
 
 fn apply_entry(catalogue: &mut Catalogue, entry: &Entry) -> Option<Subject> {
     let key = Key::parse(&entry.key)?;
+    let policy = key.policy_name();
     match catalogue.put(&key, &entry.value, entry.revision) {
         Ok(subject) => subject,
         Err(reason) => {
             // One bad record must not hide all the others.
             let key = entry.key.escape_ascii();
-            error!(%key, error = %crate::error::chain(&reason), "a stored record was passed over");
+            let error = crate::error::chain(&reason);
+            if let Some(name) = policy {
+                error!(policy = %name, error, "a stored policy cannot be read: it closes its namespace until it is applied again or deleted");
+                return Some(catalogue.close_for(name, entry.revision));
+            }
+            error!(%key, error, "a stored record was passed over");
             None
         }
     }

@@ -5,7 +5,7 @@
 //! plane or a peer may see lies under `mesh/` and is watched; secrets lie apart.
 
 use bytes::Bytes;
-use tollway_model::Label;
+use tollway_model::{Label, PolicyName};
 
 /// Start of every key that the catalogue watches.
 pub(crate) const MESH_PREFIX: &str = "mesh/";
@@ -71,6 +71,23 @@ impl Key {
             }
         };
         format!("{MESH_PREFIX}{tail}").into()
+    }
+
+    /// The policy that stands there.
+    pub(crate) fn policy_name(&self) -> Option<PolicyName> {
+        match self {
+            Self::Policy { namespace, name } => {
+                Some(PolicyName { namespace: namespace.clone(), name: name.clone() })
+            }
+            Self::Workload { .. }
+            | Self::Gateway { .. }
+            | Self::Trust
+            | Self::PeerTrust { .. }
+            | Self::PeerGateways { .. }
+            | Self::PeerLink { .. }
+            | Self::PeerCursor { .. }
+            | Self::PeerService { .. } => None,
+        }
     }
 
     /// `None` for a key of another kind, such as a later version may write.

@@ -1,45 +1,129 @@
 //! `tollway get`: what a control plane knows.
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use tollway_model::{Label, Policy, PolicyScope};
 use tollway_wire::v1;
 
+use super::apply::parse_name;
 use crate::access::StoreArg;
+use crate::manifest::{PolicyManifest, to_yaml};
 use crate::runtime::block_on;
 
 #[derive(Args)]
 pub(crate) struct GetArgs {
     what: What,
+    /// One policy: NAME or NAMESPACE/NAME.
+    name: Option<String>,
+    /// Policies of this namespace; that of a name without one is `default` if not given.
+    #[arg(short = 'n', long)]
+    namespace: Option<Label>,
     #[command(flatten)]
     store: StoreArg,
-    /// Print JSON.
-    #[arg(long)]
+    /// How to print it; policies printed as YAML can be applied again.
+    #[arg(short = 'o', long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Print JSON, as `-o json` does.
+    #[arg(long, conflicts_with = "output")]
     json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+    /// Only for policies.
+    Yaml,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
     /// Services of this network and of joined ones.
     Services,
+    /// Who may call what.
+    #[value(alias = "policy")]
+    Policies,
 }
 
 impl GetArgs {
     pub(crate) fn prints_json(&self) -> bool {
-        self.json
+        self.json || self.output == Output::Json
     }
 }
 
 pub(crate) fn run(args: &GetArgs) -> Result<()> {
-    let What::Services = args.what;
+    let output = if args.json { Output::Json } else { args.output };
     block_on(async {
-        let known = args.store.admin().await?.services().await?;
-        if args.json {
-            print_json(&known)
-        } else {
-            print_table(&known)
+        match args.what {
+            What::Services => services(args, output).await,
+            What::Policies => policies(args, output).await,
         }
-        Ok(())
     })?
+}
+
+async fn services(args: &GetArgs, output: Output) -> Result<()> {
+    if args.name.is_some() || args.namespace.is_some() {
+        bail!("services are not chosen by name here; leave NAME and --namespace out");
+    }
+    let known = args.store.admin().await?.services().await?;
+    match output {
+        Output::Table => print_table(&known),
+        Output::Json => print_json(&known),
+        Output::Yaml => bail!("services are printed as a table or as JSON: use `-o json`"),
+    }
+    Ok(())
+}
+
+async fn policies(args: &GetArgs, output: Output) -> Result<()> {
+    let mut request = v1::ListPoliciesRequest::default();
+    if let Some(name) = &args.name {
+        let namespace = args.namespace.clone().map_or_else(|| Label::new("default"), Ok)?;
+        let name = parse_name(name, &namespace)?;
+        request.namespace = name.namespace.to_string();
+        request.name = name.name.to_string();
+    } else if let Some(namespace) = &args.namespace {
+        request.namespace = namespace.to_string();
+    }
+    let shown = format!("{}/{}", request.namespace, request.name);
+    let known = args.store.admin().await?.policies(request).await?;
+    if args.name.is_some() && known.policies.is_empty() {
+        bail!("there is no policy {shown}");
+    }
+    let read = |policy| tollway_wire::policy(policy).context("the control plane's answer");
+    let policies: Vec<Policy> = known.policies.iter().map(read).collect::<Result<_>>()?;
+    match output {
+        Output::Table => print_policies(&policies),
+        Output::Json => {
+            let manifests: Vec<_> = policies.into_iter().map(PolicyManifest::from).collect();
+            match (&args.name, &manifests[..]) {
+                (Some(_), [one]) => println!("{}", serde_json::to_string(one)?),
+                _ => println!("{}", serde_json::to_string(&manifests)?),
+            }
+        }
+        Output::Yaml => {
+            let manifests: Vec<_> = policies.into_iter().map(PolicyManifest::from).collect();
+            print!("{}", to_yaml(&manifests)?);
+        }
+    }
+    Ok(())
+}
+
+/// What it protects, and how many rules it has; `-` where it has no such list.
+fn print_policies(policies: &[Policy]) {
+    println!("{:<26} {:<20} {:>5} {:>5}", "POLICY", "PROTECTS", "ALLOW", "DENY");
+    for policy in policies {
+        let allow = policy.allow.as_ref().map_or("-".to_owned(), |rules| rules.len().to_string());
+        let deny = match policy.deny.len() {
+            0 => "-".to_owned(),
+            count => count.to_string(),
+        };
+        let protects = match policy.scope() {
+            PolicyScope::Network => "*.*".to_owned(),
+            PolicyScope::Namespace(namespace) => format!("*.{namespace}"),
+            PolicyScope::App(namespace, app) => format!("{app}.{namespace}"),
+        };
+        println!("{:<26} {protects:<20} {allow:>5} {deny:>5}", policy.name.to_string());
+    }
 }
 
 fn full_name(service: &v1::ServiceStatus) -> String {

@@ -1,5 +1,6 @@
 //! One module a command: its options, and what it does.
 
+pub(crate) mod apply;
 pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod control;
@@ -45,7 +46,9 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
         Command::Token(args) => token::run(args)?,
         Command::Store(args) => return store::run(args),
         Command::Join(args) => join::run(args)?,
+        Command::Apply(args) => apply::apply(&args)?,
         Command::Get(args) => get::run(&args)?,
+        Command::Delete(args) => apply::delete(&args)?,
         Command::Load(args) => load::run(&args)?,
         Command::Echo(args) => echo::run(args)?,
         Command::Lab { command } => command.run()?,

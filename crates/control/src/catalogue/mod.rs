@@ -171,6 +171,13 @@ impl Catalogue {
         Ok(Some(subject))
     }
 
+    /// A policy stands in the store that cannot be read: closes what it may have protected.
+    pub(crate) fn close_for(&mut self, name: PolicyName, revision: u64) -> Subject {
+        self.policies.put_unreadable(name, revision);
+        self.changes.touch(&Subject::Policies, revision);
+        Subject::Policies
+    }
+
     /// Removes a key. Returns what changed by it.
     pub(crate) fn delete(&mut self, key: &Key, revision: u64) -> Option<Subject> {
         let subject = match key {

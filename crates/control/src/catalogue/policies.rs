@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use prost::Message as _;
-use tollway_model::{Policy, PolicyName, PolicyScope, ServiceName};
+use tollway_model::{Policy, PolicyName, PolicyScope, PolicyTarget, ServiceName};
 use tollway_wire::v1;
 
 use super::RecordError;
@@ -25,6 +25,22 @@ impl StoredPolicy {
         let policy = tollway_wire::policy(&wire)?;
         Ok(Self { policy, wire, revision })
     }
+
+    /// Stands for a policy that cannot be read, of a later version perhaps. What it protected is
+    /// not known either, so it closes its whole namespace: nothing may open by a mistake.
+    fn unreadable(name: PolicyName, revision: u64) -> Self {
+        let policy = |target| Policy {
+            name: name.clone(),
+            target,
+            allow: Some(Vec::new()),
+            deny: Vec::new(),
+        };
+        let namespace = policy(PolicyTarget::Namespace);
+        // The mesh's own namespace has no other policies than those for the network.
+        let policy =
+            if namespace.check().is_ok() { namespace } else { policy(PolicyTarget::Network) };
+        Self { wire: (&policy).into(), policy, revision }
+    }
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -41,6 +57,11 @@ impl Policies {
         let scope = self.by_scope.entry(stored.policy.scope()).or_default();
         scope.insert(name.clone(), stored.clone());
         self.by_name.insert(name, stored);
+    }
+
+    /// Puts what closes in the place of a policy that cannot be read.
+    pub(super) fn put_unreadable(&mut self, name: PolicyName, revision: u64) {
+        self.put(StoredPolicy::unreadable(name, revision));
     }
 
     /// Says whether it was there.

@@ -117,6 +117,7 @@ impl Script {
             Subject::Network(network) => format!("network {network}"),
             Subject::Gateways => "gateways".to_owned(),
             Subject::Trust => "trust".to_owned(),
+            Subject::Policies => "policies".to_owned(),
         };
         let mut changed: Vec<_> = self.catalogue.changes_after(after).map(print).collect();
         changed.sort();
@@ -327,6 +328,54 @@ fn trust_holds_the_own_network_and_the_joined_ones() {
     let domains: Vec<_> = trust.bundles.iter().map(|b| b.trust_domain.as_str()).collect();
     assert_eq!(domains, ["west.tollway", "east.tollway"]);
     assert_eq!(trust.revision, script.revision);
+}
+
+fn policy(target: v1::policy::Target) -> Vec<u8> {
+    let policy = v1::Policy {
+        namespace: "shop".into(),
+        name: "p".into(),
+        target: Some(target),
+        has_allow: true,
+        ..v1::Policy::default()
+    };
+    policy.encode_to_vec()
+}
+
+#[test]
+fn a_policy_protects_what_it_says_until_it_says_something_else() {
+    let mut script = Script::new(EgressMode::Direct);
+    let key = Key::Policy { namespace: label("shop"), name: label("p") };
+    let protects = |catalogue: &Catalogue, service: &str| {
+        !catalogue.policies().of_service(&name(service)).is_empty()
+    };
+    let stock = policy(v1::policy::Target::App("stock".into()));
+    assert_eq!(script.put(&key, &stock), Some(Subject::Policies));
+    assert!(protects(&script.catalogue, "stock.shop"));
+    assert!(!protects(&script.catalogue, "orders.shop"));
+    let all = policy(v1::policy::Target::WholeNamespace(v1::WholeNamespace {}));
+    script.put(&key, &all);
+    assert!(protects(&script.catalogue, "orders.shop"));
+    assert!(!protects(&script.catalogue, "stock.default"));
+    let newer = Catalogue::new(home(EgressMode::Direct), 9);
+    assert_eq!(script.catalogue.replace(newer), [Subject::Policies]);
+    assert!(!protects(&script.catalogue, "orders.shop"));
+    script.put(&key, &all);
+    assert_eq!(script.delete(&key), Some(Subject::Policies));
+    assert_eq!(script.delete(&key), None);
+    assert!(!protects(&script.catalogue, "orders.shop"));
+}
+
+#[test]
+fn a_policy_that_cannot_be_read_closes_its_namespace() {
+    let mut catalogue = Catalogue::new(home(EgressMode::Direct), 0);
+    let key = Key::Policy { namespace: label("shop"), name: label("p") };
+    assert!(catalogue.put(&key, b"\xff", 1).is_err());
+    assert_eq!(catalogue.close_for(key.policy_name().unwrap(), 1), Subject::Policies);
+    let closed = catalogue.policies().of_service(&name("orders.shop"));
+    assert_eq!(closed[0].policy.allow, Some(Vec::new()));
+    assert!(catalogue.policies().of_service(&name("orders.default")).is_empty());
+    catalogue.close_for(PolicyName::new("tollway", "p").unwrap(), 2);
+    assert_eq!(catalogue.policies().of_service(&name("orders.default")).len(), 1);
 }
 
 #[test]
