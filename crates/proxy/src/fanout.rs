@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{Notify, mpsc};
 use tollway_identity::Credentials;
-use tollway_model::{ServiceName, ServiceUpdate};
+use tollway_model::{ServiceName, ServiceState, ServiceUpdate};
 
 use crate::live::ByThread;
 use crate::mesh::{MeshClient, MeshDelta};
@@ -59,7 +59,13 @@ impl Fanout {
     pub(crate) fn on_delta(&self, delta: MeshDelta) {
         let mut state = self.state();
         for update in &delta.services {
-            state.known.insert(update.service.clone(), update.clone());
+            let is_gone = matches!(update.state, ServiceState::Unavailable(_));
+            if is_gone && !state.wanted.contains_key(&update.service) {
+                // A gateway hears of every service that ever was.
+                state.known.remove(&update.service);
+            } else {
+                state.known.insert(update.service.clone(), update.clone());
+            }
         }
         if state.workers.is_empty() {
             state.early.push(delta);

@@ -1,6 +1,9 @@
 //! Where an exchange or a raw connection goes next: to a connection, or in line until its service
 //! is known or a connection has room.
 
+use std::collections::VecDeque;
+use std::time::Instant;
+
 use tollway_model::{AppProtocol, ServiceName, ServiceState};
 use tollway_net::Key;
 
@@ -131,10 +134,31 @@ impl Worker {
         self.exchanges.get(key).is_some_and(|exchange| exchange.up == Upstream::Waiting)
     }
 
-    /// Tells every raw connection in line for a destination the same fault.
-    pub(super) fn fail_waiting_raw(&mut self, destination: &Destination, fault: &Fault) {
-        for key in std::mem::take(&mut self.pool(destination).waiting_raw) {
-            self.fail_raw(key, fault);
+    /// Tells those who have waited long enough for a service to become known.
+    pub(super) fn fail_undiscovered(&mut self, service: ServiceName) {
+        let (now, patience) = (self.now, self.config.timeouts.discovery);
+        let is_late = |since: Instant| now.saturating_duration_since(since) > patience;
+        let destination = Destination::Service(service.clone());
+        let fault = Fault::DiscoveryTimedOut { service };
+        let pool = self.pool(&destination);
+        let waiting = std::mem::take(&mut pool.waiting);
+        let raw = std::mem::take(&mut pool.waiting_raw);
+        let (late, early): (VecDeque<Key>, VecDeque<Key>) = waiting
+            .into_iter()
+            .filter(|key| self.is_waiting(*key))
+            .partition(|key| self.exchanges.get(*key).is_some_and(|e| is_late(e.started)));
+        let (late_raw, early_raw): (Vec<Key>, Vec<Key>) = raw
+            .into_iter()
+            .filter(|key| self.conns.get(*key).is_some())
+            .partition(|key| self.conns.get(*key).is_some_and(|conn| is_late(conn.since)));
+        let pool = self.pool(&destination);
+        pool.waiting = early;
+        pool.waiting_raw = early_raw;
+        for key in late {
+            self.fail(key, &fault);
+        }
+        for key in late_raw {
+            self.fail_raw(key, &fault);
         }
     }
 

@@ -174,6 +174,7 @@ impl Worker {
     ) -> Option<SocketAddr> {
         let now = self.now;
         let pool = self.pool(&Destination::Service(service.clone()));
+        pool.used = now;
         pool.turn = pool.turn.wrapping_add(1);
         let (turn, count) = (pool.turn, candidates.addresses.len());
         let in_turn = (0..count).map(|step| candidates.addresses[(turn + step) % count]);

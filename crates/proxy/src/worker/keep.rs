@@ -40,6 +40,11 @@ impl Worker {
         let destination = Destination::Service(service.clone());
         let Some(pool) = self.pools.get(&destination) else { return };
         let Some(state) = &pool.state else { return };
+        // Connections that end for want of use are not made again.
+        let idle = self.now.saturating_duration_since(pool.used);
+        if pool.waiting.is_empty() && idle > self.config.timeouts.mesh_idle {
+            return;
+        }
         let candidates = Candidates::of(state);
         let (count, retire) = match candidates.remote_replicas {
             // One at a time is enough to see whether somebody answers again.

@@ -12,7 +12,6 @@ use tollway_net::Key;
 use super::Worker;
 use crate::connection::Role;
 use crate::exchange::Destination;
-use crate::fault::Fault;
 
 /// One destination's connections and what waits for them.
 pub(super) struct Pool {
@@ -35,6 +34,7 @@ pub(super) struct Pool {
     /// `None` until the control plane has answered.
     pub(super) state: Option<ServiceState>,
     pub(super) asked: Instant,
+    /// When somebody last wanted to go there.
     pub(super) used: Instant,
     pub(super) turn: usize,
 }
@@ -55,6 +55,11 @@ impl Pool {
             used: now,
             turn: 0,
         }
+    }
+
+    /// Of a gateway: the service is not there any more, and nothing leads to it.
+    fn is_gone(&self) -> bool {
+        matches!(self.state, Some(ServiceState::Unavailable(_))) && self.relays.is_empty()
     }
 
     pub(super) fn is_unused(&self) -> bool {
@@ -102,10 +107,7 @@ impl Worker {
             }
             self.pools.insert(destination.clone(), Pool::new(self.now));
         }
-        let now = self.now;
-        let pool = self.pools.get_mut(destination).expect("inserted above");
-        pool.used = now;
-        pool
+        self.pools.get_mut(destination).expect("inserted above")
     }
 
     /// What is known of a service, without asking.
@@ -225,7 +227,9 @@ impl Worker {
     /// Whose discovery or dial took too long; whom nobody calls any more.
     pub(super) fn sweep_pools(&mut self) {
         let (now, timeouts) = (self.now, self.config.timeouts);
-        let mut late = Vec::new();
+        let is_gateway = self.config.gateway.is_some();
+        let mut unknown = Vec::new();
+        let mut gone = Vec::new();
         let mut unused = Vec::new();
         let mut again = Vec::new();
         for (destination, pool) in &mut self.pools {
@@ -237,26 +241,33 @@ impl Worker {
             if has_rested || is_awaited {
                 again.push(destination.clone());
             }
-            if now.saturating_duration_since(pool.used) > timeouts.connect {
+            let idle = now.saturating_duration_since(pool.used);
+            if pool.waiting.is_empty() && idle > timeouts.connect {
                 pool.outage = None;
             }
             let Destination::Service(service) = destination else { continue };
             if pool.state.is_none()
+                && now.saturating_duration_since(pool.asked) > timeouts.discovery
                 && !(pool.waiting.is_empty() && pool.waiting_raw.is_empty())
-                && now.saturating_duration_since(pool.asked.max(pool.used)) > timeouts.discovery
             {
-                late.push(service.clone());
+                unknown.push(service.clone());
             }
-            if pool.is_unused() && now.saturating_duration_since(pool.used) > timeouts.service_idle
+            if is_gateway {
+                // It is told of every service once, so it may forget only what has gone.
+                if pool.is_gone() {
+                    gone.push(destination.clone());
+                }
+            } else if pool.is_unused()
+                && now.saturating_duration_since(pool.used) > timeouts.service_idle
             {
                 unused.push(service.clone());
             }
         }
-        for service in late {
-            let destination = Destination::Service(service.clone());
-            let fault = Fault::DiscoveryTimedOut { service };
-            self.fail_waiting(&destination, &fault);
-            self.fail_waiting_raw(&destination, &fault);
+        for service in unknown {
+            self.fail_undiscovered(service);
+        }
+        for destination in gone {
+            self.pools.remove(&destination);
         }
         for destination in again {
             self.keep_dialled(&destination);

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -89,10 +90,13 @@ impl Network {
     }
 }
 
-struct Nothing;
-impl Outside for Nothing {
+/// Counts the services that a worker lets go.
+struct Counting(Arc<AtomicUsize>);
+impl Outside for Counting {
     fn subscribe(&self, _: &ServiceName) {}
-    fn unsubscribe(&self, _: &ServiceName) {}
+    fn unsubscribe(&self, _: &ServiceName) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
     fn serve_api(&self, _: UnixStream) {}
     fn app_unreachable(&self) {}
 }
@@ -107,6 +111,7 @@ struct Running {
     commands: Commands,
     addresses: Vec<SocketAddr>,
     metrics: Arc<DataPlaneMetrics>,
+    unsubscribed: Arc<AtomicUsize>,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
 }
 
@@ -141,11 +146,12 @@ impl Running {
         let own = home.clone();
         let config = WorkerConfig { home, app, gateway, limits, timeouts };
         let metrics = Arc::new(DataPlaneMetrics::default());
+        let unsubscribed = Arc::new(AtomicUsize::new(0));
         let (worker, commands) = Worker::new(
             Arc::new(config),
             listeners,
             credentials,
-            Box::new(Nothing),
+            Box::new(Counting(Arc::clone(&unsubscribed))),
             Arc::clone(&metrics),
             42,
         )
@@ -153,7 +159,7 @@ impl Running {
         let none = tollway_routing::PolicySet::new(own, []);
         commands.send(Command::Policies(PolicyUpdate::unobserved(none)));
         let thread = std::thread::spawn(move || worker.run());
-        Self { commands, addresses, metrics, thread: Some(thread) }
+        Self { commands, addresses, metrics, unsubscribed, thread: Some(thread) }
     }
 
     fn tell(&self, service: &ServiceName, state: ServiceState) {
@@ -633,6 +639,7 @@ fn a_drain_finishes_what_is_under_way() {
             commands: world.callee.commands.clone(),
             addresses: Vec::new(),
             metrics: Arc::default(),
+            unsubscribed: Arc::default(),
             thread: None,
         },
     );

@@ -1,6 +1,5 @@
 //! Bulk beside small requests: a transfer that the network holds up holds up nothing else.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
 use super::*;

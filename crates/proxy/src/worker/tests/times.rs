@@ -92,3 +92,93 @@ fn an_http2_connection_that_never_asks_is_closed() {
     assert!(!answer.starts_with("HTTP"), "{answer}");
     assert_in_time(waited);
 }
+
+#[test]
+fn a_service_that_nobody_calls_any_more_is_let_go() {
+    let (network, stock, web) = (Network::new("west"), service("stock"), service("web"));
+    let app = Some(AppTarget { address: start_app(), protocol: AppProtocol::Http });
+    let credentials = network.credentials(&stock, "s-1", &[]);
+    let callee = Running::start(stock.clone(), credentials, &[Door::Inbound], app, None);
+    let timeouts = Timeouts { mesh_idle: SOON, service_idle: SOON, ..patient() };
+    let any = "127.0.0.1:0".parse().unwrap();
+    let credentials = network.credentials(&web, "w-1", &[]);
+    let doors = [Door::HttpApi];
+    let settings = (Limits::default(), timeouts);
+    let caller = Running::start_at(any, settings, web, credentials, &doors, None, None);
+    let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
+    let trust_domain = network.trust_domain;
+    let state = ServiceState::Local { endpoints, protocol: AppProtocol::Http, trust_domain };
+    caller.tell(&stock, state);
+    let request = "GET /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
+    let answer = talk(&mut connect(caller.addresses[0]), request.as_bytes(), b"\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while caller.unsubscribed.load(Ordering::SeqCst) == 0 {
+        assert!(Instant::now() < deadline, "still held, {} dials", caller.metrics.dials.value());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(caller.metrics.dials.value(), 1, "an idle connection is not made again");
+}
+
+#[test]
+fn a_gateway_keeps_services_that_nobody_calls() {
+    let (network, stock) = (Network::new("west"), service("stock"));
+    let endpoint = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let routes = GatewayRoutes { network: label("west"), control: "127.0.0.1:1".parse().unwrap() };
+    let any = "127.0.0.1:0".parse().unwrap();
+    let settings = (Limits::default(), Timeouts { service_idle: SOON, ..patient() });
+    let name = service("gateway");
+    let credentials = network.credentials(&name, "g-1", &[]);
+    let doors = [Door::Gateway];
+    let gateway = Running::start_at(any, settings, name, credentials, &doors, None, Some(routes));
+    let address = endpoint.local_addr().unwrap();
+    // Told once, as the control plane does.
+    gateway.commands.send(Command::Services(vec![ServiceUpdate {
+        service: stock,
+        revision: Revision(1),
+        state: ServiceState::Local {
+            endpoints: [Endpoint { instance: label("s-1"), address }].into(),
+            protocol: AppProtocol::Http,
+            trust_domain: network.trust_domain,
+        },
+    }]));
+    std::thread::sleep(SOON * 3);
+    let config = rustls::ClientConfig::builder()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let server_name = "stock.default.west.mesh".try_into().unwrap();
+    let mut tls = rustls::ClientConnection::new(Arc::new(config), server_name).unwrap();
+    let mut hello = Vec::new();
+    tls.write_tls(&mut hello).unwrap();
+    let mut client = connect(gateway.addresses[0]);
+    client.write_all(&hello).unwrap();
+    endpoint.set_nonblocking(true).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while endpoint.accept().is_err() {
+        assert!(Instant::now() < deadline, "the gateway has forgotten the service");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn who_waits_for_an_unknown_service_is_told_in_time_however_many_come() {
+    let sidecar = sidecar(Timeouts { discovery: SOON, ..all_late() });
+    let request = "GET /v1.0/invoke/nobody/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
+    let mut first = connect(sidecar.addresses[0]);
+    first.write_all(request.as_bytes()).unwrap();
+    first.set_read_timeout(Some(SOON / 8)).unwrap();
+    let deadline = Instant::now() + SOON * 10;
+    let mut others = Vec::new();
+    let mut answer = [0; 4096];
+    let count = loop {
+        let mut other = connect(sidecar.addresses[0]);
+        other.write_all(request.as_bytes()).unwrap();
+        others.push(other);
+        if let Ok(count) = first.read(&mut answer) {
+            break count;
+        }
+        assert!(Instant::now() < deadline, "no answer as long as others ask");
+    };
+    let answer = String::from_utf8_lossy(&answer[..count]);
+    assert!(answer.contains("ERR_DISCOVERY_TIMED_OUT"), "{answer}");
+}
