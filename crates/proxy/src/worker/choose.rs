@@ -102,7 +102,10 @@ impl Worker {
     /// the chosen one: a replica with two connections gets no more than one with one.
     fn choose_by_instance(&self, pool: &Pool, random: u64, resting: Resting) -> Option<Key> {
         let mut replicas: Vec<(Option<&Instance>, u32, Key, Load)> = Vec::with_capacity(8);
-        for key in &pool.conns {
+        // Begins anywhere, so that of equals not always the same is taken, nor the same gateway.
+        let start = usize::try_from(random >> 40).unwrap_or(0) % pool.conns.len().max(1);
+        let (before, from) = pool.conns.split_at(start);
+        for key in from.iter().chain(before) {
             let Some(load) = self.load(*key).filter(|_| self.is_in(*key, resting)) else {
                 continue;
             };

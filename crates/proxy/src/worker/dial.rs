@@ -106,12 +106,10 @@ impl Worker {
         candidates: &Candidates,
     ) -> Option<SocketAddr> {
         let now = self.now;
+        let pool = self.pools.get(destination)?;
         let missing = match candidates.remote_replicas {
-            Some(_) => Vec::new(),
-            None => {
-                let pool = self.pools.get(destination)?;
-                self.missing_endpoints(pool, candidates)
-            }
+            Some(_) => self.unused_gateways(pool, candidates),
+            None => self.missing_endpoints(pool, candidates),
         };
         let pool = self.pool(destination);
         pool.turn = pool.turn.wrapping_add(1);

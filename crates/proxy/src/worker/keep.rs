@@ -49,7 +49,7 @@ impl Worker {
         let (count, retire) = match candidates.remote_replicas {
             // One at a time is enough to see whether somebody answers again.
             _ if pool.outage.is_some() => (usize::from(pool.dialling.is_empty()), Vec::new()),
-            Some(replicas) => self.plan_remote(pool, replicas),
+            Some(replicas) => self.plan_remote(pool, &candidates, replicas),
             None => {
                 let missing = self.missing_endpoints(pool, &candidates).len();
                 (missing, self.surplus_connections(pool))
@@ -69,7 +69,12 @@ impl Worker {
         }
     }
 
-    fn plan_remote(&self, pool: &Pool, replicas: u32) -> (usize, Vec<Key>) {
+    fn plan_remote(
+        &self,
+        pool: &Pool,
+        candidates: &Candidates,
+        replicas: u32,
+    ) -> (usize, Vec<Key>) {
         let (apart, standing): (Vec<Key>, Vec<Key>) =
             self.standing(pool).partition(|key| self.is_apart(*key));
         let shared = apart.into_iter().skip(self.config.limits.bulk_connections);
@@ -79,7 +84,11 @@ impl Worker {
             .map(|key| Dialled {
                 key,
                 instance: self.instance(key).cloned(),
-                outstanding: self.outstanding(key).unwrap_or(u32::MAX),
+                // The only way through a gateway is the last to be given up.
+                outstanding: match self.ways(pool, self.address(key)) {
+                    0 | 1 => u32::MAX,
+                    _ => self.outstanding(key).unwrap_or(u32::MAX),
+                },
             })
             .chain(pool.dialling.iter().map(|key| Dialled {
                 key: *key,
@@ -88,7 +97,29 @@ impl Worker {
             }))
             .collect();
         let plan = plan_spread(replicas as usize, &dialled, SpreadLimits::default());
-        (plan.dial, plan.retire)
+        let is_crowded = |address: &SocketAddr| self.ways(pool, Some(*address)) > 1;
+        let uneven = candidates.addresses.iter().any(is_crowded)
+            && !self.unused_gateways(pool, candidates).is_empty();
+        (plan.dial.max(usize::from(uneven && pool.dialling.is_empty())), plan.retire)
+    }
+
+    /// Gateways that may be dialled and that no connection leads through.
+    pub(super) fn unused_gateways(&self, pool: &Pool, candidates: &Candidates) -> Vec<SocketAddr> {
+        let is_unused = |address: &&SocketAddr| {
+            let rested = pool.backoff.get(*address).is_none_or(|until| *until <= self.now);
+            rested && self.ways(pool, Some(**address)) == 0
+        };
+        candidates.addresses.iter().filter(is_unused).copied().collect()
+    }
+
+    /// Connections through an address, those that are being made included.
+    fn ways(&self, pool: &Pool, address: Option<SocketAddr>) -> usize {
+        let all = self.standing(pool).chain(pool.dialling.iter().copied());
+        all.filter(|key| self.address(*key) == address).count()
+    }
+
+    fn address(&self, key: Key) -> Option<SocketAddr> {
+        self.conns.get(key)?.remote
     }
 
     /// The connections of a pool that do not drain.

@@ -256,3 +256,35 @@ fn informational_heads_leave_their_hop_by_hop_fields_behind() {
     assert!(answer.contains("link: </a>\r\n"), "{answer}");
     assert!(!answer.contains("x-hop"), "{answer}");
 }
+
+#[test]
+fn a_gateway_that_comes_later_gets_its_share() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let first = fleet.start_gateway(any, &fleet.addresses());
+    let later = nobody();
+    let ServiceState::Remote { mut remote, protocol, trust_domain } =
+        fleet.remote(first.addresses[0])
+    else {
+        unreachable!("that is what it makes")
+    };
+    remote.gateways = [later, first.addresses[0]].into();
+    fleet.caller.tell(&fleet.stock, ServiceState::Remote { remote, protocol, trust_domain });
+    let answer = fleet.post();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while first.metrics.gateway_connections.value() < 4 {
+        assert!(Instant::now() < deadline, "all go where somebody answers");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let second = fleet.start_gateway(later, &fleet.addresses());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while second.metrics.gateway_connections.value() == 0 {
+        assert!(Instant::now() < deadline, "nobody comes through the other gateway");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(second.metrics.gateway_connections.value(), 1, "one is enough");
+    let answer = fleet.post();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
