@@ -190,10 +190,15 @@ pub(crate) fn damage() -> Damaged {
             && again.0
             && gone == 0
             && admitted.is_ok(),
-        refusal: refusal.1,
-        check: check.1,
-        repair: repair.1,
+        refusal: shown(&refusal.1, &files),
+        check: shown(&check.1, &files),
+        repair: shown(&repair.1, &files),
     }
+}
+
+/// What was printed, without the name of a directory that is gone.
+fn shown(text: &str, files: &TempDir) -> String {
+    text.replace(files.path().to_str().unwrap(), "DIR")
 }
 
 /// Whether a command succeeded, and what it printed.
@@ -299,7 +304,7 @@ pub(crate) fn fill_disk(full_for: Duration) -> Option<FullDisk> {
             && still_refused
             && refusal.contains("no room for the store")
             && writes_again < Duration::from_secs(2),
-        refusal,
+        refusal: shown(&refusal, &files),
         full_for_ms: millis(full_for),
         sent: sent.len(),
         lost,
