@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tollway_model::{RunningConfig, ServiceName};
 use tollway_net::Listener;
+use tollway_routing::SamplingRatio;
 
 use crate::connection::Door;
 use crate::dataplane::DataPlaneError;
@@ -23,6 +24,8 @@ const CHANGES_LIMIT: usize = 4;
 pub struct LiveOptions {
     pub limits: Limits,
     pub timeouts: Timeouts,
+    /// Holds where tracing was on from the start.
+    pub trace_ratio: Option<SamplingRatio>,
     /// `PORT=SERVICE`, as at the start. Not for gateways.
     pub upstreams: Vec<String>,
 }
@@ -146,6 +149,9 @@ impl Reconfigurer {
             ..(*self.base).clone()
         });
         self.fanout.configure(&config, opened);
+        if let Some(ratio) = options.trace_ratio {
+            self.fanout.tell(|| Command::TraceRatio(ratio));
+        }
         for upstream in plan.redirect {
             self.fanout.tell(|| {
                 Command::RedirectDoor(upstream.bound, Door::Tcp(upstream.service.clone()))

@@ -41,7 +41,7 @@ pub(crate) fn run(args: GatewayArgs, given: Given) -> Result<()> {
         let end = end_of(&reloads)?;
         let apply = async |command| {
             let Command::Gateway(new) = command else { return Ok(()) };
-            handle.apply(new.common.live_options(Vec::new())).await?;
+            handle.apply(new.common.live_options()).await?;
             log.set_filter(&new.common.log.log_level);
             Ok(())
         };

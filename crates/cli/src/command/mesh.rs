@@ -77,6 +77,7 @@ pub(crate) const LIVE: &[&str] = &[
     "max_connections",
     "max_requests",
     "log_level",
+    "trace_ratio",
     "upstreams",
 ];
 
@@ -102,8 +103,13 @@ impl CommonArgs {
     }
 
     /// What a running data plane takes over.
-    pub(crate) fn live_options(&self, upstreams: Vec<String>) -> LiveOptions {
-        LiveOptions { limits: self.limits(), timeouts: self.timeouts(), upstreams }
+    pub(crate) fn live_options(&self) -> LiveOptions {
+        LiveOptions {
+            limits: self.limits(),
+            timeouts: self.timeouts(),
+            trace_ratio: None,
+            upstreams: Vec::new(),
+        }
     }
 
     fn limits(&self) -> Limits {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use tollway_model::{AppId, AppProtocol, Label, ServiceName};
 use tollway_proxy::mesh::Role;
-use tollway_proxy::{Live, SidecarOptions, live, run_sidecar};
+use tollway_proxy::{Live, LiveOptions, SidecarOptions, live, run_sidecar};
 
 use super::mesh::{CommonArgs, end_of, serve_live};
 use super::telemetry::TelemetryArgs;
@@ -63,7 +63,12 @@ pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
         let end = end_of(&reloads)?;
         let apply = async |command| {
             let Command::Sidecar(new) = command else { return Ok(()) };
-            handle.apply(new.common.live_options(new.upstreams)).await?;
+            let options = LiveOptions {
+                trace_ratio: Some(new.telemetry.ratio()),
+                upstreams: new.upstreams,
+                ..new.common.live_options()
+            };
+            handle.apply(options).await?;
             log.set_filter(&new.common.log.log_level);
             Ok(())
         };

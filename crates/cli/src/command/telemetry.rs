@@ -56,6 +56,12 @@ impl TelemetryArgs {
         Ok(TelemetryOptions { tracing, access_log: self.access_log })
     }
 
+    /// The share of traces that is recorded.
+    pub(crate) fn ratio(&self) -> SamplingRatio {
+        let usual = || SamplingRatio::new(USUAL_SHARE).expect("it is between 0 and 1");
+        self.trace_ratio.unwrap_or_else(usual)
+    }
+
     fn tracing(&self, url: &str) -> Result<TracingOptions> {
         let protocol = self.trace_protocol.map(|protocol| match protocol {
             Protocol::Grpc => TraceProtocol::Grpc,
@@ -68,8 +74,7 @@ impl TelemetryArgs {
         let headers = std::env::var(HEADERS_VARIABLE).unwrap_or_default();
         let headers = TraceHeaders::parse(&headers).context(HEADERS_VARIABLE)?;
         let collector = TraceOptions { endpoint, ca: self.trace_ca.clone(), headers };
-        let usual = || SamplingRatio::new(USUAL_SHARE).expect("it is between 0 and 1");
-        Ok(TracingOptions { ratio: self.trace_ratio.unwrap_or_else(usual), collector })
+        Ok(TracingOptions { ratio: self.ratio(), collector })
     }
 }
 

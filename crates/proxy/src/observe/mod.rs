@@ -62,6 +62,13 @@ pub(crate) struct Recorded {
 }
 
 impl Observer {
+    /// The share of the traces begun from now on that is recorded.
+    pub(crate) fn set_ratio(&mut self, ratio: SamplingRatio) {
+        if let Some(tracing) = &mut self.tracing {
+            tracing.ratio = ratio;
+        }
+    }
+
     /// Decides by its head what is told of a request, and tells the next hop in the head.
     pub(crate) fn begin(&mut self, head: &mut RequestHead, now: Instant) -> Option<Box<Observed>> {
         let recorded = self.tracing.as_mut().and_then(|tracing| tracing.begin(head, now));

@@ -53,6 +53,14 @@ fn what_a_caller_does_not_record_goes_on_as_it_came() {
 }
 
 #[test]
+fn the_share_of_traces_changes_from_one_request_to_the_next() {
+    let mut observer = observer(0.0);
+    assert!(observer.begin(&mut head(None), Instant::now()).is_none());
+    observer.set_ratio(SamplingRatio::new(1.0).unwrap());
+    assert!(observer.begin(&mut head(None), Instant::now()).is_some());
+}
+
+#[test]
 fn a_trace_that_begins_here_takes_no_state_of_another() {
     for (share, flags) in [(0.0, "-00"), (1.0, "-01")] {
         let mut head = head(Some("garbage"));

@@ -8,6 +8,7 @@ use std::sync::mpsc::Sender;
 use tollway_identity::Credentials;
 use tollway_model::{AppProtocol, ServiceName, ServiceUpdate};
 use tollway_net::{Listener, Waker};
+use tollway_routing::SamplingRatio;
 use tollway_wire::NetworkUpdate;
 
 use super::gateway::GatewayRoutes;
@@ -59,6 +60,8 @@ pub(crate) enum Command {
     /// Settings changed: times and limits hold from now on, for open connections too, except
     /// what a connection agreed on when it began.
     Configure(Arc<WorkerConfig>),
+    /// The share of the traces begun here that is recorded, where any are.
+    TraceRatio(SamplingRatio),
     OpenDoors(Vec<(Listener, Door)>),
     /// What comes to the listener at this address from now on is for another door.
     RedirectDoor(SocketAddr, Door),
