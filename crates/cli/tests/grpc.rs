@@ -88,6 +88,8 @@ fn statuses_and_refusals_reach_the_caller() {
         let status = caller.fail(unknown, UNARY_PATH).await;
         assert_eq!(status.code(), Code::Unimplemented, "{status}");
         assert!(status.message().contains("nobody.default.east"), "{status}");
+        assert_eq!(status.metadata().get("x-tollway-error").unwrap(), "ERR_UNKNOWN_SERVICE");
+        assert_eq!(status.metadata().get("x-tollway-hop").unwrap(), "sidecar caller.default.west");
 
         let status = caller.fail(Request::new(message(1)), UNARY_PATH).await;
         assert!(status.message().contains("dapr-app-id"), "{status}");

@@ -224,6 +224,14 @@ mod tests {
     }
 
     #[test]
+    fn a_denied_call_is_forbidden_and_no_outage() {
+        let denied = ErrorCode::from_word("ERR_POLICY_DENIED").unwrap();
+        assert_eq!(denied.http_status(), 403);
+        assert_eq!(denied.grpc_status(), GrpcStatus::PermissionDenied);
+        assert_eq!(ErrorCode::StoreCorrupt.http_status(), 500);
+    }
+
+    #[test]
     fn what_the_system_says_has_a_code() {
         let code = |number| ErrorCode::of_io(&io::Error::from_raw_os_error(number));
         assert_eq!(code(98), Some(ErrorCode::PortTaken));

@@ -6,6 +6,7 @@
 //! network namespaces ([`netns`], [`tun`], [`link`]), and how processes are started ([`spawn`]). Unsafe code is confined to this crate.
 
 mod conn;
+mod descriptors;
 pub mod link;
 mod listener;
 pub mod netns;
@@ -16,6 +17,7 @@ mod timer;
 pub mod tun;
 
 pub use conn::{Closed, Conn, ConnError, Flush, Peer, Read, Scratch};
+pub use descriptors::descriptor_limit;
 pub use listener::{AcceptError, Listener, ListenerOptions};
 pub use poller::{Poller, Readiness, Token, Waker};
 pub use slab::{Key, Slab};

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tollway_identity::Credentials;
-use tollway_model::{AppProtocol, RunningConfig, ServiceName};
+use tollway_model::{AppProtocol, ErrorCode, RunningConfig, ServiceName};
 use tollway_telemetry::metrics::{Part, add_build, add_process, add_told, names};
 use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, Page};
@@ -79,7 +79,7 @@ async fn answer_api(facts: Arc<Facts>, request: Request<Incoming>) -> Answer {
             } else {
                 problem(
                     StatusCode::INTERNAL_SERVER_ERROR,
-                    "ERR_OUTBOUND_HEALTH_NOT_READY",
+                    ErrorCode::OutboundHealthNotReady,
                     "dapr outbound is not ready: the control plane has not answered yet",
                 )
             }
@@ -90,7 +90,7 @@ async fn answer_api(facts: Arc<Facts>, request: Request<Incoming>) -> Answer {
         }
         _ => problem(
             StatusCode::NOT_FOUND,
-            "ERR_NOT_SERVED",
+            ErrorCode::NotServed,
             &format!("{} {path} is not part of the API served here", request.method()),
         ),
     }
@@ -102,7 +102,7 @@ fn health(facts: &Facts, query: Option<&str>) -> Answer {
     if asked.is_some_and(|asked| !asked.eq_ignore_ascii_case(own)) {
         return problem(
             StatusCode::INTERNAL_SERVER_ERROR,
-            "ERR_HEALTH_APPID_NOT_MATCH",
+            ErrorCode::HealthAppIdMismatch,
             "dapr app-id does not match",
         );
     }
@@ -118,7 +118,7 @@ fn health(facts: &Facts, query: Option<&str>) -> Answer {
     }
     problem(
         StatusCode::INTERNAL_SERVER_ERROR,
-        "ERR_HEALTH_NOT_READY",
+        ErrorCode::HealthNotReady,
         &format!("dapr is not ready: [{}]", missing.join(" ")),
     )
 }
@@ -165,7 +165,7 @@ async fn set_metadata(facts: &Facts, request: Request<Incoming>) -> Answer {
         _ => {
             return problem(
                 StatusCode::BAD_REQUEST,
-                "ERR_MALFORMED_REQUEST",
+                ErrorCode::MalformedRequest,
                 "send a key in the path and a text of at most 64 KiB as the body",
             );
         }
@@ -175,7 +175,7 @@ async fn set_metadata(facts: &Facts, request: Request<Incoming>) -> Answer {
     if extended.len() >= METADATA_ENTRIES {
         return problem(
             StatusCode::INSUFFICIENT_STORAGE,
-            "ERR_OVERLOADED",
+            ErrorCode::Overloaded,
             "the metadata has 128 entries already",
         );
     }
@@ -224,8 +224,12 @@ fn empty(status: StatusCode) -> Answer {
     answer
 }
 
-fn problem(status: StatusCode, code: &str, message: &str) -> Answer {
-    json_answer(status, &json!({ "errorCode": code, "message": message }))
+fn problem(status: StatusCode, code: ErrorCode, message: &str) -> Answer {
+    let word = code.word();
+    let mut answer = json_answer(status, &json!({ "errorCode": word, "message": message }));
+    let value = hyper::header::HeaderValue::from_static(word);
+    answer.headers_mut().insert("x-tollway-error", value);
+    answer
 }
 
 fn json_answer(status: StatusCode, value: &Value) -> Answer {

@@ -17,6 +17,13 @@ const CALLER_IDENTITY: &[u8] = b"x-tollway-caller";
 /// replica may be asked. Apps neither set nor see it.
 pub(crate) const UNPROCESSED: &[u8] = b"x-tollway-unprocessed";
 
+/// The code of a failure of the mesh, in the answer that tells it.
+pub(crate) const ERROR: &[u8] = b"x-tollway-error";
+/// The process that says so.
+pub(crate) const HOP: &[u8] = b"x-tollway-hop";
+/// Fields that only the mesh writes begin so.
+const OWN_FIELDS: &[u8] = b"x-tollway-";
+
 /// From which service to which.
 pub(crate) struct Route<'a> {
     pub(crate) from: &'a ServiceName,
@@ -61,6 +68,14 @@ pub(crate) fn response(head: &mut ResponseHead) {
     h1::strip_hop_by_hop(&mut head.fields);
     if may_be_unprocessed(head) {
         head.fields.remove(UNPROCESSED);
+    }
+}
+
+/// A response of the app beside this sidecar: it cannot speak for the mesh.
+pub(crate) fn app_response(head: &mut ResponseHead) {
+    let is_own = |name: &[u8]| name.starts_with(OWN_FIELDS);
+    if head.fields.iter().any(|field| is_own(field.name)) {
+        head.fields.retain(|name, _| !is_own(name));
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) enum Fault {
     #[error("the control plane did not tell of service {service} in time")]
     DiscoveryTimedOut { service: ServiceName },
     #[error("cannot reach {peer}: {reason}")]
-    Unreachable { peer: String, reason: String },
+    Unreachable { code: ErrorCode, peer: String, reason: String },
     #[error("the sidecar of {service} cannot connect to its app at {address}: {reason}")]
     AppUnreachable { service: ServiceName, address: SocketAddr, reason: String },
     #[error("{peer} closed the connection before it answered: {reason}")]
@@ -55,6 +55,8 @@ pub(crate) enum Fault {
     /// The status is the codec's.
     #[error("the request is malformed: {reason}")]
     BadRequest { status: u16, reason: String },
+    #[error("the head of the request did not come within {seconds} s")]
+    HeadTimedOut { seconds: u64 },
 }
 
 impl Fault {
@@ -81,6 +83,15 @@ impl Fault {
         self.code().http_status()
     }
 
+    /// What is told to people: who says it, what happened, what to do.
+    pub(crate) fn message(&self, hop: &str) -> String {
+        let what = self.to_string();
+        if what.contains("; ") {
+            return format!("{hop}: {what}");
+        }
+        format!("{hop}: {what}; {}", self.code().entry().remedy.trim_end_matches('.'))
+    }
+
     /// The gRPC status that carries it.
     pub(crate) fn grpc_status(&self) -> u8 {
         self.code().grpc_status().number()
@@ -104,7 +115,7 @@ impl Fault {
             Self::UnreachableNetwork { .. } => ErrorCode::UnreachableNetwork,
             Self::NoReadyEndpoint { .. } => ErrorCode::NoReadyEndpoint,
             Self::DiscoveryTimedOut { .. } => ErrorCode::DiscoveryTimedOut,
-            Self::Unreachable { .. } => ErrorCode::Unreachable,
+            Self::Unreachable { code, .. } => *code,
             Self::AppUnreachable { .. } => ErrorCode::AppUnreachable,
             Self::ClosedEarly { .. } => ErrorCode::ClosedEarly,
             Self::Reset { .. } => ErrorCode::Reset,
@@ -119,6 +130,38 @@ impl Fault {
             Self::HeadTooLarge => ErrorCode::HeadTooLarge,
             Self::Unimplemented { .. } => ErrorCode::NotServed,
             Self::BadRequest { .. } => ErrorCode::MalformedRequest,
+            Self::HeadTimedOut { .. } => ErrorCode::HeadTimedOut,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(fault: &Fault, word: &str, status: u16, grpc: u8, part: &str) {
+        assert_eq!(
+            (fault.code().word(), fault.status(), fault.grpc_status()),
+            (word, status, grpc)
+        );
+        let message = fault.message("sidecar a.b.c");
+        assert!(message.starts_with("sidecar a.b.c: ") && message.contains(part), "{message}");
+        // What happened, and what to do about it.
+        assert!(message.contains("; "), "{message}");
+    }
+
+    #[test]
+    fn a_fault_has_code_statuses_and_a_way_out() {
+        let peer = || "service echo.default.east".to_owned();
+        check(&Fault::Reset { peer: peer() }, "ERR_RESET", 502, 14, "echo.default.east reset");
+        let slow = Fault::BodyTimedOut { seconds: 300 };
+        check(&slow, "ERR_BODY_TIMED_OUT", 408, 4, "300 s");
+        let malformed = Fault::BadRequest { status: 417, reason: "no".to_owned() };
+        check(&malformed, "ERR_MALFORMED_REQUEST", 417, 3, "malformed: no");
+        let code = ErrorCode::GatewayUnreachable;
+        let away = Fault::Unreachable { code, peer: peer(), reason: "refused".to_owned() };
+        check(&away, "ERR_GATEWAY_UNREACHABLE", 503, 14, "echo.default.east: refused");
+        assert!(!away.is_unprocessed());
     }
 }

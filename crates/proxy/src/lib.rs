@@ -22,6 +22,8 @@ mod pipe;
 mod probe;
 mod respond;
 mod tls;
+mod told;
+mod why;
 mod worker;
 
 pub use dataplane::{

@@ -13,36 +13,38 @@ pub(crate) fn is_grpc(fields: &Fields) -> bool {
     })
 }
 
-/// Status and body `{"errorCode":…,"message":…}`.
-pub(crate) fn http_fault(fault: &Fault) -> (ResponseHead, Vec<u8>) {
-    let (mut head, body) = problem(fault.status(), fault.code().word(), &fault.to_string());
-    mark_unprocessed(&mut head, fault);
-    (head, body)
-}
-
-/// A problem with any status.
-pub(crate) fn problem(status: u16, code: &str, message: &str) -> (ResponseHead, Vec<u8>) {
-    let mut head = ResponseHead::new(status);
+/// Status, marks of the mesh, and body `{"errorCode":…,"message":…}`; `hop` says it.
+pub(crate) fn http_fault(fault: &Fault, hop: &str) -> (ResponseHead, Vec<u8>) {
+    let (word, message) = (fault.code().word(), fault.message(hop));
+    let mut head = ResponseHead::new(fault.status());
     head.fields.push(b"content-type", b"application/json");
+    mark(&mut head, fault, hop);
     let mut body = Vec::with_capacity(64 + message.len());
     body.extend_from_slice(b"{\"errorCode\":\"");
-    body.extend_from_slice(code.as_bytes());
+    body.extend_from_slice(word.as_bytes());
     body.extend_from_slice(b"\",\"message\":\"");
-    escape_json(&mut body, message);
+    escape_json(&mut body, &message);
     body.extend_from_slice(b"\"}");
     (head, body)
 }
 
 /// A response of only trailers, as gRPC calls a head that ends the stream.
-pub(crate) fn grpc_fault(fault: &Fault) -> ResponseHead {
+pub(crate) fn grpc_fault(fault: &Fault, hop: &str) -> ResponseHead {
     let mut head = ResponseHead::new(200);
     head.fields.push(b"content-type", b"application/grpc");
     head.fields.push(b"grpc-status", fault.grpc_status().to_string().as_bytes());
     let mut message = Vec::new();
-    grpc::encode_message(&fault.to_string(), &mut message);
+    grpc::encode_message(&fault.message(hop), &mut message);
     head.fields.push(b"grpc-message", &message);
-    mark_unprocessed(&mut head, fault);
+    mark(&mut head, fault, hop);
     head
+}
+
+/// Tells that this comes from the mesh and from whom there, not from the app.
+fn mark(head: &mut ResponseHead, fault: &Fault, hop: &str) {
+    head.fields.push(edit::ERROR, fault.code().word().as_bytes());
+    head.fields.push(edit::HOP, hop.as_bytes());
+    mark_unprocessed(head, fault);
 }
 
 fn mark_unprocessed(head: &mut ResponseHead, fault: &Fault) {
@@ -82,11 +84,25 @@ mod tests {
     }
 
     #[test]
+    fn a_fault_says_who_refused_what_and_the_way_out() {
+        let fault = Fault::Unsupported { method: "CONNECT", reason: "not here" };
+        let (head, body) = http_fault(&fault, "sidecar web.default.west");
+        assert_eq!(head.status, 400);
+        assert_eq!(head.fields.value(edit::ERROR), Some(&b"ERR_UNSUPPORTED"[..]));
+        assert_eq!(head.fields.value(edit::HOP), Some(&b"sidecar web.default.west"[..]));
+        let body = String::from_utf8(body).unwrap();
+        let message =
+            "sidecar web.default.west: CONNECT is not supported here: not here; Use the door";
+        assert!(body.contains(message), "{body}");
+        let head = grpc_fault(&fault, "sidecar web.default.west");
+        assert_eq!(head.fields.value(b"grpc-status"), Some(&b"3"[..]));
+        assert_eq!(head.fields.value(edit::ERROR), Some(&b"ERR_UNSUPPORTED"[..]));
+    }
+
+    #[test]
     fn messages_are_escaped() {
-        let (_, body) = problem(400, "ERR", "a \"b\" \\ \n");
-        assert_eq!(
-            String::from_utf8(body).unwrap(),
-            r#"{"errorCode":"ERR","message":"a \"b\" \\ \u000a"}"#
-        );
+        let mut text = Vec::new();
+        escape_json(&mut text, "a \"b\" \\ \n");
+        assert_eq!(String::from_utf8(text).unwrap(), r#"a \"b\" \\ \u000a"#);
     }
 }

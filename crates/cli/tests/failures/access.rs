@@ -1,6 +1,7 @@
 //! Joining the mesh: tokens, control planes that are away or another's, clocks, join bundles.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -44,17 +45,21 @@ impl Network {
 
 /// A sidecar that is to find no way into the mesh.
 fn sidecar(control: &str, token: &str) -> Command {
+    let files = TempDir::new().unwrap();
+    let file = files.path().join("token");
+    std::fs::write(&file, token).unwrap();
+    // It lives as long as the test program, for the command to read.
+    std::mem::forget(files);
+    sidecar_with(control, &file)
+}
+
+fn sidecar_with(control: &str, token_file: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     let any = "127.0.0.1:0";
     command.args(["sidecar", "--app-id", "web", "--control", control]);
     command.args(["--http-listen", any, "--grpc-listen", any, "--outbound-listen", any]);
     command.args(["--inbound-listen", any, "--admin-listen", any, "--token-file"]);
-    let files = TempDir::new().unwrap();
-    let file = files.path().join("token");
-    std::fs::write(&file, token).unwrap();
-    command.arg(&file);
-    // It lives as long as the test program, for the command to read.
-    std::mem::forget(files);
+    command.arg(token_file);
     command
 }
 
@@ -66,8 +71,8 @@ fn refused(control: &str, token: &str) -> Told {
 fn a_token_that_is_missing_damaged_foreign_or_old_is_told_apart() {
     let network = Network::start();
     let address = network.address();
-    let missing = tollway(["sidecar", "--app-id", "web", "--token-file", "/nowhere/token"]);
-    missing.check("ERR_TOKEN_MISSING", &["/nowhere/token", "tollway token create"]);
+    let missing = sidecar_with(&address, Path::new("/nowhere/token"));
+    told(missing).check("ERR_TOKEN_MISSING", &["/nowhere/token", "tollway token create"]);
     refused(&address, "nonsense").check("ERR_TOKEN_MALFORMED", &["tollway1.", "copy it whole"]);
     let other_app = network.token(&["--app", "other"]);
     let parts = ["web.default.local", "tollway token create"];

@@ -7,6 +7,7 @@
 mod mesh;
 
 mod access;
+mod requests;
 mod start;
 mod store;
 mod terminal;

@@ -130,9 +130,15 @@ impl Network {
         self.sidecar(app, &app_options(&port.to_string(), protocol))
     }
 
-    fn sidecar(&self, app: &str, options: &[&str]) -> Sidecar {
+    /// A sidecar with options of its own.
+    pub(crate) fn sidecar(&self, app: &str, options: &[&str]) -> Sidecar {
+        self.sidecar_by(start_tollway("sidecar"), app, options)
+    }
+
+    /// The same, started by something around the program.
+    pub(crate) fn sidecar_by(&self, start: Start, app: &str, options: &[&str]) -> Sidecar {
         let token = token(self.files.path(), app, &["--app", app]);
-        let process = start_tollway("sidecar")
+        let process = start
             .args(["--app-id", app, "--control", &self.control_address.to_string()])
             .arg("--token-file")
             .arg(token)

@@ -99,11 +99,11 @@ catalogue! {
         "Call it over HTTP, or correct the app's `--app-protocol`.";
     DiscoveryTimedOut, "ERR_DISCOVERY_TIMED_OUT", Way, http(504, DeadlineExceeded),
         [CallersSidecar],
-        "The service was never called from here before, and the control plane, though connected, did not tell where it is in time (5 s).",
-        "Look at the load and the log of the control plane, then call again.";
-    ControlUnreachable, "ERR_CONTROL_UNREACHABLE", Way, http(503, Unavailable),
-        [CallersSidecar, Terminal],
-        "The control plane cannot be reached, so a service that was not called before cannot be found, or nothing can start. Services already in use go on.",
+        "The service was not called from here before, and the control plane did not tell where it is in time (5 s): it is away, or has too much to do.",
+        "Look at the control plane and its log, then call again; services in use go on without it.";
+    ControlUnreachable, "ERR_CONTROL_UNREACHABLE", Access, NONE,
+        [Terminal],
+        "The control plane cannot be reached, so this process gets no identity and cannot start. Those that run go on.",
         "Check that the control plane runs and that its address is the one given with `--control`.";
     NoReadyEndpoint, "ERR_NO_READY_ENDPOINT", Way, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar],

@@ -4,11 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use tollway_http::{h1, h2};
 use tollway_identity::PeerIdentity;
+use tollway_model::ErrorCode;
 use tollway_net::{AcceptError, Conn, Key, Peer};
 
 use super::{ACCEPTS_PER_TURN, Worker};
 use crate::connection::{Connection, Door, H2Link, Role};
 use crate::tls::alpn;
+use crate::why::Why;
 
 /// How long accepting rests when no descriptor is left.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -32,7 +34,7 @@ impl Worker {
                 }
                 Err(AcceptError::Empty) => return,
                 Err(AcceptError::Exhausted(error)) => {
-                    tracing::warn!(%error, "no descriptors left; new connections wait");
+                    self.tell_exhausted(&error);
                     self.metrics.connections_refused.add(1);
                     self.pause_accepting();
                     return;
@@ -73,6 +75,26 @@ impl Worker {
             Some(service) => self.open_tcp(key, service),
             None => self.queue_read(key),
         }
+    }
+
+    fn tell_exhausted(&mut self, error: &std::io::Error) {
+        if self.told.is_news("accept".to_owned(), self.now) {
+            let (code, limit) = (ErrorCode::OutOfDescriptors, tollway_net::descriptor_limit());
+            let hint = code.entry().remedy;
+            tracing::warn!(%code, %error, limit, hint, "new connections wait: no descriptors are left");
+        }
+    }
+
+    /// A peer that cannot be trusted ends here; the log has each once in a while.
+    pub(super) fn refuse_peer(&mut self, key: Key, why: &Why) {
+        self.metrics.handshakes_failed.add(1);
+        let remote = self.conns.get(key).and_then(|conn| conn.remote).map(|remote| remote.ip());
+        let Why { code, reason } = why;
+        let code = code.map_or("", ErrorCode::word);
+        if self.told.is_news(format!("{remote:?} {code}"), self.now) {
+            tracing::info!(?remote, code, reason, "a mesh connection was refused");
+        }
+        self.remove(key);
     }
 
     /// Takes the listeners out of the poller for a moment: they are level-triggered and would
@@ -142,9 +164,7 @@ impl Worker {
         let identity = match proven_identity(&peer) {
             Ok(identity) => identity,
             Err(reason) => {
-                tracing::debug!(remote = ?conn.remote, reason, "mesh connection refused");
-                self.metrics.handshakes_failed.add(1);
-                self.remove(key);
+                self.refuse_peer(key, &Why::coded(ErrorCode::TlsFailed, reason));
                 return false;
             }
         };

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use rustls::{AlertDescription, Error as TlsError};
 use tollway_http::{h1, h2};
+use tollway_model::{ErrorCode, NetworkName, ServiceState};
 use tollway_net::{Conn, ConnError, Key};
 use tollway_routing::Failure;
 
@@ -17,7 +18,7 @@ use super::pool::Candidates;
 use crate::connection::{Connection, Dial, H1Client, H2Link, Purpose, Role};
 use crate::exchange::{Destination, Upstream};
 use crate::fault::Fault;
-use crate::tls::explain;
+use crate::why::Why;
 
 /// How a dial failed.
 #[derive(Debug)]
@@ -33,12 +34,29 @@ pub(super) enum DialFailure<'a> {
 }
 
 impl DialFailure<'_> {
-    fn reason(&self) -> String {
+    /// In words. What a gateway says in the handshake is of itself; what else fails there is of
+    /// the workload behind it.
+    fn why(&self, by_gateway: bool) -> Why {
         match self {
-            Self::Broken(error) => explain(error),
-            Self::Closed => "the peer closed the connection in the TLS handshake".to_owned(),
-            Self::Late => "it did not answer in time".to_owned(),
-            Self::Untrusted(reason) => (*reason).to_owned(),
+            Self::Broken(ConnError::Tls(TlsError::AlertReceived(alert))) if by_gateway => {
+                match *alert {
+                    AlertDescription::UnrecognisedName => Why::coded(
+                        ErrorCode::GatewayRefused,
+                        "it does not serve this name: no workload of the service is ready there",
+                    ),
+                    AlertDescription::InternalError => Why::coded(
+                        ErrorCode::GatewayUpstream,
+                        "it cannot connect to a workload of the service",
+                    ),
+                    _ => Why::from(&ConnError::Tls(TlsError::AlertReceived(*alert))),
+                }
+            }
+            Self::Broken(error) => Why::from(*error),
+            Self::Closed => {
+                Why::coded(ErrorCode::TlsFailed, "the connection was closed in the TLS handshake")
+            }
+            Self::Late => Why::from("it did not answer in time"),
+            Self::Untrusted(reason) => Why::coded(ErrorCode::CertificateExpired, *reason),
         }
     }
 
@@ -46,9 +64,12 @@ impl DialFailure<'_> {
     /// begun may not know every service yet; who is somebody else stays so.
     fn may_pass(&self) -> bool {
         match self {
-            Self::Broken(ConnError::Tls(error)) => {
-                *error == TlsError::AlertReceived(AlertDescription::UnrecognisedName)
-            }
+            Self::Broken(ConnError::Tls(error)) => matches!(
+                error,
+                TlsError::AlertReceived(
+                    AlertDescription::UnrecognisedName | AlertDescription::InternalError
+                )
+            ),
             Self::Broken(ConnError::Connect(_) | ConnError::Socket(_))
             | Self::Closed
             | Self::Late => true,
@@ -69,7 +90,7 @@ impl Worker {
             return match self.config.app {
                 Some(app) => self
                     .dial_plain(app.address, purpose)
-                    .map_err(|reason| self.unreachable(destination, None, &reason)),
+                    .map_err(|why| self.unreachable(destination, None, why)),
                 None => Err(Fault::NoReadyEndpoint { service: self.config.home.clone() }),
             };
         };
@@ -78,21 +99,22 @@ impl Worker {
         let candidates = Candidates::of(&state);
         let trust_domain = candidates.trust_domain.clone().ok_or_else(unready)?;
         let address = self.next_address(destination, &candidates).ok_or_else(unready)?;
-        let peer = || format!("service {service} at {address}");
-        let tls = self
-            .tls
-            .client(service, &trust_domain, protocol)
-            .map_err(|error| Fault::Unreachable { peer: peer(), reason: error.to_string() })?;
-        let io = Conn::connect(address, Some(tls))
-            .map_err(|error| Fault::Unreachable { peer: peer(), reason: error.to_string() })?;
+        let failed = |worker: &Self, why: Why| worker.unreachable(destination, Some(address), why);
+        let tls = match self.tls.client(service, &trust_domain, protocol) {
+            Ok(tls) => tls,
+            Err(error) => {
+                return Err(failed(self, Why::coded(ErrorCode::TlsFailed, error.to_string())));
+            }
+        };
+        let io =
+            Conn::connect(address, Some(tls)).map_err(|error| failed(self, (&error).into()))?;
         let pooled = matches!(purpose, Purpose::PoolH2(_) | Purpose::PoolH1(_));
         let dial = Dial { address: Some(address), purpose };
         let mut conn = Connection::new(io, Role::Dialling(dial), self.now);
         conn.remote = Some(address);
-        let key = self.insert(conn).ok_or_else(|| Fault::Unreachable {
-            peer: peer(),
-            reason: "no descriptors are left".to_owned(),
-        })?;
+        let Some(key) = self.insert(conn) else {
+            return Err(failed(self, Why::out_of_descriptors()));
+        };
         if pooled {
             self.pool(destination).dialling.push(key);
         }
@@ -125,15 +147,11 @@ impl Worker {
     }
 
     /// Dials without TLS.
-    pub(super) fn dial_plain(
-        &mut self,
-        address: SocketAddr,
-        purpose: Purpose,
-    ) -> Result<Key, String> {
-        let io = Conn::connect(address, None).map_err(|error| error.to_string())?;
+    pub(super) fn dial_plain(&mut self, address: SocketAddr, purpose: Purpose) -> Result<Key, Why> {
+        let io = Conn::connect(address, None).map_err(|error| Why::from(&error))?;
         let dial = Dial { address: Some(address), purpose };
         let conn = Connection::new(io, Role::Dialling(dial), self.now);
-        self.insert(conn).ok_or_else(|| "no descriptors are left".to_owned())
+        self.insert(conn).ok_or_else(Why::out_of_descriptors)
     }
 
     /// A dial stands: the connection takes its role.
@@ -206,10 +224,11 @@ impl Worker {
         let Role::Dialling(dial) = conn.role else { return };
         self.metrics.connections.set(self.conns.len() as u64);
         self.metrics.dials_failed.add(1);
-        let reason = failure.reason();
         let until = self.now + self.config.timeouts.dial_backoff;
         match dial.purpose {
             Purpose::PoolH2(destination) | Purpose::PoolH1(destination) => {
+                let why = failure.why(self.is_behind_gateway(&destination));
+                let reason = &why.reason;
                 tracing::debug!(?destination, address = ?dial.address, reason, "dial failed");
                 self.pool(&destination).dialling.retain(|dialling| *dialling != key);
                 self.rest(&destination, dial.address, until);
@@ -217,18 +236,19 @@ impl Worker {
                     self.outside.app_unreachable();
                 }
                 let may_wait = failure.may_pass().then_some(conn.since);
-                self.after_failed_dial(&destination, dial.address, &reason, may_wait);
+                self.after_failed_dial(&destination, dial.address, why, may_wait);
             }
             Purpose::Upgrade(exchange) => {
                 let Some(state) = self.exchanges.get_mut(exchange) else { return };
                 state.attempts += 1;
                 let destination = state.destination.clone();
                 self.rest(&destination, dial.address, until);
-                self.on_attempt_failed(exchange, Failure::NotConnected, &reason);
+                let why = failure.why(self.is_behind_gateway(&destination));
+                self.on_attempt_failed(exchange, Failure::NotConnected, why);
             }
             Purpose::Relay(down) => {
                 self.rest_relayed(down, dial.address, until);
-                self.on_relay_dial_failed(down, unsent, &reason);
+                self.on_relay_dial_failed(down, unsent, &failure.why(false).reason);
             }
         }
     }
@@ -254,7 +274,7 @@ impl Worker {
         &mut self,
         destination: &Destination,
         address: Option<SocketAddr>,
-        reason: &str,
+        why: Why,
         may_wait: Option<Instant>,
     ) {
         let (now, patience) = (self.now, self.config.timeouts.connect);
@@ -278,27 +298,47 @@ impl Worker {
                 return;
             }
         }
-        let fault = self.unreachable(destination, address, reason);
+        let fault = self.unreachable(destination, address, why);
         self.fail_waiting(destination, &fault);
     }
 
-    /// Nobody could be connected to.
+    /// Nobody could be connected to: names who is in the way.
     pub(super) fn unreachable(
         &self,
         destination: &Destination,
         address: Option<SocketAddr>,
-        reason: &str,
+        why: Why,
     ) -> Fault {
-        let reason = reason.to_owned();
-        if let (Destination::App, Some(app)) = (destination, self.config.app) {
+        let Why { code, reason } = why;
+        if let (Destination::App, Some(app), None) = (destination, self.config.app, code) {
             let service = self.config.home.clone();
             return Fault::AppUnreachable { service, address: app.address, reason };
         }
-        let peer = match address {
-            Some(address) => format!("{} at {address}", describe(destination)),
-            None => describe(destination),
+        let at = address.map_or(String::new(), |address| format!(" at {address}"));
+        let Some(network) = self.network_beyond(destination) else {
+            let code = code.unwrap_or(ErrorCode::Unreachable);
+            return Fault::Unreachable { code, peer: describe(destination) + &at, reason };
         };
-        Fault::Unreachable { peer, reason }
+        let gateway = format!("the gateway of network {network}{at}");
+        let own = [None, Some(ErrorCode::GatewayRefused), Some(ErrorCode::GatewayUpstream)];
+        let peer = if own.contains(&code) {
+            gateway
+        } else {
+            format!("{} through {gateway}", describe(destination))
+        };
+        Fault::Unreachable { code: code.unwrap_or(ErrorCode::GatewayUnreachable), peer, reason }
+    }
+
+    fn is_behind_gateway(&self, destination: &Destination) -> bool {
+        self.network_beyond(destination).is_some()
+    }
+
+    /// The network of a service that is reached through gateways.
+    fn network_beyond(&self, destination: &Destination) -> Option<&NetworkName> {
+        match self.pools.get(destination)?.state.as_ref()? {
+            ServiceState::Remote { remote, .. } => Some(&remote.network),
+            ServiceState::Local { .. } | ServiceState::Unavailable(_) => None,
+        }
     }
 }
 
@@ -315,5 +355,42 @@ pub(super) fn h1_client(destination: Destination, dedicated: bool) -> H1Client {
         served: 0,
         dedicated,
         answered: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(failure: &DialFailure<'_>, by_gateway: bool, word: Option<&str>, part: &str) {
+        let Why { code, reason } = failure.why(by_gateway);
+        assert_eq!(code.map(ErrorCode::word), word, "{reason}");
+        assert!(reason.contains(part), "{reason}");
+    }
+
+    #[test]
+    fn what_a_gateway_says_in_the_handshake_is_its_own() {
+        let alert = |alert| ConnError::Tls(TlsError::AlertReceived(alert));
+        let unknown = alert(AlertDescription::UnrecognisedName);
+        let broken = alert(AlertDescription::InternalError);
+        let stranger = alert(AlertDescription::UnknownCA);
+        check(&DialFailure::Broken(&unknown), true, Some("ERR_GATEWAY_REFUSED"), "does not serve");
+        check(&DialFailure::Broken(&unknown), false, Some("ERR_WRONG_IDENTITY"), "was dialled");
+        check(&DialFailure::Broken(&broken), true, Some("ERR_GATEWAY_UPSTREAM"), "cannot connect");
+        check(&DialFailure::Broken(&broken), false, Some("ERR_TLS_FAILED"), "InternalError");
+        let refused = Some("ERR_CERTIFICATE_REFUSED");
+        check(&DialFailure::Broken(&stranger), true, refused, "authority");
+    }
+
+    #[test]
+    fn a_dial_that_fails_before_tls_has_the_code_of_who_was_dialled() {
+        let refused = ConnError::Connect(std::io::Error::from_raw_os_error(111));
+        check(&DialFailure::Broken(&refused), true, None, "refused");
+        check(&DialFailure::Late, false, None, "in time");
+        let exhausted = ConnError::Socket(std::io::Error::from_raw_os_error(24));
+        let code = Some("ERR_OUT_OF_DESCRIPTORS");
+        check(&DialFailure::Broken(&exhausted), false, code, "the limit is");
+        check(&DialFailure::Closed, false, Some("ERR_TLS_FAILED"), "handshake");
     }
 }

@@ -171,7 +171,7 @@ impl Worker {
             }
             Some(Role::H1Server(_)) => {
                 self.metrics.faults.add(1);
-                let (head, body) = respond::http_fault(fault);
+                let (head, body) = respond::http_fault(fault, &self.hop());
                 self.answer_h1_and_close(key, &head, &body);
             }
             _ => {}

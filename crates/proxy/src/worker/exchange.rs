@@ -27,11 +27,16 @@ impl Worker {
         }
         exchange.request.ended = true;
         if exchange.is_grpc {
-            let head = respond::grpc_fault(fault);
+            let head = respond::grpc_fault(fault, &self.hop());
             return self.respond(key, &head, &[]);
         }
-        let (head, body) = respond::http_fault(fault);
+        let (head, body) = respond::http_fault(fault, &self.hop());
         self.respond(key, &head, &body);
+    }
+
+    /// This process in words, as one hop of a request.
+    pub(super) fn hop(&self) -> String {
+        format!("sidecar {}", self.config.home)
     }
 
     /// Breaks the downstream half off and forgets the exchange.

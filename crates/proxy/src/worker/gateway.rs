@@ -69,7 +69,10 @@ impl Worker {
         }
         let chosen = self.gateway_target(&name);
         let Some((address, service)) = chosen else {
-            tracing::debug!(name, "server name refused");
+            if self.told.is_news(format!("name {name}"), self.now) {
+                let code = tollway_model::ErrorCode::GatewayRefused;
+                tracing::info!(%code, name, "a server name was refused: no ready workload here");
+            }
             return self.refuse_hello(key);
         };
         let now = self.now;
@@ -97,13 +100,13 @@ impl Worker {
     /// The endpoint chosen could not be dialled: another one of the service, if it has one.
     pub(super) fn relay_elsewhere(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
-        let Some((service, address)) = conn.relays_to.take() else { return self.refuse_tcp(key) };
+        let Some((service, address)) = conn.relays_to.take() else { return self.refuse_relay(key) };
         self.uncount_relay(service.clone(), address);
         let candidates = self.known_state(&service).map(Candidates::of);
         let next = candidates.and_then(|some| self.pick_least_relayed(&service, &some));
         match next {
             Some(next) => self.relay_to(key, Some(service), next),
-            None => self.refuse_tcp(key),
+            None => self.refuse_relay(key),
         }
     }
 

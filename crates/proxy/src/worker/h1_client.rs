@@ -8,6 +8,7 @@ use super::Worker;
 use super::h1_server::{behind, size_of};
 use crate::connection::{H1Client, Role};
 use crate::exchange::Side;
+use crate::why::Why;
 
 enum Next {
     Again(usize),
@@ -171,14 +172,14 @@ impl Worker {
 
     /// The upstream half broke: another attempt or an answer if nothing was answered yet, else
     /// the answer is broken off.
-    pub(super) fn upstream_broke(&mut self, exchange: Key, failure: Failure, reason: &str) {
+    pub(super) fn upstream_broke(&mut self, exchange: Key, failure: Failure, why: impl Into<Why>) {
         let Some(state) = self.exchanges.get_mut(exchange) else { return };
         state.up = crate::exchange::Upstream::Gone;
         if state.responding {
             self.metrics.faults.add(1);
             self.abort_down(exchange, tollway_http::h2::ErrorCode::INTERNAL_ERROR);
         } else {
-            self.on_attempt_failed(exchange, failure, reason);
+            self.on_attempt_failed(exchange, failure, why);
         }
     }
 

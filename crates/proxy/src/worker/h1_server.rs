@@ -177,7 +177,22 @@ impl Worker {
     /// The bytes are not a request: says why and closes.
     pub(super) fn refuse_h1(&mut self, key: Key, status: u16, reason: &str) {
         self.metrics.requests_refused.add(1);
-        let (head, body) = respond::problem(status, "ERR_MALFORMED_REQUEST", reason);
+        let fault = match status {
+            431 => Fault::HeadTooLarge,
+            _ => Fault::BadRequest { status, reason: reason.to_owned() },
+        };
+        self.answer_h1_fault_and_close(key, &fault);
+    }
+
+    /// The head did not end in time.
+    pub(super) fn refuse_slow_h1(&mut self, key: Key) {
+        self.metrics.requests_refused.add(1);
+        let seconds = self.config.timeouts.head.as_secs();
+        self.answer_h1_fault_and_close(key, &Fault::HeadTimedOut { seconds });
+    }
+
+    fn answer_h1_fault_and_close(&mut self, key: Key, fault: &Fault) {
+        let (head, body) = respond::http_fault(fault, &self.hop());
         self.answer_h1_and_close(key, &head, &body);
     }
 

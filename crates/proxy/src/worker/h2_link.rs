@@ -11,6 +11,7 @@ use crate::connection::{H2Link, Role};
 use crate::edit;
 use crate::exchange::{BodySize, Side, StreamRef, Upstream};
 use crate::fault::Fault;
+use crate::why::Why;
 
 impl Worker {
     pub(super) fn on_h2_bytes(&mut self, key: Key, data: &[u8]) {
@@ -30,7 +31,7 @@ impl Worker {
         self.look_if_owed(key);
         if let Err(error) = result {
             self.metrics.requests_refused.add(1);
-            self.on_h2_over(key, &error.to_string());
+            self.on_h2_over(key, error.to_string().as_str());
         }
     }
 
@@ -118,7 +119,7 @@ impl Worker {
         };
         if let Some(fault) = fault {
             self.metrics.requests_refused.add(1);
-            let (head, _) = crate::respond::http_fault(&fault);
+            let (head, _) = crate::respond::http_fault(&fault, &self.hop());
             return self.answer_h2(key, stream, &head);
         }
         self.on_request(Arrival { down, head, size, ended: end, is_upgrade: false });
@@ -139,7 +140,7 @@ impl Worker {
                 link.close(stream, now);
             }
             self.reset_stream(key, stream, ErrorCode::PROTOCOL_ERROR);
-            return self.upstream_broke(exchange, Failure::Malformed, &refusal.to_string());
+            return self.upstream_broke(exchange, Failure::Malformed, refusal.to_string().as_str());
         }
         if edit::is_unprocessed(&head) && self.ask_another(key, exchange) {
             return;
@@ -184,7 +185,7 @@ impl Worker {
     /// A request whose head is over the limits.
     fn refuse_h2(&mut self, key: Key, stream: StreamId) {
         self.metrics.requests_refused.add(1);
-        let (head, _) = crate::respond::http_fault(&Fault::HeadTooLarge);
+        let (head, _) = crate::respond::http_fault(&Fault::HeadTooLarge, &self.hop());
         self.answer_h2(key, stream, &head);
     }
 
@@ -231,7 +232,8 @@ impl Worker {
     }
 
     /// The connection is over: closed, broken, or refused for what it did.
-    pub(super) fn on_h2_over(&mut self, key: Key, reason: &str) {
+    pub(super) fn on_h2_over(&mut self, key: Key, why: impl Into<Why>) {
+        let why = why.into();
         let server = self.is_server(key);
         let Some(link) = self.link(key) else { return };
         let mut exchanges: Vec<Key> = link.streams.drain().map(|(_, exchange)| exchange).collect();
@@ -244,10 +246,10 @@ impl Worker {
             }
         } else {
             for exchange in exchanges {
-                self.upstream_broke(exchange, Failure::Broken, reason);
+                self.upstream_broke(exchange, Failure::Broken, why.clone());
             }
         }
-        tracing::debug!(reason, server, "HTTP/2 connection over");
+        tracing::debug!(reason = why.reason, server, "HTTP/2 connection over");
         self.linger(key);
     }
 }

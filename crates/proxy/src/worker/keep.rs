@@ -14,8 +14,8 @@ use super::dial::h1_client;
 use super::pool::{Candidates, Pool};
 use crate::connection::{Connection, Purpose, Role};
 use crate::exchange::Destination;
-use crate::fault::Fault;
 use crate::tls::alpn;
+use crate::why::Why;
 
 /// Endpoints of one service in its own network that a thread keeps connections to.
 const LOCAL_ENDPOINTS: usize = 16;
@@ -188,8 +188,8 @@ impl Worker {
             };
             match self.dial_plain(app.address, purpose) {
                 Ok(key) => self.pool(&Destination::App).dialling.push(key),
-                Err(reason) => {
-                    let fault = self.unreachable(&Destination::App, None, &reason);
+                Err(why) => {
+                    let fault = self.unreachable(&Destination::App, None, why);
                     return self.fail_waiting(&Destination::App, &fault);
                 }
             }
@@ -206,10 +206,7 @@ impl Worker {
         let (ours, theirs) = match pair {
             Ok(pair) => pair,
             Err(error) => {
-                let fault = Fault::Unreachable {
-                    peer: "the sidecar's API".to_owned(),
-                    reason: error.to_string(),
-                };
+                let fault = self.unreachable(&Destination::Api, None, Why::from(&error));
                 return self.fail_waiting(&Destination::Api, &fault);
             }
         };

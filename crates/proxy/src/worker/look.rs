@@ -64,13 +64,11 @@ impl Worker {
                     self.remove(key);
                 }
                 Expired::Relay => self.on_relay_failed(key),
-                Expired::Head => {
-                    self.refuse_h1(key, 408, "the head of the request did not come in time");
-                }
+                Expired::Head => self.refuse_slow_h1(key),
                 Expired::Dial => self.on_dial_failed(key, &DialFailure::Late),
                 Expired::Retire => self.retire_link(key),
                 Expired::Apart => self.end_apart(key),
-                Expired::Codec(reason) => self.on_h2_over(key, &reason),
+                Expired::Codec(reason) => self.on_h2_over(key, reason.as_str()),
             }
             self.look_in_time(key);
         }

@@ -50,6 +50,7 @@ use crate::connection::{Connection, Door, Role};
 use crate::exchange::{Destination, Exchange};
 use crate::observe::Observer;
 use crate::tls::MeshTls;
+use crate::told::Told;
 pub(crate) use gateway::GatewayRoutes;
 use listeners::{Listeners, slot_of};
 pub(crate) use outside::{AppTarget, Command, Commands, Outside, WorkerConfig};
@@ -86,6 +87,8 @@ pub(crate) struct Worker {
     /// What is told of single requests; `None` when nothing is.
     observer: Option<Box<Observer>>,
     epoch: Instant,
+    /// What the log had lately of what comes again and again.
+    told: Told,
     now: Instant,
     next_sweep: Instant,
     /// When each connection is looked at next.
@@ -135,6 +138,7 @@ impl Worker {
             metrics,
             observer: None,
             epoch: now,
+            told: Told::default(),
             now,
             next_sweep: now + SWEEP,
             looks: Wheel::new(now, SWEEP),

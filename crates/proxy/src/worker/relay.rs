@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use tollway_http::{ResponseHead, h1};
+use tollway_identity::UPSTREAM_FAILED_RECORD;
 use tollway_model::AppProtocol;
 use tollway_net::Key;
 
@@ -170,9 +171,9 @@ impl Worker {
                 self.attach_relay(down, up);
                 true
             }
-            Err(reason) => {
-                tracing::info!(%address, reason, "TCP call failed");
-                self.refuse_tcp(down);
+            Err(why) => {
+                tracing::info!(%address, reason = why.reason, "TCP call failed");
+                self.refuse_relay(down);
                 false
             }
         }
@@ -194,9 +195,21 @@ impl Worker {
             }
             _ => {
                 tracing::info!(reason, "TCP call failed");
-                self.refuse_tcp(down);
+                self.refuse_relay(down);
             }
         }
+    }
+
+    /// Ends a connection that leads nowhere. A gateway's client is in a TLS handshake of which
+    /// nothing was passed on, so it can still be told.
+    pub(super) fn refuse_relay(&mut self, down: Key) {
+        let Some(conn) = self.conns.get_mut(down) else { return };
+        if conn.door != Some(Door::Gateway) {
+            return self.refuse_tcp(down);
+        }
+        self.metrics.faults.add(1);
+        conn.io.out().extend_from_slice(&UPSTREAM_FAILED_RECORD);
+        self.linger(down);
     }
 
     /// A mesh peer wants the app's bytes: only if that is what the app speaks.

@@ -15,6 +15,7 @@ use crate::exchange::{BodySize, Destination, Exchange, Side, StreamRef, Upstream
 use crate::fault::Fault;
 use crate::pipe::Pipe;
 use crate::respond;
+use crate::why::Why;
 
 /// A request as a downstream codec hands it over.
 pub(super) struct Arrival {
@@ -196,22 +197,23 @@ impl Worker {
     }
 
     /// An attempt failed before any response: once more, or the answer to the caller.
-    pub(super) fn on_attempt_failed(&mut self, key: Key, failure: Failure, reason: &str) {
+    pub(super) fn on_attempt_failed(&mut self, key: Key, failure: Failure, why: impl Into<Why>) {
         let may_retry = self.may_retry(key, failure);
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.up = Upstream::Waiting;
         if !may_retry {
-            let peer = describe(&exchange.destination);
+            let (why, destination) = (why.into(), exchange.destination.clone());
+            let (peer, reason) = (describe(&destination), why.reason.clone());
             let fault = match failure {
-                Failure::NotConnected => {
-                    let destination = exchange.destination.clone();
-                    self.unreachable(&destination, None, reason)
+                Failure::NotConnected => self.unreachable(&destination, None, why),
+                Failure::ReusedConnectionClosed | Failure::Broken if why.code.is_some() => {
+                    self.unreachable(&destination, None, why)
                 }
                 Failure::Refused => Fault::Reset { peer },
                 Failure::ReusedConnectionClosed | Failure::Broken => {
-                    Fault::ClosedEarly { peer, reason: reason.to_owned() }
+                    Fault::ClosedEarly { peer, reason }
                 }
-                Failure::Malformed => Fault::BadResponse { peer, reason: reason.to_owned() },
+                Failure::Malformed => Fault::BadResponse { peer, reason },
                 Failure::TimedOut => {
                     Fault::TimedOut { peer, seconds: self.config.timeouts.request.as_secs() }
                 }

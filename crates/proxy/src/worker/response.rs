@@ -7,7 +7,7 @@ use super::exchange::describe;
 use super::{Worker, mark};
 use crate::connection::Role;
 use crate::edit;
-use crate::exchange::{BodySize, Side};
+use crate::exchange::{BodySize, Destination, Side};
 use crate::fault::Fault;
 use crate::observe::grpc_status;
 
@@ -32,6 +32,9 @@ impl Worker {
         }
         exchange.replay = None;
         edit::response(&mut head);
+        if exchange.destination == Destination::App {
+            edit::app_response(&mut head);
+        }
         self.start_response(key, &head, size, declared, ended);
     }
 

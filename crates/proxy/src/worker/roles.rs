@@ -5,7 +5,7 @@ use tollway_net::{Closed, ConnError, Key};
 use super::Worker;
 use super::dial::DialFailure;
 use crate::connection::Role;
-use crate::tls::explain;
+use crate::why::Why;
 
 impl Worker {
     /// Bytes came, or (empty) what is left unparsed shall be looked at again.
@@ -58,15 +58,10 @@ impl Worker {
         match &conn.role {
             Role::H1Server(_) => self.on_h1_server_closed(key, Closed::Truncated),
             Role::H1Client(_) => self.on_h1_client_closed(key, Closed::Truncated),
-            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, &explain(error)),
+            Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, Why::from(error)),
             Role::Relay(_) => self.on_relay_failed(key),
             Role::Dialling(_) => self.on_dial_failed(key, &DialFailure::Broken(error)),
-            Role::Accepting => {
-                let reason = explain(error);
-                tracing::debug!(remote = ?conn.remote, reason, "mesh connection refused");
-                self.metrics.handshakes_failed.add(1);
-                self.remove(key);
-            }
+            Role::Accepting => self.refuse_peer(key, &Why::from(error)),
             Role::Detect { .. } | Role::Hello(_) | Role::Lingering => self.remove(key),
         }
     }

@@ -2,6 +2,7 @@
 //! pools, held credit, the drain. What a round costs does not grow with idle connections.
 
 use tollway_http::h2::ErrorCode;
+use tollway_model::ErrorCode as Code;
 use tollway_net::Key;
 use tollway_routing::Failure;
 
@@ -108,7 +109,8 @@ impl Worker {
         let Some(exchange) = self.exchanges.get(key) else { return };
         let peer = describe(&exchange.destination);
         let reason = "no connection could be made in time".to_owned();
-        self.fail(key, &Fault::Unreachable { peer, reason });
+        let code = Code::Unreachable;
+        self.fail(key, &Fault::Unreachable { code, peer, reason });
     }
 
     /// Neither side has sent a byte for too long: tells the caller if that is still possible.

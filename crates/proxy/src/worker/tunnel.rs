@@ -1,7 +1,7 @@
 //! Ways to a TCP service: a port that stands for it, and CONNECT on the outbound port.
 
 use tollway_http::RequestHead;
-use tollway_model::{AppProtocol, ServiceName, ServiceState};
+use tollway_model::{AppProtocol, ErrorCode, ServiceName, ServiceState};
 use tollway_net::Key;
 
 use super::Worker;
@@ -39,7 +39,8 @@ impl Worker {
             ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. }
                 if protocol != AppProtocol::Tcp =>
             {
-                tracing::info!(%service, %protocol, "TCP call refused: the service is not TCP");
+                let code = ErrorCode::NotTcp;
+                tracing::info!(%code, %service, %protocol, "TCP call refused");
                 self.refuse_tcp(down);
             }
             ServiceState::Local { .. } | ServiceState::Remote { .. } => {
@@ -69,7 +70,7 @@ impl Worker {
         if conn.door != Some(Door::Outbound) {
             let fault =
                 Fault::Unsupported { method: "CONNECT", reason: "only the outbound port takes it" };
-            let (head, body) = respond::http_fault(&fault);
+            let (head, body) = respond::http_fault(&fault, &self.hop());
             return self.answer_h1_and_close(key, &head, &body);
         }
         let host = String::from_utf8_lossy(&head.authority).into_owned();
@@ -78,7 +79,7 @@ impl Worker {
             Ok(service) => self.open_tunnel(key, service),
             Err(error) => {
                 let fault = Fault::Target(error.into());
-                let (head, body) = respond::http_fault(&fault);
+                let (head, body) = respond::http_fault(&fault, &self.hop());
                 self.answer_h1_and_close(key, &head, &body);
             }
         }
@@ -96,7 +97,7 @@ impl Worker {
         let is_tcp = match state {
             ServiceState::Unavailable(reason) => {
                 let fault = Fault::unavailable(reason, &service);
-                let (head, body) = respond::http_fault(&fault);
+                let (head, body) = respond::http_fault(&fault, &self.hop());
                 return self.answer_h1_and_close(key, &head, &body);
             }
             ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
