@@ -7,6 +7,7 @@ mod deny;
 mod deps;
 mod docs;
 mod edges;
+mod errors;
 mod lint;
 mod process;
 mod proof;
@@ -43,7 +44,7 @@ enum Command {
     Deps,
     /// Module headers, leftovers, machine paths, pages in step with the tree.
     Tidy,
-    /// Write the generated code again.
+    /// Write the generated code and the generated part of docs/errors.md again.
     Codegen,
     /// Run one of the measured proofs; without a name, list them.
     Proof { name: Option<String> },
@@ -67,7 +68,10 @@ fn run(command: Command) -> Result<()> {
         Command::Check => lint::check(&workspace),
         Command::Deps => deps::run(&workspace),
         Command::Tidy => tidy::run(&workspace),
-        Command::Codegen => codegen::run(),
+        Command::Codegen => {
+            codegen::run()?;
+            errors::write(&workspace)
+        }
         Command::Proof { name } => proof::run(name.as_deref()),
     }
 }

@@ -1,10 +1,12 @@
-//! The tree against its own rules: headers, leftovers, machine paths, ARCHITECTURE.md, CHANGELOG.md.
+//! The tree against its own rules: headers, leftovers, machine paths, ARCHITECTURE.md, CHANGELOG.md,
+//! docs/errors.md.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
 use crate::deps::report;
+use crate::errors;
 use crate::sources::{self, RustFile};
 use crate::workspace::Workspace;
 
@@ -29,6 +31,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     breaches.extend(tree.machine_paths());
     breaches.extend(tree.map_breaches(&names));
     breaches.extend(tree.changelog_breaches());
+    breaches.extend(errors::breaches(tree.text(errors::PAGE), &tree.texts));
     report("tidy", &breaches)
 }
 
