@@ -26,6 +26,7 @@ use tollway_wire::NetworkUpdate;
 mod away;
 mod bulk;
 mod limits;
+mod policy;
 mod times;
 mod trust;
 
@@ -129,6 +130,28 @@ impl Running {
 
     fn start_at(
         address: SocketAddr,
+        bounds: (Limits, Timeouts),
+        home: ServiceName,
+        credentials: Arc<Credentials>,
+        doors: &[Door],
+        app: Option<AppTarget>,
+        gateway: Option<GatewayRoutes>,
+    ) -> Self {
+        let own = home.clone();
+        let running = Self::untold(address, bounds, home, credentials, doors, app, gateway);
+        running.tell_open(own);
+        running
+    }
+
+    /// Tells that no policy protects the service.
+    fn tell_open(&self, service: ServiceName) {
+        let none = tollway_routing::PolicySet::new(service, []);
+        self.commands.send(Command::Policies(PolicyUpdate::unobserved(none)));
+    }
+
+    /// A worker that has heard of no policies.
+    fn untold(
+        address: SocketAddr,
         (limits, timeouts): (Limits, Timeouts),
         home: ServiceName,
         credentials: Arc<Credentials>,
@@ -143,7 +166,6 @@ impl Running {
             })
             .collect();
         let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
-        let own = home.clone();
         let config = WorkerConfig { home, app, gateway, limits, timeouts };
         let metrics = Arc::new(DataPlaneMetrics::default());
         let unsubscribed = Arc::new(AtomicUsize::new(0));
@@ -156,8 +178,6 @@ impl Running {
             42,
         )
         .unwrap();
-        let none = tollway_routing::PolicySet::new(own, []);
-        commands.send(Command::Policies(PolicyUpdate::unobserved(none)));
         let thread = std::thread::spawn(move || worker.run());
         Self { commands, addresses, metrics, unsubscribed, thread: Some(thread) }
     }
