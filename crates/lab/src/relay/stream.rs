@@ -108,7 +108,6 @@ fn carry(
 ) -> Result<(), Failed> {
     take_in(from, way, to, now + delay, scratch)?;
     loop {
-        let mut moved = false;
         while way.next_due().is_some_and(|due| due <= now) {
             let Some(piece) = way.pieces.pop_front() else { break };
             way.bytes -= piece.bytes.len();
@@ -116,18 +115,18 @@ fn carry(
                 to.finish();
             }
             to.out().extend_from_slice(&piece.bytes);
-            moved = true;
         }
         match to.flush() {
             Flush::Done => {}
             Flush::Blocked => return Ok(()),
             Flush::Failed(_) => return Err(Failed),
         }
-        // Room may have been made for what was left in the socket, which tells no second time.
-        if !moved || !from.may_read() {
+        // All is sent, so there is room for what was left in the socket, which tells no second
+        // time: also where nothing was due and the flush alone made the room.
+        take_in(from, way, to, now + delay, scratch)?;
+        if way.next_due().is_none_or(|due| due > now) {
             return Ok(());
         }
-        take_in(from, way, to, now + delay, scratch)?;
     }
 }
 
