@@ -130,14 +130,17 @@ fn decode_unreserved(path: &[u8]) -> Result<Vec<u8>, PathError> {
             0..=0x20 | 0x7f if byte != b'%' => return Err(PathError::Control),
             0..=0x1f | 0x7f => return Err(PathError::Control),
             b'#' if byte != b'%' => return Err(PathError::Fragment),
-            b'%' if escaped(rest).is_ok() => return Err(PathError::EncodedTwice),
             _ if is_unreserved(value) || (byte != b'%' && value < 0x80) => out.push(value),
             _ => push_escape(&mut out, value),
         }
         decoded.push(value);
     }
     std::str::from_utf8(&decoded).map_err(|_| PathError::NotUtf8)?;
-    Ok(out)
+    // What still looks like an escape is one to whoever decodes again, also where its digits were
+    // escaped themselves.
+    let is_encoded_twice =
+        decoded.windows(3).any(|three| three[0] == b'%' && escaped(&three[1..]).is_ok());
+    if is_encoded_twice { Err(PathError::EncodedTwice) } else { Ok(out) }
 }
 
 /// The byte that two hexadecimal digits at the start of `digits` mean.

@@ -96,6 +96,7 @@ fn escapes_that_hide_something_are_refused() {
     check_refused("/%7f", PathError::Control);
     check_refused("/%252e%252e/a", PathError::EncodedTwice);
     check_refused("/a%252Fb", PathError::EncodedTwice);
+    check_refused("/a%25%32%66b", PathError::EncodedTwice);
     // An overlong dot and slash, and Latin-1.
     check_refused("/%c0%ae%c0%ae/a", PathError::NotUtf8);
     check_refused("/a%c0%afb", PathError::NotUtf8);
