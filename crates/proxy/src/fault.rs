@@ -89,7 +89,9 @@ impl Fault {
         if what.contains("; ") {
             return format!("{hop}: {what}");
         }
-        format!("{hop}: {what}; {}", self.code().entry().remedy.trim_end_matches('.'))
+        let remedy = self.code().entry().remedy.trim_end_matches('.');
+        let (first, rest) = remedy.split_at(remedy.chars().next().map_or(0, char::len_utf8));
+        format!("{hop}: {what}; {}{rest}", first.to_lowercase())
     }
 
     /// The gRPC status that carries it.
@@ -129,6 +131,7 @@ impl Fault {
             Self::Unsupported { .. } => ErrorCode::Unsupported,
             Self::HeadTooLarge => ErrorCode::HeadTooLarge,
             Self::Unimplemented { .. } => ErrorCode::NotServed,
+            Self::BadRequest { status: 431, .. } => ErrorCode::HeadTooLarge,
             Self::BadRequest { .. } => ErrorCode::MalformedRequest,
             Self::HeadTimedOut { .. } => ErrorCode::HeadTimedOut,
         }

@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(head.fields.value(edit::HOP), Some(&b"sidecar web.default.west"[..]));
         let body = String::from_utf8(body).unwrap();
         let message =
-            "sidecar web.default.west: CONNECT is not supported here: not here; Use the door";
+            "sidecar web.default.west: CONNECT is not supported here: not here; use the door";
         assert!(body.contains(message), "{body}");
         let head = grpc_fault(&fault, "sidecar web.default.west");
         assert_eq!(head.fields.value(b"grpc-status"), Some(&b"3"[..]));

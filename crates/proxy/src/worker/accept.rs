@@ -93,6 +93,8 @@ impl Worker {
         let code = code.map_or("", ErrorCode::word);
         if self.told.is_news(format!("{remote:?} {code}"), self.now) {
             tracing::info!(?remote, code, reason, "a mesh connection was refused");
+        } else {
+            tracing::debug!(?remote, code, reason, "a mesh connection was refused");
         }
         self.remove(key);
     }
