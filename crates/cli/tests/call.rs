@@ -80,7 +80,8 @@ fn the_code_tells_whether_the_app_was_content() {
     ends_with("files/status/304", 0, "");
     ends_with("files/status/404", 1, "files answered 404 Not Found");
     ends_with("files/status/500", 1, "files answered 500 ");
-    let code = "error: service nobody.default.local is not known [ERR_UNKNOWN_SERVICE]\nhint: ";
+    let code = "error: sidecar call.default.local: service nobody.default.local is not known \
+                [ERR_UNKNOWN_SERVICE]\nhint: ";
     let unknown = ends_with("nobody/", 1, code);
     assert_eq!(unknown, "", "a failure of the mesh is no answer");
     ends_with("files.shop.nowhere/", 1, "nowhere");

@@ -364,7 +364,11 @@ async fn what_cannot_work_fails_at_once_with_the_reason() {
     config.start_timeout = Duration::from_millis(500);
     let began = Instant::now();
     let refused = start(config).await.unwrap_err();
-    assert_eq!(refused.to_string(), "cannot reach the control plane 127.0.0.1:1; is it running?");
+    assert_eq!(
+        refused.to_string(),
+        "cannot reach the control plane 127.0.0.1:1; check that it runs and that this is its \
+         address (--control)"
+    );
     assert!(began.elapsed() < Duration::from_secs(3));
 }
 

@@ -104,7 +104,7 @@ fn a_request_that_is_no_good_is_refused_at_the_first_hop() {
     let send = |bytes: &str| RawClient::exchange(caller.http(), bytes, PATIENCE).unwrap().text();
     let answer =
         send("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n");
-    check(&answer, 400, "ERR_MALFORMED_REQUEST", CALLER, &["Repair the client"]);
+    check(&answer, 400, "ERR_MALFORMED_REQUEST", CALLER, &["repair the client"]);
     let head = format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: {}\r\n\r\n", "a".repeat(200_000));
     check(&send(&head), 431, "ERR_HEAD_TOO_LARGE", CALLER, &["header fields"]);
     let answer = send("CONNECT echo.mesh:80 HTTP/1.1\r\nHost: echo.mesh:80\r\n\r\n");
