@@ -1,54 +1,19 @@
-//! `tollway load`.
+//! What the runs of every protocol can be told: target, arrivals, connections, limits.
 
-use std::io::IsTerminal;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use tollway_load::{
-    Arrival, Extent, GrpcRequest, HttpRequest, LoadOptions, Spacing, Stop, Target, Watch, header,
-    payload, run_grpc, run_http, summary,
-};
-use tollway_record::RunResult;
+use clap::Args;
+use tollway_load::{Arrival, Extent, LoadOptions, Spacing, Target, header};
+
+use super::output::OutputArgs;
 
 #[derive(Args)]
-pub(crate) struct LoadArgs {
-    #[command(subcommand)]
-    protocol: LoadCommand,
-}
-
-#[derive(Subcommand)]
-enum LoadCommand {
-    /// HTTP/1.1.
-    Http {
-        /// Method [default: GET, or POST with a body].
-        #[arg(short = 'X', long, value_name = "METHOD")]
-        method: Option<String>,
-        /// Body.
-        #[arg(short = 'd', long, value_name = "TEXT", conflicts_with = "payload_size")]
-        data: Option<String>,
-        #[command(flatten)]
-        common: CommonArgs,
-    },
-    /// gRPC unary calls to the echo service, over HTTP/2 without TLS.
-    Grpc {
-        /// Calls in flight at once on one connection.
-        #[arg(long, default_value_t = 100)]
-        streams: usize,
-        #[command(flatten)]
-        common: CommonArgs,
-    },
-}
-
-#[derive(Args)]
-struct CommonArgs {
+pub(super) struct CommonArgs {
     /// Whom to call.
     #[arg(value_name = "URL")]
-    url: String,
+    pub(super) url: String,
     /// Connect here instead of to the URL's host.
     #[arg(long, value_name = "IP:PORT")]
     connect_to: Option<SocketAddr>,
@@ -73,10 +38,10 @@ struct CommonArgs {
     warm_up: Duration,
     /// Body of so many bytes.
     #[arg(long, value_name = "BYTES")]
-    payload_size: Option<usize>,
+    pub(super) payload_size: Option<usize>,
     /// Whether an answer must carry exactly what was sent.
     #[arg(long)]
-    verify_echo: bool,
+    pub(super) verify_echo: bool,
     /// Header line (gRPC: metadata), such as 'dapr-app-id: stock'.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
@@ -89,53 +54,12 @@ struct CommonArgs {
     /// Seed of the arrivals.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Writes the result as JSON; `-` is standard output.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
-pub(crate) fn run(args: &LoadArgs) -> Result<()> {
-    let stop = Stop::new();
-    stop_on_signals(&stop)?;
-    let live = std::io::stderr().is_terminal();
-    let mut report = |progress: &tollway_load::Progress| {
-        if live {
-            eprint!("\r\x1b[2K{progress}");
-        }
-    };
-    let mut watch = Watch { report: &mut report, stop };
-    let (common, result) = match &args.protocol {
-        LoadCommand::Http { method, data, common } => {
-            let options = common.options(Target::http(&common.url)?, 1);
-            let request = common.http_request(method.as_deref(), data.as_deref())?;
-            (common, run_http(&options, &request, &mut watch)?)
-        }
-        LoadCommand::Grpc { streams, common } => {
-            let options = common.options(Target::grpc(&common.url)?, *streams);
-            (common, run_grpc(&options, &common.grpc_request()?, &mut watch)?)
-        }
-    };
-    if live {
-        eprint!("\r\x1b[2K");
-    }
-    print(&result, common.json.as_deref())
-}
-
-fn print(result: &RunResult, json: Option<&Path>) -> Result<()> {
-    match json {
-        Some(path) if path == Path::new("-") => println!("{}", result.to_json()),
-        Some(path) => {
-            std::fs::write(path, result.to_json())
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            print!("{}", summary(result));
-        }
-        None => print!("{}", summary(result)),
-    }
-    Ok(())
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl CommonArgs {
-    fn options(&self, target: Target, streams: usize) -> LoadOptions {
+    pub(super) fn options(&self, target: Target, streams: usize) -> LoadOptions {
         let spacing = self.spacing;
         LoadOptions {
             connect_to: self.connect_to,
@@ -158,44 +82,9 @@ impl CommonArgs {
         }
     }
 
-    fn header_lines(&self) -> Result<Vec<(String, String)>> {
+    pub(super) fn header_lines(&self) -> Result<Vec<(String, String)>> {
         self.headers.iter().map(|line| Ok(header(line)?)).collect()
     }
-
-    fn http_request(&self, method: Option<&str>, data: Option<&str>) -> Result<HttpRequest> {
-        let body = match (data, self.payload_size) {
-            (Some(text), _) => text.as_bytes().to_vec(),
-            (None, Some(bytes)) => payload(bytes),
-            (None, None) => Vec::new(),
-        };
-        let default = if body.is_empty() { "GET" } else { "POST" };
-        Ok(HttpRequest {
-            method: method.unwrap_or(default).to_owned(),
-            headers: self.header_lines()?,
-            body,
-            verify_echo: self.verify_echo,
-        })
-    }
-
-    fn grpc_request(&self) -> Result<GrpcRequest> {
-        let echo = GrpcRequest::echo(self.payload_size.unwrap_or(0));
-        Ok(GrpcRequest { metadata: self.header_lines()?, verify_echo: self.verify_echo, ..echo })
-    }
-}
-
-/// SIGINT and SIGTERM end a run or a server in order; a second one ends the process.
-pub(crate) fn stop_on_signals(stop: &Stop) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot wait for signals")?;
-    let stop = stop.clone();
-    std::thread::spawn(move || {
-        for (count, signal) in signals.forever().enumerate() {
-            if count > 0 {
-                std::process::exit(128 + signal);
-            }
-            stop.request();
-        }
-    });
-    Ok(())
 }
 
 /// `500ms`, `10s`, `2m`, `1h`; a bare number is seconds.
