@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use thiserror::Error;
-use tollway_http::h1;
+use tollway_http::{h1, h2};
 use tollway_model::{ErrorCode, NetworkName, ServiceName, UnavailableReason};
 use tollway_routing::TargetError;
 
@@ -30,8 +30,8 @@ pub(crate) enum Fault {
     AppUnreachable { service: ServiceName, address: SocketAddr, reason: String },
     #[error("{peer} closed the connection before it answered: {reason}")]
     ClosedEarly { peer: String, reason: String },
-    #[error("{peer} reset the request")]
-    Reset { peer: String },
+    #[error("{peer} reset the request ({reason})")]
+    Reset { peer: String, reason: h2::ErrorCode },
     #[error("{peer} gave an answer that is not valid HTTP: {reason}")]
     BadResponse { peer: String, reason: String },
     #[error("{peer} did not answer within {seconds} s")]
@@ -157,7 +157,8 @@ mod tests {
     #[test]
     fn a_fault_has_code_statuses_and_a_way_out() {
         let peer = || "service echo.default.east".to_owned();
-        check(&Fault::Reset { peer: peer() }, "ERR_RESET", 502, 14, "echo.default.east reset");
+        let reset = Fault::Reset { peer: peer(), reason: h2::ErrorCode::INTERNAL_ERROR };
+        check(&reset, "ERR_RESET", 502, 14, "east reset the request (INTERNAL_ERROR)");
         let slow = Fault::BodyTimedOut { seconds: 300 };
         check(&slow, "ERR_BODY_TIMED_OUT", 408, 4, "300 s");
         let malformed = Fault::BadRequest { status: 417, reason: "no".to_owned() };

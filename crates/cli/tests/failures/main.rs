@@ -7,6 +7,7 @@
 mod mesh;
 
 mod access;
+mod peers;
 mod requests;
 mod start;
 mod store;

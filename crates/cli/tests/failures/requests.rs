@@ -11,18 +11,18 @@ use crate::mesh::http::get;
 use crate::mesh::{AppProtocol, Mesh, PATIENCE, PROGRAM, Sidecar, start_tollway};
 
 /// The caller's sidecar, as it names itself.
-const CALLER: &str = "sidecar caller.default.west";
+pub(crate) const CALLER: &str = "sidecar caller.default.west";
 /// The callee's.
-const CALLEE: &str = "sidecar echo.default.east";
+pub(crate) const CALLEE: &str = "sidecar echo.default.east";
 
 /// The answer to a call as text.
-fn call(caller: &Sidecar, service: &str, path: &str) -> String {
+pub(crate) fn call(caller: &Sidecar, service: &str, path: &str) -> String {
     get(caller.http(), &format!("/v1.0/invoke/{service}/method{path}"))
 }
 
 /// Holds an answer to status, code, hop and what else it is to say.
 #[track_caller]
-fn check(answer: &str, status: u16, code: &str, hop: &str, parts: &[&str]) {
+pub(crate) fn check(answer: &str, status: u16, code: &str, hop: &str, parts: &[&str]) {
     assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{code}:\n{answer}");
     assert!(answer.contains(&format!("x-tollway-error: {code}\r\n")), "{code}:\n{answer}");
     assert!(answer.contains(&format!("x-tollway-hop: {hop}\r\n")), "{code}:\n{answer}");
@@ -34,7 +34,7 @@ fn check(answer: &str, status: u16, code: &str, hop: &str, parts: &[&str]) {
 }
 
 /// An address where nobody listens.
-fn nowhere(ip: &str) -> SocketAddr {
+pub(crate) fn nowhere(ip: &str) -> SocketAddr {
     TcpListener::bind(format!("{ip}:0")).unwrap().local_addr().unwrap()
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::UnixTime;
-use rustls::{AlertDescription, CertificateError, Error, OtherError};
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, OtherError};
 use thiserror::Error as ThisError;
 use tollway_model::{ErrorCode, NetworkName, SpiffeId, TrustDomain};
 
@@ -121,13 +121,16 @@ pub fn explain(error: &Error) -> String {
     {
         return text;
     }
+    if let Error::InvalidMessage(InvalidMessage::InvalidContentType) = error {
+        return "what answers there does not speak TLS".to_owned();
+    }
     let Error::AlertReceived(alert) = error else { return chain_of(error) };
     match *alert {
         AlertDescription::AccessDenied | AlertDescription::UnrecognisedName => {
             "the peer does not have the name that was dialled; its address may have passed to another workload"
         }
         AlertDescription::CertificateUnknown => {
-            "the peer refused this side's certificate: its names are not acceptable there"
+            "the peer refused this side's certificate: its names are not acceptable there, or its network is not joined there"
         }
         AlertDescription::UnknownCA => {
             "the peer does not know this side's authority; are the two networks joined?"

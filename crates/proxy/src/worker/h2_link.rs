@@ -216,7 +216,7 @@ impl Worker {
             self.on_attempt_failed(exchange, Failure::Refused, "it refused the request");
         } else {
             let peer = super::exchange::describe(&state.destination);
-            self.fail(exchange, &Fault::Reset { peer });
+            self.fail(exchange, &Fault::Reset { peer, reason: code });
         }
         self.on_capacity(key);
     }

@@ -1,7 +1,7 @@
 //! Requests: begun by a downstream, given a destination, sent to an upstream, sent again when that
 //! is safe.
 
-use tollway_http::h2::StreamId;
+use tollway_http::h2::{self, StreamId};
 use tollway_http::{Method, RequestHead, h1};
 use tollway_model::{AppProtocol, ServiceName};
 use tollway_net::Key;
@@ -209,7 +209,7 @@ impl Worker {
                 Failure::ReusedConnectionClosed | Failure::Broken if why.code.is_some() => {
                     self.unreachable(&destination, None, why)
                 }
-                Failure::Refused => Fault::Reset { peer },
+                Failure::Refused => Fault::Reset { peer, reason: h2::ErrorCode::REFUSED_STREAM },
                 Failure::ReusedConnectionClosed | Failure::Broken => {
                     Fault::ClosedEarly { peer, reason }
                 }
