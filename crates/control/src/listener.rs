@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use rustls::ServerConfig;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Sleep;
@@ -30,6 +30,9 @@ use crate::plane::Plane;
 const CONNECTIONS_LIMIT: usize = 20_000;
 /// Time for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a refused peer may take to hear why, and how much of what it sends meanwhile is read.
+const PARTING_TIMEOUT: Duration = Duration::from_secs(1);
+const PARTING_LIMIT_BYTES: usize = 64 * 1024;
 /// Connections at once without a certificate: those that come to join. They never crowd out the
 /// workloads, gateways and networks that have one.
 const VISITORS_LIMIT: usize = 1_000;
@@ -138,10 +141,15 @@ async fn handshake(
     if let Err(reason) = tcp.set_nodelay(true) {
         debug!(%from, %reason, "cannot switch off Nagle's algorithm");
     }
-    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(tcp))
-        .await
-        .map_err(|_| Refusal::Timeout)?
-        .map_err(|error| Refusal::Handshake(reason(&error)))?;
+    let accepting = TlsAcceptor::from(config).accept(tcp).into_fallible();
+    let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepting).await;
+    let stream = match accepted.map_err(|_| Refusal::Timeout)? {
+        Ok(stream) => stream,
+        Err((error, tcp)) => {
+            part(tcp).await;
+            return Err(Refusal::Handshake(reason(&error)));
+        }
+    };
     let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let caller = match peer_identity(shown) {
         Ok(identity) if identity.valid_at(SystemTime::now()) => Caller::Known(Box::new(identity)),
@@ -154,6 +162,24 @@ async fn handshake(
         Caller::Anonymous => Some(Visit::begin(visitors)?),
     };
     Ok((Limited { stream, visit }, caller))
+}
+
+/// Closes a refused connection so that the peer hears the alert: what it still sends is read, since
+/// closing over unread bytes resets the connection and takes the alert back.
+async fn part(mut tcp: TcpStream) {
+    let mut rest = [0; 1024];
+    let leave = async {
+        tcp.shutdown().await?;
+        let mut left = PARTING_LIMIT_BYTES;
+        while left > 0 {
+            match tcp.read(&mut rest).await? {
+                0 => break,
+                count => left = left.saturating_sub(count),
+            }
+        }
+        io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(PARTING_TIMEOUT, leave).await;
 }
 
 fn reason(error: &io::Error) -> String {

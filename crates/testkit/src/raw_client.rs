@@ -84,7 +84,7 @@ impl RawClient {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Ok(Answer { bytes, end: End::Closed }),
                 Ok(count) => bytes.extend_from_slice(&chunk[..count]),
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                Err(error) if is_reset(error.kind()) => {
                     return Ok(Answer { bytes, end: End::Reset });
                 }
                 // The deadline is looked at above.
@@ -127,6 +127,11 @@ impl Answer {
             .filter_map(|rest| rest.get(..3)?.parse().ok())
             .collect()
     }
+}
+
+/// A reset that meets a peer's earlier end of stream is told as a broken pipe.
+fn is_reset(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
 fn is_pause(kind: ErrorKind) -> bool {
