@@ -191,6 +191,30 @@ impl Histogram {
         })
     }
 
+    /// Every step that holds samples, upwards: (its lower border, its upper border, samples), in
+    /// nanoseconds, cut to the smallest and the largest sample.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+        self.counts.iter_recorded().map(|step| {
+            let value = step.value_iterated_to();
+            let low = self.counts.lowest_equivalent(value).clamp(self.min_ns, self.max_ns);
+            let high = self.counts.next_non_equivalent(value).clamp(self.min_ns, self.max_ns);
+            (low, high, step.count_since_last_iteration())
+        })
+    }
+
+    /// Restores what the steps do not hold, all in nanoseconds. Without samples nothing is done;
+    /// what contradicts itself is put in order.
+    pub(crate) fn set_exact(&mut self, min_ns: f64, mean_ns: f64, max_ns: f64) {
+        if self.n() == 0 {
+            return;
+        }
+        // Casts from floats saturate.
+        self.min_ns = (min_ns.round() as u64).min(LONGEST_NS);
+        self.max_ns = (max_ns.round() as u64).clamp(self.min_ns, LONGEST_NS);
+        let mean_ns = mean_ns.clamp(self.min_ns as f64, self.max_ns as f64);
+        self.sum_ns = (mean_ns * self.n() as f64).round() as u128;
+    }
+
     /// The text form.
     ///
     /// # Panics

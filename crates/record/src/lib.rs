@@ -7,6 +7,7 @@
 pub mod check;
 pub mod client_limit;
 pub mod compare;
+pub mod fortio;
 pub mod histogram;
 pub mod interval;
 mod merge;

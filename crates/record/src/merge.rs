@@ -38,6 +38,7 @@ fn merge_traffic(blocks: &[Block], arrival: Arrival) -> Result<Traffic, Histogra
     let mut row = Traffic::default();
     let mut latencies = Histogram::new();
     let mut services = Histogram::new();
+    let mut failures = Some(Histogram::new());
     let mut offered = Some(0.0);
     let mut achieved = 0.0;
     for traffic in blocks.iter().map(|block| &block.traffic) {
@@ -64,6 +65,7 @@ fn merge_traffic(blocks: &[Block], arrival: Arrival) -> Result<Traffic, Histogra
             sent: row.bytes.sent + traffic.bytes.sent,
             received: row.bytes.received + traffic.bytes.received,
         };
+        failures = merge_failures(failures, traffic)?;
         row.error_latency_us = merge_bounds(row.error_latency_us, traffic.error_latency_us);
         for (phase, latency) in &traffic.phases_us {
             let merged = merge_bounds(row.phases_us.get(phase).copied(), Some(*latency));
@@ -79,7 +81,22 @@ fn merge_traffic(blocks: &[Block], arrival: Arrival) -> Result<Traffic, Histogra
     row.client_limited = !row.client_limits.is_empty();
     row.set_latencies(&latencies);
     row.set_services(&services);
+    if let Some(failures) = failures {
+        row.set_failures(&failures);
+    }
     Ok(row)
+}
+
+/// `None` once a block has failures without their histogram: then only their bounds are known.
+fn merge_failures(
+    merged: Option<Histogram>,
+    traffic: &Traffic,
+) -> Result<Option<Histogram>, HistogramError> {
+    let known = traffic.error_latency_us.is_none_or(|summary| summary.n == 0)
+        || !traffic.error_histogram.is_empty();
+    let Some(mut merged) = merged.filter(|_| known) else { return Ok(None) };
+    merged.merge(&traffic.failures()?);
+    Ok(Some(merged))
 }
 
 /// Summaries without histograms: mean, maximum and number merge, percentiles do not.

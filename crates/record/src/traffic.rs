@@ -45,6 +45,9 @@ pub struct Traffic {
     /// Time to failure of `errors`, kept apart since fast errors flatter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_latency_us: Option<LatencyUs>,
+    /// Of `error_latency_us`; empty without errors, and in what older versions wrote.
+    #[serde(default, skip_serializing_if = "EncodedHistogram::is_empty")]
+    pub error_histogram: EncodedHistogram,
     /// Phases (`connect`, `tls`), each over the connections that had it.
     #[serde(default)]
     pub phases_us: BTreeMap<String, LatencyUs>,
@@ -117,6 +120,25 @@ impl Traffic {
     /// [`HistogramError`] when the text is damaged.
     pub fn services(&self) -> Result<Histogram, HistogramError> {
         self.service_histogram.decode_with(&self.service_us)
+    }
+
+    /// The histogram of times to failure. Where only their summary is known, all lie at its mean.
+    ///
+    /// # Errors
+    /// [`HistogramError`] when the text is damaged.
+    pub fn failures(&self) -> Result<Histogram, HistogramError> {
+        let summary = self.error_latency_us.unwrap_or_default();
+        let mut failures = self.error_histogram.decode_with(&summary)?;
+        if failures.n() == 0 {
+            failures.record_n((summary.mean.unwrap_or(0.0) * 1e3).round() as u64, summary.n);
+        }
+        Ok(failures)
+    }
+
+    /// Sets histogram and summary of the times to failure together.
+    pub fn set_failures(&mut self, failures: &Histogram) {
+        self.error_latency_us = (failures.n() > 0).then(|| failures.summary());
+        self.error_histogram = failures.encode();
     }
 
     /// Sets histogram and summary of the response times together.

@@ -282,13 +282,15 @@ fn full_block(number: u32, base_ns: u64) -> Block {
         client_limited: true,
         client_limits: reasons,
         bytes: Bytes { sent: 2_400_000, received: 2_300_000 },
-        error_latency_us: Some(LatencyUs { mean: Some(5.0), max: Some(6.0), n: 3, ..summary }),
         phases_us: BTreeMap::from([("connect".to_owned(), summary)]),
         series: vec![SeriesPoint { t_s: 1.0, rps: 1_000.0, p50: Some(90.0), p99: None }],
         ..Traffic::default()
     };
     traffic.set_latencies(&latencies);
     traffic.set_services(&latencies);
+    let mut failures = Histogram::new();
+    failures.record_n(5_000, 3);
+    traffic.set_failures(&failures);
     Block {
         block: number,
         position: 0,

@@ -1,0 +1,215 @@
+use super::*;
+use crate::histogram::Histogram;
+use crate::record::{Arrival, Protocol, Tls};
+use crate::run::{Generator, RUN_SCHEMA, RunResult};
+use crate::traffic::{Bytes, Traffic};
+use proptest::prelude::*;
+use serde_json::Value;
+
+const HTTP: &str = include_str!("../../tests/golden/fortio-http.json");
+const GRPC: &str = include_str!("../../tests/golden/fortio-grpc.json");
+const TCP: &str = include_str!("../../tests/golden/fortio-tcp.json");
+
+#[test]
+fn a_file_of_fortios_own_is_read() {
+    let Imported { labels, run_type, run, from_send, .. } = read(HTTP).unwrap();
+    assert_eq!((labels.as_str(), run_type.as_str(), from_send), ("golden http", "HTTP", true));
+    let traffic = &run.traffic;
+    assert_eq!(
+        (run.protocol, run.tls, run.arrival),
+        (Protocol::Http1, Tls::Plain, Arrival::OpenUniform)
+    );
+    assert_eq!((traffic.requests, traffic.errors, run.connections), (364, 36, 2));
+    assert_eq!(traffic.errors_by_kind["status-503"], 36);
+    assert_eq!(traffic.requested_rps, Some(200.0));
+    let rps = traffic.achieved_rps;
+    assert!((rps - 199.925 * 364.0 / 400.0).abs() < 0.01, "{rps}");
+    let p50_us = traffic.latency_us.p50.unwrap();
+    assert!((100.0..200.0).contains(&p50_us), "Fortio says 146 with the errors: {p50_us}");
+    assert_eq!(traffic.error_latency_us.unwrap().max, Some(439.425));
+    for (text, protocol) in [(GRPC, Protocol::GrpcUnary), (TCP, Protocol::Tcp)] {
+        let run = read(text).unwrap().run;
+        assert_eq!((run.protocol, run.traffic.requests, run.traffic.errors), (protocol, 100, 0));
+        assert!(!run.target.is_empty());
+    }
+}
+
+#[test]
+fn what_is_written_has_the_keys_and_types_of_fortios_own() {
+    for (golden, protocol) in
+        [(HTTP, Protocol::Http1), (GRPC, Protocol::GrpcUnary), (TCP, Protocol::Tcp)]
+    {
+        let golden: Value = serde_json::from_str(golden).unwrap();
+        let written: Value = serde_json::from_str(&write(&run(protocol), "a b").unwrap()).unwrap();
+        for key in [
+            "RunType",
+            "Labels",
+            "StartTime",
+            "RequestedQPS",
+            "RequestedDuration",
+            "ActualQPS",
+            "ActualDuration",
+            "NumThreads",
+            "Version",
+            "DurationHistogram",
+            "ErrorsDurationHistogram",
+            "Exactly",
+            "Jitter",
+            "Uniform",
+            "NoCatchUp",
+            "RunID",
+            "ID",
+            "RetCodes",
+            "AccessLoggerInfo",
+        ] {
+            assert_eq!(kind(&written[key]), kind(&golden[key]), "{protocol}: {key}");
+        }
+        for key in ["URL", "Destination", "SocketCount", "NumConnections", "BytesSent", "Sizes"] {
+            assert_eq!(written.get(key).is_some(), golden.get(key).is_some(), "{protocol}: {key}");
+        }
+        let histogram = &written["DurationHistogram"];
+        for key in ["Count", "Min", "Max", "Sum", "Avg", "StdDev", "Data", "Percentiles"] {
+            assert_eq!(kind(&histogram[key]), kind(&golden["DurationHistogram"][key]), "{key}");
+        }
+        let whole = |value: &Value| value.is_i64() || value.is_u64();
+        assert!(whole(&written["ActualDuration"]) && whole(&histogram["Data"][0]["Count"]));
+    }
+}
+
+#[test]
+fn a_closed_loop_is_asked_for_the_maximum() {
+    let mut closed = run(Protocol::Http1);
+    closed.arrival = Arrival::Closed;
+    closed.traffic.requested_rps = None;
+    let written: Value = serde_json::from_str(&write(&closed, "").unwrap()).unwrap();
+    assert_eq!(written["RequestedQPS"], "max");
+    assert_eq!(written["ID"], "2026-01-31-120000");
+    let open: Value =
+        serde_json::from_str(&write(&run(Protocol::Http1), "x, y!").unwrap()).unwrap();
+    assert_eq!(
+        (&open["RequestedQPS"], &open["ID"]),
+        (&"1000".into(), &"2026-01-31-120000_x_y".into())
+    );
+}
+
+#[test]
+fn what_was_written_here_comes_back_whole() {
+    let given = run(Protocol::Http2);
+    let Imported { labels, run, from_send, .. } = read(&write(&given, "l").unwrap()).unwrap();
+    assert_eq!((labels.as_str(), from_send), ("l", false));
+    assert_eq!(run, given);
+}
+
+#[test]
+fn files_that_cannot_be_shown_are_refused_with_the_reason() {
+    for (text, reason) in [
+        ("1", "not a result of Fortio"),
+        ("{}", "no RunType"),
+        (r#"{"RunType": "HTTP"}"#, "no DurationHistogram"),
+        (r#"{"RunType": "UDP", "DurationHistogram": {}}"#, "\"UDP\""),
+        (
+            r#"{"RunType": "HTTP", "DurationHistogram": {"Data": [{"Start": 2, "End": 1, "Count": 1}]}}"#,
+            "bucket 0",
+        ),
+        (
+            r#"{"RunType": "HTTP", "DurationHistogram": {"Data": [{"Start": 0, "End": 1, "Count": -1}]}}"#,
+            "bucket 0",
+        ),
+        (r#"{"RunType": "HTTP", "TollwayRun": 1}"#, "TollwayRun"),
+    ] {
+        let error = read(text).unwrap_err().to_string();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+    assert!(read(r#"{"RunType": "HTTP", "DurationHistogram": {"Data": null}}"#).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn buckets_are_few_in_order_and_hold_every_sample(
+        samples in proptest::collection::vec((0_u64..4_000_000_000_000, 1_u64..1_000), 1..600),
+    ) {
+        let mut histogram = Histogram::new();
+        for (ns, count) in samples {
+            histogram.record_n(ns >> (ns % 40), count);
+        }
+        let data = buckets::from_histogram(&histogram);
+        prop_assert!(data.data.len() <= MAX_BUCKETS);
+        prop_assert_eq!(data.data.iter().map(|b| b.count).sum::<i64>(), data.count);
+        prop_assert_eq!(data.data[0].start, data.min);
+        let last = data.data[data.data.len() - 1];
+        prop_assert_eq!((last.end, last.percent), (data.max, 100.0));
+        prop_assert!(data.data.iter().all(|b| b.start <= b.end && b.count > 0));
+        prop_assert!(data.data.windows(2).all(|pair| pair[0].end <= pair[1].start));
+        prop_assert!(data.data.windows(2).all(|pair| pair[0].percent <= pair[1].percent));
+        let read = buckets::to_histogram(&data).unwrap();
+        prop_assert_eq!(read.n(), histogram.n());
+        prop_assert_eq!(read.max_ns(), histogram.max_ns());
+        for quantile in [0.5, 0.9, 0.99] {
+            let (given, found) =
+                (histogram.raw_quantile_ns(quantile), read.raw_quantile_ns(quantile));
+            let width = data
+                .data
+                .iter()
+                .find(|b| (b.end * 1e9).round() as u64 >= given)
+                .map_or(0.0, |b| (b.end - b.start) * 1e9);
+            // Within the bucket, and the step of the histogram itself.
+            let most = width + given as f64 * 1e-3 + 200.0;
+            prop_assert!((given as f64 - found as f64).abs() <= most, "{given} {found} {width}");
+        }
+    }
+
+    #[test]
+    fn no_text_panics(text: String) {
+        let _ = read(&text);
+        let _ = read(&format!(r#"{{"RunType": "HTTP", "DurationHistogram": {{"Avg": {}}}}}"#, text.len()));
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn run(protocol: Protocol) -> RunResult {
+    let mut latencies = Histogram::new();
+    for ns in 1..2_000 {
+        latencies.record(ns * ns * 100);
+    }
+    let mut failures = Histogram::new();
+    failures.record_n(5_000_000, 3);
+    let mut traffic = Traffic {
+        requested_rps: Some(1_000.0),
+        achieved_rps: 999.5,
+        duration_s: 2.0,
+        requests: latencies.n(),
+        errors: 3,
+        errors_by_kind: [("status-503".to_owned(), 2), ("timeout".to_owned(), 1)].into(),
+        bytes: Bytes { sent: 10, received: 20_000 },
+        ..Traffic::default()
+    };
+    traffic.set_latencies(&latencies);
+    traffic.set_services(&latencies);
+    traffic.set_failures(&failures);
+    RunResult {
+        schema: RUN_SCHEMA.into(),
+        started_at: "2026-01-31T12:00:00.123456789Z".into(),
+        target: "http://127.0.0.1:8080/echo".into(),
+        protocol,
+        tls: Tls::Plain,
+        arrival: Arrival::OpenUniform,
+        connections: 16,
+        in_flight_limit: None,
+        payload_bytes: 1024,
+        warm_up_s: 1.0,
+        seed: 1,
+        command_line: vec!["tollway".into()],
+        traffic,
+        generator: Generator::default(),
+    }
+}
