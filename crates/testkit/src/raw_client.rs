@@ -102,7 +102,13 @@ impl RawClient {
         bytes: impl AsRef<[u8]>,
         within: Duration,
     ) -> Result<Answer> {
-        let mut client = Self::connect(address)?;
+        let mut client = match Self::connect(address) {
+            Ok(client) => client,
+            Err(error) if was_reset(&error) => {
+                return Ok(Answer { bytes: Vec::new(), end: End::Reset });
+            }
+            Err(error) => return Err(error),
+        };
         let mut sender = client.stream.try_clone().context("could not share the connection")?;
         sender.set_write_timeout(Some(within)).context("could not set a deadline")?;
         let bytes = bytes.as_ref();
@@ -132,6 +138,10 @@ impl Answer {
 /// A reset that meets a peer's earlier end of stream is told as a broken pipe.
 fn is_reset(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+}
+
+fn was_reset(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| is_reset(error.kind()))
 }
 
 fn is_pause(kind: ErrorKind) -> bool {
