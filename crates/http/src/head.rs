@@ -113,6 +113,12 @@ impl Fields {
         self.lines.is_empty()
     }
 
+    /// Bytes of names and values that fit without new memory.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Forgets all lines and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();

@@ -12,7 +12,7 @@ use super::reading::Reading;
 use super::settings::{self, DEFAULT_WINDOW, PeerSettings};
 use super::stream::{Ended, Streams};
 use super::{Config, ConnectionError, ErrorCode, Event, StreamId};
-use crate::hpack;
+use crate::{Fields, hpack};
 
 /// One HTTP/2 connection without its socket.
 ///
@@ -54,7 +54,16 @@ pub struct Connection {
 
     pub(super) budgets: Budgets,
     pub(super) queued_replies: u32,
+
+    /// Emptied fields whose memory the next heads use.
+    pub(super) spare: Vec<Fields>,
 }
+
+/// Emptied fields kept by a connection: one read may bring a head and trailers for each of many
+/// streams.
+const SPARE_FIELDS: usize = 256;
+/// Fields with more room than this are not kept.
+const SPARE_FIELD_BYTES: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -150,6 +159,7 @@ impl Connection {
             dead: None,
             budgets,
             queued_replies: 0,
+            spare: Vec::new(),
             config,
         }
     }
@@ -224,6 +234,15 @@ impl Connection {
             return Ok(());
         };
         Err(self.die(error, out))
+    }
+
+    /// Gives fields of a [`Event::Response`] or [`Event::Trailers`] back when they have been read:
+    /// the next ones need no new memory. Not needed for correctness.
+    pub fn recycle(&mut self, mut fields: Fields) {
+        if self.spare.len() < SPARE_FIELDS && fields.room() <= SPARE_FIELD_BYTES {
+            fields.clear();
+            self.spare.push(fields);
+        }
     }
 
     /// Streams that are neither closed nor reset.

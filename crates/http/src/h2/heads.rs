@@ -9,7 +9,7 @@ use super::message::{Malformed, RequestBuilder, ResponseBuilder, TrailersBuilder
 use super::stream::{Ended, Stream};
 use super::{ErrorCode, Event, Limits, StreamId};
 use crate::hpack::{Decoded, ListLimits};
-use crate::{Field, Method, RequestHead};
+use crate::{Field, Fields, Method, RequestHead};
 
 impl Connection {
     pub(super) fn receive_headers(
@@ -179,7 +179,7 @@ impl Connection {
     ) -> Result<(), Fault> {
         let id = block.stream;
         let malformed = Fault::stream(id, ErrorCode::PROTOCOL_ERROR);
-        let mut builder = ResponseBuilder::default();
+        let mut builder = ResponseBuilder::collecting(self.take_spare());
         let decoded = self.decode(bytes, |field| builder.add(field))?;
         if decoded.is_over_limit {
             return Err(Fault::stream(id, ErrorCode::ENHANCE_YOUR_CALM));
@@ -224,7 +224,7 @@ impl Connection {
     ) -> Result<(), Fault> {
         let id = block.stream;
         let malformed = Fault::stream(id, ErrorCode::PROTOCOL_ERROR);
-        let mut builder = TrailersBuilder::default();
+        let mut builder = TrailersBuilder::collecting(self.take_spare());
         let decoded = self.decode(bytes, |field| builder.add(field))?;
         let Some(stream) = self.streams.get(id) else { return Ok(()) };
         if !stream.is_remote_open {
@@ -244,6 +244,10 @@ impl Connection {
         }
         self.end_remote(id);
         Ok(())
+    }
+
+    fn take_spare(&mut self) -> Fields {
+        self.spare.pop().unwrap_or_default()
     }
 
     fn decode(&mut self, bytes: &[u8], line: impl FnMut(Field<'_>)) -> Result<Decoded, Fault> {

@@ -100,6 +100,11 @@ impl RequestBuilder {
 }
 
 impl ResponseBuilder {
+    /// Collects into `fields`, which are empty.
+    pub(super) fn collecting(fields: Fields) -> Self {
+        Self { regular: Regular { fields, ..Regular::default() }, ..Self::default() }
+    }
+
     pub(super) fn add(&mut self, field: Field<'_>) {
         if !field.name.starts_with(b":") {
             return self.regular.add(field);
@@ -125,6 +130,11 @@ impl ResponseBuilder {
 }
 
 impl TrailersBuilder {
+    /// Collects into `fields`, which are empty.
+    pub(super) fn collecting(fields: Fields) -> Self {
+        Self { regular: Regular { fields, ..Regular::default() } }
+    }
+
     pub(super) fn add(&mut self, field: Field<'_>) {
         if field.name.starts_with(b":") {
             self.regular.is_malformed = true;
