@@ -20,7 +20,8 @@ use crate::poller::Readiness;
 
 /// Bytes taken from a socket at a time.
 const READ_BYTES: usize = 64 * 1024;
-/// An output buffer that grew beyond this gives its memory back when it is empty.
+/// An output buffer that grew beyond this gives its memory back when it is empty, unless the owner
+/// asked for more.
 const OUT_KEEP_BYTES: usize = 32 * 1024;
 /// Plaintext of one TLS record.
 const RECORD_BYTES: usize = 16 * 1024;
@@ -105,6 +106,8 @@ pub struct Conn {
     /// Bytes for the wire: TLS records, of which `sent` are with the kernel.
     wire: Vec<u8>,
     sent: usize,
+    /// Room that an empty output buffer may keep.
+    keep_bytes: usize,
     connecting: bool,
     readable: bool,
     writable: bool,
@@ -168,6 +171,7 @@ impl Conn {
             out: Vec::new(),
             wire: Vec::new(),
             sent: 0,
+            keep_bytes: OUT_KEEP_BYTES,
             connecting,
             readable: false,
             writable: !connecting,
@@ -185,6 +189,12 @@ impl Conn {
         debug_assert!(self.out.is_empty() && self.tls.is_none());
         tls.set_buffer_limit(None);
         self.tls = Some(Box::new(tls));
+    }
+
+    /// Lets empty output buffers keep up to `bytes` of memory: for a few connections that write a
+    /// lot in every turn.
+    pub fn keep_output_room(&mut self, bytes: usize) {
+        self.keep_bytes = bytes;
     }
 
     /// Takes note of what the poller said.
@@ -382,7 +392,7 @@ impl Conn {
                 // Without a buffer limit the writer takes everything.
                 let _ = io::Write::write_all(&mut tls.writer(), chunk);
             }
-            shrink_when_empty(&mut self.out);
+            shrink_when_empty(&mut self.out, self.keep_bytes);
             if self.finishing && !self.close_notify_sent {
                 self.close_notify_sent = true;
                 tls.send_close_notify();
@@ -415,7 +425,7 @@ impl Conn {
             }
         }
         self.sent = 0;
-        shrink_when_empty(if plain { &mut self.out } else { &mut self.wire });
+        shrink_when_empty(if plain { &mut self.out } else { &mut self.wire }, self.keep_bytes);
         Ok(true)
     }
 
@@ -491,9 +501,9 @@ fn drain_records(tls: &mut Tls, wire: &mut Vec<u8>) {
     }
 }
 
-fn shrink_when_empty(buffer: &mut Vec<u8>) {
+fn shrink_when_empty(buffer: &mut Vec<u8>, keep_bytes: usize) {
     buffer.clear();
-    if buffer.capacity() > OUT_KEEP_BYTES {
+    if buffer.capacity() > keep_bytes {
         *buffer = Vec::new();
     }
 }
