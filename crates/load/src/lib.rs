@@ -1,6 +1,6 @@
 //! The load engine: arrivals, clients, recorders, echo servers.
 //!
-//! [`run_http`] and [`run_grpc`] send one kind of request by a plan of intended starts and give a
+//! [`run_http`], [`run_http2`] and [`run_grpc`] send one kind of request by a plan of intended starts and give a
 //! [`RunResult`](tollway_record::RunResult): response times from the intended start, service times
 //! from the send, and how late the generator itself was. [`serve_echo`] is something to send to.
 
@@ -28,6 +28,6 @@ pub use echo::{
 pub use error::{EchoError, LoadError};
 pub use options::{GrpcRequest, HttpRequest, LoadOptions, Target, header, payload};
 pub use progress::{Phase, Progress, Watch};
-pub use run::{run_grpc, run_http};
+pub use run::{run_grpc, run_http, run_http2};
 pub use stop::Stop;
 pub use summary::summary;

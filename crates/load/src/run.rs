@@ -9,8 +9,8 @@ use tollway_record::record::{self, Protocol, Tls};
 use tollway_record::run::RUN_SCHEMA;
 
 use crate::arrival::{Arrival, Spacing};
-use crate::clients::grpc::{GrpcClient, Prepared};
 use crate::clients::h1::{H1Client, Rendered};
+use crate::clients::h2::{H2Client, Prepared};
 use crate::engine::{self, Outcome};
 use crate::error::LoadError;
 use crate::options::{GrpcRequest, HttpRequest, LoadOptions};
@@ -30,6 +30,20 @@ pub fn run_http(
     frame.run(client, options, address, watch)
 }
 
+/// Sends `request` over HTTP/2 with prior knowledge as `options` plan it, on this thread.
+pub fn run_http2(
+    options: &LoadOptions,
+    request: &HttpRequest,
+    watch: &mut Watch<'_>,
+) -> Result<RunResult, LoadError> {
+    options.check()?;
+    let prepared = Prepared::http(&options.target, request)?;
+    let address = options.address()?;
+    let client = H2Client::new(prepared, options, address);
+    let frame = Frame { protocol: Protocol::Http2, payload: request.body.len() };
+    frame.run(client, options, address, watch)
+}
+
 /// Makes the unary call `request` over HTTP/2 with prior knowledge as `options` plan it, on this
 /// thread.
 pub fn run_grpc(
@@ -38,9 +52,9 @@ pub fn run_grpc(
     watch: &mut Watch<'_>,
 ) -> Result<RunResult, LoadError> {
     options.check()?;
-    let prepared = Prepared::new(&options.target, request)?;
+    let prepared = Prepared::grpc(&options.target, request)?;
     let address = options.address()?;
-    let client = GrpcClient::new(prepared, options, address);
+    let client = H2Client::new(prepared, options, address);
     let frame = Frame { protocol: Protocol::GrpcUnary, payload: request.payload_bytes };
     frame.run(client, options, address, watch)
 }

@@ -8,8 +8,8 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Echo, get, http};
-use tollway_load::{Arrival, Extent, HttpRequest, LoadOptions, Target, payload};
+use support::{Echo, get, grpc, http, http2};
+use tollway_load::{Arrival, Extent, GrpcRequest, HttpRequest, LoadOptions, Target, payload};
 
 /// Allocations that a longer run may have more of: buffers that found their size late.
 const SLACK: u64 = 50;
@@ -32,6 +32,39 @@ fn http_requests_allocate_nothing() {
     let (short, long) = (run(1_000), run(11_000));
     let more = long.count_total.saturating_sub(short.count_total);
     assert!(more < SLACK, "10,000 more requests allocated {more} times more");
+}
+
+#[test]
+fn http2_requests_allocate_nothing() {
+    let echo = Echo::start();
+    let request =
+        HttpRequest { method: "POST".into(), body: payload(1024), ..HttpRequest::default() };
+    let run = |requests| {
+        let options = closed(&echo.url("/echo"), requests);
+        allocation_counter::measure(|| {
+            assert_eq!(http2(&options, &request).traffic.requests, requests);
+        })
+    };
+    let (short, long) = (run(1_000), run(11_000));
+    let more = long.count_total.saturating_sub(short.count_total);
+    assert!(more < SLACK, "10,000 more requests allocated {more} times more");
+}
+
+#[test]
+fn grpc_calls_allocate_nothing() {
+    let echo = Echo::start();
+    let request = GrpcRequest { verify_echo: true, ..GrpcRequest::echo(1024) };
+    let run = |requests| {
+        let mut options = closed("127.0.0.1:1", requests);
+        options.streams = 10;
+        options.target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
+        allocation_counter::measure(|| {
+            assert_eq!(grpc(&options, &request).traffic.requests, requests);
+        })
+    };
+    let (short, long) = (run(5_000), run(15_000));
+    let more = long.count_total.saturating_sub(short.count_total);
+    assert!(more < SLACK, "10,000 more calls allocated {more} times more");
 }
 
 #[test]

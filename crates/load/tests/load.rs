@@ -6,13 +6,14 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Echo, get, grpc, http, open_loop};
+use support::{Echo, get, grpc, http, http2, open_loop};
 use tollway_load::arrival::Schedule;
 use tollway_load::{
     Arrival, Extent, GrpcRequest, HttpRequest, LoadError, LoadOptions, Spacing, Stop, Target,
     Watch, payload, run_grpc, run_http,
 };
 use tollway_record::client_limit::ClientLimit;
+use tollway_record::record::Protocol;
 
 #[test]
 fn http_requests_are_answered_and_verified() {
@@ -43,6 +44,34 @@ fn grpc_calls_are_answered_and_verified() {
     let result = grpc(&options, &request);
     assert_eq!(result.traffic.requests, 500, "{result:?}");
     assert_eq!(result.traffic.scheduled(), 500);
+}
+
+#[test]
+fn http2_requests_share_connections_and_are_verified() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url("/echo"), 500.0, 1.0);
+    options.connections = 2;
+    options.streams = 10;
+    let request = HttpRequest {
+        method: "POST".into(),
+        body: payload(100_000),
+        verify_echo: true,
+        ..HttpRequest::default()
+    };
+    let result = http2(&options, &request);
+    assert_eq!(result.traffic.requests, 500, "{result:?}");
+    assert_eq!((result.protocol, result.connections), (Protocol::Http2, 2));
+}
+
+#[test]
+fn http2_answers_are_judged_by_their_status() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url("/status/503"), 100.0, 0.5);
+    options.connections = 1;
+    let failed = http2(&options, &HttpRequest::default());
+    assert_eq!(failed.traffic.errors_by_kind["status-503"], 50, "{failed:?}");
+    options.target = Target::http(&echo.url("/status/204")).unwrap();
+    assert_eq!(http2(&options, &HttpRequest::default()).traffic.requests, 50);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The protocols a run can speak. Each client keeps its connections open and knows which answer
 //! belongs to which call; the engine decides when calls start.
 
-pub(crate) mod grpc;
 pub(crate) mod h1;
+pub(crate) mod h2;
 mod links;
+mod request;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollway_load::{
     Arrival, EchoOptions, EchoServer, Extent, GrpcRequest, HttpRequest, LoadOptions, Ports,
-    Spacing, Stop, Target, Watch, run_grpc, run_http,
+    Spacing, Stop, Target, Watch, run_grpc, run_http, run_http2,
 };
 use tollway_record::RunResult;
 
@@ -73,6 +73,11 @@ pub(crate) fn http(options: &LoadOptions, request: &HttpRequest) -> RunResult {
 
 pub(crate) fn get(options: &LoadOptions) -> RunResult {
     http(options, &HttpRequest::default())
+}
+
+pub(crate) fn http2(options: &LoadOptions, request: &HttpRequest) -> RunResult {
+    let mut report = |_: &tollway_load::Progress| {};
+    run_http2(options, request, &mut Watch { report: &mut report, stop: Stop::new() }).unwrap()
 }
 
 pub(crate) fn grpc(options: &LoadOptions, request: &GrpcRequest) -> RunResult {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use tollway_load::{HttpRequest, Target, Watch, payload, run_http};
+use tollway_load::{HttpRequest, Target, Watch, payload, run_http, run_http2};
 use tollway_record::RunResult;
 
 use super::common::CommonArgs;
@@ -16,14 +16,26 @@ pub(super) struct HttpArgs {
     /// Body.
     #[arg(short = 'd', long, value_name = "TEXT", conflicts_with = "payload_size")]
     data: Option<String>,
+    /// Speak HTTP/2 from the first byte on (prior knowledge).
+    #[arg(long)]
+    http2: bool,
+    /// Requests in flight at once on one connection of HTTP/2.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "http2")]
+    streams: usize,
     #[command(flatten)]
     common: CommonArgs,
 }
 
 impl HttpArgs {
     pub(super) fn run(&self, watch: &mut Watch<'_>) -> Result<RunResult> {
-        let options = self.common.options(Target::http(&self.common.url)?, 1);
-        Ok(run_http(&options, &self.request()?, watch)?)
+        let options = self.common.options(Target::http(&self.common.url)?, self.streams);
+        let request = self.request()?;
+        let result = if self.http2 {
+            run_http2(&options, &request, watch)?
+        } else {
+            run_http(&options, &request, watch)?
+        };
+        Ok(result)
     }
 
     pub(super) fn output(&self) -> &OutputArgs {

@@ -24,7 +24,7 @@ pub(crate) struct LoadArgs {
 
 #[derive(Subcommand)]
 enum LoadCommand {
-    /// HTTP/1.1.
+    /// HTTP/1.1 and HTTP/2.
     Http(HttpArgs),
     /// gRPC unary calls to the echo service, over HTTP/2 without TLS.
     Grpc(GrpcArgs),

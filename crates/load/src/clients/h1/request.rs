@@ -1,14 +1,10 @@
 //! The bytes of the request, rendered once before the run.
 
-use tollway_http::h1::{BodyLength, RequestOptions, ResponseContext, syntax, write_request};
-use tollway_http::{Fields, Method, RequestHead};
+use tollway_http::h1::{RequestOptions, ResponseContext, write_request};
 
+use crate::clients::request::request_head;
 use crate::error::LoadError;
 use crate::options::{HttpRequest, Target};
-
-/// Fields that decide framing, which is the client's.
-const RESERVED: [&str; 7] =
-    ["connection", "content-length", "expect", "keep-alive", "te", "transfer-encoding", "upgrade"];
 
 /// A request ready to be sent any number of times.
 #[derive(Debug)]
@@ -21,24 +17,8 @@ pub(crate) struct Rendered {
 
 impl Rendered {
     pub(crate) fn new(target: &Target, request: &HttpRequest) -> Result<Self, LoadError> {
-        if !syntax::is_token(request.method.as_bytes()) {
-            return Err(LoadError::Method(request.method.clone()));
-        }
-        let method = Method::from_token(request.method.as_bytes());
-        if method == Method::Connect {
-            return Err(LoadError::Method(request.method.clone()));
-        }
-        let mut head = RequestHead {
-            method,
-            scheme: b"http".to_vec(),
-            authority: target.authority.clone().into_bytes(),
-            path: target.path.clone().into_bytes(),
-            fields: Fields::new(),
-            protocol: None,
-        };
-        add_fields(&mut head, &request.headers)?;
+        let (head, length) = request_head(target, request)?;
         let mut bytes = Vec::new();
-        let length = body_length(&head.method, &request.body)?;
         write_request(&mut bytes, &head, length, &RequestOptions::default());
         bytes.extend_from_slice(&request.body);
         Ok(Self {
@@ -46,40 +26,6 @@ impl Rendered {
             context: ResponseContext::of(&head.method),
             echo: request.verify_echo.then(|| request.body.clone()),
         })
-    }
-}
-
-fn add_fields(head: &mut RequestHead, headers: &[(String, String)]) -> Result<(), LoadError> {
-    for (name, value) in headers {
-        let lower = name.to_ascii_lowercase();
-        if RESERVED.contains(&lower.as_str()) {
-            return Err(LoadError::ReservedHeader(name.clone()));
-        }
-        let fits = syntax::is_token(name.as_bytes()) && syntax::is_field_value(value.as_bytes());
-        if !fits {
-            return Err(LoadError::Header(format!("{name}: {value}")));
-        }
-        if lower == "host" {
-            if !syntax::is_authority(value.as_bytes()) {
-                return Err(LoadError::Header(format!("{name}: {value}")));
-            }
-            head.authority = value.clone().into_bytes();
-        } else {
-            head.fields.push(name.as_bytes(), value.as_bytes());
-        }
-    }
-    Ok(())
-}
-
-fn body_length(method: &Method, body: &[u8]) -> Result<BodyLength, LoadError> {
-    let takes_none = matches!(method, Method::Trace);
-    match (body.is_empty(), method) {
-        (false, _) if takes_none => {
-            Err(LoadError::BodyNotAllowed(String::from_utf8_lossy(method.as_bytes()).into_owned()))
-        }
-        (true, Method::Post | Method::Put | Method::Patch) => Ok(BodyLength::Fixed(0)),
-        (true, _) => Ok(BodyLength::None),
-        (false, _) => Ok(BodyLength::Fixed(body.len() as u64)),
     }
 }
 

@@ -1,16 +1,11 @@
-//! One unary answer: an HTTP head, one message, a status in the trailers.
+//! One answer: a head, a body, perhaps trailers, and whether it is a success. Of a unary gRPC call:
+//! one message, and a status in the trailers.
 
 use tollway_http::{Fields, ResponseHead};
 
+use super::request::{Kind, Prepared};
 use crate::frames::FrameCounter;
 use crate::recorder::Failure;
-
-/// What is sent, and whether it must come back.
-pub(crate) struct Expectation {
-    /// The message behind its prefix.
-    pub(super) framed: Vec<u8>,
-    pub(super) verify_echo: bool,
-}
 
 #[derive(Default)]
 pub(super) struct Answer {
@@ -37,10 +32,12 @@ impl Answer {
         self.trailers(&head.fields);
     }
 
-    pub(super) fn data(&mut self, data: &[u8], expectation: &Expectation) {
-        self.frames.feed(data);
-        if expectation.verify_echo {
-            let expected = expectation.framed.get(self.received..self.received + data.len());
+    pub(super) fn data(&mut self, data: &[u8], request: &Prepared) {
+        if request.kind == Kind::GrpcUnary {
+            self.frames.feed(data);
+        }
+        if request.verify_echo {
+            let expected = request.body.get(self.received..self.received + data.len());
             self.differs |= expected != Some(data);
         }
         self.received += data.len();
@@ -55,7 +52,25 @@ impl Answer {
     }
 
     /// Judges the whole answer: `None` is success.
-    pub(super) fn verdict(&self, expectation: &Expectation) -> Option<Failure> {
+    pub(super) fn verdict(&self, request: &Prepared) -> Option<Failure> {
+        let failure = match request.kind {
+            Kind::Http => self.http_failure(),
+            Kind::GrpcUnary => self.grpc_failure(),
+        };
+        let echoed = !self.differs && self.received == request.body.len();
+        failure.or_else(|| (request.verify_echo && !echoed).then_some(Failure::Body))
+    }
+
+    fn http_failure(&self) -> Option<Failure> {
+        match self.http_status {
+            // Trailers or an end before any final head.
+            0 => Some(Failure::Protocol),
+            200..300 => None,
+            status => Some(Failure::Status(status)),
+        }
+    }
+
+    fn grpc_failure(&self) -> Option<Failure> {
         if self.http_status != 200 {
             return Some(Failure::Status(self.http_status));
         }
@@ -66,11 +81,7 @@ impl Answer {
             Some(status) => return Some(Failure::Grpc(status)),
         }
         let one_message = self.frames.messages == 1 && self.frames.is_at_border();
-        if !one_message || self.frames.malformed {
-            return Some(Failure::Protocol);
-        }
-        let echoed = !self.differs && self.received == expectation.framed.len();
-        (expectation.verify_echo && !echoed).then_some(Failure::Body)
+        (!one_message || self.frames.malformed).then_some(Failure::Protocol)
     }
 }
 
@@ -78,6 +89,25 @@ impl Answer {
 mod tests {
     use super::*;
     use crate::frames::frame;
+    use crate::options::{GrpcRequest, HttpRequest, Target};
+
+    #[test]
+    fn any_2xx_is_a_success_of_plain_http() {
+        let target = Target::http("h:1").unwrap();
+        let request = Prepared::http(&target, &HttpRequest::default()).unwrap();
+        for (status, failure) in [
+            (200, None),
+            (204, None),
+            (301, Some(Failure::Status(301))),
+            (0, Some(Failure::Protocol)),
+        ] {
+            let mut answer = Answer::default();
+            if status > 0 {
+                answer.head(&ResponseHead::new(status));
+            }
+            assert_eq!(answer.verdict(&request), failure, "{status}");
+        }
+    }
 
     #[test]
     fn one_message_and_status_zero_is_success() {
@@ -102,17 +132,19 @@ mod tests {
     }
 
     fn verdict(status: u16, grpc: Option<&str>, data: &[u8]) -> Option<Failure> {
-        let expectation = Expectation { framed: frame(b"hi"), verify_echo: true };
+        let target = Target::grpc("h:1").unwrap();
+        let call = GrpcRequest { message: b"hi".to_vec(), verify_echo: true, ..Default::default() };
+        let request = Prepared::grpc(&target, &call).unwrap();
         let mut head = ResponseHead::new(status);
         head.fields.push(b"content-type", b"application/grpc+proto");
         let mut answer = Answer::default();
         answer.head(&head);
-        answer.data(data, &expectation);
+        answer.data(data, &request);
         let mut trailers = Fields::new();
         if let Some(grpc) = grpc {
             trailers.push(b"grpc-status", grpc.as_bytes());
         }
         answer.trailers(&trailers);
-        answer.verdict(&expectation)
+        answer.verdict(&request)
     }
 }

@@ -1,9 +1,10 @@
-//! gRPC unary calls: N HTTP/2 connections with prior knowledge, M calls at once on each.
+//! HTTP/2, gRPC included: N connections, M calls at once on each.
 //!
 //! Calls go round the connections that have a stream to spare. What a turn queues is written at
 //! its end, so calls that start together share a segment.
 
 mod answer;
+mod request;
 mod session;
 
 use std::collections::VecDeque;
@@ -11,87 +12,27 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tollway_http::h2::{ConnectionError, Event};
-use tollway_http::{Fields, Method, RequestHead};
 use tollway_net::{Flush, Read, Readiness};
 
-pub(crate) use self::answer::Expectation;
+pub(crate) use self::request::Prepared;
 use self::session::{Ended, Session};
 use super::links::{LinkEvent, Links};
 use crate::arrival::nanos;
 use crate::engine::{BoxedError, Client, Io};
-use crate::error::LoadError;
-use crate::frames::frame;
-use crate::options::{GrpcRequest, LoadOptions, Target, header};
+use crate::options::LoadOptions;
 use crate::recorder::{Call, Failure};
 
-/// Metadata that the client or HTTP/2 decides.
-const RESERVED: [&str; 8] = [
-    "connection",
-    "content-length",
-    "content-type",
-    "grpc-status",
-    "keep-alive",
-    "te",
-    "transfer-encoding",
-    "upgrade",
-];
+/// Requests of one turn on one connection that need no new memory.
+const OUTPUT_ROOM_BYTES: usize = 512 * 1024;
 
-/// Largest message that is sent.
-const MAX_MESSAGE_BYTES: usize = 1 << 30;
-
-/// The call, ready to be made any number of times.
-pub(crate) struct Prepared {
-    head: RequestHead,
-    /// The message behind its prefix.
-    framed: Vec<u8>,
-    verify_echo: bool,
-}
-
-impl Prepared {
-    pub(crate) fn new(target: &Target, request: &GrpcRequest) -> Result<Self, LoadError> {
-        if request.message.len() > MAX_MESSAGE_BYTES {
-            return Err(LoadError::Bounds {
-                name: "the message's size in bytes",
-                given: request.message.len() as u64,
-                least: 0,
-                most: MAX_MESSAGE_BYTES as u64,
-            });
-        }
-        let mut head = RequestHead {
-            method: Method::Post,
-            scheme: b"http".to_vec(),
-            authority: target.authority.clone().into_bytes(),
-            path: target.path.clone().into_bytes(),
-            fields: Fields::new(),
-            protocol: None,
-        };
-        head.fields.push(b"te", b"trailers");
-        head.fields.push(b"content-type", b"application/grpc");
-        head.fields.push(b"user-agent", b"tollway-load");
-        for (name, value) in &request.metadata {
-            let (name, value) = header(&format!("{name}: {value}"))?;
-            if RESERVED.contains(&name.as_str()) {
-                return Err(LoadError::ReservedHeader(name));
-            }
-            if name == "host" {
-                head.authority = value.into_bytes();
-            } else {
-                head.fields.push(name.as_bytes(), value.as_bytes());
-            }
-        }
-        Ok(Self { head, framed: frame(&request.message), verify_echo: request.verify_echo })
-    }
-}
-
-pub(crate) struct GrpcClient {
+pub(crate) struct H2Client {
     links: Links,
     sessions: Vec<Option<Session>>,
     /// Sessions with a stream to spare, each once, least recently used first.
     open: VecDeque<usize>,
     /// Sessions with something to write.
     dirty: Vec<usize>,
-    head: RequestHead,
-    expectation: Expectation,
+    request: Prepared,
     streams: usize,
     request_timeout_ns: u64,
     in_flight: usize,
@@ -101,17 +42,15 @@ pub(crate) struct GrpcClient {
     refusal: Option<ConnectionError>,
 }
 
-impl GrpcClient {
-    pub(crate) fn new(prepared: Prepared, options: &LoadOptions, address: SocketAddr) -> Self {
-        let Prepared { head, framed, verify_echo } = prepared;
+impl H2Client {
+    pub(crate) fn new(request: Prepared, options: &LoadOptions, address: SocketAddr) -> Self {
         let count = options.connections;
         Self {
             links: Links::new(address, count, nanos(options.connect_timeout)),
             sessions: (0..count).map(|_| None).collect(),
             open: VecDeque::with_capacity(count),
             dirty: Vec::with_capacity(count),
-            head,
-            expectation: Expectation { framed, verify_echo },
+            request,
             streams: options.streams,
             request_timeout_ns: nanos(options.request_timeout),
             in_flight: 0,
@@ -123,6 +62,7 @@ impl GrpcClient {
 
     fn connected(&mut self, index: usize) {
         let Some(conn) = self.links.conn(index) else { return };
+        conn.keep_output_room(OUTPUT_ROOM_BYTES);
         self.sessions[index] = Some(Session::new(conn.out(), self.streams));
         self.touch(index);
     }
@@ -148,7 +88,7 @@ impl GrpcClient {
             return false;
         };
         session.is_queued = false;
-        let started = session.start(call, &self.head, &self.expectation, conn.out());
+        let started = session.start(call, &self.request, conn.out());
         self.in_flight += usize::from(started);
         self.touch(index);
         started
@@ -170,7 +110,7 @@ impl GrpcClient {
                     self.events.clear();
                     let received = session.receive(bytes, now, &mut self.events, conn.out());
                     for event in self.events.drain(..) {
-                        session.take(event, bytes, &self.expectation, conn.out(), &mut self.ended);
+                        session.take(event, bytes, &self.request, conn.out(), &mut self.ended);
                     }
                     self.settle(now_ns, io);
                     match received {
@@ -238,7 +178,7 @@ impl GrpcClient {
     }
 }
 
-impl Client for GrpcClient {
+impl Client for H2Client {
     fn open(&mut self, io: &mut Io) {
         for index in 0..self.links.len() {
             self.links.dial(index, io);

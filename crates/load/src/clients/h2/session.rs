@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tollway_http::RequestHead;
 use tollway_http::h2::{Config, Connection, ConnectionError, ErrorCode, Event, StreamId};
 
-use super::answer::{Answer, Expectation};
+use super::answer::Answer;
+use super::request::Prepared;
 use crate::recorder::{Call, Failure};
 
 /// A call that has come to its end.
@@ -62,15 +62,11 @@ impl Session {
     }
 
     /// Starts a call; false if the connection took none.
-    pub(super) fn start(
-        &mut self,
-        call: Call,
-        head: &RequestHead,
-        expectation: &Expectation,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        let Ok(stream) = self.h2.send_request(head, None, false, out) else { return false };
-        let sent = self.h2.send_data(stream, &expectation.framed, true, out);
+    pub(super) fn start(&mut self, call: Call, request: &Prepared, out: &mut Vec<u8>) -> bool {
+        let Prepared { head, content_length, body, .. } = request;
+        let opened = self.h2.send_request(head, *content_length, body.is_empty(), out);
+        let Ok(stream) = opened else { return false };
+        let sent = if body.is_empty() { 0 } else { self.h2.send_data(stream, body, true, out) };
         self.calls.push(StreamCall { stream, call, sent, answer: Answer::default() });
         true
     }
@@ -94,7 +90,7 @@ impl Session {
         &mut self,
         event: Event,
         input: &[u8],
-        expectation: &Expectation,
+        request: &Prepared,
         out: &mut Vec<u8>,
         ended: &mut Vec<Ended>,
     ) {
@@ -103,16 +99,17 @@ impl Session {
                 if let Some(call) = self.call(stream) {
                     call.answer.head(&head);
                     if end {
-                        self.end(stream, expectation, out, ended);
+                        self.end(stream, request, out, ended);
                     }
                 }
+                self.h2.recycle(head.fields);
             }
             Event::Data { stream, range, end, credit } => {
                 self.h2.release_connection(credit, out);
                 let Some(call) = self.call(stream) else { return };
-                call.answer.data(&input[range], expectation);
+                call.answer.data(&input[range], request);
                 if end {
-                    self.end(stream, expectation, out, ended);
+                    self.end(stream, request, out, ended);
                 } else {
                     self.h2.release(stream, credit, out);
                 }
@@ -120,18 +117,19 @@ impl Session {
             Event::Trailers { stream, fields } => {
                 if let Some(call) = self.call(stream) {
                     call.answer.trailers(&fields);
-                    self.end(stream, expectation, out, ended);
+                    self.end(stream, request, out, ended);
                 }
+                self.h2.recycle(fields);
             }
             Event::Reset { stream, code } => {
                 if let Some(StreamCall { call, .. }) = self.remove(stream) {
                     ended.push(Ended { call, failure: Some(Failure::Reset(code.0)) });
                 }
             }
-            Event::WindowOpen { stream: Some(stream) } => self.send_rest(stream, expectation, out),
+            Event::WindowOpen { stream: Some(stream) } => self.send_rest(stream, request, out),
             Event::WindowOpen { stream: None } => {
                 for index in 0..self.calls.len() {
-                    self.send_rest(self.calls[index].stream, expectation, out);
+                    self.send_rest(self.calls[index].stream, request, out);
                 }
             }
             Event::SettingsChanged => self.established = true,
@@ -143,10 +141,10 @@ impl Session {
         }
     }
 
-    fn send_rest(&mut self, stream: StreamId, expectation: &Expectation, out: &mut Vec<u8>) {
+    fn send_rest(&mut self, stream: StreamId, request: &Prepared, out: &mut Vec<u8>) {
         let Ok(index) = self.position(stream) else { return };
         let call = &mut self.calls[index];
-        let rest = &expectation.framed[call.sent..];
+        let rest = &request.body[call.sent..];
         if !rest.is_empty() {
             call.sent += self.h2.send_data(stream, rest, true, out);
         }
@@ -156,15 +154,15 @@ impl Session {
     fn end(
         &mut self,
         stream: StreamId,
-        expectation: &Expectation,
+        request: &Prepared,
         out: &mut Vec<u8>,
         ended: &mut Vec<Ended>,
     ) {
         let Some(StreamCall { call, sent, answer, .. }) = self.remove(stream) else { return };
-        if sent < expectation.framed.len() {
+        if sent < request.body.len() {
             self.h2.reset(stream, ErrorCode::CANCEL, out);
         }
-        ended.push(Ended { call, failure: answer.verdict(expectation) });
+        ended.push(Ended { call, failure: answer.verdict(request) });
     }
 
     /// Cancels the calls that were sent before `earliest_ns`.
