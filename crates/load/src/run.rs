@@ -93,6 +93,7 @@ impl Frame {
             command_line: options.command_line.clone(),
             traffic,
             generator,
+            ..RunResult::default()
         };
         result.judge_client();
         Ok(result)

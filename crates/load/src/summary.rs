@@ -324,6 +324,7 @@ service (from the send)     398 µs    398 µs    398 µs    398 µs         —
                 busiest_thread_fraction: 0.056,
                 rss_bytes: 0,
             },
+            ..RunResult::default()
         }
     }
 }

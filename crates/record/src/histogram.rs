@@ -202,6 +202,11 @@ impl Histogram {
         })
     }
 
+    /// The counts themselves, for writers of other formats.
+    pub(crate) fn counts(&self) -> &hdrhistogram::Histogram<u64> {
+        &self.counts
+    }
+
     /// Restores what the steps do not hold, all in nanoseconds. Without samples nothing is done;
     /// what contradicts itself is put in order.
     pub(crate) fn set_exact(&mut self, min_ns: f64, mean_ns: f64, max_ns: f64) {
@@ -221,9 +226,11 @@ impl Histogram {
     /// Never: the counts are written to memory and their array has a fixed size.
     #[must_use]
     pub fn encode(&self) -> EncodedHistogram {
-        if self.n() == 0 {
-            return EncodedHistogram::default();
-        }
+        if self.n() == 0 { EncodedHistogram::default() } else { self.encode_always() }
+    }
+
+    /// As [`Self::encode`], with a text also for the histogram without samples.
+    pub(crate) fn encode_always(&self) -> EncodedHistogram {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new()
             .serialize(&self.counts, &mut bytes)

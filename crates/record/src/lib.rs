@@ -1,7 +1,8 @@
 //! Run records, histograms, statistics and comparisons of the lab; pure.
 //!
 //! [`run`] is what a load run emits, [`record`] the document of a whole experiment, [`mod@compare`]
-//! the judgement over its blocks, [`check`] the doubts about it. Nothing here has a clock, a
+//! the judgement over its blocks, [`check`] the doubts about it. [`fortio`], [`k6`], [`iperf3`] and
+//! [`hlog`] tell a run in other tools' formats. Nothing here has a clock, a
 //! socket or randomness: times and seeds are arguments.
 
 pub mod check;
@@ -9,11 +10,17 @@ pub mod client_limit;
 pub mod compare;
 pub mod fortio;
 pub mod histogram;
+pub mod hlog;
 pub mod interval;
+pub mod iperf3;
+pub mod k6;
 mod merge;
 pub mod record;
 pub mod run;
+pub mod search;
 mod seeded;
+pub mod threshold;
+pub mod throughput;
 pub mod traffic;
 
 pub use compare::{CompareError, CompareOptions, compare, compare_all};

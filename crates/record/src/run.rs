@@ -4,8 +4,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::client_limit;
+use crate::histogram::HistogramError;
 use crate::record::{Arrival, Protocol, Tls};
-use crate::traffic::Traffic;
+use crate::search::SearchResult;
+use crate::threshold::{Judgement, Threshold};
+use crate::throughput::Throughput;
+use crate::traffic::{LatencyUs, Traffic};
 
 /// The format's name and version.
 pub const RUN_SCHEMA: &str = "tollway.load/1";
@@ -33,9 +37,107 @@ pub struct RunResult {
     pub seed: u64,
     #[serde(default)]
     pub command_line: Vec<String>,
+    /// How the rate moved within the window; empty when it stood still.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
+    /// Over the whole run: of steps merged, of a search the last trial that held.
     #[serde(flatten)]
     pub traffic: Traffic,
     pub generator: Generator,
+    /// Windows at one rate each, in order; empty unless the run was of steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<SearchResult>,
+    /// The conditions under which the run counts as failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub thresholds: Vec<ThresholdResult>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streaming: Option<Streaming>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<Throughput>,
+}
+
+/// One stretch of a moving rate: evenly from the rate before it to `to_rps`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    pub lasting_s: f64,
+    pub to_rps: f64,
+}
+
+/// One window of a run of steps, after a warm-up at its own rate, on connections of its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    #[serde(flatten)]
+    pub traffic: Traffic,
+    pub generator: Generator,
+}
+
+/// A condition of `--fail-if` and what became of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ThresholdResult {
+    #[serde(flatten)]
+    pub judgement: Judgement,
+    /// It is true, or nothing was measured that could have been otherwise.
+    pub missed: bool,
+}
+
+/// What streams of messages saw, beside the latencies, which are of messages there.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Streaming {
+    /// `push`, `bidi`, `client` or `server`.
+    pub kind: String,
+    /// Streams at once, on all connections.
+    pub streams: u64,
+    /// Messages of one stream.
+    pub messages_per_stream: u64,
+    pub message_bytes: u64,
+    /// Messages of one stream that may wait for their acknowledgement.
+    pub in_flight: u64,
+    /// What the receiver of the messages lets one stream send ahead, where it was set here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_s: Option<f64>,
+    /// Streams that came to their end.
+    pub completed: u64,
+    /// Streams that did not.
+    pub failed: u64,
+    pub messages_per_s: f64,
+    /// Of messages, without their frames.
+    pub message_bytes_per_s: f64,
+    /// From the start of a stream to its first message or acknowledgement.
+    pub first_message_us: LatencyUs,
+    /// From the start of a stream to its end.
+    pub stream_us: LatencyUs,
+}
+
+impl Default for RunResult {
+    /// A closed loop of HTTP/1.1 that has sent nothing.
+    fn default() -> Self {
+        Self {
+            schema: RUN_SCHEMA.to_owned(),
+            started_at: String::new(),
+            target: String::new(),
+            protocol: Protocol::Http1,
+            tls: Tls::Plain,
+            arrival: Arrival::Closed,
+            connections: 0,
+            in_flight_limit: None,
+            payload_bytes: 0,
+            warm_up_s: 0.0,
+            seed: 0,
+            command_line: Vec::new(),
+            stages: Vec::new(),
+            traffic: Traffic::default(),
+            generator: Generator::default(),
+            steps: Vec::new(),
+            search: None,
+            thresholds: Vec::new(),
+            streaming: None,
+            throughput: None,
+        }
+    }
 }
 
 /// What the generator itself cost over the window.
@@ -65,6 +167,20 @@ impl RunResult {
         self.traffic.client_limited = !self.traffic.client_limits.is_empty();
     }
 
+    /// Holds the conditions under which the run counts as failed against it, and keeps what
+    /// they say; answers whether one is met.
+    ///
+    /// # Errors
+    /// [`HistogramError`] when a histogram of the result is damaged.
+    pub fn judge_thresholds(&mut self, fail_if: &[Threshold]) -> Result<bool, HistogramError> {
+        for threshold in fail_if {
+            let judgement = threshold.judge(self)?;
+            let missed = judgement.fired || judgement.value.is_none();
+            self.thresholds.push(ThresholdResult { judgement, missed });
+        }
+        Ok(self.thresholds.iter().any(|threshold| threshold.missed))
+    }
+
     /// Reads the JSON text of one run. Unknown fields are ignored, another schema is refused.
     ///
     /// # Errors
@@ -84,5 +200,53 @@ impl RunResult {
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain fields with string keys")
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::histogram::Histogram;
+
+    #[test]
+    fn a_result_with_every_part_comes_back_from_its_text() {
+        let mut latencies = Histogram::new();
+        latencies.record_n(1_000_000, 500);
+        let mut run = run_of(&latencies);
+        run.stages = vec![Stage { lasting_s: 10.0, to_rps: 100.0 }];
+        run.steps = vec![Step { traffic: run.traffic.clone(), generator: run.generator }];
+        run.streaming = Some(Streaming { kind: "push".into(), ..Streaming::default() });
+        run.search = Some(SearchResult {
+            slo: vec!["p99<10ms".into()],
+            held_rps: Some(10.0),
+            missed_rps: None,
+            client_limited: false,
+            complete: true,
+            trials: Vec::new(),
+        });
+        let fail_if = ["p99>5ms".parse().unwrap(), "tls_p99>1ms".parse().unwrap()];
+        assert!(run.judge_thresholds(&fail_if).unwrap(), "nothing measured is missed");
+        let missed: Vec<_> = run.thresholds.iter().map(|threshold| threshold.missed).collect();
+        assert_eq!(missed, [false, true]);
+        assert_eq!(RunResult::from_json(&run.to_json()).unwrap(), run);
+    }
+
+    #[test]
+    fn a_result_without_the_parts_that_came_later_is_read() {
+        let text = run_of(&Histogram::new()).to_json();
+        for part in ["stages", "steps", "search", "thresholds", "streaming", "throughput"] {
+            assert!(!text.contains(&format!("\"{part}\"")), "{part} is written though empty");
+        }
+        assert!(RunResult::from_json(&text).is_ok());
+    }
+
+    /// A run that saw just these response times.
+    pub(crate) fn run_of(latencies: &Histogram) -> RunResult {
+        let mut run = RunResult { connections: 1, ..RunResult::default() };
+        run.traffic.requests = latencies.n();
+        run.traffic.duration_s = 1.0;
+        run.traffic.set_latencies(latencies);
+        run.traffic.set_services(latencies);
+        run
     }
 }

@@ -53,6 +53,10 @@ pub struct Traffic {
     pub phases_us: BTreeMap<String, LatencyUs>,
     #[serde(default)]
     pub series: Vec<SeriesPoint>,
+    /// Of `latency_us`, one for each second from the window's beginning until the last answer,
+    /// by the time of the answer; empty unless the run was asked for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub second_histograms: Vec<EncodedHistogram>,
     /// Of `latency_us`.
     pub histogram: EncodedHistogram,
     /// Of `service_us`.

@@ -290,5 +290,6 @@ fn result(url: &str, seen: &[Seen], rate: f64, duration_s: f64, payload_bytes: u
         command_line: Vec::new(),
         traffic,
         generator: Generator::default(),
+        ..RunResult::default()
     }
 }

@@ -132,6 +132,7 @@ fn foreign(mut file: File, run_type: &str) -> Result<RunResult, FortioError> {
         command_line: Vec::new(),
         traffic,
         generator: Generator::default(),
+        ..RunResult::default()
     })
 }
 

@@ -211,5 +211,6 @@ fn run(protocol: Protocol) -> RunResult {
         command_line: vec!["tollway".into()],
         traffic,
         generator: Generator::default(),
+        ..RunResult::default()
     }
 }

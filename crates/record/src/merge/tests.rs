@@ -99,6 +99,7 @@ fn a_run_becomes_a_block_and_survives_json() {
         command_line: vec!["tollway".to_owned(), "load".to_owned()],
         traffic: block(0, 900, 1.0).traffic,
         generator: Generator { threads: 1, ..Generator::default() },
+        ..RunResult::default()
     };
     run.judge_client();
     assert!(run.traffic.client_limited, "900 of 1,000 offered were achieved");

@@ -1,0 +1,128 @@
+//! What a throughput run over plain TCP saw: bytes by stream and interval, and what the kernel
+//! said of each connection. A rate is always eight times the bytes over the seconds of one clock.
+
+use serde::{Deserialize, Serialize};
+
+/// Which way the bytes went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// From here to the target.
+    Send,
+    /// From the target to here.
+    Receive,
+    /// Both at once, each on connections of its own.
+    Both,
+}
+
+/// One throughput run. The measured window begins after the warm-up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Throughput {
+    pub direction: Direction,
+    /// Bytes offered to the kernel at a time.
+    pub write_bytes: u64,
+    /// Over the window, as counted here; absent when nothing went that way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Flow>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<Flow>,
+    pub streams: Vec<StreamTotal>,
+    /// In order of time; warm-up included and marked.
+    pub intervals: Vec<Interval>,
+}
+
+/// Bytes of some time and the rate that they make.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    pub bytes: u64,
+    pub duration_s: f64,
+    pub bits_per_s: f64,
+}
+
+impl Flow {
+    /// `bytes` in `duration_s` seconds.
+    #[must_use]
+    pub fn new(bytes: u64, duration_s: f64) -> Self {
+        let bits_per_s = if duration_s > 0.0 { 8.0 * bytes as f64 / duration_s } else { 0.0 };
+        Self { bytes, duration_s, bits_per_s }
+    }
+}
+
+/// One connection over the window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StreamTotal {
+    /// From 1.
+    pub stream: u32,
+    /// Whether the bytes went from here to the target.
+    pub sends: bool,
+    pub local: String,
+    pub remote: String,
+    pub congestion_control: String,
+    #[serde(flatten)]
+    pub flow: Flow,
+    /// Segments of this side; only a sender has any.
+    pub retransmits: u64,
+    pub max_cwnd_bytes: u64,
+    pub rtt_us: RttRange,
+    /// What the other end counted, from its first byte to its last, the warm-up included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<PeerTotal>,
+}
+
+/// Round trips that the kernel estimated, one sample per interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RttRange {
+    pub min: u64,
+    pub mean: f64,
+    pub max: u64,
+}
+
+/// The other end's own account.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct PeerTotal {
+    #[serde(flatten)]
+    pub flow: Flow,
+    /// Processor time of its thread.
+    pub cpu_us: f64,
+}
+
+/// All connections over one stretch of time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Since the connections stood; the warm-up is part of this time.
+    pub start_s: f64,
+    pub end_s: f64,
+    /// Part of the warm-up, and of no total.
+    pub omitted: bool,
+    pub streams: Vec<StreamSample>,
+}
+
+/// One connection over one interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct StreamSample {
+    pub stream: u32,
+    pub sends: bool,
+    #[serde(flatten)]
+    pub flow: Flow,
+    /// Within the interval.
+    pub retransmits: u64,
+    pub cwnd_bytes: u64,
+    pub rtt_us: u64,
+    pub rttvar_us: u64,
+    pub pmtu_bytes: u64,
+}
+
+impl Interval {
+    /// All its streams of one direction together.
+    #[must_use]
+    pub fn sum(&self, sends: bool) -> Flow {
+        let streams = self.streams.iter().filter(|sample| sample.sends == sends);
+        Flow::new(streams.map(|sample| sample.flow.bytes).sum(), self.end_s - self.start_s)
+    }
+
+    /// Segments sent again, of all its streams.
+    #[must_use]
+    pub fn retransmits(&self) -> u64 {
+        self.streams.iter().map(|sample| sample.retransmits).sum()
+    }
+}
