@@ -164,9 +164,14 @@ fn check_light(row: &Row) -> Option<String> {
 
 fn check_throttling(row: &Row) -> Option<String> {
     let throttled_us = row.cost.throttled_us.filter(|us| *us > 0)?;
+    let worst = row.cost.throttling.iter().max_by_key(|(_, throttling)| throttling.throttled_us);
+    let told = worst.map(|(process, of)| {
+        format!(", {process} in {} of {} periods", of.throttled_periods, of.periods)
+    });
     Some(format!(
-        "held back by a CPU quota for {:.1} ms; the tail shows the quota",
-        throttled_us as f64 / 1e3
+        "held back by a CPU quota for {:.1} ms{}; the tail shows the quota",
+        throttled_us as f64 / 1e3,
+        told.unwrap_or_default()
     ))
 }
 

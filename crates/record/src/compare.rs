@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::histogram::{Histogram, HistogramError, samples_beyond};
 use crate::interval::{Interval, interval, verdict};
-use crate::record::{Comparison, Metric, Question, Row, Topology};
+use crate::record::{Arrival, Comparison, Metric, Question, Row, Topology};
 
 /// Samples beyond a quantile that each block must have for an interval of that quantile.
 pub const SAMPLES_BEYOND_IN_BLOCK: u64 = 10;
@@ -70,7 +70,7 @@ pub fn compare_all(rows: &[Row], options: CompareOptions) -> Result<Vec<Comparis
 }
 
 /// All metrics of one row against one baseline: the mean first, then the quantiles both rows may
-/// print, then processor time where both have it.
+/// print, then processor time where both have it, then in closed loop the time per answer.
 ///
 /// # Errors
 /// [`CompareError`] when a histogram is damaged or the rows share no block.
@@ -113,6 +113,9 @@ pub fn compare(
         let cpu = means(|side| side.cpu_us.unwrap_or_default());
         comparisons.push(judged(Metric::MachineCpu, cpu));
     }
+    if row.conditions.arrival == Arrival::Closed && baseline.conditions.arrival == Arrival::Closed {
+        comparisons.push(judged(Metric::TimePerAnswer, means(|side| side.time_per_answer_us)));
+    }
     Ok(comparisons)
 }
 
@@ -132,8 +135,8 @@ fn baseline_of<'a>(row: &Row, rows: &'a [Row]) -> Option<(&'a Row, Question)> {
         let other = &other.conditions;
         other.subject == BASELINE_SUBJECT
             && other.topology == topology
-            && (other.protocol, other.layout, other.arrival, other.payload_bytes)
-                == (own.protocol, own.layout, own.arrival, own.payload_bytes)
+            && (&other.case, other.protocol, other.layout, other.arrival, other.payload_bytes)
+                == (&own.case, own.protocol, own.layout, own.arrival, own.payload_bytes)
     };
     rows.iter().filter(|row| row.traffic.requests > 0).find(fits).map(|base| (base, question))
 }
@@ -152,6 +155,8 @@ struct Side {
     latencies: Histogram,
     mean_us: f64,
     cpu_us: Option<f64>,
+    /// The window over the answers in it.
+    time_per_answer_us: f64,
 }
 
 fn pair_blocks(row: &Row, baseline: &Row) -> Result<Vec<Pair>, CompareError> {
@@ -176,16 +181,18 @@ fn pair_blocks(row: &Row, baseline: &Row) -> Result<Vec<Pair>, CompareError> {
 fn side_of(row: &Row, number: u32) -> Result<Option<Side>, CompareError> {
     let damaged = |source| CompareError::Histogram { row: row.conditions.id.clone(), source };
     let mut latencies = Histogram::new();
-    let (mut cpu_us, mut requests) = (Some(0.0), 0);
+    let (mut cpu_us, mut requests, mut duration_s) = (Some(0.0), 0, 0.0);
     for block in row.blocks.iter().filter(|block| block.block == number) {
         latencies.merge(&block.traffic.latencies().map_err(damaged)?);
         let of_block = block.cost.machine_cpu_us_per_request;
         cpu_us = cpu_us.zip(of_block).map(|(sum, us)| sum + us * block.traffic.requests as f64);
         requests += block.traffic.requests;
+        duration_s += block.traffic.duration_s;
     }
     let Some(mean_ns) = latencies.mean_ns() else { return Ok(None) };
     let cpu_us = cpu_us.filter(|_| requests > 0).map(|sum| sum / requests as f64);
-    Ok(Some(Side { latencies, mean_us: mean_ns / 1e3, cpu_us }))
+    let time_per_answer_us = duration_s * 1e6 / requests.max(1) as f64;
+    Ok(Some(Side { latencies, mean_us: mean_ns / 1e3, cpu_us, time_per_answer_us }))
 }
 
 /// Ratio (geometric mean of the blocks' ratios) and difference (mean of the blocks' differences).

@@ -30,7 +30,7 @@ impl Row {
         blocks.sort_by_key(|block| (block.block, block.position));
         let traffic = merge_traffic(&blocks, conditions.arrival)?;
         let cost = merge_cost(&blocks);
-        Ok(Self { conditions, traffic, cost, blocks })
+        Ok(Self { conditions, traffic, cost, blocks, set_aside: Vec::new() })
     }
 }
 
@@ -159,6 +159,12 @@ fn merge_cost(blocks: &[Block]) -> Cost {
         throttled_us: sum_known(blocks.iter().map(|b| b.cost.throttled_us)),
         ..Cost::default()
     };
+    for (process, of_block) in blocks.iter().flat_map(|block| &block.cost.throttling) {
+        let sum = cost.throttling.entry(process.clone()).or_default();
+        sum.periods += of_block.periods;
+        sum.throttled_periods += of_block.throttled_periods;
+        sum.throttled_us += of_block.throttled_us;
+    }
     for (process, bytes) in blocks.iter().flat_map(|block| &block.cost.rss_bytes) {
         let largest = cost.rss_bytes.entry(process.clone()).or_default();
         *largest = (*largest).max(*bytes);

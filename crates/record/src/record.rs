@@ -10,10 +10,15 @@ use thiserror::Error;
 
 use crate::traffic::Traffic;
 
+mod seed;
+mod surroundings;
 mod words;
 
+pub use seed::{SeedFigure, SeedTable, SeedValue};
+pub use surroundings::{IdleUsage, Limits, Noise, Throttling};
 pub use words::{
-    Arrival, IntervalMethod, Layout, LinkKind, Metric, Protocol, Question, Tls, Topology, Verdict,
+    Arrival, FigureUnit, IntervalMethod, Layout, LinkKind, Metric, Protocol, Question, Tls,
+    Topology, Verdict,
 };
 
 /// The format's name and version.
@@ -53,6 +58,12 @@ pub struct Record {
     /// What was left out here and why.
     #[serde(default)]
     pub not_measured: Vec<String>,
+    /// What the subjects' processes use while nobody calls.
+    #[serde(default)]
+    pub idle: Vec<IdleUsage>,
+    /// Published figures of the study that the scenario repeats, with today's beside them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed_table: Option<SeedTable>,
 }
 
 /// Where the experiment ran. What could not be found out is absent.
@@ -108,6 +119,9 @@ pub struct Row {
     pub cost: Cost,
     /// In order of `block`.
     pub blocks: Vec<Block>,
+    /// Runs that something foreign disturbed and that were repeated: kept, and counted nowhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub set_aside: Vec<Block>,
 }
 
 /// What was held fixed in a row.
@@ -115,6 +129,9 @@ pub struct Row {
 pub struct Conditions {
     /// Unique in the record: `other-region/http1/tollway`.
     pub id: String,
+    /// The scenario's case; rows of one case differ in subject, layout and topology alone.
+    #[serde(default)]
+    pub case: String,
     /// The subject's bare name.
     pub subject: String,
     #[serde(default)]
@@ -132,6 +149,9 @@ pub struct Conditions {
     /// The link between the networks; absent within one network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
+    /// What each process of the subject may use; absent when unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
 }
 
 /// The emulated or real link between two networks.
@@ -177,6 +197,9 @@ pub struct Cost {
     /// Time the subject's cgroups were held back by their CPU quota; absent without cgroups.
     #[serde(default)]
     pub throttled_us: Option<u64>,
+    /// The same by process, with how often; empty without quotas.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub throttling: BTreeMap<String, Throttling>,
     #[serde(default)]
     pub tcp: Tcp,
 }
@@ -208,6 +231,11 @@ pub struct Block {
     /// Time the hypervisor took away during the run, of all CPU time, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steal_fraction: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise: Option<Noise>,
+    /// Why the run is outside the noise gate; empty when it is not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outside_gate: Vec<String>,
 }
 
 /// One row against another in one metric.

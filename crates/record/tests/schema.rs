@@ -42,8 +42,18 @@ fn the_schema_refuses_what_writers_must_not_write() {
     check("/rows/0/blocks/0/histogram", Value::Null);
     check("/comparisons/0/verdict", "better".into());
     check("/comparisons/0/ratio_ci95", vec![1.0].into());
-    for parent in ["", "/rows/0", "/rows/0/blocks/0", "/rows/1/link", "/machine", "/comparisons/0"]
-    {
+    for parent in [
+        "",
+        "/rows/0",
+        "/rows/0/blocks/0",
+        "/rows/1/link",
+        "/machine",
+        "/comparisons/0",
+        "/rows/0/limits",
+        "/rows/0/blocks/0/noise",
+        "/seed_table/figures/0",
+        "/idle/0",
+    ] {
         let mut document = to_value(&full_record());
         let object = document.pointer_mut(parent).and_then(Value::as_object_mut).expect(parent);
         object.insert("surprise".to_owned(), 1.into());
@@ -80,6 +90,7 @@ fn every_word_of_an_enumeration_is_in_the_schema() {
     check("comparison", "question", Question::ALL.iter().map(|word| word.as_str()).collect());
     check("comparison", "metric", Metric::ALL.iter().map(|word| word.as_str()).collect());
     check("comparison", "verdict", Verdict::ALL.iter().map(|word| word.as_str()).collect());
+    check("seed_figure", "unit", FigureUnit::ALL.iter().map(|word| word.as_str()).collect());
     check("comparison", "method", IntervalMethod::ALL.iter().map(|word| word.as_str()).collect());
 }
 
@@ -205,9 +216,34 @@ fn full_record() -> Record {
         notes: vec!["fixed samples, nothing was measured".to_owned()],
         warnings: Vec::new(),
         not_measured: vec!["IPv6".to_owned()],
+        idle: vec![IdleUsage {
+            subject: "tollway".to_owned(),
+            variant: "two-sidecars".to_owned(),
+            process: "client-sidecar".to_owned(),
+            cpu_cores: 0.001,
+            rss_bytes: 9 << 20,
+            duration_s: 10.0,
+        }],
+        seed_table: Some(full_seed_table()),
     };
     record.warnings = check::check(&record);
     record
+}
+
+fn full_seed_table() -> SeedTable {
+    SeedTable {
+        title: "seed 003".to_owned(),
+        notes: vec!["one hop, without TLS".to_owned()],
+        figures: vec![SeedFigure {
+            what: "p50 at 1,000 requests/s".to_owned(),
+            unit: FigureUnit::Milliseconds,
+            seed: BTreeMap::from([
+                ("istio".to_owned(), SeedValue::Range([1.4, 1.5])),
+                ("linkerd".to_owned(), SeedValue::One(0.71)),
+            ]),
+            today: BTreeMap::from([("tollway".to_owned(), 0.2)]),
+        }],
+    }
 }
 
 fn full_machine() -> Machine {
@@ -229,6 +265,7 @@ fn full_machine() -> Machine {
 fn full_row(id: &str, subject: &str, topology: Topology, base_ns: u64) -> Row {
     let conditions = Conditions {
         id: id.to_owned(),
+        case: "http1".to_owned(),
         subject: subject.to_owned(),
         variant: "plain".to_owned(),
         protocol: Protocol::Http1,
@@ -247,10 +284,17 @@ fn full_row(id: &str, subject: &str, topology: Topology, base_ns: u64) -> Row {
             loss_pct: 0.0,
             rate_bps: Some(1_000_000_000),
         }),
+        limits: Some(Limits {
+            cpu_millicores: Some(500),
+            cpu_period_us: 100_000,
+            memory_bytes: Some(64 << 20),
+        }),
     };
     let blocks =
         (0..2).map(|number| full_block(number, base_ns + u64::from(number) * 500)).collect();
-    Row::from_blocks(conditions, blocks).unwrap()
+    let mut row = Row::from_blocks(conditions, blocks).unwrap();
+    row.set_aside = vec![full_block(0, base_ns)];
+    row
 }
 
 fn full_block(number: u32, base_ns: u64) -> Block {
@@ -300,10 +344,21 @@ fn full_block(number: u32, base_ns: u64) -> Block {
             machine_cpu_us_per_request: Some(40.0 + base_ns as f64 / 1e8),
             rss_bytes: BTreeMap::from([("echo".to_owned(), 5 << 20)]),
             throttled_us: Some(0),
+            throttling: BTreeMap::from([(
+                "echo".to_owned(),
+                Throttling { periods: 20, throttled_periods: 0, throttled_us: 0 },
+            )]),
             tcp: Tcp { retransmitted_segments: Some(0), rtt_us: Some(50.0) },
         },
         calibration_us: Some(1_000.0),
         steal_fraction: Some(0.0),
+        noise: Some(Noise {
+            foreign_cpu_cores: Some(0.3),
+            cpu_pressure_fraction: Some(0.1),
+            memory_pressure_fraction: Some(0.0),
+            run_queue_fraction: BTreeMap::from([("echo".to_owned(), 0.02)]),
+        }),
+        outside_gate: vec!["something else used 0.30 processors".to_owned()],
     }
 }
 

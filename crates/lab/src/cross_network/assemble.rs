@@ -49,6 +49,8 @@ pub(super) fn record(
         warnings: measured.warnings,
         not_measured: not_measured(options),
         rows,
+        idle: Vec::new(),
+        seed_table: None,
     };
     record.warnings.extend(check(&record));
     Ok(record)
@@ -68,6 +70,7 @@ fn row(cell: &Cell, measured: MeasuredCell, plan: &Plan) -> Result<Row, LabError
     let tollway = cell.subject == SubjectKind::Tollway;
     let conditions = Conditions {
         id: cell.id(),
+        case: cell.protocol.to_string(),
         subject: cell.subject.name().into(),
         variant: variant(cell.subject, crosses).into(),
         protocol: cell.protocol,
@@ -83,6 +86,7 @@ fn row(cell: &Cell, measured: MeasuredCell, plan: &Plan) -> Result<Row, LabError
         connections: cell.connections,
         payload_bytes: u64::from(plan.workload.payload_bytes),
         link: measured.link,
+        limits: None,
     };
     Row::from_blocks(conditions, measured.blocks)
         .map_err(|source| LabError::Merge { row: cell.id(), source })

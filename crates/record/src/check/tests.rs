@@ -66,6 +66,7 @@ fn doubts(spoil: impl Fn(&mut Row)) -> Vec<String> {
 fn sound_row() -> Row {
     let conditions = Conditions {
         id: "other-region/http1/direct".to_owned(),
+        case: String::new(),
         subject: "direct".to_owned(),
         variant: "plain".to_owned(),
         protocol: Protocol::Http1,
@@ -84,6 +85,7 @@ fn sound_row() -> Row {
             loss_pct: 0.0,
             rate_bps: None,
         }),
+        limits: None,
     };
     let block = |number| {
         let mut latencies = Histogram::new();

@@ -187,6 +187,7 @@ fn block(number: u32, mean_us: f64, uniform: &mut impl FnMut() -> f64) -> Block 
 fn conditions(id: &str, subject: &str) -> Conditions {
     Conditions {
         id: id.to_owned(),
+        case: String::new(),
         subject: subject.to_owned(),
         variant: String::new(),
         protocol: Protocol::Http1,
@@ -198,5 +199,6 @@ fn conditions(id: &str, subject: &str) -> Conditions {
         connections: 16,
         payload_bytes: 1_024,
         link: None,
+        limits: None,
     }
 }

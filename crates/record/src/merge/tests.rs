@@ -151,6 +151,7 @@ fn row(blocks: Vec<Block>) -> Row {
 fn conditions() -> Conditions {
     Conditions {
         id: "row".to_owned(),
+        case: String::new(),
         subject: "direct".to_owned(),
         variant: String::new(),
         protocol: Protocol::Http1,
@@ -162,5 +163,6 @@ fn conditions() -> Conditions {
         connections: 16,
         payload_bytes: 1_024,
         link: None,
+        limits: None,
     }
 }

@@ -99,6 +99,8 @@ words! {
         LatencyP99 = "latency-p99",
         /// Of all the machine's processors, per request.
         MachineCpu = "machine-cpu-per-request",
+        /// A second over the answers in it, in closed loop: what one more answer takes.
+        TimePerAnswer = "time-per-answer",
     }
 }
 words! {
@@ -112,5 +114,20 @@ words! {
         BlockT = "block-t",
         /// Bootstrap over blocks, percentiles widened for the number of blocks; 6 blocks or more.
         BlockBootstrap = "block-bootstrap",
+    }
+}
+words! {
+    /// What a published figure counts.
+    FigureUnit {
+        Microseconds = "us",
+        Milliseconds = "ms",
+        RequestsPerSecond = "requests/s",
+        MegabitsPerSecond = "Mbit/s",
+        /// Of a processor.
+        Millicores = "millicores",
+        /// 1,048,576 bytes.
+        Mebibytes = "MiB",
+        /// Of the same figure of `direct`, 0 to 1.
+        OfDirect = "of direct",
     }
 }
