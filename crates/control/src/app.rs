@@ -27,6 +27,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::AdminService;
 use crate::admin_client::SOCKET_NAME;
+use crate::admin_socket::bind_admin;
 use crate::catalogue::{Catalogue, Home};
 use crate::discovery::DiscoveryService;
 use crate::error::StartError;
@@ -268,20 +269,6 @@ async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)>
     let listener = TcpListener::bind(address).await?;
     let bound = listener.local_addr()?;
     Ok((listener, bound))
-}
-
-/// Binds the admin socket. The store's lock proves that a socket left there is a dead one's.
-fn bind_admin(store: &Path) -> Result<UnixListener, StartError> {
-    let path = store.join(SOCKET_NAME);
-    let failed = |source| StartError::AdminSocket { path: path.clone(), source };
-    match std::fs::remove_file(&path) {
-        Ok(()) => {}
-        Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => {}
-        Err(source) => return Err(failed(source)),
-    }
-    let listener = UnixListener::bind(&path).map_err(failed)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(listener)
 }
 
 /// Whole or not at all: a reader that polls for the file never sees half of it.

@@ -6,6 +6,7 @@
 
 mod admin;
 mod admin_client;
+mod admin_socket;
 mod app;
 mod bundle;
 mod caller;
