@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use tollway_control::AdminClient;
-use tollway_model::{AppId, Label};
-use tollway_proxy::mesh::TokenSource;
+use tollway_model::{AppId, ErrorCode, Label};
+use tollway_proxy::mesh::{TOKEN_VARIABLE, TokenSource};
 
+use crate::failure::Failure;
 use crate::local::{self, LocalControl, LocalError};
 
 /// How often a local control plane that does not do as it is asked is looked for again.
@@ -66,6 +67,7 @@ impl AccessArgs {
             let token = self.token_file.map_or(TokenSource::Environment, TokenSource::File);
             return Ok(Access { control, token, local: None });
         }
+        refuse_unused_token()?;
         let (local, token) = local_token(app, namespace, ttl, absent).await?;
         let token = token.parse().context("the local control plane gave an unusable token")?;
         Ok(Access {
@@ -74,6 +76,20 @@ impl AccessArgs {
             local: Some(local),
         })
     }
+}
+
+/// A token that was made ready is for another control plane than the local one, which needs none:
+/// whoever set it would end up in another mesh than they mean.
+fn refuse_unused_token() -> Result<(), Failure> {
+    let is_set = std::env::var_os(TOKEN_VARIABLE).is_some_and(|token| !token.is_empty());
+    if !is_set {
+        return Ok(());
+    }
+    let what = format!(
+        "{TOKEN_VARIABLE} is set, and no control plane is named that it is for; name it with \
+         --control HOST:PORT, or unset {TOKEN_VARIABLE} to use the local one"
+    );
+    Err(Failure::new(ErrorCode::BadConfiguration, what))
 }
 
 /// A control plane that was about to end when it was found is looked for again.

@@ -147,3 +147,15 @@ fn what_a_control_plane_refuses_is_told_with_its_words() {
     let told = tollway(["join", "remove", "--store", &store, "east"]);
     told.check("ERR_ADMIN_REFUSED", &["east", "tollway join list"]);
 }
+
+#[test]
+fn a_token_without_its_control_plane_is_not_taken_for_the_local_one() {
+    let runtime = TempDir::new().unwrap();
+    for words in [&["call", "files/"][..], &["run", "--app-id", "a", "--", "true"]] {
+        let mut command = Command::new("env");
+        // Behind the name, since tests take the variable out.
+        command.arg("TOLLWAY_TOKEN=tollway1.x").arg(PROGRAM).args(words);
+        command.env("XDG_RUNTIME_DIR", runtime.path());
+        told(command).check("ERR_BAD_CONFIGURATION", &["TOLLWAY_TOKEN", "--control", "unset"]);
+    }
+}

@@ -10,7 +10,7 @@ use tollway_model::{AppId, AppProtocol, Instance, Label, NetworkName, ServiceNam
 use super::MeshError;
 
 /// The environment variable that may carry the join token.
-const TOKEN_VARIABLE: &str = "TOLLWAY_TOKEN";
+pub const TOKEN_VARIABLE: &str = "TOLLWAY_TOKEN";
 /// Largest token file that is read, in bytes.
 const TOKEN_FILE_LIMIT_BYTES: u64 = 4096;
 

@@ -26,7 +26,7 @@ use tollway_model::{Revision, ServiceName, ServiceUpdate};
 use tollway_wire::NetworkUpdate;
 
 pub use check::{ControlCheck, check_control};
-pub use config::{Announcement, MeshConfig, Role, TokenSource};
+pub use config::{Announcement, MeshConfig, Role, TOKEN_VARIABLE, TokenSource};
 pub use error::MeshError;
 pub use policies::PolicyUpdate;
 
