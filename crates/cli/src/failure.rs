@@ -39,6 +39,12 @@ pub(crate) struct Failure {
     pub(crate) what: String,
 }
 
+/// Options that cannot be meant together, which only shows when a command looks at them: told with
+/// the exit code of usage.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Misuse(pub(crate) String);
+
 impl Failure {
     pub(crate) fn new(code: ErrorCode, what: impl Into<String>) -> Self {
         Self { code, what: what.into() }

@@ -14,7 +14,11 @@ mod yaml;
 
 use std::process::ExitCode;
 
-use crate::failure::Report;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+
+use crate::args::Arguments;
+use crate::failure::{Misuse, Report};
 use crate::settings::SettingsError;
 
 fn main() -> ExitCode {
@@ -32,9 +36,14 @@ fn main() -> ExitCode {
     let as_json = invocation.arguments.command.prints_json();
     match command::run(invocation) {
         Ok(code) => code,
-        Err(error) => {
-            Report::of(&error).print(as_json);
-            ExitCode::FAILURE
-        }
+        Err(error) => match error.downcast_ref() {
+            Some(Misuse(what)) => {
+                Arguments::command().error(ErrorKind::ArgumentConflict, what).exit()
+            }
+            None => {
+                Report::of(&error).print(as_json);
+                ExitCode::FAILURE
+            }
+        },
     }
 }

@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -160,7 +160,7 @@ impl Sidecar {
         }
         let app = options.app.map(|(address, protocol)| AppTarget { address, protocol });
         let withdraw = common.timeouts.withdraw;
-        let telemetry = Telemetry::start(&options.telemetry, &mesh.credentials().borrow())?;
+        let telemetry = Telemetry::start(options.telemetry, &mesh.credentials().borrow())?;
         let plane = Plane::start(common, mesh, fanout, doors, app, None, telemetry).await?;
         let probe = app.map(|app| {
             let protocol = app.protocol;
@@ -230,7 +230,7 @@ pub async fn run_gateway(
     let mesh = start_mesh(&common, &fanout).await?;
     let control = resolve(&common.mesh.control).await?;
     let routes = GatewayRoutes { network: mesh.service().network.clone(), control };
-    let telemetry = Telemetry::default();
+    let telemetry = Telemetry::start(TelemetryOptions::default(), &mesh.credentials().borrow())?;
     let plane = Plane::start(common, mesh, fanout, doors, None, Some(routes), telemetry).await?;
     plane.mesh.register(Announcement::Gateway { outside, inside });
     // A sender that is dropped would end the wait for it; there is no app to be ready.
@@ -264,7 +264,7 @@ struct Plane {
     app_ready: watch::Sender<bool>,
     /// Where the doors listen.
     ports: Vec<(String, SocketAddr)>,
-    telemetry: Telemetry,
+    telemetry: Arc<Mutex<Telemetry>>,
 }
 
 impl Plane {
@@ -275,7 +275,7 @@ impl Plane {
         mut doors: Doors,
         app: Option<AppTarget>,
         gateway: Option<GatewayRoutes>,
-        mut telemetry: Telemetry,
+        telemetry: Telemetry,
     ) -> Result<Self, DataPlaneError> {
         let (api_sender, api_streams) = mpsc::channel(API_BACKLOG);
         let config = Arc::new(WorkerConfig {
@@ -302,7 +302,6 @@ impl Plane {
             let observer = telemetry.observer([seed(worker), seed(worker)]);
             started.start(worker, &config, listeners, &mesh, Box::new(outside), observer)?;
         }
-        telemetry.started();
         fanout.set_workers(started.commands);
         let (app_ready, app_state) = watch::channel(app.is_none());
         let part = if config.gateway.is_some() { Part::Gateway } else { Part::Sidecar };
@@ -319,12 +318,14 @@ impl Plane {
             extended: Mutex::default(),
             config: common.live.config.clone(),
         });
+        let telemetry = Arc::new(Mutex::new(telemetry));
         let reconfigurer = Reconfigurer {
             live: common.live,
             base: config,
             fanout: Arc::clone(&fanout),
             threads: common.threads,
             upstreams,
+            telemetry: Arc::clone(&telemetry),
         };
         let background = vec![
             tokio::spawn(api::serve_api(Arc::clone(&facts), api_streams)),
@@ -358,7 +359,8 @@ impl Plane {
         self.mesh.deregister().await;
         self.fanout.drain();
         let result = threads.await.unwrap_or(Err(DataPlaneError::Panicked));
-        self.telemetry.finish().await;
+        let told = self.telemetry.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        told.await;
         for task in self.background {
             task.abort();
         }
@@ -407,7 +409,7 @@ impl StartedWorkers {
 }
 
 /// A start for choices that need no secrecy, different for every process and thread.
-fn seed(number: usize) -> u64 {
+pub(crate) fn seed(number: usize) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(number) | 1
 }

@@ -112,6 +112,13 @@ impl Fanout {
         }
     }
 
+    /// A command of its own for every worker, by its number.
+    pub(crate) fn tell_each(&self, command: impl Fn(usize) -> Command) {
+        for (number, worker) in self.state().workers.iter().enumerate() {
+            worker.send(command(number));
+        }
+    }
+
     /// Tells every worker to finish.
     pub(crate) fn drain(&self) {
         for worker in &self.state().workers {

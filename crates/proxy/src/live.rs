@@ -2,18 +2,18 @@
 //! to the data threads. A change that cannot be carried out changes nothing.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tollway_model::{RunningConfig, ServiceName};
 use tollway_net::Listener;
-use tollway_routing::SamplingRatio;
 
 use crate::connection::Door;
-use crate::dataplane::DataPlaneError;
+use crate::dataplane::{DataPlaneError, seed};
 use crate::doors::Doors;
 use crate::fanout::Fanout;
 use crate::limits::{Limits, Timeouts};
+use crate::observe::{Telemetry, TelemetryOptions};
 use crate::worker::{Command, WorkerConfig};
 
 /// Changes that wait to be carried out.
@@ -24,8 +24,8 @@ const CHANGES_LIMIT: usize = 4;
 pub struct LiveOptions {
     pub limits: Limits,
     pub timeouts: Timeouts,
-    /// Holds where tracing was on from the start.
-    pub trace_ratio: Option<SamplingRatio>,
+    /// What is told of single requests. Not for gateways.
+    pub telemetry: TelemetryOptions,
     /// `PORT=SERVICE`, as at the start. Not for gateways.
     pub upstreams: Vec<String>,
 }
@@ -35,7 +35,7 @@ pub struct LiveOptions {
 pub struct Live {
     /// Shown on the admin port.
     pub(crate) config: watch::Receiver<RunningConfig>,
-    changes: Arc<Mutex<mpsc::Receiver<Change>>>,
+    changes: Arc<tokio::sync::Mutex<mpsc::Receiver<Change>>>,
 }
 
 /// The other end: changes what runs.
@@ -52,7 +52,7 @@ struct Change {
 #[must_use]
 pub fn live(config: watch::Receiver<RunningConfig>) -> (LiveHandle, Live) {
     let (sender, changes) = mpsc::channel(CHANGES_LIMIT);
-    (LiveHandle(sender), Live { config, changes: Arc::new(Mutex::new(changes)) })
+    (LiveHandle(sender), Live { config, changes: Arc::new(tokio::sync::Mutex::new(changes)) })
 }
 
 impl Default for Live {
@@ -75,8 +75,9 @@ impl LiveHandle {
     /// Puts settings to work; returns when they were handed to every data thread.
     ///
     /// # Errors
-    /// [`DataPlaneError`] when an upstream is malformed or its port cannot be had: nothing has
-    /// changed then. [`DataPlaneError::Ended`] when no data plane runs.
+    /// [`DataPlaneError`] when an upstream is malformed, its port cannot be had, or what is told
+    /// of requests has nowhere to go: nothing has changed then. [`DataPlaneError::Ended`] when no
+    /// data plane runs.
     pub async fn apply(&self, options: LiveOptions) -> Result<(), DataPlaneError> {
         let (done, answer) = oneshot::channel();
         let sent = self.0.send(Change { options, done }).await;
@@ -103,6 +104,7 @@ pub(crate) struct Reconfigurer {
     pub(crate) fanout: Arc<Fanout>,
     pub(crate) threads: usize,
     pub(crate) upstreams: Vec<Upstream>,
+    pub(crate) telemetry: Arc<Mutex<Telemetry>>,
 }
 
 /// What becomes of the upstreams.
@@ -143,15 +145,14 @@ impl Reconfigurer {
         let mut upstreams = plan.stay;
         upstreams.append(&mut doors.upstreams);
         let opened = doors.for_each_thread(self.threads)?;
+        // The last that can fail: what is open already closes by itself if it does.
+        self.observe(options.telemetry)?;
         let config = Arc::new(WorkerConfig {
             limits: options.limits,
             timeouts: options.timeouts,
             ..(*self.base).clone()
         });
         self.fanout.configure(&config, opened);
-        if let Some(ratio) = options.trace_ratio {
-            self.fanout.tell(|| Command::TraceRatio(ratio));
-        }
         for upstream in plan.redirect {
             self.fanout.tell(|| {
                 Command::RedirectDoor(upstream.bound, Door::Tcp(upstream.service.clone()))
@@ -162,6 +163,17 @@ impl Reconfigurer {
             self.fanout.tell(|| Command::CloseDoor(address));
         }
         self.upstreams = upstreams;
+        Ok(())
+    }
+
+    /// Has the data threads tell whom `wanted` names.
+    fn observe(&self, wanted: TelemetryOptions) -> Result<(), DataPlaneError> {
+        let mut telemetry = self.telemetry.lock().unwrap_or_else(PoisonError::into_inner);
+        if telemetry.change(wanted)? {
+            self.fanout.tell_each(|number| {
+                Command::Observe(telemetry.observer([seed(number), seed(number)]))
+            });
+        }
         Ok(())
     }
 }

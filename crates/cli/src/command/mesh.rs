@@ -9,7 +9,9 @@ use anyhow::Result;
 use clap::Args;
 use tollway_model::Instance;
 use tollway_proxy::mesh::{MeshConfig, Role, TokenSource};
-use tollway_proxy::{CommonOptions, DataPlaneError, Limits, Live, LiveOptions, Timeouts};
+use tollway_proxy::{
+    CommonOptions, DataPlaneError, Limits, Live, LiveOptions, TelemetryOptions, Timeouts,
+};
 
 use super::log::LogArgs;
 use crate::args::Command;
@@ -68,8 +70,8 @@ pub(crate) struct CommonArgs {
     config: ConfigArgs,
 }
 
-/// Settings that a running data plane takes over.
-pub(crate) const LIVE: &[&str] = &[
+/// Settings that a running gateway takes over.
+pub(crate) const LIVE_IN_GATEWAY: &[&str] = &[
     "drain_timeout_ms",
     "request_timeout_ms",
     "connect_timeout_ms",
@@ -77,8 +79,23 @@ pub(crate) const LIVE: &[&str] = &[
     "max_connections",
     "max_requests",
     "log_level",
-    "trace_ratio",
+];
+
+/// Settings that a running sidecar takes over.
+pub(crate) const LIVE_IN_SIDECAR: &[&str] = &[
+    "drain_timeout_ms",
+    "request_timeout_ms",
+    "connect_timeout_ms",
+    "idle_timeout_ms",
+    "max_connections",
+    "max_requests",
+    "log_level",
     "upstreams",
+    "trace_endpoint",
+    "trace_protocol",
+    "trace_ratio",
+    "trace_ca",
+    "access_log",
 ];
 
 impl CommonArgs {
@@ -107,7 +124,7 @@ impl CommonArgs {
         LiveOptions {
             limits: self.limits(),
             timeouts: self.timeouts(),
-            trace_ratio: None,
+            telemetry: TelemetryOptions::default(),
             upstreams: Vec::new(),
         }
     }

@@ -36,7 +36,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
     match arguments.command {
         Command::Check(args) => return check::run(args),
         Command::Demo(args) => return demo::run(&args),
-        Command::Run(args) => return run::run(args),
+        Command::Run(args) => return run::run(args, given),
         Command::RunGuard => run::guard::run(),
         Command::LocalControl(args) => local_control::run(&args)?,
         Command::Call(args) => return call::run(args),
@@ -59,7 +59,9 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
 /// Settings of a part that can change while it runs.
 pub(crate) fn live_settings(part: &str) -> &'static [&'static str] {
     match part {
-        "sidecar" | "gateway" => mesh::LIVE,
+        "sidecar" => mesh::LIVE_IN_SIDECAR,
+        "gateway" => mesh::LIVE_IN_GATEWAY,
+        "run" => run::LIVE,
         "control" => control::LIVE,
         _ => &[],
     }

@@ -64,7 +64,7 @@ pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
         let apply = async |command| {
             let Command::Sidecar(new) = command else { return Ok(()) };
             let options = LiveOptions {
-                trace_ratio: Some(new.telemetry.ratio()),
+                telemetry: new.telemetry.options()?,
                 upstreams: new.upstreams,
                 ..new.common.live_options()
             };

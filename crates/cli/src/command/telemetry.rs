@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Args, ValueEnum};
 use tollway_proxy::{TelemetryOptions, TracingOptions};
 use tollway_routing::SamplingRatio;
 use tollway_telemetry::LogTarget;
@@ -12,7 +11,7 @@ use tollway_telemetry::trace::{
     EndpointError, TraceEndpoint, TraceHeaders, TraceOptions, TraceProtocol,
 };
 
-use crate::args::Arguments;
+use crate::failure::Misuse;
 
 /// Header fields for the collector, under the name that every OpenTelemetry exporter reads.
 const HEADERS_VARIABLE: &str = "OTEL_EXPORTER_OTLP_HEADERS";
@@ -48,6 +47,9 @@ enum Protocol {
 }
 
 impl TelemetryArgs {
+    /// # Errors
+    /// [`Misuse`] where the endpoint and the protocol do not fit each other, and what is wrong with
+    /// the header fields in the environment.
     pub(crate) fn options(self) -> Result<TelemetryOptions> {
         let tracing = match &self.trace_endpoint {
             Some(url) => Some(self.tracing(url)?),
@@ -56,25 +58,18 @@ impl TelemetryArgs {
         Ok(TelemetryOptions { tracing, access_log: self.access_log })
     }
 
-    /// The share of traces that is recorded.
-    pub(crate) fn ratio(&self) -> SamplingRatio {
-        let usual = || SamplingRatio::new(USUAL_SHARE).expect("it is between 0 and 1");
-        self.trace_ratio.unwrap_or_else(usual)
-    }
-
     fn tracing(&self, url: &str) -> Result<TracingOptions> {
         let protocol = self.trace_protocol.map(|protocol| match protocol {
             Protocol::Grpc => TraceProtocol::Grpc,
             Protocol::Http => TraceProtocol::Http,
         });
-        let endpoint = TraceEndpoint::parse(url, protocol).unwrap_or_else(|error| {
-            let error = format!("--trace-endpoint: {error}");
-            Arguments::command().error(ErrorKind::ArgumentConflict, error).exit()
-        });
+        let endpoint = TraceEndpoint::parse(url, protocol)
+            .map_err(|error| Misuse(format!("--trace-endpoint: {error}")))?;
         let headers = std::env::var(HEADERS_VARIABLE).unwrap_or_default();
         let headers = TraceHeaders::parse(&headers).context(HEADERS_VARIABLE)?;
         let collector = TraceOptions { endpoint, ca: self.trace_ca.clone(), headers };
-        Ok(TracingOptions { ratio: self.ratio(), collector })
+        let usual = || SamplingRatio::new(USUAL_SHARE).expect("it is between 0 and 1");
+        Ok(TracingOptions { ratio: self.trace_ratio.unwrap_or_else(usual), collector })
     }
 }
 

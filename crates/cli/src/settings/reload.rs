@@ -5,6 +5,7 @@
 //! (as in a Kubernetes volume). A change counts once the file has stayed the same for a look, so
 //! that half a file is not taken for a whole one.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -57,14 +58,27 @@ impl Reloads {
     ///
     /// # Errors
     /// When SIGHUP cannot be waited for.
-    pub(crate) async fn run(
+    pub(crate) async fn run(self, apply: impl AsyncFnMut(Command) -> Result<()>) -> Result<()> {
+        let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
+        match self.follow(Some(hangup), apply).await {}
+    }
+
+    /// The same for a part whose SIGHUP is somebody else's.
+    pub(crate) async fn run_unsignalled(
+        self,
+        apply: impl AsyncFnMut(Command) -> Result<()>,
+    ) -> Infallible {
+        self.follow(None, apply).await
+    }
+
+    async fn follow(
         mut self,
+        mut hangup: Option<Signal>,
         mut apply: impl AsyncFnMut(Command) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Infallible {
         let Some(path) = self.file() else {
             return std::future::pending().await;
         };
-        let mut hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
         let mut file = Looks { path, before: None, taken: None };
         loop {
             let asked = file.next_change(&mut hangup).await;
@@ -132,13 +146,13 @@ struct Looks {
 
 impl Looks {
     /// Waits for a change; says whether a signal asked to look.
-    async fn next_change(&mut self, hangup: &mut Signal) -> bool {
+    async fn next_change(&mut self, hangup: &mut Option<Signal>) -> bool {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         look.tick().await;
         loop {
             tokio::select! {
-                _ = hangup.recv() => {
+                () = hung_up(hangup) => {
                     tracing::info!("SIGHUP");
                     self.taken = Some(stamp(&self.path));
                     return true;
@@ -162,6 +176,13 @@ impl Looks {
             self.taken = now;
         }
         changed
+    }
+}
+
+async fn hung_up(hangup: &mut Option<Signal>) {
+    match hangup {
+        Some(hangup) => drop(hangup.recv().await),
+        None => std::future::pending().await,
     }
 }
 

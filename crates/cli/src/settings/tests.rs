@@ -109,8 +109,7 @@ fn settings_said_to_be_live_exist() {
     for (part, command) in parts() {
         let known: Vec<String> = settings_of(&command).map(merge::key_of).collect();
         for key in live_settings(&part) {
-            let of_another_part = part == "gateway" && ["upstreams", "trace_ratio"].contains(key);
-            assert!(of_another_part || known.iter().any(|name| name == key), "{part}: {key}");
+            assert!(known.iter().any(|name| name == key), "{part}: {key}");
         }
     }
 }

@@ -4,133 +4,27 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod collector;
+#[path = "../mesh/mod.rs"]
 mod mesh;
+mod run;
+#[path = "../user/mod.rs"]
+mod user;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
+use collector::Collector;
 use hyper::Request;
 use mesh::http::{Client, Version, empty, get, runtime};
 use mesh::load::Load;
 use mesh::{App, AppProtocol, Mesh, PATIENCE, Sidecar, counter};
-use serde_json::Value;
-use tollway_testkit::{Process, Start, TempDir, free_port, need_tool, retry_until};
+use tollway_testkit::{TempDir, free_port, need_tool, retry_until};
 
 const SERVICE: &str = "echo.default.east";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const APP_SPAN: &str = "b7ad6b7169203331";
 /// Longer than spans are gathered before they are sent.
 const GATHERED: Duration = Duration::from_millis(2500);
-
-/// A collector that prints every request it takes as a line of JSON.
-struct Collector {
-    process: Process,
-    grpc: u16,
-    http: u16,
-    _files: TempDir,
-}
-
-impl Collector {
-    fn start(program: &PathBuf, grpc: u16, http: u16) -> Self {
-        Self::with(program, grpc, http, "")
-    }
-
-    /// `tls` is put beside each endpoint.
-    fn with(program: &PathBuf, grpc: u16, http: u16, tls: &str) -> Self {
-        let files = TempDir::new().unwrap();
-        let config = files.path().join("config.yaml");
-        let endpoint = |port: u16| format!("{{endpoint: '127.0.0.1:{port}'{tls}}}");
-        let text = format!(
-            "receivers: {{otlp: {{protocols: {{grpc: {}, http: {}}}}}}}\nexporters: {{print: }}\n\
-             service:\n  telemetry: {{metrics: {{level: none}}}}\n  \
-             pipelines: {{traces: {{receivers: [otlp], exporters: [print]}}}}\n",
-            endpoint(grpc),
-            endpoint(http),
-        );
-        std::fs::write(&config, text).unwrap();
-        let process = Start::new(program).arg("--config").arg(config).start().unwrap();
-        let ready = retry_until(PATIENCE, "the collector", || {
-            process.log().contains("Everything is ready").then_some(())
-        });
-        assert!(ready.is_ok(), "{}", process.log());
-        Self { process, grpc, http, _files: files }
-    }
-
-    fn anywhere(program: &PathBuf) -> Self {
-        Self::start(program, free_port().unwrap(), free_port().unwrap())
-    }
-
-    fn spans(&self) -> Vec<Span> {
-        let log = self.process.log();
-        let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        let requests = whole.lines().filter(|line| line.starts_with("{\"resourceSpans\""));
-        requests.flat_map(|line| spans_of(&serde_json::from_str(line).unwrap())).collect()
-    }
-
-    /// Waits for at least so many.
-    fn until(&self, count: usize) -> Vec<Span> {
-        let found = retry_until(PATIENCE, "spans", || {
-            let spans = self.spans();
-            (spans.len() >= count).then_some(spans)
-        });
-        found.unwrap_or_else(|_| panic!("only {:#?}", self.spans()))
-    }
-}
-
-/// What a collector has of one span.
-#[derive(Debug)]
-struct Span {
-    trace: String,
-    id: String,
-    parent: String,
-    name: String,
-    /// 2 is a server's, 3 a client's.
-    kind: u64,
-    failed: bool,
-    duration_ns: u64,
-    attributes: BTreeMap<String, String>,
-    resource: BTreeMap<String, String>,
-}
-
-fn spans_of(request: &Value) -> Vec<Span> {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut spans = Vec::new();
-    for resource in list(&request["resourceSpans"]) {
-        for scope in list(&resource["scopeSpans"]) {
-            assert_eq!(scope["scope"]["name"], "tollway");
-            for span in list(&scope["spans"]) {
-                let time = |key: &str| span[key].as_str().unwrap().parse::<u64>().unwrap();
-                spans.push(Span {
-                    trace: text(&span["traceId"]),
-                    id: text(&span["spanId"]),
-                    parent: text(&span["parentSpanId"]),
-                    name: text(&span["name"]),
-                    kind: span["kind"].as_u64().unwrap(),
-                    failed: span["status"]["code"] == 2,
-                    duration_ns: time("endTimeUnixNano") - time("startTimeUnixNano"),
-                    attributes: attributes(&span["attributes"]),
-                    resource: attributes(&resource["resource"]["attributes"]),
-                });
-            }
-        }
-    }
-    spans
-}
-
-fn attributes(list: &Value) -> BTreeMap<String, String> {
-    let pairs = list.as_array().into_iter().flatten();
-    pairs
-        .map(|pair| {
-            let value = pair["value"].as_object().unwrap().values().next().unwrap();
-            (text(&pair["key"]), text(value))
-        })
-        .collect()
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
 
 /// Two networks; the caller exports over gRPC and the callee over HTTP.
 struct World {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use super::finished::{Finished, Outcome};
-use super::options::Own;
+use super::running::Own;
 
 #[derive(Serialize)]
 struct Line {

@@ -7,6 +7,7 @@
 mod finished;
 mod line;
 mod options;
+mod running;
 mod span;
 
 use std::net::SocketAddr;
@@ -20,8 +21,8 @@ use tollway_routing::{SamplingRatio, TraceDecision, TraceIds, decide_trace};
 use tollway_telemetry::{DataPlaneMetrics, Handoff};
 
 pub(crate) use finished::{Finished, grpc_status};
-pub(crate) use options::Telemetry;
 pub use options::{TelemetryError, TelemetryOptions, TracingOptions};
+pub(crate) use running::Telemetry;
 
 /// A data thread's side.
 pub(crate) struct Observer {
@@ -62,13 +63,6 @@ pub(crate) struct Recorded {
 }
 
 impl Observer {
-    /// The share of the traces begun from now on that is recorded.
-    pub(crate) fn set_ratio(&mut self, ratio: SamplingRatio) {
-        if let Some(tracing) = &mut self.tracing {
-            tracing.ratio = ratio;
-        }
-    }
-
     /// Decides by its head what is told of a request, and tells the next hop in the head.
     pub(crate) fn begin(&mut self, head: &mut RequestHead, now: Instant) -> Option<Box<Observed>> {
         let recorded = self.tracing.as_mut().and_then(|tracing| tracing.begin(head, now));

@@ -6,7 +6,7 @@ use tollway_telemetry::trace::{Span, SpanKind, Value};
 
 use super::Recorded;
 use super::finished::{Finished, Outcome};
-use super::options::Own;
+use super::running::Own;
 
 /// gRPC statuses that tell of a fault of the server: unknown, deadline exceeded, unimplemented,
 /// internal, unavailable, data loss.

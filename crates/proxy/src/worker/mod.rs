@@ -214,10 +214,9 @@ impl Worker {
                     self.config = config;
                     self.look_at_all_in_time();
                 }
-                Command::TraceRatio(ratio) => {
-                    if let Some(observer) = &mut self.observer {
-                        observer.set_ratio(ratio);
-                    }
+                Command::Observe(observer) => {
+                    self.hand_over();
+                    self.observer = observer;
                 }
                 Command::OpenDoors(listeners) => self.open_doors(listeners),
                 Command::RedirectDoor(address, door) => self.redirect_door(address, door),

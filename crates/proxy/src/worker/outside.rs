@@ -8,13 +8,13 @@ use std::sync::mpsc::Sender;
 use tollway_identity::Credentials;
 use tollway_model::{AppProtocol, ServiceName, ServiceUpdate};
 use tollway_net::{Listener, Waker};
-use tollway_routing::SamplingRatio;
 use tollway_wire::NetworkUpdate;
 
 use super::gateway::GatewayRoutes;
 use crate::connection::Door;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
+use crate::observe::Observer;
 
 /// The app beside a sidecar.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +60,8 @@ pub(crate) enum Command {
     /// Settings changed: times and limits hold from now on, for open connections too, except
     /// what a connection agreed on when it began.
     Configure(Arc<WorkerConfig>),
-    /// The share of the traces begun here that is recorded, where any are.
-    TraceRatio(SamplingRatio),
+    /// Who hears of requests from now on, and of those that are under way when they end.
+    Observe(Option<Box<Observer>>),
     OpenDoors(Vec<(Listener, Door)>),
     /// What comes to the listener at this address from now on is for another door.
     RedirectDoor(SocketAddr, Door),

@@ -110,7 +110,7 @@ impl fmt::Display for TraceEndpoint {
 
 /// Fields that are sent with every export, such as the key of a hosted collector. They may be
 /// secrets and are never printed.
-#[derive(Clone, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct TraceHeaders(pub(super) HeaderMap);
 
 impl TraceHeaders {

@@ -39,7 +39,7 @@ pub enum ExportError {
 }
 
 /// What the exporter is told.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceOptions {
     pub endpoint: TraceEndpoint,
     /// PEM file of the authorities that may vouch for the collector; the system's without.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use tollway_model::{AppId, AppProtocol, Instance, Label};
-use tollway_proxy::Sidecar;
+use tollway_proxy::{Limits, LiveOptions, Sidecar, Timeouts, live};
 use tollway_telemetry::init_terminal_log;
 
 use self::app::App;
@@ -36,13 +36,16 @@ use self::supervise::{Supervision, exit_code};
 use self::voice::Voice;
 use super::telemetry::TelemetryArgs;
 use crate::access::AccessArgs;
+use crate::args::Command;
 use crate::failure::Report;
 use crate::local::LINGER_MS;
 use crate::runtime::block_on;
-use crate::settings::ConfigArgs;
+use crate::settings::{self, ConfigArgs, Given};
 
 /// A control plane that has not answered after this is told.
 const NO_ANSWER_NOTE_AFTER: Duration = Duration::from_secs(2);
+/// What is told on the terminal unless `--quiet`: also that settings have changed.
+const LOGGED: &str = "warn,tollway::settings=info";
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
@@ -106,19 +109,48 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
-    init_terminal_log("warn");
-    terminal::stay_unstopped()?;
-    block_on(start(args))?
+/// Settings that a running app's sidecar takes over.
+pub(crate) const LIVE: &[&str] = &[
+    "drain_timeout_ms",
+    "upstreams",
+    "trace_endpoint",
+    "trace_protocol",
+    "trace_ratio",
+    "trace_ca",
+    "access_log",
+];
+
+impl RunArgs {
+    /// What a running sidecar takes over.
+    fn live_options(self) -> Result<LiveOptions> {
+        Ok(LiveOptions {
+            limits: Limits::default(),
+            timeouts: self.timeouts(),
+            telemetry: self.telemetry.options()?,
+            upstreams: self.upstreams,
+        })
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        Timeouts { drain: Duration::from_millis(self.drain_timeout_ms), ..Timeouts::default() }
+    }
 }
 
-async fn start(args: RunArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: RunArgs, given: Given) -> Result<ExitCode> {
+    init_terminal_log(if args.quiet { "warn" } else { LOGGED });
+    terminal::stay_unstopped()?;
+    block_on(start(args, given))?
+}
+
+async fn start(args: RunArgs, given: Given) -> Result<ExitCode> {
     let voice = Voice::new(args.quiet);
     let mut signals = Signals::listen()?;
     let command = args.command.clone();
     let linger = Duration::from_millis(args.linger_ms);
+    let (reloads, config) = settings::watch(given);
+    let (handle, live) = live(config);
     let starting = async {
-        let plan = Plan::make(args, voice).await?;
+        let plan = Plan::make(args, live, voice).await?;
         let sidecar = start_sidecar(&plan, voice).await?;
         Ok::<_, anyhow::Error>((plan, sidecar))
     };
@@ -136,7 +168,16 @@ async fn start(args: RunArgs) -> Result<ExitCode> {
             return Ok(exit_code(code));
         }
     };
-    Supervision { plan: Arc::new(plan), app, signals, voice, linger }.run(sidecar).await
+    let reloading = reloads.run_unsignalled(async |command| {
+        let Command::Run(new) = command else { return Ok(()) };
+        Ok(handle.apply(new.live_options()?).await?)
+    });
+    let supervision = Supervision { plan: Arc::new(plan), app, signals, voice, linger };
+    // Changes end with the app; a failure of following them does not end it.
+    tokio::select! {
+        ended = supervision.run(sidecar) => ended,
+        never = reloading => match never {},
+    }
 }
 
 /// Tries for some time where the control plane does not answer, and says so.

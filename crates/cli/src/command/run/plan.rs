@@ -8,7 +8,7 @@ use thiserror::Error;
 use tokio::net::TcpStream;
 use tollway_model::{AppId, AppProtocol, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
-use tollway_proxy::{CommonOptions, Limits, Live, SidecarOptions, Timeouts};
+use tollway_proxy::{CommonOptions, Limits, Live, SidecarOptions};
 
 use super::RunArgs;
 use super::voice::Voice;
@@ -40,7 +40,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Finds or starts the control plane too.
-    pub(super) async fn make(args: RunArgs, voice: Voice) -> Result<Self> {
+    pub(super) async fn make(args: RunArgs, live: Live, voice: Voice) -> Result<Self> {
         let app = match args.app_port {
             Some(port) => Some((
                 app_address(SocketAddr::new(args.app_address, port)).await?,
@@ -49,6 +49,7 @@ impl Plan {
             None => None,
         };
         let linger = Duration::from_millis(args.linger_ms);
+        let timeouts = args.timeouts();
         let (app_id, namespace) = (args.app_id, args.namespace);
         let access =
             args.access.access(&app_id, &namespace, TOKEN_TTL, Absent::Start { linger }).await?;
@@ -60,15 +61,14 @@ impl Plan {
             None => made_up_instance()?,
         };
         let role = Role::Sidecar { app: app_id.clone(), namespace: namespace.clone() };
-        let drain = Duration::from_millis(args.drain_timeout_ms);
         let common = CommonOptions {
             mesh: MeshConfig::new(access.control, access.token, role, instance),
             admin_listen: args.admin_listen,
             threads: 1,
             limits: Limits::default(),
-            timeouts: Timeouts { drain, ..Timeouts::default() },
+            timeouts,
             ports_file: None,
-            live: Live::fixed(),
+            live,
         };
         let sidecar = SidecarOptions {
             common,
