@@ -86,6 +86,9 @@ pub struct Remote {
     pub ready_replicas: u32,
     /// Addresses of the gateways to dial, with the service's server name.
     pub gateways: Arc<[SocketAddr]>,
+    /// Gateways of that network behind those to dial, where these are the caller's own: a
+    /// connection made while one stood that has gone may lead through it. Empty otherwise.
+    pub beyond: Arc<[SocketAddr]>,
 }
 
 /// Why a service cannot be called.

@@ -10,7 +10,7 @@ use rustls::server::Acceptor;
 use tollway_http::h2::StreamId;
 use tollway_http::{h1, h2};
 use tollway_identity::PeerIdentity;
-use tollway_model::ServiceName;
+use tollway_model::{NetworkName, ServiceName};
 use tollway_net::{Conn, Key};
 
 use crate::exchange::{Destination, Side};
@@ -77,8 +77,8 @@ pub(crate) struct Connection {
     pub(crate) look_at: Option<Instant>,
     /// No new requests; closed when the present ones are done.
     pub(crate) draining: bool,
-    /// What a gateway chose for it.
-    pub(crate) relays_to: Option<(ServiceName, SocketAddr)>,
+    /// What a gateway chose for it, and among what.
+    pub(crate) relays_to: Option<(RelayedTo, SocketAddr)>,
     /// A gateway passes it to a control plane: it lasts as long as the networks are joined.
     pub(crate) leads_to_control: bool,
     /// The TCP service it leads to, or waits to know of.
@@ -135,6 +135,15 @@ impl Connection {
             | Role::Lingering => false,
         }
     }
+}
+
+/// Where a gateway passes connections of one kind: what it may choose another address of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum RelayedTo {
+    /// The endpoints of a service of its own network.
+    Service(ServiceName),
+    /// The gateways of a joined network.
+    Network(NetworkName),
 }
 
 /// What a dial is for.
@@ -276,6 +285,8 @@ pub(crate) struct Hello {
 pub(crate) struct Relay {
     /// `None` until it is dialled.
     pub(crate) other: Option<Key>,
+    /// Bytes have come from this side since it is one.
+    pub(crate) has_spoken: bool,
     /// Bytes that came before there was another side.
     pub(crate) early: Vec<u8>,
     pub(crate) ended: bool,
@@ -287,7 +298,7 @@ pub(crate) struct Relay {
 impl Relay {
     /// Without another side yet; `early` goes there first.
     pub(crate) fn to_be_dialled(early: Vec<u8>, now: Instant) -> Self {
-        Self { other: None, early, ended: false, active: now, failed_dials: 0 }
+        Self { other: None, has_spoken: false, early, ended: false, active: now, failed_dials: 0 }
     }
 }
 

@@ -85,6 +85,7 @@ impl From<&ServiceState> for v1::service_update::State {
                 gateways: remote.gateways.iter().map(|g| (*g).into()).collect(),
                 protocol: v1::AppProtocol::from(*protocol).into(),
                 trust_domain: trust_domain.to_string(),
+                beyond: remote.beyond.iter().map(|g| (*g).into()).collect(),
             }),
             ServiceState::Unavailable(reason) => {
                 Self::Unavailable(v1::UnavailableReason::from(*reason).into())
@@ -204,8 +205,14 @@ fn remote(state: &v1::Remote, network: NetworkName) -> Result<ServiceState, Conv
     if gateways.is_empty() {
         return Err(ConvertError::Empty { field: "gateways" });
     }
+    let beyond = addresses(&state.beyond, "beyond", GATEWAYS_PER_NETWORK_LIMIT)?;
     Ok(ServiceState::Remote {
-        remote: Remote { network, ready_replicas: state.ready_replicas, gateways: gateways.into() },
+        remote: Remote {
+            network,
+            ready_replicas: state.ready_replicas,
+            gateways: gateways.into(),
+            beyond: beyond.into(),
+        },
         protocol: protocol(state.protocol)?,
         trust_domain: trust_domain(&state.trust_domain)?,
     })
@@ -269,6 +276,7 @@ mod tests {
             network: name().network,
             ready_replicas: 3,
             gateways: vec!["10.0.0.1:15443".parse().unwrap()].into(),
+            beyond: vec!["192.0.2.1:15443".parse().unwrap()].into(),
         };
         let mut states = vec![
             ServiceState::Local {

@@ -49,9 +49,11 @@ impl Catalogue {
             .get(&name.network)
             .and_then(|peer| Some((peer, peer.joined()?)))
             .ok_or(UnavailableReason::UnknownNetwork)?;
-        let gateways = match self.home.egress {
-            EgressMode::Direct => peer.gateways.clone(),
-            EgressMode::Gateway => self.gateways.values().map(|g| g.inside).collect(),
+        let (gateways, beyond) = match self.home.egress {
+            EgressMode::Direct => (peer.gateways.clone(), Arc::from([])),
+            EgressMode::Gateway => {
+                (self.gateways.values().map(|g| g.inside).collect(), peer.gateways.clone())
+            }
         };
         if !peer.link.reachable || gateways.is_empty() {
             return Err(UnavailableReason::UnreachableNetwork);
@@ -65,6 +67,7 @@ impl Catalogue {
             network: name.network.clone(),
             ready_replicas: aggregate.ready_replicas,
             gateways,
+            beyond,
         };
         let trust_domain = trust.trust_domain.clone();
         Ok(ServiceState::Remote { remote, protocol: aggregate.protocol, trust_domain })

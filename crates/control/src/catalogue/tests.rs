@@ -142,12 +142,18 @@ fn print(state: &ServiceState) -> String {
             format!("local {} {protocol} {trust_domain}", endpoints.join(","))
         }
         ServiceState::Remote { remote, protocol, trust_domain } => {
-            let gateways: Vec<_> = remote.gateways.iter().map(ToString::to_string).collect();
+            let listed = |addresses: &[SocketAddr]| {
+                addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+            };
+            let beyond = match &*remote.beyond {
+                [] => String::new(),
+                beyond => format!(" then {}", listed(beyond)),
+            };
             format!(
-                "remote {}x{} via {} {protocol} {trust_domain}",
+                "remote {}x{} via {}{beyond} {protocol} {trust_domain}",
                 remote.network,
                 remote.ready_replicas,
-                gateways.join(",")
+                listed(&remote.gateways)
             )
         }
         ServiceState::Unavailable(reason) => format!("{reason:?}"),
@@ -236,9 +242,16 @@ fn egress_by_gateway_goes_through_the_own_gateways() {
     script.check("stock.default.east", "UnreachableNetwork");
     let before = script.revision;
     script.gateway("g", 15443);
-    script.check("stock.default.east", "remote eastx2 via 10.0.0.9:15443 grpc east.tollway");
+    let both = "remote eastx2 via 10.0.0.9:15443 then 198.51.100.1:15443 grpc east.tollway";
+    script.check("stock.default.east", both);
     assert!(script.catalogue.changed_after(&name("stock.default.east"), before));
     assert!(!script.catalogue.changed_after(&name("stock"), before));
+    // Whose connections lead through a gateway that has gone is told so.
+    let before = script.revision;
+    let none = v1::Gateways { addresses: Vec::new() };
+    script.put(&Key::PeerGateways { network: label("east") }, &none.encode_to_vec());
+    script.check("stock.default.east", "remote eastx2 via 10.0.0.9:15443 grpc east.tollway");
+    assert!(script.catalogue.changed_after(&name("stock.default.east"), before));
 }
 
 #[test]

@@ -247,24 +247,34 @@ impl Worker {
                 self.on_attempt_failed(exchange, Failure::NotConnected, why);
             }
             Purpose::Relay(down) => {
-                self.rest_relayed(down, dial.address, until);
+                if let Some(address) = dial.address {
+                    self.rest_relay(down, address, until);
+                }
                 self.on_relay_dial_failed(down, unsent, &failure.why(false).reason);
             }
         }
     }
 
     /// Leaves an address alone for a while.
-    fn rest(&mut self, destination: &Destination, address: Option<SocketAddr>, until: Instant) {
+    pub(super) fn rest(
+        &mut self,
+        destination: &Destination,
+        address: Option<SocketAddr>,
+        until: Instant,
+    ) {
         if let Some(address) = address {
             self.pool(destination).backoff.insert(address, until);
         }
     }
 
-    fn rest_relayed(&mut self, down: Key, address: Option<SocketAddr>, until: Instant) {
+    /// The same for an address that was dialled for a relay.
+    fn rest_relay(&mut self, down: Key, address: SocketAddr, until: Instant) {
         let Some(conn) = self.conns.get(down) else { return };
-        let routed = conn.relays_to.as_ref().map(|(service, _)| service);
-        let Some(service) = routed.or(conn.raw_target.as_ref()).cloned() else { return };
-        self.rest(&Destination::Service(service), address, until);
+        if let Some((target, _)) = conn.relays_to.clone() {
+            self.rest_relayed(&target, address, until);
+        } else if let Some(service) = conn.raw_target.clone() {
+            self.rest(&Destination::Service(service), Some(address), until);
+        }
     }
 
     /// Who waits gets another address; when none is left, waits on for one that may come back,

@@ -1,6 +1,7 @@
 //! A gateway's connections: the server name of the ClientHello decides, nothing is decrypted.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use rustls::server::Acceptor;
 use tollway_identity::{
@@ -12,7 +13,7 @@ use tollway_wire::{NetworkState, NetworkUpdate};
 
 use super::Worker;
 use super::pool::Candidates;
-use crate::connection::{Relay, Role};
+use crate::connection::{Relay, RelayedTo, Role};
 use crate::exchange::Destination;
 
 /// What a gateway knows of server names beyond services.
@@ -68,7 +69,7 @@ impl Worker {
             return self.answer_hello(key, &GATEWAY_HERE_RECORD);
         }
         let chosen = self.gateway_target(&name);
-        let Some((address, service)) = chosen else {
+        let Some((address, target)) = chosen else {
             if self.told.is_news(format!("name {name}"), self.now) {
                 let code = tollway_model::ErrorCode::GatewayRefused;
                 tracing::info!(%code, name, "a server name was refused: no ready workload here");
@@ -84,28 +85,26 @@ impl Worker {
         conn.role = Role::Relay(Relay::to_be_dialled(early, now));
         conn.leads_to_control = network_of_control(&name).is_some();
         self.metrics.gateway_connections.add(1);
-        self.relay_to(key, service, address);
+        self.relay_to(key, target, address);
     }
 
-    fn relay_to(&mut self, key: Key, service: Option<ServiceName>, address: SocketAddr) {
-        if let Some(conn) = self.conns.get_mut(key) {
-            conn.relays_to = service.clone().map(|service| (service, address));
+    fn relay_to(&mut self, key: Key, target: Option<RelayedTo>, address: SocketAddr) {
+        if let Some(target) = &target {
+            self.count_relay(target, address);
         }
-        if let Some(service) = service {
-            self.count_relay(service, address);
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.relays_to = target.map(|target| (target, address));
         }
         self.dial_relayed(key, address);
     }
 
-    /// The endpoint chosen could not be dialled: another one of the service, if it has one.
+    /// The address chosen could not be dialled: another one of the same kind, if there is one.
     pub(super) fn relay_elsewhere(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
-        let Some((service, address)) = conn.relays_to.take() else { return self.refuse_relay(key) };
-        self.uncount_relay(service.clone(), address);
-        let candidates = self.known_state(&service).map(Candidates::of);
-        let next = candidates.and_then(|some| self.pick_least_relayed(&service, &some));
-        match next {
-            Some(next) => self.relay_to(key, Some(service), next),
+        let Some((target, address)) = conn.relays_to.take() else { return self.refuse_relay(key) };
+        self.uncount_relay(&target, address);
+        match self.pick_relayed(&target) {
+            Some(next) => self.relay_to(key, Some(target), next),
             None => self.refuse_relay(key),
         }
     }
@@ -120,30 +119,31 @@ impl Worker {
     /// a service here, one instance, or (for those who may not dial out) another network's
     /// gateway, for its services and its control plane. A gateway knows every service, so what
     /// it does not know is not there.
-    fn gateway_target(&mut self, name: &str) -> Option<(SocketAddr, Option<ServiceName>)> {
+    fn gateway_target(&mut self, name: &str) -> Option<(SocketAddr, Option<RelayedTo>)> {
         let routes = self.config.gateway.as_ref()?;
         if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
             return Some((routes.control, None));
         }
         let network = ServiceName::network_of_server_name(name)?;
-        if network != routes.network {
-            return self.other_gateway(&network).map(|address| (address, None));
-        }
-        let Ok(service) = ServiceName::parse_dns_san(name) else {
+        let target = if network != routes.network {
+            RelayedTo::Network(network)
+        } else if let Ok(service) = ServiceName::parse_dns_san(name) {
+            RelayedTo::Service(service)
+        } else {
             return self.gateway_instance(name).map(|address| (address, None));
         };
-        let candidates = Candidates::of(self.known_state(&service)?);
-        let address = self.pick_least_relayed(&service, &candidates)?;
-        Some((address, Some(service)))
+        let address = self.pick_relayed(&target)?;
+        Some((address, Some(target)))
     }
 
-    /// Any gateway of a joined network.
-    fn other_gateway(&mut self, network: &NetworkName) -> Option<SocketAddr> {
-        let gateways = self.networks.get(network)?;
-        let random = usize::try_from(self.random >> 33).unwrap_or(0);
-        let address = *gateways.get(random.checked_rem(gateways.len())?)?;
-        self.next_random();
-        Some(address)
+    fn pick_relayed(&mut self, target: &RelayedTo) -> Option<SocketAddr> {
+        match target {
+            RelayedTo::Service(service) => {
+                let candidates = Candidates::of(self.known_state(service)?);
+                self.pick_least_relayed(service, &candidates)
+            }
+            RelayedTo::Network(network) => self.networks.get_mut(network)?.pick(self.now),
+        }
     }
 
     /// The endpoint of `<instance>.<app>.<namespace>.<network>.mesh`.
@@ -161,7 +161,7 @@ impl Worker {
     pub(super) fn on_network(&mut self, update: NetworkUpdate) {
         match update.state {
             NetworkState::Joined { gateways, .. } => {
-                self.networks.insert(update.network, gateways.to_vec());
+                self.networks.entry(update.network).or_default().replace(gateways.to_vec());
             }
             NetworkState::Removed => {
                 self.networks.remove(&update.network);
@@ -188,18 +188,50 @@ impl Worker {
         })
     }
 
-    /// One relay more to an address.
-    pub(super) fn count_relay(&mut self, service: ServiceName, address: SocketAddr) {
-        *self.pool(&Destination::Service(service)).relays.entry(address).or_default() += 1;
+    fn count_relay(&mut self, target: &RelayedTo, address: SocketAddr) {
+        match target {
+            RelayedTo::Service(service) => {
+                let pool = self.pool(&Destination::Service(service.clone()));
+                *pool.relays.entry(address).or_default() += 1;
+            }
+            RelayedTo::Network(network) => {
+                if let Some(way) = self.networks.get_mut(network) {
+                    way.count(address);
+                }
+            }
+        }
     }
 
-    /// One relay less to an address.
-    pub(super) fn uncount_relay(&mut self, service: ServiceName, address: SocketAddr) {
-        let Some(pool) = self.pools.get_mut(&Destination::Service(service)) else { return };
-        if let Some(count) = pool.relays.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                pool.relays.remove(&address);
+    /// A relay has ended.
+    pub(super) fn uncount_relay(&mut self, target: &RelayedTo, address: SocketAddr) {
+        match target {
+            RelayedTo::Service(service) => {
+                let destination = Destination::Service(service.clone());
+                let Some(pool) = self.pools.get_mut(&destination) else { return };
+                let Some(count) = pool.relays.get_mut(&address) else { return };
+                *count -= 1;
+                if *count == 0 {
+                    pool.relays.remove(&address);
+                }
+            }
+            RelayedTo::Network(network) => {
+                if let Some(way) = self.networks.get_mut(network) {
+                    way.uncount(address);
+                }
+            }
+        }
+    }
+
+    /// Leaves an address alone for a while, if another one can be chosen.
+    pub(super) fn rest_relayed(&mut self, target: &RelayedTo, address: SocketAddr, until: Instant) {
+        match target {
+            RelayedTo::Service(service) => {
+                self.rest(&Destination::Service(service.clone()), Some(address), until);
+            }
+            RelayedTo::Network(network) => {
+                if let Some(way) = self.networks.get_mut(network) {
+                    way.rest(address, until);
+                }
             }
         }
     }

@@ -10,6 +10,7 @@
 )]
 
 mod accept;
+mod beyond;
 mod body;
 mod choose;
 mod dial;
@@ -35,7 +36,6 @@ mod trust;
 mod tunnel;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -51,6 +51,7 @@ use crate::exchange::{Destination, Exchange};
 use crate::observe::Observer;
 use crate::tls::MeshTls;
 use crate::told::Told;
+use beyond::WayInto;
 pub(crate) use gateway::GatewayRoutes;
 use listeners::{Listeners, slot_of};
 pub(crate) use outside::{AppTarget, Command, Commands, Outside, WorkerConfig};
@@ -76,7 +77,7 @@ pub(crate) struct Worker {
     exchanges: Slab<Exchange>,
     pools: HashMap<Destination, Pool>,
     /// Gateways of joined networks (in a gateway).
-    networks: HashMap<NetworkName, Vec<SocketAddr>>,
+    networks: HashMap<NetworkName, WayInto>,
     tls: MeshTls,
     policy: PolicyGate,
     to_read: VecDeque<Key>,
@@ -385,8 +386,8 @@ impl Worker {
         if let Some(mut conn) = self.conns.remove(key) {
             // What is queued may be an alert or a last response; the kernel takes what it can.
             let _ = conn.io.flush();
-            if let Some((service, address)) = conn.relays_to {
-                self.uncount_relay(service, address);
+            if let Some((target, address)) = conn.relays_to {
+                self.uncount_relay(&target, address);
             }
             self.metrics.connections.set(self.conns.len() as u64);
         }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tollway_http::h1;
 use tollway_model::{ServiceName, ServiceState, ServiceUpdate, TrustDomain};
@@ -12,6 +12,11 @@ use tollway_net::Key;
 use super::Worker;
 use crate::connection::Role;
 use crate::exchange::Destination;
+
+/// How long after a gateway beyond the own ones has gone connections are made anew: by then the
+/// own gateways know, and it takes no new connection. It serves those it has for longer
+/// ([`Timeouts::drain`](crate::limits::Timeouts::drain)).
+const RENEW_AFTER: Duration = Duration::from_secs(1);
 
 /// One destination's connections and what waits for them.
 pub(super) struct Pool {
@@ -34,6 +39,9 @@ pub(super) struct Pool {
     /// `None` until the control plane has answered.
     pub(super) state: Option<ServiceState>,
     pub(super) asked: Instant,
+    /// When connections are made anew, since one of the gateways that they may lead through has
+    /// gone.
+    pub(super) renew_at: Option<Instant>,
     /// When somebody last wanted to go there.
     pub(super) used: Instant,
     pub(super) turn: usize,
@@ -52,6 +60,7 @@ impl Pool {
             relays: HashMap::new(),
             state: None,
             asked: now,
+            renew_at: None,
             used: now,
             turn: 0,
         }
@@ -187,7 +196,11 @@ impl Worker {
             let now = self.now;
             self.pools.entry(destination.clone()).or_insert_with(|| Pool::new(now));
         }
+        let now = self.now;
         let Some(pool) = self.pools.get_mut(&destination) else { return };
+        if has_lost_way(pool.state.as_ref(), &update.state) {
+            pool.renew_at = Some(now + RENEW_AFTER);
+        }
         pool.state = Some(update.state);
         let conns = pool.conns.clone();
         let dialling = pool.dialling.clone();
@@ -232,6 +245,7 @@ impl Worker {
         let mut gone = Vec::new();
         let mut unused = Vec::new();
         let mut again = Vec::new();
+        let mut renewed = Vec::new();
         for (destination, pool) in &mut self.pools {
             let resting = pool.backoff.len();
             pool.backoff.retain(|_, until| *until > now);
@@ -240,6 +254,9 @@ impl Worker {
                 pool.outage.is_some() && pool.dialling.is_empty() && !pool.waiting.is_empty();
             if has_rested || is_awaited {
                 again.push(destination.clone());
+            }
+            if pool.renew_at.take_if(|at| *at <= now).is_some() {
+                renewed.push(destination.clone());
             }
             let idle = now.saturating_duration_since(pool.used);
             if pool.waiting.is_empty() && idle > timeouts.connect {
@@ -269,6 +286,9 @@ impl Worker {
         for destination in gone {
             self.pools.remove(&destination);
         }
+        for destination in renewed {
+            self.retire_all(&destination);
+        }
         for destination in again {
             self.keep_dialled(&destination);
         }
@@ -283,12 +303,27 @@ impl Worker {
     pub(super) fn retire_mesh_connections(&mut self) {
         let services: Vec<Destination> = self.pools.keys().cloned().collect();
         for destination in services {
-            let conns = self.pools.get(&destination).map(|p| p.conns.clone()).unwrap_or_default();
             if matches!(destination, Destination::Service(_)) {
-                for key in conns {
-                    self.retire(key);
-                }
+                self.retire_all(&destination);
             }
         }
     }
+
+    /// Makes every connection of a pool anew; what is under way finishes where it is.
+    fn retire_all(&mut self, destination: &Destination) {
+        let conns = self.pools.get(destination).map(|pool| pool.conns.clone()).unwrap_or_default();
+        for key in conns {
+            self.retire(key);
+        }
+    }
+}
+
+/// Whether a gateway has gone through which connections may lead that were dialled at another.
+fn has_lost_way(before: Option<&ServiceState>, now: &ServiceState) -> bool {
+    let (Some(ServiceState::Remote { remote: before, .. }), ServiceState::Remote { remote, .. }) =
+        (before, now)
+    else {
+        return false;
+    };
+    before.beyond.iter().any(|gateway| !remote.beyond.contains(gateway))
 }

@@ -1,6 +1,7 @@
 //! Raw bytes between two connections: plain TCP, upgraded HTTP, CONNECT, gateways.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tollway_http::{ResponseHead, h1};
 use tollway_identity::UPSTREAM_FAILED_RECORD;
@@ -13,6 +14,8 @@ use crate::connection::{Connection, Door, Purpose, Relay, Role};
 
 /// Addresses that are dialled for one relayed connection before it is given up.
 const RELAY_DIALS: u32 = 3;
+/// A callee that has not answered a caller who waited so long stands still.
+const UNANSWERED: Duration = Duration::from_secs(1);
 
 impl Worker {
     pub(super) fn on_relay_bytes(&mut self, key: Key, data: &[u8]) {
@@ -42,6 +45,7 @@ impl Worker {
         let now = self.now;
         let relay = self.relay(key)?;
         relay.active = now;
+        relay.has_spoken = true;
         let other = relay.other?;
         if let Some(relay) = self.relay(other) {
             relay.active = now;
@@ -73,6 +77,7 @@ impl Worker {
     }
 
     pub(super) fn on_relay_closed(&mut self, key: Key) {
+        self.rest_if_unanswered(key);
         let Some(relay) = self.relay(key) else { return };
         relay.ended = true;
         let Some(other) = relay.other else { return };
@@ -98,6 +103,7 @@ impl Worker {
 
     /// One side broke: so does the other.
     pub(super) fn on_relay_failed(&mut self, key: Key) {
+        self.rest_if_unanswered(key);
         let other = self.relay(key).and_then(|relay| relay.other);
         self.remove(key);
         if let Some(other) = other {
@@ -105,6 +111,22 @@ impl Worker {
                 conn.io.abort_on_close();
             }
             self.remove(other);
+        }
+    }
+
+    /// A gateway's caller gives up, and who it was passed to has not said a word: whoever takes
+    /// connections and stands still is avoided for as long as callers wait for a handshake.
+    fn rest_if_unanswered(&mut self, key: Key) {
+        let (now, rest) = (self.now, self.config.timeouts.connect);
+        let Some(conn) = self.conns.get(key) else { return };
+        let Some((target, address)) = &conn.relays_to else { return };
+        let Role::Relay(Relay { other: Some(other), .. }) = &conn.role else { return };
+        let Some(other) = self.conns.get(*other) else { return };
+        let waited = now.saturating_duration_since(other.since);
+        let is_mute = matches!(&other.role, Role::Relay(relay) if !relay.has_spoken);
+        if is_mute && waited > UNANSWERED {
+            let (target, address) = (target.clone(), *address);
+            self.rest_relayed(&target, address, now + rest);
         }
     }
 

@@ -351,6 +351,7 @@ impl World {
                 network: label("east"),
                 ready_replicas: 1,
                 gateways: [world.gateway.addresses[0]].into(),
+                beyond: [].into(),
             },
             protocol,
             trust_domain: east.trust_domain,

@@ -1631,6 +1631,10 @@ pub struct Remote {
     pub protocol: i32,
     #[prost(string, tag = "4")]
     pub trust_domain: ::prost::alloc::string::String,
+    /// Gateways of the service's network behind `gateways`, where these are the own network's. When
+    /// one of them has gone, connections are to be made anew.
+    #[prost(message, repeated, tag = "5")]
+    pub beyond: ::prost::alloc::vec::Vec<Address>,
 }
 /// What a gateway must know of a joined network.
 #[derive(Clone, PartialEq, ::prost::Message)]

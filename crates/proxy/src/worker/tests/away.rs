@@ -25,16 +25,21 @@ fn start_tcp_echo() -> SocketAddr {
 }
 
 /// `stock` in the caller's own network, with a sidecar for each app, or behind a gateway.
-struct Fleet {
+pub(super) struct Fleet {
     network: Network,
-    stock: ServiceName,
+    pub(super) stock: ServiceName,
     protocol: AppProtocol,
     callees: Vec<Running>,
-    caller: Running,
+    pub(super) caller: Running,
 }
 
 impl Fleet {
     fn new(protocol: AppProtocol, apps: &[SocketAddr]) -> Self {
+        Self::with(patient(), protocol, apps)
+    }
+
+    /// `timeouts` are the caller's.
+    pub(super) fn with(timeouts: Timeouts, protocol: AppProtocol, apps: &[SocketAddr]) -> Self {
         let (network, stock, web) = (Network::new("west"), service("stock"), service("web"));
         let start = |(index, app): (usize, &SocketAddr)| {
             let credentials = network.credentials(&stock, &format!("s-{index}"), &[]);
@@ -44,11 +49,13 @@ impl Fleet {
         let callees = apps.iter().enumerate().map(start).collect();
         let doors = [Door::HttpApi, Door::Tcp(stock.clone())];
         let credentials = network.credentials(&web, "w-1", &[]);
-        let caller = Running::start(web, credentials, &doors, None, None);
+        let any = "127.0.0.1:0".parse().unwrap();
+        let bounds = (Limits::default(), timeouts);
+        let caller = Running::start_at(any, bounds, web, credentials, &doors, None, None);
         Self { network, stock, protocol, callees, caller }
     }
 
-    fn addresses(&self) -> Vec<SocketAddr> {
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.callees.iter().map(|callee| callee.addresses[0]).collect()
     }
 
@@ -65,11 +72,20 @@ impl Fleet {
     }
 
     fn remote(&self, gateway: SocketAddr) -> ServiceState {
+        self.remote_through(&[gateway], &[])
+    }
+
+    pub(super) fn remote_through(
+        &self,
+        gateways: &[SocketAddr],
+        beyond: &[SocketAddr],
+    ) -> ServiceState {
         ServiceState::Remote {
             remote: Remote {
                 network: label("west"),
                 ready_replicas: u32::try_from(self.callees.len()).unwrap(),
-                gateways: [gateway].into(),
+                gateways: gateways.into(),
+                beyond: beyond.into(),
             },
             protocol: self.protocol,
             trust_domain: self.network.trust_domain.clone(),
@@ -94,9 +110,15 @@ impl Fleet {
     }
 
     /// One request that is not safe to repeat, on a connection of its own.
-    fn post(&self) -> String {
-        let request = "POST /v1.0/invoke/stock/method/echo HTTP/1.1\r\nhost: a\r\n\
-                       connection: close\r\ncontent-length: 2\r\n\r\nhi";
+    pub(super) fn post(&self) -> String {
+        self.ask("POST")
+    }
+
+    pub(super) fn ask(&self, method: &str) -> String {
+        let request = format!(
+            "{method} /v1.0/invoke/stock/method/echo HTTP/1.1\r\nhost: a\r\n\
+             connection: close\r\ncontent-length: 2\r\n\r\nhi"
+        );
         let mut stream = connect(self.caller.addresses[0]);
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
