@@ -218,10 +218,16 @@ pub(crate) struct H2Link {
     pub(crate) rests_until: Option<Instant>,
     /// When the drain began; the final GOAWAY follows.
     pub(crate) goaway_at: Option<Instant>,
+    /// When bytes came last.
+    pub(crate) heard: Instant,
+    /// In which round of the sweep it was asked for a sign of life that has not come.
+    pub(crate) asked: Option<u64>,
+    /// The sign did not come in time: requests go elsewhere if they can.
+    pub(crate) is_silent: bool,
 }
 
 impl H2Link {
-    pub(crate) fn new(codec: h2::Connection) -> Self {
+    pub(crate) fn new(codec: h2::Connection, now: Instant) -> Self {
         Self {
             codec,
             streams: HashMap::default(),
@@ -232,6 +238,9 @@ impl H2Link {
             bulk_ended: None,
             rests_until: None,
             goaway_at: None,
+            heard: now,
+            asked: None,
+            is_silent: false,
         }
     }
 }

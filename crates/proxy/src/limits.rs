@@ -25,6 +25,14 @@ pub struct Timeouts {
     pub app_idle: Duration,
     /// Without a request on a multiplexed mesh connection.
     pub mesh_idle: Duration,
+    /// Without a byte from a mesh connection before an exchange that waits on it has it asked for a
+    /// sign of life (an HTTP/2 PING). The longer an exchange has waited, the rarer it asks.
+    pub ping_after: Duration,
+    /// For that sign. Without it new requests avoid the connection, and those under way that may
+    /// be repeated go elsewhere.
+    pub ping_answer: Duration,
+    /// For that sign before the connection is given up with what is under way on it.
+    pub silence: Duration,
     /// How long a mesh connection stays apart after its last bulk; then one too many retires.
     pub bulk_rest: Duration,
     /// For the peer to close after a final response.
@@ -52,6 +60,9 @@ impl Default for Timeouts {
             downstream_idle: Duration::from_secs(75),
             app_idle: Duration::from_secs(4),
             mesh_idle: Duration::from_secs(120),
+            ping_after: Duration::from_millis(500),
+            ping_answer: Duration::from_millis(1500),
+            silence: Duration::from_secs(20),
             bulk_rest: Duration::from_secs(5),
             linger: Duration::from_secs(1),
             drain: Duration::from_secs(10),

@@ -19,6 +19,8 @@ pub enum Failure {
     Malformed,
     /// No answer in time.
     TimedOut,
+    /// The connection gives no sign of life, while others may. The request may still arrive.
+    Silent,
 }
 
 /// What is known of the request.
@@ -44,7 +46,7 @@ pub enum Retry {
 pub fn decide_retry(failure: Failure, attempt: Attempt) -> Retry {
     let harmless = match failure {
         Failure::NotConnected | Failure::Refused => true,
-        Failure::ReusedConnectionClosed => attempt.idempotent,
+        Failure::ReusedConnectionClosed | Failure::Silent => attempt.idempotent,
         Failure::Broken | Failure::Malformed | Failure::TimedOut => false,
     };
     if harmless && attempt.body_held && attempt.made < ATTEMPTS {
@@ -72,6 +74,8 @@ mod tests {
     fn a_doubtful_request_is_sent_again_only_if_harmless() {
         assert_eq!(decide(Failure::ReusedConnectionClosed, true), Retry::Again);
         assert_eq!(decide(Failure::ReusedConnectionClosed, false), Retry::GiveUp);
+        assert_eq!(decide(Failure::Silent, true), Retry::Again);
+        assert_eq!(decide(Failure::Silent, false), Retry::GiveUp);
         assert_eq!(decide(Failure::Broken, true), Retry::GiveUp);
         assert_eq!(decide(Failure::TimedOut, true), Retry::GiveUp);
     }

@@ -47,6 +47,10 @@ pub(crate) struct CommonArgs {
     /// Time an exchange may be silent in both directions, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 300_000, help_heading = "Times and limits")]
     idle_timeout_ms: u64,
+    /// Time a mesh connection with requests under way may give no sign of life before it is given
+    /// up, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 20_000, help_heading = "Times and limits")]
+    silence_timeout_ms: u64,
     /// Most connections held at once, by each data-plane thread.
     #[arg(
         long,
@@ -87,6 +91,7 @@ pub(crate) const LIVE_IN_SIDECAR: &[&str] = &[
     "request_timeout_ms",
     "connect_timeout_ms",
     "idle_timeout_ms",
+    "silence_timeout_ms",
     "max_connections",
     "max_requests",
     "log_level",
@@ -143,6 +148,7 @@ impl CommonArgs {
             request: Duration::from_millis(self.request_timeout_ms),
             connect: Duration::from_millis(self.connect_timeout_ms),
             stream_idle: Duration::from_millis(self.idle_timeout_ms),
+            silence: Duration::from_millis(self.silence_timeout_ms),
             ..Timeouts::default()
         }
     }

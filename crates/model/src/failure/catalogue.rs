@@ -181,6 +181,10 @@ catalogue! {
         [CallersSidecar, CalleesSidecar],
         "The request was sent whole and no answer began in time. Whether it was carried out is not known.",
         "Look at why the app is slow; `--request-timeout-ms` sets the time.";
+    Silent, "ERR_SILENT", Way, http(504, Unavailable),
+        [CallersSidecar],
+        "The request was sent, and then nothing on the way to the callee's sidecar gave a sign of life until the connection was given up (20 s). Whether the request was carried out is not known.",
+        "Look for a gateway or sidecar that stands still, or a network that loses everything; `--silence-timeout-ms` sets the time. Call again only if that is harmless.";
     Overloaded, "ERR_OVERLOADED", Limit, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar],
         "A limit of the sidecar is reached: requests under way, requests that wait for a connection, services in use, or entries. The message names it.",

@@ -141,7 +141,7 @@ impl Worker {
         conn.since = self.now;
         conn.role = if is_h2 {
             let codec = h2::Connection::server(self.config.limits.h2.clone(), conn.io.out());
-            Role::H2Server(Box::new(H2Link::new(codec)))
+            Role::H2Server(Box::new(H2Link::new(codec, self.now)))
         } else {
             Role::H1Server(Box::default())
         };

@@ -10,7 +10,8 @@ use super::pool::Pool;
 use crate::connection::Role;
 use crate::exchange::Destination;
 
-/// Whether connections are taken to replicas of which the app could not be reached a moment ago.
+/// Whether connections are taken that give no sign of life, or lead to replicas of which the app
+/// could not be reached a moment ago.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Resting {
     Spared,
@@ -133,7 +134,7 @@ impl Worker {
     fn is_in(&self, key: Key, resting: Resting) -> bool {
         resting == Resting::Taken
             || !matches!(self.conns.get(key).map(|conn| &conn.role), Some(Role::H2Client(link))
-                if link.rests_until.is_some_and(|until| self.now < until))
+                if link.is_silent || link.rests_until.is_some_and(|until| self.now < until))
     }
 
     /// The instance that a connection proved to lead to.

@@ -190,7 +190,7 @@ impl Worker {
     fn join_pool_h2(&mut self, key: Key, destination: Destination, address: Option<SocketAddr>) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let codec = h2::Connection::client(self.config.limits.h2.clone(), conn.io.out());
-        let mut link = H2Link::new(codec);
+        let mut link = H2Link::new(codec, self.now);
         link.destination = Some(destination.clone());
         link.address = address;
         conn.role = Role::H2Client(Box::new(link));
@@ -301,6 +301,12 @@ impl Worker {
         };
         if untried {
             return self.keep_dialled(destination);
+        }
+        // A silent connection is better than none: it may go on.
+        self.serve_waiting(destination);
+        let pool = self.pool(destination);
+        if pool.waiting.is_empty() {
+            return;
         }
         if let (Some(began), Destination::Service(_)) = (may_wait, destination) {
             let since = *pool.outage.get_or_insert(began);

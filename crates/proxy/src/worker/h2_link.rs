@@ -22,6 +22,8 @@ impl Worker {
         let mut events = std::mem::take(&mut self.h2_events);
         let Some(conn) = self.conns.get_mut(key) else { return };
         let (Role::H2Server(link) | Role::H2Client(link)) = &mut conn.role else { return };
+        link.heard = self.now;
+        let was_silent = link.asked.take().is_some() && std::mem::take(&mut link.is_silent);
         let result = link.codec.receive(data, clock, &mut events, conn.io.out());
         self.mark_dirty(key);
         for event in events.drain(..) {
@@ -29,6 +31,9 @@ impl Worker {
         }
         self.h2_events = events;
         self.look_if_owed(key);
+        if was_silent {
+            self.on_link_revived(key);
+        }
         if let Err(error) = result {
             self.metrics.requests_refused.add(1);
             self.on_h2_over(key, error.to_string().as_str());

@@ -122,10 +122,15 @@ impl Worker {
         self.conns.get(key)?.remote
     }
 
-    /// The connections of a pool that do not drain.
+    /// The connections of a pool that neither drain nor are silent.
     fn standing<'a>(&'a self, pool: &'a Pool) -> impl Iterator<Item = Key> + 'a {
-        let drains = |key: &Key| self.conns.get(*key).is_none_or(|conn| conn.draining);
-        pool.conns.iter().copied().filter(move |key| !drains(key))
+        let stands = |key: &Key| {
+            self.conns.get(*key).is_some_and(|conn| {
+                let is_silent = matches!(&conn.role, Role::H2Client(link) if link.is_silent);
+                !conn.draining && !is_silent
+            })
+        };
+        pool.conns.iter().copied().filter(stands)
     }
 
     /// Whether a connection carries bulk, so that small requests should have another.

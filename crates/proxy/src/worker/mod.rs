@@ -21,6 +21,7 @@ mod h1_client;
 mod h1_server;
 mod h2_link;
 mod keep;
+mod life;
 mod listeners;
 mod look;
 mod observe;
@@ -96,6 +97,10 @@ pub(crate) struct Worker {
     looks: Wheel<Key>,
     /// Where the next part of the exchanges to be looked at begins.
     exchanges_swept: usize,
+    /// Rounds made.
+    round: u64,
+    /// Connections that were asked for a sign of life and have not given it yet.
+    asked: Vec<Key>,
     /// Some connection's credit is held back because pipes hold too much.
     holds_credit: bool,
     /// Bytes waiting in pipes.
@@ -144,6 +149,8 @@ impl Worker {
             next_sweep: now + SWEEP,
             looks: Wheel::new(now, SWEEP),
             exchanges_swept: 0,
+            round: 0,
+            asked: Vec::new(),
             holds_credit: false,
             held_bytes: 0,
             random: seed,

@@ -62,5 +62,6 @@ fn code_of(failure: Failure) -> ErrorCode {
         Failure::ReusedConnectionClosed | Failure::Broken => ErrorCode::ClosedEarly,
         Failure::Malformed => ErrorCode::BadResponse,
         Failure::TimedOut => ErrorCode::TimedOut,
+        Failure::Silent => ErrorCode::Silent,
     }
 }

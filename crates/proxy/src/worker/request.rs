@@ -3,7 +3,7 @@
 
 use tollway_http::h2::{self, StreamId};
 use tollway_http::{Method, RequestHead, h1};
-use tollway_model::{AppProtocol, ServiceName};
+use tollway_model::{AppProtocol, ErrorCode, ServiceName};
 use tollway_net::Key;
 use tollway_routing::{Attempt, Failure, RequestParts, Retry, Target, decide_retry, decide_target};
 
@@ -214,6 +214,8 @@ impl Worker {
                     Fault::ClosedEarly { peer, reason }
                 }
                 Failure::Malformed => Fault::BadResponse { peer, reason },
+                // Only asked for where it may be tried again.
+                Failure::Silent => Fault::Unreachable { code: ErrorCode::Silent, peer, reason },
                 Failure::TimedOut => {
                     Fault::TimedOut { peer, seconds: self.config.timeouts.request.as_secs() }
                 }

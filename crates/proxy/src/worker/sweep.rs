@@ -22,6 +22,7 @@ impl Worker {
         self.resume_accepting();
         self.sweep_connections();
         self.sweep_exchanges();
+        self.sweep_asked();
         self.sweep_pools();
         self.release_held_credit();
         self.sweep_drain();
@@ -76,6 +77,7 @@ impl Worker {
         let mut late = Vec::new();
         let mut silent = Vec::new();
         let mut unconnected = Vec::new();
+        let mut quiet_on = Vec::new();
         let part = (self.exchanges.places() / EXCHANGE_ROUNDS).max(EXCHANGES_AT_LEAST);
         let from = self.exchanges_swept;
         let to = from + part;
@@ -91,6 +93,10 @@ impl Worker {
                 && quiet > timeouts.discovery + timeouts.connect
             {
                 unconnected.push(key);
+            } else if let Upstream::Open(up) = exchange.up
+                && quiet > timeouts.ping_after
+            {
+                quiet_on.push((up.conn, quiet));
             }
         }
         for key in late {
@@ -102,6 +108,9 @@ impl Worker {
         }
         for key in unconnected {
             self.give_up_waiting(key);
+        }
+        for (conn, quiet) in quiet_on {
+            self.ask_for_life(conn, quiet);
         }
     }
 

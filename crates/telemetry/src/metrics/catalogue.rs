@@ -86,6 +86,8 @@ metrics! {
             "Mesh connections dialled.";
         DIALS_FAILED: Counter "tollway_dials_failed_total" [],
             "Dials that failed.";
+        CONNECTIONS_SILENT: Counter "tollway_connections_silent_total" [],
+            "Mesh connections that gave no sign of life with requests under way.";
         RELAYED_BYTES: Counter "tollway_relayed_bytes_total" [],
             "Bytes relayed unread: gateways, TCP, upgraded connections.";
         GATEWAY_CONNECTIONS: Counter "tollway_gateway_connections_total" [],

@@ -25,6 +25,7 @@ pub struct DataPlaneMetrics {
     pub handshakes_failed: Counter,
     pub dials: Counter,
     pub dials_failed: Counter,
+    pub connections_silent: Counter,
     pub inbound_requests: Counter,
     pub outbound_requests: Counter,
     pub requests_refused: Counter,
@@ -48,7 +49,7 @@ pub struct DataPlaneMetrics {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 16] = [
+static COUNTERS: [(&Metric, CounterOf); 17] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
@@ -62,6 +63,7 @@ static COUNTERS: [(&Metric, CounterOf); 16] = [
     (&names::HANDSHAKES_FAILED, |m| &m.handshakes_failed),
     (&names::DIALS, |m| &m.dials),
     (&names::DIALS_FAILED, |m| &m.dials_failed),
+    (&names::CONNECTIONS_SILENT, |m| &m.connections_silent),
     (&names::RELAYED_BYTES, |m| &m.relayed_bytes),
     (&names::GATEWAY_CONNECTIONS, |m| &m.gateway_connections),
     (&names::GATEWAY_REFUSED, |m| &m.gateway_refused),
