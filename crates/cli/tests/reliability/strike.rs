@@ -21,6 +21,15 @@ const UNSEEN: usize = 4;
 pub(crate) const PAUSE: Duration = Duration::from_secs(10);
 /// An answer that took longer is no full service.
 const SLOW: Duration = Duration::from_secs(1);
+/// What is sent so long after a blow that leaves other ways must not be late: a process that ends
+/// says so, one that dies takes its connections with it, and a control plane is beside the way.
+const NOTICED_MS: u64 = 2_000;
+/// The same for a process that stands still, which says nothing: a sidecar finds out by asking
+/// (half a second of silence, seen within a second, 1.5 s for the answer), and whether an app
+/// answers by who is busy. Twice the time of the first.
+const FOUND_OUT_MS: u64 = 6_000;
+/// The same for the only way, from when it is back.
+const CAUGHT_UP_MS: u64 = 2_000;
 /// Failures written down one by one in a cell.
 const SHOWN: usize = 20;
 
@@ -268,25 +277,25 @@ impl Outcome {
 
     /// Whether the cost is within what was promised, and what that was.
     fn verdict(&self, victim: Victim, blow: Blow) -> (bool, String) {
-        let after_back =
-            |limit_ms: u64| self.full_service_after_ms <= self.back_after_ms + limit_ms;
-        match blow {
-            Blow::Term if victim.is_only_way() => (
-                self.lost_in_flight + self.lost_after == 0 && after_back(500),
-                "none that was taken".to_owned(),
-            ),
-            Blow::Term => (self.lost() == 0, "none".to_owned()),
-            Blow::Kill if !victim.carries() => (self.lost() == 0, "none".to_owned()),
-            Blow::Kill => (
-                self.lost_after == 0
-                    && self.lost_in_flight <= self.in_flight + UNSEEN
-                    && after_back(2_000),
+        let (is_cheap, cost) = match blow {
+            Blow::Term if victim.is_only_way() => {
+                (self.lost_in_flight + self.lost_after == 0, "none that was taken".to_owned())
+            }
+            Blow::Kill if victim.carries() => (
+                self.lost_after == 0 && self.lost_in_flight <= self.in_flight + UNSEEN,
                 format!("in flight: {}", self.in_flight),
             ),
-            Blow::Stop => {
-                (self.lost() == 0 && after_back(2_000), "none, slow until it goes on".to_owned())
+            Blow::Term | Blow::Kill | Blow::Stop => (self.lost() == 0, "none".to_owned()),
+        };
+        let (limit_ms, late) = match blow {
+            _ if victim.is_only_way() => {
+                (self.back_after_ms + CAUGHT_UP_MS, format!("{} after it is back", s(CAUGHT_UP_MS)))
             }
-        }
+            Blow::Stop if victim.carries() => (FOUND_OUT_MS, s(FOUND_OUT_MS)),
+            Blow::Term | Blow::Kill | Blow::Stop => (NOTICED_MS, s(NOTICED_MS)),
+        };
+        let is_in_time = self.full_service_after_ms <= limit_ms;
+        (is_cheap && is_in_time, format!("{cost}; late until {late}"))
     }
 
     pub(crate) fn lost(&self) -> usize {
@@ -314,4 +323,9 @@ impl Outcome {
 
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds in words.
+fn s(millis: u64) -> String {
+    format!("{} s", millis / 1_000)
 }
