@@ -69,6 +69,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         why: "a place for Python's gRPC client",
         source: Source::PythonModule { package: "python3-venv", module: "ensurepip" },
     },
+    Tool {
+        name: "chromium",
+        why: "a real browser, for the pages of reports",
+        source: Source::Debian("chromium"),
+    },
     Tool { name: "go", why: "builds the tools below", source: Source::Debian("golang-go") },
     Tool {
         name: "h2spec",

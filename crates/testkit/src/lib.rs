@@ -3,6 +3,7 @@
 //! A dev-dependency of the other crates, never linked into what ships. Helpers return errors
 //! that a test unwraps; an error says what was awaited and shows the end of the process's log.
 
+mod browser;
 mod memory;
 mod process;
 mod program;
@@ -12,6 +13,7 @@ mod temp_dir;
 mod tls_relay;
 mod wait;
 
+pub use browser::Browser;
 pub use memory::{peak_resident_bytes, reset_peak, resident_bytes};
 pub use process::{Process, Start};
 pub use program::{binary, tool};
