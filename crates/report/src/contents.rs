@@ -4,16 +4,20 @@
 
 mod added;
 mod cost;
+mod details;
+mod groups;
 mod headline;
 mod latency;
 mod notes;
 
 use tollway_record::record::{
-    Comparison, LinkKind, Metric, Protocol, Question, Record, Row, Topology,
+    Arrival, Comparison, LinkKind, Metric, Protocol, Question, Record, Row, Topology,
 };
 
 pub(crate) use added::added_table;
 pub(crate) use cost::cost_tables;
+pub(crate) use details::{block_table, detail_tables};
+pub(crate) use groups::{Group, NAME_LIMIT, clipped, groups};
 pub(crate) use headline::headline;
 pub(crate) use latency::latency_table;
 pub(crate) use notes::{machine, notes, warnings};
@@ -95,6 +99,16 @@ pub(crate) fn protocol(protocol: Protocol) -> &'static str {
         Protocol::Http2 => "HTTP/2",
         Protocol::GrpcUnary => "gRPC unary",
         Protocol::Tcp => "TCP",
+    }
+}
+
+/// When requests are sent, in words.
+pub(crate) fn arrival(arrival: Arrival) -> &'static str {
+    match arrival {
+        Arrival::OpenUniform => "open loop, evenly spaced",
+        Arrival::OpenJitter => "open loop, each moved within its interval",
+        Arrival::OpenPoisson => "open loop, exponentially spaced",
+        Arrival::Closed => "closed loop",
     }
 }
 

@@ -88,7 +88,8 @@ fn rounded_to_zero(value: f64, places: i32) -> f64 {
 /// A ratio and its interval: `1.70` and `[1.65, 1.75]`; the latter empty without one.
 pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String) {
     let Some([lo, hi]) = ci95 else { return (digits3(ratio), String::new()) };
-    let places = places_for((hi - lo) / 2.0, ratio);
+    // More places would be the digits of the arithmetic.
+    let places = places_for((hi - lo) / 2.0, ratio).min(4);
     (fixed(ratio, places), format!("[{}, {}]", fixed(lo, places), fixed(hi, places)))
 }
 
@@ -96,6 +97,12 @@ pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String)
 pub(crate) fn percent(fraction: f64) -> String {
     let percent: f64 = format!("{:.1e}", fraction * 100.0).parse().unwrap_or(fraction * 100.0);
     format!("{} %", fixed(percent, 1 - magnitude(percent)))
+}
+
+/// The day, in UTC, of a time in seconds since 1970: `2026-11-21`.
+pub(crate) fn date(unix_s: f64) -> String {
+    let at = time::OffsetDateTime::from_unix_timestamp(unix_s as i64);
+    at.map(|at| at.date().to_string()).unwrap_or_default()
 }
 
 /// The unit in which latencies of about this size are shown.

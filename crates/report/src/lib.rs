@@ -1,11 +1,10 @@
 //! Records to terminal and HTML. Both are made from the same contents; neither reads a clock,
 //! a file or the network.
 
-mod chart;
 mod contents;
 mod figures;
-mod forest;
 mod page;
+mod plot;
 mod table;
 mod text;
 

@@ -1,103 +1,125 @@
-//! The report as one HTML file that opens from disk: no script runs, nothing is fetched.
+//! The report of an experiment as one HTML file that opens from disk and fetches nothing.
 //!
-//! `maud` writes and escapes the markup (checked at compile time, no run-time templates).
+//! `maud` writes and escapes the markup (checked at compile time, no run-time templates). Tables
+//! and drawings are in the file; the script in it only makes them easier to read.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html as markup};
+mod figure;
+mod forest;
+pub(crate) mod shell;
+pub(crate) mod tables;
+
+use maud::{Markup, html as markup};
 use tollway_record::record::Question;
 use tollway_record::{HistogramError, Record};
 
-use crate::contents::{self, Section};
-use crate::table::{Align, Cell, Column, Table, Tone};
-use crate::{chart, forest};
+use crate::contents::{self, Group, Section};
+use crate::plot;
+use shell::Document;
 
-const STYLE: &str = include_str!("page.css");
+pub(crate) use figure::figure;
 
 /// The whole report as one HTML document, the record's JSON embedded under the id `record`.
 /// A row whose histogram is damaged has its figures, and the reason instead of its curve.
 #[must_use]
 pub fn html(record: &Record) -> String {
     let title = format!("Tollway · {} · {}", record.scenario, record.started_at);
-    let page = markup! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                main { (body(record)) }
-                script type="application/json" id="record" { (embedded(record)) }
-            }
-        }
+    let name = format!("{}.json", file_name(&record.scenario));
+    let body = markup! {
+        (body(record, shell::tools(Some(&name))))
+        script type="application/json" id="record" { (shell::data(record)) }
     };
-    page.into_string()
+    Document { title, body, charts: true }.into_string()
 }
 
-fn body(record: &Record) -> Markup {
-    let costs = contents::cost_tables(record);
+/// The report of a record, under `tools`.
+pub(crate) fn body(record: &Record, tools: Markup) -> Markup {
+    let groups = contents::groups(record);
     markup! {
-        header {
-            p.eyebrow { "Tollway" span { (record.scenario) } time { (record.started_at) } }
-            h1 { "What does this path cost?" }
-            @for sentence in contents::headline(record) { p.verdict { (unbroken(&sentence)) } }
+        (header(record, tools))
+        (tables::list("warnings", "Warnings", &contents::warnings(record)))
+        @for question in [Question::AddedByTollway, Question::AgainstBaseline] {
+            (forest::ratios(record, question))
         }
-        (list("warnings", "Warnings", &contents::warnings(record)))
-        @if let Some(figure) = forest::added_by_tollway(record) {
-            section {
-                h2 { "Added by Tollway to the mean call" }
-                p.note { "Point and 95 % interval; left of zero would be faster than without." }
-                (figure)
-            }
-        }
+        (forest::added_by_tollway(record))
         @for (index, section) in contents::sections(record).iter().enumerate() {
-            (latency_section(index, section))
+            (latency_section(index, section, &groups))
         }
-        @for question in Question::ALL { (table(&contents::added_table(record, *question))) }
-        @for cost in &costs { (table(cost)) }
-        (list("notes", "Notes", &contents::notes(record)))
-        (list("notes", "Not measured here", &record.not_measured))
+        @for question in Question::ALL {
+            (tables::titled(&contents::added_table(record, *question)))
+        }
+        @for cost in &contents::cost_tables(record) { (tables::titled(cost)) }
+        @for table in &contents::detail_tables(record) { (tables::titled(table)) }
+        (blocks(record))
+        (tables::list("notes", "Notes", &contents::notes(record)))
+        (tables::list("notes", "Not measured here", &record.not_measured))
         (machine(record))
     }
 }
 
-fn latency_section(index: usize, section: &Section<'_>) -> Markup {
-    let groups = contents::by_protocol(&section.rows);
-    let charts = groups.iter().enumerate().map(|(place, rows)| {
-        chart_or_reason(chart::percentiles(&format!("c{index}-{place}"), rows))
-    });
+fn header(record: &Record, tools: Markup) -> Markup {
     markup! {
-        (table(&contents::latency_table(section)))
-        div.charts { @for chart in charts { (chart) } }
-        p.note {
-            "Bold: all blocks merged; faint: single blocks; dashed: fewer than 100 samples beyond."
+        header {
+            div.top {
+                p.eyebrow {
+                    span.brand { "Tollway" }
+                    bdi { (record.scenario) }
+                    time { (record.started_at) }
+                }
+                (tools)
+            }
+            h1 { "What does this path cost?" }
+            @for sentence in contents::headline(record) {
+                p.verdict { (tables::unbroken(&sentence)) }
+            }
         }
     }
 }
 
-fn chart_or_reason(chart: Result<Option<Markup>, HistogramError>) -> Markup {
-    match chart {
-        Ok(chart) => chart.unwrap_or_default(),
-        Err(error) => markup! { p.doubt { "No curve: " (error) "." } },
-    }
-}
-
-fn table(table: &Table) -> Markup {
-    if table.is_empty() {
-        return Markup::default();
-    }
+fn latency_section(index: usize, section: &Section<'_>, groups: &[Group<'_>]) -> Markup {
+    let topology = section.rows.first().map(|row| row.conditions.topology);
+    let here = |group: &&Group<'_>| {
+        group.rows.first().map(|named| named.row.conditions.topology) == topology
+    };
+    let groups: Vec<_> = groups.iter().filter(here).collect();
+    let table = contents::latency_table(section);
     markup! {
         section {
             h2 { (table.title) }
             @if let Some(note) = &table.note { p.note { (note) } }
-            div.wide {
-                table {
-                    caption.unseen { (table.title) }
-                    thead { tr { @for column in &table.columns { (head(column)) } } }
-                    @for group in &table.groups {
-                        tbody { @for row in group { (line(&table.columns, row)) } }
+            (tables::bare(&table))
+            @for (place, group) in groups.iter().enumerate() {
+                (charts(&format!("chart-{index}-{place}"), group))
+            }
+            p.note {
+                "Percentiles: bold is all blocks merged, faint a single block, dashed where fewer \
+                 than 100 samples lie beyond. Spread: up to the 99.5th percentile of the slowest."
+            }
+        }
+    }
+}
+
+/// Percentiles, spread and course of a group's rows.
+fn charts(id: &str, group: &Group<'_>) -> Markup {
+    let samples = match group.samples() {
+        Ok(samples) => samples,
+        Err(error) => return no_curve(group, &error),
+    };
+    let percentiles = plot::percentiles(&group.title, &samples);
+    let distribution = plot::distribution(&group.title, &samples);
+    let courses = plot::courses(&group.title, &group.courses(), &group.joints_s());
+    markup! {
+        @if percentiles.is_some() || distribution.is_some() {
+            div.charts {
+                @if let Some(plot) = &percentiles { (figure(&format!("{id}-p"), plot)) }
+                @if let Some(plot) = &distribution { (figure(&format!("{id}-d"), plot)) }
+            }
+        }
+        @if !courses.is_empty() {
+            details {
+                summary { "Over time: " (group.title) }
+                div.charts {
+                    @for (index, plot) in courses.iter().enumerate() {
+                        (figure(&format!("{id}-t{index}"), plot))
                     }
                 }
             }
@@ -105,53 +127,20 @@ fn table(table: &Table) -> Markup {
     }
 }
 
-fn head(column: &Column) -> Markup {
-    markup! {
-        th scope="col" class=[classes(column, None)] {
-            (column.head)
-            @if !column.unit.is_empty() { " " span.unit { (column.unit) } }
-        }
-    }
+fn no_curve(group: &Group<'_>, error: &HistogramError) -> Markup {
+    markup! { p.doubt { "No curve of " (group.title) ": " (error) "." } }
 }
 
-fn line(columns: &[Column], row: &[Cell]) -> Markup {
-    markup! {
-        tr {
-            @for (index, (column, cell)) in columns.iter().zip(row).enumerate() {
-                @if index == 0 {
-                    th scope="row" { (cell.text) }
-                } @else {
-                    td class=[classes(column, Some(cell))] {
-                        (cell.text)
-                        @if !cell.range.is_empty() { " " span.range { (cell.range) } }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn classes(column: &Column, cell: Option<&Cell>) -> Option<String> {
-    let align = (column.align == Align::Right).then_some("figure");
-    let spare = (column.spare > 0).then_some("spare");
-    let tone = cell.and_then(|cell| match cell.tone {
-        Tone::Plain => None,
-        Tone::Faint => Some("faint"),
-        Tone::Strong => Some("strong"),
-        Tone::Doubt => Some("doubt"),
-    });
-    let classes: Vec<_> = align.into_iter().chain(spare).chain(tone).collect();
-    (!classes.is_empty()).then(|| classes.join(" "))
-}
-
-fn list(class: &str, title: &str, items: &[String]) -> Markup {
-    if items.is_empty() {
+fn blocks(record: &Record) -> Markup {
+    let table = contents::block_table(record);
+    if table.is_empty() {
         return Markup::default();
     }
     markup! {
-        section class=(class) {
-            h2 { (title) }
-            ul { @for item in items { li { (unbroken(item)) } } }
+        details {
+            summary { (table.title) }
+            @if let Some(note) = &table.note { p.note { (note) } }
+            (tables::bare(&table))
         }
     }
 }
@@ -160,32 +149,31 @@ fn machine(record: &Record) -> Markup {
     markup! {
         section {
             h2 { "Machine and versions" }
-            dl {
-                @for (name, value) in contents::machine(record) { dt { (name) } dd { (value) } }
-            }
+            (tables::facts(&contents::machine(record)))
         }
         @for subject in record.subjects.iter().filter(|subject| !subject.config.is_empty()) {
             details {
-                summary { "Processes and configuration: " strong { (subject.name) } }
-                dl {
-                    @for (name, text) in &subject.config { dt { (name) } dd { code { (text) } } }
+                summary {
+                    "Processes and configuration: "
+                    strong { bdi { (contents::clipped(&subject.name)) } }
+                    @if !subject.variant.is_empty() {
+                        " (" bdi { (contents::clipped(&subject.variant)) } ")"
+                    }
+                }
+                dl.config {
+                    @for (name, text) in &subject.config {
+                        dt { bdi { (name) } }
+                        dd { code { (text) } }
+                    }
                 }
             }
         }
     }
 }
 
-/// The text with its figures tied to their units, so that no line breaks between them.
-fn unbroken(text: &str) -> String {
-    const UNITS: &[&str] = &["%", "µs", "ms"];
-    let mut text = text.to_owned();
-    for unit in UNITS {
-        text = text.replace(&format!(" {unit}"), &format!("\u{a0}{unit}"));
-    }
-    text
-}
-
-/// The record's JSON such that no text in it can end or open a script element.
-fn embedded(record: &Record) -> PreEscaped<String> {
-    PreEscaped(record.to_json().replace('<', "\\u003c"))
+/// What is left of a name when only plain letters may be in a file's name.
+fn file_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' };
+    let name: String = name.chars().take(contents::NAME_LIMIT).map(plain).collect();
+    if name.is_empty() { "record".to_owned() } else { name }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use tollway_record::check;
 use tollway_record::record::{Arrival, IntervalMethod, Record};
 
+use super::arrival;
 use crate::figures::{self, NONE};
 
 /// How to read the figures: blocks, intervals, what a dash means; then the record's own notes.
@@ -41,15 +42,6 @@ fn plan(record: &Record) -> String {
         arrivals.join(" and "),
         payloads.join(" and "),
     )
-}
-
-fn arrival(arrival: Arrival) -> &'static str {
-    match arrival {
-        Arrival::OpenUniform => "open loop, evenly spaced",
-        Arrival::OpenJitter => "open loop, each moved within its interval",
-        Arrival::OpenPoisson => "open loop, exponentially spaced",
-        Arrival::Closed => "closed loop",
-    }
 }
 
 fn interval_note(record: &Record) -> Option<String> {

@@ -1,0 +1,195 @@
+//! The figures behind the figures: service time beside response time, phases, errors, blocks.
+
+use std::collections::BTreeSet;
+
+use tollway_record::record::{Block, Record, Row};
+use tollway_record::{LatencyUs, Traffic};
+
+use super::{figure, nothing};
+use crate::figures;
+use crate::table::{Cell, Column, Table, Tone};
+
+/// Blocks that are listed; the record has all.
+const BLOCKS_LIMIT: usize = 400;
+
+/// The tables that are there only where the record has what they show.
+pub(crate) fn detail_tables(record: &Record) -> Vec<Table> {
+    let mut tables = vec![service_table(record), phase_table(record), error_table(record)];
+    tables.retain(|table| !table.is_empty());
+    tables
+}
+
+/// Response time, service time and how late requests were sent; empty in closed loop, where the
+/// first two are the same.
+fn service_table(record: &Record) -> Table {
+    let mut columns = vec![Column::left("row", ""), Column::left("time", "")];
+    columns.extend(latency_columns());
+    let rows = record.rows.iter().filter(|row| row.traffic.lateness.is_some());
+    let groups = rows.map(|row| {
+        let id = row.conditions.id.as_str();
+        let mut group = vec![
+            latency_line(id, "response", &row.traffic.latency_us),
+            latency_line(id, "service", &row.traffic.service_us),
+        ];
+        group.extend(lateness_line(id, &row.traffic));
+        group
+    });
+    Table {
+        title: "Response, service and lateness, µs".to_owned(),
+        note: Some(
+            "response time counts from the intended start, service time from the send; lateness \
+             is the generator's own delay between the two, worst block"
+                .to_owned(),
+        ),
+        columns,
+        groups: groups.collect(),
+    }
+}
+
+fn lateness_line(id: &str, traffic: &Traffic) -> Option<Vec<Cell>> {
+    let lateness = traffic.lateness?;
+    let known = LatencyUs {
+        p50: Some(lateness.p50_us),
+        p99: Some(lateness.p99_us),
+        max: Some(lateness.max_us),
+        n: traffic.scheduled().saturating_sub(traffic.dropped),
+        ..LatencyUs::default()
+    };
+    Some(latency_line(id, "lateness", &known))
+}
+
+/// Each phase over the requests or connections that had it.
+fn phase_table(record: &Record) -> Table {
+    let mut columns = vec![Column::left("row", ""), Column::left("phase", "")];
+    columns.extend(latency_columns());
+    let groups = record.rows.iter().map(|row| {
+        let phases = row.traffic.phases_us.iter();
+        phases.map(|(name, latency)| latency_line(&row.conditions.id, name, latency)).collect()
+    });
+    Table {
+        title: "Phases, µs".to_owned(),
+        note: Some("each over the requests or connections that had it".to_owned()),
+        columns,
+        groups: groups.filter(|group: &Vec<_>| !group.is_empty()).collect(),
+    }
+}
+
+fn error_table(record: &Record) -> Table {
+    let failed = |row: &&Row| {
+        let traffic = &row.traffic;
+        traffic.errors > 0 || traffic.unfinished > 0 || traffic.dropped > 0
+    };
+    let rows: Vec<&Row> = record.rows.iter().filter(failed).collect();
+    let kinds: BTreeSet<&str> =
+        rows.iter().flat_map(|row| row.traffic.errors_by_kind.keys().map(String::as_str)).collect();
+    let line = |row: &&Row, name: &str, count: u64| {
+        let traffic = &row.traffic;
+        let share = count as f64 / (traffic.scheduled().max(1)) as f64;
+        vec![
+            Cell::plain(row.conditions.id.as_str()),
+            Cell::plain(name),
+            Cell::plain(figures::count(count)).toned(Tone::Doubt),
+            Cell::plain(figures::percent(share)),
+        ]
+    };
+    let groups = rows.iter().map(|row| {
+        let traffic = &row.traffic;
+        let by_kind =
+            kinds.iter().filter_map(|kind| Some((*kind, *traffic.errors_by_kind.get(*kind)?)));
+        let other = [("unfinished", traffic.unfinished), ("never sent", traffic.dropped)];
+        by_kind
+            .chain(other)
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| line(row, name, count))
+            .collect()
+    });
+    Table {
+        title: "Errors".to_owned(),
+        note: Some("share of all requests that were due in the window".to_owned()),
+        columns: vec![
+            Column::left("row", ""),
+            Column::left("what happened", ""),
+            Column::right("requests", ""),
+            Column::right("share", ""),
+        ],
+        groups: groups.filter(|group: &Vec<_>| !group.is_empty()).collect(),
+    }
+}
+
+/// Every run of every row, with what the machine did meanwhile.
+pub(crate) fn block_table(record: &Record) -> Table {
+    let all = || record.rows.iter().flat_map(|row| row.blocks.iter().map(move |b| (row, b)));
+    let total = all().count();
+    let mut group_of_row: Vec<Vec<Vec<Cell>>> = Vec::new();
+    let mut last = "";
+    for (row, block) in all().take(BLOCKS_LIMIT) {
+        let id = row.conditions.id.as_str();
+        if id != last || group_of_row.is_empty() {
+            group_of_row.push(Vec::new());
+            last = id;
+        }
+        if let Some(group) = group_of_row.last_mut() {
+            group.push(block_line(id, block));
+        }
+    }
+    let note = (total > BLOCKS_LIMIT)
+        .then(|| format!("the first {BLOCKS_LIMIT} of {total}; the record has all"));
+    Table {
+        title: "Single blocks".to_owned(),
+        note,
+        columns: vec![
+            Column::left("row", ""),
+            Column::right("block", ""),
+            Column::right("place", "in the block"),
+            Column::right("achieved", "req/s"),
+            Column::right("mean", "µs"),
+            Column::right("p50", "µs"),
+            Column::right("p99", "µs"),
+            Column::right("errors", ""),
+            Column::right("throttled", "ms"),
+            Column::right("stolen", "of CPU"),
+            Column::right("calibration", "µs"),
+            Column::left("remark", ""),
+        ],
+        groups: group_of_row,
+    }
+}
+
+fn block_line(id: &str, block: &Block) -> Vec<Cell> {
+    let (traffic, cost) = (&block.traffic, &block.cost);
+    let latency = &traffic.latency_us;
+    let throttled = cost.throttled_us.map(|us| figures::digits3(us as f64 / 1e3));
+    let limits: Vec<String> = traffic.client_limits.iter().map(ToString::to_string).collect();
+    vec![
+        Cell::plain(id),
+        Cell::plain(figures::count(block.block.into())),
+        Cell::plain(figures::count(block.position.into())),
+        Cell::plain(figures::digits3_down(traffic.achieved_rps)),
+        figure(latency.mean.map(figures::digits3)),
+        figure(latency.p50.map(figures::digits3)),
+        figure(latency.p99.map(figures::digits3)),
+        Cell::plain(figures::count(traffic.errors)),
+        figure(throttled),
+        figure(block.steal_fraction.map(figures::percent)),
+        figure(block.calibration_us.map(figures::digits3)),
+        if limits.is_empty() {
+            nothing()
+        } else {
+            Cell::plain(limits.join("; ")).toned(Tone::Doubt)
+        },
+    ]
+}
+
+fn latency_columns() -> [Column; 8] {
+    ["mean", "p50", "p75", "p90", "p99", "p99.9", "max", "samples"]
+        .map(|name| Column::right(name, ""))
+}
+
+fn latency_line(id: &str, name: &str, latency: &LatencyUs) -> Vec<Cell> {
+    let LatencyUs { mean, p50, p75, p90, p99, p999, max, n } = *latency;
+    let figures = [mean, p50, p75, p90, p99, p999, max];
+    let mut cells = vec![Cell::plain(id), Cell::plain(name)];
+    cells.extend(figures.map(|us| figure(us.map(figures::digits3))));
+    cells.push(Cell::plain(figures::count(n)));
+    cells
+}

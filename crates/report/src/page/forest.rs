@@ -1,0 +1,326 @@
+//! Comparisons as points with their 95 % intervals on a common scale: a table whose middle column
+//! is drawn, so that it reads without the drawing and fits any width.
+
+use maud::{Markup, html};
+use tollway_record::record::{Comparison, Metric, Question, Record, Row, Verdict};
+
+use crate::contents;
+use crate::figures::{self, TimeUnit};
+use crate::plot;
+
+/// Lines of one drawing; the tables below have the rest.
+const LINES_LIMIT: usize = 48;
+
+/// What is drawn of a question, in this order.
+const METRICS: &[(Metric, &str)] = &[
+    (Metric::LatencyMean, "Mean response time"),
+    (Metric::LatencyP50, "Median response time"),
+    (Metric::LatencyP99, "p99 response time"),
+    (Metric::MachineCpu, "CPU of the machine per request"),
+];
+
+/// Ratios of every comparison that answers `question`, by metric; nothing without intervals.
+pub(crate) fn ratios(record: &Record, question: Question) -> Markup {
+    let found: Vec<Group<'_>> = METRICS
+        .iter()
+        .map(|(metric, name)| Group { name, lines: lines(record, question, *metric) })
+        .filter(|group| !group.lines.is_empty())
+        .collect();
+    let ends = || found.iter().flat_map(|group| group.lines.iter().flat_map(|line| line.ratio));
+    let Some(scale) = Scale::of_ratios(ends()) else { return Markup::default() };
+    let baseline = match question {
+        Question::AddedByNetwork => "the same subject in the same network",
+        Question::AddedByTollway => "the same path without Tollway",
+        Question::AgainstBaseline => "direct",
+    };
+    html! {
+        section {
+            h2 { (title(question)) }
+            p.note {
+                "Ratio to " (baseline) ", point and 95 % interval, on a logarithmic scale. 1 is \
+                 the same; left of it is less. The band is what counts as the same."
+            }
+            table.forest {
+                caption.unseen { (title(question)) ": ratios with 95 % intervals" }
+                @for group in &found { (group.body(&scale)) }
+                (axis(&scale))
+            }
+        }
+    }
+}
+
+/// What Tollway adds to the mean call of each path, in time; nothing without such.
+pub(crate) fn added_by_tollway(record: &Record) -> Markup {
+    let found = lines(record, Question::AddedByTollway, Metric::LatencyMean);
+    let Some(scale) = Scale::of_differences(found.iter().flat_map(|line| line.difference)) else {
+        return Markup::default();
+    };
+    html! {
+        section {
+            h2 { "Added by Tollway to the mean call" }
+            p.note { "Point and 95 % interval; left of zero would be faster than without." }
+            table.forest {
+                caption.unseen { "Mean latency added by Tollway, with 95 % intervals" }
+                tbody {
+                    @for line in found.iter().take(LINES_LIMIT) {
+                        tr {
+                            th scope="row" { bdi { (line.name) } }
+                            td.drawn { (scale.drawing(line.difference, None, line.verdict)) }
+                            td.figure { (line.added()) }
+                            td { (verdict_word(line.verdict)) }
+                        }
+                    }
+                }
+                (axis(&scale))
+            }
+        }
+    }
+}
+
+fn title(question: Question) -> &'static str {
+    match question {
+        Question::AddedByNetwork => "With the network, compared",
+        Question::AddedByTollway => "With Tollway, compared",
+        Question::AgainstBaseline => "Against direct, compared",
+    }
+}
+
+struct Group<'a> {
+    name: &'static str,
+    lines: Vec<Line<'a>>,
+}
+
+impl Group<'_> {
+    fn body(&self, scale: &Scale) -> Markup {
+        html! {
+            tbody {
+                tr.metric { th scope="rowgroup" colspan="4" { (self.name) } }
+                @for line in self.lines.iter().take(LINES_LIMIT) {
+                    @let margin = 1.0 + line.comparison.margin_pct / 100.0;
+                    @let (ratio, range) = line.ratio_text();
+                    tr {
+                        th scope="row" { bdi { (line.name) } }
+                        td.drawn {
+                            (scale.drawing(line.ratio, Some([1.0 / margin, margin]), line.verdict))
+                        }
+                        td.figure { (ratio) " " span.range { (range) } }
+                        td { (verdict_word(line.verdict)) }
+                    }
+                }
+                @if self.lines.len() > LINES_LIMIT {
+                    tr {
+                        th colspan="4" {
+                            (self.lines.len() - LINES_LIMIT) " more are in the tables below"
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One comparison; its ranges are low end, estimate, high end.
+struct Line<'a> {
+    name: String,
+    comparison: &'a Comparison,
+    verdict: Verdict,
+    ratio: [f64; 3],
+    difference: [f64; 3],
+}
+
+impl Line<'_> {
+    fn ratio_text(&self) -> (String, String) {
+        figures::ratio_with(self.ratio[1], self.comparison.ratio_ci95)
+    }
+
+    fn added(&self) -> Markup {
+        let comparison = self.comparison;
+        let (added, range) =
+            figures::difference_with(comparison.difference_us, comparison.difference_ci95_us);
+        html! { (added) " " span.range { (range) } }
+    }
+}
+
+/// The comparisons that can be drawn; those without an interval are points.
+fn lines(record: &Record, question: Question, metric: Metric) -> Vec<Line<'_>> {
+    let of = |comparison| line(record, comparison);
+    let wanted = |c: &&Comparison| c.question == question && c.metric == metric;
+    record.comparisons.iter().filter(wanted).filter_map(of).collect()
+}
+
+fn line<'a>(record: &'a Record, comparison: &'a Comparison) -> Option<Line<'a>> {
+    let row = record.row(&comparison.row)?;
+    let ratio = comparison.ratio?;
+    let [lo, hi] = comparison.ratio_ci95.unwrap_or([ratio; 2]);
+    let us = comparison.difference_us;
+    let [lo_us, hi_us] = comparison.difference_ci95_us.unwrap_or([us; 2]);
+    let drawn = ratio > 0.0 && hi.is_finite() && us.is_finite();
+    drawn.then(|| Line {
+        name: name_of(row, comparison.question),
+        comparison,
+        verdict: comparison.verdict,
+        ratio: [lo, ratio, hi],
+        difference: [lo_us, us, hi_us],
+    })
+}
+
+fn name_of(row: &Row, question: Question) -> String {
+    let conditions = &row.conditions;
+    let place = contents::place_short(conditions.topology);
+    let path = format!("{place} · {}", contents::protocol(conditions.protocol));
+    match question {
+        Question::AddedByTollway | Question::AddedByNetwork => path,
+        Question::AgainstBaseline => {
+            format!("{} · {path}", contents::clipped(&conditions.subject))
+        }
+    }
+}
+
+fn verdict_word(verdict: Verdict) -> Markup {
+    let class = match verdict {
+        Verdict::Undecided => "doubt",
+        Verdict::Same => "faint",
+        Verdict::Faster | Verdict::Slower => "strong",
+    };
+    html! { span class=(class) { (verdict) } }
+}
+
+/// Where values stand, in percent of the drawing's width.
+struct Scale {
+    lo: f64,
+    hi: f64,
+    log: bool,
+    ticks: Vec<(f64, String)>,
+    /// What counts as no difference.
+    neutral: f64,
+}
+
+/// Room at both ends, in percent, for the dots and the ticks' names.
+const MARGIN_PCT: f64 = 4.0;
+
+impl Scale {
+    fn of_ratios(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let (lo, hi) = values.filter(|value| *value > 0.0).fold(
+            None,
+            |range: Option<(f64, f64)>, value| {
+                let (lo, hi) = range.unwrap_or((value, value));
+                Some((lo.min(value), hi.max(value)))
+            },
+        )?;
+        let (lo, hi) = ((lo.min(0.97)) * 0.99, (hi.max(1.03)) * 1.01);
+        let ticks = ratio_ticks(lo, hi);
+        (hi / lo).is_finite().then_some(Self { lo, hi, log: true, ticks, neutral: 1.0 })
+    }
+
+    fn of_differences(values: impl Iterator<Item = f64> + Clone) -> Option<Self> {
+        let (lo, hi) = (values.clone().fold(0.0, f64::min), values.fold(0.0, f64::max));
+        if hi <= lo || !(hi - lo).is_finite() {
+            return None;
+        }
+        let step = plot::nice_step(hi - lo);
+        let (lo, hi) = ((lo / step).floor() * step, (hi / step).ceil() * step);
+        let unit = TimeUnit::of(hi.max(-lo));
+        let count = ((hi - lo) / step).round().min(12.0) as usize;
+        let ticks = (0..=count).map(|index| {
+            let us = lo + index as f64 * step;
+            (us, format!("{} {}", plot::tick(us / unit.us()), unit.name()))
+        });
+        Some(Self { lo, hi, log: false, ticks: ticks.collect(), neutral: 0.0 })
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let value = value.clamp(self.lo, self.hi);
+        let share = match self.log {
+            true => (value / self.lo).ln() / (self.hi / self.lo).ln(),
+            false => (value - self.lo) / (self.hi - self.lo),
+        };
+        MARGIN_PCT + share * (100.0 - 2.0 * MARGIN_PCT)
+    }
+
+    fn percent(&self, value: f64) -> String {
+        format!("{:.2}%", self.at(value))
+    }
+
+    fn drawing(
+        &self,
+        [lo, estimate, hi]: [f64; 3],
+        band: Option<[f64; 2]>,
+        verdict: Verdict,
+    ) -> Markup {
+        html! {
+            svg class=(format!("interval {verdict}")) aria-hidden="true" {
+                @if let Some([from, to]) = band {
+                    @let width = self.at(to) - self.at(from);
+                    rect.band x=(self.percent(from)) width=(format!("{width:.2}%")) y="0" height="100%" {}
+                }
+                @for (tick, _) in &self.ticks {
+                    line.tick-line x1=(self.percent(*tick)) x2=(self.percent(*tick)) y1="0" y2="100%" {}
+                }
+                @let neutral = self.percent(self.neutral);
+                line.neutral x1=(neutral) x2=(neutral) y1="0" y2="100%" {}
+                line.range-line x1=(self.percent(lo)) x2=(self.percent(hi)) y1="50%" y2="50%" {}
+                circle cx=(self.percent(estimate)) cy="50%" r="4.5" {}
+            }
+        }
+    }
+}
+
+fn axis(scale: &Scale) -> Markup {
+    html! {
+        tbody.axis aria-hidden="true" {
+            tr {
+                th {}
+                td.drawn {
+                    svg.interval {
+                        @for (tick, name) in &scale.ticks {
+                            text.tick x=(scale.percent(*tick)) y="12" text-anchor="middle" { (name) }
+                        }
+                    }
+                }
+                td colspan="2" {}
+            }
+        }
+    }
+}
+
+/// Four or five ratios that are easy to read, 1 among them.
+fn ratio_ticks(lo: f64, hi: f64) -> Vec<(f64, String)> {
+    const LADDERS: &[&[f64]] = &[
+        &[0.9, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02, 1.04, 1.06, 1.08, 1.1],
+        &[0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+        &[0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0],
+        &[0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0],
+        &[1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1_000.0],
+        &[1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e9],
+    ];
+    let inside = |ladder: &&[f64]| -> Vec<f64> {
+        ladder.iter().copied().filter(|tick| (lo..=hi).contains(tick)).collect()
+    };
+    let fits = |ladder: &&&[f64]| {
+        lo >= ladder[0] * 0.9 && hi <= ladder[ladder.len() - 1] * 1.1 && inside(ladder).len() <= 7
+    };
+    let ladder = LADDERS.iter().find(fits).unwrap_or(&LADDERS[LADDERS.len() - 1]);
+    inside(ladder).into_iter().map(|tick| (tick, plot::tick(tick))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_few_and_have_one_among_them() {
+        for (lo, hi) in [(0.96, 1.04), (0.8, 1.4), (0.5, 2.8), (0.95, 2.6), (0.2, 9.0), (0.9, 80.0)]
+        {
+            let ticks = ratio_ticks(lo, hi);
+            assert!((2..=7).contains(&ticks.len()), "{lo}..{hi}: {ticks:?}");
+            assert!(ticks.iter().any(|(tick, _)| *tick == 1.0));
+        }
+    }
+
+    #[test]
+    fn a_scale_of_ratios_holds_one_in_its_middle_when_ends_are_reciprocal() {
+        let scale = Scale::of_ratios([0.5, 2.0].into_iter()).unwrap();
+        assert!((scale.at(1.0) - 50.0).abs() < 1.0);
+        assert!(Scale::of_ratios(std::iter::empty()).is_none());
+    }
+}

@@ -1,0 +1,173 @@
+//! Charts before they are drawn: lines over a common x, with units. The page draws each twice:
+//! as inline SVG, which needs no script and prints, and by uPlot in the browser, to be read closely.
+
+mod distribution;
+mod draw;
+mod percentiles;
+mod series;
+
+use serde::Serialize;
+use tollway_record::Histogram;
+
+use crate::figures;
+
+pub(crate) use distribution::distribution;
+pub(crate) use draw::{nice_step, svg, tick};
+pub(crate) use percentiles::percentiles;
+pub(crate) use series::{Course, Point, courses};
+
+/// Colours of lines; with more lines than that, dashes tell them apart.
+pub(crate) const COLOURS: usize = 8;
+
+/// More subjects than this are not drawn in one chart; its tables have them all.
+pub(crate) const SAMPLES_LIMIT: usize = 24;
+
+/// A range of values wider than this factor gets a logarithmic axis.
+const LOG_FROM_FACTOR: f64 = 12.0;
+
+/// One chart.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Plot {
+    pub(crate) kind: Kind,
+    pub(crate) title: String,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    /// Ascending.
+    pub(crate) xs: Vec<f64>,
+    pub(crate) lines: Vec<Line>,
+    /// Where something begins, such as the next block: upright rules, in units of x.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) marks: Vec<f64>,
+}
+
+/// What a chart shows; the browser's part offers what fits it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Percentiles,
+    /// Steps: `ys` of an x hold until the next x.
+    Distribution,
+    Series,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Axis {
+    pub(crate) label: String,
+    pub(crate) unit: Unit,
+    pub(crate) log: bool,
+    /// Where a linear axis starts; absent: where it looks best.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) from: Option<f64>,
+}
+
+/// What an axis counts, and so how its ticks are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Unit {
+    /// −log₁₀(1 − p): every nine takes the same room.
+    Nines,
+    /// Microseconds, shown as µs, ms or s.
+    Us,
+    /// Seconds.
+    S,
+    /// Seconds since 1970, shown as dates.
+    Date,
+    /// Per second.
+    Rps,
+    /// Percent.
+    Pct,
+}
+
+/// One line; `None` leaves a gap.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Line {
+    /// Lines of one name are shown, hidden and named together.
+    pub(crate) name: String,
+    pub(crate) colour: usize,
+    pub(crate) weight: Weight,
+    /// Dashed: fewer samples than a figure needs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) dashed: bool,
+    pub(crate) ys: Vec<Option<f64>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Weight {
+    Bold,
+    Thin,
+    /// One of several behind a bold one.
+    Faint,
+}
+
+/// Response times to be drawn under one name.
+pub(crate) struct Sample {
+    pub(crate) name: String,
+    pub(crate) colour: usize,
+    pub(crate) whole: Histogram,
+    /// What the whole was merged from; none where it was one run.
+    pub(crate) parts: Vec<Histogram>,
+}
+
+impl Plot {
+    /// What a reader who sees no drawing is told.
+    pub(crate) fn description(&self) -> String {
+        let mut names: Vec<&str> = Vec::new();
+        for line in &self.lines {
+            if !names.contains(&line.name.as_str()) {
+                names.push(&line.name);
+            }
+        }
+        format!("{} over {}: {}.", self.y.label, self.x.label, names.join(", "))
+    }
+
+    /// Names of the lines with their colours, each once, in order.
+    pub(crate) fn keys(&self) -> Vec<(&str, usize)> {
+        let mut keys: Vec<(&str, usize)> = Vec::new();
+        for line in &self.lines {
+            if !keys.iter().any(|(name, _)| *name == line.name) {
+                keys.push((&line.name, line.colour));
+            }
+        }
+        keys
+    }
+
+    /// Smallest and largest y.
+    fn range(&self) -> Option<(f64, f64)> {
+        let values = || self.lines.iter().flat_map(|line| line.ys.iter().flatten().copied());
+        Some((values().reduce(f64::min)?, values().reduce(f64::max)?))
+    }
+}
+
+impl Axis {
+    pub(crate) fn linear(label: &str, unit: Unit) -> Self {
+        Self { label: label.to_owned(), unit, log: false, from: None }
+    }
+
+    pub(crate) fn from_zero(label: &str, unit: Unit) -> Self {
+        Self { from: Some(0.0), ..Self::linear(label, unit) }
+    }
+
+    /// An axis of response times over these values: logarithmic where they are far apart.
+    fn of_times(label: &str, lo_us: f64, hi_us: f64) -> Self {
+        let log = lo_us > 0.0 && hi_us / lo_us > LOG_FROM_FACTOR;
+        // Close curves far from zero would be one flat line: the axis then starts below them.
+        let from = (!log && hi_us >= lo_us * 1.5).then_some(0.0);
+        Self { log, from, ..Self::linear(label, Unit::Us) }
+    }
+}
+
+/// Four significant digits: what a drawing resolves, and a third of the bytes.
+pub(crate) fn rounded(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+/// A figure with its unit, as beside a tick.
+fn shown(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Us => figures::time(value),
+        Unit::Pct => format!("{} %", tick(value)),
+        Unit::S => format!("{} s", tick(value)),
+        Unit::Rps | Unit::Nines | Unit::Date => tick(value),
+    }
+}

@@ -1,0 +1,109 @@
+//! The report in a real browser, opened from disk: charts, keys, themes, widths, no complaint.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod fixtures;
+
+use std::path::Path;
+
+use serde_json::json;
+use tollway_record::traffic::SeriesPoint;
+use tollway_report::html;
+use tollway_testkit::{Browser, TempDir, need_tool};
+
+/// Every chart has come into view, and so is drawn by the script.
+const SCROLL_THROUGH: &str = "(async () => {
+    for (const part of document.querySelectorAll('details')) part.open = true;
+    for (const figure of document.querySelectorAll('figure.chart')) {
+        figure.scrollIntoView();
+        while (!figure.classList.contains('live')) await new Promise((go) => setTimeout(go, 10));
+    }
+})()";
+
+#[test]
+fn a_report_from_disk_draws_its_charts_and_complains_of_nothing() {
+    let chromium = need_tool!("chromium");
+    let dir = TempDir::new().unwrap();
+    let mut record = fixtures::fabricated();
+    let point = |t_s: f64| SeriesPoint { t_s, rps: 1_000.0, p50: Some(90.0), p99: Some(200.0) };
+    record.rows[0].traffic.series = (1..=25).map(|second| point(second.into())).collect();
+    let mut browser = opened(&chromium, &dir, &html(&record));
+
+    browser.evaluate(SCROLL_THROUGH).unwrap();
+    let live = browser.evaluate("document.querySelectorAll('figure.live canvas').length").unwrap();
+    assert_eq!(live, json!(14), "percentiles, spread, and two courses");
+    let painted =
+        "[...document.querySelectorAll('canvas')].filter((canvas) => canvas.getContext('2d')
+        .getImageData(0, 0, canvas.width, canvas.height).data.some((byte) => byte)).length";
+    assert_eq!(browser.evaluate(painted).unwrap(), json!(14), "a chart is empty");
+    let still = "getComputedStyle(document.querySelector('svg.still')).display";
+    assert_eq!(browser.evaluate(still).unwrap(), "none");
+
+    // Moving along a chart with the keyboard tells its figures.
+    browser.evaluate("document.querySelector('.stage').focus()").unwrap();
+    browser.press("End").unwrap();
+    browser.press("ArrowLeft").unwrap();
+    browser.until("/p99.*tollway/.test(document.querySelector('.readout').textContent)").unwrap();
+    // A name hides its line.
+    browser.click("button.key").unwrap();
+    browser.until("document.querySelector('button.key').ariaPressed === 'false'").unwrap();
+    browser.until("!/direct/.test(document.querySelector('.readout').textContent)").unwrap();
+    browser.click(".chart-buttons button").unwrap();
+    assert_eq!(browser.errors().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn a_report_follows_the_theme_and_fits_a_telephone() {
+    let chromium = need_tool!("chromium");
+    let dir = TempDir::new().unwrap();
+    let mut browser = opened(&chromium, &dir, &html(&fixtures::fabricated()));
+    let paper = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.evaluate(paper).unwrap();
+    browser.prefer_dark(true).unwrap();
+    let dark = browser.evaluate(paper).unwrap();
+    assert_ne!(light, dark);
+    // The button goes through system, light, dark.
+    browser.click("[data-theme-button]").unwrap();
+    assert_eq!(browser.evaluate(paper).unwrap(), light);
+    browser.click("[data-theme-button]").unwrap();
+    browser.prefer_dark(false).unwrap();
+    assert_eq!(browser.evaluate(paper).unwrap(), dark);
+
+    for width in [400, 768, 1280] {
+        browser.resize(width, 900).unwrap();
+        browser.evaluate(SCROLL_THROUGH).unwrap();
+        let needed = browser.evaluate("document.documentElement.scrollWidth").unwrap();
+        assert_eq!(needed, json!(width), "the page is wider than its window");
+    }
+    assert_eq!(browser.errors().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn hostile_names_run_nothing_and_break_no_layout() {
+    let chromium = need_tool!("chromium");
+    let dir = TempDir::new().unwrap();
+    let mut record = fixtures::fabricated();
+    let hostile = "</script><script>document.title = 'broken'</script><img src=x onerror=\"document.title = 'broken'\">";
+    record.scenario = hostile.to_owned();
+    record.rows[0].conditions.subject = hostile.to_owned();
+    record.rows[1].conditions.subject = "long".repeat(2_500);
+    record.subjects[0].name = "long".repeat(2_500);
+    record.warnings = vec!["wide".repeat(2_500)];
+    let mut browser = opened(&chromium, &dir, &html(&record));
+    browser.resize(400, 900).unwrap();
+    browser.evaluate(SCROLL_THROUGH).unwrap();
+    assert_eq!(browser.evaluate("document.documentElement.scrollWidth").unwrap(), json!(400));
+    assert_eq!(browser.evaluate("document.images.length").unwrap(), json!(0));
+    let title = browser.evaluate("document.title").unwrap();
+    assert!(title.as_str().unwrap().contains("</script>"), "{title}");
+    assert_eq!(browser.errors().unwrap(), Vec::<String>::new());
+}
+
+fn opened(chromium: &Path, dir: &TempDir, page: &str) -> Browser {
+    let file = dir.path().join("report.html");
+    std::fs::write(&file, page).unwrap();
+    let mut browser = Browser::start(chromium).unwrap();
+    browser.resize(1280, 900).unwrap();
+    browser.open(&format!("file://{}", file.display())).unwrap();
+    browser
+}
