@@ -10,6 +10,7 @@ mod path;
 mod policy;
 mod service;
 mod trace;
+pub mod way;
 
 pub use config::RunningConfig;
 pub use failure::ErrorCode;

@@ -1,0 +1,167 @@
+//! The callee's part of a way, as one header field between sidecars:
+//! `v=1;sidecar_us=42;app_us=1234;admission=shop/allow-web`.
+//!
+//! Who reads it trusts the sender with nothing but its own figures: the length is limited, and
+//! whatever is not of this form is no part at all.
+
+use std::fmt;
+
+use super::Admission;
+use crate::policy::PolicyName;
+
+/// Longest field that is read, in bytes.
+pub const PART_BYTES_LIMIT: usize = 512;
+
+const UNPROTECTED: &str = "-";
+const NOT_REFUSED: &str = "+";
+
+/// What the callee's sidecar tells the caller's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// From the request's head to the answer's head, without the app's time.
+    pub sidecar_us: u64,
+    /// From the app's being sent the request to the head of its answer; none without one.
+    pub app_us: Option<u64>,
+    pub admission: Admission,
+}
+
+impl Part {
+    /// Reads a field; `None` if it is not one. Keys of later versions are passed over.
+    #[must_use]
+    pub fn parse(field: &[u8]) -> Option<Self> {
+        if field.len() > PART_BYTES_LIMIT {
+            return None;
+        }
+        let text = std::str::from_utf8(field).ok()?;
+        let (mut version, mut sidecar_us, mut app_us, mut admission) = (None, None, None, None);
+        for entry in text.split(';') {
+            let (key, value) = entry.split_once('=')?;
+            let is_new = match key {
+                "v" => version.replace(value).is_none(),
+                "sidecar_us" => sidecar_us.replace(number(value)?).is_none(),
+                "app_us" => app_us.replace(number(value)?).is_none(),
+                "admission" => admission.replace(admission_of(value)?).is_none(),
+                _ => true,
+            };
+            if !is_new {
+                return None;
+            }
+        }
+        let is_known = version == Some("1");
+        is_known.then_some(())?;
+        Some(Self { sidecar_us: sidecar_us?, app_us, admission: admission? })
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v=1;sidecar_us={}", self.sidecar_us)?;
+        if let Some(app_us) = self.app_us {
+            write!(f, ";app_us={app_us}")?;
+        }
+        match &self.admission {
+            Admission::Unprotected => write!(f, ";admission={UNPROTECTED}"),
+            Admission::NotRefused => write!(f, ";admission={NOT_REFUSED}"),
+            Admission::Allowed(policy) => write!(f, ";admission={policy}"),
+        }
+    }
+}
+
+/// `namespace/name`.
+pub(super) fn policy_of(text: &str) -> Option<PolicyName> {
+    let (namespace, name) = text.split_once('/')?;
+    PolicyName::new(namespace, name).ok()
+}
+
+fn admission_of(text: &str) -> Option<Admission> {
+    match text {
+        UNPROTECTED => Some(Admission::Unprotected),
+        NOT_REFUSED => Some(Admission::NotRefused),
+        _ => policy_of(text).map(Admission::Allowed),
+    }
+}
+
+/// Digits alone: a sign is none.
+fn number(text: &str) -> Option<u64> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Option<Part> {
+        Part::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn a_part_is_read_as_it_was_written() {
+        let policy = PolicyName::new("shop", "allow-web").unwrap();
+        for admission in [Admission::Unprotected, Admission::NotRefused, Admission::Allowed(policy)]
+        {
+            for app_us in [None, Some(0), Some(u64::MAX)] {
+                let part = Part { sidecar_us: 42, app_us, admission: admission.clone() };
+                let field = part.to_string();
+                assert!(field.len() <= PART_BYTES_LIMIT);
+                assert_eq!(parse(&field), Some(part), "{field}");
+            }
+        }
+        let longest = "n".repeat(63);
+        let policy = PolicyName::new(&longest, &longest).unwrap();
+        let admission = Admission::Allowed(policy);
+        let part = Part { sidecar_us: u64::MAX, app_us: Some(u64::MAX), admission };
+        assert_eq!(parse(&part.to_string()), Some(part));
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_passed_over() {
+        let part = parse("v=1;sidecar_us=1;queue_us=7;admission=-;tomorrow=").unwrap();
+        assert_eq!((part.sidecar_us, part.app_us), (1, None));
+    }
+
+    #[test]
+    fn what_is_not_a_part_is_refused() {
+        const GOOD: &str = "v=1;sidecar_us=1;admission=-";
+        assert!(parse(GOOD).is_some());
+        for bad in [
+            "",
+            "v=1",
+            "v=2;sidecar_us=1;admission=-",
+            "sidecar_us=1;admission=-",
+            "v=1;sidecar_us=1",
+            "v=1;sidecar_us=;admission=-",
+            "v=1;sidecar_us=+1;admission=-",
+            "v=1;sidecar_us=-1;admission=-",
+            "v=1;sidecar_us=1 ;admission=-",
+            "v=1;sidecar_us=18446744073709551616;admission=-",
+            "v=1;sidecar_us=1;admission=",
+            "v=1;sidecar_us=1;admission=a",
+            "v=1;sidecar_us=1;admission=a/b/c",
+            "v=1;sidecar_us=1;admission=a/\u{1b}[2J",
+            "v=1;sidecar_us=1;admission=-;",
+            "v=1;sidecar_us=1;sidecar_us=1;admission=-",
+            "v=1;sidecar_us=1;admission=-;app_us=1;app_us=2",
+            &format!("{GOOD};a={}", "b".repeat(PART_BYTES_LIMIT)),
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+        assert_eq!(Part::parse(b"v=1;sidecar_us=1;admission=-;\xff=1"), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_comes_is_a_part_or_not(
+            field in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..600),
+            likely in "(v=1;|sidecar_us=[0-9]{0,22};|app_us=[0-9]{0,22};|admission=[a-z/+-]{0,5};?){0,8}",
+        ) {
+            for field in [field.as_slice(), likely.as_bytes()] {
+                if let Some(part) = Part::parse(field) {
+                    proptest::prop_assert!(field.len() <= PART_BYTES_LIMIT);
+                    let written = part.to_string();
+                    proptest::prop_assert_eq!(Part::parse(written.as_bytes()), Some(part));
+                }
+            }
+        }
+    }
+}
