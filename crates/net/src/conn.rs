@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
 use rustls::Connection as Tls;
 use rustls::pki_types::CertificateDer;
+use rustls::{CipherSuite, HandshakeKind, ProtocolVersion};
 use thiserror::Error;
 
 use crate::poller::Readiness;
@@ -95,6 +96,15 @@ pub struct Peer<'a> {
     pub alpn: Option<&'a [u8]>,
     /// The server name it asked for (server side only).
     pub server_name: Option<&'a str>,
+}
+
+/// What both ends of a TLS connection agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Agreed {
+    pub version: ProtocolVersion,
+    pub cipher: CipherSuite,
+    /// The handshake went on from an earlier session.
+    pub is_resumed: bool,
 }
 
 /// One connection. Dropping it closes the socket.
@@ -233,6 +243,17 @@ impl Conn {
             certificates: tls.peer_certificates().unwrap_or_default(),
             alpn: tls.alpn_protocol(),
             server_name,
+        })
+    }
+
+    /// What TLS agreed on; `None` without TLS or before the handshake is over.
+    #[must_use]
+    pub fn agreed(&self) -> Option<Agreed> {
+        let tls = self.tls.as_ref().filter(|tls| !tls.is_handshaking())?;
+        Some(Agreed {
+            version: tls.protocol_version()?,
+            cipher: tls.negotiated_cipher_suite()?.suite(),
+            is_resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
         })
     }
 

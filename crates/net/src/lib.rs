@@ -16,7 +16,7 @@ pub mod spawn;
 mod timer;
 pub mod tun;
 
-pub use conn::{Closed, Conn, ConnError, Flush, Peer, Read, Scratch};
+pub use conn::{Agreed, Closed, Conn, ConnError, Flush, Peer, Read, Scratch};
 pub use descriptors::descriptor_limit;
 pub use listener::{AcceptError, Listener, ListenerOptions};
 pub use poller::{Poller, Readiness, Token, Waker};

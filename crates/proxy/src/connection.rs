@@ -120,6 +120,29 @@ impl Connection {
 }
 
 impl Connection {
+    /// How it was made, if it is one to another sidecar or to the app.
+    pub(crate) fn opened(&self) -> Option<&Opened> {
+        match &self.role {
+            Role::H2Client(link) => link.opened.as_ref(),
+            Role::H1Client(client) => client.opened.as_ref(),
+            Role::Detect { .. }
+            | Role::Accepting
+            | Role::Dialling(_)
+            | Role::H1Server(_)
+            | Role::H2Server(_)
+            | Role::Relay(_)
+            | Role::Hello(_)
+            | Role::Lingering => None,
+        }
+    }
+
+    /// The other end of a dial has answered.
+    pub(crate) fn note_connected(&mut self, now: Instant) {
+        if let Role::Dialling(dial) = &mut self.role {
+            dial.connected = Some(now);
+        }
+    }
+
     /// Whether bytes were read that nobody has looked at to their end.
     pub(crate) fn has_unparsed(&self) -> bool {
         match &self.role {
@@ -150,6 +173,32 @@ pub(crate) enum RelayedTo {
 pub(crate) struct Dial {
     pub(crate) address: Option<SocketAddr>,
     pub(crate) purpose: Purpose,
+    /// When the other end answered; with TLS, a handshake follows.
+    pub(crate) connected: Option<Instant>,
+}
+
+/// How a connection was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    pub(crate) at: Instant,
+    pub(crate) connect: Duration,
+    pub(crate) handshake: Duration,
+}
+
+impl Dial {
+    pub(crate) fn to(address: SocketAddr, purpose: Purpose) -> Self {
+        Self { address: Some(address), purpose, connected: None }
+    }
+
+    /// A dial that began at `began` stands.
+    pub(crate) fn opened(&self, began: Instant, now: Instant) -> Opened {
+        let connected = self.connected.unwrap_or(now);
+        Opened {
+            at: now,
+            connect: connected.saturating_duration_since(began),
+            handshake: now.saturating_duration_since(connected),
+        }
+    }
 }
 
 /// The protocol a dialled connection will speak, and for whom.
@@ -200,6 +249,7 @@ pub(crate) struct H1Client {
     pub(crate) dedicated: bool,
     /// Bytes of the present response have come.
     pub(crate) answered: bool,
+    pub(crate) opened: Option<Opened>,
 }
 
 /// An HTTP/2 connection, either side.
@@ -224,6 +274,8 @@ pub(crate) struct H2Link {
     pub(crate) asked: Option<u64>,
     /// The sign did not come in time: requests go elsewhere if they can.
     pub(crate) is_silent: bool,
+    /// How it was made (client's side).
+    pub(crate) opened: Option<Opened>,
 }
 
 impl H2Link {
@@ -241,6 +293,7 @@ impl H2Link {
             heard: now,
             asked: None,
             is_silent: false,
+            opened: None,
         }
     }
 }

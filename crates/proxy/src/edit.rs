@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 
-use tollway_http::{RequestHead, ResponseHead, h1};
+use tollway_http::{Fields, RequestHead, ResponseHead, h1};
 use tollway_identity::PeerIdentity;
 use tollway_model::ServiceName;
 
@@ -21,6 +21,14 @@ pub(crate) const UNPROCESSED: &[u8] = b"x-tollway-unprocessed";
 pub(crate) const ERROR: &[u8] = b"x-tollway-error";
 /// The process that says so.
 pub(crate) const HOP: &[u8] = b"x-tollway-hop";
+/// Asks for the way that a request takes: an app its sidecar, and that the callee's.
+const EXPLAIN: &[u8] = b"x-tollway-explain";
+const YES: &[u8] = b"1";
+/// The way, in the answer to the app that asked for it.
+pub(crate) const WAY: &[u8] = b"x-tollway-way";
+/// Between sidecars: the callee's part of the way. Apps never see it.
+pub(crate) const PART: &[u8] = b"x-tollway-part";
+
 /// Fields that only the mesh writes begin so.
 const OWN_FIELDS: &[u8] = b"x-tollway-";
 
@@ -32,11 +40,15 @@ pub(crate) struct Route<'a> {
     pub(crate) credentials_used: bool,
 }
 
-/// A request leaving the caller's sidecar for the mesh.
-pub(crate) fn outbound_request(head: &mut RequestHead, client: Option<IpAddr>, route: &Route<'_>) {
+/// A request leaving the caller's sidecar for the mesh. Says whether its caller asks for the way
+/// that it takes.
+pub(crate) fn outbound_request(
+    head: &mut RequestHead,
+    client: Option<IpAddr>,
+    route: &Route<'_>,
+) -> bool {
     let fields = &mut head.fields;
-    fields.remove(b"dapr-app-id");
-    fields.remove(CALLER_IDENTITY);
+    let asks = take_own(fields, |name| name == b"dapr-app-id");
     if route.credentials_used {
         fields.remove(b"authorization");
     }
@@ -52,31 +64,55 @@ pub(crate) fn outbound_request(head: &mut RequestHead, client: Option<IpAddr>, r
     fields.set(b"dapr-callee-app-id", route.to.app.as_str().as_bytes());
     head.authority = route.to.dns_san().into_bytes();
     head.scheme = b"https".to_vec();
+    asks
 }
 
-/// A request arriving at the callee's sidecar for the app: who calls is what was proven.
-pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) {
+/// A request arriving at the callee's sidecar for the app: who calls is what was proven. Says
+/// whether the caller's sidecar asks for the way that it takes.
+pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) -> bool {
     let fields = &mut head.fields;
-    fields.set(CALLER_IDENTITY, peer.spiffe.to_string().as_bytes());
+    let asks = take_own(fields, |_| false);
+    fields.push(CALLER_IDENTITY, peer.spiffe.to_string().as_bytes());
     fields.set(b"dapr-caller-app-id", peer.spiffe.app.as_str().as_bytes());
     fields.set(b"dapr-caller-namespace", peer.spiffe.namespace.as_str().as_bytes());
     head.scheme = b"http".to_vec();
+    asks
 }
 
-/// A response on its way back.
-pub(crate) fn response(head: &mut ResponseHead) {
-    h1::strip_hop_by_hop(&mut head.fields);
-    if may_be_unprocessed(head) {
-        head.fields.remove(UNPROCESSED);
-    }
+/// A response on its way back, from the app or from the mesh. The app cannot speak for the mesh;
+/// of the mesh, the caller hears who failed and nothing else that sidecars say to each other.
+pub(crate) fn response(head: &mut ResponseHead, from_app: bool) {
+    h1::strip_hop_by_hop_and(&mut head.fields, |name| {
+        name.starts_with(OWN_FIELDS) && (from_app || (name != ERROR && name != HOP))
+    });
 }
 
-/// A response of the app beside this sidecar: it cannot speak for the mesh.
-pub(crate) fn app_response(head: &mut ResponseHead) {
-    let is_own = |name: &[u8]| name.starts_with(OWN_FIELDS);
-    if head.fields.iter().any(|field| is_own(field.name)) {
-        head.fields.retain(|name, _| !is_own(name));
-    }
+/// Trailers in either direction: nobody speaks for the mesh there.
+pub(crate) fn trailers(mut fields: Fields) -> Fields {
+    fields.retain(|name, _| !name.starts_with(OWN_FIELDS));
+    fields
+}
+
+/// Whether a request that goes no further asks for the way that it has taken.
+pub(crate) fn asks_for_way(fields: &Fields) -> bool {
+    fields.value(EXPLAIN) == Some(YES)
+}
+
+/// Has the callee's sidecar tell of its part of the way.
+pub(crate) fn ask_for_way(head: &mut RequestHead) {
+    head.fields.push(EXPLAIN, YES);
+}
+
+/// Removes what only the mesh says, and what `also` names, in one pass. Says whether the way was
+/// asked for.
+fn take_own(fields: &mut Fields, also: impl Fn(&[u8]) -> bool) -> bool {
+    let mut asks = false;
+    fields.retain(|name, value| {
+        let is_own = name.starts_with(OWN_FIELDS);
+        asks |= is_own && name == EXPLAIN && value == YES;
+        !is_own && !also(name)
+    });
+    asks
 }
 
 /// Whether a peer's sidecar answered in place of its app, which has seen nothing of the request.
@@ -108,7 +144,7 @@ fn forwarded_element(client: IpAddr, host: &[u8]) -> Vec<u8> {
 }
 
 /// Adds a value to a comma-separated list field.
-fn append(fields: &mut tollway_http::Fields, name: &[u8], value: &[u8]) {
+fn append(fields: &mut Fields, name: &[u8], value: &[u8]) {
     let mut list = Vec::new();
     for earlier in fields.values(name) {
         list.extend_from_slice(earlier);
@@ -137,7 +173,7 @@ mod tests {
         head.fields.push(b"traceparent", b"00-abc");
         let (from, to) = (service("web"), service("stock.shop.east"));
         let route = Route { from: &from, to: &to, credentials_used: false };
-        outbound_request(&mut head, Some("127.0.0.1".parse().unwrap()), &route);
+        assert!(!outbound_request(&mut head, Some("127.0.0.1".parse().unwrap()), &route));
         let value =
             |name: &[u8]| head.fields.value(name).map(|v| String::from_utf8_lossy(v).into_owned());
         assert_eq!(head.authority, b"stock.shop.east.mesh");
@@ -151,5 +187,43 @@ mod tests {
         );
         assert_eq!(value(b"dapr-caller-app-id").unwrap(), "web");
         assert_eq!(value(b"traceparent").unwrap(), "00-abc");
+    }
+    fn names(fields: &Fields) -> Vec<String> {
+        fields.iter().map(|field| String::from_utf8_lossy(field.name).into_owned()).collect()
+    }
+
+    #[test]
+    fn the_way_is_asked_for_by_one_word_that_goes_no_further() {
+        let asks = |name: &[u8], value: &[u8]| {
+            let mut head = RequestHead::default();
+            head.fields.push(name, value);
+            let asked = asks_for_way(&head.fields);
+            let (from, to) = (service("web"), service("stock"));
+            let route = Route { from: &from, to: &to, credentials_used: false };
+            assert_eq!(outbound_request(&mut head, None, &route), asked);
+            let own: Vec<_> = names(&head.fields);
+            assert!(!own.iter().any(|name| name.starts_with("x-tollway-")), "{own:?}");
+            asked
+        };
+        assert!(asks(b"X-Tollway-Explain", b"1"));
+        assert!(!asks(b"x-tollway-explain", b"0"));
+        assert!(!asks(b"x-tollway-explain", b""));
+        assert!(!asks(b"x-tollway-explained", b"1"));
+        assert!(!asks(b"x-tollway-way", b"1"));
+    }
+
+    #[test]
+    fn an_app_says_nothing_for_the_mesh_and_hears_who_failed() {
+        let all: [&[u8]; 7] = [b"x-a", ERROR, HOP, UNPROCESSED, WAY, PART, b"x-tollway-caller"];
+        let left = |from_app| {
+            let mut head = ResponseHead::new(200);
+            all.iter().for_each(|name| head.fields.push(name, b"1"));
+            response(&mut head, from_app);
+            names(&head.fields)
+        };
+        assert_eq!(left(true), ["x-a"]);
+        assert_eq!(left(false), ["x-a", "x-tollway-error", "x-tollway-hop"]);
+        let trailing = trailers(all.iter().map(|name| (*name, &b"1"[..])).collect());
+        assert_eq!(names(&trailing), ["x-a"]);
     }
 }

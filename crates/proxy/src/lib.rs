@@ -12,6 +12,7 @@ mod dataplane;
 mod doors;
 mod edit;
 mod exchange;
+mod explain;
 mod fanout;
 mod fault;
 mod limits;

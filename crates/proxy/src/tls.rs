@@ -37,6 +37,11 @@ impl MeshTls {
         *self = Self::new(credentials);
     }
 
+    /// Whom this process is.
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
     /// The callee's side.
     pub(crate) fn server(&mut self) -> Result<Connection, TlsError> {
         let config = match &self.server {

@@ -158,6 +158,17 @@ impl CallerView {
         Ok(path.into_changed_target())
     }
 
+    /// The policy of which a rule allows a request that is let in; `None` if it needs none.
+    #[must_use]
+    pub fn allowed_by(&self, method: &[u8], target: &[u8]) -> Option<&PolicyName> {
+        self.closed_by.as_ref()?;
+        if !self.looks_at_paths {
+            return self.allow.find(method, b"/");
+        }
+        let path = NormalPath::read(target).ok()?;
+        self.allow.find(method, path.path())
+    }
+
     /// Whether a connection is let in of which only the caller is known (TCP).
     ///
     /// # Errors

@@ -13,9 +13,17 @@ use crate::Fields;
 /// proxy vouches for (forwarding, identity, tracing). What is added after stripping cannot be named
 /// by the peer; `host` and the framing fields are not among a head's fields at all.
 pub fn strip_hop_by_hop(fields: &mut Fields) {
+    strip_hop_by_hop_and(fields, |_| false);
+}
+
+/// Removes, in the same pass, the fields of which `is_ours(name)` is true too: the words that a
+/// proxy has for its kind, which nobody else may say or hear.
+pub fn strip_hop_by_hop_and(fields: &mut Fields, is_ours: impl Fn(&[u8]) -> bool) {
     let named = named_in_connection(fields);
     let wants_trailers = fields.values(b"te").any(asks_for_trailers);
-    fields.retain(|name, _| !is_hop_by_hop(name) && !named.iter().any(|option| option == name));
+    fields.retain(|name, _| {
+        !is_hop_by_hop(name) && !is_ours(name) && !named.iter().any(|option| option == name)
+    });
     if wants_trailers {
         fields.push(b"te", b"trailers");
     }

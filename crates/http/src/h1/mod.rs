@@ -40,7 +40,7 @@ mod tests;
 
 pub use body::{BodyDecoder, Step};
 pub use check::{check_fields, check_request, check_response};
-pub use hop_by_hop::strip_hop_by_hop;
+pub use hop_by_hop::{strip_hop_by_hop, strip_hop_by_hop_and};
 pub use preface::{HTTP2_PREFACE, looks_like_http2};
 pub use refusal::Refusal;
 pub use request::{Request, parse_request};

@@ -20,6 +20,7 @@ use tollway_model::{ErrorCode, SpanId, TraceContext};
 use tollway_routing::{SamplingRatio, TraceDecision, TraceIds, decide_trace};
 use tollway_telemetry::{DataPlaneMetrics, Handoff};
 
+use crate::explain::Explained;
 pub(crate) use finished::{Finished, grpc_status};
 pub use options::{TelemetryError, TelemetryOptions, TracingOptions};
 pub(crate) use running::Telemetry;
@@ -38,6 +39,7 @@ pub(crate) struct Tracing {
 }
 
 /// What is remembered of a request of which something will be told.
+#[derive(Default)]
 pub(crate) struct Observed {
     pub(crate) recorded: Option<Recorded>,
     pub(crate) error: Option<ErrorCode>,
@@ -49,6 +51,8 @@ pub(crate) struct Observed {
     /// Version of HTTP on the mesh's side.
     pub(crate) version: &'static str,
     pub(crate) grpc_status: Option<u16>,
+    /// The way is told to whoever asked for it.
+    pub(crate) explained: Option<Explained>,
 }
 
 /// A span that is being recorded.
@@ -69,15 +73,7 @@ impl Observer {
         if recorded.is_none() && self.lines.is_none() {
             return None;
         }
-        Some(Box::new(Observed {
-            recorded,
-            error: None,
-            cancelled: false,
-            peer: None,
-            remote: None,
-            version: "",
-            grpc_status: None,
-        }))
+        Some(Box::new(Observed { recorded, ..Observed::default() }))
     }
 
     /// A request or, with `again`, an attempt of it is over.

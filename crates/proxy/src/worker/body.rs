@@ -7,6 +7,7 @@ use tollway_net::Key;
 
 use super::{Worker, mark};
 use crate::connection::{Connection, Role};
+use crate::edit;
 use crate::exchange::{Exchange, Side, StreamRef, Upstream};
 use crate::pipe::Pipe;
 
@@ -95,7 +96,7 @@ impl Worker {
         exchange.active = self.now;
         let pipe = exchange.pipe_mut(side);
         pipe.ended = true;
-        pipe.trailers = trailers.filter(|t| !t.is_empty());
+        pipe.trailers = trailers.map(edit::trailers).filter(|t| !t.is_empty());
         self.drain(key, side, QUANTUM);
     }
 

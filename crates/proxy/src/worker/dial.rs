@@ -15,7 +15,7 @@ use super::Worker;
 use super::accept::proven_identity;
 use super::exchange::describe;
 use super::pool::Candidates;
-use crate::connection::{Connection, Dial, H1Client, H2Link, Purpose, Role};
+use crate::connection::{Connection, Dial, H1Client, H2Link, Opened, Purpose, Role};
 use crate::exchange::{Destination, Upstream};
 use crate::fault::Fault;
 use crate::why::Why;
@@ -109,7 +109,7 @@ impl Worker {
         let io =
             Conn::connect(address, Some(tls)).map_err(|error| failed(self, (&error).into()))?;
         let pooled = matches!(purpose, Purpose::PoolH2(_) | Purpose::PoolH1(_));
-        let dial = Dial { address: Some(address), purpose };
+        let dial = Dial::to(address, purpose);
         let mut conn = Connection::new(io, Role::Dialling(dial), self.now);
         conn.remote = Some(address);
         let Some(key) = self.insert(conn) else {
@@ -149,7 +149,7 @@ impl Worker {
     /// Dials without TLS.
     pub(super) fn dial_plain(&mut self, address: SocketAddr, purpose: Purpose) -> Result<Key, Why> {
         let io = Conn::connect(address, None).map_err(|error| Why::from(&error))?;
-        let dial = Dial { address: Some(address), purpose };
+        let dial = Dial::to(address, purpose);
         let conn = Connection::new(io, Role::Dialling(dial), self.now);
         self.insert(conn).ok_or_else(Why::out_of_descriptors)
     }
@@ -168,9 +168,10 @@ impl Worker {
         }
         let Role::Dialling(dial) = &conn.role else { return false };
         let (purpose, address) = (dial.purpose.clone(), dial.address);
+        let opened = dial.opened(conn.since, self.now);
         conn.since = self.now;
         match purpose {
-            Purpose::PoolH2(destination) => self.join_pool_h2(key, destination, address),
+            Purpose::PoolH2(destination) => self.join_pool_h2(key, destination, address, opened),
             Purpose::PoolH1(destination) => {
                 let client = h1_client(destination.clone(), false);
                 conn.role = Role::H1Client(Box::new(client));
@@ -181,18 +182,25 @@ impl Worker {
                 self.look_in_time(key);
                 self.serve_waiting(&destination);
             }
-            Purpose::Upgrade(exchange) => self.start_upgrade(key, exchange),
+            Purpose::Upgrade(exchange) => self.start_upgrade(key, exchange, opened),
             Purpose::Relay(down) => self.on_relay_dialled(key, down),
         }
         true
     }
 
-    fn join_pool_h2(&mut self, key: Key, destination: Destination, address: Option<SocketAddr>) {
+    fn join_pool_h2(
+        &mut self,
+        key: Key,
+        destination: Destination,
+        address: Option<SocketAddr>,
+        opened: Opened,
+    ) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let codec = h2::Connection::client(self.config.limits.h2.clone(), conn.io.out());
         let mut link = H2Link::new(codec, self.now);
         link.destination = Some(destination.clone());
         link.address = address;
+        link.opened = Some(opened);
         conn.role = Role::H2Client(Box::new(link));
         self.look_in_time(key);
         self.mark_dirty(key);
@@ -207,12 +215,13 @@ impl Worker {
         self.keep_dialled(&destination);
     }
 
-    fn start_upgrade(&mut self, key: Key, exchange: Key) {
+    fn start_upgrade(&mut self, key: Key, exchange: Key, opened: Opened) {
         let waits = self.exchanges.get(exchange).filter(|e| e.up == Upstream::Waiting);
         let Some(state) = waits else { return self.remove(key) };
         let destination = state.destination.clone();
         if let Some(conn) = self.conns.get_mut(key) {
-            conn.role = Role::H1Client(Box::new(h1_client(destination, true)));
+            let client = H1Client { opened: Some(opened), ..h1_client(destination, true) };
+            conn.role = Role::H1Client(Box::new(client));
         }
         self.send_request(exchange, key);
     }
@@ -235,6 +244,7 @@ impl Worker {
                 if destination == Destination::App {
                     self.outside.app_unreachable();
                 }
+                self.note_failed_dial(&destination, dial.address, &why);
                 let may_wait = failure.may_pass().then_some(conn.since);
                 self.after_failed_dial(&destination, dial.address, why, may_wait);
             }
@@ -371,6 +381,7 @@ pub(super) fn h1_client(destination: Destination, dedicated: bool) -> H1Client {
         served: 0,
         dedicated,
         answered: false,
+        opened: None,
     }
 }
 

@@ -98,12 +98,14 @@ impl Worker {
 
     /// A request that may leave HTTP has a connection of its own.
     fn dispatch_upgrade(&mut self, key: Key, destination: &Destination) {
+        self.note_wait(key, destination);
         if let Err(fault) = self.dial_for(destination, Purpose::Upgrade(key), alpn::HTTP1) {
             self.fail(key, &fault);
         }
     }
 
     fn wait(&mut self, key: Key, destination: &Destination) {
+        self.note_wait(key, destination);
         let limit = self.config.limits.waiting_per_service;
         let mut waiting = std::mem::take(&mut self.pool(destination).waiting);
         if waiting.len() >= limit {

@@ -26,11 +26,12 @@ impl Worker {
             return self.abort_down(key, ErrorCode::INTERNAL_ERROR);
         }
         exchange.request.ended = true;
-        if exchange.is_grpc {
-            let head = respond::grpc_fault(fault, &self.hop());
-            return self.respond(key, &head, &[]);
-        }
-        let (head, body) = respond::http_fault(fault, &self.hop());
+        let (mut head, body) = if exchange.is_grpc {
+            (respond::grpc_fault(fault, &self.hop()), Vec::new())
+        } else {
+            respond::http_fault(fault, &self.hop())
+        };
+        self.tell_way(key, &mut head, Some(fault.code()));
         self.respond(key, &head, &body);
     }
 

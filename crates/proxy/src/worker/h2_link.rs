@@ -175,7 +175,8 @@ impl Worker {
             return false;
         }
         self.cancel_upstream(exchange);
-        self.on_attempt_failed(exchange, Failure::Refused, "its app cannot be reached");
+        let why = Why::coded(tollway_model::ErrorCode::AppUnreachable, "its app cannot be reached");
+        self.on_attempt_failed(exchange, Failure::Refused, why);
         true
     }
 

@@ -16,6 +16,7 @@ mod choose;
 mod dial;
 mod dispatch;
 mod exchange;
+mod explain;
 mod gateway;
 mod h1_client;
 mod h1_server;
@@ -341,6 +342,7 @@ impl Worker {
             match conn.io.flush() {
                 Flush::Done => {
                     if was_connecting {
+                        conn.note_connected(self.now);
                         self.on_bytes(key, &[]);
                         self.queue_read(key);
                     }

@@ -55,7 +55,7 @@ impl Worker {
 }
 
 /// What the failure would be called if it were not tried again.
-fn code_of(failure: Failure) -> ErrorCode {
+pub(super) fn code_of(failure: Failure) -> ErrorCode {
     match failure {
         Failure::NotConnected => ErrorCode::Unreachable,
         Failure::Refused => ErrorCode::Reset,

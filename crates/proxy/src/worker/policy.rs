@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tollway_http::{Method, RequestHead};
 use tollway_identity::PeerIdentity;
+use tollway_model::way::Admission;
 use tollway_model::{Caller, ServiceName, SpiffeId};
 use tollway_net::Key;
 use tollway_routing::{CallerView, PolicySet, RequestRefusal};
@@ -86,6 +87,23 @@ impl PolicyGate {
                 Fault::BadRequest { status: 400, reason: error.to_string() }
             }
         })
+    }
+
+    /// Why a request was let in that [`PolicyGate::admit_request`] has let in.
+    pub(super) fn admission(
+        &mut self,
+        conn: Option<&mut Connection>,
+        head: &RequestHead,
+        home: &ServiceName,
+    ) -> Admission {
+        if self.is_open {
+            return Admission::Unprotected;
+        }
+        let allowed_by = match self.rights(conn, home) {
+            Ok((_, view)) => view.allowed_by(head.method.as_bytes(), &head.path),
+            Err(_) => None,
+        };
+        allowed_by.map_or(Admission::NotRefused, |policy| Admission::Allowed(policy.clone()))
     }
 
     /// Lets a connection in of which only the caller is known, or not.

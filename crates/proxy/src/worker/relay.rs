@@ -11,6 +11,8 @@ use tollway_net::Key;
 use super::Worker;
 use super::policy::Upgraded;
 use crate::connection::{Connection, Door, Purpose, Relay, Role};
+use crate::edit;
+use crate::exchange::Destination;
 
 /// Addresses that are dialled for one relayed connection before it is given up.
 const RELAY_DIALS: u32 = 3;
@@ -259,12 +261,15 @@ impl Worker {
         );
         let protocol = head.fields.value(b"upgrade").map(<[u8]>::to_vec).unwrap_or(protocol);
         let upgraded = (state.door == Door::Inbound).then(|| Upgraded::new(&state.head));
+        let from_app = state.destination == Destination::App;
+        let mut head = head.clone();
+        self.hear_of_way(exchange, &head);
+        edit::response(&mut head, from_app);
+        self.tell_way(exchange, &mut head, None);
         let Some(conn) = self.conns.get_mut(down) else { return self.remove(up) };
         let Role::H1Server(server) = &mut conn.role else { return self.remove(up) };
         let early = std::mem::take(&mut server.input);
         conn.upgraded = upgraded;
-        let mut head = head.clone();
-        h1::strip_hop_by_hop(&mut head.fields);
         let options = h1::ResponseOptions {
             connection: h1::Connection::Upgrade(&protocol),
             ..h1::ResponseOptions::default()

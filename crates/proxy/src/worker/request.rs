@@ -8,6 +8,7 @@ use tollway_net::Key;
 use tollway_routing::{Attempt, Failure, RequestParts, Retry, Target, decide_retry, decide_target};
 
 use super::exchange::describe;
+use super::observe::code_of;
 use super::{Worker, mark};
 use crate::connection::{Door, Role};
 use crate::edit;
@@ -68,7 +69,10 @@ impl Worker {
         self.bind_down(arrival.down, key);
         match self.decide(key) {
             Ok(()) => self.dispatch(key),
-            Err(fault) => self.fail(key, &fault),
+            Err(fault) => {
+                self.explain_undecided(key);
+                self.fail(key, &fault);
+            }
         }
         key
     }
@@ -109,10 +113,11 @@ impl Worker {
             if app.protocol == AppProtocol::Tcp {
                 return Err(Fault::NotHttp { service: self.config.home.clone() });
             }
-            if let Some(peer) = peer {
-                edit::inbound_request(&mut exchange.head, &peer);
-            }
             exchange.destination = Destination::App;
+            let asks = peer.is_some_and(|peer| edit::inbound_request(&mut exchange.head, &peer));
+            if asks {
+                self.explain_as_callee(key);
+            }
             return Ok(());
         }
         self.metrics.outbound_requests.add(1);
@@ -127,8 +132,12 @@ impl Worker {
             Outbound::Service { name, path, credentials_used } => {
                 exchange.head.path = path;
                 let route = edit::Route { from: &self.config.home, to: &name, credentials_used };
-                edit::outbound_request(&mut exchange.head, remote.map(|r| r.ip()), &route);
+                let client = remote.map(|remote| remote.ip());
+                let asks = edit::outbound_request(&mut exchange.head, client, &route);
                 exchange.destination = Destination::Service(name);
+                if asks {
+                    self.explain_as_caller(key);
+                }
             }
         }
         Ok(())
@@ -166,10 +175,11 @@ impl Worker {
             }
             _ => return self.retry_elsewhere(key),
         }
-        if let (Some(observed), Destination::Service(_)) =
-            (&mut exchange.observed, &exchange.destination)
-        {
-            observed.meet(conn);
+        if let Some(observed) = &mut exchange.observed {
+            if let Destination::Service(_) = &exchange.destination {
+                observed.meet(conn);
+            }
+            observed.send(conn, exchange.started);
         }
         exchange.active = self.now;
         exchange.request.finished = ended;
@@ -198,11 +208,11 @@ impl Worker {
 
     /// An attempt failed before any response: once more, or the answer to the caller.
     pub(super) fn on_attempt_failed(&mut self, key: Key, failure: Failure, why: impl Into<Why>) {
-        let may_retry = self.may_retry(key, failure);
+        let (may_retry, why) = (self.may_retry(key, failure), why.into());
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.up = Upstream::Waiting;
         if !may_retry {
-            let (why, destination) = (why.into(), exchange.destination.clone());
+            let destination = exchange.destination.clone();
             let (peer, reason) = (describe(&destination), why.reason.clone());
             let fault = match failure {
                 Failure::NotConnected => self.unreachable(&destination, None, why),
@@ -225,6 +235,7 @@ impl Worker {
         self.metrics.retries.add(1);
         if exchange.observed.is_some() {
             self.tell_of_attempt(key, failure);
+            self.note_failed_attempt(key, why.code.unwrap_or_else(|| code_of(failure)));
         }
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.request.passed = 0;

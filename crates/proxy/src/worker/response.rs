@@ -23,17 +23,22 @@ impl Worker {
     ) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.active = self.now;
+        let from_app = exchange.destination == Destination::App;
         if head.status < 200 {
             if let Some(observed) = &mut exchange.observed {
                 observed.grpc_status = grpc_status(&head.fields);
             }
-            edit::response(&mut head);
+            edit::response(&mut head, from_app);
             return self.on_informational(key, &head);
         }
         exchange.replay = None;
-        edit::response(&mut head);
-        if exchange.destination == Destination::App {
-            edit::app_response(&mut head);
+        let is_observed = exchange.observed.is_some();
+        if is_observed {
+            self.hear_of_way(key, &head);
+        }
+        edit::response(&mut head, from_app);
+        if is_observed {
+            self.tell_way(key, &mut head, None);
         }
         self.start_response(key, &head, size, declared, ended);
     }
