@@ -82,6 +82,7 @@ impl Command {
             Self::Get(args) => args.prints_json(),
             Self::Join(args) => args.prints_json(),
             Self::Check(args) => args.prints_json(),
+            Self::Call(args) => args.prints_json(),
             _ => false,
         }
     }

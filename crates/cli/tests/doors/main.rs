@@ -15,3 +15,4 @@ mod network;
 mod responses;
 mod tls_client;
 mod tls_door;
+mod way;

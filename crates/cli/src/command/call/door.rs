@@ -12,7 +12,8 @@ use tollway_proxy::{
     CommonOptions, Limits, Live, Sidecar, SidecarOptions, TelemetryOptions, Timeouts,
 };
 
-use crate::access::{Absent, Access, AccessArgs};
+use super::CallArgs;
+use crate::access::{Absent, Access};
 use crate::command::mesh::made_up_instance;
 use crate::local::LocalControl;
 
@@ -31,29 +32,31 @@ pub(super) struct Door {
     /// As `host:port`.
     pub(super) address: String,
     /// It serves as long as this exists. `None` where the sidecar is another process.
-    _own: Option<Sidecar>,
+    own: Option<Sidecar>,
 }
 
 impl Door {
     /// A sidecar that runs.
     pub(super) fn at(url: SidecarUrl) -> Self {
-        Self { address: url.0, _own: None }
+        Self { address: url.0, own: None }
     }
 
     /// A sidecar of this call alone. It has no app, so it is not registered and nobody calls it.
-    pub(super) async fn open(
-        access: AccessArgs,
-        app: AppId,
-        namespace: Label,
-        timeout: Option<Duration>,
-    ) -> Result<Self> {
+    pub(super) async fn open(args: &CallArgs, timeout: Option<Duration>) -> Result<Self> {
+        let (app, namespace) = (args.app_id.clone(), args.namespace.clone());
+        let access = args.access.clone();
         let access = access.access(&app, &namespace, IDENTITY_TTL, Absent::Refuse).await?;
         if let Some(skew) = access.local.as_ref().and_then(LocalControl::version_skew) {
             eprintln!("{skew}");
         }
         let own = Sidecar::start(options(access, app, namespace, timeout)?).await?;
         let address = own.port("http").context("the sidecar has no HTTP API")?.to_string();
-        Ok(Self { address, _own: Some(own) })
+        Ok(Self { address, own: Some(own) })
+    }
+
+    /// Whether it was opened for this call.
+    pub(super) fn is_own(&self) -> bool {
+        self.own.is_some()
     }
 }
 

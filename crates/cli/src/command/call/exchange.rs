@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
-use hyper::{Method, Request, Response, header};
+use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tollway_model::{ErrorCode, MESH_SUFFIX};
@@ -18,6 +18,7 @@ use tollway_model::{ErrorCode, MESH_SUFFIX};
 use super::CallArgs;
 use super::body::{self, Body};
 use super::door::Door;
+use super::explain;
 use super::target::Target;
 use crate::failure::Failure;
 
@@ -31,10 +32,8 @@ const READ_BYTES_LIMIT: usize = 16 * 1024 * 1024;
 /// The request as it was asked for.
 pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
     let data = args.data.as_ref().map(body::Data::open).transpose()?;
-    let method = args.request.clone();
-    let method = method.unwrap_or(if data.is_some() { Method::POST } else { Method::GET });
     let mut request = Request::builder()
-        .method(method)
+        .method(args.method())
         .uri(args.target.path.as_str())
         .header(HOST, format!("{}.{MESH_SUFFIX}", args.target.service))
         .header(USER_AGENT, concat!("tollway/", env!("CARGO_PKG_VERSION")))
@@ -58,6 +57,9 @@ pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
         request.headers_mut().append(name, value.clone());
     }
     request.headers_mut().insert(TARGET, args.target.service.parse()?);
+    if args.explain {
+        request.headers_mut().insert(explain::ASK, explain::YES);
+    }
     Ok(request)
 }
 
@@ -77,12 +79,24 @@ pub(super) async fn send(door: &Door, request: Request<Body>) -> Result<Response
 }
 
 /// Writes the answer; the code is 0 for a status below 400. A failure of the mesh goes to
-/// standard error, whatever an app answers is passed on.
+/// standard error, whatever an app answers is passed on. Says how many bytes of body were written.
 pub(super) async fn print(
     answer: Response<Incoming>,
     target: &Target,
     include: bool,
-    output: Option<&Path>,
+    output: Output<'_>,
+) -> (u64, Result<ExitCode>) {
+    let mut bytes = 0;
+    let printed = write(answer, target, include, output, &mut bytes).await;
+    (bytes, printed)
+}
+
+async fn write(
+    answer: Response<Incoming>,
+    target: &Target,
+    include: bool,
+    output: Output<'_>,
+    bytes: &mut u64,
 ) -> Result<ExitCode> {
     let (head, body) = answer.into_parts();
     let failed = head.status.is_client_error() || head.status.is_server_error();
@@ -100,8 +114,11 @@ pub(super) async fn print(
         sink.write(head_text(&head).as_bytes())?;
     }
     match body {
-        Answered::Streamed(body) => copy(body, &mut sink).await?,
-        Answered::Read(read) => sink.write(&read)?,
+        Answered::Streamed(body) => copy(body, &mut sink, bytes).await?,
+        Answered::Read(read) => {
+            sink.write(&read)?;
+            *bytes += read.len() as u64;
+        }
     }
     if failed {
         bail!("{} answered {}", target.service, head.status);
@@ -128,11 +145,12 @@ impl Answered {
     }
 }
 
-async fn copy(mut body: Incoming, sink: &mut Sink<'_>) -> Result<()> {
+async fn copy(mut body: Incoming, sink: &mut Sink<'_>, bytes: &mut u64) -> Result<()> {
     while let Some(frame) = body.frame().await {
         let frame = frame.context("the answer broke off")?;
         if let Ok(data) = frame.into_data() {
             sink.write(&data)?;
+            *bytes += data.len() as u64;
         }
     }
     Ok(())
@@ -159,15 +177,28 @@ fn head_text(head: &hyper::http::response::Parts) -> String {
     text
 }
 
-/// Where the answer goes.
+/// Where the answer is to go.
+#[derive(Clone, Copy)]
+pub(super) enum Output<'a> {
+    Standard,
+    File(&'a Path),
+    Nowhere,
+}
+
+/// The same, open.
 enum Sink<'a> {
     Output(io::Stdout),
     File(File, &'a Path),
+    Nowhere,
 }
 
 impl<'a> Sink<'a> {
-    fn open(path: Option<&'a Path>) -> Result<Self> {
-        let Some(path) = path else { return Ok(Self::Output(io::stdout())) };
+    fn open(output: Output<'a>) -> Result<Self> {
+        let path = match output {
+            Output::Standard => return Ok(Self::Output(io::stdout())),
+            Output::Nowhere => return Ok(Self::Nowhere),
+            Output::File(path) => path,
+        };
         let file =
             File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self::File(file, path))
@@ -183,6 +214,7 @@ impl<'a> Sink<'a> {
             Self::File(file, path) => {
                 file.write_all(bytes).with_context(|| format!("cannot write {}", path.display()))
             }
+            Self::Nowhere => Ok(()),
         }
     }
 }

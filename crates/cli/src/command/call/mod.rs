@@ -2,17 +2,19 @@
 //!
 //! The way in is a sidecar: one of its own, which lives as long as the call and has an identity
 //! of one minute (`door`), or one that runs already. The request goes the way that any app's
-//! does, and its answer is written as it comes (`exchange`).
+//! does, and its answer is written as it comes (`exchange`). Which way it took is told where
+//! that is asked for (`explain`).
 
 mod body;
 mod door;
 mod exchange;
+mod explain;
 mod target;
 
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
@@ -23,6 +25,8 @@ use tollway_telemetry::init_terminal_log;
 
 use self::body::Data;
 use self::door::{Door, SidecarUrl};
+use self::exchange::Output;
+use self::explain::{CallTimes, Explanation};
 use self::target::Target;
 use crate::access::AccessArgs;
 use crate::failure::Failure;
@@ -43,8 +47,14 @@ pub(crate) struct CallArgs {
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Print the head of the answer too.
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "json")]
     include: bool,
+    /// Tell which way it took, with identities and times, on standard error.
+    #[arg(long)]
+    explain: bool,
+    /// Tell the way as JSON on standard output, in place of the body, which -o still receives.
+    #[arg(long, requires = "explain")]
+    json: bool,
     /// Receives the body of the answer.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -64,26 +74,58 @@ pub(crate) struct CallArgs {
     access: AccessArgs,
 }
 
+/// How much longer an explained call waits: its sidecar, which gives up after the same time,
+/// tells where it was then.
+const EXPLANATION_GRACE: Duration = Duration::from_secs(1);
+
+impl CallArgs {
+    pub(crate) fn prints_json(&self) -> bool {
+        self.json
+    }
+
+    fn method(&self) -> Method {
+        let method = self.request.clone();
+        method.unwrap_or(if self.data.is_some() { Method::POST } else { Method::GET })
+    }
+}
+
 pub(crate) fn run(args: CallArgs) -> Result<ExitCode> {
     init_terminal_log("error");
     block_on(async {
         let Some(ms) = args.timeout_ms else { return call(args, None).await };
         let timeout = Duration::from_millis(ms);
+        let patience = if args.explain { timeout + EXPLANATION_GRACE } else { timeout };
         let name = args.target.service.clone();
-        tokio::time::timeout(timeout, call(args, Some(timeout)))
+        tokio::time::timeout(patience, call(args, Some(timeout)))
             .await
             .unwrap_or_else(|_| Err(too_slow(&name, ms).into()))
     })?
 }
 
-async fn call(args: CallArgs, timeout: Option<Duration>) -> Result<ExitCode> {
+async fn call(mut args: CallArgs, timeout: Option<Duration>) -> Result<ExitCode> {
     let request = exchange::request(&args)?;
-    let door = match args.sidecar {
+    let began = Instant::now();
+    let door = match args.sidecar.take() {
         Some(url) => Door::at(url),
-        None => Door::open(args.access, args.app_id, args.namespace, timeout).await?,
+        None => Door::open(&args, timeout).await?,
     };
-    let answer = exchange::send(&door, request).await?;
-    let printed = exchange::print(answer, &args.target, args.include, args.output.as_deref()).await;
+    let start = door.is_own().then(|| began.elapsed());
+    let sent = Instant::now();
+    let mut answer = exchange::send(&door, request).await?;
+    let answered = sent.elapsed();
+    let way = explain::take_way(&mut answer);
+    let status = answer.status().as_u16();
+    let output = match (&args.output, args.json) {
+        (Some(path), _) => Output::File(path),
+        (None, true) => Output::Nowhere,
+        (None, false) => Output::Standard,
+    };
+    let (bytes, printed) = exchange::print(answer, &args.target, args.include, output).await;
+    if args.explain {
+        let times = CallTimes { start, answered, body: sent.elapsed() - answered };
+        let told = Explanation::new(&args, status, bytes, times, way);
+        told.print(args.json, printed.as_ref().err())?;
+    }
     // Whoever reads has what they want, such as `head`, and needs no word about it.
     printed.or_else(|error| {
         let unread = error.downcast_ref::<io::Error>().map(io::Error::kind);
