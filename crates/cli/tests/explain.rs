@@ -307,3 +307,18 @@ fn calls_over_http2_and_grpc_are_told_of_in_their_heads() {
         assert_eq!((&way["failure"]["at"], way.get("name")), (&"name".into(), None), "{way}");
     }
 }
+
+#[test]
+fn a_network_that_calls_out_through_its_own_gateway_shows_both() {
+    let mesh = Mesh::with(&["--egress", "gateway"]);
+    let _app = mesh.east.app("echo", "e", AppProtocol::Http);
+    let caller = mesh.west.caller(&[]);
+    caller.until_served(SERVICE);
+    let gateway = |network: &Network| network.gateway.port("gateway").unwrap();
+    let told = Told::by(&caller, &["echo.default.east/healthz"]);
+    told.check_hops(&[
+        ("gateway", &format!("{} of the own network", gateway(&mesh.west))),
+        ("beyond", &format!("{} of network east", gateway(&mesh.east))),
+    ]);
+    told.check_columns();
+}

@@ -60,9 +60,13 @@ pub struct Service {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     pub ready_replicas: u32,
-    /// Gateways of its network, the first [`GATEWAYS_LIMIT`]; none in the own network.
+    /// Gateways that are dialled for it, the first [`GATEWAYS_LIMIT`]: those of its network, or
+    /// the caller's own; none in the own network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<String>,
+    /// Where `gateways` are the caller's own: those of the service's network behind them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways_beyond: Vec<String>,
 }
 
 /// Where a service is, or why it is nowhere.

@@ -10,6 +10,7 @@ fn whole() -> Way {
             protocol: Some("http".to_owned()),
             ready_replicas: 2,
             gateways: vec!["10.0.0.1:15443".to_owned()],
+            gateways_beyond: vec!["192.0.2.1:15443".to_owned()],
         }),
         connection: Some(Connection {
             address: "10.0.0.1:15443".to_owned(),

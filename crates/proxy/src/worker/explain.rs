@@ -196,13 +196,17 @@ fn may_ask(door: &Door, remote: Option<SocketAddr>) -> bool {
 }
 
 fn service_of(state: &ServiceState) -> Service {
-    let (state, protocol, ready_replicas, gateways) = match state {
+    let texts = |addresses: &[SocketAddr]| -> Vec<String> {
+        addresses.iter().take(GATEWAYS_LIMIT).map(ToString::to_string).collect()
+    };
+    let (mut gateways, mut gateways_beyond) = (Vec::new(), Vec::new());
+    let (state, protocol, ready_replicas) = match state {
         ServiceState::Local { endpoints, protocol, .. } => {
-            (ServiceWord::OwnNetwork, Some(protocol), endpoints.len(), &[][..])
+            (ServiceWord::OwnNetwork, Some(protocol), endpoints.len())
         }
         ServiceState::Remote { remote, protocol, .. } => {
-            let replicas = remote.ready_replicas as usize;
-            (ServiceWord::JoinedNetwork, Some(protocol), replicas, &*remote.gateways)
+            (gateways, gateways_beyond) = (texts(&remote.gateways), texts(&remote.beyond));
+            (ServiceWord::JoinedNetwork, Some(protocol), remote.ready_replicas as usize)
         }
         ServiceState::Unavailable(reason) => {
             let word = match reason {
@@ -211,14 +215,15 @@ fn service_of(state: &ServiceState) -> Service {
                 UnavailableReason::UnreachableNetwork => ServiceWord::UnreachableNetwork,
                 UnavailableReason::NoReadyEndpoint => ServiceWord::NoReadyEndpoint,
             };
-            (word, None, 0, &[][..])
+            (word, None, 0)
         }
     };
     Service {
         state,
         protocol: protocol.map(ToString::to_string),
         ready_replicas: u32::try_from(ready_replicas).unwrap_or(u32::MAX),
-        gateways: gateways.iter().take(GATEWAYS_LIMIT).map(ToString::to_string).collect(),
+        gateways,
+        gateways_beyond,
     }
 }
 

@@ -62,10 +62,7 @@ fn write_connection(page: &mut Page, way: &Way, connection: &Connection) {
     let Connection { address, through_gateway, instance, callee, is_new, tls } = connection;
     let replica = instance.as_deref().unwrap_or("one without a name");
     if *through_gateway {
-        let network = way.name.as_deref().and_then(|name| name.rsplit('.').next()).unwrap_or("?");
-        let known = way.service.as_ref().map_or(0, |service| service.gateways.len());
-        let of = if known > 1 { format!(", one of {known}") } else { String::new() };
-        page.hop("gateway", &format!("{address} of network {network}{of}"));
+        write_gateways(page, way, address);
         page.hop("replica", replica);
     } else {
         page.hop("replica", &format!("{replica} at {address}"));
@@ -79,6 +76,27 @@ fn write_connection(page: &mut Page, way: &Way, connection: &Connection) {
             page.hop("link", &format!("{link}, TLS {}{resumed}, {}", tls.version, tls.cipher));
         }
         None => page.hop("link", link),
+    }
+}
+
+/// The gateway that was dialled, and those behind it where it is the caller's own.
+fn write_gateways(page: &mut Page, way: &Way, dialled: &str) {
+    let network = way.name.as_deref().and_then(|name| name.rsplit('.').next()).unwrap_or("?");
+    let (known, beyond) = match &way.service {
+        Some(service) => (service.gateways.len(), service.gateways_beyond.as_slice()),
+        None => (0, &[][..]),
+    };
+    let one_of = if known > 1 { format!(", one of {known}") } else { String::new() };
+    match beyond {
+        [] => page.hop("gateway", &format!("{dialled} of network {network}{one_of}")),
+        [far] => {
+            page.hop("gateway", &format!("{dialled} of the own network{one_of}"));
+            page.hop("beyond", &format!("{far} of network {network}"));
+        }
+        all => {
+            page.hop("gateway", &format!("{dialled} of the own network{one_of}"));
+            page.hop("beyond", &format!("one of {} of network {network}", all.len()));
+        }
     }
 }
 
