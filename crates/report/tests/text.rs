@@ -78,6 +78,35 @@ fn a_toll_within_the_noise_is_not_claimed() {
     );
 }
 
+/// A generator that was late tells nothing of a difference: neither that there is one, nor none.
+#[test]
+fn what_a_limited_client_could_not_measure_is_said_with_its_reason() {
+    let mut record = fixtures::fabricated();
+    record.comparisons.retain(|c| c.row.contains("/http1/") && c.metric == Metric::LatencyMean);
+    let of = |record: &Record, id: &str| record.rows.iter().position(|r| r.conditions.id == id);
+    let limits = vec![ClientLimit::LateSends { late_fraction: 0.032 }];
+    let base = of(&record, "same-network/http1/direct").unwrap();
+    record.rows[base].traffic.client_limited = true;
+    record.rows[base].traffic.client_limits = limits;
+    let before = terminal(&record, 200, false);
+    assert!(!before.contains("could not be measured"), "a clear difference stays: {before}");
+    for comparison in record.comparisons.iter_mut().filter(|c| c.row.starts_with("same-network")) {
+        comparison.difference_ci95_us = Some([-2.0, 3.0]);
+    }
+    let text = terminal(&record, 200, false);
+    assert!(text.contains("HTTP/1.1: Tollway adds "), "{text}");
+    assert!(!text.contains("told from noise"), "{text}");
+    assert_headline(
+        &record,
+        " What it adds in the same network could not be measured: the load generator was the \
+         limit, without it 3.2 % of the sends were late.",
+    );
+    record.comparisons.retain(|c| c.row.starts_with("same-network"));
+    assert_headline(&record, "HTTP/1.1: what Tollway adds in the same network could not be");
+    record.rows[base].traffic.client_limited = false;
+    assert_headline(&record, "nothing that can be told from noise");
+}
+
 #[test]
 fn a_faster_path_is_said_to_be_faster() {
     let mut record = fixtures::fabricated();

@@ -5,19 +5,11 @@ use tollway_record::record::{Comparison, Protocol, Question, Record, Row, Topolo
 use super::{means, protocol, warnings};
 use crate::figures;
 
-/// One line per protocol: what Tollway adds to the mean call, place by place. A last line where
-/// warnings qualify them.
+/// One line per protocol: what Tollway adds to the mean call, place by place, and where that could
+/// not be measured. A last line where warnings qualify them.
 pub(crate) fn headline(record: &Record) -> Vec<String> {
-    let mut lines = Vec::new();
-    for wanted in Protocol::ALL {
-        let phrases: Vec<_> = means(record, Question::AddedByTollway)
-            .filter(|(_, row)| row.conditions.protocol == *wanted)
-            .map(|(comparison, row)| headline_phrase(comparison, row))
-            .collect();
-        if !phrases.is_empty() {
-            lines.push(format!("{}: Tollway {}.", protocol(*wanted), join_phrases(&phrases)));
-        }
-    }
+    let mut lines: Vec<_> =
+        Protocol::ALL.iter().filter_map(|wanted| protocol_line(record, *wanted)).collect();
     if lines.is_empty() {
         lines.push("This record has no pair of rows with and without Tollway.".to_owned());
     }
@@ -29,17 +21,57 @@ pub(crate) fn headline(record: &Record) -> Vec<String> {
     lines
 }
 
-/// The phrase's verb, and the rest of it.
-fn headline_phrase(comparison: &Comparison, row: &Row) -> (&'static str, String) {
-    let place = match row.conditions.topology {
+fn protocol_line(record: &Record, wanted: Protocol) -> Option<String> {
+    let mut measured = Vec::new();
+    let mut limited: Vec<(&str, String)> = Vec::new();
+    let pairs = means(record, Question::AddedByTollway);
+    for (comparison, row) in pairs.filter(|(_, row)| row.conditions.protocol == wanted) {
+        match limit_instead(record, comparison, row) {
+            Some(why) => limited.push((place(row), why)),
+            None => measured.push(headline_phrase(comparison, row)),
+        }
+    }
+    let subject = if measured.is_empty() { "what Tollway adds" } else { "What it adds" };
+    let mut sentences = Vec::new();
+    if !measured.is_empty() {
+        sentences.push(format!("Tollway {}.", join_phrases(&measured)));
+    }
+    sentences.extend(limited.iter().map(|(place, why)| {
+        format!("{subject} {place} could not be measured: the load generator was the limit, {why}.")
+    }));
+    (!sentences.is_empty()).then(|| format!("{}: {}", protocol(wanted), sentences.join(" ")))
+}
+
+/// Why a pair that shows no difference shows nothing: its load generator could not keep up in one
+/// of the rows, so what was told apart, or was not, is the generator.
+fn limit_instead(record: &Record, comparison: &Comparison, row: &Row) -> Option<String> {
+    within_noise(comparison)?;
+    let rows = [(record.row(&comparison.baseline_row), "without it"), (Some(row), "with it")];
+    rows.iter().find_map(|(row, which)| {
+        let traffic = &(*row)?.traffic;
+        let limit = traffic.client_limits.first().filter(|_| traffic.client_limited)?;
+        Some(format!("{which} {limit}"))
+    })
+}
+
+/// The interval of the difference, where it holds zero.
+fn within_noise(comparison: &Comparison) -> Option<[f64; 2]> {
+    comparison.difference_ci95_us.filter(|[lo, hi]| *lo <= 0.0 && *hi >= 0.0)
+}
+
+fn place(row: &Row) -> &'static str {
+    match row.conditions.topology {
         Topology::SameNetwork => "in the same network",
         Topology::OtherNetwork => "to another network",
         Topology::OtherRegion => "to another region",
-    };
+    }
+}
+
+/// The phrase's verb, and the rest of it.
+fn headline_phrase(comparison: &Comparison, row: &Row) -> (&'static str, String) {
+    let place = place(row);
     let us = comparison.difference_us;
-    if let Some([lo, hi]) =
-        comparison.difference_ci95_us.filter(|[lo, hi]| *lo <= 0.0 && *hi >= 0.0)
-    {
+    if let Some([lo, hi]) = within_noise(comparison) {
         let (lo, hi) = (figures::difference(lo), figures::difference(hi));
         return ("adds", format!("nothing that can be told from noise {place} ({lo} to {hi})"));
     }
