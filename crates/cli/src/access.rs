@@ -80,7 +80,10 @@ impl AccessArgs {
 
 /// A token that was made ready is for another control plane than the local one, which needs none:
 /// whoever set it would end up in another mesh than they mean.
-fn refuse_unused_token() -> Result<(), Failure> {
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) fn refuse_unused_token() -> Result<(), Failure> {
     let is_set = std::env::var_os(TOKEN_VARIABLE).is_some_and(|token| !token.is_empty());
     if !is_set {
         return Ok(());

@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod mesh;
+mod user;
 
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
 use mesh::{Mesh, PATIENCE, PROGRAM, start_tollway};
-use tollway_testkit::{TempDir, retry_until};
+use rustix::process::Signal;
+use tollway_testkit::{TempDir, need_tool, retry_until};
+use user::{User, kill};
 
 /// What a check printed, as text, and its exit code.
 fn check(arguments: &[&str]) -> (String, i32) {
@@ -26,8 +29,14 @@ fn check(arguments: &[&str]) -> (String, i32) {
 /// The findings of a check by name: level, what, code.
 fn findings(arguments: &[&str]) -> Vec<(String, String, String, String)> {
     let (text, code) = check(&[arguments, &["--json"]].concat());
-    let page: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(code == 0, page["ok"].as_bool().unwrap());
+    let found = read(&text);
+    assert_eq!(code == 0, found.iter().all(|(_, level, ..)| level != "fail"));
+    found
+}
+
+/// Findings from JSON.
+fn read(text: &str) -> Vec<(String, String, String, String)> {
+    let page: serde_json::Value = serde_json::from_str(text).unwrap();
     let of = |check: &serde_json::Value, key: &str| check[key].as_str().unwrap_or("").to_owned();
     let checks = page["checks"].as_array().unwrap().iter();
     checks.map(|c| (of(c, "name"), of(c, "level"), of(c, "what"), of(c, "code"))).collect()
@@ -35,7 +44,11 @@ fn findings(arguments: &[&str]) -> Vec<(String, String, String, String)> {
 
 #[track_caller]
 fn expect(arguments: &[&str], name: &str, level: &str, said: &str, code: &str) {
-    let all = findings(arguments);
+    hold(&findings(arguments), name, level, said, code);
+}
+
+#[track_caller]
+fn hold(all: &[(String, String, String, String)], name: &str, level: &str, said: &str, code: &str) {
     let found = all
         .iter()
         .any(|(n, l, what, c)| n == name && l == level && what.contains(said) && c == code);
@@ -119,8 +132,66 @@ fn a_control_plane_is_asked_without_changing_it() {
     expect(&running, "store", "ok", "in use by a control plane that answers", "");
     expect(&running, "versions", "ok", "everywhere (1 connected)", "");
     expect(&running, "peering", "ok", "east: ", "");
+    expect(&running, "root", "ok", "the network's, good for 36", "");
+    expect(&running, "roots", "ok", "those of east, good for 36", "");
     let options: Vec<&str> = running.iter().map(String::as_str).collect();
     assert_eq!(check(&options).1, 0);
+}
+
+/// The roots of both networks are made for ten years.
+#[test]
+fn roots_that_end_are_told_while_there_is_time() {
+    let faketime = need_tool!("faketime");
+    let mesh = Mesh::start();
+    let store = mesh.west.store();
+    let later = |by: &str| {
+        let output = Command::new(&faketime)
+            .args(["--exclude-monotonic", "-f", by, PROGRAM, "check", "control", "--json"])
+            .args(["--listen", "127.0.0.1:0", "--store", store.to_str().unwrap()])
+            .output()
+            .unwrap();
+        read(&String::from_utf8(output.stdout).unwrap())
+    };
+    let soon = later("+3600d");
+    hold(&soon, "root", "warn", "the network's ends in 49 d", "");
+    hold(&soon, "roots", "warn", "those of east ends in 49 d", "");
+    let over = later("+3651d");
+    hold(&over, "roots", "fail", "those of east ended 1 d", "ERR_CERTIFICATE_EXPIRED");
+    // The control planes agree on their version, else there would be a line about it.
+    assert!(!soon.iter().any(|(name, _, what, _)| name == "versions" && what.contains("east")));
+}
+
+#[test]
+fn what_run_needs_is_looked_at_and_nothing_is_started() {
+    let user = User::new();
+    let check = |words: &[&str]| {
+        let ended = user.tollway(&[&["check", "run", "--json"], words].concat());
+        assert_eq!(ended.stderr, "");
+        read(&ended.stdout)
+    };
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port().to_string();
+    let holder = format!("taken by {} (process {})", program(), std::process::id());
+    let found = check(&["--app-id", "a", "--app-port", &port, "--", "no-such-program", "--json"]);
+    hold(&found, "app_port", "fail", &holder, "ERR_PORT_TAKEN");
+    hold(&found, "program", "fail", "no program `no-such-program`", "ERR_APP_NOT_STARTED");
+    hold(&found, "control plane", "ok", "starts with the first app", "");
+    assert!(!user.directory().exists(), "the check made {}", user.directory().display());
+
+    let run = user.run(&["--app-id", "a", "--app-port", "0"], "sleep 600");
+    let local = || check(&["--", "sh"]).into_iter().find(|(_, _, what, _)| what.contains("at 127"));
+    let local = retry_until(PATIENCE, "a local control plane", local).unwrap();
+    assert_eq!((&*local.0, &*local.1), ("control plane", "ok"));
+    kill(user.control_pid(), Signal::KILL);
+    drop(run);
+    let crashed = || {
+        let found = check(&[]);
+        found.iter().any(|(_, level, what, _)| level == "warn" && what.contains("has crashed"))
+    };
+    retry_until(PATIENCE, "the crash being seen", || crashed().then_some(())).unwrap();
+    let named = check(&["--control", "127.0.0.1:1"]);
+    hold(&named, "token", "fail", "TOLLWAY_TOKEN", "ERR_TOKEN_MISSING");
+    hold(&named, "control plane", "warn", "127.0.0.1:1", "ERR_CONTROL_UNREACHABLE");
 }
 
 #[test]

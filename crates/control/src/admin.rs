@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollway_model::{Label, ServiceName, ServiceState};
 use tollway_wire::v1::admin_server::Admin;
@@ -34,7 +34,6 @@ impl Admin for AdminService {
         _request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
         let plane = &self.0;
-        let ends = plane.own_credentials().not_after().duration_since(UNIX_EPOCH);
         let data_plane = |connected: DataPlane| v1::DataPlane {
             service: Some((&connected.service).into()),
             instance: connected.instance.as_str().to_owned(),
@@ -46,7 +45,8 @@ impl Admin for AdminService {
             trust_domain: plane.authority.trust_domain().to_string(),
             now_unix_ms: unix_now_ms(),
             revision: plane.store.revision(),
-            certificate_ends_unix_s: ends.unwrap_or_default().as_secs(),
+            certificate_ends_unix_s: unix_s(plane.own_credentials().not_after()),
+            root_ends_unix_s: unix_s(plane.authority.root_not_after()),
             data_planes: plane.connected.list().into_iter().map(data_plane).collect(),
         }))
     }
@@ -233,7 +233,13 @@ fn join_status(peer: &Peer) -> Option<v1::JoinStatus> {
         services: u32::try_from(peer.services.len()).unwrap_or(u32::MAX),
         revision: peer.cursor,
         last_error: peer.link.last_error.clone(),
+        version: peer.link.version.clone(),
+        roots_end_unix_s: trust.roots_end().map_or(0, unix_s),
     })
+}
+
+fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 fn invalid(error: ConvertError) -> Status {

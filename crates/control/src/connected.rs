@@ -63,7 +63,7 @@ impl Drop for Stay {
 }
 
 /// It comes from the network and goes to a terminal.
-fn is_version(text: &str) -> bool {
+pub(crate) fn is_version(text: &str) -> bool {
     text.len() <= VERSION_BYTES
         && text.chars().all(|c| c.is_ascii_alphanumeric() || ".-+".contains(c))
 }

@@ -516,7 +516,7 @@ mod tests {
         taken(&east);
         taken(&north);
         assert!(wakes(&east).await && wakes(&north).await);
-        let link = stored::PeerLink { reachable: true, last_error: String::new() };
+        let link = stored::PeerLink { reachable: true, ..Default::default() };
         put(&hub, &Key::PeerLink { network: label("east") }, &link.encode_to_vec(), 1);
         assert!(wakes(&east).await);
         assert!(!wakes(&north).await);

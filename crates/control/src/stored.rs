@@ -80,6 +80,9 @@ pub(crate) struct PeerLink {
     /// Why its control plane does not answer; empty when it does.
     #[prost(string, tag = "2")]
     pub(crate) last_error: String,
+    /// Of its control plane's program, when that was last heard; empty where it told none.
+    #[prost(string, tag = "3")]
+    pub(crate) version: String,
 }
 
 /// How far a joined network's aggregates were applied, in that network's revisions.

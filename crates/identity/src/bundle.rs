@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustls::pki_types::{CertificateDer, TrustAnchor};
 use thiserror::Error;
 use tollway_model::{NetworkName, TrustDomain};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::authority::system_time;
 use crate::peer::CERTIFICATE_BYTES_LIMIT;
 
 /// Most roots of one trust domain: a rotation needs two, the rest is room.
@@ -82,6 +85,16 @@ impl TrustBundle {
     #[must_use]
     pub fn roots(&self) -> &[CertificateDer<'static>] {
         &self.roots
+    }
+
+    /// When the last of the roots ends; `None` where one cannot be read as a certificate.
+    #[must_use]
+    pub fn roots_end(&self) -> Option<SystemTime> {
+        let end = |root: &CertificateDer<'_>| {
+            let (_, parsed) = X509Certificate::from_der(root).ok()?;
+            Some(system_time(parsed.validity().not_after.timestamp()))
+        };
+        self.roots.iter().map(end).collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
     pub(crate) fn anchors(&self) -> &[TrustAnchor<'static>] {

@@ -34,7 +34,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     match arguments.command {
-        Command::Check(args) => return check::run(args),
+        Command::Check(args) => return check::check(args),
         Command::Demo(args) => return demo::run(&args),
         Command::Run(args) => return run::run(args, given),
         Command::RunGuard => run::guard::run(),

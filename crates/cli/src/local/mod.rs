@@ -110,6 +110,32 @@ pub(crate) async fn find() -> Result<Option<LocalControl>, LocalError> {
     }
 }
 
+/// What there is of a local control plane.
+pub(crate) enum Found {
+    Running(LocalControl),
+    /// It left its state behind; the next command starts it again.
+    Crashed,
+    Nothing,
+}
+
+/// Looks for the local control plane of this user and starts none.
+///
+/// # Errors
+/// [`LocalError::Directory`] when its directory is not to be trusted, [`LocalError::Silent`] when
+/// it does not answer.
+pub(crate) async fn look() -> Result<Found, LocalError> {
+    let Some(directory) = directory::existing()? else { return Ok(Found::Nothing) };
+    let Some(running) = find_in(&directory).await else {
+        let crashed = State::read(&directory).is_some_and(|state| state.pid > 0);
+        return Ok(if crashed { Found::Crashed } else { Found::Nothing });
+    };
+    let status = async { AdminClient::connect(&running.store()).await?.status().await };
+    let pid = running.state.pid;
+    let silent = |_| LocalError::Silent { pid, timeout: ANSWER_TIMEOUT };
+    tokio::time::timeout(ANSWER_TIMEOUT, status).await.map_err(silent)??;
+    Ok(Found::Running(running))
+}
+
 /// The local control plane of this user; starts it if need be. `linger`: how long it then stays
 /// after its last workload.
 ///

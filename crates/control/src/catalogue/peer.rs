@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use prost::Message;
 use tollway_identity::{BundleError, CertificateDer, TrustBundle};
@@ -105,8 +106,17 @@ impl PinnedTrust {
     /// Whether TLS can use these roots. What is stored reaches every workload, and one root that
     /// cannot be read would take all trust with it.
     pub(crate) fn check(&self) -> Result<(), BundleError> {
+        self.bundle().map(|_| ())
+    }
+
+    /// When the last of the roots ends.
+    pub(crate) fn roots_end(&self) -> Option<SystemTime> {
+        self.bundle().ok()?.roots_end()
+    }
+
+    fn bundle(&self) -> Result<TrustBundle, BundleError> {
         let roots = self.roots.iter().map(|root| CertificateDer::from(root.clone())).collect();
-        TrustBundle::new(self.network.clone(), self.trust_domain.clone(), roots).map(|_| ())
+        TrustBundle::new(self.network.clone(), self.trust_domain.clone(), roots)
     }
 
     pub(super) fn read(value: &[u8]) -> Result<Self, RecordError> {

@@ -91,7 +91,7 @@ impl Script {
     }
 
     fn east_reachable(&mut self, reachable: bool) {
-        let link = stored::PeerLink { reachable, last_error: String::new() };
+        let link = stored::PeerLink { reachable, ..Default::default() };
         self.put(&Key::PeerLink { network: label("east") }, &link.encode_to_vec());
     }
 

@@ -27,6 +27,7 @@ const RESPONSES_LIMIT: usize = 4;
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Changes within this time of each other travel together.
 const BUNDLE_WINDOW: Duration = Duration::from_millis(20);
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Time for the first message.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -89,7 +90,12 @@ impl Session {
                 _ = heartbeat.tick() => {
                     if !self.push(outbox).await? {
                         let revision = self.known.unwrap_or_default().0;
-                        let beat = v1::FollowResponse { revision, heartbeat: true, ..Default::default() };
+                        let beat = v1::FollowResponse {
+                            revision,
+                            heartbeat: true,
+                            version: VERSION.to_owned(),
+                            ..Default::default()
+                        };
                         send(outbox, beat).await?;
                     }
                 }
@@ -140,6 +146,7 @@ impl Session {
                 snapshot_start: delta.snapshot && first,
                 snapshot_end: delta.snapshot && last,
                 heartbeat: false,
+                version: if first { VERSION.to_owned() } else { String::new() },
             });
             send(outbox, response).await?;
         }

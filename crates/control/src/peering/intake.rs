@@ -11,6 +11,7 @@ use tracing::{debug, info};
 
 use super::link::{Link, LinkError, PEER_SERVICES_LIMIT};
 use crate::catalogue::{PeerAggregate, PinnedTrust};
+use crate::connected::is_version;
 use crate::key::{Key, MESH_PREFIX};
 use crate::stored;
 
@@ -24,11 +25,13 @@ pub(super) struct Intake<'a> {
     snapshot: Option<HashSet<bytes::Bytes>>,
     /// The stream has said everything once.
     in_step: bool,
+    /// Of the other control plane's program; empty until it tells.
+    version: String,
 }
 
 impl<'a> Intake<'a> {
     pub(super) fn new(link: &'a Link, trust: PinnedTrust) -> Self {
-        Self { link, trust, snapshot: None, in_step: false }
+        Self { link, trust, snapshot: None, in_step: false, version: String::new() }
     }
 
     pub(super) async fn apply(&mut self, response: v1::FollowResponse) -> Result<(), LinkError> {
@@ -55,6 +58,9 @@ impl<'a> Intake<'a> {
             let revision = self.link.plane.store.transact(change).await?;
             debug!(network = %self.link.network, revision, theirs = response.revision, "applied");
             self.link.plane.visible(revision).await;
+        }
+        if !response.version.is_empty() && is_version(&response.version) {
+            self.version = response.version;
         }
         if self.snapshot.is_none() && !self.in_step {
             self.in_step = true;
@@ -155,13 +161,16 @@ impl<'a> Intake<'a> {
     }
 
     async fn mark_reachable(&self) -> Result<(), LinkError> {
-        if self.link.ask(|peer| peer.link.reachable && peer.link.last_error.is_empty())
-            == Some(true)
-        {
+        let heard = stored::PeerLink {
+            reachable: true,
+            last_error: String::new(),
+            version: self.version.clone(),
+        };
+        if self.link.ask(|peer| peer.link == heard) == Some(true) {
             return Ok(());
         }
         info!(network = %self.link.network, "a joined network's control plane answers");
-        self.link.set_link(true, String::new()).await
+        self.link.store_link(heard).await
     }
 
     fn key(&self, of: impl FnOnce(NetworkName) -> Key) -> bytes::Bytes {

@@ -190,7 +190,8 @@ async fn put_network(
         pending,
     };
     // Its services are withdrawn until its control plane is first heard.
-    let link = PeerLink { reachable: false, last_error: "just joined".to_owned() };
+    let link =
+        PeerLink { reachable: false, last_error: "just joined".to_owned(), ..Default::default() };
     let mut change = put_gateways(bundle, change)
         .put(Key::PeerLink { network: network.clone() }.encode(), link.encode_to_vec())
         .put(Key::PeerTrust { network: network.clone() }.encode(), trust.write())

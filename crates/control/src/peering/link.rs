@@ -355,16 +355,16 @@ impl Link {
         }
     }
 
-    pub(super) async fn set_link(
-        &self,
-        reachable: bool,
-        last_error: String,
-    ) -> Result<(), LinkError> {
+    async fn set_link(&self, reachable: bool, last_error: String) -> Result<(), LinkError> {
+        let version = self.ask(|peer| peer.link.version.clone()).unwrap_or_default();
+        self.store_link(stored::PeerLink { reachable, last_error, version }).await
+    }
+
+    pub(super) async fn store_link(&self, link: stored::PeerLink) -> Result<(), LinkError> {
         let trust_key = Key::PeerTrust { network: self.network.clone() }.encode();
         let Some(entry) = self.plane.store.get(&trust_key).await? else {
             return Err(LinkError::NotJoined);
         };
-        let link = stored::PeerLink { reachable, last_error };
         let put = Transaction::new()
             .when(trust_key, Expected::Revision(entry.revision))
             .put(Key::PeerLink { network: self.network.clone() }.encode(), link.encode_to_vec());

@@ -153,6 +153,9 @@ pub struct StatusResponse {
     /// Sidecars and gateways with an open stream.
     #[prost(message, repeated, tag = "7")]
     pub data_planes: ::prost::alloc::vec::Vec<DataPlane>,
+    /// When the network's own root ends.
+    #[prost(uint64, tag = "8")]
+    pub root_ends_unix_s: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DataPlane {
@@ -298,6 +301,12 @@ pub struct JoinStatus {
     /// Why it cannot be reached; empty when it can.
     #[prost(string, tag = "7")]
     pub last_error: ::prost::alloc::string::String,
+    /// Version of its control plane's program; empty where it told none.
+    #[prost(string, tag = "8")]
+    pub version: ::prost::alloc::string::String,
+    /// When the last of its roots ends, 0 where that cannot be read.
+    #[prost(uint64, tag = "9")]
+    pub roots_end_unix_s: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveJoinRequest {
@@ -2450,6 +2459,10 @@ pub struct FollowResponse {
     pub snapshot_end: bool,
     #[prost(bool, tag = "7")]
     pub heartbeat: bool,
+    /// Version of the called control plane's program: at the start of a full state and in every
+    /// heartbeat.
+    #[prost(string, tag = "8")]
+    pub version: ::prost::alloc::string::String,
 }
 /// A service as other networks know it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -5,7 +5,9 @@ mod control;
 mod finding;
 mod machine;
 mod ports;
+mod run;
 mod store;
+mod trust;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -50,6 +52,8 @@ enum Part {
     Sidecar,
     Gateway,
     Control,
+    /// An app with its sidecar; behind `--` its command.
+    Run,
     /// The demo and its networks.
     Demo,
 }
@@ -60,18 +64,29 @@ impl Part {
             Self::Sidecar => "sidecar",
             Self::Gateway => "gateway",
             Self::Control => "control",
+            Self::Run => "run",
             Self::Demo => "demo",
         }
     }
 }
 
-pub(crate) fn run(mut args: CheckArgs) -> Result<ExitCode> {
+pub(crate) fn check(mut args: CheckArgs) -> Result<ExitCode> {
     if args.probe_isolation {
         return Ok(machine::probe_isolation());
     }
-    // Behind the part everything is for the part, but for this.
-    args.json |= args.options.iter().any(|option| option == "--json");
-    args.options.retain(|option| option != "--json");
+    // A `--` right behind the part is taken for the check's own; `run` has nothing else there.
+    let bare =
+        args.options.first().is_some_and(|first| !first.as_encoded_bytes().starts_with(b"-"));
+    if args.part == Some(Part::Run) && bare {
+        args.options.insert(0, "--".into());
+    }
+    // Behind the part everything is for the part, but for this; behind `--` it is the app's.
+    let own = args.options.iter().position(|option| option == "--").unwrap_or(args.options.len());
+    let json = args.options[..own].iter().position(|option| option == "--json");
+    if let Some(at) = json {
+        args.options.remove(at);
+        args.json = true;
+    }
     let findings = look(&args)?;
     let failed = findings.iter().any(|finding| finding.level == Level::Fail);
     if args.json {
@@ -122,7 +137,7 @@ fn look(args: &CheckArgs) -> Result<Vec<Finding>> {
     match survey(part, &args.options) {
         Ok(settings) => {
             findings.push(settings_file(&settings));
-            let itself = part_itself(part, &settings)?;
+            let itself = part_itself(part, &settings, &args.options)?;
             let runs =
                 part == Part::Control && itself.iter().any(|finding| finding.name == store::RUNS);
             // The ports of one that runs already are its own.
@@ -166,7 +181,10 @@ fn settings_file(settings: &Settings) -> Finding {
     }
 }
 
-fn part_itself(part: Part, settings: &Settings) -> Result<Vec<Finding>> {
+fn part_itself(part: Part, settings: &Settings, options: &[OsString]) -> Result<Vec<Finding>> {
+    if part == Part::Run {
+        return run::look(settings, options);
+    }
     if part == Part::Control {
         let directory = PathBuf::from(text(settings, "store"));
         if directory.as_os_str().is_empty() {

@@ -11,9 +11,26 @@ use crate::settings::Settings;
 
 /// Every setting that ends so is an address to listen on.
 const LISTEN: &str = "listen";
+/// Begins what is said of port 0.
+const ANY_FREE: &str = "any free port";
 
-/// One finding for each address that the part would listen on.
+/// One finding for each address that the part would listen on, and one for those of which any will
+/// do.
 pub(super) fn of(settings: &Settings) -> Vec<Finding> {
+    let (any, mut findings): (Vec<_>, Vec<_>) =
+        each(settings).into_iter().partition(|finding| finding.what.starts_with(ANY_FREE));
+    match &any[..] {
+        [] => {}
+        [one] => findings.push(one.clone()),
+        several => {
+            let what = format!("{} are free ones, chosen at the start", several.len());
+            findings.push(Finding::ok("other ports", what));
+        }
+    }
+    findings
+}
+
+fn each(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for setting in settings.list.iter().filter(|setting| setting.key.ends_with(LISTEN)) {
         for value in &setting.values {
@@ -32,9 +49,9 @@ pub(super) fn of(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn address_is_free(key: &str, address: SocketAddr) -> Finding {
+pub(super) fn address_is_free(key: &str, address: SocketAddr) -> Finding {
     if address.port() == 0 {
-        return Finding::ok(key, format!("any free port of {}", address.ip()));
+        return Finding::ok(key, format!("{ANY_FREE} of {}", address.ip()));
     }
     let other = format!("choose another with {}", option(key));
     match TcpListener::bind(address) {

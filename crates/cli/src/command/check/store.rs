@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use tollway_control::AdminClient;
@@ -14,7 +14,7 @@ use tollway_wire::v1;
 
 use super::finding::Finding;
 use super::machine::writable;
-use super::{show, wait};
+use super::{show, trust, wait};
 use crate::failure::Report;
 
 /// The name of the finding that a control plane runs on the store.
@@ -24,9 +24,6 @@ const FILE: &str = "tollway.store";
 /// Free bytes below which a store cannot work for long, and below which it is worth a word.
 const SPACE_FAIL_BYTES: u64 = 16 << 20;
 const SPACE_WARN_BYTES: u64 = 256 << 20;
-/// Time left of the control plane's own certificate below which something is wrong: it is renewed
-/// long before.
-const CERTIFICATE_SOON: Duration = Duration::from_secs(5);
 const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(super) fn look(directory: &Path) -> Result<Vec<Finding>> {
@@ -126,12 +123,13 @@ fn running(directory: &Path) -> Result<Vec<Finding>> {
         Finding::ok("store", "in use by a control plane that answers"),
         Finding::ok(RUNS, format!("network {}, revision {}", status.network, status.revision)),
         versions(&status),
-        certificate(&status),
     ];
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    findings.extend(trust::own(&status, now));
     if joins.is_empty() {
         findings.push(Finding::ok("peering", "no network is joined"));
     }
-    findings.extend(joins.iter().map(peering));
+    findings.extend(joins.iter().flat_map(|join| trust::joined(join, &status.version, now)));
     Ok(findings)
 }
 
@@ -159,35 +157,6 @@ fn versions(status: &v1::StatusResponse) -> Finding {
         format!("this is {THIS_VERSION}; of the connected, {}", list.join(", ")),
         "upgrade the control plane first, then gateways, then sidecars",
     )
-}
-
-fn certificate(status: &v1::StatusResponse) -> Finding {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let left = Duration::from_secs(status.certificate_ends_unix_s).saturating_sub(now);
-    if left < CERTIFICATE_SOON {
-        return Finding::fail(
-            "certificate",
-            ErrorCode::CertificateExpired,
-            "the control plane's own has ended",
-            "check the clock, then start the control plane again",
-        );
-    }
-    Finding::ok("certificate", format!("good for {} min, then renewed", left.as_secs() / 60))
-}
-
-fn peering(join: &v1::JoinStatus) -> Finding {
-    let name = "peering";
-    if join.reachable {
-        return Finding::ok(name, format!("{}: {} services", join.network, join.services));
-    }
-    let reason = if join.last_error.is_empty() { "it does not answer" } else { &join.last_error };
-    let fix = if join.gateways.is_empty() {
-        "start a gateway in that network, then join again"
-    } else {
-        "check that network's gateway and control plane, and both clocks"
-    };
-    let what = format!("{} is not reached: {reason}", join.network);
-    Finding::fail(name, ErrorCode::UnreachableNetwork, what, fix)
 }
 
 #[cfg(test)]

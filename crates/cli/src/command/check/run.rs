@@ -1,0 +1,111 @@
+//! What `tollway run` meets beyond the ports of its sidecar: the app's port and program, and the
+//! control plane, which is this user's local one unless another is named.
+
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use tollway_model::ErrorCode;
+
+use super::finding::Finding;
+use super::{control, ports, show, text, wait};
+use crate::access::refuse_unused_token;
+use crate::local::{self, Found};
+use crate::settings::Settings;
+
+/// `options` is the command line behind `run`; behind `--` stands the app's.
+pub(super) fn look(settings: &Settings, options: &[OsString]) -> Result<Vec<Finding>> {
+    let mut findings = vec![app_port(settings)];
+    let command = options.iter().skip_while(|option| *option != "--").nth(1);
+    findings.extend(command.map(|program| app_program(program)));
+    let named = text(settings, "control");
+    if named.is_empty() {
+        findings.push(local_control()?);
+        if let Err(refused) = refuse_unused_token() {
+            findings.push(Finding::of_error("token", &refused.into()));
+        }
+    } else {
+        let token_file = settings.get("token_file").and_then(|setting| setting.values.first());
+        findings.extend(control::look(&named, token_file.map(PathBuf::from))?);
+    }
+    Ok(findings)
+}
+
+/// The app is to listen there, so nobody else may.
+fn app_port(settings: &Settings) -> Finding {
+    let name = "app_port";
+    let Ok(port) = text(settings, name).parse::<u16>() else {
+        return Finding::ok(name, "none is given; the app only makes calls");
+    };
+    let address = text(settings, "app_address").parse();
+    ports::address_is_free(
+        name,
+        SocketAddr::new(address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), port),
+    )
+}
+
+/// As the system looks for it.
+fn app_program(program: &OsStr) -> Finding {
+    let name = "program";
+    let shown = Path::new(program).display();
+    match find_program(program) {
+        Some(path) => Finding::ok(name, show(&path)),
+        None => Finding::fail(
+            name,
+            ErrorCode::AppNotStarted,
+            format!("there is no program `{shown}`"),
+            "check its name and your PATH",
+        ),
+    }
+}
+
+fn find_program(program: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(program);
+    let runs = |path: &PathBuf| {
+        path.metadata()
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    if path.components().count() > 1 {
+        return Some(path.to_owned()).filter(runs);
+    }
+    let places = std::env::var_os("PATH")?;
+    std::env::split_paths(&places).map(|place| place.join(path)).find(runs)
+}
+
+fn local_control() -> Result<Finding> {
+    let name = "control plane";
+    Ok(match wait(local::look())? {
+        Ok(Found::Running(running)) => match running.version_skew() {
+            Some(skew) => {
+                let (what, fix) = skew.split_once("\nhint: ").unwrap_or((&skew, ""));
+                Finding::warn(name, what, fix)
+            }
+            None => Finding::ok(name, format!("your local one at {}", running.address())),
+        },
+        Ok(Found::Crashed) => Finding::warn(
+            name,
+            "your local one has crashed",
+            "nothing: the next `tollway run` or `tollway call` starts it again",
+        ),
+        Ok(Found::Nothing) => Finding::ok(name, "your local one starts with the first app"),
+        Err(error) => Finding::of_error(name, &error.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_as_a_shell_finds_it() {
+        assert_eq!(app_program(OsStr::new("sh")).level, Level::Ok);
+        assert_eq!(app_program(OsStr::new("/bin/sh")).level, Level::Ok);
+        for wrong in ["no-such-program", "/etc/passwd", "/etc", "./sh"] {
+            let found = app_program(OsStr::new(wrong));
+            assert_eq!(found.code, Some(ErrorCode::AppNotStarted), "{wrong}");
+        }
+    }
+}
