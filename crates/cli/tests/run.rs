@@ -221,6 +221,36 @@ fn a_control_plane_that_crashed_is_replaced_and_its_workloads_come_back() {
 }
 
 #[test]
+fn a_control_plane_whose_port_was_taken_while_it_was_away_is_found_again() {
+    let user = User::new();
+    let app = serve(&user, "files");
+    user.until_called("files/healthz");
+    let before = user.control_address();
+    let crashed = user.control_pid();
+    user::kill(crashed, Signal::KILL);
+    // Whoever has it says nothing: it is no control plane.
+    let taken = retry_until(PATIENCE, "its port", || TcpListener::bind(before).ok()).unwrap();
+    let after = retry_until(PATIENCE, "another address", || {
+        Some(user.control_address()).filter(|after| *after != before)
+    });
+    let control = after.unwrap();
+    retry_until(PATIENCE, "the app's return", || {
+        let got = user.tollway(&["get", "services", "--json"]);
+        got.stdout.contains("\"files").then_some(())
+    })
+    .unwrap();
+    // It stays, so the app is connected to it.
+    let pid = user.control_pid();
+    std::thread::sleep(user::LINGER * 2);
+    assert!(!is_gone(pid));
+    let called = user.call(&["files/healthz"]);
+    assert_eq!(called.code, Some(0), "{}", called.stderr);
+    assert_eq!(user.control_address(), control);
+    assert!(!app.log().contains("hint: "), "{}", app.log());
+    drop(taken);
+}
+
+#[test]
 fn a_port_that_somebody_has_is_not_taken_for_the_apps() {
     let user = User::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

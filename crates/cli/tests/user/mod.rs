@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -148,6 +149,11 @@ impl User {
         control_pid(&self.directory()).unwrap()
     }
 
+    /// Where the local control plane that was started last takes workloads.
+    pub(crate) fn control_address(&self) -> SocketAddr {
+        state(&self.directory()).unwrap()["control"].as_str().unwrap().parse().unwrap()
+    }
+
     /// The program, with what makes it this user's.
     fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
@@ -178,9 +184,11 @@ impl Drop for User {
 }
 
 fn control_pid(directory: &Path) -> Option<u32> {
-    let state = std::fs::read(directory.join("control.json")).ok()?;
-    let state: serde_json::Value = serde_json::from_slice(&state).ok()?;
-    u32::try_from(state["pid"].as_u64()?).ok()
+    u32::try_from(state(directory)?["pid"].as_u64()?).ok()
+}
+
+fn state(directory: &Path) -> Option<serde_json::Value> {
+    serde_json::from_slice(&std::fs::read(directory.join("control.json")).ok()?).ok()
 }
 
 pub(crate) fn kill(pid: u32, signal: Signal) {

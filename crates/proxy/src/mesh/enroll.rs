@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_identity::{
     CertificateDer, Credentials, Expected, KeyPair, TrustBundle, TrustBundles, bootstrap_config,
@@ -31,7 +32,8 @@ const CHAIN_LIMIT: usize = 4;
 /// Who this process is, and where it gets its papers.
 #[derive(Clone, Debug)]
 pub(super) struct Who {
-    pub(super) control: String,
+    /// Where the control plane is; it may move.
+    pub(super) control: watch::Receiver<String>,
     pub(super) token: TokenSource,
     pub(super) role: Role,
     pub(super) service: ServiceName,
@@ -40,11 +42,21 @@ pub(super) struct Who {
     certificate_ttl_s: u32,
 }
 
+impl Who {
+    /// Where the control plane is now.
+    pub(super) fn control(&self) -> String {
+        self.control.borrow().clone()
+    }
+}
+
 /// Obtains the first identity; tries again while that may help, until the start timeout.
-pub(super) async fn first(config: &MeshConfig) -> Result<(Who, Credentials), MeshError> {
+pub(super) async fn first(
+    config: &MeshConfig,
+    control: watch::Receiver<String>,
+) -> Result<(Who, Credentials), MeshError> {
     let network = config.token.read()?.network().clone();
     let who = Who {
-        control: config.control.clone(),
+        control,
         token: config.token.clone(),
         role: config.role.clone(),
         service: config.role.service(&network),
@@ -78,7 +90,7 @@ pub(super) async fn by_token(who: &Who) -> Result<Credentials, MeshError> {
     // The trust domain is not known yet and no part of the server name.
     let any = TrustDomain::default_for(token.network());
     let name = Expected::control(token.network(), &any).server_name()?;
-    let channel = connect(&who.control, name, config).await?;
+    let channel = connect(&who.control(), name, config).await?;
     issue(channel, who, token.to_string()).await
 }
 
@@ -119,7 +131,7 @@ async fn issue(channel: Channel, who: &Who, token: String) -> Result<Credentials
     let chain = issued.chain.into_iter().map(CertificateDer::from).collect();
     let trust = issued.trust.ok_or(ConvertError::Missing { field: "trust" })?;
     let credentials = Credentials::new(&key, chain, bundles(&trust)?)?;
-    check_clock(&who.control, &credentials, SystemTime::now())?;
+    check_clock(&who.control(), &credentials, SystemTime::now())?;
     info!(identity = %credentials.spiffe_id(), "has a certificate");
     Ok(credentials)
 }

@@ -72,6 +72,8 @@ struct Shared {
     desired: Mutex<HashSet<ServiceName>>,
     /// The desired subscriptions changed.
     subscriptions: Notify,
+    /// Where the control plane is.
+    control: watch::Sender<String>,
     announcement: watch::Sender<Option<Announcement>>,
     /// The control plane was told an announcement and has not confirmed its end.
     announced: watch::Sender<bool>,
@@ -92,11 +94,13 @@ impl MeshClient {
         config: MeshConfig,
         on_delta: impl FnMut(MeshDelta) + Send + 'static,
     ) -> Result<Self, MeshError> {
-        let (who, credentials) = enroll::first(&config).await?;
+        let control = watch::Sender::new(config.control.clone());
+        let (who, credentials) = enroll::first(&config, control.subscribe()).await?;
         let service = who.service.clone();
         let shared = Arc::new(Shared {
             desired: Mutex::new(HashSet::new()),
             subscriptions: Notify::new(),
+            control,
             announcement: watch::Sender::new(None),
             announced: watch::Sender::new(false),
             credentials: watch::Sender::new(Arc::new(credentials)),
@@ -119,6 +123,15 @@ impl MeshClient {
     #[must_use]
     pub fn credentials(&self) -> watch::Receiver<Arc<Credentials>> {
         self.shared.credentials.subscribe()
+    }
+
+    /// The same control plane, with the same authority, is at another address now.
+    pub fn move_control(&self, address: String) {
+        self.shared.control.send_if_modified(|present| {
+            let has_moved = *present != address;
+            *present = address;
+            has_moved
+        });
     }
 
     /// Asks for the state of a service and its changes. Cheap, idempotent, from any thread. The

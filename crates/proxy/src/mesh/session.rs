@@ -59,7 +59,7 @@ pub(super) async fn run(
     let credentials = shared.credentials.borrow().clone();
     let expected = Expected::control(&who.service.network, &credentials.spiffe_id().trust_domain);
     let config = client_config(&credentials, &expected, ALPN)?;
-    let channel = connect(&who.control, expected.server_name()?, config).await?;
+    let channel = connect(&who.control(), expected.server_name()?, config).await?;
     let watch = Watch::open(who, shared, knowledge, channel.clone()).await?;
     shared.status.send_modify(|status| {
         status.connected = true;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::enroll::{self, Who};
@@ -25,9 +26,17 @@ pub(super) async fn run(
 ) {
     let mut knowledge = Knowledge::default();
     let mut attempt: u32 = 0;
+    let mut moved = who.control.clone();
     loop {
         let began = Instant::now();
-        let ended = one(&who, &shared, &mut knowledge, &mut *on_delta).await;
+        let ended = tokio::select! {
+            ended = one(&who, &shared, &mut knowledge, &mut *on_delta) => ended,
+            // Whoever is dialled now is not the control plane any more.
+            true = has_moved(&mut moved) => {
+                attempt = 0;
+                continue;
+            }
+        };
         let error = match ended {
             Ok(End::Renewed) => {
                 // The registration goes over to the next session within the grace that the
@@ -40,8 +49,16 @@ pub(super) async fn run(
         attempt = if began.elapsed() >= GOOD_SESSION { 0 } else { attempt.saturating_add(1) };
         let reason = chain(&error);
         tell(&shared, &reason);
-        tokio::time::sleep(pause(attempt, jitter())).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause(attempt, jitter())) => {}
+            true = has_moved(&mut moved) => attempt = 0,
+        }
     }
+}
+
+/// Returns when the control plane is somewhere else; false when it will never move.
+async fn has_moved(moved: &mut watch::Receiver<String>) -> bool {
+    moved.changed().await.is_ok()
 }
 
 async fn one(

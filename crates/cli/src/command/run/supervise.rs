@@ -45,7 +45,7 @@ impl Supervision {
         let mesh = sidecar.mesh();
         let readiness = watch::tell_readiness(self.plan.clone(), self.voice, sidecar.app_ready());
         let control =
-            watch::keep_control(self.plan.clone(), self.voice, mesh.status(), self.linger);
+            watch::keep_control(self.plan.clone(), self.voice, Arc::clone(&mesh), self.linger);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = sidecar.serve(async { drop(stopped.await) });
         tokio::pin!(readiness, control, serving);

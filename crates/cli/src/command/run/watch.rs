@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tollway_proxy::mesh::MeshStatus;
+use tollway_proxy::mesh::MeshClient;
 
 use super::plan::Plan;
 use super::voice::Voice;
@@ -66,17 +66,17 @@ async fn listens_on_ipv6(plan: &Plan) -> bool {
 }
 
 /// A local control plane that crashed is started again by the first who misses it; it comes back
-/// with what it knew, where it was.
+/// with what it knew, and is looked for where it is now.
 pub(super) async fn keep_control(
     plan: Arc<Plan>,
     voice: Voice,
-    mut status: watch::Receiver<MeshStatus>,
+    mesh: Arc<MeshClient>,
     linger: Duration,
 ) -> Infallible {
     if !plan.local {
         return std::future::pending().await;
     }
-    let here = &plan.sidecar.common.mesh.control;
+    let mut status = mesh.status();
     let mut told = String::new();
     loop {
         if status.wait_for(|status| !status.connected).await.is_err() {
@@ -87,15 +87,12 @@ pub(super) async fn keep_control(
             continue;
         }
         let trouble = match local::find_or_start(linger).await {
-            Ok(found) if found.address() != *here => format!(
-                "the local control plane is now at {} and no more at {here}\n\
-                 hint: start this app again, so that it is found there",
-                found.address()
-            ),
             Ok(found) => {
                 if found.started {
                     voice.control_plane(&found);
                 }
+                // Somebody may have taken its port while it was away.
+                mesh.move_control(found.address());
                 String::new()
             }
             Err(error) => Report::of(&error.into()).text(),
@@ -105,6 +102,8 @@ pub(super) async fn keep_control(
             voice.error(&trouble);
         }
         told = trouble;
-        tokio::time::sleep(CONTROL_PAUSE).await;
+        let back = status.wait_for(|status| status.connected);
+        // Without a control plane there is nothing to wait for but the next look.
+        let _ = tokio::time::timeout(CONTROL_PAUSE, back).await;
     }
 }
