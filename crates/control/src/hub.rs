@@ -4,7 +4,7 @@
 //! or only the revision up to which it was told, and asks for the present state when it has
 //! room. So a slow watcher costs no memory and skips states that are already history.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +13,9 @@ use tollway_model::{Instance, PolicyScope, Revision, ServiceName, ServiceUpdate}
 use tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT;
 
 use crate::catalogue::{Catalogue, StoredPolicy, Subject};
+
+/// Least time between two looks at who has acknowledged.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The catalogue and its watchers.
 #[derive(Debug)]
@@ -136,6 +139,8 @@ impl Hub {
             let mut inner = self.lock();
             let subjects = change(&mut inner.catalogue);
             inner.mark(&subjects);
+            // Who waits for a workload that is away waits no more when its lease has ended.
+            self.acknowledged.notify_waiters();
             let concerns_peers = |s: &Subject| matches!(s, Subject::Network(_) | Subject::Gateways);
             let peers = subjects.iter().any(concerns_peers);
             (inner.catalogue.revision(), inner.catalogue.trust_revision(), peers)
@@ -211,8 +216,9 @@ impl Hub {
         Followed { watchers: inner.watchers.len(), lag }
     }
 
-    /// Waits until every connected sidecar that `scopes` concern has applied `revision`, for at
-    /// most `timeout`. Tells how many there are, and who of them lags.
+    /// Waits until every sidecar that `scopes` concern has applied `revision`, for at most
+    /// `timeout`. Tells how many there are, and who of them lags. One that is not connected lags
+    /// as long as its workload is registered: it may take calls by the policies that it has.
     pub(crate) async fn policies_applied(
         &self,
         scopes: &BTreeSet<PolicyScope>,
@@ -228,6 +234,8 @@ impl Hub {
                     return;
                 }
                 acknowledged.await;
+                // Many acknowledge at once, and every look is at all of them.
+                tokio::time::sleep(LOOK_PAUSE).await;
             }
         };
         let _ = tokio::time::timeout(timeout, wait).await;
@@ -241,15 +249,21 @@ impl Hub {
             let own = PolicyScope::of_service(&sidecar.service);
             own.iter().any(|scope| scopes.contains(scope)).then_some((waiting, sidecar))
         });
-        let (mut count, mut lagging) = (0, Vec::new());
+        // A sidecar that has just connected again may have two streams: the newer one tells.
+        let mut applied: BTreeMap<String, Revision> = BTreeMap::new();
         for (waiting, Sidecar { service, instance, .. }) in concerned {
-            count += 1;
-            if waiting.acknowledged.0 < revision {
-                lagging.push(format!("{instance}.{}.{}", service.app, service.namespace));
+            let best = applied.entry(full_name(service, instance)).or_default();
+            *best = waiting.acknowledged.max(*best);
+        }
+        for (service, instance) in inner.catalogue.workloads() {
+            let own = PolicyScope::of_service(service);
+            if own.iter().any(|scope| scopes.contains(scope)) {
+                applied.entry(full_name(service, instance)).or_default();
             }
         }
-        lagging.sort();
-        (count, lagging)
+        let count = u32::try_from(applied.len()).unwrap_or(u32::MAX);
+        let lags = |(name, at): (String, Revision)| (at.0 < revision).then_some(name);
+        (count, applied.into_iter().filter_map(lags).collect())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -257,6 +271,10 @@ impl Hub {
         // more than serving on.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn full_name(service: &ServiceName, instance: &Instance) -> String {
+    format!("{instance}.{}.{}", service.app, service.namespace)
 }
 
 impl Inner {
@@ -403,7 +421,7 @@ impl Drop for Watcher {
         let mut inner = self.hub.lock();
         let Some(waiting) = inner.watchers.remove(&self.id) else { return };
         waiting.subscribed.iter().for_each(|name| inner.forget_interest(self.id, name));
-        // Nobody waits for one that has gone.
+        // One that has gone is waited for only as long as its workload is registered.
         self.hub.acknowledged.notify_waiters();
     }
 }

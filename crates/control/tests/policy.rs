@@ -6,7 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{Network, PATIENCE, Watch};
+use support::{Network, PATIENCE, Registration, Watch};
 use tollway_wire::v1;
 use tollway_wire::v1::policy_change::Outcome;
 
@@ -131,6 +131,42 @@ async fn a_wait_ends_when_everybody_concerned_has_applied_it() {
     let waited = applying.await.unwrap();
     assert_eq!((waited.sidecars, waited.lagging.len()), (2, 0));
     assert!(began.elapsed() < PATIENCE);
+}
+
+#[tokio::test]
+async fn a_registered_workload_that_is_away_lags_until_it_is_back_or_given_up() {
+    let mut west = Network::start("west").await;
+    let (stock, away) = (west.member("stock", "a").await, west.member("stock", "away").await);
+    let mut ready = Watch::services(&stock, &[]).await;
+    told(&mut ready).await;
+    let _serving = Registration::workload(&stock, 1).await.keep_alive();
+    // It is registered, and its stream of updates is broken.
+    let registration = Registration::workload(&away, 2).await.keep_alive();
+    let change = |west: &Network, name: &str, wait| {
+        let (mut admin, request) = (west.admin.clone(), put(vec![closed(name, None)], wait));
+        tokio::spawn(async move { admin.apply_policies(request).await.unwrap() })
+    };
+    let applying = change(&west, "a", Duration::from_millis(300));
+    told(&mut ready).await;
+    let waited = applying.await.unwrap();
+    assert_eq!((waited.sidecars, waited.lagging), (2, vec!["away.stock.default".to_owned()]));
+
+    // Back, with what it missed.
+    let applying = change(&west, "b", PATIENCE);
+    told(&mut ready).await;
+    let mut back = Watch::services(&away, &[]).await;
+    assert_eq!(told(&mut back).await, ["a", "b"]);
+    back.until_quiet().await;
+    let waited = applying.await.unwrap();
+    assert_eq!((waited.sidecars, waited.lagging.len()), (2, 0));
+
+    // Away again, for good.
+    drop(back);
+    let applying = change(&west, "c", PATIENCE);
+    told(&mut ready).await;
+    drop(registration);
+    let waited = applying.await.unwrap();
+    assert_eq!((waited.sidecars, waited.lagging.len()), (1, 0));
 }
 
 #[tokio::test]

@@ -189,7 +189,8 @@ fn report(args: &ChangeArgs, changed: &v1::ChangePoliciesResponse) -> Result<()>
         let shown = changed.lagging.iter().take(LAGGING_SHOWN).cloned().collect::<Vec<_>>();
         let more = if lagging > LAGGING_SHOWN { ", …" } else { "" };
         bail!(
-            "{lagging} of {} sidecars have not applied it within {} s: {}{more}",
+            "{lagging} of {} sidecars have not applied it within {} s: {}{more}; \
+             until they hear their control plane they go by the policies they had",
             changed.sidecars,
             args.timeout_s,
             shown.join(", ")
@@ -206,7 +207,7 @@ fn print_lines(args: &ChangeArgs, changed: &v1::ChangePoliciesResponse) {
     if args.wait {
         let lagging = u32::try_from(changed.lagging.len()).unwrap_or(u32::MAX);
         let applied = changed.sidecars.saturating_sub(lagging);
-        println!("applied by {applied} of {} connected sidecars", changed.sidecars);
+        println!("applied by {applied} of {} sidecars", changed.sidecars);
     }
 }
 

@@ -138,6 +138,13 @@ impl Catalogue {
         self.services.get(name).map_or(0, |service| service.workloads.len())
     }
 
+    /// Every registered workload of this network, whether ready or not.
+    pub(crate) fn workloads(&self) -> impl Iterator<Item = (&ServiceName, &Instance)> {
+        self.services.iter().flat_map(|(name, service)| {
+            service.workloads.keys().map(move |instance| (name, instance))
+        })
+    }
+
     pub(crate) fn has_workload(&self, name: &ServiceName, instance: &Instance) -> bool {
         self.services.get(name).is_some_and(|s| s.workloads.contains_key(instance))
     }
