@@ -27,7 +27,14 @@ fn main() {
             black_box(set.view(who.caller()));
         });
     }
-    let view = set(10, true).view(Who::new().caller());
+    let set = of_many_audiences(1000);
+    let who = Who::new();
+    let view = set.view(who.caller());
+    report("decide-1000-audiences", TURNS, || decide(&view, b"/items/7?a=b"));
+    report("view-1000-audiences", 200, || {
+        black_box(set.view(who.caller()));
+    });
+    let view = self::set(10, true).view(Who::new().caller());
     report("decide-10-path-rules-rewritten", TURNS, || decide(&view, b"/a/../items//7?a=b"));
     report("decide-10-path-rules-refused", TURNS, || decide(&view, b"/other/7?a=b"));
 }
@@ -74,6 +81,27 @@ fn set(count: usize, with_paths: bool) -> PolicySet {
     });
     let service = ServiceName::parse_in("stock.shop", &label("x"), &label("west")).expect("a name");
     PolicySet::new(service, policies)
+}
+
+/// `count` rules, each for callers of its own, for the same path; the last lets the caller in.
+fn of_many_audiences(count: usize) -> PolicySet {
+    let label = |text: &str| Label::new(text).expect("a label");
+    let rule = |n: usize| {
+        let from = if n + 1 == count { "web".to_owned() } else { format!("app-{n}") };
+        PolicyRule {
+            from: vec![from.parse().expect("a caller")],
+            methods: vec!["GET".parse().expect("a method")],
+            paths: vec!["/items/{id}".parse().expect("a path")],
+        }
+    };
+    let policy = Policy {
+        name: PolicyName::new("shop", "p").expect("a name"),
+        target: PolicyTarget::App(label("stock")),
+        allow: Some((0..count).map(rule).collect()),
+        deny: Vec::new(),
+    };
+    let service = ServiceName::parse_in("stock.shop", &label("x"), &label("west")).expect("a name");
+    PolicySet::new(service, [Arc::new(policy)])
 }
 
 fn report(name: &str, turns: usize, mut turn: impl FnMut()) {

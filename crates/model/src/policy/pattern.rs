@@ -63,7 +63,7 @@ pub struct Caller<'a> {
 }
 
 /// A part of a name, or any.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Part {
     Any,
     Is(Label),
@@ -93,7 +93,7 @@ impl fmt::Display for Part {
 
 /// Callers: `app[.namespace[.network]]` with `*` for any part, where parts left out mean "mine";
 /// or `spiffe://<trust-domain>/ns/<namespace>/<app>`, likewise with `*` for the last two.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum CallerPattern {
     Service { app: Part, namespace: Option<Part>, network: Option<Part> },
     Spiffe { trust_domain: TrustDomain, namespace: Part, app: Part },

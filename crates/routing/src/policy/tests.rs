@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tollway_model::{
-    CallerPattern, Label, MethodName, NetworkName, PathPattern, PatternSegment, PolicyTarget,
-    SpiffeId,
+    CallerPattern, Label, MethodName, NetworkName, PathPattern, PatternSegment, PolicyRule,
+    PolicyTarget, SpiffeId,
 };
 
 use super::*;
@@ -306,6 +306,30 @@ fn rules() -> impl Strategy<Value = Vec<PolicyRule>> {
     ];
     let rule = (from, methods, paths).prop_map(|(from, m, p)| rule(&format!("{from} {m} {p}")));
     proptest::collection::vec(rule, 0..5)
+}
+
+#[test]
+fn rules_for_other_callers_do_not_hold_however_many_there_are() {
+    let many: Vec<String> = (0..40).map(|n| format!("app-{n} GET /a/**")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).chain(["app-7,web POST /a/b"]).collect();
+    let policies = [policy("p", Some(&many), &[]), policy("q", None, &["app-7 any /a/c"])];
+    check(&view(&policies, "app-7.shop.west"), "GET /a/x", "ok");
+    check(&view(&policies, "app-7.shop.west"), "GET /a/c", "denied by q");
+    check(&view(&policies, "app-8.shop.west"), "GET /a/c", "ok");
+    check(&view(&policies, WEB), "GET /a/x", "closed by p");
+    check(&view(&policies, WEB), "POST /a/b", "ok");
+    check(&view(&policies, "app-40.shop.west"), "GET /a/x", "closed by p");
+}
+
+#[test]
+fn a_name_without_a_namespace_is_of_the_policys_own() {
+    let mut other = Policy::clone(&policy("p", Some(&["web any /theirs"]), &[]));
+    other.name = PolicyName::new("orders", "p").unwrap();
+    other.target = PolicyTarget::Network;
+    let policies = [Arc::new(other), policy("q", Some(&["web any /ours"]), &[])];
+    check(&view(&policies, WEB), "GET /ours", "ok");
+    check(&view(&policies, WEB), "GET /theirs", "closed by p");
+    check(&view(&policies, "web.orders.west"), "GET /theirs", "ok");
 }
 
 proptest! {

@@ -1,9 +1,15 @@
 //! Rules by path: a tree of segments, so that a decision costs the depth of the path and not the
-//! number of rules.
+//! number of rules. One tree serves all callers: its rules stand under the audience that they are
+//! for, and who asks says to which audiences the caller belongs.
 
 use std::cmp::Ordering;
 
-use tollway_model::{MethodName, PathPattern, PatternSegment, PolicyName, PolicyRule};
+use tollway_model::{MethodName, PathPattern, PatternSegment, PolicyRule};
+
+/// Those whom rules with the same `from` list concern, by number.
+pub(super) type Audience = u32;
+/// The place of a policy in its set.
+pub(super) type PolicyAt = u32;
 
 /// Whether `/Admin` and `/admin` (and `get` and `GET`) are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,16 +32,29 @@ struct Node {
     /// The child for any segment.
     any: Option<Box<Self>>,
     /// Rules whose path ends here.
-    here: Vec<Entry>,
+    here: Entries,
     /// Rules for here and everything below.
-    below: Vec<Entry>,
+    below: Entries,
 }
+
+/// Rules at one place, by audience.
+#[derive(Debug, Default)]
+struct Entries(Vec<(Audience, Vec<Entry>)>);
 
 #[derive(Debug)]
 struct Entry {
-    policy: PolicyName,
+    policy: PolicyAt,
     /// Empty means every method.
     methods: Box<[MethodName]>,
+}
+
+/// What a request asks, and for whom.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    /// Sorted.
+    audiences: &'a [Audience],
+    method: &'a [u8],
+    case: Case,
 }
 
 impl RuleTree {
@@ -43,37 +62,68 @@ impl RuleTree {
         Self { case, root: Node::default() }
     }
 
-    /// Adds a rule; its callers have been looked at.
-    pub(super) fn insert(&mut self, policy: &PolicyName, rule: &PolicyRule) {
-        let entry = || Entry { policy: policy.clone(), methods: rule.methods.as_slice().into() };
+    /// Adds a rule of a policy.
+    pub(super) fn insert(&mut self, policy: PolicyAt, audience: Audience, rule: &PolicyRule) {
+        let entry = || Entry { policy, methods: rule.methods.as_slice().into() };
         if rule.paths.is_empty() {
-            return put(&mut self.root.below, entry());
+            return self.root.below.put(audience, entry());
         }
         for pattern in &rule.paths {
             let node = self.root.descend(pattern, self.case);
             let entries = if pattern.includes_below() { &mut node.below } else { &mut node.here };
-            put(entries, entry());
+            entries.put(audience, entry());
         }
     }
 
-    /// The policy of a rule that holds for a request; `path` is in its normal form.
-    pub(super) fn find(&self, method: &[u8], path: &[u8]) -> Option<&PolicyName> {
+    /// The policy of a rule that holds for a request by somebody of `audiences` (sorted); `path`
+    /// is in its normal form.
+    pub(super) fn find(
+        &self,
+        audiences: &[Audience],
+        method: &[u8],
+        path: &[u8],
+    ) -> Option<PolicyAt> {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         let path = path.strip_suffix(b"/").unwrap_or(path);
         let rest = if path.is_empty() { None } else { Some(path) };
-        self.root.find(method, rest, self.case)
+        self.root.find(Question { audiences, method, case: self.case }, rest)
     }
 }
 
-/// Adds an entry unless an earlier one holds whenever it does.
-fn put(entries: &mut Vec<Entry>, entry: Entry) {
-    let covers = |earlier: &Entry| {
-        earlier.methods.is_empty()
-            || (!entry.methods.is_empty()
-                && entry.methods.iter().all(|method| earlier.methods.contains(method)))
-    };
-    if !entries.iter().any(covers) {
-        entries.push(entry);
+impl Entries {
+    /// Adds an entry unless an earlier one for the same callers holds whenever it does.
+    fn put(&mut self, audience: Audience, entry: Entry) {
+        let at = match self.0.binary_search_by_key(&audience, |(known, _)| *known) {
+            Ok(at) => at,
+            Err(at) => {
+                self.0.insert(at, (audience, Vec::with_capacity(1)));
+                at
+            }
+        };
+        let entries = &mut self.0[at].1;
+        let covers = |earlier: &Entry| {
+            earlier.methods.is_empty()
+                || (!entry.methods.is_empty()
+                    && entry.methods.iter().all(|method| earlier.methods.contains(method)))
+        };
+        if !entries.iter().any(covers) {
+            entries.push(entry);
+        }
+    }
+
+    /// Goes through the shorter of two lists: the audiences here, and those of the caller.
+    fn find(&self, asked: Question<'_>) -> Option<PolicyAt> {
+        if self.0.len() <= asked.audiences.len() {
+            let mut here = self.0.iter();
+            return here.find_map(|(audience, entries)| {
+                asked.audiences.binary_search(audience).ok()?;
+                holds(entries, asked)
+            });
+        }
+        asked.audiences.iter().find_map(|audience| {
+            let at = self.0.binary_search_by_key(audience, |(known, _)| *known).ok()?;
+            holds(&self.0[at].1, asked)
+        })
     }
 }
 
@@ -107,11 +157,11 @@ impl Node {
 
     /// `rest` are the segments that are still to come, joined by slashes; `None` when there are
     /// none. Depth and number of visited nodes are bounded by the rules, not by the request.
-    fn find(&self, method: &[u8], rest: Option<&[u8]>, case: Case) -> Option<&PolicyName> {
-        if let Some(policy) = holds(&self.below, method, case) {
+    fn find(&self, asked: Question<'_>, rest: Option<&[u8]>) -> Option<PolicyAt> {
+        if let Some(policy) = self.below.find(asked) {
             return Some(policy);
         }
-        let Some(rest) = rest else { return holds(&self.here, method, case) };
+        let Some(rest) = rest else { return self.here.find(asked) };
         if self.named.is_empty() && self.any.is_none() {
             return None;
         }
@@ -120,20 +170,20 @@ impl Node {
             Some(end) => (&rest[..end], Some(&rest[end + 1..])),
             None => (rest, None),
         };
-        let named = self.position(segment, case).ok();
+        let named = self.position(segment, asked.case).ok();
         named
-            .and_then(|at| self.named[at].1.find(method, rest, case))
-            .or_else(|| self.any.as_ref().and_then(|any| any.find(method, rest, case)))
+            .and_then(|at| self.named[at].1.find(asked, rest))
+            .or_else(|| self.any.as_ref().and_then(|any| any.find(asked, rest)))
     }
 }
 
-fn holds<'a>(entries: &'a [Entry], method: &[u8], case: Case) -> Option<&'a PolicyName> {
-    let same = |known: &MethodName| match case {
-        Case::Kept => known.as_str().as_bytes() == method,
-        Case::Ignored => known.as_str().as_bytes().eq_ignore_ascii_case(method),
+fn holds(entries: &[Entry], asked: Question<'_>) -> Option<PolicyAt> {
+    let same = |known: &MethodName| match asked.case {
+        Case::Kept => known.as_str().as_bytes() == asked.method,
+        Case::Ignored => known.as_str().as_bytes().eq_ignore_ascii_case(asked.method),
     };
     let found = entries.iter().find(|e| e.methods.is_empty() || e.methods.iter().any(same));
-    found.map(|entry| &entry.policy)
+    found.map(|entry| entry.policy)
 }
 
 /// The order of a known segment and one that is looked for; `known` is in lower case already
