@@ -7,6 +7,11 @@
 
 use std::time::Duration;
 
+mod profile;
+
+use self::profile::Cursor;
+pub use self::profile::{MAX_STAGES, Profile, Stage};
+
 /// The highest rate an open loop may ask for, in requests per second.
 pub const MAX_RATE_RPS: f64 = 10_000_000.0;
 
@@ -37,6 +42,10 @@ pub enum Spacing {
 pub enum ArrivalError {
     #[error("a rate of {0} requests/s cannot be offered: give more than 0 and at most 10,000,000")]
     Rate(f64),
+    #[error("a stage cannot reach {0} requests/s: give 0 to 10,000,000")]
+    StageRate(f64),
+    #[error("{0} stages are not possible: give 1 to {MAX_STAGES}")]
+    Stages(usize),
     #[error("a jitter of {0} of the interval is not possible: give 0 to 1")]
     Jitter(f64),
 }
@@ -91,12 +100,15 @@ pub struct Schedule {
     spacing: Spacing,
     random: SplitMix64,
     index: u64,
-    /// Where the last exponential gap ended, in ns (Poisson only).
-    poisson_ns: f64,
+    /// Where the last exponential gap ended (Poisson only), in ns; in arrivals where the rate
+    /// moves.
+    poisson: f64,
     warmup_ns: u64,
     measured: u64,
     extent: Extent,
     begin_ns: u64,
+    /// Where the rate moves: its stretches.
+    cursor: Option<Cursor>,
 }
 
 impl Schedule {
@@ -114,12 +126,26 @@ impl Schedule {
             spacing,
             random: SplitMix64::new(seed),
             index: 0,
-            poisson_ns: 0.0,
+            poisson: 0.0,
             warmup_ns: nanos(warmup),
             measured: 0,
             extent,
             begin_ns: 0,
+            cursor: None,
         })
+    }
+
+    /// Arrivals at a rate that moves as `profile` says; the window is as long as it is.
+    /// [`Self::interval`] is that of its highest rate. Fails as [`Arrival::check`] does.
+    pub fn varying(
+        profile: &Profile,
+        spacing: Spacing,
+        seed: u64,
+        warmup: Duration,
+    ) -> Result<Self, ArrivalError> {
+        let extent = Extent::Lasting(profile.lasting());
+        let schedule = Self::new(profile.highest_rps(), spacing, seed, warmup, extent)?;
+        Ok(Self { cursor: Some(profile.follow(warmup)), ..schedule })
     }
 
     /// The same schedule with its beginning at `begin_ns` on the caller's clock.
@@ -129,13 +155,36 @@ impl Schedule {
         self
     }
 
-    /// The mean time between two arrivals.
+    /// The mean time between two arrivals; of the highest rate where it moves.
     #[must_use]
     pub fn interval(&self) -> Duration {
         Duration::from_secs_f64(1.0 / self.rate_rps)
     }
 
-    fn next_ns(&mut self) -> u64 {
+    /// `None` where the rate has come to its end.
+    fn next_ns(&mut self) -> Option<u64> {
+        if self.cursor.is_none() {
+            return Some(self.next_at_constant_rate());
+        }
+        let number = self.next_number();
+        self.cursor.as_mut()?.at_ns(number).map(|at| at as u64)
+    }
+
+    /// The next arrival's place among all, by its spacing: whole numbers if uniform.
+    fn next_number(&mut self) -> f64 {
+        let tick = self.index as f64;
+        self.index += 1;
+        match self.spacing {
+            Spacing::Uniform => tick,
+            Spacing::Jitter { fraction } => tick + fraction * self.random.unit(),
+            Spacing::Poisson => {
+                self.poisson += -(1.0 - self.random.unit()).ln();
+                self.poisson
+            }
+        }
+    }
+
+    fn next_at_constant_rate(&mut self) -> u64 {
         let interval_ns = 1e9 / self.rate_rps;
         let tick = self.index as f64;
         self.index += 1;
@@ -146,8 +195,8 @@ impl Schedule {
                 (tick + fraction * self.random.unit()) * 1e9 / self.rate_rps
             }
             Spacing::Poisson => {
-                self.poisson_ns += -(1.0 - self.random.unit()).ln() * interval_ns;
-                self.poisson_ns
+                self.poisson += -(1.0 - self.random.unit()).ln() * interval_ns;
+                self.poisson
             }
         };
         at as u64
@@ -161,7 +210,7 @@ impl Iterator for Schedule {
         if self.extent == Extent::Requests(self.measured) {
             return None;
         }
-        let at_ns = self.next_ns();
+        let at_ns = self.next_ns()?;
         let measured = at_ns >= self.warmup_ns;
         if let Extent::Lasting(duration) = self.extent
             && at_ns >= self.warmup_ns.saturating_add(nanos(duration))

@@ -86,7 +86,7 @@ pub(crate) fn run<C: Client>(
         poller,
         clock: Clock::start(),
         scratch: Scratch::new(),
-        recorder: Recorder::new(options.arrival.rate_rps()),
+        recorder: Recorder::new(options.arrival.rate_rps(), options.keep_seconds),
         failed_connects: 0,
     };
     let mut client = client;
@@ -157,7 +157,10 @@ impl<C: Client> Engine<C> {
         let plan = match options.arrival {
             Arrival::Open { rate_rps, spacing } => {
                 let LoadOptions { seed, warmup, extent, .. } = *options;
-                let schedule = Schedule::new(rate_rps, spacing, seed, warmup, extent)?;
+                let schedule = match &options.stages {
+                    Some(profile) => Schedule::varying(profile, spacing, seed, warmup)?,
+                    None => Schedule::new(rate_rps, spacing, seed, warmup, extent)?,
+                };
                 Some(schedule.begin_at(begin_ns))
             }
             Arrival::Closed => None,
@@ -388,6 +391,7 @@ impl<C: Client> Engine<C> {
             in_flight: self.client.in_flight(),
             waiting: self.waiting.len(),
             last_second: self.io.recorder.last_point(now_ns),
+            part: None,
         }
     }
 }

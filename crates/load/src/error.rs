@@ -4,6 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use tollway_record::HistogramError;
+
 use crate::arrival::ArrivalError;
 
 /// Failures of a whole run; a failed request is counted in the result instead.
@@ -41,6 +43,8 @@ pub enum LoadError {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    #[error("a histogram of the run cannot be read back")]
+    Histogram(#[source] HistogramError),
     #[error("the load engine's event loop failed")]
     Loop(#[source] io::Error),
 }

@@ -14,20 +14,22 @@ mod error;
 mod frames;
 mod options;
 mod pacer;
+mod plan;
 mod progress;
 mod recorder;
 mod run;
 mod stop;
 mod summary;
 
-pub use arrival::{Arrival, Extent, Spacing};
+pub use arrival::{Arrival, Extent, Profile, Spacing, Stage};
 pub use echo::{
     EchoMessage, EchoOptions, EchoServer, Ports, Stall, StreamSummary, UNARY_PATH, encode_payload,
     serve_echo,
 };
 pub use error::{EchoError, LoadError};
 pub use options::{GrpcRequest, HttpRequest, LoadOptions, Target, header, payload};
-pub use progress::{Phase, Progress, Watch};
+pub use plan::{MAX_STEPS, MaxRate, Plan, RunOnce};
+pub use progress::{Part, Phase, Progress, Watch};
 pub use run::{run_grpc, run_http, run_http2};
 pub use stop::Stop;
-pub use summary::summary;
+pub use summary::{interval_line, summary};

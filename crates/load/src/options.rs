@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::Uri;
 
-use crate::arrival::{Arrival, Extent, Spacing};
+use crate::arrival::{Arrival, Extent, Profile, Spacing};
 use crate::error::LoadError;
 
 /// Connections of one run; each costs a descriptor and a few KB.
@@ -23,6 +23,8 @@ pub struct LoadOptions {
     pub connect_to: Option<SocketAddr>,
     pub arrival: Arrival,
     pub extent: Extent,
+    /// How the rate of an open loop moves; set by [`Self::with_stages`].
+    pub stages: Option<Profile>,
     /// Load before the measured window.
     pub warmup: Duration,
     /// Of the arrivals.
@@ -37,6 +39,8 @@ pub struct LoadOptions {
     pub request_timeout: Duration,
     /// How long unfinished requests are waited for after the window.
     pub drain: Duration,
+    /// Whether to keep a histogram for each second, of up to a few KB.
+    pub keep_seconds: bool,
     /// Kept in the result as it is.
     pub command_line: Vec<String>,
 }
@@ -50,6 +54,7 @@ impl LoadOptions {
             connect_to: None,
             arrival: Arrival::Open { rate_rps: 1000.0, spacing: Spacing::Uniform },
             extent: Extent::Lasting(Duration::from_secs(10)),
+            stages: None,
             warmup: Duration::from_secs(1),
             seed: 1,
             connections: 16,
@@ -58,7 +63,19 @@ impl LoadOptions {
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(10),
             drain: Duration::from_secs(5),
+            keep_seconds: false,
             command_line: Vec::new(),
+        }
+    }
+
+    /// The same with a rate that moves as `profile` says, for as long as it does.
+    #[must_use]
+    pub fn with_stages(self, profile: Profile, spacing: Spacing) -> Self {
+        Self {
+            arrival: Arrival::Open { rate_rps: profile.mean_rps(), spacing },
+            extent: Extent::Lasting(profile.lasting()),
+            stages: Some(profile),
+            ..self
         }
     }
 

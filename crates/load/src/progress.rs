@@ -6,6 +6,7 @@ use std::time::Duration;
 use tollway_record::traffic::SeriesPoint;
 
 use crate::stop::Stop;
+use crate::summary::{duration, grouped};
 
 /// How a caller follows a run and ends it early.
 pub struct Watch<'a> {
@@ -37,6 +38,19 @@ pub struct Progress {
     pub waiting: usize,
     /// The window's last complete second.
     pub last_second: Option<SeriesPoint>,
+    /// Which one of several runs this is, where there are several.
+    pub part: Option<Part>,
+}
+
+/// One run of a plan of several.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part {
+    /// From 1; 0 is what comes before.
+    pub number: usize,
+    /// How many there are, where that is known.
+    pub of: Option<usize>,
+    /// 0: as fast as answers come.
+    pub rate_rps: f64,
 }
 
 impl fmt::Display for Phase {
@@ -49,20 +63,62 @@ impl fmt::Display for Phase {
     }
 }
 
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = grouped(self.rate_rps.round() as u64);
+        match (self.number, self.of) {
+            (0, _) => f.write_str("probe"),
+            (number, Some(of)) => write!(f, "step {number}/{of} {rate}/s"),
+            (number, None) => write!(f, "trial {number} {rate}/s"),
+        }
+    }
+}
+
+/// One line that fits a terminal of 80 columns; with a part before it, one of 100.
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.elapsed.as_secs();
-        write!(
-            f,
-            "{seconds:>4} s  {:<8} {:>9} ok  {:>6} errors",
-            self.phase, self.requests, self.errors
-        )?;
-        write!(f, "  {:>5} in flight  {:>5} waiting", self.in_flight, self.waiting)?;
-        let Some(point) = self.last_second else { return Ok(()) };
-        write!(f, "  {:>8.0}/s", point.rps)?;
-        if let Some(p50) = point.p50 {
-            write!(f, "  p50 {p50:.0} µs")?;
+        if let Some(part) = self.part {
+            write!(f, "{part}  ")?;
         }
-        Ok(())
+        write!(f, "{:>4} s {:<7}", self.elapsed.as_secs(), self.phase)?;
+        if let Some(point) = self.last_second {
+            write!(f, " {:>7}/s", grouped(point.rps.round() as u64))?;
+            for (name, us) in [("p50", point.p50), ("p99", point.p99)] {
+                if let Some(us) = us {
+                    write!(f, "  {name} {}", duration(us))?;
+                }
+            }
+        }
+        write!(f, "  {} errors", grouped(self.errors))?;
+        let under_way = self.in_flight + self.waiting;
+        write!(f, "  {} in flight", grouped(under_way as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_is_one_line_of_a_terminal() {
+        let point = SeriesPoint { t_s: 3.0, rps: 12_345.0, p50: Some(412.3), p99: Some(1_234.0) };
+        let mut progress = Progress {
+            phase: Phase::Window,
+            elapsed: Duration::from_millis(4_200),
+            requests: 40_000,
+            errors: 3,
+            in_flight: 10,
+            waiting: 2,
+            last_second: Some(point),
+            part: None,
+        };
+        assert_eq!(
+            progress.to_string(),
+            "   4 s measure  12,345/s  p50 412 µs  p99 1.23 ms  3 errors  12 in flight"
+        );
+        progress.part = Some(Part { number: 2, of: Some(5), rate_rps: 500.0 });
+        progress.last_second = None;
+        let line = "step 2/5 500/s     4 s measure  3 errors  12 in flight";
+        assert_eq!(progress.to_string(), line);
     }
 }

@@ -11,7 +11,7 @@ use tollway_http::h2::ErrorCode;
 use tollway_record::client_limit::late_threshold_ns;
 use tollway_record::histogram::{SAMPLES_BEYOND, samples_beyond};
 use tollway_record::traffic::{Bytes, Lateness, SeriesPoint};
-use tollway_record::{Histogram, Traffic};
+use tollway_record::{EncodedHistogram, Histogram, Traffic};
 
 /// Length of one point of the series.
 const POINT_NS: u64 = 1_000_000_000;
@@ -117,7 +117,7 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Nothing is measured before [`Self::begin_window`].
-    pub(crate) fn new(requested_rps: Option<f64>) -> Self {
+    pub(crate) fn new(requested_rps: Option<f64>, keep_seconds: bool) -> Self {
         Self {
             start_ns: u64::MAX,
             end_ns: u64::MAX,
@@ -133,7 +133,7 @@ impl Recorder {
             dropped: 0,
             lateness: Latenesses::new(late_threshold_ns(requested_rps.unwrap_or(0.0))),
             bytes: Bytes::default(),
-            series: Series::new(),
+            series: Series::new(keep_seconds),
         }
     }
 
@@ -234,7 +234,7 @@ impl Recorder {
             dropped: self.dropped,
             lateness: self.requested_rps.map(|_| self.lateness.summary()),
             bytes: self.bytes,
-            error_latency_us: (self.failed.n() > 0).then(|| self.failed.summary()),
+            second_histograms: self.series.take_seconds(),
             series: self.series.points,
             ..Traffic::default()
         };
@@ -244,6 +244,7 @@ impl Recorder {
         if self.connect.n() > 0 {
             traffic.phases_us.insert("connect".into(), self.connect.summary());
         }
+        traffic.set_failures(&self.failed);
         traffic.set_latencies(&self.response);
         traffic.set_services(&self.service);
         traffic
@@ -284,19 +285,34 @@ struct Series {
     start_ns: u64,
     points: Vec<SeriesPoint>,
     current: hdrhistogram::Histogram<u64>,
+    /// The histograms of the seconds that are over, and the current one's, where they are kept.
+    kept: Option<(Vec<EncodedHistogram>, Histogram)>,
 }
 
 impl Series {
-    fn new() -> Self {
+    fn new(keep_seconds: bool) -> Self {
         let current =
             hdrhistogram::Histogram::new_with_bounds(1_000, POINT_LONGEST_NS, POINT_DIGITS)
                 .expect("constant bounds that the library accepts");
-        Self { start_ns: u64::MAX, points: Vec::new(), current }
+        let kept = keep_seconds.then(|| (Vec::new(), Histogram::new()));
+        Self { start_ns: u64::MAX, points: Vec::new(), current, kept }
     }
 
     fn record(&mut self, done_ns: u64, latency_ns: u64) {
         self.roll(done_ns);
         self.current.saturating_record(latency_ns);
+        if let Some((_, current)) = &mut self.kept {
+            current.record(latency_ns);
+        }
+    }
+
+    /// One histogram for each second until the last answer.
+    fn take_seconds(&mut self) -> Vec<EncodedHistogram> {
+        let Some((mut seconds, last)) = self.kept.take() else { return Vec::new() };
+        if last.n() > 0 {
+            seconds.push(last.encode());
+        }
+        seconds
     }
 
     /// Closes every point that ended at `now_ns`.
@@ -318,6 +334,10 @@ impl Series {
                 p99: quantile(0.99),
             });
             self.current.reset();
+            if let Some((seconds, current)) = &mut self.kept {
+                seconds.push(current.encode());
+                current.clear();
+            }
         }
     }
 }
@@ -414,6 +434,22 @@ mod tests {
     }
 
     #[test]
+    fn kept_seconds_hold_every_answer_also_those_of_the_drain() {
+        let mut recorder = Recorder::new(Some(1_000.0), true);
+        recorder.begin_window(0);
+        recorder.end_window(1_500 * MS);
+        for at in 0..30 {
+            let at_ns = at * 100 * MS;
+            let call = Call { intended_ns: at_ns, sent_ns: at_ns, measured: true };
+            recorder.succeeded(&call, at_ns + MS);
+        }
+        let traffic = recorder.finish();
+        let seconds = traffic.second_histograms.iter().map(|second| second.decode().unwrap().n());
+        assert_eq!(seconds.collect::<Vec<_>>(), [10, 10, 10]);
+        assert_eq!(traffic.latencies().unwrap().n(), 30);
+    }
+
+    #[test]
     fn lateness_is_judged_by_the_threshold() {
         let mut recorder = recorder(0, Some(1_000.0));
         for late_ns in [10, 20, MS, MS + 1] {
@@ -425,7 +461,7 @@ mod tests {
     }
 
     fn recorder(start_ns: u64, requested_rps: Option<f64>) -> Recorder {
-        let mut recorder = Recorder::new(requested_rps);
+        let mut recorder = Recorder::new(requested_rps, false);
         recorder.begin_window(start_ns);
         recorder
     }

@@ -6,9 +6,9 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tollway_record::RunResult;
 use tollway_record::record::{self, Protocol, Tls};
-use tollway_record::run::RUN_SCHEMA;
+use tollway_record::run::{RUN_SCHEMA, Stage};
 
-use crate::arrival::{Arrival, Spacing};
+use crate::arrival::{self, Arrival, Profile, Spacing};
 use crate::clients::h1::{H1Client, Rendered};
 use crate::clients::h2::{H2Client, Prepared};
 use crate::engine::{self, Outcome};
@@ -91,6 +91,7 @@ impl Frame {
             warm_up_s: options.warmup.as_secs_f64(),
             seed: options.seed,
             command_line: options.command_line.clone(),
+            stages: stages(options),
             traffic,
             generator,
             ..RunResult::default()
@@ -98,6 +99,15 @@ impl Frame {
         result.judge_client();
         Ok(result)
     }
+}
+
+fn stages(options: &LoadOptions) -> Vec<Stage> {
+    let stages = options.stages.as_ref().map_or(&[][..], Profile::stages);
+    let told = |stage: &arrival::Stage| Stage {
+        lasting_s: stage.lasting.as_secs_f64(),
+        to_rps: stage.to_rps,
+    };
+    stages.iter().map(told).collect()
 }
 
 fn arrival(arrival: Arrival) -> record::Arrival {

@@ -125,6 +125,12 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
+    /// Forgets every sample and keeps the memory.
+    pub fn clear(&mut self) {
+        self.counts.reset();
+        (self.sum_ns, self.min_ns, self.max_ns) = (0, u64::MAX, 0);
+    }
+
     /// Number of samples.
     #[must_use]
     pub fn n(&self) -> u64 {

@@ -34,6 +34,18 @@ impl Row {
     }
 }
 
+impl Traffic {
+    /// One window made of several that followed each other.
+    ///
+    /// # Errors
+    /// [`HistogramError`] when a histogram is damaged.
+    pub fn merged(windows: Vec<Self>, arrival: Arrival) -> Result<Self, HistogramError> {
+        let blocks: Vec<_> =
+            windows.into_iter().map(|traffic| Block { traffic, ..Block::default() }).collect();
+        merge_traffic(&blocks, arrival)
+    }
+}
+
 fn merge_traffic(blocks: &[Block], arrival: Arrival) -> Result<Traffic, HistogramError> {
     let mut row = Traffic::default();
     let mut latencies = Histogram::new();

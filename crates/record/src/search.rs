@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::client_limit::{BUSY_FRACTION_LIMIT, ClientLimit};
+use crate::client_limit::{ACHIEVED_FRACTION_LIMIT, BUSY_FRACTION_LIMIT, LATE_FRACTION_LIMIT};
 use crate::histogram::HistogramError;
 use crate::run::RunResult;
 use crate::threshold::Threshold;
@@ -243,41 +243,48 @@ pub struct Slo {
 }
 
 impl Slo {
-    /// What a trial's result says.
+    /// What a trial's result says. Sends that were late count for the target only in that they
+    /// make its response times longer: a rate that holds in spite of them holds.
     ///
     /// # Errors
     /// [`HistogramError`] when a histogram of the result is damaged.
     pub fn judge(&self, run: &RunResult) -> Result<Outcome, HistogramError> {
+        Ok(match self.broken(run)? {
+            None => Outcome::Held,
+            Some(why) => Outcome::Missed { why, by_client: generator_limits(run) },
+        })
+    }
+
+    /// What did not hold, as a clause.
+    fn broken(&self, run: &RunResult) -> Result<Option<String>, HistogramError> {
         let traffic = &run.traffic;
-        let busy = run.generator.busiest_thread_fraction;
-        let late = traffic.client_limits.iter().find(|limit| match limit {
-            ClientLimit::LateSends { .. } => true,
-            ClientLimit::RateMissed { .. }
-            | ClientLimit::GeneratorBusy { .. }
-            | ClientLimit::NearDirect { .. } => false,
-        });
-        let by_client = late.is_some() || busy >= BUSY_FRACTION_LIMIT;
-        let missed = |why: String| Ok(Outcome::Missed { why, by_client });
-        if let Some(late) = late {
-            return missed(late.to_string());
-        }
-        if let Some(limit) = traffic.client_limits.first() {
-            return missed(limit.to_string());
-        }
         let scheduled = traffic.scheduled();
+        let in_time = traffic.achieved_rps * traffic.duration_s;
         let lost = scheduled - traffic.requests.min(scheduled);
         if lost as f64 > self.error_fraction * scheduled as f64 {
             let percent = lost as f64 / scheduled.max(1) as f64 * 100.0;
-            return missed(format!("{percent:.2} % of the requests failed"));
+            return Ok(Some(format!("{percent:.2} % of the requests failed")));
+        }
+        // One request on the border of the window decides nothing.
+        if in_time + 1.0 < ACHIEVED_FRACTION_LIMIT * scheduled as f64 {
+            let percent = in_time / scheduled.max(1) as f64 * 100.0;
+            return Ok(Some(format!("{percent:.1} % of the rate was achieved")));
         }
         for condition in &self.conditions {
-            let verdict = condition.judge(run)?;
-            if !verdict.fired {
-                return missed(verdict.told());
+            let judgement = condition.judge(run)?;
+            if !judgement.fired {
+                return Ok(Some(judgement.told()));
             }
         }
-        Ok(Outcome::Held)
+        Ok(None)
     }
+}
+
+/// Whether the generator was late or busy all the time.
+fn generator_limits(run: &RunResult) -> bool {
+    let late_fraction = run.traffic.lateness.map_or(0.0, |lateness| lateness.late_fraction);
+    late_fraction > LATE_FRACTION_LIMIT
+        || run.generator.busiest_thread_fraction >= BUSY_FRACTION_LIMIT
 }
 
 /// A search as a result shows it.

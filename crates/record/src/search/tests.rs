@@ -74,6 +74,34 @@ fn the_generator_is_named_when_it_was_the_limit() {
     assert!(search.client_limited());
 }
 
+#[test]
+fn a_rate_holds_when_it_is_achieved_without_errors_and_its_conditions_are_true() {
+    let slo = Slo { conditions: vec!["p99<5ms".parse().unwrap()], error_fraction: 0.001 };
+    let trial = |achieved: f64, errors: u64, ms: u64| {
+        let mut latencies = crate::Histogram::new();
+        latencies.record_n(ms * 1_000_000, 10_000 - errors);
+        let mut run = crate::run::tests::run_of(&latencies);
+        run.traffic.errors = errors;
+        run.traffic.achieved_rps = achieved;
+        run
+    };
+    let why = |run: &RunResult| match slo.judge(run).unwrap() {
+        Outcome::Held => "held".to_owned(),
+        Outcome::Missed { why, by_client } => format!("{why}; by the client: {by_client}"),
+    };
+    assert_eq!(why(&trial(9_900.0, 0, 2)), "held");
+    assert_eq!(why(&trial(9_898.0, 0, 2)), "99.0 % of the rate was achieved; by the client: false");
+    assert_eq!(why(&trial(9_900.0, 10, 2)), "held");
+    assert_eq!(why(&trial(9_900.0, 11, 2)), "0.11 % of the requests failed; by the client: false");
+    assert_eq!(why(&trial(9_900.0, 0, 7)), "p99<5ms: 7.00 ms; by the client: false");
+    let mut late = trial(9_900.0, 0, 2);
+    late.traffic.lateness =
+        Some(crate::traffic::Lateness { late_fraction: 0.2, ..Default::default() });
+    assert_eq!(why(&late), "held", "in spite of a late generator");
+    late.traffic.achieved_rps = 5_000.0;
+    assert_eq!(why(&late), "50.0 % of the rate was achieved; by the client: true");
+}
+
 /// Each trial sees the capacity with an error of 0.5 % (longer ones of 0.3 %), and one trial in
 /// twenty is disturbed and sees three quarters of it.
 #[test]

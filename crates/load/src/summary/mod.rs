@@ -1,5 +1,9 @@
 //! A run's result for a person: what was asked, what came of it, how far to trust it.
 
+mod numbers;
+mod parts;
+mod throughput;
+
 use std::fmt::Write as _;
 
 use tollway_record::check::rate_bound_rps;
@@ -8,15 +12,23 @@ use tollway_record::record::{Arrival, Protocol};
 use tollway_record::traffic::LatencyUs;
 use tollway_record::{RunResult, Traffic};
 
+pub(crate) use self::numbers::{duration, grouped};
+use self::numbers::{duration_or_dash, significant};
+pub use self::throughput::interval_line;
+
 /// Achieved rates within this part of connections / latency are set by that bound.
 const CLOSED_LOOP_BOUND_PCT: f64 = 5.0;
 
-/// Several lines of text, each ended, at most 100 columns wide but for the target's URL.
+/// Several lines of text, each ended, at most 60 columns wide but for names and reasons.
 #[must_use]
 pub fn summary(result: &RunResult) -> String {
     let mut text = String::new();
     // Writing into a string does not fail.
-    let _ = write_summary(&mut text, result);
+    let _ = match &result.throughput {
+        Some(throughput) => throughput::write_throughput(&mut text, result, throughput),
+        None => write_summary(&mut text, result),
+    };
+    let _ = parts::write_parts(&mut text, result);
     text
 }
 
@@ -25,8 +37,9 @@ fn write_summary(text: &mut String, result: &RunResult) -> std::fmt::Result {
     writeln!(text, "{}", result.target)?;
     writeln!(
         text,
-        "  {}, {} connections, payload {} bytes",
+        "  {} {}, {} connections, payload {} bytes",
         result.protocol,
+        result.tls,
         grouped(u64::from(result.connections)),
         grouped(result.payload_bytes)
     )?;
@@ -34,6 +47,7 @@ fn write_summary(text: &mut String, result: &RunResult) -> std::fmt::Result {
     write_counts(text, traffic)?;
     writeln!(text)?;
     write_latencies(text, traffic)?;
+    write_phases(text, traffic)?;
     writeln!(text)?;
     write_generator(text, result)?;
     write_doubts(text, result)
@@ -48,13 +62,14 @@ fn write_rates(text: &mut String, result: &RunResult) -> std::fmt::Result {
                 Arrival::OpenJitter => "open loop, jittered",
                 Arrival::OpenUniform | Arrival::Closed => "open loop",
             };
-            write!(text, "  offered   {}/s ({spacing})", significant(rps))?;
+            let mean = if result.stages.is_empty() { "" } else { " on average" };
+            writeln!(text, "  offered   {}/s{mean} ({spacing})", significant(rps))?;
         }
-        None => write!(text, "  offered   as fast as answers come (closed loop)")?,
+        None => writeln!(text, "  offered   as fast as answers come (closed loop)")?,
     }
     writeln!(
         text,
-        ", {} after {} of warm-up",
+        "  window    {} after {} of warm-up",
         duration(traffic.duration_s * 1e6),
         duration(result.warm_up_s * 1e6)
     )?;
@@ -77,30 +92,38 @@ fn write_counts(text: &mut String, traffic: &Traffic) -> std::fmt::Result {
 }
 
 fn write_latencies(text: &mut String, traffic: &Traffic) -> std::fmt::Result {
-    let columns = ["mean", "p50", "p75", "p90", "p99", "p99.9", "max"];
-    write!(text, "{:24}", "")?;
-    for column in columns {
-        write!(text, "{column:>10}")?;
-    }
-    writeln!(text)?;
-    write_row(text, "response (from the plan)", &traffic.latency_us)?;
-    write_row(text, "service (from the send)", &traffic.service_us)?;
-    if let Some(errors) = &traffic.error_latency_us {
-        write_row(text, "errors", errors)?;
-    }
-    if let Some(connect) = traffic.phases_us.get("connect") {
-        write_row(text, &format!("connect ({} times)", grouped(connect.n)), connect)?;
+    let (response, service) = (&traffic.latency_us, &traffic.service_us);
+    writeln!(text, "{:10}{:>15}{:>15}", "", "response", "service")?;
+    writeln!(text, "{:10}{:>15}{:>15}", "", "from the plan", "from the send")?;
+    for (name, response, service) in [
+        ("mean", response.mean, service.mean),
+        ("p50", response.p50, service.p50),
+        ("p75", response.p75, service.p75),
+        ("p90", response.p90, service.p90),
+        ("p99", response.p99, service.p99),
+        ("p99.9", response.p999, service.p999),
+        ("max", response.max, service.max),
+    ] {
+        let (response, service) = (duration_or_dash(response), duration_or_dash(service));
+        writeln!(text, "  {name:8}{response:>15}{service:>15}")?;
     }
     Ok(())
 }
 
-fn write_row(text: &mut String, name: &str, latency: &LatencyUs) -> std::fmt::Result {
-    let LatencyUs { mean, p50, p75, p90, p99, p999, max, n: _ } = *latency;
-    write!(text, "{name:24}")?;
-    for value in [mean, p50, p75, p90, p99, p999, max] {
-        write!(text, "{:>10}", value.map_or_else(|| "—".to_owned(), duration))?;
+/// Phases over the requests that had them, and the time until a failure.
+fn write_phases(text: &mut String, traffic: &Traffic) -> std::fmt::Result {
+    let phases = traffic.phases_us.iter().map(|(name, phase)| (name.as_str(), phase));
+    let failed = traffic.error_latency_us.as_ref().map(|failed| ("until an error", failed));
+    let rows: Vec<_> = phases.chain(failed).filter(|(_, latency)| latency.n > 0).collect();
+    if rows.is_empty() {
+        return Ok(());
     }
-    writeln!(text)
+    writeln!(text, "\n  {:16}{:>8}{:>11}{:>11}{:>11}", "phase", "count", "mean", "p99", "max")?;
+    for (name, LatencyUs { mean, p99, max, n, .. }) in rows {
+        let [mean, p99, max] = [*mean, *p99, *max].map(duration_or_dash);
+        writeln!(text, "  {name:16}{:>8}{mean:>11}{p99:>11}{max:>11}", grouped(*n))?;
+    }
+    Ok(())
 }
 
 fn write_generator(text: &mut String, result: &RunResult) -> std::fmt::Result {
@@ -108,10 +131,9 @@ fn write_generator(text: &mut String, result: &RunResult) -> std::fmt::Result {
     if let Some(lateness) = &result.traffic.lateness {
         writeln!(
             text,
-            "  requests were late by {} (p50), {} (p99), {} (max); too late: {:.1} %",
+            "  sends were late by {} (p50), {} (p99); {:.1} % too late",
             duration(lateness.p50_us),
             duration(lateness.p99_us),
-            duration(lateness.max_us),
             lateness.late_fraction * 100.0
         )?;
     }
@@ -135,14 +157,11 @@ fn write_doubts(text: &mut String, result: &RunResult) -> std::fmt::Result {
     let lost = traffic.errors + traffic.unfinished + traffic.dropped;
     if lost > 0 {
         let share = lost as f64 / traffic.scheduled().max(1) as f64 * 100.0;
-        writeln!(
-            text,
-            "  {share:.2} % of the requests have no latency (failed, unfinished or dropped)"
-        )?;
+        writeln!(text, "  {share:.2} % of the requests are in no latency: they were lost")?;
     }
     let unprintable = traffic.latency_us.p999.is_none() && traffic.requests > 0;
     if unprintable {
-        writeln!(text, "  — : fewer than 100 requests lie beyond this percentile")?;
+        writeln!(text, "  — : fewer than 100 requests lie beyond it")?;
     }
     if let (Arrival::Closed, Some(typical_us)) = (result.arrival, traffic.service_us.p50) {
         let bound_rps = rate_bound_rps(result.connections, typical_us);
@@ -180,67 +199,93 @@ fn explain(limit: &ClientLimit) -> String {
     }
 }
 
-/// Three significant digits and a unit that fits.
-fn duration(us: f64) -> String {
-    match us {
-        _ if us < 999.5 => format!("{} µs", significant(us)),
-        _ if us < 999_500.0 => format!("{} ms", significant(us / 1e3)),
-        _ => format!("{} s", significant(us / 1e6)),
-    }
-}
-
-/// Three significant digits below a thousand, whole and grouped above.
-fn significant(value: f64) -> String {
-    match value {
-        _ if value >= 999.5 => grouped(value.round() as u64),
-        _ if value >= 99.95 => format!("{value:.0}"),
-        _ if value >= 9.995 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
-/// Thousands apart: `12,345`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tollway_record::Histogram;
     use tollway_record::record::Tls;
-    use tollway_record::run::{Generator, RUN_SCHEMA};
+    use tollway_record::run::{Generator, RUN_SCHEMA, Step};
+    use tollway_record::search::{SearchResult, TrialResult};
     use tollway_record::traffic::Lateness;
 
     #[test]
-    fn an_open_loop_is_told_in_a_dozen_lines() {
+    fn an_open_loop_is_told_on_half_a_page() {
         let text = summary(&open_loop());
         let expected = "\
 http://127.0.0.1:8080/echo
-  http1, 16 connections, payload 1,024 bytes
-  offered   1,000/s (open loop), 10.0 s after 1.00 s of warm-up
+  http1 plain, 16 connections, payload 1,024 bytes
+  offered   1,000/s (open loop)
+  window    10.0 s after 1.00 s of warm-up
   achieved  998/s
   requests  9,998 ok, 2 errors, 0 unfinished, 0 dropped
                     2 × status-503
 
-                              mean       p50       p75       p90       p99     p99.9       max
-response (from the plan)    412 µs    412 µs    412 µs    412 µs         —         —    412 µs
-service (from the send)     398 µs    398 µs    398 µs    398 µs         —         —    398 µs
+                 response        service
+            from the plan  from the send
+  mean             412 µs         398 µs
+  p50              412 µs         398 µs
+  p75              412 µs         398 µs
+  p90              412 µs         398 µs
+  p99                   —              —
+  p99.9                 —              —
+  max              412 µs         398 µs
 
-  requests were late by 0.20 µs (p50), 12.3 µs (p99), 2.10 ms (max); too late: 0.0 %
+  phase              count       mean        p99        max
+  connect               16     120 µs          —     300 µs
+
+  sends were late by 0.20 µs (p50), 12.3 µs (p99); 0.0 % too late
   generator used 5.6 % of a processor, 56.0 µs per request
-  0.02 % of the requests have no latency (failed, unfinished or dropped)
-  — : fewer than 100 requests lie beyond this percentile
+  0.02 % of the requests are in no latency: they were lost
+  — : fewer than 100 requests lie beyond it
 ";
         assert_eq!(text, expected, "{text}");
+        let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= 66, "{widest} columns");
+    }
+
+    #[test]
+    fn steps_conditions_and_a_search_are_tables() {
+        let mut result = open_loop();
+        result.steps = [500.0, 1_000.0]
+            .map(|rate| {
+                let requested_rps = Some(rate);
+                let client_limited = rate > 600.0;
+                let traffic = Traffic { requested_rps, client_limited, ..result.traffic.clone() };
+                Step { traffic, generator: result.generator }
+            })
+            .to_vec();
+        let trial = |requested_rps, why: Option<&str>| TrialResult {
+            requested_rps,
+            achieved_rps: requested_rps,
+            duration_s: 3.0,
+            p99_us: Some(2_000.0),
+            held: why.is_none(),
+            why: why.map(str::to_owned),
+            client_limited: false,
+            confirms: why.is_none(),
+        };
+        result.search = Some(SearchResult {
+            slo: vec!["p99<10ms".into()],
+            held_rps: Some(900.0),
+            missed_rps: Some(950.0),
+            client_limited: true,
+            complete: true,
+            trials: vec![trial(900.0, None), trial(950.0, Some("p99<10ms: 23.00 ms"))],
+        });
+        result.judge_thresholds(&["p50>1ms".parse().unwrap()]).unwrap();
+        let text = summary(&result);
+        for line in [
+            "   offered   achieved        p50        p99      lost",
+            "     500/s      998/s     412 µs          —         2",
+            "   1,000/s      998/s     412 µs          —         2  (!)",
+            "     900/s      900/s    2.00 ms  holds (confirming)",
+            "     950/s      950/s    2.00 ms  p99<10ms: 23.00 ms",
+            "  HIGHEST RATE 900/s holds, 950/s does not",
+            "  CLIENT-LIMITED: the target may sustain more",
+            "  ok      p50>1ms: 412 µs",
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line:?} is not in\n{text}");
+        }
     }
 
     #[test]
@@ -265,23 +310,6 @@ service (from the send)     398 µs    398 µs    398 µs    398 µs         —
         assert!(text.contains("closed-loop bound: 8 connections / 20.0 ms = 400/s"), "{text}");
     }
 
-    #[test]
-    fn numbers_carry_three_digits_and_a_unit() {
-        for (us, text) in [
-            (0.0, "0.00 µs"),
-            (12.34, "12.3 µs"),
-            (999.4, "999 µs"),
-            (999.6, "1.00 ms"),
-            (138_210.0, "138 ms"),
-            (1_500_000.0, "1.50 s"),
-            (4_000_000_000.0, "4,000 s"),
-        ] {
-            assert_eq!(duration(us), text);
-        }
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(grouped(0), "0");
-    }
-
     fn open_loop() -> RunResult {
         let mut traffic = Traffic {
             requested_rps: Some(1000.0),
@@ -298,6 +326,9 @@ service (from the send)     398 µs    398 µs    398 µs    398 µs         —
             ..Traffic::default()
         };
         traffic.errors_by_kind.insert("status-503".into(), 2);
+        let connect =
+            LatencyUs { mean: Some(120.0), max: Some(300.0), n: 16, ..LatencyUs::default() };
+        traffic.phases_us.insert("connect".into(), connect);
         let mut histogram = Histogram::new();
         histogram.record_n(412_000, 9_998);
         traffic.set_latencies(&histogram);
