@@ -49,7 +49,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
         Command::Apply(args) => apply::apply(&args)?,
         Command::Get(args) => get::run(&args)?,
         Command::Delete(args) => apply::delete(&args)?,
-        Command::Load(args) => load::run(&args)?,
+        Command::Load(args) => return load::run(&args),
         Command::Echo(args) => echo::run(args)?,
         Command::Lab { command } => command.run()?,
     }

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tollway_load::{Arrival, Extent, LoadOptions, Spacing, Target, header};
+use tollway_load::{Arrival, Extent, LoadError, LoadOptions, Plan, Spacing, Target, Watch, header};
+use tollway_record::RunResult;
 
 use super::output::OutputArgs;
+use super::plan::PlanArgs;
 
 #[derive(Args)]
 pub(super) struct CommonArgs {
@@ -55,6 +57,8 @@ pub(super) struct CommonArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
+    plan: PlanArgs,
+    #[command(flatten)]
     pub(super) output: OutputArgs,
 }
 
@@ -77,9 +81,22 @@ impl CommonArgs {
             streams,
             max_inflight: self.max_inflight,
             request_timeout: self.timeout,
+            keep_seconds: self.output.keeps_seconds(),
             command_line: std::env::args().collect(),
             ..LoadOptions::new(target)
         }
+    }
+
+    /// Runs what the plan says with `once`, which makes a single run.
+    pub(super) fn run(
+        &self,
+        options: LoadOptions,
+        watch: &mut Watch<'_>,
+        mut once: impl FnMut(&LoadOptions, &mut Watch<'_>) -> Result<RunResult, LoadError>,
+    ) -> Result<RunResult> {
+        self.output.check(false)?;
+        let (plan, options): (Plan, _) = self.plan.apply(options, self.rate, self.spacing)?;
+        Ok(plan.run(&options, watch, &mut once)?)
     }
 
     pub(super) fn header_lines(&self) -> Result<Vec<(String, String)>> {
@@ -88,7 +105,7 @@ impl CommonArgs {
 }
 
 /// `500ms`, `10s`, `2m`, `1h`; a bare number is seconds.
-fn duration(text: &str) -> Result<Duration> {
+pub(super) fn duration(text: &str) -> Result<Duration> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let number: f64 = number.parse().with_context(|| format!("`{text}` has no number"))?;

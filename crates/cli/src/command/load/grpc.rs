@@ -20,7 +20,8 @@ pub(super) struct GrpcArgs {
 impl GrpcArgs {
     pub(super) fn run(&self, watch: &mut Watch<'_>) -> Result<RunResult> {
         let options = self.common.options(Target::grpc(&self.common.url)?, self.streams);
-        Ok(run_grpc(&options, &self.request()?, watch)?)
+        let request = self.request()?;
+        self.common.run(options, watch, |options, watch| run_grpc(options, &request, watch))
     }
 
     pub(super) fn output(&self) -> &OutputArgs {

@@ -30,12 +30,10 @@ impl HttpArgs {
     pub(super) fn run(&self, watch: &mut Watch<'_>) -> Result<RunResult> {
         let options = self.common.options(Target::http(&self.common.url)?, self.streams);
         let request = self.request()?;
-        let result = if self.http2 {
-            run_http2(&options, &request, watch)?
-        } else {
-            run_http(&options, &request, watch)?
-        };
-        Ok(result)
+        self.common.run(options, watch, |options, watch| match self.http2 {
+            true => run_http2(options, &request, watch),
+            false => run_http(options, &request, watch),
+        })
     }
 
     pub(super) fn output(&self) -> &OutputArgs {

@@ -1,31 +1,152 @@
-//! How a run is told when it is over.
+//! How a run is told: while it runs, when it is over, and in other tools' formats.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tollway_load::summary;
-use tollway_record::RunResult;
+use tollway_record::threshold::Threshold;
+use tollway_record::{RunResult, fortio, hlog, iperf3, k6};
+
+/// A condition of `--fail-if` was met.
+const THRESHOLD_MISSED: u8 = 99;
 
 #[derive(Args)]
 pub(super) struct OutputArgs {
     /// Writes the result as JSON; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Writes the result as other tools do: fortio, k6, k6-summary, iperf3 or hdr; several with
+    /// commas.
+    #[arg(long, value_name = "FORMAT=FILE", value_delimiter = ',')]
+    out: Vec<Out>,
+    /// What Fortio's page calls the run.
+    #[arg(long, value_name = "TEXT", default_value = "tollway load")]
+    label: String,
+    /// Exit with 99 if this is so, such as 'p99>5ms', 'error_rate>0.1%', 'rps<900'; repeatable.
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<Threshold>,
+    /// Nothing on the terminal while it runs.
+    #[arg(long)]
+    pub(super) quiet: bool,
+}
+
+/// A file in a format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Out {
+    format: Format,
+    path: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Fortio,
+    K6Export,
+    K6Summary,
+    Iperf3,
+    Hdr,
+}
+
+impl FromStr for Out {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (format, path) =
+            text.split_once('=').with_context(|| format!("`{text}` is not FORMAT=FILE"))?;
+        let format = match format {
+            "fortio" => Format::Fortio,
+            "k6" => Format::K6Export,
+            "k6-summary" => Format::K6Summary,
+            "iperf3" => Format::Iperf3,
+            "hdr" => Format::Hdr,
+            _ => bail!("`{format}` is no format: give fortio, k6, k6-summary, iperf3 or hdr"),
+        };
+        if path.is_empty() {
+            bail!("`{text}` names no file");
+        }
+        Ok(Self { format, path: path.into() })
+    }
 }
 
 impl OutputArgs {
-    /// Prints the result, or writes it to where the caller wants it.
-    pub(super) fn tell(&self, result: &RunResult) -> Result<()> {
+    /// Whether a format needs the histogram of each second.
+    pub(super) fn keeps_seconds(&self) -> bool {
+        self.out.iter().any(|out| out.format == Format::Hdr)
+    }
+
+    /// Refuses formats that this kind of run has nothing for, before it runs.
+    pub(super) fn check(&self, is_throughput: bool) -> Result<()> {
+        for out in &self.out {
+            if is_throughput != (out.format == Format::Iperf3) {
+                let (kind, formats) = if is_throughput {
+                    ("throughput is", "iperf3")
+                } else {
+                    ("requests are", "fortio, k6, k6-summary or hdr")
+                };
+                bail!("{} cannot hold this run; {kind} told as {formats}", out.path.display());
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges the result, prints it, and writes it to where the caller wants it.
+    pub(super) fn tell(&self, mut result: RunResult) -> Result<ExitCode> {
+        let missed = result.judge_thresholds(&self.fail_if)?;
+        for out in &self.out {
+            let text = told_as(out.format, &result, &self.label)?;
+            write(&out.path, &text)?;
+        }
         match &self.json {
             Some(path) if path == Path::new("-") => println!("{}", result.to_json()),
             Some(path) => {
-                std::fs::write(path, result.to_json())
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                print!("{}", summary(result));
+                write(path, &result.to_json())?;
+                print!("{}", summary(&result));
             }
-            None => print!("{}", summary(result)),
+            None => print!("{}", summary(&result)),
         }
-        Ok(())
+        Ok(if missed { ExitCode::from(THRESHOLD_MISSED) } else { ExitCode::SUCCESS })
+    }
+}
+
+fn told_as(format: Format, result: &RunResult, label: &str) -> Result<String> {
+    let started = OffsetDateTime::parse(&result.started_at, &Rfc3339)
+        .context("the result's own start is no time")?;
+    Ok(match format {
+        Format::Fortio => fortio::write(result, label)?,
+        Format::K6Export => k6::write_export(result)?,
+        Format::K6Summary => {
+            k6::write_summary(result, &OffsetDateTime::now_utc().format(&Rfc3339)?)?
+        }
+        Format::Iperf3 => {
+            let seconds = u64::try_from(started.unix_timestamp()).unwrap_or(0);
+            iperf3::write(result, seconds).context("the run measured no throughput")?
+        }
+        Format::Hdr => {
+            let warm_up = Duration::try_from_secs_f64(result.warm_up_s).unwrap_or_default();
+            hlog::write(result, SystemTime::from(started) + warm_up)?
+        }
+    })
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_named_with_their_file() {
+        let out: Out = "fortio=a=b.json".parse().unwrap();
+        assert_eq!(out, Out { format: Format::Fortio, path: "a=b.json".into() });
+        for bad in ["fortio", "fortio=", "gatling=x"] {
+            assert!(bad.parse::<Out>().is_err(), "{bad}");
+        }
     }
 }
