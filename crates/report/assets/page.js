@@ -31,6 +31,10 @@
   document.addEventListener("DOMContentLoaded", () => {
     show(theme);
     for (const tools of document.querySelectorAll(".tools")) tools.hidden = false;
+    for (const form of document.querySelectorAll("form[data-auto-submit]")) {
+      form.querySelector("button").hidden = true;
+      form.addEventListener("change", () => form.requestSubmit());
+    }
     document.addEventListener("click", (event) => {
       const button = event.target.closest("button");
       if (!button) return;

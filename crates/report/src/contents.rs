@@ -9,6 +9,7 @@ mod groups;
 mod headline;
 mod latency;
 mod notes;
+mod run;
 
 use tollway_record::record::{
     Arrival, Comparison, LinkKind, Metric, Protocol, Question, Record, Row, Topology,
@@ -21,6 +22,7 @@ pub(crate) use groups::{Group, NAME_LIMIT, clipped, groups};
 pub(crate) use headline::headline;
 pub(crate) use latency::latency_table;
 pub(crate) use notes::{machine, notes, warnings};
+pub(crate) use run::{run_errors, run_facts, run_headline, run_table};
 
 use crate::figures::{self, NONE};
 use crate::table::{Cell, Tone};

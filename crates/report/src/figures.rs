@@ -67,6 +67,12 @@ pub(crate) fn difference_with(us: f64, ci95: Option<[f64; 2]>) -> (String, Strin
     (format!("{}{} {}", sign(rounded(us)), shown(us), unit.name()), format!("[{lo}, {hi}]"))
 }
 
+/// A time and its interval: `138.21 ms` and `[138.17, 138.25]`; the latter empty without one.
+pub(crate) fn time_with(us: f64, ci95: Option<[f64; 2]>) -> (String, String) {
+    let (text, range) = difference_with(us, ci95);
+    (text.trim_start_matches('+').to_owned(), range)
+}
+
 /// The size of a difference with the digits its interval justifies, without sign or interval.
 pub(crate) fn size(us: f64, ci95: Option<[f64; 2]>) -> String {
     let Some(ends) = ci95 else { return time(us.abs()) };

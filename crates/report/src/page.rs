@@ -5,16 +5,18 @@
 
 mod figure;
 mod forest;
+pub(crate) mod run;
 pub(crate) mod shell;
 pub(crate) mod tables;
 
-use maud::{Markup, html as markup};
+use maud::{Markup, PreEscaped, html as markup};
 use tollway_record::record::Question;
 use tollway_record::{HistogramError, Record};
 
 use crate::contents::{self, Group, Section};
+use crate::document::RunFile;
 use crate::plot;
-use shell::Document;
+use shell::Page;
 
 pub(crate) use figure::figure;
 
@@ -23,12 +25,29 @@ pub(crate) use figure::figure;
 #[must_use]
 pub fn html(record: &Record) -> String {
     let title = format!("Tollway · {} · {}", record.scenario, record.started_at);
-    let name = format!("{}.json", file_name(&record.scenario));
+    let content = |tools| body(record, tools);
+    on_disk(&title, &record.scenario, content, shell::data(record))
+}
+
+/// The page of a run, in the same manner.
+pub(crate) fn run_html(file: &RunFile) -> String {
+    let name = run::title(file);
+    let title = format!("Tollway · {name} · {}", file.run.started_at);
+    on_disk(&title, &name, |tools| run::body(file, tools), shell::data(&file.run))
+}
+
+fn on_disk(
+    title: &str,
+    name: &str,
+    content: impl FnOnce(Markup) -> Markup,
+    json: PreEscaped<String>,
+) -> String {
+    let download = format!("{}.json", file_name(name));
     let body = markup! {
-        (body(record, shell::tools(Some(&name))))
-        script type="application/json" id="record" { (shell::data(record)) }
+        (content(shell::tools(Some(&download))))
+        script type="application/json" id="record" { (json) }
     };
-    Document { title, body, charts: true }.into_string()
+    Page::on_disk(title, body).into_string()
 }
 
 /// The report of a record, under `tools`.

@@ -48,6 +48,8 @@ pub(crate) enum Kind {
     /// Steps: `ys` of an x hold until the next x.
     Distribution,
     Series,
+    /// Each x is a result of its own, marked by a dot.
+    Points,
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -4,6 +4,7 @@ use tollway_record::Record;
 use tollway_record::record::Question;
 
 use crate::contents;
+use crate::document::RunFile;
 use crate::table::{Align, Cell, Column, Table, Tone};
 
 /// Narrower terminals are treated as this wide.
@@ -38,6 +39,22 @@ pub fn terminal(record: &Record, width: usize, color: bool) -> String {
     text.list("Not measured here", Tone::Plain, &record.not_measured);
     text.heading("Machine");
     for (name, value) in contents::machine(record) {
+        text.paragraph("  ", &format!("{name}: {value}"));
+    }
+    text.out
+}
+
+/// The report of a load run, in the same manner.
+pub(crate) fn run(file: &RunFile, width: usize, color: bool) -> String {
+    let mut text = Text { out: String::new(), width: width.max(WIDTH_FLOOR), color };
+    text.heading(&format!("Tollway · {} · {}", file.kind.word(), file.run.started_at));
+    for sentence in contents::run_headline(file) {
+        text.paragraph("  ", &sentence);
+    }
+    text.table(&contents::run_table(file));
+    text.table(&contents::run_errors(&file.run.traffic));
+    text.heading("How it was measured");
+    for (name, value) in contents::run_facts(file) {
         text.paragraph("  ", &format!("{name}: {value}"));
     }
     text.out

@@ -28,8 +28,8 @@ fn service_table(record: &Record) -> Table {
     let groups = rows.map(|row| {
         let id = row.conditions.id.as_str();
         let mut group = vec![
-            latency_line(id, "response", &row.traffic.latency_us),
-            latency_line(id, "service", &row.traffic.service_us),
+            latency_line(Some(id), "response", &row.traffic.latency_us),
+            latency_line(Some(id), "service", &row.traffic.service_us),
         ];
         group.extend(lateness_line(id, &row.traffic));
         group
@@ -55,7 +55,7 @@ fn lateness_line(id: &str, traffic: &Traffic) -> Option<Vec<Cell>> {
         n: traffic.scheduled().saturating_sub(traffic.dropped),
         ..LatencyUs::default()
     };
-    Some(latency_line(id, "lateness", &known))
+    Some(latency_line(Some(id), "lateness", &known))
 }
 
 /// Each phase over the requests or connections that had it.
@@ -64,7 +64,9 @@ fn phase_table(record: &Record) -> Table {
     columns.extend(latency_columns());
     let groups = record.rows.iter().map(|row| {
         let phases = row.traffic.phases_us.iter();
-        phases.map(|(name, latency)| latency_line(&row.conditions.id, name, latency)).collect()
+        phases
+            .map(|(name, latency)| latency_line(Some(&row.conditions.id), name, latency))
+            .collect()
     });
     Table {
         title: "Phases, µs".to_owned(),
@@ -180,15 +182,15 @@ fn block_line(id: &str, block: &Block) -> Vec<Cell> {
     ]
 }
 
-fn latency_columns() -> [Column; 8] {
+pub(super) fn latency_columns() -> [Column; 8] {
     ["mean", "p50", "p75", "p90", "p99", "p99.9", "max", "samples"]
         .map(|name| Column::right(name, ""))
 }
 
-fn latency_line(id: &str, name: &str, latency: &LatencyUs) -> Vec<Cell> {
+pub(super) fn latency_line(id: Option<&str>, name: &str, latency: &LatencyUs) -> Vec<Cell> {
     let LatencyUs { mean, p50, p75, p90, p99, p999, max, n } = *latency;
     let figures = [mean, p50, p75, p90, p99, p999, max];
-    let mut cells = vec![Cell::plain(id), Cell::plain(name)];
+    let mut cells: Vec<Cell> = id.into_iter().chain([name]).map(Cell::plain).collect();
     cells.extend(figures.map(|us| figure(us.map(figures::digits3))));
     cells.push(Cell::plain(figures::count(n)));
     cells

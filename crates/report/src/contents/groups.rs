@@ -81,20 +81,15 @@ impl Named<'_> {
     }
 
     fn course(&self) -> Course {
-        let points = self.row.traffic.series.iter().map(|point| Point {
-            t_s: point.t_s,
-            rps: Some(point.rps),
-            p50_us: point.p50,
-            p99_us: point.p99,
-            ..Point::default()
-        });
-        Course { name: self.name.clone(), colour: self.colour, points: points.collect() }
+        let points = self.row.traffic.series.iter().map(Point::from).collect();
+        Course { name: self.name.clone(), colour: self.colour, points }
     }
 }
 
 /// What rows of one chart have in common.
 #[derive(PartialEq, Clone)]
 struct Key {
+    case: String,
     place: &'static str,
     protocol: &'static str,
     layout: &'static str,
@@ -108,6 +103,7 @@ impl Key {
     fn of(row: &Row) -> Self {
         let conditions = &row.conditions;
         Self {
+            case: conditions.case.clone(),
             place: place(conditions.topology),
             protocol: protocol(conditions.protocol),
             layout: conditions.layout.as_str(),

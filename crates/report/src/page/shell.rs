@@ -1,4 +1,4 @@
-//! The document around every page: style, scripts, and a policy under which nothing else runs
+//! What is around every page: style, scripts, and a policy under which nothing else runs
 //! and nothing is fetched.
 
 use std::sync::LazyLock;
@@ -19,47 +19,82 @@ const UPLOT: &str = include_str!("../../assets/uplot/uPlot.iife.min.js");
 const PAGE: &str = include_str!("../../assets/page.js");
 const CHARTS: &str = include_str!("../../assets/charts.js");
 
-/// Hashes of the pages' style and scripts, for the policy.
-static POLICY: LazyLock<String> = LazyLock::new(|| {
-    let scripts: Vec<String> = [PAGE, UPLOT, CHARTS].iter().copied().map(hash).collect();
-    format!(
-        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'",
-        hash(STYLE),
-        scripts.join(" ")
-    )
+const LIST: &str = include_str!("../../assets/list.js");
+
+/// What a page from disk may do: nothing but its own style and scripts.
+static FILE_POLICY: LazyLock<String> =
+    LazyLock::new(|| format!("{}; form-action 'none'", policy(&[PAGE, UPLOT, CHARTS])));
+
+/// What a served page may do: the same, and ask its own server for another page.
+static SERVED_POLICY: LazyLock<String> = LazyLock::new(|| {
+    let own = policy(&[PAGE, UPLOT, CHARTS, LIST]);
+    format!("{own}; form-action 'self'; frame-ancestors 'none'")
 });
 
-/// One page of HTML.
-pub(crate) struct Document {
-    pub(crate) title: String,
-    /// The page's content, header included.
-    pub(crate) body: Markup,
-    /// Whether the body has charts, and so needs what draws them.
-    pub(crate) charts: bool,
+fn policy(scripts: &[&str]) -> String {
+    let scripts: Vec<String> = scripts.iter().copied().map(hash).collect();
+    let (style, scripts) = (hash(STYLE), scripts.join(" "));
+    format!(
+        "default-src 'none'; style-src {style}; script-src {scripts}; img-src data:; base-uri 'none'"
+    )
 }
 
-impl Document {
+/// The policy of served pages, for their header.
+pub(crate) fn served_policy() -> &'static str {
+    &SERVED_POLICY
+}
+
+/// One page of HTML.
+pub(crate) struct Page {
+    title: String,
+    /// The page's content, header included.
+    body: Markup,
+    /// Where the policy is part of the page: a page from disk has no headers.
+    from_disk: bool,
+    scripts: &'static [&'static str],
+}
+
+impl Page {
+    /// A page that opens from disk, with charts.
+    pub(crate) fn on_disk(title: &str, body: Markup) -> Self {
+        Self { title: title.to_owned(), body, from_disk: true, scripts: &[UPLOT, CHARTS] }
+    }
+
+    /// A page of the server, which sends the policy; without charts.
+    pub(crate) fn served(title: &str, body: Markup) -> Self {
+        Self { title: title.to_owned(), body, from_disk: false, scripts: &[] }
+    }
+
+    pub(crate) fn with_charts(self) -> Self {
+        Self { scripts: &[UPLOT, CHARTS], ..self }
+    }
+
+    /// With what moves in the list of results.
+    pub(crate) fn with_list(self) -> Self {
+        Self { scripts: &[LIST], ..self }
+    }
+
     pub(crate) fn into_string(self) -> String {
         html! {
             (DOCTYPE)
             html lang="en" {
                 head {
                     meta charset="utf-8";
-                    meta http-equiv="Content-Security-Policy"
-                        content=(format!("{}; form-action 'none'", *POLICY));
+                    @if self.from_disk {
+                        meta http-equiv="Content-Security-Policy" content=(*FILE_POLICY);
+                    }
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="color-scheme" content="light dark";
                     meta name="referrer" content="no-referrer";
+                    // Nothing, or the browser would ask the server for one.
+                    link rel="icon" href="data:,";
                     title { (self.title) }
                     style { (PreEscaped(STYLE)) }
                     script { (PreEscaped(PAGE)) }
                 }
                 body {
                     main { (self.body) }
-                    @if self.charts {
-                        script { (PreEscaped(UPLOT)) }
-                        script { (PreEscaped(CHARTS)) }
-                    }
+                    @for script in self.scripts { script { (PreEscaped(script)) } }
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! What happened second by second: one chart for each kind of figure that was recorded.
 
+use tollway_record::traffic::SeriesPoint;
+
 use super::{Axis, Kind, Line, Plot, SAMPLES_LIMIT, Unit, Weight, rounded};
 
 /// More points than this are drawn as the worst of several in a row.
@@ -26,6 +28,18 @@ pub(crate) struct Point {
     pub(crate) throttled_pct: Option<f64>,
     /// How late the generator sent, worst of the interval.
     pub(crate) lateness_us: Option<f64>,
+}
+
+impl From<&SeriesPoint> for Point {
+    fn from(point: &SeriesPoint) -> Self {
+        Self {
+            t_s: point.t_s,
+            rps: Some(point.rps),
+            p50_us: point.p50,
+            p99_us: point.p99,
+            ..Self::default()
+        }
+    }
 }
 
 /// The charts of these rows, only of what was recorded. `joints_s` are where blocks meet.
@@ -83,7 +97,8 @@ impl Drawing<'_> {
             for (suffix, weight, figure) in figures {
                 let ys = self.values(&xs, course, *figure);
                 if ys.iter().any(Option::is_some) {
-                    let name = format!("{}{suffix}", course.name);
+                    let name = format!("{}{suffix}", course.name).trim().to_owned();
+                    let name = if name.is_empty() { label.to_owned() } else { name };
                     let colour = course.colour;
                     lines.push(Line { name, colour, weight: *weight, dashed: false, ys });
                 }

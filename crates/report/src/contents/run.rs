@@ -1,0 +1,156 @@
+//! What is said of a single load run: its sentences, tables and facts.
+
+use tollway_record::run::RunResult;
+use tollway_record::{LatencyUs, Traffic};
+
+use super::details::{latency_columns, latency_line};
+use super::{arrival, protocol};
+use crate::document::{Kind, RunFile};
+use crate::figures;
+use crate::table::{Cell, Column, Table, Tone};
+
+/// What was reached and how fast, then what qualifies it.
+pub(crate) fn run_headline(file: &RunFile) -> Vec<String> {
+    let traffic = &file.run.traffic;
+    let latency = &traffic.latency_us;
+    let named = [("median", latency.p50), ("p99", latency.p99), ("largest", latency.max)];
+    let told: Vec<String> = named
+        .iter()
+        .filter_map(|(name, us)| us.map(|us| format!("{name} {}", figures::time(us))))
+        .collect();
+    let rate = figures::digits3_down(traffic.achieved_rps);
+    let offered = traffic.requested_rps.map(figures::digits3);
+    let offered = offered.map(|rps| format!(" of {rps} offered")).unwrap_or_default();
+    let mut lines = vec![match told.is_empty() {
+        true => "No request was answered.".to_owned(),
+        false => format!("{rate} requests/s{offered}; {}.", told.join(", ")),
+    }];
+    if traffic.errors > 0 {
+        let share = traffic.errors as f64 / traffic.scheduled().max(1) as f64;
+        let count = figures::count(traffic.errors);
+        lines.push(format!("{count} requests failed, {} of all.", figures::percent(share)));
+    }
+    for limit in &traffic.client_limits {
+        lines.push(format!("Client-limited: {limit}. This shows the generator, not its target."));
+    }
+    lines
+}
+
+/// Response, service, failures and phases in microseconds.
+pub(crate) fn run_table(file: &RunFile) -> Table {
+    let traffic = &file.run.traffic;
+    let mut columns = vec![Column::left("time", "")];
+    columns.extend(latency_columns());
+    let mut group = Vec::new();
+    let mut add = |name: &str, latency: &LatencyUs| {
+        if latency.n > 0 {
+            group.push(latency_line(None, name, latency));
+        }
+    };
+    if file.from_send {
+        add("service", &traffic.service_us);
+    } else {
+        add("response", &traffic.latency_us);
+        add("service", &traffic.service_us);
+    }
+    if let Some(failed) = &traffic.error_latency_us {
+        add("until failure", failed);
+    }
+    for (phase, latency) in &traffic.phases_us {
+        add(phase, latency);
+    }
+    let note = match file.from_send {
+        true => "Fortio's clock starts at the send: waiting for a turn is in no figure",
+        false => "response counts from the intended start, service from the send",
+    };
+    Table {
+        title: "Times, µs".to_owned(),
+        note: Some(note.to_owned()),
+        columns,
+        groups: vec![group],
+    }
+}
+
+/// What failed, by kind.
+pub(crate) fn run_errors(traffic: &Traffic) -> Table {
+    let other = [("unfinished", traffic.unfinished), ("never sent", traffic.dropped)];
+    let kinds = traffic.errors_by_kind.iter().map(|(kind, count)| (kind.as_str(), *count));
+    let all = traffic.scheduled().max(1) as f64;
+    let line = |(name, count): (&str, u64)| {
+        vec![
+            Cell::plain(name),
+            Cell::plain(figures::count(count)).toned(Tone::Doubt),
+            Cell::plain(figures::percent(count as f64 / all)),
+        ]
+    };
+    Table {
+        title: "Errors".to_owned(),
+        note: None,
+        columns: vec![
+            Column::left("what happened", ""),
+            Column::right("requests", ""),
+            Column::right("share", ""),
+        ],
+        groups: vec![kinds.chain(other).filter(|(_, count)| *count > 0).map(line).collect()],
+    }
+}
+
+/// How the run was made.
+pub(crate) fn run_facts(file: &RunFile) -> Vec<(String, String)> {
+    let run = &file.run;
+    let traffic = &run.traffic;
+    let mut facts = Vec::new();
+    let mut add = |name: &str, value: String| {
+        if !value.is_empty() {
+            facts.push((name.to_owned(), value));
+        }
+    };
+    add("made by", file.kind.word().to_owned());
+    add("label", file.label.clone());
+    add("target", run.target.clone());
+    add("protocol", format!("{}, {}", protocol(run.protocol), run.tls));
+    add("arrival", arrival(run.arrival).to_owned());
+    add("connections", figures::count(run.connections.into()));
+    add("payload", format!("{} bytes", figures::count(run.payload_bytes)));
+    add("measured", format!("{} s", figures::digits3(traffic.duration_s)));
+    add("requests", figures::count(traffic.requests));
+    add("stages", stages(run));
+    add("search", search(run));
+    add("thresholds", thresholds(run));
+    if let Some(lateness) = traffic.lateness {
+        let [p50, p99, max] =
+            [lateness.p50_us, lateness.p99_us, lateness.max_us].map(figures::time);
+        add("lateness of sends", format!("p50 {p50}, p99 {p99}, largest {max}"));
+    }
+    if file.kind == Kind::Load {
+        let generator = &run.generator;
+        let busy = figures::percent(generator.busiest_thread_fraction);
+        add("generator", format!("{} threads, busiest {busy}", generator.threads));
+        add("seed", run.seed.to_string());
+    }
+    add("command", run.command_line.join(" "));
+    facts
+}
+
+fn stages(run: &RunResult) -> String {
+    let stages = run.stages.iter().map(|stage| {
+        let (rps, s) = (figures::digits3(stage.to_rps), figures::digits_short(stage.lasting_s));
+        format!("to {rps} requests/s in {s} s")
+    });
+    stages.collect::<Vec<_>>().join(", ")
+}
+
+fn search(run: &RunResult) -> String {
+    let Some(search) = &run.search else { return String::new() };
+    let held = search.held_rps.map_or("no rate".to_owned(), figures::digits3_down);
+    let missed = search.missed_rps.map(|rps| format!(", {} did not", figures::digits3(rps)));
+    format!("{held} requests/s held {}{}", search.slo.join(" and "), missed.unwrap_or_default())
+}
+
+fn thresholds(run: &RunResult) -> String {
+    let missed = run.thresholds.iter().filter(|threshold| threshold.missed).count();
+    match run.thresholds.len() {
+        0 => String::new(),
+        all => format!("{missed} of {all} missed"),
+    }
+}
