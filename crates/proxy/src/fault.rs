@@ -1,6 +1,8 @@
 //! Why a request was refused or failed, and how that is told to its caller.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use thiserror::Error;
 use tollway_http::{h1, h2};
@@ -34,10 +36,10 @@ pub(crate) enum Fault {
     Reset { peer: String, reason: h2::ErrorCode },
     #[error("{peer} gave an answer that is not valid HTTP: {reason}")]
     BadResponse { peer: String, reason: String },
-    #[error("{peer} did not answer within {seconds} s")]
-    TimedOut { peer: String, seconds: u64 },
-    #[error("the rest of the request did not come within {seconds} s")]
-    BodyTimedOut { seconds: u64 },
+    #[error("{peer} did not answer within {within}")]
+    TimedOut { peer: String, within: Within },
+    #[error("the rest of the request did not come within {within}")]
+    BodyTimedOut { within: Within },
     #[error("{what} is full ({limit}); try again later")]
     Overloaded { what: &'static str, limit: usize },
     #[error("service {service} takes plain TCP, not HTTP")]
@@ -55,8 +57,21 @@ pub(crate) enum Fault {
     /// The status is the codec's.
     #[error("the request is malformed: {reason}")]
     BadRequest { status: u16, reason: String },
-    #[error("the head of the request did not come within {seconds} s")]
-    HeadTimedOut { seconds: u64 },
+    #[error("the head of the request did not come within {within}")]
+    HeadTimedOut { within: Within },
+}
+
+/// A time that was given, in words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Within(pub(crate) Duration);
+
+impl fmt::Display for Within {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.subsec_millis() {
+            0 => write!(f, "{} s", self.0.as_secs()),
+            _ => write!(f, "{} ms", self.0.as_millis()),
+        }
+    }
 }
 
 impl Fault {
@@ -155,11 +170,20 @@ mod tests {
     }
 
     #[test]
+    fn a_time_that_was_given_is_told_as_it_was_set() {
+        let text = |ms| Within(Duration::from_millis(ms)).to_string();
+        assert_eq!(
+            [text(500), text(1000), text(1500), text(0)],
+            ["500 ms", "1 s", "1500 ms", "0 s"]
+        );
+    }
+
+    #[test]
     fn a_fault_has_code_statuses_and_a_way_out() {
         let peer = || "service echo.default.east".to_owned();
         let reset = Fault::Reset { peer: peer(), reason: h2::ErrorCode::INTERNAL_ERROR };
         check(&reset, "ERR_RESET", 502, 14, "east reset the request (INTERNAL_ERROR)");
-        let slow = Fault::BodyTimedOut { seconds: 300 };
+        let slow = Fault::BodyTimedOut { within: Within(Duration::from_secs(300)) };
         check(&slow, "ERR_BODY_TIMED_OUT", 408, 4, "300 s");
         let malformed = Fault::BadRequest { status: 417, reason: "no".to_owned() };
         check(&malformed, "ERR_MALFORMED_REQUEST", 417, 3, "malformed: no");

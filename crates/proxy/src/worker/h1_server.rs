@@ -9,7 +9,7 @@ use super::Worker;
 use super::request::Arrival;
 use crate::connection::{H1Server, Role};
 use crate::exchange::{BodySize, Side, StreamRef};
-use crate::fault::Fault;
+use crate::fault::{Fault, Within};
 use crate::respond;
 
 /// What to do after one look at the input.
@@ -187,8 +187,8 @@ impl Worker {
     /// The head did not end in time.
     pub(super) fn refuse_slow_h1(&mut self, key: Key) {
         self.metrics.requests_refused.add(1);
-        let seconds = self.config.timeouts.head.as_secs();
-        self.answer_h1_fault_and_close(key, &Fault::HeadTimedOut { seconds });
+        let within = Within(self.config.timeouts.head);
+        self.answer_h1_fault_and_close(key, &Fault::HeadTimedOut { within });
     }
 
     fn answer_h1_fault_and_close(&mut self, key: Key, fault: &Fault) {

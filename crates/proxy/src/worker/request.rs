@@ -13,7 +13,7 @@ use super::{Worker, mark};
 use crate::connection::{Door, Role};
 use crate::edit;
 use crate::exchange::{BodySize, Destination, Exchange, Side, StreamRef, Upstream};
-use crate::fault::Fault;
+use crate::fault::{Fault, Within};
 use crate::pipe::Pipe;
 use crate::respond;
 use crate::why::Why;
@@ -227,7 +227,7 @@ impl Worker {
                 // Only asked for where it may be tried again.
                 Failure::Silent => Fault::Unreachable { code: ErrorCode::Silent, peer, reason },
                 Failure::TimedOut => {
-                    Fault::TimedOut { peer, seconds: self.config.timeouts.request.as_secs() }
+                    Fault::TimedOut { peer, within: Within(self.config.timeouts.request) }
                 }
             };
             return self.fail(key, &fault);

@@ -10,7 +10,7 @@ use super::Worker;
 use super::exchange::describe;
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::Upstream;
-use crate::fault::Fault;
+use crate::fault::{Fault, Within};
 
 /// Rounds in which all exchanges are looked at once: about a second.
 const EXCHANGE_ROUNDS: usize = 10;
@@ -129,11 +129,11 @@ impl Worker {
             self.cancel_upstream(key);
             return self.abort_down(key, ErrorCode::CANCEL);
         }
-        let seconds = self.config.timeouts.stream_idle.as_secs();
+        let within = Within(self.config.timeouts.stream_idle);
         let fault = if exchange.request.ended || !exchange.request.is_empty() {
-            Fault::TimedOut { peer: describe(&exchange.destination), seconds }
+            Fault::TimedOut { peer: describe(&exchange.destination), within }
         } else {
-            Fault::BodyTimedOut { seconds }
+            Fault::BodyTimedOut { within }
         };
         self.fail(key, &fault);
     }
