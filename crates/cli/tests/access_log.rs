@@ -60,14 +60,20 @@ fn every_request_is_a_line_on_both_sides() {
     assert_eq!((&refused["outcome"], &refused["status"]), (&"failed".into(), &404.into()));
     assert_eq!(refused["callee"], Value::Null);
 
-    runtime().block_on(async {
-        let mut impatient = Client::connect(Version::Http2, caller.http()).await;
-        let uri = format!("http://x/v1.0/invoke/{SERVICE}/method/delay?ms=20000");
-        let slow = impatient.send(Request::get(uri).body(empty()).unwrap());
-        assert!(tokio::time::timeout(Duration::from_millis(500), slow).await.is_err());
-    });
-    let left = line(&caller_log, |line| line["path"] == "/delay");
-    assert_eq!((&left["outcome"], &left["status"]), (&"cancelled".into(), &Value::Null));
+    for (version, method) in [(Version::Http1, "PUT"), (Version::Http2, "GET")] {
+        runtime().block_on(async {
+            let mut impatient = Client::connect(version, caller.http()).await;
+            let uri = format!("http://x/v1.0/invoke/{SERVICE}/method/delay?ms=20000");
+            let request = Request::builder().method(method).uri(uri);
+            let slow = impatient.send(request.body(empty()).unwrap());
+            assert!(tokio::time::timeout(Duration::from_millis(500), slow).await.is_err());
+        });
+        for log in [&caller_log, &callee_log] {
+            let left = line(log, |line| line["path"] == "/delay" && line["method"] == method);
+            assert_eq!(left["outcome"], "cancelled", "{left}");
+            assert_eq!(left["status"], Value::Null, "{left}");
+        }
+    }
 }
 
 #[test]

@@ -229,8 +229,6 @@ pub(crate) struct H1Server {
     pub(crate) in_head: bool,
     /// The response's framing, once its head is written.
     pub(crate) sink: Option<h1::BodyLength>,
-    /// The client sends no more.
-    pub(crate) ended: bool,
 }
 
 /// The client's side of an HTTP/1.1 connection.

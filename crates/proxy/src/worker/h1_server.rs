@@ -8,7 +8,7 @@ use tollway_net::{Closed, Key};
 use super::Worker;
 use super::request::Arrival;
 use crate::connection::{H1Server, Role};
-use crate::exchange::{BodySize, Side, StreamRef};
+use crate::exchange::{BodySize, Exchange, Side, StreamRef};
 use crate::fault::{Fault, Within};
 use crate::respond;
 
@@ -214,27 +214,44 @@ impl Worker {
         let Role::H1Server(server) = &mut conn.role else { return };
         server.exchange = None;
         server.sink = None;
-        let over = server.body.is_some()
-            || !server.keep_alive
-            || conn.draining
-            || (server.ended && server.input.is_empty());
+        let over = server.body.is_some() || !server.keep_alive || conn.draining;
         if over { self.linger(key) } else { self.resume(key) }
     }
 
-    /// The client sends no more. One that has sent a whole request still gets its answer.
+    /// The client sends no more. Whether it has gone or still reads cannot be told, and hardly
+    /// any client closes one side alone, while many give up on an answer: what it asked for is
+    /// called off, as over HTTP/2. An answer that is whole still goes out to one that reads.
     pub(super) fn on_h1_server_closed(&mut self, key: Key, how: Closed) {
         let Some(server) = self.h1_server(key) else { return };
-        server.ended = true;
-        let waits = server.body.is_none() && how == Closed::Clean;
+        let exchange = server.exchange;
+        let is_whole = exchange.and_then(|key| self.exchanges.get(key)).is_none_or(is_answered);
+        if is_whole && how == Closed::Clean {
+            return self.end_h1_server(key);
+        }
+        if let Some(exchange) = exchange {
+            self.on_down_gone(exchange);
+        }
+        self.remove(key);
+    }
+
+    /// Nothing more is taken from a client; what it is owed goes out.
+    fn end_h1_server(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let owes = conn.io.pending() > 0;
+        let Role::H1Server(server) = &mut conn.role else { return };
+        server.keep_alive = false;
         match server.exchange {
-            Some(_) if waits => {}
-            Some(exchange) => {
-                self.on_down_gone(exchange);
-                self.remove(key);
-            }
+            // Its end lets the connection go.
+            Some(_) => {}
+            None if owes => self.linger(key),
             None => self.remove(key),
         }
     }
+}
+
+/// Whether the upstream has answered in full and only the client has to take it.
+fn is_answered(exchange: &Exchange) -> bool {
+    exchange.responding && exchange.response.ended
 }
 
 /// What was kept and what came, as one; nothing is copied when nothing was kept.

@@ -47,11 +47,55 @@ fn requests_that_were_called_off_take_no_place_in_the_line() {
                           content-length: 5\r\n\r\n";
         connect(sidecar.addresses[0]).write_all(unfinished.as_bytes()).unwrap();
     }
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while sidecar.metrics.cancelled.value() < 4 {
-        assert!(Instant::now() < deadline, "{} cancelled", sidecar.metrics.cancelled.value());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("four being called off", || sidecar.metrics.cancelled.value() == 4);
     let answer = call(&sidecar, "nobody");
     assert!(answer.contains("ERR_DISCOVERY_TIMED_OUT"), "it waited in line: {answer}");
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_a_caller_that_has_gone_asked_for_is_called_off() {
+    let world = World::new(AppProtocol::Http);
+    let [caller, callee] = [&world.caller.metrics, &world.callee.metrics];
+    let request = format!("GET {INVOKE}/stuck HTTP/1.1\r\nhost: a\r\n\r\n");
+    for round in 1..=2 {
+        let mut stream = connect(world.http());
+        stream.write_all(request.as_bytes()).unwrap();
+        until("the request at the app's sidecar", || callee.inbound_requests.value() == round);
+        // Nobody can tell one from the other.
+        if round == 1 {
+            drop(stream);
+        } else {
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "no answer, and no connection");
+        }
+        until("the caller's sidecar seeing it", || caller.cancelled.value() == round);
+        until("the callee's sidecar hearing it", || callee.cancelled.value() == round);
+    }
+}
+
+#[test]
+fn an_answer_that_is_whole_reaches_a_caller_that_says_no_more() {
+    const BYTES: usize = 200_000;
+    let world = World::new(AppProtocol::Http);
+    let mut stream = connect(world.http());
+    let head = format!("POST {INVOKE}/echo HTTP/1.1\r\nhost: a\r\ncontent-length: {BYTES}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&vec![b'x'; BYTES]).unwrap();
+    let served = || world.caller.metrics.outbound_requests.value() == 1;
+    until("the request being taken", served);
+    let mut answer = vec![0; 1];
+    stream.read_exact(&mut answer).unwrap();
+    // It has nothing left to come from the app a moment later; the client has read one byte of it.
+    std::thread::sleep(Duration::from_millis(300));
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(answer.ends_with(&vec![b'x'; BYTES]), "{} bytes", answer.len());
 }
