@@ -50,6 +50,16 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Debian("nghttp2-client"),
     },
     Tool {
+        name: "nginx",
+        why: "HTTP server with TLS: what the load engine is measured against",
+        source: Source::Debian("nginx-light"),
+    },
+    Tool {
+        name: "wrk",
+        why: "HTTP/1.1 load: what the load engine must not cost more than",
+        source: Source::Debian("wrk"),
+    },
+    Tool {
         name: "openssl",
         why: "TLS client: wrong, foreign and expired certificates",
         source: Source::Debian("openssl"),

@@ -62,6 +62,11 @@ impl CpuTime {
     }
 }
 
+/// Processor time of the calling thread, in ns.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    crate::arrival::nanos(cpu_clock(ClockId::ThreadCPUTime))
+}
+
 fn cpu_clock(clock: ClockId) -> Duration {
     let time = rustix::time::clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tollway_net::{Poller, Readiness, Scratch};
 use tollway_record::Traffic;
 use tollway_record::run::Generator;
+use tollway_record::tls::TlsFacts;
 
 use crate::arrival::{Arrival, Extent, Planned, Schedule, nanos};
 use crate::clock::Clock;
@@ -34,6 +35,8 @@ pub(crate) struct Io {
     pub(crate) recorder: Recorder,
     /// Connection attempts that failed since the engine last looked.
     pub(crate) failed_connects: u64,
+    /// What the last of them failed of.
+    pub(crate) connect_failure: Failure,
 }
 
 pub(crate) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
@@ -69,7 +72,22 @@ pub(crate) trait Client {
 pub(crate) struct Outcome {
     pub(crate) traffic: Traffic,
     pub(crate) generator: Generator,
+    /// `None` without TLS.
+    pub(crate) tls: Option<TlsFacts>,
     pub(crate) connections: usize,
+}
+
+/// A request that is due and has not been started.
+struct Waiting {
+    planned: Planned,
+    released_ns: u64,
+}
+
+impl Waiting {
+    fn call(&self, now_ns: u64) -> Call {
+        let Planned { at_ns, measured } = self.planned;
+        Call::new(at_ns, now_ns - self.released_ns, measured)
+    }
 }
 
 /// Runs `client` to the end of the plan or until `watch` asks to stop.
@@ -88,13 +106,14 @@ pub(crate) fn run<C: Client>(
         scratch: Scratch::new(),
         recorder: Recorder::new(options.arrival.rate_rps(), options.keep_seconds),
         failed_connects: 0,
+        connect_failure: Failure::Connect,
     };
     let mut client = client;
     let connections = connect(&mut client, &mut io, options, address)?;
     io.failed_connects = 0;
     let engine = Engine::new(client, io, options)?;
-    let (traffic, generator) = engine.run(watch)?;
-    Ok(Outcome { traffic, generator, connections })
+    let outcome = engine.run(watch)?;
+    Ok(Outcome { connections, ..outcome })
 }
 
 /// Opens the connections; enough when one stands, the others are tried again during the run.
@@ -132,7 +151,7 @@ struct Engine<C> {
     interval_ns: u64,
     pacer: Pacer,
     /// Released and waiting for a slot.
-    waiting: VecDeque<Planned>,
+    waiting: VecDeque<Waiting>,
     max_inflight: usize,
     /// When the plan began.
     begin_ns: u64,
@@ -199,7 +218,7 @@ impl<C: Client> Engine<C> {
         Ok(engine)
     }
 
-    fn run(mut self, watch: &mut Watch<'_>) -> Result<(Traffic, Generator), LoadError> {
+    fn run(mut self, watch: &mut Watch<'_>) -> Result<Outcome, LoadError> {
         let mut ready = Vec::new();
         loop {
             let now_ns = self.io.clock.now_ns();
@@ -234,7 +253,7 @@ impl<C: Client> Engine<C> {
                 self.io.recorder.released(now_ns - planned.at_ns);
             }
             if self.waiting.len() + self.client.in_flight() < self.max_inflight {
-                self.waiting.push_back(planned);
+                self.waiting.push_back(Waiting { planned, released_ns: now_ns });
             } else if planned.measured {
                 self.io.recorder.dropped();
             }
@@ -254,9 +273,8 @@ impl<C: Client> Engine<C> {
             return self.dispatch_closed(now_ns);
         }
         while !self.waiting.is_empty() && self.client.has_slot() {
-            let Some(Planned { at_ns, measured }) = self.waiting.pop_front() else { return };
-            let call = Call { intended_ns: at_ns, sent_ns: now_ns, measured };
-            self.client.start(call, &mut self.io);
+            let Some(waiting) = self.waiting.pop_front() else { return };
+            self.client.start(waiting.call(now_ns), &mut self.io);
         }
     }
 
@@ -279,7 +297,7 @@ impl<C: Client> Engine<C> {
         }
         let measured = now_ns >= self.start_ns;
         self.released += u64::from(measured);
-        Some(Call { intended_ns: now_ns, sent_ns: now_ns, measured })
+        Some(Call::new(now_ns, 0, measured))
     }
 
     fn end_window(&mut self, end_ns: u64) {
@@ -339,14 +357,10 @@ impl<C: Client> Engine<C> {
             let call = if self.closed_loop {
                 self.next_closed(now_ns)
             } else {
-                self.waiting.pop_front().map(|Planned { at_ns, measured }| Call {
-                    intended_ns: at_ns,
-                    sent_ns: now_ns,
-                    measured,
-                })
+                self.waiting.pop_front().map(|waiting| waiting.call(now_ns))
             };
             let Some(call) = call else { return };
-            self.io.recorder.failed(&call, now_ns, Failure::Connect);
+            self.io.recorder.failed(&call, now_ns, self.io.connect_failure);
         }
     }
 
@@ -362,11 +376,11 @@ impl<C: Client> Engine<C> {
     }
 
     fn give_up_waiting(&mut self) {
-        let measured = self.waiting.drain(..).filter(|planned| planned.measured).count();
+        let measured = self.waiting.drain(..).filter(|waiting| waiting.planned.measured).count();
         self.io.recorder.unfinished(measured as u64);
     }
 
-    fn finish(mut self, now_ns: u64) -> (Traffic, Generator) {
+    fn finish(mut self, now_ns: u64) -> Outcome {
         self.give_up_waiting();
         let abandoned = self.client.abandon();
         self.io.recorder.unfinished(abandoned);
@@ -374,7 +388,9 @@ impl<C: Client> Engine<C> {
             self.end_window(now_ns);
         }
         self.cost.note(now_ns, self.start_ns, self.end_ns);
-        (self.io.recorder.finish(), self.cost.generator())
+        let tls = self.io.recorder.tls_facts();
+        let traffic = self.io.recorder.finish();
+        Outcome { traffic, generator: self.cost.generator(), tls, connections: 0 }
     }
 
     fn progress(&mut self, now_ns: u64) -> Progress {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tollway_record::HistogramError;
 
 use crate::arrival::ArrivalError;
+use crate::tls::TlsError;
 
 /// Failures of a whole run; a failed request is counted in the result instead.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,8 @@ pub enum LoadError {
     },
     #[error("a histogram of the run cannot be read back")]
     Histogram(#[source] HistogramError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error("the load engine's event loop failed")]
     Loop(#[source] io::Error),
 }
@@ -58,6 +61,8 @@ pub enum EchoError {
         #[source]
         source: io::Error,
     },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error("the ports file {path:?} cannot be written")]
     PortsFile {
         path: PathBuf,

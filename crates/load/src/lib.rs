@@ -20,16 +20,18 @@ mod recorder;
 mod run;
 mod stop;
 mod summary;
+mod tls;
 
 pub use arrival::{Arrival, Extent, Profile, Spacing, Stage};
 pub use echo::{
-    EchoMessage, EchoOptions, EchoServer, Ports, Stall, StreamSummary, UNARY_PATH, encode_payload,
-    serve_echo,
+    EchoMessage, EchoOptions, EchoServer, HttpsOptions, Ports, Stall, StreamSummary, UNARY_PATH,
+    encode_payload, serve_echo,
 };
 pub use error::{EchoError, LoadError};
-pub use options::{GrpcRequest, HttpRequest, LoadOptions, Target, header, payload};
+pub use options::{GrpcRequest, HttpRequest, LoadOptions, Reuse, Target, header, payload};
 pub use plan::{MAX_STEPS, MaxRate, Plan, RunOnce};
 pub use progress::{Part, Phase, Progress, Watch};
 pub use run::{run_grpc, run_http, run_http2};
 pub use stop::Stop;
 pub use summary::{interval_line, summary};
+pub use tls::{TlsError, TlsOptions, TlsVersions};

@@ -7,6 +7,7 @@ use http::Uri;
 
 use crate::arrival::{Arrival, Extent, Profile, Spacing};
 use crate::error::LoadError;
+use crate::tls::TlsOptions;
 
 /// Connections of one run; each costs a descriptor and a few KB.
 pub(crate) const MAX_CONNECTIONS: usize = 50_000;
@@ -30,6 +31,9 @@ pub struct LoadOptions {
     /// Of the arrivals.
     pub seed: u64,
     pub connections: usize,
+    /// Looked at where the target's URL asks for TLS.
+    pub tls: TlsOptions,
+    pub reuse: Reuse,
     /// Calls in flight at once on one connection; HTTP/1.1 always has one.
     pub streams: usize,
     /// Requests released and not finished; what arrives beyond it is dropped and counted.
@@ -58,6 +62,8 @@ impl LoadOptions {
             warmup: Duration::from_secs(1),
             seed: 1,
             connections: 16,
+            tls: TlsOptions::default(),
+            reuse: Reuse::default(),
             streams: 100,
             max_inflight: DEFAULT_MAX_INFLIGHT,
             connect_timeout: Duration::from_secs(5),
@@ -84,6 +90,9 @@ impl LoadOptions {
         self.arrival.check()?;
         within("the number of connections", self.connections, MAX_CONNECTIONS)?;
         within("the number of streams", self.streams, MAX_STREAMS)?;
+        let requests =
+            self.reuse.requests.map_or(1, |most| usize::try_from(most).unwrap_or(usize::MAX));
+        within("the number of requests per connection", requests, usize::MAX)?;
         within("max-inflight", self.max_inflight, usize::MAX)
     }
 
@@ -98,6 +107,24 @@ impl LoadOptions {
             .map_err(|source| LoadError::Resolve { host: host.clone(), source })?
             .next()
             .ok_or_else(|| LoadError::NoAddress { host: host.clone() })
+    }
+}
+
+/// How long a connection is used. By default it is kept, and dialled again when it is lost.
+///
+/// With a limit, a connection is closed when it has reached it, and the next one is opened by the
+/// request that needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reuse {
+    /// Requests that one connection carries.
+    pub requests: Option<u64>,
+    /// Longest time between two requests.
+    pub idle: Option<Duration>,
+}
+
+impl Reuse {
+    pub(crate) fn is_limited(self) -> bool {
+        self.requests.is_some() || self.idle.is_some()
     }
 }
 
@@ -120,18 +147,20 @@ pub struct Target {
     pub port: u16,
     /// Path and query, at least `/`.
     pub path: String,
+    /// Whether the URL asks for TLS.
+    pub tls: bool,
 }
 
 impl Target {
-    /// `http://host[:port]/path?query`; `host:port/path` means the same.
+    /// `http://host[:port]/path?query` or `https://…`; without a scheme it is `http`.
     pub fn http(url: &str) -> Result<Self, LoadError> {
-        Self::parse(url, "http", 80)
+        Self::parse(url, "http")
     }
 
-    /// `grpc://host:port/package.Service/Method`, with `http://` or without any scheme as well.
-    /// A missing path means the echo server's unary call.
+    /// `grpc://host:port/package.Service/Method` or `grpcs://…`; `http`, `https` and no scheme at
+    /// all are understood. A missing path means the echo server's unary call.
     pub fn grpc(url: &str) -> Result<Self, LoadError> {
-        let mut target = Self::parse(url, "grpc", 80)?;
+        let mut target = Self::parse(url, "grpc")?;
         if target.path == "/" {
             target.path = crate::echo::UNARY_PATH.to_owned();
             target.url = format!("{}{}", target.url.trim_end_matches('/'), target.path);
@@ -139,15 +168,16 @@ impl Target {
         Ok(target)
     }
 
-    fn parse(url: &str, scheme: &'static str, default_port: u16) -> Result<Self, LoadError> {
+    fn parse(url: &str, scheme: &'static str) -> Result<Self, LoadError> {
         let refuse = |reason| LoadError::Url { url: url.to_owned(), reason };
         let full = if url.contains("://") { url.to_owned() } else { format!("{scheme}://{url}") };
         let uri: Uri = full.parse().map_err(|_| refuse("it is not a valid URL"))?;
-        match uri.scheme_str() {
-            Some("https" | "grpcs") => return Err(refuse("TLS is not supported yet")),
-            Some(given) if given == scheme || given == "http" => {}
-            Some(_) | None => return Err(refuse("its scheme is unknown")),
-        }
+        let given = uri.scheme_str().unwrap_or_default();
+        let tls = match (given.strip_suffix('s').unwrap_or(given), given.ends_with('s')) {
+            ("http", tls) => tls,
+            (plain, tls) if plain == scheme => tls,
+            _ => return Err(refuse("its scheme is unknown")),
+        };
         let authority = uri.authority().ok_or_else(|| refuse("it names no host"))?;
         if authority.as_str().contains('@') {
             return Err(refuse("it carries a user name; send an authorization header instead"));
@@ -159,9 +189,10 @@ impl Target {
         Ok(Self {
             authority: authority.to_string(),
             host: host.to_owned(),
-            port: authority.port_u16().unwrap_or(default_port),
+            port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
             path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
             url: full,
+            tls,
         })
     }
 }
@@ -248,12 +279,15 @@ mod tests {
         let target = Target::grpc("10.0.0.1:5").unwrap();
         assert_eq!(target.path, crate::echo::UNARY_PATH);
         assert_eq!(target.url, "grpc://10.0.0.1:5/tollway.lab.v1.Echo/Unary");
+        assert!(!target.tls);
+        let target = Target::http("https://[::1]/").unwrap();
+        assert_eq!((target.host.as_str(), target.port, target.tls), ("::1", 443, true));
+        assert!(Target::grpc("grpcs://a:1").unwrap().tls);
     }
 
     #[test]
     fn urls_that_cannot_be_loaded_are_refused_with_the_reason() {
         for (url, reason) in [
-            ("https://a/", "TLS is not supported yet"),
             ("ftp://a/", "its scheme is unknown"),
             ("http://u:p@a/", "it carries a user name; send an authorization header instead"),
             ("http://", "it is not a valid URL"),

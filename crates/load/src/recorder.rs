@@ -10,8 +10,11 @@ use std::collections::BTreeMap;
 use tollway_http::h2::ErrorCode;
 use tollway_record::client_limit::late_threshold_ns;
 use tollway_record::histogram::{SAMPLES_BEYOND, samples_beyond};
+use tollway_record::tls::TlsFacts;
 use tollway_record::traffic::{Bytes, Lateness, SeriesPoint};
 use tollway_record::{EncodedHistogram, Histogram, Traffic};
+
+use crate::tls::{Handshake, Handshakes};
 
 /// Length of one point of the series.
 const POINT_NS: u64 = 1_000_000_000;
@@ -29,10 +32,23 @@ const MAX_GRPC_STATUS: u32 = 16;
 pub(crate) struct Call {
     /// When it was meant to start, in ns on the run's clock.
     pub(crate) intended_ns: u64,
+    /// How long it waited for a free slot; 0 if it had one at once.
+    pub(crate) blocked_ns: u64,
     /// When it was sent.
     pub(crate) sent_ns: u64,
+    /// When all of it was with the kernel; 0 before.
+    pub(crate) written_ns: u64,
+    /// When the first byte of its answer came; 0 before.
+    pub(crate) answered_ns: u64,
     /// False during the warm-up.
     pub(crate) measured: bool,
+}
+
+impl Call {
+    /// One that is to be sent, now at the earliest.
+    pub(crate) fn new(intended_ns: u64, blocked_ns: u64, measured: bool) -> Self {
+        Self { intended_ns, blocked_ns, sent_ns: 0, written_ns: 0, answered_ns: 0, measured }
+    }
 }
 
 /// Why a request failed.
@@ -40,6 +56,8 @@ pub(crate) struct Call {
 pub(crate) enum Failure {
     /// No connection to send it on.
     Connect,
+    /// The TLS handshake of its connection failed.
+    Tls,
     /// The connection ended in order before the answer did.
     Closed,
     /// The connection broke.
@@ -62,6 +80,7 @@ impl Failure {
     pub(crate) fn kind(self) -> Cow<'static, str> {
         match self {
             Self::Connect => "connect".into(),
+            Self::Tls => "tls".into(),
             Self::Closed => "closed".into(),
             Self::Broken => "broken".into(),
             Self::Timeout => "timeout".into(),
@@ -83,6 +102,7 @@ impl Failure {
             Self::Reset(code) if ErrorCode(code).name().is_none() => Self::Reset(u32::MAX),
             Self::Grpc(status) => Self::Grpc(status.min(MAX_GRPC_STATUS + 1)),
             Self::Connect
+            | Self::Tls
             | Self::Closed
             | Self::Broken
             | Self::Timeout
@@ -103,7 +123,9 @@ pub(crate) struct Recorder {
     response: Histogram,
     service: Histogram,
     failed: Histogram,
-    connect: Histogram,
+    phases: Phases,
+    /// `None` until the first TLS connection.
+    handshakes: Option<Handshakes>,
     requests: u64,
     /// Of `requests`, those sent before the window ended.
     in_time: u64,
@@ -125,7 +147,8 @@ impl Recorder {
             response: Histogram::new(),
             service: Histogram::new(),
             failed: Histogram::new(),
-            connect: Histogram::new(),
+            phases: Phases::new(),
+            handshakes: None,
             requests: 0,
             in_time: 0,
             errors: BTreeMap::new(),
@@ -157,8 +180,24 @@ impl Recorder {
         self.dropped += 1;
     }
 
+    /// A connection was opened.
     pub(crate) fn connected(&mut self, took_ns: u64) {
-        self.connect.record(took_ns);
+        self.phases.connecting.record(took_ns);
+    }
+
+    /// A connection's TLS handshake is over.
+    pub(crate) fn secured(&mut self, tls: &rustls::Connection, handshake: &Handshake) {
+        self.handshakes.get_or_insert_with(Handshakes::new).done(tls, handshake);
+    }
+
+    /// What TLS connections agreed on; `None` without TLS.
+    pub(crate) fn tls_facts(&self) -> Option<TlsFacts> {
+        self.handshakes.as_ref().and_then(Handshakes::facts)
+    }
+
+    /// Whether the window has begun and not ended.
+    pub(crate) fn is_measuring(&self, now_ns: u64) -> bool {
+        self.in_window(now_ns)
     }
 
     pub(crate) fn succeeded(&mut self, call: &Call, done_ns: u64) {
@@ -168,6 +207,7 @@ impl Recorder {
         let response_ns = done_ns.saturating_sub(call.intended_ns);
         self.response.record(response_ns);
         self.service.record(done_ns.saturating_sub(call.sent_ns));
+        self.phases.record(call, done_ns);
         self.requests += 1;
         self.in_time += u64::from(call.sent_ns < self.end_ns);
         self.series.record(done_ns, response_ns);
@@ -241,13 +281,63 @@ impl Recorder {
         for (failure, count) in &self.errors {
             *traffic.errors_by_kind.entry(failure.kind().into_owned()).or_default() += count;
         }
-        if self.connect.n() > 0 {
-            traffic.phases_us.insert("connect".into(), self.connect.summary());
+        for (name, phase) in self.phases.named() {
+            if phase.n() > 0 {
+                traffic.phases_us.insert(name.into(), phase.summary());
+            }
+        }
+        if let Some(handshakes) = &self.handshakes {
+            let times = handshakes.times().map(|(name, times)| (name.into(), times));
+            traffic.phases_us.extend(times);
         }
         traffic.set_failures(&self.failed);
         traffic.set_latencies(&self.response);
         traffic.set_services(&self.service);
         traffic
+    }
+}
+
+/// What the time of requests and connections went into.
+struct Phases {
+    blocked: Histogram,
+    connecting: Histogram,
+    sending: Histogram,
+    waiting: Histogram,
+    receiving: Histogram,
+}
+
+impl Phases {
+    fn new() -> Self {
+        Self {
+            blocked: Histogram::new(),
+            connecting: Histogram::new(),
+            sending: Histogram::new(),
+            waiting: Histogram::new(),
+            receiving: Histogram::new(),
+        }
+    }
+
+    /// The parts of a request's service time add up to it.
+    fn record(&mut self, call: &Call, done_ns: u64) {
+        if call.blocked_ns > 0 {
+            self.blocked.record(call.blocked_ns);
+        }
+        // An answer may begin before the request has ended.
+        let answered_ns = call.answered_ns.clamp(call.sent_ns, done_ns.max(call.sent_ns));
+        let written_ns = call.written_ns.clamp(call.sent_ns, answered_ns);
+        self.sending.record(written_ns - call.sent_ns);
+        self.waiting.record(answered_ns - written_ns);
+        self.receiving.record(done_ns.saturating_sub(answered_ns));
+    }
+
+    fn named(&self) -> [(&'static str, &Histogram); 5] {
+        [
+            ("blocked", &self.blocked),
+            ("connecting", &self.connecting),
+            ("sending", &self.sending),
+            ("waiting", &self.waiting),
+            ("receiving", &self.receiving),
+        ]
     }
 }
 
@@ -351,7 +441,7 @@ mod tests {
     #[test]
     fn response_time_counts_the_wait_and_service_time_does_not() {
         let mut recorder = recorder(0, Some(100.0));
-        let call = Call { intended_ns: 10 * MS, sent_ns: 40 * MS, measured: true };
+        let call = call(10 * MS, 40 * MS, true);
         recorder.succeeded(&call, 45 * MS);
         recorder.end_window(1_000 * MS);
         let traffic = recorder.finish();
@@ -363,7 +453,7 @@ mod tests {
     #[test]
     fn the_warm_up_leaves_no_trace() {
         let mut recorder = recorder(1_000 * MS, None);
-        let call = Call { intended_ns: 5, sent_ns: 5, measured: false };
+        let call = call(5, 5, false);
         recorder.succeeded(&call, 10);
         recorder.failed(&call, 10, Failure::Timeout);
         recorder.received(10, 100);
@@ -378,7 +468,7 @@ mod tests {
         let mut recorder = recorder(0, Some(2.0));
         recorder.end_window(1_000 * MS);
         for sent_ms in [10, 1_500] {
-            let call = Call { intended_ns: 5 * MS, sent_ns: sent_ms * MS, measured: true };
+            let call = call(5 * MS, sent_ms * MS, true);
             recorder.succeeded(&call, (sent_ms + 1) * MS);
         }
         let traffic = recorder.finish();
@@ -388,7 +478,7 @@ mod tests {
     #[test]
     fn errors_are_kept_apart_by_kind() {
         let mut recorder = recorder(0, None);
-        let call = Call { intended_ns: 0, sent_ns: 0, measured: true };
+        let call = call(0, 0, true);
         for failure in [
             Failure::Status(503),
             Failure::Status(503),
@@ -421,7 +511,7 @@ mod tests {
         let mut recorder = recorder(1_000 * MS, Some(300.0));
         for at in 0..300 {
             let at_ns = (2_000 + at) * MS;
-            let call = Call { intended_ns: at_ns, sent_ns: at_ns, measured: true };
+            let call = call(at_ns, at_ns, true);
             recorder.succeeded(&call, at_ns + 2 * MS);
         }
         recorder.end_window(4_000 * MS);
@@ -440,7 +530,7 @@ mod tests {
         recorder.end_window(1_500 * MS);
         for at in 0..30 {
             let at_ns = at * 100 * MS;
-            let call = Call { intended_ns: at_ns, sent_ns: at_ns, measured: true };
+            let call = call(at_ns, at_ns, true);
             recorder.succeeded(&call, at_ns + MS);
         }
         let traffic = recorder.finish();
@@ -458,6 +548,32 @@ mod tests {
         recorder.end_window(MS);
         let lateness = recorder.finish().lateness.unwrap();
         assert_eq!((lateness.late_sends, lateness.late_fraction), (1, 0.25));
+    }
+
+    fn call(intended_ns: u64, sent_ns: u64, measured: bool) -> Call {
+        Call { sent_ns, ..Call::new(intended_ns, 0, measured) }
+    }
+
+    #[test]
+    fn phases_add_up_to_the_service_time() {
+        let mut recorder = recorder(0, Some(1.0));
+        let call = Call {
+            blocked_ns: 3 * MS,
+            written_ns: 12 * MS,
+            answered_ns: 15 * MS,
+            ..call(5 * MS, 10 * MS, true)
+        };
+        recorder.succeeded(&call, 20 * MS);
+        // An answer that began while its request was still being sent.
+        let early = Call { written_ns: 0, answered_ns: 11 * MS, ..call };
+        recorder.succeeded(&Call { blocked_ns: 0, written_ns: 19 * MS, ..early }, 20 * MS);
+        recorder.end_window(1_000 * MS);
+        let traffic = recorder.finish();
+        let phase = |name: &str| (traffic.phases_us[name].max.unwrap(), traffic.phases_us[name].n);
+        assert_eq!(phase("blocked"), (3_000.0, 1));
+        assert_eq!(phase("sending"), (2_000.0, 2));
+        assert_eq!(phase("waiting"), (3_000.0, 2));
+        assert_eq!(phase("receiving"), (9_000.0, 2));
     }
 
     fn recorder(start_ns: u64, requested_rps: Option<f64>) -> Recorder {

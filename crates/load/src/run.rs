@@ -15,6 +15,7 @@ use crate::engine::{self, Outcome};
 use crate::error::LoadError;
 use crate::options::{GrpcRequest, HttpRequest, LoadOptions};
 use crate::progress::Watch;
+use crate::tls::TlsDialler;
 
 /// Sends `request` over HTTP/1.1 as `options` plan it, on this thread.
 pub fn run_http(
@@ -25,12 +26,13 @@ pub fn run_http(
     options.check()?;
     let rendered = Rendered::new(&options.target, request)?;
     let address = options.address()?;
-    let client = H1Client::new(rendered, options, address);
+    let client = H1Client::new(rendered, options, address, secure(options, b"http/1.1")?);
     let frame = Frame { protocol: Protocol::Http1, payload: request.body.len() };
     frame.run(client, options, address, watch)
 }
 
-/// Sends `request` over HTTP/2 with prior knowledge as `options` plan it, on this thread.
+/// Sends `request` over HTTP/2 as `options` plan it, on this thread; without TLS the server must
+/// know that it will be HTTP/2.
 pub fn run_http2(
     options: &LoadOptions,
     request: &HttpRequest,
@@ -39,13 +41,12 @@ pub fn run_http2(
     options.check()?;
     let prepared = Prepared::http(&options.target, request)?;
     let address = options.address()?;
-    let client = H2Client::new(prepared, options, address);
+    let client = H2Client::new(prepared, options, address, secure(options, b"h2")?);
     let frame = Frame { protocol: Protocol::Http2, payload: request.body.len() };
     frame.run(client, options, address, watch)
 }
 
-/// Makes the unary call `request` over HTTP/2 with prior knowledge as `options` plan it, on this
-/// thread.
+/// Makes the unary call `request` as `options` plan it, on this thread.
 pub fn run_grpc(
     options: &LoadOptions,
     request: &GrpcRequest,
@@ -54,9 +55,19 @@ pub fn run_grpc(
     options.check()?;
     let prepared = Prepared::grpc(&options.target, request)?;
     let address = options.address()?;
-    let client = H2Client::new(prepared, options, address);
+    let client = H2Client::new(prepared, options, address, secure(options, b"h2")?);
     let frame = Frame { protocol: Protocol::GrpcUnary, payload: request.payload_bytes };
     frame.run(client, options, address, watch)
+}
+
+/// How connections are secured, if the target's URL asks for it.
+fn secure(options: &LoadOptions, alpn: &[u8]) -> Result<Option<TlsDialler>, LoadError> {
+    if !options.target.tls {
+        return Ok(None);
+    }
+    // A server may give two tickets for each connection.
+    let sessions = 2 * options.connections;
+    Ok(Some(TlsDialler::new(&options.target, &options.tls, alpn, sessions)?))
 }
 
 /// What a result says besides numbers.
@@ -73,17 +84,25 @@ impl Frame {
         address: SocketAddr,
         watch: &mut Watch<'_>,
     ) -> Result<RunResult, LoadError> {
+        let streams = if self.protocol == Protocol::Http1 { 1 } else { options.streams };
         let started_at = OffsetDateTime::now_utc()
             .format(&Rfc3339)
             .expect("RFC 3339 has a form for every year of the system's clock");
-        let Outcome { traffic, generator, connections } =
+        let Outcome { traffic, generator, tls, connections } =
             engine::run(client, options, address, watch)?;
         let mut result = RunResult {
             schema: RUN_SCHEMA.to_owned(),
             started_at,
             target: options.target.url.clone(),
             protocol: self.protocol,
-            tls: Tls::Plain,
+            tls: match &tls {
+                None => Tls::Plain,
+                Some(facts) if facts.client_certificate => Tls::Mtls,
+                Some(_) => Tls::Tls,
+            },
+            tls_facts: tls,
+            requests_per_connection: options.reuse.requests,
+            streams: u32::try_from(streams).unwrap_or(u32::MAX),
             arrival: arrival(options.arrival),
             connections: u32::try_from(connections).unwrap_or(u32::MAX),
             in_flight_limit: Some(options.max_inflight as u64),

@@ -164,7 +164,7 @@ fn http_load_agrees_with_a_hyper_server() {
     };
     let result = http(&options, &request);
     assert_eq!(result.traffic.requests, 500, "{:?}", result.traffic);
-    let reconnects = result.traffic.phases_us["connect"].n;
+    let reconnects = result.traffic.phases_us["connecting"].n;
     assert!(reconnects > 16, "every 50th answer closes its connection: {reconnects} connections");
     assert!(server.requests.load(Ordering::Relaxed) >= 500);
 }

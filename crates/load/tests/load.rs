@@ -31,7 +31,7 @@ fn http_requests_are_answered_and_verified() {
     assert_eq!((result.connections, result.payload_bytes), (16, 1024));
     assert!(result.traffic.bytes.sent > 500 * 1024, "{:?}", result.traffic.bytes);
     assert!(result.traffic.bytes.received > 500 * 1024, "{:?}", result.traffic.bytes);
-    assert_eq!(result.traffic.phases_us["connect"].n, 16);
+    assert_eq!(result.traffic.phases_us["connecting"].n, 16);
 }
 
 #[test]

@@ -234,8 +234,8 @@ impl Conn {
     /// What the peer proved; `None` without TLS or before the handshake is over.
     #[must_use]
     pub fn peer(&self) -> Option<Peer<'_>> {
-        let tls = self.tls.as_ref().filter(|tls| !tls.is_handshaking())?;
-        let server_name = match &**tls {
+        let tls = self.tls()?;
+        let server_name = match tls {
             Tls::Server(server) => server.server_name(),
             Tls::Client(_) => None,
         };
@@ -255,6 +255,13 @@ impl Conn {
             cipher: tls.negotiated_cipher_suite()?.suite(),
             is_resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
         })
+    }
+
+    /// The TLS session, for what it says about itself; `None` without TLS or before the handshake
+    /// is over.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_deref().filter(|tls| !tls.is_handshaking())
     }
 
     /// The buffer to which application bytes are appended.

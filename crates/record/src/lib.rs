@@ -21,6 +21,7 @@ pub mod search;
 mod seeded;
 pub mod threshold;
 pub mod throughput;
+pub mod tls;
 pub mod traffic;
 
 pub use compare::{CompareError, CompareOptions, compare, compare_all};

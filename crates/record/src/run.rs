@@ -9,6 +9,7 @@ use crate::record::{Arrival, Protocol, Tls};
 use crate::search::SearchResult;
 use crate::threshold::{Judgement, Threshold};
 use crate::throughput::Throughput;
+use crate::tls::TlsFacts;
 use crate::traffic::{LatencyUs, Traffic};
 
 /// The format's name and version.
@@ -25,6 +26,16 @@ pub struct RunResult {
     pub protocol: Protocol,
     pub tls: Tls,
     pub arrival: Arrival,
+    /// What TLS connections agreed on; absent without TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_facts: Option<TlsFacts>,
+    /// Requests after which a connection is closed and another one opened; absent where
+    /// connections are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_connection: Option<u64>,
+    /// Requests in flight at once on one connection.
+    #[serde(default = "one")]
+    pub streams: u32,
     /// Connections held open during the window.
     pub connections: u32,
     /// Most requests in flight at once that were allowed; absent when unlimited.
@@ -121,6 +132,9 @@ impl Default for RunResult {
             target: String::new(),
             protocol: Protocol::Http1,
             tls: Tls::Plain,
+            tls_facts: None,
+            requests_per_connection: None,
+            streams: 1,
             arrival: Arrival::Closed,
             connections: 0,
             in_flight_limit: None,
@@ -138,6 +152,10 @@ impl Default for RunResult {
             throughput: None,
         }
     }
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// What the generator itself cost over the window.

@@ -48,7 +48,9 @@ pub struct Traffic {
     /// Of `error_latency_us`; empty without errors, and in what older versions wrote.
     #[serde(default, skip_serializing_if = "EncodedHistogram::is_empty")]
     pub error_histogram: EncodedHistogram,
-    /// Phases (`connect`, `tls`), each over the connections that had it.
+    /// What time went into, each phase over the requests (or connections) that had it: `blocked`
+    /// (waiting for a free connection), `connecting`, `tls_handshaking`, `sending`, `waiting` (to
+    /// the first byte), `receiving`.
     #[serde(default)]
     pub phases_us: BTreeMap<String, LatencyUs>,
     #[serde(default)]

@@ -326,7 +326,7 @@ fn full_block(number: u32, base_ns: u64) -> Block {
         client_limited: true,
         client_limits: reasons,
         bytes: Bytes { sent: 2_400_000, received: 2_300_000 },
-        phases_us: BTreeMap::from([("connect".to_owned(), summary)]),
+        phases_us: BTreeMap::from([("connecting".to_owned(), summary)]),
         series: vec![SeriesPoint { t_s: 1.0, rps: 1_000.0, p50: Some(90.0), p99: None }],
         ..Traffic::default()
     };

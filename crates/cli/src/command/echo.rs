@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use tollway_load::{EchoOptions, Stop, serve_echo};
+use tollway_load::{EchoOptions, HttpsOptions, Stop, serve_echo};
 
 use super::load::stop_on_signals;
 
@@ -17,6 +17,18 @@ pub(crate) struct EchoArgs {
     /// Another port for the same.
     #[arg(long, value_name = "IP:PORT")]
     grpc: Option<SocketAddr>,
+    /// The same behind TLS.
+    #[arg(long, value_name = "IP:PORT", requires = "cert", requires = "key")]
+    https: Option<SocketAddr>,
+    /// Certificate of --https and what it chains to (PEM).
+    #[arg(long, value_name = "FILE", requires = "https")]
+    cert: Option<PathBuf>,
+    /// Its key (PEM).
+    #[arg(long, value_name = "FILE", requires = "https")]
+    key: Option<PathBuf>,
+    /// Mutual TLS: clients must show a certificate of one of these authorities (PEM).
+    #[arg(long, value_name = "FILE", requires = "https")]
+    client_ca: Option<PathBuf>,
     /// Plain TCP: bytes come back.
     #[arg(long, value_name = "IP:PORT")]
     tcp: Option<SocketAddr>,
@@ -31,7 +43,14 @@ pub(crate) struct EchoArgs {
 pub(crate) fn run(args: EchoArgs) -> Result<()> {
     let stop = Stop::new();
     stop_on_signals(&stop)?;
+    let https = match (args.https, args.cert, args.key) {
+        (Some(address), Some(certificate), Some(key)) => {
+            Some(HttpsOptions { address, certificate, key, client_authorities: args.client_ca })
+        }
+        _ => None,
+    };
     let options = EchoOptions {
+        https,
         grpc: args.grpc,
         tcp: args.tcp,
         name: args.name,

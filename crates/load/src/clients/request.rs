@@ -24,7 +24,7 @@ pub(super) fn request_head(
     }
     let mut head = RequestHead {
         method,
-        scheme: b"http".to_vec(),
+        scheme: if target.tls { b"https".to_vec() } else { b"http".to_vec() },
         authority: target.authority.clone().into_bytes(),
         path: target.path.clone().into_bytes(),
         fields: Fields::new(),

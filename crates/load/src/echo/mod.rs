@@ -28,6 +28,7 @@ pub use self::server::EchoServer;
 use self::timers::Timers;
 use crate::error::EchoError;
 use crate::stop::Stop;
+use crate::tls::server_config;
 
 /// A connection is not read, and nothing is generated for it, while this much waits to be sent.
 const HIGH_WATER_BYTES: usize = 256 * 1024;
@@ -44,11 +45,24 @@ pub struct EchoOptions {
     /// Another port for the same protocols; gRPC is served on the first as well.
     pub grpc: Option<SocketAddr>,
     pub tcp: Option<SocketAddr>,
-    /// Written when all listen: `{"http": "ip:port", "grpc": "ip:port", "tcp": "ip:port"}`.
+    /// The HTTP protocols behind TLS.
+    pub https: Option<HttpsOptions>,
+    /// Written when all listen: `{"http": "ip:port", "grpc": "ip:port", "tcp":
+    /// "ip:port", "https": "ip:port"}`, the last two where they are served.
     pub ports_file: Option<PathBuf>,
     /// Sent with every answer as `x-echo-name`: tells replicas apart.
     pub name: Option<String>,
     pub stall: Option<Stall>,
+}
+
+/// A port with TLS, and what is shown there. Files are PEM.
+#[derive(Clone, Debug)]
+pub struct HttpsOptions {
+    pub address: SocketAddr,
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    /// Clients must show a certificate of one of these authorities.
+    pub client_authorities: Option<PathBuf>,
 }
 
 /// The whole server stands still now and then.
@@ -59,11 +73,18 @@ pub struct Stall {
     pub every: Duration,
 }
 
+impl HttpsOptions {
+    fn config(&self) -> Result<Arc<rustls::ServerConfig>, EchoError> {
+        let Self { certificate, key, client_authorities, .. } = self;
+        Ok(server_config(certificate, key, client_authorities.as_deref())?)
+    }
+}
+
 impl EchoOptions {
     /// HTTP on `http`, nothing else.
     #[must_use]
     pub fn new(http: SocketAddr) -> Self {
-        Self { http, grpc: None, tcp: None, ports_file: None, name: None, stall: None }
+        Self { http, grpc: None, tcp: None, https: None, ports_file: None, name: None, stall: None }
     }
 }
 
@@ -75,6 +96,8 @@ pub struct Ports {
     pub grpc: SocketAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub https: Option<SocketAddr>,
 }
 
 impl Ports {

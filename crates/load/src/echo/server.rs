@@ -1,7 +1,9 @@
 //! The echo server's loop: accept, serve who is ready, wake who is due.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustls::{ServerConfig, ServerConnection};
 use tollway_net::{
     AcceptError, Conn, Key, Listener, ListenerOptions, Poller, Readiness, Scratch, Slab, Token,
 };
@@ -35,9 +37,10 @@ struct Door {
     serves: Serves,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone)]
 enum Serves {
     Http,
+    Https(Arc<ServerConfig>),
     Tcp,
 }
 
@@ -47,19 +50,24 @@ impl EchoServer {
         let bind = |address, serves| {
             let listener = Listener::bind(address, ListenerOptions::default())
                 .map_err(|source| EchoError::Bind { address, source })?;
-            Ok(Door { listener, serves })
+            Ok::<_, EchoError>(Door { listener, serves })
         };
         let http = bind(options.http, Serves::Http)?;
         let grpc = options.grpc.map(|address| bind(address, Serves::Http)).transpose()?;
         let tcp = options.tcp.map(|address| bind(address, Serves::Tcp)).transpose()?;
+        let https = match &options.https {
+            Some(https) => Some(bind(https.address, Serves::Https(https.config()?))?),
+            None => None,
+        };
         let address = |door: &Door| door.listener.address();
         let ports = Ports {
             http: address(&http),
             grpc: address(grpc.as_ref().unwrap_or(&http)),
             tcp: tcp.as_ref().map(address),
+            https: https.as_ref().map(address),
         };
         Ok(Self {
-            doors: [Some(http), grpc, tcp].into_iter().flatten().collect(),
+            doors: [Some(http), grpc, tcp, https].into_iter().flatten().collect(),
             ports,
             site: Site { pattern: plain_pattern(), name: options.name.clone() },
             stall: options.stall,
@@ -184,10 +192,16 @@ impl Serving {
             };
             match door.listener.accept() {
                 Ok(stream) => {
-                    let conn = Conn::accepted(stream, None);
-                    let peer = match door.serves {
-                        Serves::Http => Peer::http(conn),
-                        Serves::Tcp => Peer::tcp(conn),
+                    let peer = match &door.serves {
+                        Serves::Http => Peer::http(Conn::accepted(stream, None)),
+                        Serves::Tcp => Peer::tcp(Conn::accepted(stream, None)),
+                        Serves::Https(config) => {
+                            // Fails for a configuration that cannot work, which was checked.
+                            let Ok(tls) = ServerConnection::new(Arc::clone(config)) else {
+                                continue;
+                            };
+                            Peer::http(Conn::accepted(stream, Some(tls.into())))
+                        }
                     };
                     self.welcome(peer);
                 }

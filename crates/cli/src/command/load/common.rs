@@ -10,6 +10,7 @@ use tollway_record::RunResult;
 
 use super::output::OutputArgs;
 use super::plan::PlanArgs;
+use super::tls::TlsArgs;
 
 #[derive(Args)]
 pub(super) struct CommonArgs {
@@ -57,15 +58,20 @@ pub(super) struct CommonArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
     plan: PlanArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
 }
 
 impl CommonArgs {
-    pub(super) fn options(&self, target: Target, streams: usize) -> LoadOptions {
+    pub(super) fn options(&self, target: Target, streams: usize) -> Result<LoadOptions> {
         let spacing = self.spacing;
-        LoadOptions {
+        let (tls, reuse) = self.tls.options(&target)?;
+        Ok(LoadOptions {
+            tls,
+            reuse,
             connect_to: self.connect_to,
             arrival: match self.rate {
                 Some(rate_rps) => Arrival::Open { rate_rps, spacing },
@@ -84,7 +90,7 @@ impl CommonArgs {
             keep_seconds: self.output.keeps_seconds(),
             command_line: std::env::args().collect(),
             ..LoadOptions::new(target)
-        }
+        })
     }
 
     /// Runs what the plan says with `once`, which makes a single run.

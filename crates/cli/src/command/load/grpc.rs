@@ -19,7 +19,7 @@ pub(super) struct GrpcArgs {
 
 impl GrpcArgs {
     pub(super) fn run(&self, watch: &mut Watch<'_>) -> Result<RunResult> {
-        let options = self.common.options(Target::grpc(&self.common.url)?, self.streams);
+        let options = self.common.options(Target::grpc(&self.common.url)?, self.streams)?;
         let request = self.request()?;
         self.common.run(options, watch, |options, watch| run_grpc(options, &request, watch))
     }

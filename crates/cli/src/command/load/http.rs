@@ -16,7 +16,7 @@ pub(super) struct HttpArgs {
     /// Body.
     #[arg(short = 'd', long, value_name = "TEXT", conflicts_with = "payload_size")]
     data: Option<String>,
-    /// Speak HTTP/2 from the first byte on (prior knowledge).
+    /// Speak HTTP/2: agreed on in the TLS handshake, or from the first byte on without TLS.
     #[arg(long)]
     http2: bool,
     /// Requests in flight at once on one connection of HTTP/2.
@@ -28,7 +28,7 @@ pub(super) struct HttpArgs {
 
 impl HttpArgs {
     pub(super) fn run(&self, watch: &mut Watch<'_>) -> Result<RunResult> {
-        let options = self.common.options(Target::http(&self.common.url)?, self.streams);
+        let options = self.common.options(Target::http(&self.common.url)?, self.streams)?;
         let request = self.request()?;
         self.common.run(options, watch, |options, watch| match self.http2 {
             true => run_http2(options, &request, watch),

@@ -5,6 +5,7 @@ mod grpc;
 mod http;
 mod output;
 mod plan;
+mod tls;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ pub(crate) struct LoadArgs {
 enum LoadCommand {
     /// HTTP/1.1 and HTTP/2.
     Http(HttpArgs),
-    /// gRPC unary calls to the echo service, over HTTP/2 without TLS.
+    /// gRPC unary calls to the echo service, over HTTP/2.
     Grpc(GrpcArgs),
 }
 

@@ -1,7 +1,8 @@
 //! HTTP/1.1: one request at a time on each of N connections.
 //!
 //! The request's bytes are rendered once. A call goes to the connection that has been idle
-//! longest, so that all of them carry the load.
+//! longest, so that all of them carry the load. Where connections are dialled on demand, a call
+//! that finds none waits on its place until the connection stands.
 
 mod answer;
 mod request;
@@ -18,13 +19,17 @@ use crate::arrival::nanos;
 use crate::engine::{BoxedError, Client, Io};
 use crate::options::LoadOptions;
 use crate::recorder::{Call, Failure};
+use crate::tls::TlsDialler;
 
 pub(crate) struct H1Client {
     links: Links,
     exchanges: Vec<Exchange>,
-    /// Connections that stand and have nothing to do, longest idle first.
+    /// Places with nothing to do, longest idle first: connections that stand or, where they are
+    /// dialled on demand, may be dialled.
     idle: VecDeque<usize>,
     request: Vec<u8>,
+    /// The last request on a connection.
+    closing_request: Vec<u8>,
     expectation: Expectation,
     request_timeout_ns: u64,
     in_flight: usize,
@@ -38,14 +43,20 @@ struct Exchange {
 }
 
 impl H1Client {
-    pub(crate) fn new(rendered: Rendered, options: &LoadOptions, address: SocketAddr) -> Self {
-        let Rendered { bytes, context, echo } = rendered;
+    pub(crate) fn new(
+        rendered: Rendered,
+        options: &LoadOptions,
+        address: SocketAddr,
+        tls: Option<TlsDialler>,
+    ) -> Self {
+        let Rendered { bytes, closing, context, echo } = rendered;
         let count = options.connections;
         Self {
-            links: Links::new(address, count, nanos(options.connect_timeout)),
+            links: Links::new(options, address, tls),
             exchanges: (0..count).map(|_| Exchange::default()).collect(),
             idle: VecDeque::with_capacity(count),
             request: bytes,
+            closing_request: closing,
             expectation: Expectation::new(context, echo),
             request_timeout_ns: nanos(options.request_timeout),
             in_flight: 0,
@@ -63,14 +74,13 @@ impl H1Client {
                 Read::Data(bytes) => {
                     let now_ns = clock.now_ns();
                     recorder.received(now_ns, bytes.len());
-                    match exchange.take(bytes, &mut self.expectation) {
+                    match exchange.take(bytes, now_ns, &mut self.expectation) {
                         Taken::Nothing => continue,
                         Taken::Answer(answered) => {
-                            self.answered(index, &answered, now_ns, io);
-                            if answered.reusable {
+                            if self.answered(index, &answered, now_ns, io) {
                                 continue;
                             }
-                            return self.links.replace(index, io);
+                            return;
                         }
                         Taken::Fault(failure) => failure,
                     }
@@ -79,7 +89,7 @@ impl H1Client {
                     Taken::Answer(answered) => {
                         let now_ns = clock.now_ns();
                         self.answered(index, &answered, now_ns, io);
-                        return self.links.replace(index, io);
+                        return;
                     }
                     Taken::Fault(failure) => failure,
                     Taken::Nothing => Failure::Closed,
@@ -90,16 +100,30 @@ impl H1Client {
         }
     }
 
-    fn answered(&mut self, index: usize, answered: &Answered, now_ns: u64, io: &mut Io) {
+    /// The call has its answer; says whether its connection is kept.
+    fn answered(&mut self, index: usize, answered: &Answered, now_ns: u64, io: &mut Io) -> bool {
         let exchange = &mut self.exchanges[index];
         exchange.answer.reset();
-        let Some(call) = exchange.call.take() else { return };
-        self.in_flight -= 1;
-        match answered.failure {
-            None => io.recorder.succeeded(&call, now_ns),
-            Some(failure) => io.recorder.failed(&call, now_ns, failure),
+        if let Some(call) = exchange.call.take() {
+            self.in_flight -= 1;
+            match answered.failure {
+                None => io.recorder.succeeded(&call, now_ns),
+                Some(failure) => io.recorder.failed(&call, now_ns, failure),
+            }
         }
-        if answered.reusable {
+        let kept = answered.reusable && !self.links.is_used_up(index);
+        if kept {
+            self.idle.push_back(index);
+        } else {
+            self.renew(index, io);
+        }
+        kept
+    }
+
+    /// Closes the connection; another one takes its place, or may take it.
+    fn renew(&mut self, index: usize, io: &mut Io) {
+        self.links.replace(index, io);
+        if self.links.dials_on_demand() {
             self.idle.push_back(index);
         }
     }
@@ -115,12 +139,48 @@ impl H1Client {
             }
             None => self.idle.retain(|idle| *idle != index),
         }
-        self.links.replace(index, io);
+        self.renew(index, io);
+    }
+
+    /// Sends the call that waits at `index`, if one does. At once and not at the turn's end: the
+    /// send belongs to its intended start.
+    fn send(&mut self, index: usize, io: &mut Io) {
+        let now_ns = io.clock.now_ns();
+        let Some(call) = &mut self.exchanges[index].call else { return };
+        if self.links.conn_for_call(index, now_ns).is_none() {
+            return self.links.dial(index, io);
+        }
+        call.sent_ns = now_ns;
+        let request =
+            if self.links.is_used_up(index) { &self.closing_request } else { &self.request };
+        let Some(conn) = self.links.conn(index) else { return };
+        conn.out().extend_from_slice(request);
+        io.recorder.sent(now_ns, request.len());
+        self.write(index, io);
+    }
+
+    /// Fails the calls that waited for connections which could not be made.
+    fn settle_failed(&mut self, io: &mut Io) {
+        while let Some((index, failure)) = self.links.take_failed() {
+            self.idle.retain(|idle| *idle != index);
+            if let Some(mut call) = self.exchanges[index].call.take() {
+                self.in_flight -= 1;
+                call.sent_ns = io.clock.now_ns();
+                io.recorder.failed(&call, call.sent_ns, failure);
+            }
+        }
     }
 
     fn write(&mut self, index: usize, io: &mut Io) {
         let Some(conn) = self.links.conn(index) else { return };
-        if let Flush::Failed(_) = conn.flush() {
+        let flushed = conn.flush();
+        if let Flush::Done = flushed
+            && let Some(call) = &mut self.exchanges[index].call
+            && call.written_ns == 0
+        {
+            call.written_ns = io.clock.now_ns();
+        }
+        if let Flush::Failed(_) = flushed {
             // What the peer said before it closed may still be there: a complete answer counts.
             self.read(index, io);
             if self.exchanges[index].call.is_some() {
@@ -153,20 +213,14 @@ impl Client for H1Client {
         !self.idle.is_empty()
     }
 
-    fn start(&mut self, mut call: Call, io: &mut Io) {
-        call.sent_ns = io.clock.now_ns();
-        let idle = self.idle.pop_front();
-        let Some((index, conn)) =
-            idle.and_then(|index| self.links.conn_for_call(index).map(|conn| (index, conn)))
-        else {
-            return io.recorder.failed(&call, call.sent_ns, Failure::Connect);
+    fn start(&mut self, call: Call, io: &mut Io) {
+        let Some(index) = self.idle.pop_front() else {
+            return io.recorder.failed(&call, io.clock.now_ns(), Failure::Connect);
         };
-        conn.out().extend_from_slice(&self.request);
-        io.recorder.sent(call.sent_ns, self.request.len());
         self.exchanges[index].call = Some(call);
         self.in_flight += 1;
-        // At once and not at the turn's end: the send belongs to its intended start.
-        self.write(index, io);
+        self.send(index, io);
+        self.settle_failed(io);
     }
 
     fn flush(&mut self, _io: &mut Io) {}
@@ -174,8 +228,17 @@ impl Client for H1Client {
     fn ready(&mut self, readiness: Readiness, io: &mut Io) {
         let Some((index, event)) = self.links.ready(readiness, io) else { return };
         match event {
-            LinkEvent::None => {}
-            LinkEvent::Connected => self.idle.push_back(index),
+            LinkEvent::None => self.settle_failed(io),
+            LinkEvent::Connected => {
+                if !self.links.take_early(index).is_empty() {
+                    // An answer that nobody asked for.
+                    return self.lost(index, Failure::Protocol, io);
+                }
+                match self.exchanges[index].call {
+                    Some(_) => self.send(index, io),
+                    None => self.idle.push_back(index),
+                }
+            }
             LinkEvent::Ready => {
                 if self.links.conn(index).is_some_and(|conn| conn.wants_flush()) {
                     self.write(index, io);
@@ -188,14 +251,17 @@ impl Client for H1Client {
     fn tick(&mut self, io: &mut Io) {
         let now_ns = io.clock.now_ns();
         for index in 0..self.exchanges.len() {
-            let overdue = self.exchanges[index]
-                .call
-                .is_some_and(|call| now_ns.saturating_sub(call.sent_ns) >= self.request_timeout_ns);
+            // One that waits for its connection is the connection's to time out.
+            let overdue = self.exchanges[index].call.is_some_and(|call| {
+                call.sent_ns > 0 && now_ns.saturating_sub(call.sent_ns) >= self.request_timeout_ns
+            });
             if overdue {
                 self.lost(index, Failure::Timeout, io);
             }
         }
-        self.links.tick(io);
+        let idle = &mut self.idle;
+        self.links.tick(io, |rested| idle.push_back(rested));
+        self.settle_failed(io);
     }
 
     fn in_flight(&self) -> usize {
@@ -216,13 +282,16 @@ enum Taken {
 }
 
 impl Exchange {
-    fn take(&mut self, bytes: &[u8], expectation: &mut Expectation) -> Taken {
+    fn take(&mut self, bytes: &[u8], now_ns: u64, expectation: &mut Expectation) -> Taken {
         if bytes.is_empty() {
             return Taken::Nothing;
         }
-        if self.call.is_none() {
+        let Some(call) = &mut self.call else {
             // An answer that nobody asked for; the connection cannot be trusted.
             return Taken::Fault(Failure::Protocol);
+        };
+        if call.answered_ns == 0 {
+            call.answered_ns = now_ns;
         }
         match self.answer.feed(bytes, expectation) {
             Ok(None) => Taken::Nothing,

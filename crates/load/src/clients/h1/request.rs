@@ -1,6 +1,6 @@
 //! The bytes of the request, rendered once before the run.
 
-use tollway_http::h1::{RequestOptions, ResponseContext, write_request};
+use tollway_http::h1::{Connection, RequestOptions, ResponseContext, write_request};
 
 use crate::clients::request::request_head;
 use crate::error::LoadError;
@@ -10,6 +10,8 @@ use crate::options::{HttpRequest, Target};
 #[derive(Debug)]
 pub(crate) struct Rendered {
     pub(super) bytes: Vec<u8>,
+    /// The same, asking to close the connection behind its answer.
+    pub(super) closing: Vec<u8>,
     pub(super) context: ResponseContext,
     /// What the answer's body must be.
     pub(super) echo: Option<Vec<u8>>,
@@ -18,11 +20,16 @@ pub(crate) struct Rendered {
 impl Rendered {
     pub(crate) fn new(target: &Target, request: &HttpRequest) -> Result<Self, LoadError> {
         let (head, length) = request_head(target, request)?;
-        let mut bytes = Vec::new();
-        write_request(&mut bytes, &head, length, &RequestOptions::default());
-        bytes.extend_from_slice(&request.body);
+        let render = |connection| {
+            let mut bytes = Vec::new();
+            let options = RequestOptions { connection, ..RequestOptions::default() };
+            write_request(&mut bytes, &head, length, &options);
+            bytes.extend_from_slice(&request.body);
+            bytes
+        };
         Ok(Self {
-            bytes,
+            bytes: render(Connection::KeepAlive),
+            closing: render(Connection::Close),
             context: ResponseContext::of(&head.method),
             echo: request.verify_echo.then(|| request.body.clone()),
         })

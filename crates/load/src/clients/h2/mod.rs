@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tollway_http::h2::{ConnectionError, Event};
+use tollway_http::h2::Event;
 use tollway_net::{Flush, Read, Readiness};
 
 pub(crate) use self::request::Prepared;
@@ -20,15 +20,24 @@ use super::links::{LinkEvent, Links};
 use crate::arrival::nanos;
 use crate::engine::{BoxedError, Client, Io};
 use crate::options::LoadOptions;
-use crate::recorder::{Call, Failure};
+use crate::recorder::{Call, Failure, Recorder};
+use crate::tls::TlsDialler;
 
 /// Requests of one turn on one connection that need no new memory.
 const OUTPUT_ROOM_BYTES: usize = 512 * 1024;
 
+/// The server chose something else, or nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("the server did not agree to HTTP/2 in the TLS handshake (ALPN); does it speak it?")]
+struct NoHttp2;
+
 pub(crate) struct H2Client {
     links: Links,
     sessions: Vec<Option<Session>>,
-    /// Sessions with a stream to spare, each once, least recently used first.
+    /// Calls that wait for the connection of their place, where those are dialled on demand.
+    pending: Vec<Option<Call>>,
+    /// Places with a stream to spare, each once, least recently used first: sessions or, where
+    /// connections are dialled on demand, those that may be dialled.
     open: VecDeque<usize>,
     /// Sessions with something to write.
     dirty: Vec<usize>,
@@ -39,15 +48,21 @@ pub(crate) struct H2Client {
     events: Vec<Event>,
     ended: Vec<Ended>,
     /// What the last connection that broke the protocol did.
-    refusal: Option<ConnectionError>,
+    refusal: Option<BoxedError>,
 }
 
 impl H2Client {
-    pub(crate) fn new(request: Prepared, options: &LoadOptions, address: SocketAddr) -> Self {
+    pub(crate) fn new(
+        request: Prepared,
+        options: &LoadOptions,
+        address: SocketAddr,
+        tls: Option<TlsDialler>,
+    ) -> Self {
         let count = options.connections;
         Self {
-            links: Links::new(address, count, nanos(options.connect_timeout)),
+            links: Links::new(options, address, tls),
             sessions: (0..count).map(|_| None).collect(),
+            pending: vec![None; count],
             open: VecDeque::with_capacity(count),
             dirty: Vec::with_capacity(count),
             request,
@@ -60,11 +75,24 @@ impl H2Client {
         }
     }
 
-    fn connected(&mut self, index: usize) {
+    fn connected(&mut self, index: usize, io: &mut Io) {
         let Some(conn) = self.links.conn(index) else { return };
+        if let Some(tls) = conn.tls()
+            && tls.alpn_protocol() != Some(b"h2")
+        {
+            self.refusal = Some(NoHttp2.into());
+            return self.lost(index, Failure::Protocol, io);
+        }
         conn.keep_output_room(OUTPUT_ROOM_BYTES);
         self.sessions[index] = Some(Session::new(conn.out(), self.streams));
         self.touch(index);
+        let early = self.links.take_early(index);
+        if !early.is_empty()
+            && let Some(failure) = self.receive(index, &early, &mut io.recorder, io.clock.now_ns())
+        {
+            return self.lost(index, failure, io);
+        }
+        self.read(index, io);
     }
 
     /// Takes note that a session has something to write, and perhaps a stream to spare.
@@ -74,18 +102,25 @@ impl H2Client {
             session.is_dirty = true;
             self.dirty.push(index);
         }
-        if session.can_open() && !session.is_queued {
+        if session.can_open() && !session.is_queued && !self.links.is_used_up(index) {
             session.is_queued = true;
             self.open.push_back(index);
         }
     }
 
     /// Starts a call on a session that has just left the queue; false if it took none.
-    fn start_on(&mut self, index: usize, call: Call) -> bool {
-        let (Some(conn), Some(session)) =
-            (self.links.conn_for_call(index), &mut self.sessions[index])
-        else {
-            return false;
+    fn start_on(&mut self, index: usize, mut call: Call, io: &mut Io) -> bool {
+        call.sent_ns = io.clock.now_ns();
+        let idle = self.sessions[index].as_ref().is_none_or(Session::is_idle);
+        // An idle connection may be too old to be used.
+        let conn = if idle {
+            self.links.conn_for_call(index, call.sent_ns)
+        } else {
+            self.links.conn_for_another_call(index, call.sent_ns)
+        };
+        let (Some(conn), Some(session)) = (conn, &mut self.sessions[index]) else {
+            self.sessions[index] = None;
+            return self.wait_for_connection(index, call, io);
         };
         session.is_queued = false;
         let started = session.start(call, &self.request, conn.out());
@@ -94,39 +129,73 @@ impl H2Client {
         started
     }
 
+    /// Keeps the call until the connection it asks for stands.
+    fn wait_for_connection(&mut self, index: usize, call: Call, io: &mut Io) -> bool {
+        if !self.links.dials_on_demand() {
+            return false;
+        }
+        self.in_flight += 1;
+        self.pending[index] = Some(call);
+        self.links.dial(index, io);
+        self.settle_failed(io);
+        true
+    }
+
+    /// Fails the calls that waited for connections which could not be made.
+    fn settle_failed(&mut self, io: &mut Io) {
+        while let Some((index, failure)) = self.links.take_failed() {
+            self.fail_pending(index, failure, io);
+        }
+    }
+
+    fn fail_pending(&mut self, index: usize, failure: Failure, io: &mut Io) {
+        if let Some(call) = self.pending[index].take() {
+            self.in_flight -= 1;
+            io.recorder.failed(&call, io.clock.now_ns(), failure);
+        }
+    }
+
     fn read(&mut self, index: usize, io: &mut Io) {
         loop {
-            let (Some(conn), Some(session)) = (self.links.conn(index), &mut self.sessions[index])
-            else {
-                return;
-            };
+            let Some(conn) = self.links.conn(index) else { return };
             let Io { scratch, recorder, clock, .. } = &mut *io;
             let failure = match conn.read(scratch) {
                 Read::Blocked => break,
-                Read::Data(bytes) => {
-                    let now_ns = clock.now_ns();
-                    recorder.received(now_ns, bytes.len());
-                    let now = Duration::from_nanos(now_ns);
-                    self.events.clear();
-                    let received = session.receive(bytes, now, &mut self.events, conn.out());
-                    for event in self.events.drain(..) {
-                        session.take(event, bytes, &self.request, conn.out(), &mut self.ended);
-                    }
-                    self.settle(now_ns, io);
-                    match received {
-                        Ok(()) => continue,
-                        Err(error) => {
-                            self.refusal = Some(error);
-                            Failure::Protocol
-                        }
-                    }
-                }
-                Read::Closed(_) => Failure::Closed,
-                Read::Failed(_) => Failure::Broken,
+                Read::Data(bytes) => self.receive(index, bytes, recorder, clock.now_ns()),
+                Read::Closed(_) => Some(Failure::Closed),
+                Read::Failed(_) => Some(Failure::Broken),
             };
-            return self.lost(index, failure, io);
+            if let Some(failure) = failure {
+                return self.lost(index, failure, io);
+            }
         }
         self.after_read(index, io);
+    }
+
+    /// Takes what a connection has to say; its failure, if that ends it.
+    fn receive(
+        &mut self,
+        index: usize,
+        bytes: &[u8],
+        recorder: &mut Recorder,
+        now_ns: u64,
+    ) -> Option<Failure> {
+        let (Some(conn), Some(session)) = (self.links.conn(index), &mut self.sessions[index])
+        else {
+            return None;
+        };
+        recorder.received(now_ns, bytes.len());
+        let now = Duration::from_nanos(now_ns);
+        self.events.clear();
+        let received = session.receive(bytes, now, &mut self.events, conn.out());
+        for event in self.events.drain(..) {
+            session.take(event, bytes, now_ns, &self.request, conn.out(), &mut self.ended);
+        }
+        self.settle(now_ns, recorder);
+        received.err().map(|error| {
+            self.refusal = Some(error.into());
+            Failure::Protocol
+        })
     }
 
     /// A session that takes no new calls is replaced when its last call has ended.
@@ -137,20 +206,47 @@ impl H2Client {
             session.is_queued = false;
             self.open.retain(|open| *open != index);
         }
-        if session.is_spent() {
+        if session.is_spent() || (session.is_idle() && self.links.is_used_up(index)) {
             self.write(index, io);
-            self.sessions[index] = None;
-            self.links.replace(index, io);
+            self.renew(index, io);
+        } else if session.is_established()
+            && let Some(call) = self.pending[index].take()
+        {
+            self.in_flight -= 1;
+            self.start_pending(index, call, io);
+        }
+    }
+
+    /// The connection that a call has waited for stands.
+    fn start_pending(&mut self, index: usize, call: Call, io: &mut Io) {
+        if let Some(session) = &mut self.sessions[index]
+            && session.is_queued
+        {
+            session.is_queued = false;
+            self.open.retain(|open| *open != index);
+        }
+        if !self.start_on(index, call, io) {
+            io.recorder.failed(&call, io.clock.now_ns(), Failure::Connect);
+        }
+    }
+
+    /// Closes the connection; another one takes its place, or may take it.
+    fn renew(&mut self, index: usize, io: &mut Io) {
+        self.sessions[index] = None;
+        self.links.replace(index, io);
+        if self.links.dials_on_demand() {
+            self.open.retain(|open| *open != index);
+            self.open.push_back(index);
         }
     }
 
     /// Tells the recorder what has ended.
-    fn settle(&mut self, now_ns: u64, io: &mut Io) {
+    fn settle(&mut self, now_ns: u64, recorder: &mut Recorder) {
         for Ended { call, failure } in self.ended.drain(..) {
             self.in_flight -= 1;
             match failure {
-                None => io.recorder.succeeded(&call, now_ns),
-                Some(failure) => io.recorder.failed(&call, now_ns, failure),
+                None => recorder.succeeded(&call, now_ns),
+                Some(failure) => recorder.failed(&call, now_ns, failure),
             }
         }
     }
@@ -163,9 +259,10 @@ impl H2Client {
                 self.open.retain(|open| *open != index);
             }
             session.fail_all(failure, &mut self.ended);
-            self.settle(io.clock.now_ns(), io);
+            self.settle(io.clock.now_ns(), &mut io.recorder);
         }
-        self.links.replace(index, io);
+        self.fail_pending(index, failure, io);
+        self.renew(index, io);
     }
 
     /// Writes what is queued; says whether the connection still works.
@@ -173,7 +270,11 @@ impl H2Client {
         let Some(conn) = self.links.conn(index) else { return true };
         let before = conn.pending();
         let flushed = conn.flush();
-        io.recorder.sent(io.clock.now_ns(), before.saturating_sub(conn.pending()));
+        let now_ns = io.clock.now_ns();
+        io.recorder.sent(now_ns, before.saturating_sub(conn.pending()));
+        if let (Flush::Done, Some(session)) = (&flushed, &mut self.sessions[index]) {
+            session.written(now_ns, &self.request);
+        }
         !matches!(flushed, Flush::Failed(_))
     }
 }
@@ -195,18 +296,17 @@ impl Client for H2Client {
     }
 
     fn take_connect_error(&mut self) -> Option<BoxedError> {
-        self.refusal.take().map(Into::into).or_else(|| self.links.take_error())
+        self.refusal.take().or_else(|| self.links.take_error())
     }
 
     fn has_slot(&self) -> bool {
         !self.open.is_empty()
     }
 
-    fn start(&mut self, mut call: Call, io: &mut Io) {
-        call.sent_ns = io.clock.now_ns();
-        let started = self.open.pop_front().is_some_and(|index| self.start_on(index, call));
+    fn start(&mut self, call: Call, io: &mut Io) {
+        let started = self.open.pop_front().is_some_and(|index| self.start_on(index, call, io));
         if !started {
-            io.recorder.failed(&call, call.sent_ns, Failure::Connect);
+            io.recorder.failed(&call, io.clock.now_ns(), Failure::Connect);
         }
     }
 
@@ -227,8 +327,8 @@ impl Client for H2Client {
     fn ready(&mut self, readiness: Readiness, io: &mut Io) {
         let Some((index, event)) = self.links.ready(readiness, io) else { return };
         match event {
-            LinkEvent::None => {}
-            LinkEvent::Connected => self.connected(index),
+            LinkEvent::None => self.settle_failed(io),
+            LinkEvent::Connected => self.connected(index, io),
             LinkEvent::Ready => {
                 self.touch(index);
                 self.read(index, io);
@@ -246,14 +346,16 @@ impl Client for H2Client {
             let earliest_ns = now_ns.saturating_sub(self.request_timeout_ns);
             session.time_out(earliest_ns, conn.out(), &mut self.ended);
             let alive = session.tick(Duration::from_nanos(now_ns), conn.out()).is_ok();
-            self.settle(now_ns, io);
+            self.settle(now_ns, &mut io.recorder);
             if alive {
                 self.after_read(index, io);
             } else {
                 self.lost(index, Failure::Protocol, io);
             }
         }
-        self.links.tick(io);
+        let open = &mut self.open;
+        self.links.tick(io, |rested| open.push_back(rested));
+        self.settle_failed(io);
     }
 
     fn in_flight(&self) -> usize {
@@ -262,7 +364,9 @@ impl Client for H2Client {
 
     fn abandon(&mut self) -> u64 {
         self.in_flight = 0;
+        let pending = self.pending.iter_mut().filter_map(Option::take);
+        let waiting = pending.filter(|call| call.measured).count() as u64;
         let sessions = self.sessions.iter_mut().flatten();
-        sessions.map(Session::abandon).sum()
+        waiting + sessions.map(Session::abandon).sum::<u64>()
     }
 }

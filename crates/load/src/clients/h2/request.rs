@@ -70,7 +70,7 @@ impl Prepared {
         }
         let mut head = RequestHead {
             method: Method::Post,
-            scheme: b"http".to_vec(),
+            scheme: if target.tls { b"https".to_vec() } else { b"http".to_vec() },
             authority: target.authority.clone().into_bytes(),
             path: target.path.clone().into_bytes(),
             fields: Fields::new(),

@@ -19,6 +19,8 @@ pub(super) struct Session {
     /// In the order of their streams' numbers.
     calls: Vec<StreamCall>,
     max_calls: usize,
+    /// At least as many as there are calls that are not wholly with the kernel.
+    unwritten: usize,
     /// The peer's settings have come: how many streams it takes is known.
     established: bool,
     /// Whether the client's list of sessions to be written has this one.
@@ -42,6 +44,7 @@ impl Session {
             h2: Connection::client(Config::default(), out),
             calls: Vec::new(),
             max_calls,
+            unwritten: 0,
             established: false,
             is_dirty: false,
             is_queued: false,
@@ -50,6 +53,11 @@ impl Session {
 
     pub(super) fn is_established(&self) -> bool {
         self.established
+    }
+
+    /// Whether no call is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.calls.is_empty()
     }
 
     pub(super) fn can_open(&self) -> bool {
@@ -68,7 +76,27 @@ impl Session {
         let Ok(stream) = opened else { return false };
         let sent = if body.is_empty() { 0 } else { self.h2.send_data(stream, body, true, out) };
         self.calls.push(StreamCall { stream, call, sent, answer: Answer::default() });
+        self.unwritten += 1;
         true
+    }
+
+    /// All that was queued is with the kernel: stamps the calls that are wholly sent.
+    pub(super) fn written(&mut self, now_ns: u64, request: &Prepared) {
+        if self.unwritten == 0 {
+            return;
+        }
+        // The newest are last.
+        for call in self.calls.iter_mut().rev() {
+            if call.call.written_ns == 0 && call.sent == request.body.len() {
+                call.call.written_ns = now_ns;
+                self.unwritten -= 1;
+                if self.unwritten == 0 {
+                    return;
+                }
+            }
+        }
+        // Those that have gone meanwhile.
+        self.unwritten = self.calls.iter().filter(|call| call.call.written_ns == 0).count();
     }
 
     pub(super) fn receive(
@@ -90,6 +118,7 @@ impl Session {
         &mut self,
         event: Event,
         input: &[u8],
+        now_ns: u64,
         request: &Prepared,
         out: &mut Vec<u8>,
         ended: &mut Vec<Ended>,
@@ -97,6 +126,9 @@ impl Session {
         match event {
             Event::Response { stream, head, end, .. } => {
                 if let Some(call) = self.call(stream) {
+                    if call.call.answered_ns == 0 {
+                        call.call.answered_ns = now_ns;
+                    }
                     call.answer.head(&head);
                     if end {
                         self.end(stream, request, out, ended);

@@ -1,0 +1,196 @@
+//! TLS of the load engine, as a curl-like client has it: whom to believe, what to show, which
+//! versions, whether to resume. Nothing of the mesh's identities is known here.
+
+mod facts;
+mod files;
+mod server;
+mod sessions;
+mod unverified;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::ServerName;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, SignatureScheme, SupportedProtocolVersion,
+    version,
+};
+
+pub(crate) use self::facts::{Handshake, Handshakes};
+pub(crate) use self::server::server_config;
+use self::sessions::Sessions;
+use self::unverified::Unverified;
+use crate::options::Target;
+
+/// How a run's connections are secured; looked at only where the target's URL says so.
+#[derive(Clone, Debug, Default)]
+pub struct TlsOptions {
+    /// Takes whatever certificate the server shows.
+    pub insecure: bool,
+    /// PEM file of the authorities to believe instead of the system's.
+    pub authorities: Option<PathBuf>,
+    /// PEM file of the own certificate and what it chains to.
+    pub certificate: Option<PathBuf>,
+    /// PEM file of its key; absent where the certificate's file holds it too.
+    pub key: Option<PathBuf>,
+    /// The name to ask for and to check, instead of the target's host.
+    pub server_name: Option<String>,
+    pub versions: TlsVersions,
+    /// Never resumes a session: every handshake is a full one.
+    pub full_handshakes: bool,
+}
+
+/// Which versions are offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsVersions {
+    #[default]
+    Any,
+    Only12,
+    Only13,
+}
+
+/// Why TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("{path:?} cannot be read as PEM; does it hold a {what}?")]
+    File {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    #[error("{path:?} holds no {what}")]
+    Empty { what: &'static str, path: PathBuf },
+    #[error("the system has no certificate authorities; name a file of them, or believe anybody")]
+    NoAuthorities,
+    #[error("{name:?} is no name that TLS can ask for; give another one")]
+    ServerName { name: String },
+    #[error("a key without a certificate shows nothing; name the certificate as well")]
+    KeyAlone,
+    #[error("the certificate in {path:?} and its key cannot be used")]
+    Identity {
+        path: PathBuf,
+        #[source]
+        source: rustls::Error,
+    },
+    #[error("the TLS library refuses the configuration")]
+    Library(#[source] rustls::Error),
+    #[error("these certificate authorities cannot be used to check clients")]
+    ClientAuthorities(#[source] rustls::server::VerifierBuilderError),
+}
+
+/// Makes the TLS side of each of a run's connections.
+pub(crate) struct TlsDialler {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    shown: Arc<AtomicBool>,
+}
+
+impl TlsDialler {
+    /// For `target` as `options` say; `alpn` is what the run speaks; `sessions` how many tickets
+    /// may be kept.
+    pub(crate) fn new(
+        target: &Target,
+        options: &TlsOptions,
+        alpn: &[u8],
+        sessions: usize,
+    ) -> Result<Self, TlsError> {
+        let host = options.server_name.as_deref().unwrap_or(&target.host);
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| TlsError::ServerName { name: host.to_owned() })?;
+        let shown = Arc::new(AtomicBool::new(false));
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(options.versions.list())
+            .map_err(TlsError::Library)?;
+        let builder = if options.insecure {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider())))
+        } else {
+            builder.with_root_certificates(roots(options)?)
+        };
+        let mut config = match identity(options)? {
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(Watched {
+                identity: SingleCertAndKey::from(identity),
+                shown: Arc::clone(&shown),
+            })),
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![alpn.to_vec()];
+        config.resumption = if options.full_handshakes {
+            Resumption::disabled()
+        } else {
+            Resumption::store(Arc::new(Sessions::new(sessions)))
+        };
+        Ok(Self { config: Arc::new(config), name, shown })
+    }
+
+    /// The client's side of one connection, with its hello ready to be sent.
+    pub(crate) fn connection(&self) -> Result<rustls::Connection, rustls::Error> {
+        ClientConnection::new(Arc::clone(&self.config), self.name.clone()).map(Into::into)
+    }
+
+    /// Whether a server has asked for the own certificate and been shown it.
+    pub(crate) fn certificate_was_shown(&self) -> bool {
+        self.shown.load(Ordering::Relaxed)
+    }
+}
+
+impl TlsVersions {
+    fn list(self) -> &'static [&'static SupportedProtocolVersion] {
+        static ANY: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
+        match self {
+            Self::Any => &ANY,
+            Self::Only12 => &ANY[1..],
+            Self::Only13 => &ANY[..1],
+        }
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+fn roots(options: &TlsOptions) -> Result<RootCertStore, TlsError> {
+    if let Some(path) = &options.authorities {
+        return files::authorities(path);
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() { Err(TlsError::NoAuthorities) } else { Ok(roots) }
+}
+
+fn identity(options: &TlsOptions) -> Result<Option<CertifiedKey>, TlsError> {
+    match (&options.certificate, &options.key) {
+        (Some(certificate), key) => {
+            files::identity(certificate, key.as_ref().unwrap_or(certificate)).map(Some)
+        }
+        (None, Some(_)) => Err(TlsError::KeyAlone),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Shows the own certificate to whoever asks, and remembers that somebody has.
+#[derive(Debug)]
+struct Watched {
+    identity: SingleCertAndKey,
+    shown: Arc<AtomicBool>,
+}
+
+impl ResolvesClientCert for Watched {
+    fn resolve(
+        &self,
+        root_hint_subjects: &[&[u8]],
+        schemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
+        let shown = ResolvesClientCert::resolve(&self.identity, root_hint_subjects, schemes);
+        self.shown.fetch_or(shown.is_some(), Ordering::Relaxed);
+        shown
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
