@@ -11,6 +11,7 @@ use crate::command::echo::EchoArgs;
 use crate::command::gateway::GatewayArgs;
 use crate::command::get::GetArgs;
 use crate::command::join::JoinArgs;
+use crate::command::lab::LabCommand;
 use crate::command::load::LoadArgs;
 use crate::command::local_control::LocalControlArgs;
 use crate::command::run::RunArgs;
@@ -64,11 +65,10 @@ pub(crate) enum Command {
     /// Ends what an app has started when `tollway run` is killed.
     #[command(hide = true)]
     RunGuard,
-    /// Parts of the lab.
-    #[command(hide = true)]
+    /// Measure: run experiments, list and compare them.
     Lab {
         #[command(subcommand)]
-        command: tollway_lab::ChildCommand,
+        command: LabCommand,
     },
 }
 
@@ -83,6 +83,7 @@ impl Command {
             Self::Join(args) => args.prints_json(),
             Self::Check(args) => args.prints_json(),
             Self::Call(args) => args.prints_json(),
+            Self::Lab { command } => command.prints_json(),
             _ => false,
         }
     }

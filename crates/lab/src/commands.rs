@@ -10,6 +10,7 @@ use tollway_record::record::Protocol;
 use crate::link_command::LinkArgs;
 use crate::process::Spec;
 use crate::relay::RelayArgs;
+use crate::scenario::Spacing;
 use crate::topology::Network;
 
 /// Names of listeners in ports files.
@@ -43,7 +44,8 @@ pub struct Load {
     pub protocol: Protocol,
     pub url: String,
     pub headers: Vec<String>,
-    pub rate_rps: u32,
+    /// Requests per second in open loop; closed loop without.
+    pub arrival: Option<(f64, Spacing)>,
     pub connections: u32,
     pub duration: Duration,
     pub warm_up: Duration,
@@ -132,17 +134,31 @@ impl Commands {
             .args([store, bundle])
     }
 
+    /// Takes a file of policies over and waits until every sidecar has.
+    #[must_use]
+    pub fn apply(&self, network: &Network, store: &Path, file: &Path) -> Spec {
+        self.spec(network, "apply", ["apply", "--wait", "-f"])
+            .args([file])
+            .args([OsString::from("--store"), store.into()])
+    }
+
     #[must_use]
     pub fn load(&self, network: &Network, name: &str, load: &Load) -> Spec {
         let kind = if load.protocol == Protocol::GrpcUnary { "grpc" } else { "http" };
         let spec = self
             .spec(network, name, ["load", kind, &load.url])
-            .args(["--rate", &load.rate_rps.to_string()])
             .args(["--connections", &load.connections.to_string()])
             .args(["--duration", &milliseconds(load.duration)])
             .args(["--warm-up", &milliseconds(load.warm_up)])
             .args(["--payload-size", &load.payload_bytes.to_string()])
             .args(["--seed", &load.seed.to_string()]);
+        let spec = match load.arrival {
+            Some((rate, Spacing::Uniform)) => spec.args(["--rate", &rate.to_string()]),
+            Some((rate, Spacing::Poisson)) => {
+                spec.args(["--rate", &rate.to_string(), "--spacing", "poisson"])
+            }
+            None => spec,
+        };
         load.headers
             .iter()
             .fold(spec, |spec, header| spec.args(["-H", header]))
@@ -171,12 +187,6 @@ impl Commands {
 pub enum TokenRole<'a> {
     App(&'a str),
     Gateway,
-}
-
-/// How to call `app` directly.
-#[must_use]
-pub fn direct_url(protocol: Protocol, app: SocketAddr) -> String {
-    if protocol == Protocol::GrpcUnary { app.to_string() } else { format!("http://{app}/echo") }
 }
 
 /// How to call `service` (`echo.default.near`) through the caller's sidecar: URL and headers.

@@ -9,9 +9,11 @@ use tollway_net::netns::NetnsError;
 use tollway_record::run::RunError;
 use tollway_record::{CompareError, HistogramError};
 
+use crate::affinity::AffinityError;
 use crate::cancel::Cancelled;
+use crate::cgroup::CgroupError;
+use crate::experiment::{JournalError, PlanError};
 use crate::ping::PingError;
-use crate::plan::PlanError;
 use crate::ports::PortsError;
 use crate::process::ProcessError;
 use crate::sample::SampleError;
@@ -41,7 +43,22 @@ pub enum LabError {
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
     #[error("no listener {name:?} was published")]
-    Unpublished { name: &'static str },
+    Unpublished { name: String },
+    #[error("no subject is called {name}; known are {known}")]
+    UnknownSubject { name: String, known: String },
+    #[error("{subject} gave no way to call {row}")]
+    NoRoute { subject: String, row: String },
+    #[error("cannot find a free port in {network}")]
+    FreePort { network: String, source: io::Error },
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Affinity(#[from] AffinityError),
+    /// The user ended it, and it can go on.
+    #[error("{source}; go on with: tollway lab run --resume {}", .dir.display())]
+    Interrupted { dir: PathBuf, source: Box<LabError> },
     #[error(
         "calls to {service} did not succeed within {} s of trying: {requests} answered, \
          {errors} failed ({kinds}) in the last attempt",
@@ -57,7 +74,7 @@ pub enum LabError {
     #[error(transparent)]
     Compare(#[from] CompareError),
     /// What went wrong, and where everything that was written is kept.
-    #[error("{source}\nlogs of all processes: {}", .logs.display())]
+    #[error("{source}; logs of all processes: {}", .logs.display())]
     Kept { logs: PathBuf, source: Box<LabError> },
 }
 
@@ -81,7 +98,7 @@ impl LabError {
     /// Whether the user ended it.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        if let Self::Kept { source, .. } = self {
+        if let Self::Kept { source, .. } | Self::Interrupted { source, .. } = self {
             return source.is_cancelled();
         }
         matches!(self, Self::Cancelled(_) | Self::Process(ProcessError::Cancelled(_)))

@@ -1,30 +1,33 @@
 //! Topologies, links, limits, subjects and scenarios that measure shipped binaries.
 //!
-//! A scenario ([`cross_network`]) makes a [`topology`], starts the shipped binary's parts in it
-//! ([`process`], every command line in [`commands`]), runs its [`plan`] and returns a record.
-//! The lab never links what it measures. [`ChildCommand`] holds the hidden subcommands by which
+//! An [`experiment`] runs a [`scenario`]: it makes a [`topology`], starts its subjects in it
+//! ([`subject`]; [`process`], every command line of ours in [`commands`]), makes the runs of its
+//! plan and returns a record. The lab never links what it measures. [`ChildCommand`] holds the hidden subcommands by which
 //! the binary serves the lab itself: links are processes of their own.
 
+pub mod affinity;
 pub mod calibrate;
 pub mod cancel;
+pub mod cgroup;
 pub mod commands;
-pub mod cross_network;
 pub mod error;
+pub mod experiment;
 pub mod link_command;
 pub mod machine;
 pub mod ping;
-pub mod plan;
 pub mod ports;
 pub mod process;
 pub mod progress;
 pub mod relay;
 pub mod sample;
+pub mod scenario;
+pub mod subject;
 pub mod topology;
 mod work_dir;
 
 pub use cancel::Cancel;
-pub use cross_network::{DemoOptions, run_demo};
 pub use error::LabError;
+pub use experiment::{Experiment, ExperimentOptions};
 pub use progress::{Event, PlainProgress, Progress};
 pub use topology::Isolation;
 

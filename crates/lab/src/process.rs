@@ -118,12 +118,14 @@ impl Supervisor {
     /// Runs a short command to its end and returns what it printed. Any other end than exit
     /// status 0 within `limit` is an error with the tail of its output.
     pub fn run(&self, spec: &Spec, limit: Duration) -> Result<String, ProcessError> {
+        let (path, _) = log_paths(&self.dir, &spec.name);
+        // What an earlier command of the name printed is not this one's; it may not exist.
+        let _ = fs::remove_file(&path);
         let mut running = self.begin(spec)?;
         let status = self.finish(&mut running, limit)?;
         if !status.success() {
             return Err(self.exit_error(&spec.name, status));
         }
-        let (path, _) = log_paths(&self.dir, &spec.name);
         fs::read_to_string(&path).map_err(|source| ProcessError::Log { path, source })
     }
 
@@ -167,6 +169,16 @@ impl Supervisor {
     #[must_use]
     pub fn command_lines(&self) -> BTreeMap<String, String> {
         self.processes.iter().map(|p| (p.name.clone(), p.command_line.clone())).collect()
+    }
+
+    /// Stops the processes of these names, the last started first, as [`Supervisor::stop`] does.
+    pub fn stop_named(&mut self, names: &[String]) -> Vec<String> {
+        let all = std::mem::take(&mut self.processes);
+        let (named, others) = all.into_iter().partition(|process| names.contains(&process.name));
+        self.processes = named;
+        let complaints = self.stop();
+        self.processes = others;
+        complaints
     }
 
     /// Stops all processes, the last started first: SIGTERM, and SIGKILL after [`STOP_LIMIT`].

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::plan::Plan;
+use crate::experiment::Plan;
 
 /// Listens to a scenario.
 pub trait Progress {
@@ -40,6 +40,7 @@ pub struct RunSummary {
     pub mean_us: Option<f64>,
     pub errors: u64,
     pub client_limited: bool,
+    pub outside_gate: bool,
 }
 
 impl fmt::Display for Event<'_> {
@@ -69,6 +70,9 @@ impl fmt::Display for RunSummary {
         }
         if self.client_limited {
             f.write_str(", client-limited")?;
+        }
+        if self.outside_gate {
+            f.write_str(", disturbed")?;
         }
         Ok(())
     }

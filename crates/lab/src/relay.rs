@@ -45,6 +45,9 @@ pub struct RelayArgs {
     /// One-way delay, microseconds.
     #[arg(long)]
     pub delay_us: u64,
+    /// Wait for a processor like any other process: for a relay that is measured, not a link.
+    #[arg(long)]
+    pub ordinary_priority: bool,
     /// Written when all listeners are bound.
     #[arg(long)]
     pub ports_file: PathBuf,
@@ -89,6 +92,7 @@ impl RelayArgs {
         let mut args: Vec<String> =
             self.forwards.iter().flat_map(|f| ["--forward".to_owned(), f.to_string()]).collect();
         args.extend(["--delay-us".to_owned(), self.delay_us.to_string()]);
+        args.extend(self.ordinary_priority.then(|| "--ordinary-priority".to_owned()));
         args.extend(["--ports-file".to_owned(), self.ports_file.to_string_lossy().into_owned()]);
         args
     }
@@ -140,7 +144,9 @@ fn from_file(path: &Path, name: &str) -> Result<SocketAddr, String> {
 /// Relays until SIGTERM or SIGINT.
 pub fn run_relay(args: &RelayArgs) -> Result<(), RelayError> {
     let stop = Cancel::on_signals().map_err(RelayError::Signals)?;
-    link_command::go_first();
+    if !args.ordinary_priority {
+        link_command::go_first();
+    }
     // A refusal only makes the delay less exact.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut relay = Relay::bind(args)?;

@@ -117,6 +117,29 @@ impl MachineUsage {
     }
 }
 
+/// Time in which the process's threads were ready to run and waited for a processor, summed over
+/// those that live.
+#[must_use]
+pub fn run_queue_wait(pid: u32) -> Option<Duration> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let wait = |entry: fs::DirEntry| {
+        parse_run_queue_wait(&fs::read_to_string(entry.path().join("schedstat")).ok()?)
+    };
+    Some(entries.filter_map(Result::ok).filter_map(wait).sum())
+}
+
+/// Fields: time on a processor, time waiting for one, both nanoseconds, and time slices.
+fn parse_run_queue_wait(text: &str) -> Option<Duration> {
+    text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+/// Time during which at least one task of the machine waited for memory, since boot. `None` where
+/// the kernel has no pressure accounting.
+#[must_use]
+pub fn memory_pressure() -> Option<Duration> {
+    parse_pressure(&fs::read_to_string("/proc/pressure/memory").ok()?)
+}
+
 /// Time during which at least one task of the machine waited for a processor, since boot.
 /// `None` where the kernel has no pressure accounting.
 #[must_use]
@@ -207,6 +230,15 @@ mod tests {
         let text = "some avg10=0.00 avg60=0.10 total=123456\nfull avg10=0.00 total=9\n";
         assert_eq!(parse_pressure(text), Some(Duration::from_micros(123_456)));
         assert_eq!(parse_pressure("nothing"), None);
+    }
+
+    #[test]
+    fn the_wait_for_a_processor_is_the_second_number() {
+        let wait = parse_run_queue_wait("1234567 89000 12\n");
+        assert_eq!(wait, Some(Duration::from_micros(89)));
+        assert_eq!(parse_run_queue_wait("1"), None);
+        assert!(run_queue_wait(std::process::id()).is_some());
+        assert_eq!(run_queue_wait(u32::MAX), None);
     }
 
     fn spin(time: Duration) -> Duration {

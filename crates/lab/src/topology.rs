@@ -127,7 +127,7 @@ pub struct Published {
     /// Index of its network.
     pub network: usize,
     /// Unique in its network: `gateway`.
-    pub name: &'static str,
+    pub name: String,
     pub ports_file: PathBuf,
     /// Its name in the ports file.
     pub port: &'static str,
@@ -148,6 +148,7 @@ impl Topology {
         names: &[&str],
         links: Vec<LinkSpec>,
     ) -> Result<Self, LabError> {
+        let alone = links.is_empty();
         let make = |(index, name): (usize, &&str)| match isolation {
             Isolation::Loopback { .. } => {
                 let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -155,11 +156,17 @@ impl Topology {
             }
             Isolation::Namespaces => {
                 let host = u8::try_from(index + 1).unwrap_or(u8::MAX);
+                let address = Ipv4Addr::new(10, 201, 0, host);
+                let namespace = NetNs::create(name)?;
+                if alone {
+                    // Else its links bring the address.
+                    namespace.set_own_address(address)?;
+                }
                 Ok(Network {
                     name: (*name).into(),
-                    address: Ipv4Addr::new(10, 201, 0, host).into(),
+                    address: address.into(),
                     listen_ip: Ipv4Addr::UNSPECIFIED.into(),
-                    namespace: Some(Arc::new(NetNs::create(name)?)),
+                    namespace: Some(Arc::new(namespace)),
                 })
             }
         };
@@ -216,11 +223,11 @@ impl Topology {
         supervisor: &Supervisor,
         from: usize,
         network: usize,
-        name: &'static str,
+        name: &str,
     ) -> Result<SocketAddr, LabError> {
         if from == network || self.has_packets() {
             let found = self.published.iter().find(|p| p.network == network && p.name == name);
-            let published = found.ok_or(LabError::Unpublished { name })?;
+            let published = found.ok_or_else(|| LabError::Unpublished { name: name.into() })?;
             let bound = read_port(&published.ports_file, published.port)?;
             return Ok(self.networks[network].reachable(bound));
         }
@@ -232,7 +239,7 @@ impl Topology {
         &self,
         supervisor: &Supervisor,
         network: usize,
-        name: &'static str,
+        name: &str,
         fixed: SocketAddr,
     ) -> Result<SocketAddr, LabError> {
         if self.has_packets() {
@@ -308,14 +315,19 @@ impl Topology {
     fn relay_args(&self, link: &LinkSpec, ports_file: PathBuf) -> RelayArgs {
         let crossing = self.published.iter().filter(|p| p.network == link.to || p.network == 0);
         let forwards = crossing.map(|published| Forward {
-            name: self.forward_name(published.network, published.name),
+            name: self.forward_name(published.network, &published.name),
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
             target: Target::InFile {
                 path: published.ports_file.clone(),
                 name: published.port.into(),
             },
         });
-        RelayArgs { forwards: forwards.collect(), delay_us: microseconds(link.rtt / 2), ports_file }
+        RelayArgs {
+            forwards: forwards.collect(),
+            delay_us: microseconds(link.rtt / 2),
+            ordinary_priority: false,
+            ports_file,
+        }
     }
 }
 

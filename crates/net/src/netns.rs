@@ -32,6 +32,8 @@ pub enum NetnsError {
     Thread { name: String, source: io::Error },
     #[error("cannot bring up the loopback device of network namespace {name:?}")]
     Loopback { name: String, source: io::Error },
+    #[error("cannot give {address} to network namespace {name:?}")]
+    Address { name: String, address: Ipv4Addr, source: io::Error },
     #[error("cannot open the namespace file descriptor {fd} handed over by the parent process")]
     Inherited { fd: RawFd, source: io::Error },
     #[error(
@@ -87,6 +89,13 @@ impl NetNs {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Gives the namespace one further address, on its loopback device: for a network that no
+    /// link leads to. A second call replaces the first's address.
+    pub fn set_own_address(&self, address: Ipv4Addr) -> Result<(), NetnsError> {
+        let failed = |source| NetnsError::Address { name: self.name.clone(), address, source };
+        self.run(|| add_loopback_address(address))?.map_err(failed)
     }
 
     /// Runs `work` inside the namespace, on a thread of its own, and waits for it. Sockets and
@@ -206,6 +215,17 @@ pub(crate) fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
 
 fn bring_up_loopback() -> io::Result<()> {
     bring_up("lo")
+}
+
+/// An alias of the loopback device, for exactly this address.
+fn add_loopback_address(address: Ipv4Addr) -> io::Result<()> {
+    const ALIAS: &str = "lo:1";
+    let socket = control_socket()?;
+    let mut request = interface_request(ALIAS)?;
+    request.ifr_ifru.ifru_addr = socket_address(address);
+    interface_ioctl(&socket, libc::SIOCSIFADDR as libc::c_ulong, &mut request)?;
+    request.ifr_ifru.ifru_netmask = socket_address(Ipv4Addr::BROADCAST);
+    interface_ioctl(&socket, libc::SIOCSIFNETMASK as libc::c_ulong, &mut request)
 }
 
 fn open_own_namespace() -> io::Result<OwnedFd> {

@@ -10,6 +10,7 @@ mod headline;
 mod latency;
 mod notes;
 mod run;
+mod seed;
 
 use tollway_record::record::{
     Arrival, Comparison, LinkKind, Metric, Protocol, Question, Record, Row, Topology,
@@ -23,6 +24,7 @@ pub(crate) use headline::headline;
 pub(crate) use latency::latency_table;
 pub(crate) use notes::{machine, notes, warnings};
 pub(crate) use run::{run_errors, run_facts, run_headline, run_table};
+pub(crate) use seed::{SeedLines, idle_table, seed_lines};
 
 use crate::figures::{self, NONE};
 use crate::table::{Cell, Tone};

@@ -3,8 +3,9 @@
 use tollway_record::Record;
 use tollway_record::record::Question;
 
-use crate::contents;
+use crate::contents::{self, SeedLines};
 use crate::document::RunFile;
+use crate::figures::NONE;
 use crate::table::{Align, Cell, Column, Table, Tone};
 
 /// Narrower terminals are treated as this wide.
@@ -34,6 +35,8 @@ pub fn terminal(record: &Record, width: usize, color: bool) -> String {
     for table in contents::cost_tables(record) {
         text.table(&table);
     }
+    text.table(&contents::idle_table(record));
+    text.seed_table(record);
     text.list("Warnings", Tone::Doubt, &contents::warnings(record));
     text.list("Notes", Tone::Plain, &contents::notes(record));
     text.list("Not measured here", Tone::Plain, &record.not_measured);
@@ -84,6 +87,23 @@ impl Text {
         for item in items {
             let mark = self.painted(code(tone), "  • ");
             self.wrapped(&mark, "    ", item);
+        }
+    }
+
+    /// Published figures with today's below them.
+    fn seed_table(&mut self, record: &Record) {
+        let Some(table) = &record.seed_table else { return };
+        self.heading(&table.title);
+        for SeedLines { what, published, today } in contents::seed_lines(table) {
+            self.paragraph("  ", &what);
+            for (name, values) in [("published", published), ("today", today)] {
+                let values = if values.is_empty() { NONE.to_owned() } else { values };
+                self.wrapped(&format!("    {name:<11}"), &" ".repeat(15), &values);
+            }
+        }
+        for note in &table.notes {
+            let mark = self.painted(FAINT, "  • ");
+            self.wrapped(&mark, "    ", note);
         }
     }
 

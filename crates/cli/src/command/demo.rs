@@ -5,10 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use tollway_lab::{DemoOptions, Event, Isolation, Progress, run_demo};
+use tollway_lab::scenario::{LengthName, Scenario};
+use tollway_lab::subject::Catalogue;
+use tollway_lab::{Experiment, ExperimentOptions, Isolation};
 use tollway_record::Record;
+
+use super::lab::{self, Screen};
+
+/// The scenario that the demo is.
+const SCENARIO: &str = "cross-network";
 
 /// Columns of the table where the terminal does not say.
 const WIDTH: usize = 110;
@@ -42,14 +49,34 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
         // First of all: the kernel allows it to a single thread only.
         Isolation::prepare()
     };
-    let mut options = DemoOptions::new(isolation, args.quick)?;
-    options.loss = args.loss;
-    options.jitter =
-        Duration::try_from_secs_f64(args.jitter_ms / 1e3).context("--jitter-ms is not a time")?;
-    let record = run_demo(&options, &mut Screen::default())?;
+    let catalogue = Catalogue::built_in();
+    let mut read = lab::built_in(SCENARIO, &catalogue)?;
+    shape_links(&mut read.scenario, args)?;
+    let mut options = ExperimentOptions::new(isolation)?;
+    options.length = if args.quick { LengthName::Quick } else { LengthName::Usual };
+    // A demonstration keeps its time, and is begun anew when it is interrupted.
+    options.gate = options.gate.without_repeats();
+    options.resumable = false;
+    let experiment = Experiment { scenario: read.scenario, text: read.text, options };
+    let record = experiment.run(&catalogue, &mut Screen::default())?;
     write_results(args, &record)?;
     let failed = record.rows.iter().any(|row| row.traffic.requests == 0);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Gives every link the jitter, at most its delay, and the loss that were asked for.
+fn shape_links(scenario: &mut Scenario, args: &DemoArgs) -> Result<()> {
+    let jitter =
+        Duration::try_from_secs_f64(args.jitter_ms / 1e3).context("--jitter-ms is not a time")?;
+    let jitter_us = u64::try_from(jitter.as_micros()).unwrap_or(u64::MAX);
+    if !(0.0..1.0).contains(&args.loss) {
+        bail!("--loss is a share from 0 to below 1");
+    }
+    for link in scenario.networks.iter_mut().filter_map(|network| network.link.as_mut()) {
+        link.jitter_us = jitter_us.min(link.rtt_us / 2);
+        link.loss_pct = args.loss * 100.0;
+    }
+    Ok(())
 }
 
 fn write_results(args: &DemoArgs, record: &Record) -> Result<()> {
@@ -81,34 +108,4 @@ fn write_results(args: &DemoArgs, record: &Record) -> Result<()> {
 fn width() -> usize {
     let columns = rustix::termios::tcgetwinsize(std::io::stdout()).map(|size| size.ws_col);
     columns.ok().filter(|c| *c > 0).map_or(WIDTH, |c| usize::from(c).min(140))
-}
-
-/// Progress on standard error: lines, and on a terminal one line that is written over.
-#[derive(Default)]
-struct Screen {
-    overwriting: bool,
-}
-
-impl Progress for Screen {
-    fn told(&mut self, event: &Event<'_>) {
-        let live = std::io::stderr().is_terminal();
-        if std::mem::take(&mut self.overwriting) {
-            eprint!("\r\x1b[2K");
-        }
-        match event {
-            Event::Run { done, total, .. } if live => {
-                eprint!("{event}");
-                if done < total {
-                    self.overwriting = true;
-                } else {
-                    eprintln!();
-                }
-            }
-            Event::Step(_)
-            | Event::Plan(_)
-            | Event::Link { .. }
-            | Event::Run { .. }
-            | Event::Warning(_) => eprintln!("{event}"),
-        }
-    }
 }

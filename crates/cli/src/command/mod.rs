@@ -9,6 +9,7 @@ pub(crate) mod echo;
 pub(crate) mod gateway;
 pub(crate) mod get;
 pub(crate) mod join;
+pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod local_control;
 pub(crate) mod log;
@@ -51,7 +52,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
         Command::Delete(args) => apply::delete(&args)?,
         Command::Load(args) => return load::run(&args),
         Command::Echo(args) => echo::run(args)?,
-        Command::Lab { command } => command.run()?,
+        Command::Lab { command } => return lab::run(&command),
     }
     Ok(ExitCode::SUCCESS)
 }

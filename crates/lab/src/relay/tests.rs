@@ -27,6 +27,7 @@ fn arguments_survive_the_command_line() {
             })
             .to_vec(),
         delay_us: 400,
+        ordinary_priority: false,
         ports_file: "/tmp/p".into(),
     };
     let words = std::iter::once("relay".to_owned()).chain(args.to_args());
@@ -157,7 +158,8 @@ impl Running {
         let listen = "127.0.0.1:0".parse().unwrap();
         let forward = Forward { name: "only".into(), listen, target };
         let ports_file = PathBuf::new();
-        let args = RelayArgs { forwards: vec![forward], delay_us, ports_file };
+        let args =
+            RelayArgs { forwards: vec![forward], delay_us, ordinary_priority: true, ports_file };
         let stop = Arc::<AtomicBool>::default();
         let flag = Arc::clone(&stop);
         let (tell, told) = std::sync::mpsc::channel();

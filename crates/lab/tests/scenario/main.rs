@@ -16,11 +16,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use tollway_lab::cross_network;
-use tollway_lab::plan::{Placement, SubjectKind};
-use tollway_lab::progress::{PlainProgress, Silent};
-use tollway_lab::{Cancel, DemoOptions, Isolation, LabError};
-use tollway_record::record::{LinkKind, Protocol, Question, Topology};
+use tollway_lab::progress::{Event, PlainProgress, Progress, Silent};
+use tollway_lab::scenario::Scenario;
+use tollway_lab::subject::{Catalogue, SubjectName};
+use tollway_lab::{Cancel, Experiment, ExperimentOptions, Isolation, LabError};
+use tollway_record::record::{LinkKind, Question};
 use tollway_record::{Record, Row};
 use tollway_testkit::{skip, slow};
 
@@ -28,6 +28,9 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let Some(code) = stand_in::run(&args) {
         return code;
+    }
+    if let ["resumable", root] = args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        return run_resumable(Path::new(root));
     }
     if let ["scenario", root] = args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         return run_as_child(Path::new(root));
@@ -48,6 +51,10 @@ fn trials() -> Vec<Trial> {
         Trial::test("nothing_survives_a_killed_lab", kill_leaves_nothing),
         Trial::test("a_failing_part_is_named_and_its_log_kept", failure_keeps_logs),
         Trial::test("errors_of_the_app_are_counted_not_hidden", errors_are_counted),
+        Trial::test("a_network_without_links_has_an_address_of_its_own", one_network),
+        Trial::test("a_killed_experiment_goes_on_where_it_was", killed_experiment_resumes),
+        Trial::test("an_interrupted_experiment_says_how_to_go_on", interrupted_says_how),
+        Trial::test("an_unknown_subject_is_refused_by_name", unknown_subject),
     ]
 }
 
@@ -71,12 +78,12 @@ macro_rules! need_namespaces {
 fn direct_in_namespaces() -> Result<(), Failed> {
     slow!();
     let dir = tempfile::tempdir()?;
-    let mut options = options(dir.path(), need_namespaces!());
-    options.workload.placements.push(placement(Topology::OtherRegion, 138_000));
-    options.workload.budget = Duration::from_secs(16);
+    let far = "  - {name: far, topology: other-region, link: {rtt_us: 138000}}\nsubjects";
     // One in flight on each, with a lot of time to spare over the longest link.
-    options.workload.connections = 64;
-    let record = run(&options)?;
+    let text = TWO_NETWORKS.replace("subjects", far).replace("near]", "near, far]");
+    let text = text.replace("connections: 8", "connections: 64");
+    let experiment = experiment(&text, dir.path(), need_namespaces!());
+    let record = run(&experiment)?;
     let [same, near, far] = &record.rows[..] else { panic!("{} rows", record.rows.len()) };
     for (row, asked_ms) in [(near, 0.8), (far, 138.0)] {
         let link = row.conditions.link.as_ref().unwrap();
@@ -89,7 +96,7 @@ fn direct_in_namespaces() -> Result<(), Failed> {
         assert!(row.cost.cpu_us_per_request["link"] > 1.0);
     }
     for row in &record.rows {
-        check_row(row, &options);
+        check_row(row);
     }
     let added = |c: &&tollway_record::Comparison| c.question == Question::AddedByNetwork;
     assert!(record.comparisons.iter().filter(added).count() >= 2);
@@ -100,24 +107,28 @@ fn direct_in_namespaces() -> Result<(), Failed> {
 
 fn mesh_in_namespaces() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
-    let mut options = options(dir.path(), need_namespaces!());
-    options.workload.subjects.push(SubjectKind::Tollway);
-    let record = run(&options)?;
+    let text = TWO_NETWORKS.replace("[direct]", "[direct, floor, tollway]");
+    let record = run(&experiment(&text, dir.path(), need_namespaces!()))?;
     let ids: Vec<&str> = record.rows.iter().map(|row| row.conditions.id.as_str()).collect();
     assert_eq!(
         ids,
         [
             "same-network/http1/direct",
+            "same-network/http1/floor",
             "same-network/http1/tollway",
             "other-network/http1/direct",
+            "other-network/http1/floor",
             "other-network/http1/tollway"
         ]
     );
     for row in &record.rows {
-        check_row(row, &options);
+        check_row(row);
     }
-    let remote = &record.rows[3];
-    assert_eq!((remote.conditions.hops, record.rows[1].conditions.hops), (3, 2));
+    let (floor, remote) = (&record.rows[4], &record.rows[5]);
+    assert_eq!((remote.conditions.hops, record.rows[2].conditions.hops), (3, 2));
+    for role in ["near-relay", "far-relay"] {
+        assert!(floor.cost.cpu_us_per_request[role] > 1.0, "{role}");
+    }
     for role in ["client-sidecar", "app-sidecar"] {
         assert!(remote.cost.cpu_us_per_request[role] > 1.0, "{role}");
         assert!(remote.cost.rss_bytes[role] > 100_000, "{role}");
@@ -136,14 +147,18 @@ fn mesh_in_namespaces() -> Result<(), Failed> {
 
 fn direct_on_loopback() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
-    let options = options(dir.path(), loopback());
-    let record = run(&options)?;
+    let experiment = experiment(TWO_NETWORKS, dir.path(), loopback());
+    let record = run(&experiment)?;
     let [same, near] = &record.rows[..] else { panic!("{} rows", record.rows.len()) };
     let link = near.conditions.link.as_ref().unwrap();
     assert_eq!(link.kind, LinkKind::Relay);
     assert!((800.0..1_600.0).contains(&link.rtt_measured_us.min), "{:?}", link.rtt_measured_us);
     assert!(shortest_call_ms(near) >= shortest_call_ms(same) + 0.5);
-    assert!(record.notes.iter().any(|note| note.contains("asked for")), "{:?}", record.notes);
+    assert!(
+        record.notes.iter().any(|note| note.contains("were not possible")),
+        "{:?}",
+        record.notes
+    );
     assert!(record.not_measured.iter().any(|left_out| left_out.contains("relay")));
     assert!(nothing_left(dir.path()));
     Ok(())
@@ -161,7 +176,7 @@ fn interrupt_cleans_up() -> Result<(), Failed> {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     assert_eq!(status.code(), Some(130), "{status}");
     assert!(nothing_left(dir.path()));
-    run(&options(dir.path(), isolation()))?;
+    run(&experiment(TWO_NETWORKS, dir.path(), isolation()))?;
     Ok(())
 }
 
@@ -174,16 +189,16 @@ fn kill_leaves_nothing() -> Result<(), Failed> {
     assert_eq!(child.wait().unwrap().signal(), Some(9));
     wait_until(|| processes_of(dir.path()) == 0);
     assert_eq!(fs::read_dir(dir.path())?.count(), 1, "a killed lab leaves its files");
-    run(&options(dir.path(), isolation()))?;
+    run(&experiment(TWO_NETWORKS, dir.path(), isolation()))?;
     assert!(nothing_left(dir.path()), "and the next run removes them");
     Ok(())
 }
 
 fn failure_keeps_logs() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
-    let mut options = options(dir.path(), loopback());
-    options.binary = "/bin/false".into();
-    let error = run(&options).unwrap_err();
+    let mut experiment = experiment(TWO_NETWORKS, dir.path(), loopback());
+    experiment.options.binary = "/bin/false".into();
+    let error = run(&experiment).unwrap_err();
     let LabError::Kept { logs, .. } = &error else { panic!("{error}") };
     assert!(logs.starts_with(dir.path()) && logs.is_dir());
     let text = error.to_string();
@@ -194,11 +209,10 @@ fn failure_keeps_logs() -> Result<(), Failed> {
 
 fn errors_are_counted() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
-    let mut options = options(dir.path(), loopback());
-    options.workload.placements.truncate(1);
     // The stand-in's echo refuses one request in ten of this size.
-    options.workload.payload_bytes = stand_in::UNLUCKY_PAYLOAD_BYTES;
-    let record = run(&options)?;
+    let unlucky = format!("payload_bytes: {}", stand_in::UNLUCKY_PAYLOAD_BYTES);
+    let text = TWO_NETWORKS.replace("payload_bytes: 1024", &unlucky).replace("west, near", "west");
+    let record = run(&experiment(&text, dir.path(), loopback()))?;
     let traffic = &record.rows[0].traffic;
     assert!(traffic.errors > 0 && traffic.requests > traffic.errors * 5, "{traffic:?}");
     assert_eq!(traffic.errors_by_kind["status-500"], traffic.errors);
@@ -206,35 +220,133 @@ fn errors_are_counted() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Two placements, HTTP/1.1, direct; two short blocks.
-fn options(root: &Path, isolation: Isolation) -> DemoOptions {
-    let mut options = DemoOptions::new(isolation, true).unwrap();
-    let workload = &mut options.workload;
-    workload.placements =
-        vec![placement(Topology::SameNetwork, 0), placement(Topology::OtherNetwork, 800)];
-    workload.protocols = vec![Protocol::Http1];
-    workload.subjects = vec![SubjectKind::Direct];
-    workload.rate_rps = 200;
-    workload.connections = 8;
-    workload.blocks = 2;
-    workload.budget = Duration::from_secs(11);
-    options.work_root = root.into();
-    options
+fn one_network() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let text = TWO_NETWORKS.replace("west, near", "west").replace("[direct]", "[direct, tollway]");
+    let (before, after) = text.split_once("  - {name: near").unwrap();
+    let text = format!("{before}{}", after.split_once('\n').unwrap().1);
+    let record = run(&experiment(&text, dir.path(), need_namespaces!()))?;
+    assert_eq!(record.rows.len(), 2);
+    record.rows.iter().for_each(check_row);
+    let control = &record.subjects[1].config["west/control"];
+    assert!(control.contains("--listen 10.201.0.1:0"), "{control}");
+    Ok(())
 }
 
-fn placement(topology: Topology, rtt_us: u64) -> Placement {
-    Placement { topology, rtt: Duration::from_micros(rtt_us) }
+fn killed_experiment_resumes() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let mut child = child_of("resumable", dir.path());
+    let journal = || {
+        let folder = fs::read_dir(dir.path()).unwrap().next()?.unwrap().path();
+        let text = fs::read_to_string(folder.join("journal")).ok()?;
+        // The header, and two finished runs.
+        (text.lines().count() >= 3).then_some((folder, text))
+    };
+    wait_until(|| journal().is_some());
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    wait_until(|| processes_of(dir.path()) == 0);
+    // A later experiment removes what killed ones left, but not what can go on.
+    run(&experiment(TWO_NETWORKS, dir.path(), loopback()))?;
+    let (folder, before) = journal().unwrap();
+    let experiment = experiment(TWO_NETWORKS, dir.path(), loopback());
+    let record = experiment.resume(&folder, &Catalogue::built_in(), &mut Silent)?;
+    assert_eq!(record.rows.len(), 2);
+    let runs = before.lines().count() - 1;
+    assert!(
+        record.warnings.iter().any(|w| w.starts_with(&format!("{runs} runs were made before"))),
+        "{:?}",
+        record.warnings
+    );
+    for row in &record.rows {
+        assert_eq!(row.blocks.iter().map(|b| b.block).collect::<Vec<_>>(), [0, 1]);
+    }
+    check_against_schema(&record);
+    assert!(nothing_left(dir.path()));
+    Ok(())
+}
+
+fn interrupted_says_how() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let experiment = experiment(TWO_NETWORKS, dir.path(), loopback());
+    let cancel = Cancel::new()?;
+    let mut progress = CancelAfterFirstRun(cancel.clone());
+    let error = experiment.run_until(&Catalogue::built_in(), &cancel, &mut progress).unwrap_err();
+    let LabError::Interrupted { dir: folder, .. } = &error else { panic!("{error}") };
+    assert!(error.is_cancelled());
+    let told = format!("go on with: tollway lab run --resume {}", folder.display());
+    assert!(error.to_string().ends_with(&told), "{error}");
+    let left: Vec<_> = fs::read_dir(folder)?.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["journal"]);
+    assert_eq!(processes_of(dir.path()), 0);
+    Ok(())
+}
+
+fn unknown_subject() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let mut experiment = experiment(TWO_NETWORKS, dir.path(), loopback());
+    experiment.options.subjects = Some(vec![SubjectName::parse("tolway")]);
+    let error = experiment.preview(&Catalogue::built_in()).unwrap_err().to_string();
+    assert_eq!(error, "no subject is called tolway; known are direct, floor, tollway");
+    Ok(())
+}
+
+/// Ends an experiment as Ctrl-C would.
+struct CancelAfterFirstRun(Cancel);
+
+impl Progress for CancelAfterFirstRun {
+    fn told(&mut self, event: &Event<'_>) {
+        if let Event::Run { done: 2, .. } = event {
+            self.0.cancel();
+        }
+    }
+}
+
+/// Requests per second of [`TWO_NETWORKS`].
+const RATE_RPS: f64 = 200.0;
+
+/// HTTP/1.1 in two networks, direct; two short blocks.
+const TWO_NETWORKS: &str = "\
+schema: tollway.scenario/1
+name: two-networks
+purpose: to test the engine
+networks:
+  - {name: west, topology: same-network}
+  - {name: near, topology: other-network, link: {rtt_us: 800}}
+subjects: [direct]
+cases:
+  - name: http1
+    protocol: http1
+    arrival: {open: {rate_rps: 200}}
+    connections: 8
+    payload_bytes: 1024
+    networks: [west, near]
+lengths:
+  quick: {blocks: 2, window_s: 0.8}
+  usual: {blocks: 2, window_s: 0.8}
+  full: {blocks: 2, window_s: 0.8}
+";
+
+fn experiment(text: &str, root: &Path, isolation: Isolation) -> Experiment {
+    let scenario: Scenario = serde_saphyr::from_str(text).unwrap();
+    assert_eq!(scenario.check(&Catalogue::built_in()), []);
+    let mut options = ExperimentOptions::new(isolation).unwrap();
+    options.work_root = root.into();
+    // The machine that tests run on is rarely quiet.
+    options.gate = options.gate.without_repeats();
+    Experiment { scenario, text: text.to_owned(), options }
 }
 
 fn loopback() -> Isolation {
     Isolation::Loopback { reason: "the test asked for it".into() }
 }
 
-fn run(options: &DemoOptions) -> Result<Record, LabError> {
-    let started = Instant::now();
-    let result = cross_network::run(options, &Cancel::new().unwrap(), &mut Silent);
-    assert!(started.elapsed() < options.workload.budget + Duration::from_secs(4));
-    result
+fn run(experiment: &Experiment) -> Result<Record, LabError> {
+    let catalogue = Catalogue::built_in();
+    let record = experiment.run_until(&catalogue, &Cancel::new().unwrap(), &mut Silent)?;
+    let expected = experiment.preview(&catalogue)?.plan.expected;
+    assert!(record.duration_s < expected.as_secs_f64() + 6.0, "{} s", record.duration_s);
+    Ok(record)
 }
 
 /// The text that is written is what the published schema describes, and can be read back.
@@ -249,9 +361,9 @@ fn check_against_schema(record: &Record) {
     assert_eq!(Record::from_json(&text).unwrap().rows.len(), record.rows.len());
 }
 
-fn check_row(row: &Row, options: &DemoOptions) {
+fn check_row(row: &Row) {
     let (id, traffic) = (&row.conditions.id, &row.traffic);
-    let expected = f64::from(options.workload.rate_rps) * traffic.duration_s;
+    let expected = RATE_RPS * traffic.duration_s;
     assert_eq!(row.blocks.len(), 2, "{id}");
     assert_eq!(traffic.errors, 0, "{id}: {:?}", traffic.errors_by_kind);
     assert!((traffic.requests as f64 - expected).abs() <= expected * 0.05, "{id}");
@@ -266,21 +378,34 @@ fn shortest_call_ms(row: &Row) -> f64 {
 }
 
 fn start_as_child(root: &Path) -> std::process::Child {
+    child_of("scenario", root)
+}
+
+fn child_of(role: &str, root: &Path) -> std::process::Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.arg("scenario").arg(root).stdout(Stdio::null()).stderr(Stdio::null());
+    command.arg(role).arg(root).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap()
 }
 
 /// The lab in a process of its own, as `tollway demo` runs it.
 fn run_as_child(root: &Path) -> ExitCode {
-    let options = options(root, Isolation::prepare());
-    match tollway_lab::run_demo(&options, &mut PlainProgress) {
+    let mut experiment = experiment(TWO_NETWORKS, root, Isolation::prepare());
+    experiment.options.resumable = false;
+    match experiment.run(&Catalogue::built_in(), &mut PlainProgress) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) if error.is_cancelled() => ExitCode::from(130),
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run_resumable(root: &Path) -> ExitCode {
+    let experiment = experiment(TWO_NETWORKS, root, loopback());
+    match experiment.run(&Catalogue::built_in(), &mut PlainProgress) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 

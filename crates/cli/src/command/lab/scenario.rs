@@ -1,0 +1,157 @@
+//! Reads scenarios: the program's own and users' files, every mistake with its place.
+
+use std::path::Path;
+
+use anyhow::Result;
+use tollway_lab::scenario::{self, BUILT_IN, Fault, Scenario};
+use tollway_lab::subject::Catalogue;
+use tollway_model::ErrorCode;
+
+use crate::failure::Failure;
+use crate::settings::SettingsError;
+use crate::yaml::{self, YamlError};
+
+/// A scenario and the text it was read from.
+#[derive(Clone)]
+pub(crate) struct Read {
+    pub(crate) scenario: Scenario,
+    pub(crate) text: String,
+}
+
+/// One that comes with the program.
+///
+/// # Errors
+/// Never for the names in [`BUILT_IN`], which a test reads all.
+pub(crate) fn built_in(name: &str, catalogue: &Catalogue) -> Result<Read> {
+    match scenario::built_in(name) {
+        Some(known) => parse(known.text, name, catalogue),
+        None => Err(unknown(name).into()),
+    }
+}
+
+/// One that comes with the program, or else a file. What looks like a path is one.
+pub(super) fn find(name: &str, catalogue: &Catalogue) -> Result<Read> {
+    if scenario::built_in(name).is_some() {
+        return built_in(name, catalogue);
+    }
+    let path = Path::new(name);
+    let looks_like_file = name == "-" || name.contains(['/', '.']) || path.exists();
+    if !looks_like_file {
+        return Err(unknown(name).into());
+    }
+    parse(&yaml::read_file(path)?, name, catalogue)
+}
+
+/// Reads and checks a scenario; `source` names the text in errors.
+pub(super) fn parse(text: &str, source: &str, catalogue: &Catalogue) -> Result<Read> {
+    let scenario: Scenario = yaml::parse(text, source)?;
+    let faults = scenario.check(catalogue);
+    if faults.is_empty() {
+        return Ok(Read { scenario, text: text.to_owned() });
+    }
+    let mistakes = faults.into_iter().map(|fault| located(fault, source)).collect();
+    Err(SettingsError::Mistakes(mistakes).into())
+}
+
+fn located(fault: Fault, source: &str) -> YamlError {
+    let known = fault.known.iter().map(String::as_str);
+    let what = if fault.written.is_empty() {
+        fault.what
+    } else {
+        yaml::unknown(&fault.what, &fault.written, known)
+    };
+    YamlError { source_name: source.to_owned(), line: fault.line, column: fault.column, what }
+}
+
+fn unknown(name: &str) -> Failure {
+    let known: Vec<&str> = BUILT_IN.iter().map(|scenario| scenario.name).collect();
+    let what = yaml::unknown("scenario", name, known);
+    Failure::new(
+        ErrorCode::BadConfiguration,
+        format!("{what}; `tollway lab list` shows them all, and a file is given with its path"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        let error = parse(text, "my.yaml", &Catalogue::built_in()).err().unwrap();
+        match error.downcast_ref::<SettingsError>() {
+            Some(SettingsError::Mistakes(mistakes)) => {
+                mistakes.iter().map(|m| m.to_string() + "\n").collect()
+            }
+            _ => error.to_string(),
+        }
+    }
+
+    const GOOD: &str = "schema: tollway.scenario/1\nname: mine\npurpose: to see\nnetworks:\n  \
+        - {name: home, topology: same-network}\nsubjects: [direct, tollway]\ncases:\n  \
+        - name: get\n    protocol: http1\n    arrival: closed\n    connections: 4\nlengths:\n  \
+        quick: {blocks: 2, window_s: 1}\n  usual: {blocks: 3, window_s: 1}\n  \
+        full: {blocks: 4, window_s: 1}\n";
+
+    #[test]
+    fn every_built_in_scenario_is_right() {
+        for known in BUILT_IN {
+            let read = built_in(known.name, &Catalogue::built_in());
+            let read = read.unwrap_or_else(|_| panic!("{}", refusal(known.text)));
+            assert_eq!(read.scenario.name.value, known.name);
+            assert!(read.scenario.purpose.len() <= 80, "{}", read.scenario.purpose);
+        }
+    }
+
+    #[test]
+    fn a_right_file_is_read() {
+        let read = parse(GOOD, "my.yaml", &Catalogue::built_in()).unwrap();
+        assert_eq!(read.scenario.cases[0].connections.value, 4);
+    }
+
+    #[test]
+    fn mistakes_have_a_place_and_a_hint() {
+        let check = |from: &str, to: &str, message: &str| {
+            assert!(GOOD.contains(from), "{from}");
+            assert_eq!(refusal(&GOOD.replacen(from, to, 1)).trim_end(), message);
+        };
+        check("name: mine", "nam: mine", "my.yaml:2:1: unknown field `nam`; did you mean `name`?");
+        check("http1", "htp1", "my.yaml:9:15: unknown value `htp1`; did you mean `http1`?");
+        check(
+            "tollway]",
+            "tolway]",
+            "my.yaml:6:20: unknown subject `tolway`; did you mean `tollway`?",
+        );
+        check(
+            "tollway]",
+            "tollway:policies]",
+            "my.yaml:6:20: unknown variant of tollway `policies`; did you mean `policy`?",
+        );
+        check(
+            "connections: 4",
+            "connections: 4\n    networks: [hom]",
+            "my.yaml:12:16: unknown network `hom`; did you mean `home`?",
+        );
+        check(
+            "connections: 4",
+            "connections: 0",
+            "my.yaml:11:18: `connections` is from 1 to 10000",
+        );
+        check(
+            "arrival: closed",
+            "arrival: {open: {rate_rps: -1}}",
+            "my.yaml:10:32: a rate is above 0 and at most 10000000",
+        );
+        check(
+            "arrival: closed",
+            "arrival: {share_of_slowest: {case: get, share: 0.5}}",
+            "my.yaml:10:40: unknown case in closed loop `get`; none is expected here",
+        );
+        check("blocks: 2", "blocks: 0", "my.yaml:13:10: `blocks` is from 1 to 1000");
+    }
+
+    #[test]
+    fn several_mistakes_are_told_at_once() {
+        let text = GOOD.replace("connections: 4", "connections: 0").replace("tollway]", "x]");
+        assert_eq!(refusal(&text).lines().count(), 2, "{}", refusal(&text));
+    }
+}

@@ -1,0 +1,217 @@
+//! Runs a scenario: everything started, every run of the plan made, a record written.
+//!
+//! Stages: `prepare` decides which subjects and cells there are here, `plan` which runs in which
+//! order, [`Ground`] starts what they need, `measure` makes each run and judges its noise,
+//! `journal` keeps what is done so that a killed experiment goes on, `assemble` makes the record.
+
+mod assemble;
+mod bench;
+mod figures;
+mod gate;
+mod ground;
+mod journal;
+mod measure;
+mod plan;
+mod prepare;
+mod reading;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use tollway_record::Record;
+
+pub use gate::Gate;
+pub use ground::{Ground, READY_LIMIT};
+pub use journal::{Header, Journal, JournalError};
+pub use plan::{Cell, CellArrival, Plan, PlanError, Run, minutes};
+
+use crate::cancel::Cancel;
+use crate::error::LabError;
+use crate::progress::{Event, Progress};
+use crate::scenario::{LengthName, Scenario};
+use crate::subject::{Catalogue, SubjectName};
+use crate::topology::Isolation;
+use crate::work_dir::WorkDir;
+use bench::Bench;
+use prepare::Prepared;
+
+/// What to run, and where.
+#[derive(Debug, Clone)]
+pub struct ExperimentOptions {
+    /// The binary whose parts are started.
+    pub binary: PathBuf,
+    pub isolation: Isolation,
+    pub length: LengthName,
+    /// Instead of the length's.
+    pub blocks: Option<u32>,
+    /// Instead of the length's.
+    pub window: Option<Duration>,
+    /// Instead of the scenario's; what a case names that is not among them is left out.
+    pub subjects: Option<Vec<SubjectName>>,
+    pub gate: Gate,
+    /// Of links, load and bootstrap.
+    pub seed: u64,
+    /// Kept in the record.
+    pub command_line: Vec<String>,
+    /// Kept in the record.
+    pub version: String,
+    /// Where the working directory is made; it is removed after success.
+    pub work_root: PathBuf,
+    /// Keep each finished run, so that an ended experiment can go on.
+    pub resumable: bool,
+}
+
+impl ExperimentOptions {
+    /// The usual length, by the binary that is running.
+    pub fn new(isolation: Isolation) -> Result<Self, LabError> {
+        let binary = std::env::current_exe().map_err(|source| LabError::OwnBinary { source })?;
+        Ok(Self {
+            binary,
+            isolation,
+            length: LengthName::Usual,
+            blocks: None,
+            window: None,
+            subjects: None,
+            gate: Gate::default(),
+            seed: 1,
+            command_line: std::env::args().collect(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            work_root: std::env::temp_dir(),
+            resumable: true,
+        })
+    }
+}
+
+/// A scenario with the text it was read from, which a resumed experiment reads again.
+#[derive(Debug, Clone)]
+pub struct Experiment {
+    pub scenario: Scenario,
+    pub text: String,
+    pub options: ExperimentOptions,
+}
+
+/// What would be run here, and what would be left out and why.
+#[derive(Debug)]
+pub struct Preview {
+    pub plan: Plan,
+    pub left_out: Vec<String>,
+}
+
+impl Experiment {
+    /// Decides everything that can be decided without starting anything.
+    pub fn preview(&self, catalogue: &Catalogue) -> Result<Preview, LabError> {
+        let prepared = Prepared::new(&self.scenario, &self.options, catalogue)?;
+        Ok(Preview { plan: prepared.plan, left_out: prepared.left_out })
+    }
+
+    /// Runs it; Ctrl-C, SIGTERM and SIGHUP end it early and clean up. Blocks the calling thread,
+    /// from which all processes are started.
+    pub fn run(
+        &self,
+        catalogue: &Catalogue,
+        progress: &mut dyn Progress,
+    ) -> Result<Record, LabError> {
+        let cancel = Cancel::on_signals().map_err(|source| LabError::Signals { source })?;
+        self.run_until(catalogue, &cancel, progress)
+    }
+
+    /// Like [`Experiment::run`], ended by `cancel`.
+    pub fn run_until(
+        &self,
+        catalogue: &Catalogue,
+        cancel: &Cancel,
+        progress: &mut dyn Progress,
+    ) -> Result<Record, LabError> {
+        let root = &self.options.work_root;
+        let failed = |source| LabError::WorkDir { dir: root.clone(), source };
+        let dir = WorkDir::create(root).map_err(failed)?;
+        let journal = if self.options.resumable {
+            Some(Journal::create(dir.path(), &self.header())?)
+        } else {
+            None
+        };
+        self.carry_on(dir, journal, catalogue, cancel, progress)
+    }
+
+    /// Goes on with an experiment that was ended, in its directory.
+    pub fn resume(
+        &self,
+        dir: &Path,
+        catalogue: &Catalogue,
+        progress: &mut dyn Progress,
+    ) -> Result<Record, LabError> {
+        let cancel = Cancel::on_signals().map_err(|source| LabError::Signals { source })?;
+        let failed = |source| LabError::WorkDir { dir: dir.to_path_buf(), source };
+        let dir = WorkDir::reopen(dir).map_err(failed)?;
+        let journal = Journal::open(dir.path())?;
+        self.carry_on(dir, Some(journal), catalogue, &cancel, progress)
+    }
+
+    fn carry_on(
+        &self,
+        dir: WorkDir,
+        mut journal: Option<Journal>,
+        catalogue: &Catalogue,
+        cancel: &Cancel,
+        progress: &mut dyn Progress,
+    ) -> Result<Record, LabError> {
+        let result = self.run_in(dir.path(), &mut journal, catalogue, cancel, progress);
+        let resumable = journal.is_some_and(|journal| journal.finished() > 0);
+        result.map_err(|error| match (error.is_cancelled(), resumable) {
+            (true, false) => error,
+            (true, true) => {
+                let left = dir.keep_journal();
+                LabError::Interrupted { dir: left, source: Box::new(error) }
+            }
+            (false, _) => LabError::Kept { logs: dir.keep(), source: Box::new(error) },
+        })
+    }
+
+    fn run_in(
+        &self,
+        dir: &Path,
+        journal: &mut Option<Journal>,
+        catalogue: &Catalogue,
+        cancel: &Cancel,
+        progress: &mut dyn Progress,
+    ) -> Result<Record, LabError> {
+        let (started_at, started) = (SystemTime::now(), Instant::now());
+        let prepared = Prepared::new(&self.scenario, &self.options, catalogue)?;
+        progress.told(&Event::Plan(&prepared.plan));
+        for left_out in &prepared.left_out {
+            progress.told(&Event::Warning(left_out));
+        }
+        let mut bench = Bench::start(dir, self, &prepared, cancel, progress)?;
+        let plan = prepared.plan_within(&self.options, started.elapsed())?;
+        let mut measured = measure::measure(&mut bench, &plan, journal, cancel, progress)?;
+        progress.told(&Event::Step("stopping everything"));
+        measured.warnings.extend(bench.stop());
+        for warning in &measured.warnings {
+            progress.told(&Event::Warning(warning));
+        }
+        let timing = assemble::Timing {
+            started_at: journal.as_ref().map_or(started_at, Journal::started_at),
+            duration: started.elapsed()
+                + journal.as_ref().map_or(Duration::ZERO, Journal::spent_before),
+        };
+        assemble::record(self, &prepared, &plan, measured, timing)
+    }
+
+    fn header(&self) -> Header {
+        let options = &self.options;
+        Header {
+            scenario: self.text.clone(),
+            started_at: SystemTime::now(),
+            version: options.version.clone(),
+            length: options.length,
+            blocks: options.blocks,
+            window_s: options.window.map(|window| window.as_secs_f64()),
+            subjects: options
+                .subjects
+                .as_ref()
+                .map(|subjects| subjects.iter().map(ToString::to_string).collect()),
+            seed: options.seed,
+            command_line: options.command_line.clone(),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The ground that subjects stand on: networks, apps, and the means to start processes.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tollway_record::record::Protocol;
+
+use crate::commands::{Commands, GRPC_PORT, HTTP_PORT};
+use crate::error::LabError;
+use crate::ports::{self, Ports};
+use crate::process::{ProcessError, Spec, Supervisor};
+use crate::subject::{HOME, Leg, Listener};
+use crate::topology::{Network, Published, Topology};
+
+/// How long any one process may take to bind its listeners.
+pub const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// Names of what the lab itself publishes in each network.
+pub(super) const PING: &str = "ping";
+pub(super) const ECHO: &str = "echo";
+const SINK: &str = "sink";
+
+/// What a subject may use. Network [`HOME`] is the caller's.
+pub struct Ground {
+    pub(super) commands: Commands,
+    pub(super) supervisor: Supervisor,
+    pub(super) topology: Topology,
+}
+
+impl Ground {
+    /// Command lines of the binary under measurement.
+    #[must_use]
+    pub fn commands(&self) -> &Commands {
+        &self.commands
+    }
+
+    #[must_use]
+    pub fn network(&self, index: usize) -> &Network {
+        &self.topology.networks[index]
+    }
+
+    /// Whether networks are namespaces with packet links; else all share one loopback.
+    #[must_use]
+    pub fn has_packets(&self) -> bool {
+        self.topology.has_packets()
+    }
+
+    /// The full name of a process of a network: `west/gateway`.
+    #[must_use]
+    pub fn process(&self, network: usize, part: &str) -> String {
+        format!("{}/{part}", self.network(network).name)
+    }
+
+    /// A process of any program in a network, to be given its arguments.
+    #[must_use]
+    pub fn spec(&self, network: usize, part: &str, program: &Path) -> Spec {
+        Spec::new(self.process(network, part), program)
+            .within(self.network(network).namespace.as_ref())
+    }
+
+    /// Starts a process that runs until the lab stops it.
+    pub fn start(&mut self, spec: &Spec) -> Result<u32, ProcessError> {
+        self.supervisor.start(spec)
+    }
+
+    /// Runs a short command to its end and returns what it printed.
+    pub fn run(&self, spec: &Spec, limit: Duration) -> Result<String, ProcessError> {
+        self.supervisor.run(spec, limit)
+    }
+
+    /// Where the process of that name should write its ports file.
+    #[must_use]
+    pub fn ports_path(&self, process: &str) -> PathBuf {
+        self.supervisor.ports_path(process)
+    }
+
+    /// Waits for the ports file of a started process.
+    pub fn wait_ports(&mut self, process: &str, limit: Duration) -> Result<Ports, ProcessError> {
+        self.supervisor.wait_ports(process, limit)
+    }
+
+    /// Waits until a process that writes no ports file accepts connections, and writes it for it.
+    pub fn wait_listening(
+        &mut self,
+        process: &str,
+        network: usize,
+        listeners: &Ports,
+        limit: Duration,
+    ) -> Result<(), LabError> {
+        for &address in listeners.values() {
+            let network = self.topology.networks[network].clone();
+            self.supervisor.wait_for(process, "a listener", limit, || {
+                let connected = network.run(|| std::net::TcpStream::connect(address));
+                Ok(connected.is_ok_and(|stream| stream.is_ok()).then_some(()))
+            })?;
+        }
+        Ok(ports::write(&self.ports_path(process), listeners)?)
+    }
+
+    /// A file in the working directory, for stores, configuration and logs.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.supervisor.dir().join(name)
+    }
+
+    /// An address of a network that nothing listens on, for configurations that must name it
+    /// beforehand. `beside` takes loopback, which only the network's own processes reach.
+    pub fn free_port(&self, network: usize, beside: bool) -> Result<SocketAddr, LabError> {
+        let network = self.network(network);
+        let ip = if beside { [127, 0, 0, 1].into() } else { network.address };
+        let bound = network.run(|| {
+            let listener = TcpListener::bind((ip, 0))?;
+            listener.local_addr()
+        })?;
+        bound.map_err(|source| LabError::FreePort { network: network.name.clone(), source })
+    }
+
+    /// The app that a leg's requests are for, as seen from a network.
+    pub fn app(&self, from: usize, leg: &Leg) -> Result<SocketAddr, LabError> {
+        let name = format!("{ECHO}-{}", self.app_name(leg.protocol));
+        self.topology.address_from(&self.supervisor, from, leg.network, &name)
+    }
+
+    /// Which of the app's listeners speaks a protocol: `http`, `grpc`, `tcp`.
+    #[must_use]
+    pub fn app_name(&self, protocol: Protocol) -> &'static str {
+        match protocol {
+            Protocol::GrpcUnary => GRPC_PORT,
+            Protocol::Http1 | Protocol::Http2 => HTTP_PORT,
+            _ => "tcp",
+        }
+    }
+
+    /// A listener that a subject published, as seen from a network.
+    pub fn published(
+        &self,
+        from: usize,
+        network: usize,
+        name: &str,
+    ) -> Result<SocketAddr, LabError> {
+        self.topology.address_from(&self.supervisor, from, network, name)
+    }
+
+    /// Where other networks reach a published listener that will be bound to `fixed`.
+    pub fn advertised(
+        &self,
+        network: usize,
+        name: &str,
+        fixed: SocketAddr,
+    ) -> Result<SocketAddr, LabError> {
+        self.topology.advertised(&self.supervisor, network, name, fixed)
+    }
+
+    /// Where processes of a network may send what nobody reads, such as spans. Started when it
+    /// is first asked for; its cost is no subject's.
+    pub fn sink(&mut self, network: usize) -> Result<SocketAddr, LabError> {
+        let name = self.process(network, SINK);
+        let path = self.ports_path(&name);
+        if self.supervisor.pid(&name).is_none() {
+            let spec = self.commands.echo(self.network(network), &path).named(&name);
+            self.start(&spec)?;
+            self.wait_ports(&name, READY_LIMIT)?;
+        }
+        let ports = ports::read(&path)?.unwrap_or_default();
+        Ok(self.network(network).reachable(ports::port(&path, &ports, HTTP_PORT)?))
+    }
+
+    /// What of a network is called from others: the app, the probe's end, and subjects' listeners.
+    pub(super) fn listeners(&self, network: usize, subjects: &[Listener]) -> Vec<Published> {
+        let of = |name: String, process: &str, port| Published {
+            network,
+            name,
+            ports_file: self.ports_path(&self.process(network, process)),
+            port,
+        };
+        let own = vec![
+            of(PING.into(), PING, PING),
+            of(format!("{ECHO}-{HTTP_PORT}"), ECHO, HTTP_PORT),
+            of(format!("{ECHO}-{GRPC_PORT}"), ECHO, GRPC_PORT),
+        ];
+        let theirs = subjects.iter().map(|l| of(l.name.clone(), &l.process, l.port));
+        own.into_iter().chain(theirs).collect()
+    }
+
+    /// Ids of running processes by name; those that ended are left out.
+    pub(super) fn pids(&self, names: &[String]) -> Vec<u32> {
+        names.iter().filter_map(|name| self.supervisor.pid(name)).collect()
+    }
+
+    pub(super) fn home(&self) -> &Network {
+        self.network(HOME)
+    }
+}

@@ -1,0 +1,394 @@
+//! The plan: which runs in which order for how long. Pure.
+//!
+//! A block is one round over all rows; within a row the subjects run one after the other, and
+//! their order turns round from block to block (A B, B A, A B …), so that a drift of the
+//! machine's speed falls on both alike. Cases whose rate others find out come in a second phase.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollway_record::record::{Arrival, Layout, Limits, Protocol, Topology};
+
+use crate::ping::PingPlan;
+use crate::scenario::{ArrivalSpec, Case, Length, Scenario, Spacing};
+use crate::subject::Leg;
+
+/// Time from the decision to start a load process to its first request, and from its last
+/// answer to its end, together, on a loaded machine of two processors.
+const PROCESS_OVERHEAD: Duration = Duration::from_millis(100);
+/// Starting everything and calling each service first: for the estimate.
+const START_ESTIMATE: Duration = Duration::from_secs(2);
+/// Below this a run says too little to be worth its start.
+const WINDOW_MIN: Duration = Duration::from_millis(100);
+/// Round trips of load before a window: connections that rested open their congestion windows
+/// anew, and what queued meanwhile has to be worked off.
+const WARM_UP_ROUND_TRIPS: u32 = 6;
+/// Requests on the way that the connections must carry, over what rate × RTT gives: with less,
+/// one slow start leaves a queue that outlasts the run.
+const CONNECTION_HEADROOM: f64 = 2.0;
+
+/// One row of the table: a subject under one set of conditions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    /// The row's id in the record: `same-network/http1/tollway`.
+    pub id: String,
+    /// The case's name, of a step `CASE-RATE`.
+    pub case: String,
+    /// Index among the prepared subjects.
+    pub subject: usize,
+    pub leg: Leg,
+    pub topology: Topology,
+    pub layout: Layout,
+    pub arrival: CellArrival,
+    /// Asked for; [`Cell::connections_at`] says how many there are.
+    pub connections: u32,
+    pub payload_bytes: u32,
+    pub answer_bytes: Option<u64>,
+    pub limits: Option<Limits>,
+    /// Of the link; zero within a network.
+    pub rtt: Duration,
+    pub warm_up: Duration,
+    pub window: Duration,
+    /// 0, or 1 where another case finds out the rate.
+    pub phase: usize,
+}
+
+/// When the requests of a cell are sent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CellArrival {
+    Open { rate_rps: f64, spacing: Spacing },
+    ShareOfSlowest { case: String, share: f64, spacing: Spacing },
+    Closed,
+    Idle,
+}
+
+/// One run of the load generator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Which of [`Plan::cells`].
+    pub cell: usize,
+    pub block: u32,
+    /// Place among the runs of its block, from 0.
+    pub position: u32,
+}
+
+/// What will be run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    pub scenario: String,
+    /// Labels of the subjects, which cells name by index.
+    pub subjects: Vec<String>,
+    /// In the order of the report.
+    pub cells: Vec<Cell>,
+    /// In the order of time.
+    pub runs: Vec<Run>,
+    pub blocks: u32,
+    /// From the start to the end of the last run, without repetitions.
+    pub expected: Duration,
+}
+
+/// What the plan must know besides the scenario.
+pub(super) struct Circumstances<'a> {
+    /// Labels of the subjects: `tollway`, `tollway:traced-1`.
+    pub(super) subjects: &'a [String],
+    /// Whether a subject carries a leg.
+    pub(super) carries: &'a dyn Fn(usize, &Leg) -> bool,
+    /// Which limits a case has here; `None` leaves it out.
+    pub(super) limits: &'a dyn Fn(&Case) -> Option<Option<Limits>>,
+    pub(super) can_pin: bool,
+    pub(super) length: Length,
+    /// Already spent of the budget.
+    pub(super) spent: Duration,
+}
+
+/// Why the scenario cannot be run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    #[error("nothing is left to measure: no case of {scenario} can be run here{}", reasons(.left_out))]
+    Empty { scenario: String, left_out: Vec<String> },
+    #[error(
+        "the time budget of {} s allows windows of {} ms, at least {} are needed; allow {} s, or \
+         ask for fewer blocks or subjects",
+        .budget.as_secs(), .window.as_millis(), WINDOW_MIN.as_millis(), .needed.as_secs() + 1
+    )]
+    Budget { budget: Duration, window: Duration, needed: Duration },
+}
+
+fn reasons(left_out: &[String]) -> String {
+    left_out.iter().map(|reason| format!("; {reason}")).collect()
+}
+
+/// Decides the runs of a scenario.
+pub(super) fn plan(scenario: &Scenario, here: &Circumstances<'_>) -> Result<Plan, PlanError> {
+    let mut cells = cells(scenario, here);
+    let blocks = here.length.blocks;
+    if let Some(budget_s) = here.length.budget_s {
+        fit(&mut cells, scenario, blocks, Duration::from_secs_f64(budget_s), here.spent)?;
+    }
+    let runs = runs(&cells, blocks);
+    let windows: Duration = cells.iter().map(|cell| cell.window).sum();
+    let expected = START_ESTIMATE + overhead(&cells, scenario, blocks) + windows * blocks;
+    let subjects = here.subjects.to_vec();
+    let scenario = scenario.name.value.clone();
+    Ok(Plan { scenario, subjects, cells, runs, blocks, expected })
+}
+
+/// Connections needed so that one request at a time on each carries the rate: the asked number,
+/// or rate × RTT with headroom.
+#[must_use]
+pub(crate) fn connections_for(protocol: Protocol, asked: u32, rate_rps: f64, rtt: Duration) -> u32 {
+    if protocol != Protocol::Http1 {
+        // The others have many requests at a time on each connection.
+        return asked;
+    }
+    asked.max((rate_rps * rtt.as_secs_f64() * CONNECTION_HEADROOM).ceil() as u32)
+}
+
+impl Cell {
+    /// Connections of the load generator at the rate, which is `None` in closed loop.
+    #[must_use]
+    pub fn connections_at(&self, rate_rps: Option<f64>) -> u32 {
+        rate_rps.map_or(self.connections, |rate| {
+            connections_for(self.leg.protocol, self.connections, rate, self.rtt)
+        })
+    }
+
+    /// The word of the record; an idle cell has no row.
+    #[must_use]
+    pub fn arrival_word(&self) -> Arrival {
+        match &self.arrival {
+            CellArrival::Open { spacing, .. } | CellArrival::ShareOfSlowest { spacing, .. } => {
+                spacing.arrival()
+            }
+            CellArrival::Closed | CellArrival::Idle => Arrival::Closed,
+        }
+    }
+
+    /// Whether two cells differ in their subject alone.
+    fn is_beside(&self, other: &Self) -> bool {
+        (&self.case, self.leg, self.layout) == (&other.case, other.leg, other.layout)
+    }
+}
+
+fn cells(scenario: &Scenario, here: &Circumstances<'_>) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for (network, spec) in scenario.networks.iter().enumerate() {
+        for case in &scenario.cases {
+            let Some(limits) = (here.limits)(case) else { continue };
+            let here_too = case.networks.as_ref().map_or(network == 0, |names| {
+                names.iter().any(|name| name.value == spec.name.value)
+            });
+            if !here_too {
+                continue;
+            }
+            for (name, arrival) in arrivals(case) {
+                for &layout in case.layouts.iter().filter(|&&l| l == Layout::Shared || here.can_pin)
+                {
+                    let leg = Leg { network, protocol: case.protocol, tls: case.tls.value };
+                    let rtt =
+                        spec.link.map_or(Duration::ZERO, |link| Duration::from_micros(link.rtt_us));
+                    let wanted = |label: &String| {
+                        case.subjects
+                            .as_ref()
+                            .is_none_or(|names| names.iter().any(|n| n.value == *label))
+                    };
+                    let subjects = here.subjects.iter().enumerate();
+                    for (subject, label) in subjects.filter(|(_, label)| wanted(label)) {
+                        if !(here.carries)(subject, &leg) {
+                            continue;
+                        }
+                        let pinned = if layout == Layout::Pinned { "/pinned" } else { "" };
+                        let window = case.window_s.unwrap_or(here.length.window_s);
+                        cells.push(Cell {
+                            id: format!("{}/{name}/{label}{pinned}", spec.topology.value),
+                            case: name.clone(),
+                            subject,
+                            leg,
+                            topology: spec.topology.value,
+                            layout,
+                            phase: usize::from(matches!(
+                                arrival,
+                                CellArrival::ShareOfSlowest { .. }
+                            )),
+                            arrival: arrival.clone(),
+                            connections: case.connections.value,
+                            payload_bytes: case.payload_bytes,
+                            answer_bytes: case.answer_bytes,
+                            limits,
+                            rtt,
+                            warm_up: Duration::from_secs_f64(here.length.warm_up_s)
+                                .max(rtt * WARM_UP_ROUND_TRIPS),
+                            window: Duration::from_secs_f64(window),
+                        });
+                    }
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// The rows of a case by name.
+fn arrivals(case: &Case) -> Vec<(String, CellArrival)> {
+    let name = case.name.value.clone();
+    match &case.arrival {
+        ArrivalSpec::Open(open) => {
+            vec![(name, CellArrival::Open { rate_rps: open.rate_rps.value, spacing: open.spacing })]
+        }
+        ArrivalSpec::Steps(steps) => {
+            let arrival = |&rate_rps| CellArrival::Open { rate_rps, spacing: steps.spacing };
+            case.row_names().into_iter().zip(steps.rates_rps.value.iter().map(arrival)).collect()
+        }
+        ArrivalSpec::ShareOfSlowest(share) => {
+            let (of, spacing) = (share.case.value.clone(), share.spacing);
+            vec![(
+                name,
+                CellArrival::ShareOfSlowest { case: of, share: share.share.value, spacing },
+            )]
+        }
+        ArrivalSpec::Closed => vec![(name, CellArrival::Closed)],
+        ArrivalSpec::Idle => vec![(name, CellArrival::Idle)],
+    }
+}
+
+/// Cells that stand side by side, as ranges.
+fn groups(cells: &[Cell]) -> Vec<std::ops::Range<usize>> {
+    let mut groups: Vec<std::ops::Range<usize>> = Vec::new();
+    for (index, cell) in cells.iter().enumerate() {
+        match groups.last_mut() {
+            Some(group) if cells[group.start].is_beside(cell) => group.end = index + 1,
+            _ => groups.push(index..index + 1),
+        }
+    }
+    groups
+}
+
+fn runs(cells: &[Cell], blocks: u32) -> Vec<Run> {
+    let groups = groups(cells);
+    let mut runs = Vec::new();
+    for phase in 0..=1 {
+        for block in 0..blocks {
+            let mut position = 0;
+            for group in groups.iter().filter(|group| cells[group.start].phase == phase) {
+                let mut order: Vec<usize> = group.clone().collect();
+                if block % 2 == 1 {
+                    order.reverse();
+                }
+                for cell in order {
+                    runs.push(Run { cell, block, position });
+                    position += 1;
+                }
+            }
+        }
+    }
+    runs
+}
+
+/// Shortens the windows so that everything fits into the budget.
+fn fit(
+    cells: &mut [Cell],
+    scenario: &Scenario,
+    blocks: u32,
+    budget: Duration,
+    spent: Duration,
+) -> Result<(), PlanError> {
+    let overhead = overhead(cells, scenario, blocks);
+    let count = u32::try_from(cells.len()).unwrap_or(u32::MAX).saturating_mul(blocks).max(1);
+    let share = round_down(budget.saturating_sub(spent).saturating_sub(overhead) / count);
+    if share < WINDOW_MIN {
+        let needed = overhead + spent + WINDOW_MIN * count;
+        return Err(PlanError::Budget { budget, window: share, needed });
+    }
+    for cell in cells {
+        cell.window = cell.window.min(share);
+    }
+    Ok(())
+}
+
+/// Everything but the windows: a run also connects, warms up, and waits for the last
+/// answers, a round trip each with one to spare; links are measured at both ends.
+fn overhead(cells: &[Cell], scenario: &Scenario, blocks: u32) -> Duration {
+    let once: Duration = cells
+        .iter()
+        .map(|cell| match cell.arrival {
+            CellArrival::Idle => Duration::ZERO,
+            CellArrival::Open { .. } | CellArrival::ShareOfSlowest { .. } | CellArrival::Closed => {
+                PROCESS_OVERHEAD + cell.warm_up + cell.rtt * 3
+            }
+        })
+        .sum();
+    let links = scenario.networks.iter().filter_map(|network| network.link);
+    let pings: Duration = links
+        .map(|link| {
+            let rtt = Duration::from_micros(link.rtt_us);
+            PingPlan::over(rtt).duration(rtt) * 2
+        })
+        .sum();
+    once * blocks + pings
+}
+
+fn round_down(window: Duration) -> Duration {
+    const STEP_MS: u128 = 10;
+    Duration::from_millis(u64::try_from(window.as_millis() / STEP_MS * STEP_MS).unwrap_or(0))
+}
+
+impl fmt::Display for Plan {
+    /// A few lines for the screen.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (runs, blocks) = (self.runs.len(), self.blocks);
+        writeln!(f, "{runs} runs in {blocks} blocks, about {} in all", minutes(self.expected))?;
+        let width = self.cells.iter().map(|cell| cell.case.len()).max().unwrap_or(0);
+        for group in groups(&self.cells) {
+            let cells = &self.cells[group];
+            let Some(cell) = cells.first() else { continue };
+            let names: Vec<&str> =
+                cells.iter().map(|c| self.subjects[c.subject].as_str()).collect();
+            write!(f, "  {:<13}  {:<width$}  {}", cell.topology, cell.case, cell.arrival)?;
+            if cell.layout == Layout::Pinned {
+                f.write_str(", pinned")?;
+            }
+            let connections = match &cell.arrival {
+                CellArrival::Open { rate_rps, .. } => cell.connections_at(Some(*rate_rps)),
+                CellArrival::ShareOfSlowest { .. } | CellArrival::Closed => cell.connections,
+                CellArrival::Idle => 0,
+            };
+            if connections > 0 {
+                write!(f, " on {connections} connections")?;
+            }
+            writeln!(f, ", {:.2} s each: {}", cell.window.as_secs_f64(), names.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for CellArrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { rate_rps, spacing: Spacing::Uniform } => {
+                write!(f, "{rate_rps} requests/s")
+            }
+            Self::Open { rate_rps, spacing: Spacing::Poisson } => {
+                write!(f, "{rate_rps} requests/s at random")
+            }
+            Self::ShareOfSlowest { case, share, .. } => {
+                write!(f, "{:.0} % of the slowest in {case}", share * 100.0)
+            }
+            Self::Closed => f.write_str("as fast as answers come"),
+            Self::Idle => f.write_str("no calls"),
+        }
+    }
+}
+
+/// `45 s`, `3 min`, `2 h 5 min`.
+#[must_use]
+pub fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs_f64().ceil() as u64;
+    match seconds {
+        0..100 => format!("{seconds} s"),
+        100..6_000 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests;

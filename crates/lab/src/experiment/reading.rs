@@ -1,0 +1,135 @@
+//! What everything had used at one moment, and what lies between two.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use tollway_record::record::{Cost, Noise, Throttling};
+
+use crate::cgroup::Cgroups;
+use crate::machine;
+use crate::sample::{self, MachineUsage, ProcessUsage};
+
+/// Processes by role.
+pub(super) type Roles = BTreeMap<String, Vec<u32>>;
+
+pub(super) struct Reading {
+    pub(super) at: Instant,
+    machine: Option<MachineUsage>,
+    roles: BTreeMap<String, ProcessUsage>,
+    /// Waited for a processor so far.
+    run_queue: BTreeMap<String, Duration>,
+    throttling: BTreeMap<String, Throttling>,
+    /// Of the lab and all that it started.
+    own_cpu: Duration,
+    cpu_pressure: Option<Duration>,
+    memory_pressure: Option<Duration>,
+}
+
+impl Reading {
+    /// Processes that cannot be read are left out: one that ended is told by the supervisor.
+    pub(super) fn take(roles: &Roles, own: &[u32], cgroups: Option<&Cgroups>) -> Self {
+        let throttling = |pids: &Vec<u32>| cgroups.and_then(|groups| groups.throttling(pids));
+        Self {
+            at: Instant::now(),
+            machine: MachineUsage::read().ok(),
+            roles: each(roles, |pids| usage(pids)),
+            run_queue: each(roles, |pids| {
+                Some(pids.iter().filter_map(|&pid| sample::run_queue_wait(pid)).sum())
+            }),
+            throttling: each(roles, throttling),
+            own_cpu: own.iter().filter_map(|&pid| sample::cpu_time(pid).ok()).sum(),
+            cpu_pressure: sample::cpu_pressure(),
+            memory_pressure: sample::memory_pressure(),
+        }
+    }
+
+    /// CPU time per request since `first`, at the rate the run achieved.
+    pub(super) fn cost_since(&self, first: &Self, achieved_rps: f64) -> Cost {
+        let window = self.window_since(first);
+        let requests = achieved_rps * window.as_secs_f64();
+        let mut cost = Cost::default();
+        for (role, used, rss_bytes) in self.usage_since(first) {
+            cost.rss_bytes.insert(role.clone(), rss_bytes);
+            if requests >= 1.0 {
+                cost.cpu_us_per_request.insert(role, used.as_secs_f64() * 1e6 / requests);
+            }
+        }
+        if let Some(busy) = self.busy_since(first)
+            && requests >= 1.0
+        {
+            cost.machine_cpu_us_per_request = Some(busy.as_secs_f64() * 1e6 / requests);
+        }
+        for (role, after) in &self.throttling {
+            let before = first.throttling.get(role).copied().unwrap_or_default();
+            let since = Throttling {
+                periods: after.periods.saturating_sub(before.periods),
+                throttled_periods: after.throttled_periods.saturating_sub(before.throttled_periods),
+                throttled_us: after.throttled_us.saturating_sub(before.throttled_us),
+            };
+            cost.throttling.insert(role.clone(), since);
+            cost.throttled_us = Some(cost.throttled_us.unwrap_or(0) + since.throttled_us);
+        }
+        cost
+    }
+
+    /// CPU time since `first` and resident memory, by role.
+    pub(super) fn usage_since(&self, first: &Self) -> Vec<(String, Duration, u64)> {
+        let both = self
+            .roles
+            .iter()
+            .filter_map(|(role, after)| Some((role, first.roles.get(role)?, after)));
+        both.map(|(role, before, after)| {
+            let used = after.cpu.saturating_sub(before.cpu);
+            (role.clone(), used, before.rss_bytes.max(after.rss_bytes))
+        })
+        .collect()
+    }
+
+    pub(super) fn noise_since(&self, first: &Self) -> Noise {
+        let window = self.window_since(first);
+        let share = |before: Option<Duration>, after: Option<Duration>| {
+            let (before, after) = before.zip(after)?;
+            Some(after.saturating_sub(before).div_duration_f64(window))
+        };
+        let foreign = self.busy_since(first).map(|busy| {
+            let own = self.own_cpu.saturating_sub(first.own_cpu);
+            busy.saturating_sub(own).div_duration_f64(window)
+        });
+        let waited = self.run_queue.iter().filter_map(|(role, after)| {
+            let before = first.run_queue.get(role)?;
+            Some((role.clone(), after.saturating_sub(*before).div_duration_f64(window)))
+        });
+        Noise {
+            foreign_cpu_cores: foreign,
+            cpu_pressure_fraction: share(first.cpu_pressure, self.cpu_pressure),
+            memory_pressure_fraction: share(first.memory_pressure, self.memory_pressure),
+            run_queue_fraction: waited.collect(),
+        }
+    }
+
+    pub(super) fn steal_since(&self, first: &Self) -> Option<f64> {
+        Some(self.machine?.since(&first.machine?).steal_fraction())
+    }
+
+    pub(super) fn window_since(&self, first: &Self) -> Duration {
+        self.at.saturating_duration_since(first.at).max(Duration::from_nanos(1))
+    }
+
+    fn busy_since(&self, first: &Self) -> Option<Duration> {
+        let since = self.machine?.since(&first.machine?);
+        Some(since.busy(self.window_since(first), machine::cpus()))
+    }
+}
+
+fn each<T>(roles: &Roles, read: impl Fn(&Vec<u32>) -> Option<T>) -> BTreeMap<String, T> {
+    roles.iter().filter_map(|(role, pids)| Some((role.clone(), read(pids)?))).collect()
+}
+
+fn usage(pids: &[u32]) -> Option<ProcessUsage> {
+    let usages: Vec<_> = pids.iter().filter_map(|&pid| ProcessUsage::read(pid).ok()).collect();
+    (usages.len() == pids.len() && !pids.is_empty()).then(|| ProcessUsage {
+        cpu: usages.iter().map(|usage| usage.cpu).sum(),
+        rss_bytes: usages.iter().map(|usage| usage.rss_bytes).sum(),
+        peak_rss_bytes: usages.iter().map(|usage| usage.peak_rss_bytes).sum(),
+    })
+}

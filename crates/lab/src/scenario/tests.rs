@@ -1,0 +1,64 @@
+use super::*;
+use crate::subject::Catalogue;
+
+const SCHEMA: &str = include_str!("../../../../schema/tollway-scenario-1.schema.json");
+
+#[test]
+fn every_built_in_scenario_fits_schema_and_check() {
+    let schema = serde_json::from_str(SCHEMA).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for known in BUILT_IN {
+        let value: serde_json::Value = serde_saphyr::from_str(known.text).unwrap();
+        let faults: Vec<String> = validator.iter_errors(&value).map(|f| f.to_string()).collect();
+        assert!(faults.is_empty(), "{}: {faults:#?}", known.name);
+        let scenario: Scenario = serde_saphyr::from_str(known.text).unwrap();
+        assert_eq!(scenario.check(&Catalogue::built_in()), [], "{}", known.name);
+    }
+}
+
+#[test]
+fn the_schema_refuses_what_the_reader_refuses() {
+    let schema = serde_json::from_str(SCHEMA).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let check = |from: &str, to: &str| {
+        let text = built_in("cpu-limits").unwrap().text;
+        assert!(text.contains(from), "{from}");
+        let text = text.replacen(from, to, 1);
+        let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        assert!(!validator.is_valid(&value), "{to} is taken by the schema");
+        assert!(serde_saphyr::from_str::<Scenario>(&text).is_err(), "{to} is taken by the reader");
+    };
+    check("purpose:", "porpoise:");
+    check("protocol: http1", "protocol: http");
+    check("arrival: closed", "arrival: open");
+    check("{cpu_millicores: 150}", "{cpu_millicores: 150, cores: 2}");
+    check("quick: {blocks: 3,", "quick: {block: 3,");
+    check("metric: rate", "metric: speed");
+}
+
+#[test]
+fn mistakes_of_meaning_are_found_with_their_place() {
+    let check = |name: &str, from: &str, to: &str, what: &str| {
+        let text = built_in(name).unwrap().text;
+        assert!(text.contains(from), "{from}");
+        let scenario: Scenario = serde_saphyr::from_str(&text.replacen(from, to, 1)).unwrap();
+        let faults = scenario.check(&Catalogue::built_in());
+        let found = faults.iter().find(|fault| fault.what.contains(what));
+        let found = found.unwrap_or_else(|| panic!("{what:?} is not among {faults:#?}"));
+        assert!(found.line > 0 && found.column > 0, "{found:?}");
+    };
+    check("cross-network", "scenario/1", "scenario/2", "this version reads");
+    check("cross-network", "name: near", "name: west", "two networks are called `west`");
+    check("cross-network", "topology: other-network", "topology: other-region", "two networks are");
+    check("cross-network", "topology: other-network", "topology: same-network", "no other");
+    check("cross-network", ", link: {rtt_us: 800}", "", "lacks a link");
+    check("cross-network", "{rtt_us: 800}", "{rtt_us: 800, jitter_us: 500}", "at most half");
+    check("cross-network", "{rtt_us: 800}", "{rtt_us: 800, loss_pct: 100}", "below 100");
+    check("cross-network", "name: grpc-unary", "name: http1", "two cases are called");
+    check("cross-network", "unit: ms", "unit: MiB", "does not count this metric");
+    check("cpu-limits", "cpu_period_us: 20000", "cpu_period_us: 10000", "least quota");
+    check("cpu-limits", "{cpu_millicores: 50}", "{}", "needs `cpu_millicores`");
+    check("max-rate", "share: 0.75", "share: 7.5", "at most 1");
+    check("load-steps", "[120, 500,", "[500, 120,", "rates of steps grow");
+    check("tls", "answer_bytes: 4096", "answer_bytes: 1\n    payload_bytes: 1", "not both");
+}

@@ -1,0 +1,204 @@
+//! Subjects: what a scenario measures, and the contract between one and the lab.
+//!
+//! A [`SubjectKind`] has a name (`direct`, `tollway`, `haproxy`) and variants, knows whether it
+//! can run on this machine and how to get it, and makes [`Subject`]s. A subject is started once
+//! on a [`Ground`], for all the [`Leg`]s that the scenario takes, and answers with a
+//! [`Standing`]: for each leg where the caller sends its requests and which processes work for
+//! them. To add one, implement both traits in a file of this folder and name it in
+//! [`Catalogue::built_in`]; nothing else of the lab changes. The rules:
+//!
+//! - **Between.** Caller and load generator are in network [`HOME`]; the callee's app, which the
+//!   lab starts, is where [`Ground::app`] says. A subject stands between them and starts nothing
+//!   else. Across networks only what [`Subject::published`] names beforehand can be reached.
+//! - **Processes.** Every process is started by [`Ground::start`] with a name of its own that
+//!   begins with its network's ([`Ground::process`]), listens on free ports (its own choice told
+//!   in a ports file, or [`Ground::free_port`] where a configuration must know beforehand) and
+//!   ends on SIGTERM. The lab stops them, samples them, limits and pins them by these names, so
+//!   none may detach itself or leave work to processes that it did not start.
+//! - **Ready.** `start` returns when all listeners are bound. The lab then calls each leg until
+//!   it answers, so a subject need not wait until it has learnt of itself.
+//! - **Fair.** As many worker threads as Tollway's sidecars have (one), connections kept open,
+//!   no logs per request, tuned as its own documentation advises. [`Standing::config`] holds all
+//!   of its configuration, for the report.
+
+mod catalogue;
+mod direct;
+mod floor;
+mod tollway;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+
+use tollway_record::record::{Protocol, Tls};
+
+pub use catalogue::Catalogue;
+pub use direct::Direct;
+pub use floor::Floor;
+pub use tollway::Tollway;
+
+use crate::error::LabError;
+use crate::experiment::Ground;
+use crate::progress::Progress;
+
+/// The network of the caller.
+pub const HOME: usize = 0;
+
+/// The role of processes that work beside the requests, not for them: neither limited nor pinned.
+pub const BACKGROUND: &str = "control-planes";
+
+/// One way of calling that a subject is to carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Leg {
+    /// Index of the callee's network; [`HOME`] is the caller's own.
+    pub network: usize,
+    /// What the caller speaks. The app at the other end speaks the same.
+    pub protocol: Protocol,
+    /// What the caller's own connection is secured with.
+    pub tls: Tls,
+}
+
+/// A kind of subject, of which there may be several variants.
+pub trait SubjectKind {
+    /// The bare name in the record.
+    fn name(&self) -> &'static str;
+
+    /// One line: what it is.
+    fn purpose(&self) -> &'static str;
+
+    /// What it can be made of; the first is the default. Never empty.
+    fn variants(&self) -> &'static [Variant];
+
+    /// Whether it can run on this machine. Cheap enough for a list: may look for files and ask a
+    /// program for its version, not start a server.
+    fn availability(&self) -> Availability;
+
+    /// Makes it; `variant` is one of [`SubjectKind::variants`].
+    fn make(&self, variant: &Variant) -> Box<dyn Subject>;
+}
+
+/// What a subject is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variant {
+    /// As in `tollway:traced`; lower-case letters, digits, `-` and `.`.
+    pub name: &'static str,
+    /// One line: how it differs from the default.
+    pub purpose: &'static str,
+}
+
+/// Whether a subject can run here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Availability {
+    Ready {
+        /// Empty for what has none.
+        version: String,
+    },
+    Missing {
+        /// What is missing.
+        why: String,
+        /// One line that says how to get it.
+        how: String,
+        /// Commands that install it from its registry package, for `--install-peers`; each a
+        /// program and its arguments. Empty where there is no package.
+        install: Vec<Vec<String>>,
+    },
+}
+
+/// A subject under measurement.
+pub trait Subject {
+    /// Whether it can carry a leg; `Err` is the reason why not, for the report.
+    fn carries(&self, leg: &Leg) -> Result<(), String>;
+
+    /// Listeners that will be called from another network than their own.
+    fn published(&self, _network: &str) -> Vec<Listener> {
+        Vec::new()
+    }
+
+    /// Starts its processes. On an error the lab stops what was started.
+    ///
+    /// # Errors
+    /// Whatever kept a process from listening.
+    fn start(
+        &self,
+        ground: &mut Ground,
+        legs: &[Leg],
+        progress: &mut dyn Progress,
+    ) -> Result<Standing, LabError>;
+}
+
+/// A listener of a subject's process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// Unique among all subjects' in its network; what [`Ground::published`] asks for.
+    pub name: String,
+    /// Name of the process as in [`Ground::process`], without its network.
+    pub process: String,
+    /// Its name in that process's ports file.
+    pub port: &'static str,
+}
+
+/// A started subject.
+#[derive(Debug, Clone, Default)]
+pub struct Standing {
+    /// One for each leg that was asked for.
+    pub routes: BTreeMap<Leg, Route>,
+    /// Names of its processes in the order they were started.
+    pub processes: Vec<String>,
+    /// Full configuration by process or file: command lines are added by the lab.
+    pub config: BTreeMap<String, String>,
+}
+
+/// How the caller reaches the callee through a subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// For HTTP a URL, for gRPC and TCP an address. HTTP paths are the echo server's (`/echo`).
+    pub url: String,
+    /// Header lines, `name: value`.
+    pub headers: Vec<String>,
+    /// Proxies between caller and callee.
+    pub hops: u32,
+    /// How the bytes are secured on the longest part of the way: between the proxies, or between
+    /// caller and callee where there are none.
+    pub tls: Tls,
+    /// What it is made of, in the report's words: `sidecar–gateway–sidecar`.
+    pub made_of: String,
+    /// The processes that work for the request, or beside it, by role.
+    pub roles: BTreeMap<String, Vec<String>>,
+}
+
+/// `NAME` or `NAME:VARIANT`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SubjectName {
+    pub name: String,
+    /// The default where there is none.
+    pub variant: Option<String>,
+}
+
+impl SubjectName {
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text.split_once(':') {
+            Some((name, variant)) => Self { name: name.into(), variant: Some(variant.into()) },
+            None => Self { name: text.into(), variant: None },
+        }
+    }
+}
+
+impl fmt::Display for SubjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        self.variant.as_ref().map_or(Ok(()), |variant| write!(f, ":{variant}"))
+    }
+}
+
+/// How the app at `address` is called without anything between.
+#[must_use]
+pub fn direct_url(protocol: Protocol, tls: Tls, address: SocketAddr) -> String {
+    match (protocol, tls) {
+        (Protocol::Http1 | Protocol::Http2, Tls::Plain) => format!("http://{address}/echo"),
+        (Protocol::Http1 | Protocol::Http2, Tls::Tls | Tls::Mtls) => {
+            format!("https://{address}/echo")
+        }
+        _ => address.to_string(),
+    }
+}

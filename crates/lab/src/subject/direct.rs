@@ -1,0 +1,68 @@
+//! `direct`: the caller calls the app itself. What every other subject is compared with.
+
+use std::collections::BTreeMap;
+
+use tollway_record::record::Tls;
+
+use super::{Availability, HOME, Leg, Route, Standing, Subject, SubjectKind, Variant, direct_url};
+use crate::error::LabError;
+use crate::experiment::Ground;
+use crate::progress::Progress;
+
+/// Nothing between caller and callee.
+pub struct Direct;
+
+const PLAIN: &[Variant] = &[Variant { name: "plain", purpose: "nothing between caller and app" }];
+
+impl SubjectKind for Direct {
+    fn name(&self) -> &'static str {
+        "direct"
+    }
+
+    fn purpose(&self) -> &'static str {
+        "the same request over the same link, with nothing between"
+    }
+
+    fn variants(&self) -> &'static [Variant] {
+        PLAIN
+    }
+
+    fn availability(&self) -> Availability {
+        Availability::Ready { version: String::new() }
+    }
+
+    fn make(&self, _: &Variant) -> Box<dyn Subject> {
+        Box::new(Self)
+    }
+}
+
+impl Subject for Direct {
+    fn carries(&self, leg: &Leg) -> Result<(), String> {
+        match leg.tls {
+            Tls::Plain => Ok(()),
+            Tls::Tls | Tls::Mtls => Err("the echo app ends no TLS yet".to_owned()),
+        }
+    }
+
+    fn start(
+        &self,
+        ground: &mut Ground,
+        legs: &[Leg],
+        _: &mut dyn Progress,
+    ) -> Result<Standing, LabError> {
+        let mut standing = Standing::default();
+        for leg in legs {
+            let app = ground.app(HOME, leg)?;
+            let route = Route {
+                url: direct_url(leg.protocol, leg.tls, app),
+                headers: Vec::new(),
+                hops: 0,
+                tls: leg.tls,
+                made_of: leg.tls.to_string(),
+                roles: BTreeMap::new(),
+            };
+            standing.routes.insert(*leg, route);
+        }
+        Ok(standing)
+    }
+}

@@ -1,0 +1,136 @@
+//! `floor`: two relays that pass bytes, without TLS and without looking into them. What any pair
+//! of proxies costs at least when each message passes two more processes.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use tollway_record::record::Tls;
+
+use super::{
+    Availability, HOME, Leg, Listener, Route, Standing, Subject, SubjectKind, Variant, direct_url,
+};
+use crate::error::LabError;
+use crate::experiment::{Ground, READY_LIMIT};
+use crate::ports;
+use crate::progress::Progress;
+use crate::relay::{Forward, RelayArgs, Target};
+
+/// A pair of relays.
+pub struct Floor;
+
+const PAIR: &[Variant] =
+    &[Variant { name: "relay-pair", purpose: "one beside the caller, one beside the app" }];
+
+/// Listener names of its relays.
+const NEAR: &str = "near";
+const FAR: &str = "far";
+
+impl SubjectKind for Floor {
+    fn name(&self) -> &'static str {
+        "floor"
+    }
+
+    fn purpose(&self) -> &'static str {
+        "a pair of bare relays, no TLS, no parsing: what two more processes cost at least"
+    }
+
+    fn variants(&self) -> &'static [Variant] {
+        PAIR
+    }
+
+    fn availability(&self) -> Availability {
+        Availability::Ready { version: String::new() }
+    }
+
+    fn make(&self, _: &Variant) -> Box<dyn Subject> {
+        Box::new(Self)
+    }
+}
+
+impl Subject for Floor {
+    fn carries(&self, leg: &Leg) -> Result<(), String> {
+        match leg.tls {
+            Tls::Plain => Ok(()),
+            Tls::Tls | Tls::Mtls => Err("it only passes bytes: use it for plain cases".to_owned()),
+        }
+    }
+
+    fn published(&self, _: &str) -> Vec<Listener> {
+        let all = LEG_NAMES.iter().map(|&(leg, port)| Listener {
+            name: format!("floor-{leg}"),
+            process: far_process(leg),
+            port,
+        });
+        all.collect()
+    }
+
+    fn start(
+        &self,
+        ground: &mut Ground,
+        legs: &[Leg],
+        _: &mut dyn Progress,
+    ) -> Result<Standing, LabError> {
+        let mut standing = Standing::default();
+        for leg in legs {
+            let route = start_pair(ground, leg, &mut standing)?;
+            standing.routes.insert(*leg, route);
+        }
+        Ok(standing)
+    }
+}
+
+/// Protocols with an app of their own.
+const LEG_NAMES: [(&str, &str); 3] = [("http", FAR), ("grpc", FAR), ("tcp", FAR)];
+
+fn far_process(leg: &str) -> String {
+    format!("floor-{leg}-far")
+}
+
+fn start_pair(ground: &mut Ground, leg: &Leg, standing: &mut Standing) -> Result<Route, LabError> {
+    let name = ground.app_name(leg.protocol);
+    let app = ground.app(leg.network, leg)?;
+    let address = ground.network(leg.network).address;
+    let far = relay(ground, leg.network, &far_process(name), FAR, address, app)?;
+    let next = ground.published(HOME, leg.network, &format!("floor-{name}"))?;
+    let beside = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let to = ground.network(leg.network).name.clone();
+    let near = relay(ground, HOME, &format!("floor-{name}-{to}"), NEAR, beside, next)?;
+    let ports_file = ground.ports_path(&near);
+    let bound = ports::port(&ports_file, &ground.wait_ports(&near, READY_LIMIT)?, NEAR)?;
+    let roles = [("near-relay", &near), ("far-relay", &far)];
+    let roles = roles.map(|(role, process)| (role.to_owned(), vec![process.clone()]));
+    standing.processes.extend([far, near]);
+    Ok(Route {
+        url: direct_url(leg.protocol, leg.tls, bound),
+        headers: Vec::new(),
+        hops: 2,
+        tls: Tls::Plain,
+        made_of: "relay–relay".to_owned(),
+        roles: roles.into(),
+    })
+}
+
+fn relay(
+    ground: &mut Ground,
+    network: usize,
+    process: &str,
+    listener: &str,
+    listen_ip: IpAddr,
+    target: SocketAddr,
+) -> Result<String, LabError> {
+    let name = ground.process(network, process);
+    let args = RelayArgs {
+        forwards: vec![Forward {
+            name: listener.to_owned(),
+            listen: SocketAddr::new(listen_ip, 0),
+            target: Target::Address(target),
+        }],
+        delay_us: 0,
+        ordinary_priority: true,
+        ports_file: ground.ports_path(&name),
+    };
+    let spec = ground.commands().relay(&name, &args);
+    let spec = spec.within(ground.network(network).namespace.as_ref());
+    ground.start(&spec)?;
+    ground.wait_ports(&name, READY_LIMIT)?;
+    Ok(name)
+}

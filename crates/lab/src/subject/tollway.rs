@@ -1,0 +1,110 @@
+//! `tollway`: control planes, gateways where networks differ, and a sidecar at each end.
+//!
+//! Variants add one duty each to the default, so that each duty's cost can be told apart. Mutual
+//! TLS, metrics and the question to the policies are always there: they cannot be switched off.
+
+mod mesh;
+
+use tollway_record::record::Tls;
+
+use super::{Availability, Leg, Listener, Standing, Subject, SubjectKind, Variant};
+use crate::commands::GATEWAY_PORT;
+use crate::error::LabError;
+use crate::experiment::Ground;
+use crate::progress::Progress;
+
+/// The kind of all Tollway's variants.
+pub struct Tollway;
+
+const VARIANTS: &[Variant] = &[
+    Variant { name: "two-sidecars", purpose: "mutual TLS and metrics; a gateway between networks" },
+    Variant { name: "traced-0.1", purpose: "and every tenth request traced" },
+    Variant { name: "traced-1", purpose: "and every request traced" },
+    Variant { name: "access-log", purpose: "and a line of log for each request" },
+    Variant { name: "policy", purpose: "and a policy that names caller, method and path" },
+];
+
+/// What a variant's sidecars do besides their work.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Duties {
+    pub(super) trace_ratio: Option<f64>,
+    pub(super) access_log: bool,
+    pub(super) policy: bool,
+}
+
+impl SubjectKind for Tollway {
+    fn name(&self) -> &'static str {
+        "tollway"
+    }
+
+    fn purpose(&self) -> &'static str {
+        "this program: sidecars at both ends, a gateway between networks"
+    }
+
+    fn variants(&self) -> &'static [Variant] {
+        VARIANTS
+    }
+
+    fn availability(&self) -> Availability {
+        Availability::Ready { version: env!("CARGO_PKG_VERSION").into() }
+    }
+
+    fn make(&self, variant: &Variant) -> Box<dyn Subject> {
+        let duties = match variant.name {
+            "traced-0.1" => Duties { trace_ratio: Some(0.1), ..Duties::default() },
+            "traced-1" => Duties { trace_ratio: Some(1.0), ..Duties::default() },
+            "access-log" => Duties { access_log: true, ..Duties::default() },
+            "policy" => Duties { policy: true, ..Duties::default() },
+            _ => Duties::default(),
+        };
+        Box::new(Mesh { variant: *variant, duties })
+    }
+}
+
+/// One variant.
+pub(super) struct Mesh {
+    pub(super) variant: Variant,
+    pub(super) duties: Duties,
+}
+
+impl Mesh {
+    /// Tells its processes from those of other variants: nothing for the default.
+    pub(super) fn suffix(&self) -> String {
+        if self.variant == VARIANTS[0] { String::new() } else { format!(".{}", self.variant.name) }
+    }
+
+    /// Place among the variants: its gateways' port.
+    pub(super) fn index(&self) -> u16 {
+        let index = VARIANTS.iter().position(|variant| *variant == self.variant).unwrap_or(0);
+        u16::try_from(index).unwrap_or(0)
+    }
+
+    pub(super) fn gateway(&self) -> String {
+        format!("gateway{}", self.suffix())
+    }
+}
+
+impl Subject for Mesh {
+    fn carries(&self, leg: &Leg) -> Result<(), String> {
+        match leg.tls {
+            Tls::Plain => Ok(()),
+            Tls::Tls | Tls::Mtls => {
+                Err("apps call their own sidecar in plain text on loopback".to_owned())
+            }
+        }
+    }
+
+    fn published(&self, _: &str) -> Vec<Listener> {
+        let gateway = self.gateway();
+        vec![Listener { name: gateway.clone(), process: gateway, port: GATEWAY_PORT }]
+    }
+
+    fn start(
+        &self,
+        ground: &mut Ground,
+        legs: &[Leg],
+        progress: &mut dyn Progress,
+    ) -> Result<Standing, LabError> {
+        mesh::start(self, ground, legs, progress)
+    }
+}

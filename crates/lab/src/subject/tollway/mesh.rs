@@ -1,0 +1,288 @@
+//! Starts the mesh of one variant: control planes, gateways and sidecars, networks joined.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tollway_record::record::{Protocol, Tls};
+
+use super::Mesh;
+use crate::commands::{self, CONTROL_PORT, GRPC_PORT, HTTP_PORT, Sidecar, TokenRole};
+use crate::error::LabError;
+use crate::experiment::{Ground, READY_LIMIT};
+use crate::ports;
+use crate::progress::{Event, Progress};
+use crate::subject::{HOME, Leg, Route, Standing};
+
+/// The one port a network opens, where it can be chosen freely; variants take the next ones.
+const GATEWAY_LISTEN_PORT: u16 = 15_443;
+/// How long a short command may take.
+const COMMAND_LIMIT: Duration = Duration::from_secs(20);
+/// The app id of the caller, which serves nothing.
+const CLIENT: &str = "client";
+
+/// Starts the parts in the order they need each other, each step in all networks at once.
+pub(super) fn start(
+    mesh: &Mesh,
+    ground: &mut Ground,
+    legs: &[Leg],
+    progress: &mut dyn Progress,
+) -> Result<Standing, LabError> {
+    let mut start = Start::new(mesh, legs);
+    progress.told(&Event::Step(&start.step("starting control planes")));
+    for network in start.networks.clone() {
+        start.control(ground, network)?;
+    }
+    progress.told(&Event::Step(&start.step("starting gateways and sidecars")));
+    for network in start.networks.clone() {
+        start.data_plane(ground, network)?;
+    }
+    for process in start.standing.processes.clone() {
+        ground.wait_ports(&process, READY_LIMIT)?;
+    }
+    for network in start.networks.clone().into_iter().filter(|&network| network != HOME) {
+        let name = ground.network(network).name.clone();
+        progress.told(&Event::Step(&start.step(&format!("joining {name}"))));
+        start.join(ground, network)?;
+    }
+    start.policies(ground)?;
+    start.routes(ground)
+}
+
+struct Start<'a> {
+    mesh: &'a Mesh,
+    legs: &'a [Leg],
+    /// The caller's, and those of callees.
+    networks: BTreeSet<usize>,
+    standing: Standing,
+}
+
+impl<'a> Start<'a> {
+    fn new(mesh: &'a Mesh, legs: &'a [Leg]) -> Self {
+        let networks = legs.iter().map(|leg| leg.network).chain([HOME]).collect();
+        Self { mesh, legs, networks, standing: Standing::default() }
+    }
+
+    fn step(&self, step: &str) -> String {
+        let suffix = self.mesh.suffix();
+        if suffix.is_empty() { step.to_owned() } else { format!("{step} ({})", &suffix[1..]) }
+    }
+
+    /// The protocols that apps of a network are called with.
+    fn protocols(&self, network: usize) -> BTreeSet<&'static str> {
+        let here = self.legs.iter().filter(|leg| leg.network == network);
+        here.map(|leg| app_id(leg.protocol)).collect()
+    }
+
+    fn process(&self, ground: &Ground, network: usize, part: &str) -> String {
+        ground.process(network, &self.own(part))
+    }
+
+    fn own(&self, part: &str) -> String {
+        format!("{part}{}", self.mesh.suffix())
+    }
+
+    fn store(&self, ground: &Ground, network: usize) -> PathBuf {
+        ground
+            .file(&format!("{}.store", self.process(ground, network, "control").replace('/', "-")))
+    }
+
+    fn control(&mut self, ground: &mut Ground, network: usize) -> Result<(), LabError> {
+        let store = self.store(ground, network);
+        let failed = |source| LabError::Write { path: store.clone(), source };
+        fs::create_dir_all(&store).map_err(failed)?;
+        let name = self.process(ground, network, "control");
+        let ports_file = ground.ports_path(&name);
+        let spec = ground.commands().control(ground.network(network), &store, &ports_file);
+        ground.start(&spec.named(&name))?;
+        self.standing.processes.push(name);
+        Ok(())
+    }
+
+    fn data_plane(&mut self, ground: &mut Ground, network: usize) -> Result<(), LabError> {
+        let name = self.process(ground, network, "control");
+        let ports = ground.wait_ports(&name, READY_LIMIT)?;
+        let bound = ports::port(&ground.ports_path(&name), &ports, CONTROL_PORT)?;
+        let control = ground.network(network).reachable(bound);
+        if self.networks.len() > 1 {
+            self.gateway(ground, network, control)?;
+        }
+        if network == HOME {
+            self.sidecar(ground, network, control, CLIENT, None)?;
+        }
+        for app in self.protocols(network) {
+            let leg =
+                self.legs.iter().find(|leg| leg.network == network && app_id(leg.protocol) == app);
+            let Some(&leg) = leg else { continue };
+            let port = ground.app(network, &Leg { tls: Tls::Plain, ..leg })?.port();
+            self.sidecar(ground, network, control, app, Some((port, leg.protocol)))?;
+        }
+        Ok(())
+    }
+
+    fn gateway(
+        &mut self,
+        ground: &mut Ground,
+        network: usize,
+        control: SocketAddr,
+    ) -> Result<(), LabError> {
+        let published = self.mesh.gateway();
+        let token_file = self.token(ground, network, TokenRole::Gateway, "gateway")?;
+        let port = if ground.has_packets() { GATEWAY_LISTEN_PORT + self.mesh.index() } else { 0 };
+        let listen = SocketAddr::new(ground.network(network).address, port);
+        let advertise = ground.advertised(network, &published, listen)?;
+        let name = ground.process(network, &published);
+        let ports_file = ground.ports_path(&name);
+        let home = ground.network(network);
+        let commands = ground.commands();
+        let spec = commands.gateway(home, control, &token_file, listen, advertise, &ports_file);
+        ground.start(&spec.named(&name))?;
+        self.standing.processes.push(name);
+        Ok(())
+    }
+
+    fn sidecar(
+        &mut self,
+        ground: &mut Ground,
+        network: usize,
+        control: SocketAddr,
+        app_id: &str,
+        app: Option<(u16, Protocol)>,
+    ) -> Result<(), LabError> {
+        let token_file = self.token(ground, network, TokenRole::App(app_id), app_id)?;
+        let part = self.own(&format!("sidecar-{app_id}"));
+        let name = ground.process(network, &part);
+        let ports_file = ground.ports_path(&name);
+        let token_file = &token_file;
+        let sidecar = Sidecar { name: part, app_id, control, token_file, app, ports_file };
+        let mut spec = ground.commands().sidecar(ground.network(network), &sidecar);
+        if let Some(ratio) = self.mesh.duties.trace_ratio {
+            let collector = ground.sink(network)?;
+            let endpoint = format!("http://{collector}/status/200");
+            spec = spec.args(["--trace-endpoint", &endpoint, "--trace-protocol", "http"]);
+            spec = spec.args(["--trace-ratio", &ratio.to_string()]);
+        }
+        if self.mesh.duties.access_log {
+            let log = ground.file(&format!("{}.access", name.replace('/', "-")));
+            spec = spec.args(["--access-log".into(), log.into_os_string()]);
+        }
+        ground.start(&spec)?;
+        self.standing.processes.push(name);
+        Ok(())
+    }
+
+    /// Has the control plane make a token and writes it to a file.
+    fn token(
+        &self,
+        ground: &Ground,
+        network: usize,
+        role: TokenRole<'_>,
+        name: &str,
+    ) -> Result<PathBuf, LabError> {
+        let store = self.store(ground, network);
+        let spec = ground.commands().token(ground.network(network), &store, role);
+        let token = ground.run(&spec, COMMAND_LIMIT)?;
+        let network = &ground.network(network).name;
+        let path = ground.file(&format!("{network}-{}.token", self.own(name)));
+        write_secret(&path, token.trim())?;
+        Ok(path)
+    }
+
+    /// Joins a network with the caller's: one exports, the other accepts.
+    fn join(&self, ground: &Ground, network: usize) -> Result<(), LabError> {
+        let exporter = ground.network(network);
+        let export = ground.commands().join_export(exporter, &self.store(ground, network));
+        let bundle = ground.run(&export, COMMAND_LIMIT)?;
+        let path = ground.file(&format!("{}{}.join", exporter.name, self.mesh.suffix()));
+        write_secret(&path, &bundle)?;
+        let store = self.store(ground, HOME);
+        let accept = ground.commands().join_accept(ground.network(HOME), &store, &path);
+        ground.run(&accept, COMMAND_LIMIT)?;
+        Ok(())
+    }
+
+    /// One policy in each callee's network, which allows exactly what the lab asks.
+    fn policies(&mut self, ground: &Ground) -> Result<(), LabError> {
+        if !self.mesh.duties.policy {
+            return Ok(());
+        }
+        let caller = ground.network(HOME).name.clone();
+        for network in self.legs.iter().map(|leg| leg.network).collect::<BTreeSet<_>>() {
+            let text = policy(&caller);
+            let path = ground.file(&format!("{}.policy.yaml", ground.network(network).name));
+            fs::write(&path, &text)
+                .map_err(|source| LabError::Write { path: path.clone(), source })?;
+            let store = self.store(ground, network);
+            let spec = ground.commands().apply(ground.network(network), &store, &path);
+            ground.run(&spec, COMMAND_LIMIT)?;
+            self.standing.config.insert(format!("{}/policy", ground.network(network).name), text);
+        }
+        Ok(())
+    }
+
+    fn routes(mut self, ground: &Ground) -> Result<Standing, LabError> {
+        let client = self.process(ground, HOME, &format!("sidecar-{CLIENT}"));
+        let ports_file = ground.ports_path(&client);
+        let ports = ports::read(&ports_file)?.unwrap_or_default();
+        let http = ports::port(&ports_file, &ports, HTTP_PORT)?;
+        let grpc = ports::port(&ports_file, &ports, GRPC_PORT)?;
+        for leg in self.legs {
+            let api = if leg.protocol == Protocol::GrpcUnary { grpc } else { http };
+            let service =
+                format!("{}.default.{}", app_id(leg.protocol), ground.network(leg.network).name);
+            let (url, headers) = commands::mesh_url(leg.protocol, api, &service);
+            let crosses = leg.network != HOME;
+            let made_of = if crosses { "sidecar–gateway–sidecar" } else { "sidecar–sidecar" };
+            let route = Route {
+                url,
+                headers,
+                hops: if crosses { 3 } else { 2 },
+                tls: Tls::Mtls,
+                made_of: made_of.to_owned(),
+                roles: self.roles(ground, leg),
+            };
+            self.standing.routes.insert(*leg, route);
+        }
+        Ok(self.standing)
+    }
+
+    fn roles(&self, ground: &Ground, leg: &Leg) -> BTreeMap<String, Vec<String>> {
+        let sidecar = |network, app| self.process(ground, network, &format!("sidecar-{app}"));
+        let mut controls = vec![self.process(ground, HOME, "control")];
+        let mut roles = vec![
+            ("client-sidecar", vec![sidecar(HOME, CLIENT)]),
+            ("app-sidecar", vec![sidecar(leg.network, app_id(leg.protocol))]),
+        ];
+        if leg.network != HOME {
+            roles.push(("gateway", vec![ground.process(leg.network, &self.mesh.gateway())]));
+            controls.push(self.process(ground, leg.network, "control"));
+        }
+        roles.push(("control-planes", controls));
+        roles.into_iter().map(|(role, processes)| (role.to_owned(), processes)).collect()
+    }
+}
+
+/// One app per protocol: a workload declares one.
+fn app_id(protocol: Protocol) -> &'static str {
+    if protocol == Protocol::GrpcUnary { "echo-grpc" } else { "echo" }
+}
+
+/// Names caller, methods and paths, as a careful team would.
+fn policy(caller_network: &str) -> String {
+    format!(
+        "apiVersion: tollway/v1\nkind: Policy\nmetadata: {{name: lab, namespace: default}}\n\
+         spec:\n  target: {{app: \"*\"}}\n  allow:\n    - from: [{CLIENT}.default.{caller_network}]\n      \
+         methods: [GET, POST]\n      paths: [/echo, /size, /tollway.lab.v1.Echo/*]\n"
+    )
+}
+
+fn write_secret(path: &Path, text: &str) -> Result<(), LabError> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = fs::File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let written = options.open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|source| LabError::Write { path: path.into(), source })
+}

@@ -1,0 +1,84 @@
+//! Published figures with today's below them, and what subjects use while nobody calls.
+
+use std::collections::BTreeMap;
+
+use tollway_record::record::{FigureUnit, Record, SeedFigure, SeedTable, SeedValue};
+
+use crate::figures;
+use crate::table::{Cell, Column, Table};
+
+/// A published figure in words.
+pub(crate) struct SeedLines {
+    /// What is told, with its unit.
+    pub(crate) what: String,
+    /// `Linkerd 0.71 · Istio 1.48`; empty where nothing was published.
+    pub(crate) published: String,
+    /// `direct 0.04 · tollway 0.22`.
+    pub(crate) today: String,
+}
+
+/// Every figure of the table that the record repeats.
+pub(crate) fn seed_lines(table: &SeedTable) -> Vec<SeedLines> {
+    table.figures.iter().map(lines).collect()
+}
+
+fn lines(figure: &SeedFigure) -> SeedLines {
+    let figure_of = |value: f64| value_text(figure.unit, value);
+    let published = figure.seed.iter().map(|(of, value)| match value {
+        SeedValue::One(one) => (of, figure_of(*one)),
+        SeedValue::Range([lo, hi]) => (of, format!("{}–{}", figure_of(*lo), figure_of(*hi))),
+    });
+    let today = figure.today.iter().map(|(of, value)| (of, figure_of(*value)));
+    SeedLines {
+        what: format!("{}, {}", figure.what, figure.unit),
+        published: joined(published),
+        today: joined(today),
+    }
+}
+
+fn joined<'a>(values: impl Iterator<Item = (&'a String, String)>) -> String {
+    let values: Vec<String> = values.map(|(of, value)| format!("{of} {value}")).collect();
+    values.join(" · ")
+}
+
+fn value_text(unit: FigureUnit, value: f64) -> String {
+    match unit {
+        FigureUnit::RequestsPerSecond | FigureUnit::MegabitsPerSecond if value >= 100.0 => {
+            figures::count(value.round() as u64)
+        }
+        FigureUnit::OfDirect => format!("{value:.2}"),
+        FigureUnit::Microseconds
+        | FigureUnit::Milliseconds
+        | FigureUnit::RequestsPerSecond
+        | FigureUnit::MegabitsPerSecond
+        | FigureUnit::Millicores
+        | FigureUnit::Mebibytes => figures::digits3(value),
+    }
+}
+
+/// What each process uses while nobody calls.
+pub(crate) fn idle_table(record: &Record) -> Table {
+    let mut groups: BTreeMap<String, Vec<Vec<Cell>>> = BTreeMap::new();
+    for idle in &record.idle {
+        let variant =
+            if idle.variant.is_empty() { String::new() } else { format!(":{}", idle.variant) };
+        let subject = format!("{}{variant}", idle.subject);
+        groups.entry(subject.clone()).or_default().push(vec![
+            Cell::plain(subject),
+            Cell::plain(idle.process.clone()),
+            Cell::plain(figures::digits3(idle.cpu_cores * 1e3)),
+            Cell::plain(figures::megabytes(idle.rss_bytes)),
+        ]);
+    }
+    Table {
+        title: "While nobody calls".to_owned(),
+        note: None,
+        columns: vec![
+            Column::left("subject", ""),
+            Column::left("process", ""),
+            Column::right("CPU", "millicores"),
+            Column::right("memory", "MB"),
+        ],
+        groups: groups.into_values().collect(),
+    }
+}
