@@ -164,6 +164,18 @@ fn a_call_of_ones_own_network_opens_its_own_way() {
     for word in ["x-tollway-way", "x-tollway-explain", "x-tollway-part"] {
         assert!(!asked.stdout.contains(word), "{word} in {}", asked.stdout);
     }
+    let late = user.call(&["files/delay?ms=20000", "--explain", "--timeout-ms", "600"]);
+    assert_eq!(late.code, Some(1), "{}", late.stderr);
+    assert!(
+        late.stderr.contains("\n  ended     at the replica: ERR_TIMED_OUT, "),
+        "{}",
+        late.stderr
+    );
+    assert!(
+        late.stderr.contains("did not answer within 600 ms [ERR_TIMED_OUT]"),
+        "{}",
+        late.stderr
+    );
     let usage = user.call(&["files/", "--json"]);
     assert_eq!(usage.code, Some(2), "{}", usage.stderr);
 }
