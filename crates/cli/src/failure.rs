@@ -256,7 +256,7 @@ fn option_of_door(door: &str) -> String {
 }
 
 /// `Connection refused (os error 111)` → `Connection refused`.
-fn without_os_numbers(text: &str) -> String {
+pub(crate) fn without_os_numbers(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(" (os error ") {

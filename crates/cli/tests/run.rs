@@ -184,7 +184,7 @@ fn the_control_plane_ends_after_its_last_workload() {
     retry_until(PATIENCE, "the control plane's end", || is_gone(control).then_some(())).unwrap();
     let called = user.call(&["short/"]);
     assert_eq!(called.code, Some(1));
-    assert!(called.stderr.contains("no local control plane is running"), "{}", called.stderr);
+    assert!(called.stderr.contains("no local control plane runs"), "{}", called.stderr);
 }
 
 #[test]

@@ -37,9 +37,7 @@ const STORE: &str = "control";
 pub(crate) enum LocalError {
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    #[error(
-        "no local control plane is running; start an app with `tollway run`, or name a control plane"
-    )]
+    #[error("no local control plane runs; start an app with `tollway run`, or name another one")]
     NotRunning,
     #[error("cannot lock {}", path.display())]
     Lock { path: PathBuf, source: std::io::Error },

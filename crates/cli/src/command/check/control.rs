@@ -20,6 +20,8 @@ const CLOCK_WARN_MS: u64 = 2_000;
 const CLOCK_FAIL_MS: u64 = 60_000;
 /// A token that ends sooner is worth a word.
 const TOKEN_SOON: Duration = Duration::from_secs(3600);
+/// Where a control plane listens unless told otherwise.
+const USUAL_PLACE: &str = "127.0.0.1:15010";
 const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// With the token that the part would use.
@@ -44,6 +46,12 @@ pub(super) fn look(control: &str, token_file: Option<PathBuf>) -> Result<Vec<Fin
         }
     }
     Ok(findings)
+}
+
+/// Where nobody said that there should be one, it is no failure that there is none.
+pub(super) fn look_at_usual_place() -> Result<Option<Finding>> {
+    let found = look_without_token(USUAL_PLACE)?;
+    Ok(found.into_iter().find(|finding| finding.level == Level::Ok))
 }
 
 /// Only whether something listens there: a control plane tells strangers nothing.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use tollway_model::ErrorCode;
 
-use crate::failure::Report;
+use crate::failure::{Report, without_os_numbers};
 
 /// Columns of the names.
 const NAME_COLUMNS: usize = 16;
@@ -73,7 +73,8 @@ impl Finding {
     }
 
     fn new(level: Level, name: &str, what: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { level, name: name.to_owned(), what: what.into(), fix: fix.into(), code: None }
+        let what = without_os_numbers(&what.into());
+        Self { level, name: name.to_owned(), what, fix: fix.into(), code: None }
     }
 
     /// The lines for a terminal of `columns`.
@@ -153,6 +154,8 @@ mod tests {
 
     #[test]
     fn what_is_well_has_no_fix() {
+        let refused = Finding::warn("x", "Permission denied (os error 13)", "y");
+        assert_eq!(refused.what, "Permission denied");
         let text = Finding::ok("kernel", "Linux 6.18").to_text(60);
         assert_eq!(text, "ok    kernel          Linux 6.18\n");
         let softened = Finding::fail("x", ErrorCode::PortTaken, "a", "b").at_most(Level::Warn);

@@ -74,7 +74,8 @@ fn find_program(program: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&places).map(|place| place.join(path)).find(runs)
 }
 
-fn local_control() -> Result<Finding> {
+/// This user's own.
+pub(super) fn local_control() -> Result<Finding> {
     let name = "control plane";
     Ok(match wait(local::look())? {
         Ok(Found::Running(running)) => match running.version_skew() {
