@@ -1,4 +1,5 @@
-//! `cargo xtask codegen`: Rust code from the protobuf definitions of crate `wire`.
+//! `cargo xtask codegen`: Rust code from the protobuf definitions of crate `wire`, and what the
+//! options of the program say in other files.
 //!
 //! The result is checked in, so that building Tollway needs neither protoc nor this program; a
 //! test fails when the definitions and the checked-in code differ. `protox` and `prost` are Rust
@@ -8,6 +9,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::process;
+use crate::workspace::Workspace;
+
 /// Writes `crates/wire/src/generated/` anew.
 ///
 /// # Errors
@@ -16,6 +20,19 @@ pub(crate) fn run() -> Result<()> {
     let target = wire_crate().join("src/generated");
     std::fs::create_dir_all(&target).with_context(|| format!("create {}", target.display()))?;
     generate(&target)
+}
+
+/// Writes the schemas of settings files in `schema/` and the table of settings in
+/// `docs/guide/configure.md` anew. Both are made of the program's own options, by the tests that
+/// hold the files to them.
+///
+/// # Errors
+/// When the program does not compile or a file cannot be written.
+pub(crate) fn write_settings(workspace: &Workspace) -> Result<()> {
+    let mut command = process::cargo();
+    command.args(["test", "--quiet", "-p", "tollway", "--bin", "tollway", "settings::"]);
+    command.env("UPDATE_DOCS", "1").current_dir(&workspace.root);
+    process::run(&mut command)
 }
 
 /// Compiles every definition into `target`.

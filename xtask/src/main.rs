@@ -44,7 +44,7 @@ enum Command {
     Deps,
     /// Module headers, leftovers, machine paths, pages in step with the tree.
     Tidy,
-    /// Write the generated code and the generated part of docs/errors.md again.
+    /// Write generated code, schemas of settings files and generated parts of docs again.
     Codegen,
     /// Run one of the measured proofs; without a name, list them.
     Proof { name: Option<String> },
@@ -70,7 +70,8 @@ fn run(command: Command) -> Result<()> {
         Command::Tidy => tidy::run(&workspace),
         Command::Codegen => {
             codegen::run()?;
-            errors::write(&workspace)
+            errors::write(&workspace)?;
+            codegen::write_settings(&workspace)
         }
         Command::Proof { name } => proof::run(name.as_deref()),
     }

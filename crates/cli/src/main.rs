@@ -19,14 +19,18 @@ use clap::error::ErrorKind;
 
 use crate::args::Arguments;
 use crate::failure::{Misuse, Report};
-use crate::settings::SettingsError;
+use crate::settings::{Asked, SettingsError};
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(failure::on_panic));
     // Exactly one provider of cryptography is built in; a second call would find it installed.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let invocation = match settings::read(std::env::args_os().collect()) {
-        Ok(invocation) => invocation,
+        Ok(Asked::CarryOut(invocation)) => invocation,
+        Ok(Asked::Print(text)) => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
         Err(SettingsError::Usage(error)) => error.exit(),
         Err(error) => {
             Report::of(&error.into()).print(false);
@@ -34,7 +38,7 @@ fn main() -> ExitCode {
         }
     };
     let as_json = invocation.arguments.command.prints_json();
-    match command::run(invocation) {
+    match command::run(*invocation) {
         Ok(code) => code,
         Err(error) => match error.downcast_ref() {
             Some(Misuse(what)) => {

@@ -32,6 +32,8 @@ pub enum AppProtocol {
 }
 
 impl AppProtocol {
+    pub const ALL: [Self; 4] = [Self::Http, Self::H2c, Self::Grpc, Self::Tcp];
+
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -30,10 +30,6 @@ use crate::settings::Invocation;
 /// Carries out a command; the code is 0 unless the command says otherwise.
 pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
     let Invocation { arguments, given } = invocation;
-    if given.print_config {
-        print!("{}", given.settings.to_yaml());
-        return Ok(ExitCode::SUCCESS);
-    }
     match arguments.command {
         Command::Check(args) => return check::check(args),
         Command::Demo(args) => return demo::run(&args),

@@ -14,10 +14,11 @@ use crate::args::Arguments;
 use crate::yaml::{self, YamlError};
 
 /// Options that say how to run and are no settings of what runs.
-const NO_SETTINGS: [&str; 4] = [CONFIG, PRINT_CONFIG, "help", "version"];
+const NO_SETTINGS: [&str; 5] = [CONFIG, PRINT_CONFIG, PRINT_SCHEMA, "help", "version"];
 /// The option that names a settings file; a command that has it is a part with settings.
 const CONFIG: &str = "config";
 const PRINT_CONFIG: &str = "print_config";
+const PRINT_SCHEMA: &str = "print_schema";
 
 /// A command line of a part with settings.
 pub(super) struct Merged {
@@ -62,6 +63,17 @@ pub(super) fn survey(argv: &[OsString]) -> Result<Settings, SettingsError> {
     }
 }
 
+/// The part whose schema is asked for, if one is.
+pub(super) fn asked_schema(argv: &[OsString]) -> Option<Command> {
+    let matches = relaxed().try_get_matches_from(argv).ok()?;
+    let (part, typed) = matches.subcommand()?;
+    let mut commands = Arguments::command();
+    // Resolves what is inherited, so that defaults and help are as shown.
+    commands.build();
+    let command = commands.find_subcommand(part).filter(|command| has_settings(command))?;
+    typed.get_flag(PRINT_SCHEMA).then(|| command.clone())
+}
+
 /// Whether a command takes a settings file.
 pub(super) fn has_settings(command: &Command) -> bool {
     command.get_arguments().any(|arg| arg.get_id() == CONFIG)
@@ -85,7 +97,7 @@ fn relaxed() -> Command {
     })
 }
 
-fn is_list(arg: &Arg) -> bool {
+pub(super) fn is_list(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Append)
 }
 

@@ -10,6 +10,7 @@ mod file;
 mod merge;
 mod print;
 mod reload;
+mod schema;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,6 +33,9 @@ pub(crate) struct ConfigArgs {
     /// Print the settings in effect as YAML, and where each comes from; start nothing.
     #[arg(long, help_heading = "Settings file")]
     print_config: bool,
+    /// Print a JSON Schema of the settings file, for editors; start nothing.
+    #[arg(long, help_heading = "Settings file")]
+    print_schema: bool,
 }
 
 /// Where the value of a setting comes from.
@@ -81,8 +85,13 @@ pub(crate) struct Given {
     pub(crate) settings: Settings,
     /// The command line as typed, to work the file in again.
     argv: Vec<OsString>,
-    /// Only print the settings.
-    pub(crate) print_config: bool,
+}
+
+/// What a command line asks for.
+pub(crate) enum Asked {
+    CarryOut(Box<Invocation>),
+    /// Settings or their schema.
+    Print(String),
 }
 
 /// Why settings could not be used.
@@ -101,14 +110,26 @@ pub(crate) enum SettingsError {
 ///
 /// # Errors
 /// [`SettingsError`].
-pub(crate) fn read(argv: Vec<OsString>) -> Result<Invocation, SettingsError> {
+pub(crate) fn read(argv: Vec<OsString>) -> Result<Asked, SettingsError> {
+    if let Some(part) = merge::asked_schema(&argv) {
+        return Ok(Asked::Print(schema::of(&part)));
+    }
+    let (invocation, print_config) = invocation(argv)?;
+    Ok(match print_config {
+        true => Asked::Print(invocation.given.settings.to_yaml()),
+        false => Asked::CarryOut(Box::new(invocation)),
+    })
+}
+
+/// What is to be carried out, and whether its settings are only to be printed.
+fn invocation(argv: Vec<OsString>) -> Result<(Invocation, bool), SettingsError> {
     let Some(merged) = merge::work_in(&argv)? else {
         let arguments = Arguments::try_parse_from(&argv)?;
-        return Ok(Invocation { arguments, given: Given::default() });
+        return Ok((Invocation { arguments, given: Given::default() }, false));
     };
     let arguments = Arguments::try_parse_from(&merged.argv)?;
     let (settings, print_config) = merged.settings()?;
-    Ok(Invocation { arguments, given: Given { settings, argv, print_config } })
+    Ok((Invocation { arguments, given: Given { settings, argv } }, print_config))
 }
 
 /// The settings that a command line of a part gives, even if it lacks some that a start needs.

@@ -88,8 +88,8 @@ impl Reloads {
 
     /// Reads the file; `asked` by somebody who waits for an answer.
     async fn reload(&mut self, asked: bool, apply: &mut impl AsyncFnMut(Command) -> Result<()>) {
-        let refused = match super::read(self.argv.clone()) {
-            Ok(wanted) => {
+        let refused = match super::invocation(self.argv.clone()) {
+            Ok((wanted, _)) => {
                 let changes = self.running.changes(&wanted.given.settings, self.live);
                 if changes.live.is_empty() {
                     self.running = self.running.with(&wanted.given.settings, &changes);

@@ -17,7 +17,7 @@ fn read_with(file: &Path, flags: &[&str]) -> Result<(Arguments, Settings), Setti
     let mut argv: Vec<OsString> = vec!["tollway".into(), "sidecar".into()];
     argv.extend(flags.iter().map(OsString::from));
     argv.extend(["--config".into(), file.into()]);
-    let invocation = read(argv)?;
+    let (invocation, _) = invocation(argv)?;
     Ok((invocation.arguments, invocation.given.settings))
 }
 
@@ -128,6 +128,73 @@ fn the_guide_lists_every_setting() {
         return std::fs::write(path, page).unwrap();
     }
     assert_eq!(table, wanted, "run `UPDATE_DOCS=1 cargo test -p tollway the_guide_lists`");
+}
+
+/// `UPDATE_DOCS=1` writes them anew.
+#[test]
+fn the_schemas_of_the_repository_are_those_of_the_options() {
+    for (part, command) in parts() {
+        let name = format!("schema/tollway-{part}.schema.json");
+        let path = format!("{}/../../{name}", env!("CARGO_MANIFEST_DIR"));
+        let wanted = schema::of(&command);
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, &wanted).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == wanted, "{name} is out of date: run `cargo xtask codegen`");
+    }
+}
+
+/// What a file says is refused by the schema where the part refuses it, and taken where it does.
+#[test]
+fn schema_and_part_agree_on_files() {
+    let (_, sidecar) = parts().into_iter().find(|(part, _)| part == "sidecar").unwrap();
+    let schema = serde_json::from_str(&schema::of(&sidecar)).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for (text, valid) in [
+        ("http_listen: 127.0.0.1:0", true),
+        ("http_listen: '[::1]:80'", true),
+        ("http_listen: localhost", false),
+        ("http_lisen: 127.0.0.1:0", false),
+        ("app_port: 8080", true),
+        ("app_port: 80800", false),
+        ("app_protocol: grpc", true),
+        ("app_protocol: htp", false),
+        ("threads: many", false),
+        ("upstreams: ['5432=db', '1=b.c.d']", true),
+        ("upstreams: 5432=db", false),
+        ("access_log: '-'", true),
+        ("namespace: 007", true),
+        ("namespace: [a]", false),
+        ("namespace:", false),
+        ("{trace_endpoint: 'http://127.0.0.1:4317', trace_ratio: 0.5}", true),
+        ("{trace_endpoint: 'http://127.0.0.1:4317', trace_ratio: 1.5}", false),
+        ("log_format: json", true),
+        ("log_format: xml", false),
+    ] {
+        let document: serde_json::Value = serde_saphyr::from_str(text).unwrap();
+        let told: Vec<String> =
+            validator.iter_errors(&document).map(|error| error.to_string()).collect();
+        assert_eq!(told.is_empty(), valid, "the schema on {text}: {told:?}");
+        let taken = given(text, &["--app-id", "a"]);
+        assert_eq!(taken.is_ok(), valid, "the part on {text}");
+    }
+}
+
+/// The defaults fit the schema, and every setting is described.
+#[test]
+fn a_schema_describes_every_setting_and_its_default() {
+    for (part, command) in parts() {
+        let schema: serde_json::Value = serde_json::from_str(&schema::of(&command)).unwrap();
+        let properties = schema["properties"].as_object().unwrap();
+        assert_eq!(properties.len(), settings_of(&command).count(), "{part}");
+        for (key, property) in properties {
+            assert!(property["description"].as_str().unwrap().len() > 30, "{part}: {key}");
+            let validator = jsonschema::validator_for(property).unwrap();
+            let default = property.get("default");
+            assert!(default.is_none_or(|value| validator.is_valid(value)), "{part}: {key}");
+        }
+    }
 }
 
 /// Commands with a settings file.
