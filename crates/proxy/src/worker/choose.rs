@@ -51,6 +51,15 @@ impl Worker {
         self.choose_link(pool, random, Resting::Taken)
     }
 
+    /// A connection for a request that has waited for a better one long enough.
+    pub(super) fn choose_last_resort(&mut self, destination: &Destination) -> Option<Key> {
+        if self.speaks_h1(destination) {
+            return None;
+        }
+        let random = self.next_random();
+        self.choose_link(self.pools.get(destination)?, random, Resting::Taken)
+    }
+
     fn choose_link(&self, pool: &Pool, random: u64, resting: Resting) -> Option<Key> {
         let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
         if is_remote {

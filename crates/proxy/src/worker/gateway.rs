@@ -188,37 +188,21 @@ impl Worker {
         })
     }
 
+    /// One relay more to an address; those to gateways are not counted.
     fn count_relay(&mut self, target: &RelayedTo, address: SocketAddr) {
-        match target {
-            RelayedTo::Service(service) => {
-                let pool = self.pool(&Destination::Service(service.clone()));
-                *pool.relays.entry(address).or_default() += 1;
-            }
-            RelayedTo::Network(network) => {
-                if let Some(way) = self.networks.get_mut(network) {
-                    way.count(address);
-                }
-            }
-        }
+        let RelayedTo::Service(service) = target else { return };
+        let pool = self.pool(&Destination::Service(service.clone()));
+        *pool.relays.entry(address).or_default() += 1;
     }
 
     /// A relay has ended.
     pub(super) fn uncount_relay(&mut self, target: &RelayedTo, address: SocketAddr) {
-        match target {
-            RelayedTo::Service(service) => {
-                let destination = Destination::Service(service.clone());
-                let Some(pool) = self.pools.get_mut(&destination) else { return };
-                let Some(count) = pool.relays.get_mut(&address) else { return };
-                *count -= 1;
-                if *count == 0 {
-                    pool.relays.remove(&address);
-                }
-            }
-            RelayedTo::Network(network) => {
-                if let Some(way) = self.networks.get_mut(network) {
-                    way.uncount(address);
-                }
-            }
+        let RelayedTo::Service(service) = target else { return };
+        let Some(pool) = self.pools.get_mut(&Destination::Service(service.clone())) else { return };
+        let Some(count) = pool.relays.get_mut(&address) else { return };
+        *count -= 1;
+        if *count == 0 {
+            pool.relays.remove(&address);
         }
     }
 

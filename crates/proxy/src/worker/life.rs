@@ -12,6 +12,7 @@ use tollway_model::ErrorCode;
 use tollway_net::Key;
 use tollway_routing::Failure;
 
+use super::exchange::describe;
 use super::{SWEEP, Worker, mark};
 use crate::connection::Role;
 use crate::exchange::{Destination, Upstream};
@@ -99,8 +100,9 @@ impl Worker {
         waiting.sort_unstable();
         self.metrics.connections_silent.add(1);
         if self.told.is_news(format!("silent {destination:?} {address:?}"), self.now) {
-            let instance = instance.map_or(String::new(), |instance| instance.to_string());
-            tracing::warn!(?address, instance, "no sign of life; requests go elsewhere");
+            let (peer, at) = (describe(&destination), address.map(|address| address.to_string()));
+            let instance = instance.map(|instance| instance.to_string());
+            tracing::warn!(peer, at, instance, "no sign of life; requests go elsewhere");
         }
         self.rest(&destination, address, self.now + self.config.timeouts.dial_backoff);
         self.keep_dialled(&destination);

@@ -13,10 +13,12 @@ use super::Worker;
 use crate::connection::Role;
 use crate::exchange::Destination;
 
-/// How long after a gateway beyond the own ones has gone connections are made anew: by then the
-/// own gateways know, and it takes no new connection. It serves those it has for longer
-/// ([`Timeouts::drain`](crate::limits::Timeouts::drain)).
+/// How long after a gateway beyond the own ones has come or gone connections are made anew: by
+/// then the own gateways know, and one that has gone takes no new connection. It serves those it
+/// has for longer ([`Timeouts::drain`](crate::limits::Timeouts::drain)).
 const RENEW_AFTER: Duration = Duration::from_secs(1);
+/// Over how long sidecars spread that, so that they do not all shake hands at once.
+const RENEW_SPREAD: Duration = Duration::from_secs(2);
 
 /// One destination's connections and what waits for them.
 pub(super) struct Pool {
@@ -39,9 +41,8 @@ pub(super) struct Pool {
     /// `None` until the control plane has answered.
     pub(super) state: Option<ServiceState>,
     pub(super) asked: Instant,
-    /// When connections are made anew, since one of the gateways that they may lead through has
-    /// gone.
-    pub(super) renew_at: Option<Instant>,
+    /// When connections are made anew, since the gateways that they may lead through are others.
+    renew_at: Option<Instant>,
     /// When somebody last wanted to go there.
     pub(super) used: Instant,
     pub(super) turn: usize,
@@ -197,9 +198,10 @@ impl Worker {
             self.pools.entry(destination.clone()).or_insert_with(|| Pool::new(now));
         }
         let now = self.now;
+        let spread = RENEW_SPREAD.mul_f64((self.next_random() >> 40) as f64 / f64::from(1 << 24));
         let Some(pool) = self.pools.get_mut(&destination) else { return };
-        if has_lost_way(pool.state.as_ref(), &update.state) {
-            pool.renew_at = Some(now + RENEW_AFTER);
+        if are_ways_others(pool.state.as_ref(), &update.state) {
+            pool.renew_at = Some(now + RENEW_AFTER + spread);
         }
         pool.state = Some(update.state);
         let conns = pool.conns.clone();
@@ -287,7 +289,7 @@ impl Worker {
             self.pools.remove(&destination);
         }
         for destination in renewed {
-            self.retire_all(&destination);
+            self.renew(&destination);
         }
         for destination in again {
             self.keep_dialled(&destination);
@@ -304,13 +306,13 @@ impl Worker {
         let services: Vec<Destination> = self.pools.keys().cloned().collect();
         for destination in services {
             if matches!(destination, Destination::Service(_)) {
-                self.retire_all(&destination);
+                self.renew(&destination);
             }
         }
     }
 
-    /// Makes every connection of a pool anew; what is under way finishes where it is.
-    fn retire_all(&mut self, destination: &Destination) {
+    /// Makes the connections of a pool anew; what is under way finishes where it is.
+    fn renew(&mut self, destination: &Destination) {
         let conns = self.pools.get(destination).map(|pool| pool.conns.clone()).unwrap_or_default();
         for key in conns {
             self.retire(key);
@@ -318,12 +320,19 @@ impl Worker {
     }
 }
 
-/// Whether a gateway has gone through which connections may lead that were dialled at another.
-fn has_lost_way(before: Option<&ServiceState>, now: &ServiceState) -> bool {
-    let (Some(ServiceState::Remote { remote: before, .. }), ServiceState::Remote { remote, .. }) =
-        (before, now)
-    else {
-        return false;
-    };
-    before.beyond.iter().any(|gateway| !remote.beyond.contains(gateway))
+/// Whether the gateways beyond those that are dialled have changed: any connection may lead
+/// through one that has gone, and one that has come should get its share.
+fn are_ways_others(before: Option<&ServiceState>, now: &ServiceState) -> bool {
+    match (before, now) {
+        (
+            Some(ServiceState::Remote { remote: before, .. }),
+            ServiceState::Remote { remote, .. },
+        ) => {
+            let is_in = |all: &[SocketAddr], some: &[SocketAddr]| {
+                some.iter().all(|gateway| all.contains(gateway))
+            };
+            !is_in(&before.beyond, &remote.beyond) || !is_in(&remote.beyond, &before.beyond)
+        }
+        _ => false,
+    }
 }

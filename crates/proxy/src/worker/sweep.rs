@@ -116,7 +116,11 @@ impl Worker {
 
     fn give_up_waiting(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get(key) else { return };
-        let peer = describe(&exchange.destination);
+        let destination = exchange.destination.clone();
+        if let Some(silent) = self.choose_last_resort(&destination) {
+            return self.send_request(key, silent);
+        }
+        let peer = describe(&destination);
         let reason = "no connection could be made in time".to_owned();
         let code = Code::Unreachable;
         self.fail(key, &Fault::Unreachable { code, peer, reason });
