@@ -19,6 +19,7 @@ pub(super) fn run() -> Result<()> {
     let raw = root.join("target/reliability.json");
     // What an earlier run left must not be taken for this one's.
     let _ = std::fs::remove_file(&raw);
+    let load_before = load_average();
     process::run(process::cargo().args(["build", "-p", "tollway", "--bins", "--tests"]))?;
     let ran = process::run(
         process::cargo()
@@ -31,11 +32,21 @@ pub(super) fn run() -> Result<()> {
         return ran.and_then(|()| bail!("the run left no record"));
     };
     let measured: Value = serde_json::from_str(&text).context("the record is not JSON")?;
-    let record = json!({ "run": facts(root)?, "measured": measured });
+    let mut run = facts(root)?;
+    run["load_average_before"] = json!(load_before);
+    run["load_average_after"] = json!(load_average());
+    let record = json!({ "run": run, "measured": measured });
     write(&root.join(RECORD), &format!("{}\n", serde_json::to_string_pretty(&record)?))?;
     write(&root.join(PAGE), &page(&record))?;
     println!("\nwrote {RECORD} and {PAGE}");
     ran
+}
+
+/// Processes that ran or wanted to, on average over the last minute: how busy the machine is with
+/// this and with other work.
+fn load_average() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 /// Where, when and of what the figures are.
@@ -60,13 +71,15 @@ fn page(record: &Value) -> String {
     let (run, measured) = (&record["run"], &record["measured"]);
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let facts = format!(
-        "{}, commit {}, {} build, {}, {} cores ({})",
+        "{}, commit {}, {} build, {}, {} cores ({}), load average {} before and {} after",
         word(&run["date"]),
         word(&run["commit"]),
         word(&run["build"]),
         word(&run["kernel"]),
         run["cores"],
         word(&run["cpu"]),
+        run["load_average_before"],
+        run["load_average_after"],
     );
     let rounds = &measured["kill_rounds"];
     let rounds = format!(
@@ -187,7 +200,8 @@ mod tests {
         };
         let page = page(&json!({
             "run": { "date": "2026-11-21", "commit": "abc", "build": "debug", "kernel": "Linux 6",
-                     "cores": 2, "cpu": "any" },
+                     "cores": 2, "cpu": "any", "load_average_before": 0.1,
+                     "load_average_after": 2.5 },
             "measured": { "rate_rps": 50, "matrix": [cell(true)],
                           "through_own_gateway": [cell(false)], "lost_network": [],
                           "kill_rounds": {}, "damaged_store": {}, "full_disk": null },
@@ -195,6 +209,7 @@ mod tests {
         let row = "| gateway far | SIGKILL | 800 | 2 | 0 | 0 | 0 | 0.0 s | 0.5 s | in flight: 3 |";
         assert!(page.contains(&format!("{row} pass |")), "{page}");
         assert!(page.contains(&format!("{row} **FAIL** |")), "{page}");
+        assert!(page.contains("load average 0.1 before and 2.5 after"), "{page}");
         assert!(!page.contains("{{"), "{page}");
     }
 }

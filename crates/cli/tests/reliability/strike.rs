@@ -24,10 +24,13 @@ const SLOW: Duration = Duration::from_secs(1);
 /// What is sent so long after a blow that leaves other ways must not be late: a process that ends
 /// says so, one that dies takes its connections with it, and a control plane is beside the way.
 const NOTICED_MS: u64 = 2_000;
-/// The same for a process that stands still, which says nothing: a sidecar finds out by asking
-/// (half a second of silence, seen within a second, 1.5 s for the answer), and whether an app
-/// answers by who is busy. Twice the time of the first.
+/// The same for a sidecar or gateway that stands still, which says nothing: callers find out by
+/// asking (half a second of silence, seen within a second, 1.5 s for the answer). Twice that.
 const FOUND_OUT_MS: u64 = 6_000;
+/// An app that stands still looks like a slow one, since its sidecar answers for it: it gets a
+/// request whenever the other replicas have as many under way. Of so many requests one may be
+/// late, until it goes on.
+const ONE_LATE_OF: usize = 50;
 /// The same for the only way, from when it is back.
 const CAUGHT_UP_MS: u64 = 2_000;
 /// Failures written down one by one in a cell.
@@ -287,15 +290,22 @@ impl Outcome {
             ),
             Blow::Term | Blow::Kill | Blow::Stop => (self.lost() == 0, "none".to_owned()),
         };
+        let after_back = self.back_after_ms + CAUGHT_UP_MS;
         let (limit_ms, late) = match blow {
             _ if victim.is_only_way() => {
-                (self.back_after_ms + CAUGHT_UP_MS, format!("{} after it is back", s(CAUGHT_UP_MS)))
+                (after_back, format!("until {} after it is back", s(CAUGHT_UP_MS)))
             }
-            Blow::Stop if victim.carries() => (FOUND_OUT_MS, s(FOUND_OUT_MS)),
-            Blow::Term | Blow::Kill | Blow::Stop => (NOTICED_MS, s(NOTICED_MS)),
+            Blow::Stop if victim == Victim::App => {
+                (after_back, format!("one in {ONE_LATE_OF} until it goes on"))
+            }
+            Blow::Stop if victim.carries() => (FOUND_OUT_MS, format!("until {}", s(FOUND_OUT_MS))),
+            Blow::Term | Blow::Kill | Blow::Stop => {
+                (NOTICED_MS, format!("until {}", s(NOTICED_MS)))
+            }
         };
-        let is_in_time = self.full_service_after_ms <= limit_ms;
-        (is_cheap && is_in_time, format!("{cost}; late until {late}"))
+        let is_in_time = self.full_service_after_ms <= limit_ms
+            && (victim != Victim::App || self.slow * ONE_LATE_OF <= self.sent);
+        (is_cheap && is_in_time, format!("{cost}; late {late}"))
     }
 
     pub(crate) fn lost(&self) -> usize {
