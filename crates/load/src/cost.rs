@@ -48,10 +48,7 @@ struct CpuTime {
 
 impl CpuTime {
     fn now() -> Self {
-        Self {
-            process: cpu_clock(ClockId::ProcessCPUTime),
-            thread: cpu_clock(ClockId::ThreadCPUTime),
-        }
+        Self { process: process_cpu(), thread: cpu_clock(ClockId::ThreadCPUTime) }
     }
 
     fn since(self, earlier: Self) -> Self {
@@ -73,8 +70,13 @@ fn cpu_clock(clock: ClockId) -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// User and system time of the process so far.
+pub(crate) fn process_cpu() -> Duration {
+    cpu_clock(ClockId::ProcessCPUTime)
+}
+
 /// The process's resident memory; 0 where /proc cannot be read.
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let Ok(statm) = std::fs::read_to_string("/proc/self/statm") else { return 0 };
     let pages = statm.split(' ').nth(1).and_then(|field| field.parse::<u64>().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64

@@ -44,6 +44,8 @@ pub enum LoadError {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    #[error("{address} does not take part in a throughput run; start `tollway echo --tcp` there")]
+    NotBulk { address: SocketAddr },
     #[error("a histogram of the run cannot be read back")]
     Histogram(#[source] HistogramError),
     #[error(transparent)]

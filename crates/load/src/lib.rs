@@ -5,6 +5,7 @@
 //! from the send, and how late the generator itself was. [`serve_echo`] is something to send to.
 
 pub mod arrival;
+mod bulk;
 mod clients;
 mod clock;
 mod cost;
@@ -21,6 +22,7 @@ mod run;
 mod stop;
 mod summary;
 mod tls;
+mod tcp;
 
 pub use arrival::{Arrival, Extent, Profile, Spacing, Stage};
 pub use echo::{
@@ -31,7 +33,8 @@ pub use error::{EchoError, LoadError};
 pub use options::{GrpcRequest, HttpRequest, LoadOptions, Reuse, Target, header, payload};
 pub use plan::{MAX_STEPS, MaxRate, Plan, RunOnce};
 pub use progress::{Part, Phase, Progress, Watch};
-pub use run::{run_grpc, run_http, run_http2};
+pub use run::{run_grpc, run_http, run_http2, run_ping};
 pub use stop::Stop;
 pub use summary::{interval_line, summary};
 pub use tls::{TlsError, TlsOptions, TlsVersions};
+pub use tcp::{MAX_STREAMS as MAX_TCP_STREAMS, TcpOptions, run_tcp};

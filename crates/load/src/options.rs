@@ -98,10 +98,17 @@ impl LoadOptions {
 
     /// Where to connect: `connect_to`, else the first address of the target's host.
     pub fn address(&self) -> Result<SocketAddr, LoadError> {
-        if let Some(address) = self.connect_to {
+        self.target.address(self.connect_to)
+    }
+}
+
+impl Target {
+    /// `connect_to`, else the first address of the host.
+    pub(crate) fn address(&self, connect_to: Option<SocketAddr>) -> Result<SocketAddr, LoadError> {
+        if let Some(address) = connect_to {
             return Ok(address);
         }
-        let Target { host, port, .. } = &self.target;
+        let Self { host, port, .. } = self;
         (host.as_str(), *port)
             .to_socket_addrs()
             .map_err(|source| LoadError::Resolve { host: host.clone(), source })?
@@ -166,6 +173,20 @@ impl Target {
             target.url = format!("{}{}", target.url.trim_end_matches('/'), target.path);
         }
         Ok(target)
+    }
+
+    /// `tcp://host:port` or `host:port`.
+    pub fn tcp(url: &str) -> Result<Self, LoadError> {
+        let refuse = |reason| LoadError::Url { url: url.to_owned(), reason };
+        let target = Self::parse(url, "tcp")?;
+        if target.tls {
+            return Err(refuse("raw TCP has no TLS here"));
+        }
+        if !target.authority.ends_with(&format!(":{}", target.port)) {
+            return Err(refuse("it names no port: write it as tcp://HOST:PORT"));
+        }
+        let url = target.url.trim_end_matches('/').to_owned();
+        Ok(Self { url, ..target })
     }
 
     fn parse(url: &str, scheme: &'static str) -> Result<Self, LoadError> {

@@ -11,11 +11,15 @@ use tollway_record::run::{RUN_SCHEMA, Stage};
 use crate::arrival::{self, Arrival, Profile, Spacing};
 use crate::clients::h1::{H1Client, Rendered};
 use crate::clients::h2::{H2Client, Prepared};
+use crate::clients::ping::PingClient;
 use crate::engine::{self, Outcome};
 use crate::error::LoadError;
-use crate::options::{GrpcRequest, HttpRequest, LoadOptions};
+use crate::options::{GrpcRequest, HttpRequest, LoadOptions, Reuse, payload};
 use crate::progress::Watch;
 use crate::tls::TlsDialler;
+
+/// Largest message of ping-pong.
+const MAX_PING_BYTES: usize = 16 << 20;
 
 /// Sends `request` over HTTP/1.1 as `options` plan it, on this thread.
 pub fn run_http(
@@ -70,6 +74,30 @@ fn secure(options: &LoadOptions, alpn: &[u8]) -> Result<Option<TlsDialler>, Load
     Ok(Some(TlsDialler::new(&options.target, &options.tls, alpn, sessions)?))
 }
 
+/// Sends a message of `bytes` bytes over plain TCP and waits for it to come back, as `options`
+/// plan it, on this thread.
+pub fn run_ping(
+    options: &LoadOptions,
+    bytes: usize,
+    watch: &mut Watch<'_>,
+) -> Result<RunResult, LoadError> {
+    // Connections are kept: opening them is what the other protocols measure.
+    let options = &LoadOptions { reuse: Reuse::default(), ..options.clone() };
+    options.check()?;
+    if !(1..=MAX_PING_BYTES).contains(&bytes) {
+        return Err(LoadError::Bounds {
+            name: "the message's size in bytes",
+            given: bytes as u64,
+            least: 1,
+            most: MAX_PING_BYTES as u64,
+        });
+    }
+    let address = options.address()?;
+    let client = PingClient::new(payload(bytes), options, address);
+    let frame = Frame { protocol: Protocol::Tcp, payload: bytes };
+    frame.run(client, options, address, watch)
+}
+
 /// What a result says besides numbers.
 struct Frame {
     protocol: Protocol,
@@ -84,7 +112,8 @@ impl Frame {
         address: SocketAddr,
         watch: &mut Watch<'_>,
     ) -> Result<RunResult, LoadError> {
-        let streams = if self.protocol == Protocol::Http1 { 1 } else { options.streams };
+        let one = matches!(self.protocol, Protocol::Http1 | Protocol::Tcp);
+        let streams = if one { 1 } else { options.streams };
         let started_at = OffsetDateTime::now_utc()
             .format(&Rfc3339)
             .expect("RFC 3339 has a form for every year of the system's clock");

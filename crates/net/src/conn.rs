@@ -207,6 +207,14 @@ impl Conn {
         self.keep_bytes = bytes;
     }
 
+    /// The socket, taken out of the loop's hands; `None` with TLS or while something waits to be
+    /// sent. It is non-blocking, and its owner takes it from the poller first.
+    #[must_use]
+    pub fn into_stream(self) -> Option<TcpStream> {
+        let is_bare = self.tls.is_none() && !self.connecting && self.pending() == 0;
+        is_bare.then(|| self.socket.into())
+    }
+
     /// Takes note of what the poller said.
     pub fn ready(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;

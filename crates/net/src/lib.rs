@@ -13,6 +13,7 @@ pub mod netns;
 mod poller;
 mod slab;
 pub mod spawn;
+mod tcp_info;
 mod timer;
 pub mod tun;
 
@@ -21,4 +22,5 @@ pub use descriptors::descriptor_limit;
 pub use listener::{AcceptError, Listener, ListenerOptions};
 pub use poller::{Poller, Readiness, Token, Waker};
 pub use slab::{Key, Slab};
+pub use tcp_info::{TcpInfo, tcp_info};
 pub use timer::Wheel;

@@ -4,4 +4,5 @@
 pub(crate) mod h1;
 pub(crate) mod h2;
 mod links;
+pub(crate) mod ping;
 mod request;

@@ -1,5 +1,6 @@
 //! One accepted connection: its socket, and the protocol that its first bytes chose.
 
+use std::net::TcpStream;
 use std::time::Duration;
 
 use tollway_http::h1::looks_like_http2;
@@ -8,6 +9,7 @@ use tollway_net::{Conn, Flush, Read, Readiness, Scratch};
 use super::h1::H1Session;
 use super::h2::H2Session;
 use super::{HIGH_WATER_BYTES, Site, Timers};
+use crate::bulk::{HELLO_BYTES, Mode, Wish};
 
 /// Reads of one connection before the others have their turn.
 const READS_PER_TURN: u32 = 16;
@@ -27,7 +29,11 @@ enum Protocol {
     Detect(Vec<u8>),
     H1(Box<H1Session>),
     H2(Box<H2Session>),
+    /// Plain TCP whose first bytes do not say yet what is wanted.
+    TcpFirst(Vec<u8>),
     Tcp,
+    /// Bulk is wanted; so many bytes of it have come.
+    Bulk(Mode, usize),
     /// Nothing more is read; what is queued is sent.
     Closed,
 }
@@ -39,6 +45,8 @@ pub(super) enum Turn {
     Wait,
     /// There is more to read; serve it again after the others.
     Again,
+    /// Bulk moves on a thread of its own.
+    HandOver,
     Over,
 }
 
@@ -48,7 +56,7 @@ impl Peer {
     }
 
     pub(super) fn tcp(conn: Conn) -> Self {
-        Self { conn, protocol: Protocol::Tcp, lingering: false }
+        Self { conn, protocol: Protocol::TcpFirst(Vec::new()), lingering: false }
     }
 
     pub(super) fn conn(&self) -> &Conn {
@@ -78,6 +86,9 @@ impl Peer {
                 Read::Data(_) if self.lingering => {}
                 Read::Data(bytes) => {
                     self.protocol.receive(bytes, site, timers, self.conn.out());
+                    if matches!(self.protocol, Protocol::Bulk(..)) {
+                        return Turn::HandOver;
+                    }
                 }
                 Read::Closed(_) if self.lingering => return Turn::Over,
                 Read::Closed(_) => return self.peer_closed(site, timers),
@@ -113,7 +124,7 @@ impl Peer {
 
     /// The peer sends no more: what it asked for is still answered.
     fn peer_closed(&mut self, site: &Site, timers: &mut Timers) -> Turn {
-        self.protocol.input_ended();
+        self.protocol.input_ended(self.conn.out());
         self.write(site, timers).unwrap_or(Turn::Wait)
     }
 
@@ -126,11 +137,26 @@ impl Peer {
         Turn::Again
     }
 
+    /// The socket of a peer that wants bulk, what it wants, and how many bytes of it have come.
+    pub(super) fn into_bulk(self) -> Option<(TcpStream, Mode, usize)> {
+        match self.protocol {
+            Protocol::Bulk(mode, early) => Some((self.conn.into_stream()?, mode, early)),
+            Protocol::Detect(_)
+            | Protocol::H1(_)
+            | Protocol::H2(_)
+            | Protocol::TcpFirst(_)
+            | Protocol::Tcp
+            | Protocol::Closed => None,
+        }
+    }
+
     /// Takes no new requests.
     pub(super) fn drain(&mut self) {
         let out = self.conn.out();
         match &mut self.protocol {
-            Protocol::Detect(_) | Protocol::Tcp => self.protocol = Protocol::Closed,
+            Protocol::Detect(_) | Protocol::TcpFirst(_) | Protocol::Tcp | Protocol::Bulk(..) => {
+                self.protocol = Protocol::Closed;
+            }
             Protocol::H1(session) => session.drain(),
             Protocol::H2(session) => session.drain(out),
             Protocol::Closed => {}
@@ -163,8 +189,19 @@ impl Protocol {
             }
             Self::H1(session) => session.receive(input, site, timers, out),
             Self::H2(session) => session.receive(input, site, timers, out),
+            Self::TcpFirst(held) => {
+                held.extend_from_slice(input);
+                match Wish::of(held) {
+                    Wish::Unknown => {}
+                    Wish::Echo => {
+                        out.append(held);
+                        *self = Self::Tcp;
+                    }
+                    Wish::Bulk(mode) => *self = Self::Bulk(mode, held.len() - HELLO_BYTES),
+                }
+            }
             Self::Tcp => out.extend_from_slice(input),
-            Self::Closed => {}
+            Self::Bulk(..) | Self::Closed => {}
         }
     }
 
@@ -173,7 +210,12 @@ impl Protocol {
         match self {
             Self::H1(session) => session.pump(site, timers, out),
             Self::H2(session) if session.has_more() => session.pump(out),
-            Self::H2(_) | Self::Detect(_) | Self::Tcp | Self::Closed => {}
+            Self::H2(_)
+            | Self::Detect(_)
+            | Self::TcpFirst(_)
+            | Self::Tcp
+            | Self::Bulk(..)
+            | Self::Closed => {}
         }
     }
 
@@ -181,7 +223,9 @@ impl Protocol {
         match self {
             Self::H1(session) => session.has_more(),
             Self::H2(session) => session.has_more(),
-            Self::Detect(_) | Self::Tcp | Self::Closed => false,
+            Self::Detect(_) | Self::TcpFirst(_) | Self::Tcp | Self::Bulk(..) | Self::Closed => {
+                false
+            }
         }
     }
 
@@ -189,8 +233,8 @@ impl Protocol {
         match self {
             Self::H1(session) => session.wants_input(),
             Self::H2(session) => !session.is_closed(),
-            Self::Detect(_) | Self::Tcp => true,
-            Self::Closed => false,
+            Self::Detect(_) | Self::TcpFirst(_) | Self::Tcp => true,
+            Self::Bulk(..) | Self::Closed => false,
         }
     }
 
@@ -198,14 +242,19 @@ impl Protocol {
         match self {
             Self::H1(session) => session.is_closed(),
             Self::H2(session) => session.is_closed(),
-            Self::Detect(_) | Self::Tcp => false,
+            Self::Detect(_) | Self::TcpFirst(_) | Self::Tcp | Self::Bulk(..) => false,
             Self::Closed => true,
         }
     }
 
-    fn input_ended(&mut self) {
+    fn input_ended(&mut self, out: &mut Vec<u8>) {
         match self {
-            Self::Detect(_) | Self::Tcp => *self = Self::Closed,
+            Self::Detect(_) | Self::Tcp | Self::Bulk(..) => *self = Self::Closed,
+            // What looked like the beginning of a wish was all there is.
+            Self::TcpFirst(held) => {
+                out.append(held);
+                *self = Self::Closed;
+            }
             Self::H1(session) => session.input_ended(),
             Self::H2(session) => session.input_ended(),
             Self::Closed => {}
@@ -216,7 +265,7 @@ impl Protocol {
         match self {
             Self::H1(session) => session.wake(site, timers, out),
             Self::H2(session) => session.wake(timer, site, out),
-            Self::Detect(_) | Self::Tcp | Self::Closed => {}
+            Self::Detect(_) | Self::TcpFirst(_) | Self::Tcp | Self::Bulk(..) | Self::Closed => {}
         }
     }
 }

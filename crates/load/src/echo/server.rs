@@ -1,6 +1,7 @@
 //! The echo server's loop: accept, serve who is ready, wake who is due.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustls::{ServerConfig, ServerConnection};
@@ -11,6 +12,7 @@ use tollway_net::{
 use super::peer::{Peer, Turn};
 use super::source::plain_pattern;
 use super::{EchoOptions, MAX_CONNECTIONS, Ports, Site, Stall, Timers};
+use crate::bulk;
 use crate::error::EchoError;
 use crate::pacer::ask_for_punctual_wakeups;
 use crate::stop::Stop;
@@ -23,6 +25,8 @@ const TICK: Duration = Duration::from_secs(1);
 const DRAIN: Duration = Duration::from_secs(2);
 /// Connections taken from one listener in a turn.
 const ACCEPTS_PER_TURN: usize = 64;
+/// Connections of bulk at once; further ones are closed.
+const MAX_BULK_THREADS: usize = 256;
 
 /// Servers that listen and do not serve yet.
 pub struct EchoServer {
@@ -97,6 +101,7 @@ impl EchoServer {
             next_tick: TICK,
             accepting: false,
             stall: self.stall.map(|stall| (stall, stall.every)),
+            stopped: Arc::default(),
         };
         serving.run(stop)
     }
@@ -117,6 +122,8 @@ struct Serving {
     accepting: bool,
     /// How to stand still, and when next.
     stall: Option<(Stall, Duration)>,
+    /// Ends the threads of bulk; each has a clone.
+    stopped: Arc<AtomicBool>,
 }
 
 impl Serving {
@@ -126,6 +133,7 @@ impl Serving {
             self.turn()?;
             self.stand_still();
         }
+        self.stopped.store(true, Ordering::Relaxed);
         self.pause_accepting()?;
         self.doors.clear();
         for key in self.peers.keys() {
@@ -249,10 +257,27 @@ impl Serving {
         match peer.serve(&self.site, &mut self.timers, &mut self.scratch) {
             Turn::Wait => {}
             Turn::Again => self.again.push(key),
+            Turn::HandOver => self.hand_over(key),
             Turn::Over => {
                 self.peers.remove(key);
             }
         }
+    }
+
+    /// Bulk moves on a thread of its own, so that the loop stays punctual for the others.
+    fn hand_over(&mut self, key: Key) {
+        let Some(peer) = self.peers.remove(key) else { return };
+        if Arc::strong_count(&self.stopped) > MAX_BULK_THREADS
+            || self.poller.remove(peer.conn()).is_err()
+        {
+            return;
+        }
+        let Some((stream, mode, early)) = peer.into_bulk() else { return };
+        let stopped = Arc::clone(&self.stopped);
+        std::thread::spawn(move || {
+            // The other end sees how it went; there is nobody here to tell.
+            let _ = bulk::serve(stream, mode, early, || stopped.load(Ordering::Relaxed));
+        });
     }
 
     fn wake_due(&mut self) {
@@ -262,6 +287,7 @@ impl Serving {
             match peer.wake(timer, &self.site, &mut self.timers) {
                 Turn::Wait => {}
                 Turn::Again => self.serve(key),
+                Turn::HandOver => self.hand_over(key),
                 Turn::Over => {
                     self.peers.remove(key);
                 }
