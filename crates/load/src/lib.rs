@@ -21,8 +21,8 @@ mod recorder;
 mod run;
 mod stop;
 mod summary;
-mod tls;
 mod tcp;
+mod tls;
 
 pub use arrival::{Arrival, Extent, Profile, Spacing, Stage};
 pub use echo::{
@@ -36,5 +36,5 @@ pub use progress::{Part, Phase, Progress, Watch};
 pub use run::{run_grpc, run_http, run_http2, run_ping};
 pub use stop::Stop;
 pub use summary::{interval_line, summary};
-pub use tls::{TlsError, TlsOptions, TlsVersions};
 pub use tcp::{MAX_STREAMS as MAX_TCP_STREAMS, TcpOptions, run_tcp};
+pub use tls::{TlsError, TlsOptions, TlsVersions};

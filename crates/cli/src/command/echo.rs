@@ -29,7 +29,7 @@ pub(crate) struct EchoArgs {
     /// Mutual TLS: clients must show a certificate of one of these authorities (PEM).
     #[arg(long, value_name = "FILE", requires = "https")]
     client_ca: Option<PathBuf>,
-    /// Plain TCP: bytes come back.
+    /// Plain TCP: bytes come back; the other end of `tollway load tcp`.
     #[arg(long, value_name = "IP:PORT")]
     tcp: Option<SocketAddr>,
     /// Sent with every answer as `x-echo-name`: tells replicas apart.

@@ -19,7 +19,7 @@ pub(super) struct CommonArgs {
     pub(super) url: String,
     /// Connect here instead of to the URL's host.
     #[arg(long, value_name = "IP:PORT")]
-    connect_to: Option<SocketAddr>,
+    pub(super) connect_to: Option<SocketAddr>,
     /// Requests per second in all, in open loop; without it each connection sends its next
     /// request when it has its answer.
     #[arg(long, visible_aliases = ["qps", "rps"], value_name = "PER_SECOND")]
@@ -39,8 +39,8 @@ pub(super) struct CommonArgs {
     /// Load before the measured time.
     #[arg(long, default_value = "1s", value_parser = duration)]
     warm_up: Duration,
-    /// Body of so many bytes.
-    #[arg(long, value_name = "BYTES")]
+    /// Body or message of so many bytes.
+    #[arg(long, visible_alias = "message-size", value_name = "BYTES")]
     pub(super) payload_size: Option<usize>,
     /// Whether an answer must carry exactly what was sent.
     #[arg(long)]
@@ -103,6 +103,17 @@ impl CommonArgs {
         self.output.check(false)?;
         let (plan, options): (Plan, _) = self.plan.apply(options, self.rate, self.spacing)?;
         Ok(plan.run(&options, watch, &mut once)?)
+    }
+
+    /// Window and warm-up of a throughput run, which has no requests to plan.
+    pub(super) fn throughput_times(&self) -> Result<(Duration, Duration)> {
+        if self.rate.is_some() || self.requests.is_some() || self.plan.is_given() {
+            bail!(
+                "throughput has no rate, count or plan of requests; give --ping-pong for those, or \
+                 -z for the time"
+            );
+        }
+        Ok((self.duration, self.warm_up))
     }
 
     pub(super) fn header_lines(&self) -> Result<Vec<(String, String)>> {

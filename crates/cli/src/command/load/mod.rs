@@ -5,6 +5,7 @@ mod grpc;
 mod http;
 mod output;
 mod plan;
+mod tcp;
 mod tls;
 
 use std::io::IsTerminal;
@@ -19,6 +20,7 @@ use tollway_load::{Progress, Stop, Watch};
 
 use self::grpc::GrpcArgs;
 use self::http::HttpArgs;
+use self::tcp::TcpArgs;
 
 #[derive(Args)]
 pub(crate) struct LoadArgs {
@@ -32,6 +34,8 @@ enum LoadCommand {
     Http(HttpArgs),
     /// gRPC unary calls to the echo service, over HTTP/2.
     Grpc(GrpcArgs),
+    /// Raw TCP to `tollway echo --tcp`: throughput, or ping-pong.
+    Tcp(TcpArgs),
 }
 
 /// Between two lines of progress where the error stream is no terminal.
@@ -43,6 +47,7 @@ pub(crate) fn run(args: &LoadArgs) -> Result<ExitCode> {
     let output = match &args.protocol {
         LoadCommand::Http(args) => args.output(),
         LoadCommand::Grpc(args) => args.output(),
+        LoadCommand::Tcp(args) => args.output(),
     };
     let mut live = Live::new(output.quiet);
     let mut report = |progress: &Progress| live.tell(progress);
@@ -50,6 +55,7 @@ pub(crate) fn run(args: &LoadArgs) -> Result<ExitCode> {
     let result = match &args.protocol {
         LoadCommand::Http(args) => args.run(&mut watch),
         LoadCommand::Grpc(args) => args.run(&mut watch),
+        LoadCommand::Tcp(args) => args.run(&mut watch),
     };
     live.clear();
     output.tell(result?)

@@ -48,6 +48,10 @@ struct Stages(Vec<Stage>);
 struct Steps(Vec<f64>);
 
 impl PlanArgs {
+    pub(super) fn is_given(&self) -> bool {
+        self.stages.is_some() || self.steps.is_some() || self.max_rate
+    }
+
     /// The plan, and `options` as it wants them; `rate` is what `--rate` said.
     pub(super) fn apply(
         &self,

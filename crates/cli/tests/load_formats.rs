@@ -1,0 +1,140 @@
+//! The result of `tollway load` in other tools' formats, read by those tools.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tollway_record::{RunResult, fortio};
+use tollway_testkit::{Process, Start, TempDir, binary, need_tool, retry_until};
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[test]
+fn fortios_report_server_lists_opens_and_overlays_our_files() {
+    let fortio = need_tool!("fortio");
+    let chromium = need_tool!("chromium");
+    let files = TempDir::new().unwrap();
+    for name in ["near", "far"] {
+        load(&[
+            "--label",
+            name,
+            "--out",
+            &format!("fortio={}/{name}.json", files.path().display()),
+        ]);
+    }
+    let server = Start::new(fortio)
+        .args(["server", "-http-port", "127.0.0.1:0", "-grpc-port", "disabled"])
+        .args(["-tcp-port", "disabled", "-udp-port", "disabled", "-redirect-port", "disabled"])
+        .arg("-data-dir")
+        .arg(files.path())
+        .start()
+        .unwrap();
+    let page = retry_until(SOON, "Fortio's page", || address_in(&server.log())).unwrap();
+    let list = page_of(&chromium, &format!("{page}browse"));
+    for name in ["near.json", "far.json"] {
+        assert!(
+            list.contains(&format!("<option value=\"{name}\"")),
+            "{name} is not listed: {list}"
+        );
+    }
+    let opened = page_of(&chromium, &format!("{page}browse?url=near.json"));
+    assert!(opened.contains("chartjs-render-monitor"), "no chart was drawn: {opened}");
+    let overlaid = page_of(&chromium, &format!("{page}browse?sel=near&sel=far"));
+    assert_eq!(overlaid.matches("selected=\"\"").count(), 2, "{overlaid}");
+    assert!(overlaid.contains("chartjs-render-monitor"), "no chart was drawn: {overlaid}");
+}
+
+#[test]
+fn fortios_own_result_is_read_as_it_was_measured() {
+    let fortio = need_tool!("fortio");
+    let echo = Echo::start();
+    let files = TempDir::new().unwrap();
+    let path = files.path().join("fortio.json");
+    let output = Command::new(fortio)
+        .args(["load", "-quiet", "-allow-initial-errors", "-qps", "200", "-t", "1s", "-c", "2"])
+        .args(["-labels", "its own", "-json"])
+        .arg(&path)
+        .arg(echo.url("/status/503"))
+        .output()
+        .unwrap();
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|_| panic!("{output:?}"));
+    let read = fortio::read(&text).unwrap();
+    assert_eq!(read.labels, "its own");
+    let traffic = &read.run.traffic;
+    assert_eq!((traffic.requests, traffic.requested_rps), (0, Some(200.0)));
+    assert_eq!(traffic.errors_by_kind["status-503"], traffic.errors);
+    assert!(traffic.errors > 0 && read.from_send);
+}
+
+#[test]
+fn every_format_tells_the_same_run() {
+    let files = TempDir::new().unwrap();
+    let path = |name: &str| files.path().join(name);
+    let formats = ["fortio", "k6", "k6-summary", "hdr"];
+    let out: Vec<_> = formats.iter().map(|f| format!("{f}={}", path(f).display())).collect();
+    let result = load(&["--out", &out.join(",")]);
+    let requests = result.traffic.requests;
+    let read = |name| std::fs::read_to_string(path(name)).unwrap();
+    let json = |name| serde_json::from_str::<serde_json::Value>(&read(name)).unwrap();
+    assert_eq!(json("fortio")["DurationHistogram"]["Count"], requests);
+    assert_eq!(fortio::read(&read("fortio")).unwrap().run.traffic.requests, requests);
+    assert_eq!(json("k6")["metrics"]["http_reqs"]["count"], requests);
+    assert!(json("k6-summary")["results"]["metrics"].as_array().unwrap().len() > 8);
+    let lines = read("hdr").lines().filter(|line| line.contains("HISTF")).count();
+    assert!(lines >= 1, "a line for each second");
+}
+
+struct Echo {
+    process: Process,
+}
+
+impl Echo {
+    fn start() -> Self {
+        let echo = Start::new(binary("tollway").unwrap()).args(["echo", "--http", "127.0.0.1:0"]);
+        Self { process: echo.start_listening().unwrap() }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.process.port("http").unwrap())
+    }
+}
+
+/// A second of requests, told as `arguments` say.
+fn load(arguments: &[&str]) -> RunResult {
+    let echo = Echo::start();
+    let files = TempDir::new().unwrap();
+    let json = files.path().join("result.json");
+    let output = Command::new(binary("tollway").unwrap())
+        .args(["load", "http", &echo.url("/"), "--rate", "200", "-z", "1s", "--warm-up", "100ms"])
+        .args(["--quiet", "--json"])
+        .arg(&json)
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    RunResult::from_json(&std::fs::read_to_string(json).unwrap()).unwrap()
+}
+
+/// Where Fortio's log says that its page is.
+fn address_in(log: &str) -> Option<String> {
+    let url = log.lines().map(str::trim).find(|line| line.ends_with("/fortio/"))?;
+    url.starts_with("http://").then(|| url.to_owned())
+}
+
+/// A page as it stands when its scripts have run; none of them may fail.
+fn page_of(chromium: &Path, url: &str) -> String {
+    let profile = TempDir::new().unwrap();
+    let output = Command::new(chromium)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"])
+        .args(["--virtual-time-budget=10000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(url)
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    let failed = log.lines().find(|line| line.contains("CONSOLE") && line.contains("Uncaught"));
+    assert_eq!(failed, None, "{url}");
+    String::from_utf8(output.stdout).unwrap()
+}

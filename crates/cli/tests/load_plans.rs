@@ -1,0 +1,190 @@
+//! `tollway load` with plans, conditions and raw TCP, against `tollway echo`.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::process::{Command, Output};
+
+use tollway_record::RunResult;
+use tollway_record::throughput::Direction;
+use tollway_testkit::{Process, Start, TempDir, binary};
+
+#[test]
+fn steps_are_windows_of_their_own() {
+    let echo = Echo::start();
+    let url = echo.url("/");
+    let result = run(&["http", &url, "--steps", "50,100..200/100", "--step-time", "400ms"]);
+    let steps: Vec<_> = result
+        .steps
+        .iter()
+        .map(|step| (step.traffic.requested_rps.unwrap(), step.traffic.scheduled()))
+        .collect();
+    assert_eq!(steps, [(50.0, 20), (100.0, 40), (200.0, 80)]);
+    assert_eq!(result.traffic.scheduled(), 140, "all of them");
+    let merged = result.traffic.latencies().unwrap().n();
+    assert_eq!(merged, result.traffic.requests);
+}
+
+#[test]
+fn a_rate_that_moves_sends_what_lies_under_it() {
+    let echo = Echo::start();
+    let url = echo.url("/");
+    let result = run(&["http", &url, "--stages", "500ms:200,500ms:200"]);
+    assert_eq!(result.traffic.scheduled(), 150);
+    let stages: Vec<_> = result.stages.iter().map(|s| (s.lasting_s, s.to_rps)).collect();
+    assert_eq!(stages, [(0.5, 200.0), (0.5, 200.0)]);
+    assert_eq!(result.traffic.requested_rps, Some(150.0));
+}
+
+#[test]
+fn the_highest_rate_of_a_target_of_known_capacity_is_found() {
+    let echo = Echo::start();
+    // Four connections, each busy for at least 20 ms with a request: at most 200/s.
+    let url = echo.url("/delay?ms=20");
+    let search = ["--max-rate", "--step-time", "400ms", "--precision", "20%"];
+    let result = run(&[&["http", &url, "-c", "4"], &search[..]].concat());
+    let search = result.search.unwrap();
+    let held = search.held_rps.unwrap();
+    assert!((60.0..=206.0).contains(&held), "{search:?}");
+    assert!(search.missed_rps.unwrap() > held, "{search:?}");
+    assert!(search.complete && search.trials.iter().any(|trial| trial.confirms));
+    assert_eq!(result.traffic.requested_rps, Some(held), "the window told is the one that held");
+}
+
+#[test]
+fn a_condition_that_is_met_ends_with_99_and_is_told() {
+    let echo = Echo::start();
+    let url = echo.url("/delay?ms=20");
+    let quick = ["--rate", "50", "-z", "500ms", "--warm-up", "0s"];
+    let conditions = ["--fail-if", "p50>10ms", "--fail-if", "error_rate>1%"];
+    let output = tollway(&[&["load", "http", &url], &quick[..], &conditions].concat());
+    assert_eq!(output.status.code(), Some(99), "{output:?}");
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(told.contains("FAILED  p50>10ms: 2"), "{told}");
+    assert!(told.contains("ok      error_rate>1%"), "{told}");
+
+    let conditions = ["--fail-if", "p50<10ms", "--json", "-"];
+    let output = tollway(&[&["load", "http", &url], &quick[..], &conditions].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let result = RunResult::from_json(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    assert!(!result.thresholds[0].missed);
+    assert!(result.thresholds[0].judgement.value.unwrap() >= 20_000.0);
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_before_it_runs() {
+    for (arguments, says) in [
+        (&["--fail-if", "p99>5"][..], "at column 6, a time needs its unit"),
+        (&["--steps", "5..1/1"], "goes down"),
+        (&["--stages", "10s"], "is not TIME:RATE"),
+        (&["--steps", "5", "--max-rate"], "cannot be used with"),
+        (&["--out", "iperf3=x.json"], "cannot hold this run"),
+        (&["--out", "gatling=x"], "is no format"),
+        (&["--step-time", "1s"], "give --steps or --max-rate"),
+    ] {
+        let output = tollway(&[&["load", "http", "127.0.0.1:9"], arguments].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(says), "{arguments:?}: {error}");
+        assert!(!output.status.success());
+    }
+}
+
+#[test]
+fn throughput_is_counted_alike_at_both_ends_in_each_direction() {
+    let echo = Echo::start();
+    for (flag, direction) in [
+        (None, Direction::Send),
+        (Some("--reverse"), Direction::Receive),
+        (Some("--bidir"), Direction::Both),
+    ] {
+        let times = ["-z", "400ms", "--warm-up", "100ms", "--interval", "100ms", "-P", "2"];
+        let target = echo.tcp();
+        let mut arguments = [&["tcp", &target], &times[..]].concat();
+        arguments.extend(flag);
+        let result = run(&arguments);
+        let throughput = result.throughput.unwrap();
+        assert_eq!(throughput.direction, direction);
+        let streams = if direction == Direction::Both { 4 } else { 2 };
+        assert_eq!(throughput.streams.len(), streams);
+        for flow in [throughput.sent, throughput.received].into_iter().flatten() {
+            assert!(flow.bytes > 1_000_000, "{flow:?}");
+            let bits_per_s = 8.0 * flow.bytes as f64 / flow.duration_s;
+            // Reading from JSON may round the last bit otherwise.
+            assert!((flow.bits_per_s / bits_per_s - 1.0).abs() < 1e-12, "{flow:?}");
+        }
+        for stream in &throughput.streams {
+            let peer = stream.peer.expect("the server's account");
+            assert!(peer.flow.bytes >= stream.flow.bytes, "warm-up included: {stream:?}");
+            let by_interval: u64 = throughput
+                .intervals
+                .iter()
+                .filter(|interval| !interval.omitted)
+                .flat_map(|interval| &interval.streams)
+                .filter(|sample| sample.stream == stream.stream)
+                .map(|sample| sample.flow.bytes)
+                .sum();
+            assert_eq!(by_interval, stream.flow.bytes, "the intervals add up");
+            assert!(!stream.sends || stream.max_cwnd_bytes > 0, "{stream:?}");
+        }
+        assert_eq!(throughput.intervals.iter().filter(|interval| interval.omitted).count(), 1);
+    }
+}
+
+#[test]
+fn ping_pong_has_the_latencies_of_round_trips() {
+    let echo = Echo::start();
+    let ping = ["--ping-pong", "--message-size", "2000", "-c", "2", "-n", "500", "--warm-up", "0s"];
+    let result = run(&[&["tcp", &echo.tcp()], &ping[..]].concat());
+    let traffic = &result.traffic;
+    assert_eq!((traffic.requests, traffic.errors), (500, 0), "{traffic:?}");
+    assert_eq!((traffic.bytes.sent, result.payload_bytes), (1_000_000, 2000));
+    assert!(traffic.latency_us.p50.is_some());
+}
+
+#[test]
+fn a_target_that_is_no_echo_server_of_ours_is_refused_with_the_way_out() {
+    let echo = Echo::start();
+    // An HTTP port answers the first bytes with an error of its own.
+    let output = tollway(&["load", "tcp", &echo.http().to_string(), "-z", "1s"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("tollway echo --tcp"), "{error}");
+}
+
+struct Echo {
+    process: Process,
+}
+
+impl Echo {
+    fn start() -> Self {
+        let process = Start::new(binary("tollway").unwrap())
+            .args(["echo", "--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0"])
+            .start_listening()
+            .unwrap();
+        Self { process }
+    }
+
+    fn http(&self) -> std::net::SocketAddr {
+        self.process.port("http").unwrap()
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.http())
+    }
+
+    fn tcp(&self) -> String {
+        self.process.port("tcp").unwrap().to_string()
+    }
+}
+
+fn tollway(arguments: &[&str]) -> Output {
+    Command::new(binary("tollway").unwrap()).args(arguments).output().unwrap()
+}
+
+/// The result of `tollway load` with these arguments.
+fn run(arguments: &[&str]) -> RunResult {
+    let files = TempDir::new().unwrap();
+    let path = files.path().join("result.json");
+    let json = ["--quiet", "--json", path.to_str().unwrap()];
+    let output = tollway(&[&["load"], arguments, &json].concat());
+    assert!(output.status.success(), "{output:?}");
+    RunResult::from_json(&std::fs::read_to_string(&path).unwrap()).unwrap()
+}
