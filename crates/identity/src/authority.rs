@@ -12,6 +12,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
@@ -94,6 +96,14 @@ pub struct IssuedChain {
     pub spiffe_id: SpiffeId,
     pub not_before: SystemTime,
     pub not_after: SystemTime,
+}
+
+impl IssuedChain {
+    /// All certificates as PEM, the leaf first.
+    #[must_use]
+    pub fn to_pem(&self) -> String {
+        self.chain.iter().map(|certificate| pem(certificate)).collect()
+    }
 }
 
 /// The name under which every control plane of `network` is dialled: `control.<network>.mesh`.
@@ -406,6 +416,22 @@ fn check_root(
             found: found.unwrap_or_else(|| "nobody".to_owned()),
         }),
     }
+}
+
+/// RFC 7468: 64 characters a line.
+fn pem(certificate: &CertificateDer<'_>) -> String {
+    const LINE: usize = 64;
+    let text = STANDARD.encode(certificate);
+    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        // Base64 is ASCII, so any place is between two characters.
+        let (line, after) = rest.split_at(rest.len().min(LINE));
+        pem.push_str(line);
+        pem.push('\n');
+        rest = after;
+    }
+    pem + "-----END CERTIFICATE-----\n"
 }
 
 fn uri_of(name: &GeneralName<'_>) -> Option<String> {
