@@ -30,7 +30,7 @@ pub(crate) const CRATES: &[Crate] = &[
     part("proxy", &["model", "http", "routing", "net", "wire", "identity", "telemetry"]),
     part("control", &["model", "net", "wire", "identity", "store", "telemetry"]),
     part("load", &["model", "http", "record", "net", "telemetry"]),
-    part("lab", &["model", "record", "net", "telemetry"]),
+    part("lab", &["model", "record", "net", "identity", "telemetry"]),
     part("report", &["model", "record"]),
     part("cli", &[]),
     part("testkit", &[]),

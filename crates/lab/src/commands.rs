@@ -44,6 +44,8 @@ pub struct Load {
     pub protocol: Protocol,
     pub url: String,
     pub headers: Vec<String>,
+    /// For a URL of TLS.
+    pub tls: Option<CallerTls>,
     /// Requests per second in open loop; closed loop without.
     pub arrival: Option<(f64, Spacing)>,
     pub connections: u32,
@@ -52,6 +54,17 @@ pub struct Load {
     pub payload_bytes: u32,
     pub seed: u64,
     pub json: PathBuf,
+}
+
+/// With what a caller secures its connections, and what it expects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallerTls {
+    /// Roots that it believes (PEM).
+    pub ca: PathBuf,
+    /// Name that the server must have.
+    pub server_name: String,
+    /// Its own certificate and key (PEM), where it has one.
+    pub own: Option<(PathBuf, PathBuf)>,
 }
 
 impl Commands {
@@ -159,6 +172,7 @@ impl Commands {
             }
             None => spec,
         };
+        let spec = load.tls.iter().fold(spec, |spec, tls| spec.args(caller_tls_args(tls)));
         load.headers
             .iter()
             .fold(spec, |spec, header| spec.args(["-H", header]))
@@ -209,6 +223,19 @@ fn app_protocol(protocol: Protocol) -> &'static str {
 
 fn any_port(ip: IpAddr) -> String {
     SocketAddr::new(ip, 0).to_string()
+}
+
+fn caller_tls_args(tls: &CallerTls) -> Vec<OsString> {
+    let mut args: Vec<OsString> = vec![
+        "--cacert".into(),
+        tls.ca.clone().into(),
+        "--server-name".into(),
+        (&tls.server_name).into(),
+    ];
+    if let Some((certificate, key)) = &tls.own {
+        args.extend(["--cert".into(), certificate.into(), "--key".into(), key.into()]);
+    }
+    args
 }
 
 fn ports_args(path: &Path) -> [OsString; 2] {

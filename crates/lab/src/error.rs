@@ -17,6 +17,7 @@ use crate::ping::PingError;
 use crate::ports::PortsError;
 use crate::process::ProcessError;
 use crate::sample::SampleError;
+use crate::subject::{CertificateError, TemplateError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
@@ -42,6 +43,10 @@ pub enum LabError {
     Sample(#[from] SampleError),
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    #[error("the description of {subject} cannot be used")]
+    Adapter { subject: String, source: TemplateError },
     #[error("no listener {name:?} was published")]
     Unpublished { name: String },
     #[error("no subject is called {name}; known are {known}")]

@@ -21,22 +21,29 @@
 //!   no logs per request, tuned as its own documentation advises. [`Standing::config`] holds all
 //!   of its configuration, for the report.
 
+mod adapter;
 mod catalogue;
 mod direct;
 mod floor;
 mod tollway;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
 use tollway_record::record::{Protocol, Tls};
 
+pub use adapter::{
+    Adapter, AdapterFile, CertificateError, Get, SUBJECT_SCHEMA, Side, TemplateError, VariantSpec,
+    Way, built_in_adapters, peers_folder,
+};
 pub use catalogue::Catalogue;
 pub use direct::Direct;
 pub use floor::Floor;
 pub use tollway::Tollway;
 
+use crate::commands::CallerTls;
 use crate::error::LabError;
 use crate::experiment::Ground;
 use crate::progress::Progress;
@@ -61,13 +68,13 @@ pub struct Leg {
 /// A kind of subject, of which there may be several variants.
 pub trait SubjectKind {
     /// The bare name in the record.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     /// One line: what it is.
-    fn purpose(&self) -> &'static str;
+    fn purpose(&self) -> &str;
 
     /// What it can be made of; the first is the default. Never empty.
-    fn variants(&self) -> &'static [Variant];
+    fn variants(&self) -> &[Variant];
 
     /// Whether it can run on this machine. Cheap enough for a list: may look for files and ask a
     /// program for its version, not start a server.
@@ -78,12 +85,20 @@ pub trait SubjectKind {
 }
 
 /// What a subject is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variant {
     /// As in `tollway:traced`; lower-case letters, digits, `-` and `.`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// One line: how it differs from the default.
-    pub purpose: &'static str,
+    pub purpose: Cow<'static, str>,
+}
+
+impl Variant {
+    /// One of the program's own.
+    #[must_use]
+    pub const fn known(name: &'static str, purpose: &'static str) -> Self {
+        Self { name: Cow::Borrowed(name), purpose: Cow::Borrowed(purpose) }
+    }
 }
 
 /// Whether a subject can run here.
@@ -155,6 +170,8 @@ pub struct Route {
     pub url: String,
     /// Header lines, `name: value`.
     pub headers: Vec<String>,
+    /// Where the URL is one of TLS.
+    pub caller_tls: Option<CallerTls>,
     /// Proxies between caller and callee.
     pub hops: u32,
     /// How the bytes are secured on the longest part of the way: between the proxies, or between

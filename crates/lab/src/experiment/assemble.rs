@@ -82,7 +82,7 @@ fn row(cell: &Cell, subject: &PreparedSubject, measured: MeasuredCell) -> Result
     let conditions = Conditions {
         id: cell.id.clone(),
         case: cell.case.clone(),
-        subject: subject.name.into(),
+        subject: subject.name.clone(),
         variant: variant(subject, &measured.made_of),
         protocol: cell.leg.protocol,
         tls: measured.tls.unwrap_or(Tls::Plain),
@@ -210,7 +210,7 @@ fn subjects(prepared: &Prepared<'_>, plan: &Plan, measured: &Measured) -> Vec<Su
         let parts = parts.map(|(name, command)| (name.clone(), command.clone()));
         let files = standing.map(|standing| standing.config.clone()).unwrap_or_default();
         Subject {
-            name: subject.name.into(),
+            name: subject.name.clone(),
             variant: variant(subject, made_of.unwrap_or_default()),
             version: subject.version.clone(),
             config: parts.chain(loads).chain(files).collect(),
@@ -231,8 +231,8 @@ fn idle(prepared: &Prepared<'_>, plan: &Plan, measured: &Measured) -> Vec<IdleUs
             }
         }
         idle.extend(sums.into_iter().map(|(role, (used_s, duration_s, rss_bytes))| IdleUsage {
-            subject: subject.name.into(),
-            variant: if subject.special { subject.variant.name.into() } else { String::new() },
+            subject: subject.name.clone(),
+            variant: if subject.special { subject.variant.name.to_string() } else { String::new() },
             process: role.to_owned(),
             cpu_cores: if duration_s > 0.0 { used_s / duration_s } else { 0.0 },
             rss_bytes,

@@ -326,6 +326,7 @@ impl Bench<'_> {
             protocol: leg.protocol,
             url: route.url.clone(),
             headers: route.headers.clone(),
+            tls: route.caller_tls.clone(),
             arrival: None,
             connections: 1,
             duration: Duration::ZERO,

@@ -18,7 +18,7 @@ pub(super) struct PreparedSubject {
     /// `tollway`, `tollway:traced-1`: unique.
     pub(super) label: String,
     /// The bare name in the record.
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) variant: Variant,
     /// Whether the variant is not the default.
     pub(super) special: bool,
@@ -112,8 +112,8 @@ fn subjects(
         };
         prepared.push(PreparedSubject {
             label: name.to_string(),
-            name: kind.name(),
-            variant: *variant,
+            name: kind.name().to_owned(),
+            variant: variant.clone(),
             special: kind.variants().first() != Some(variant),
             version,
             subject: kind.make(variant),
@@ -167,7 +167,11 @@ fn not_carried(scenario: &Scenario, subjects: &[PreparedSubject]) -> Vec<String>
     let mut told = Vec::new();
     for case in &scenario.cases {
         let leg = Leg { network: 0, protocol: case.protocol, tls: case.tls.value };
-        for subject in subjects {
+        let named = |label: &str| {
+            let names = case.subjects.as_ref();
+            names.is_none_or(|names| names.iter().any(|name| name.value == label))
+        };
+        for subject in subjects.iter().filter(|subject| named(&subject.label)) {
             if let Err(reason) = subject.subject.carries(&leg) {
                 told.push(format!("{} in {}: {reason}", subject.label, case.name.value));
             }

@@ -281,7 +281,8 @@ impl Faults {
             return self.known("subject", &short, names.iter().map(String::as_str));
         };
         let Some(variant) = name.variant else { return };
-        let names: Vec<&str> = kind.variants().iter().map(|variant| variant.name).collect();
+        let names: Vec<&str> =
+            kind.variants().iter().map(|variant| variant.name.as_ref()).collect();
         let of = format!("variant of {}", kind.name());
         let short = Spanned::new(variant, subject.referenced, subject.defined);
         self.known(&of, &short, names.into_iter());

@@ -1,5 +1,6 @@
 //! All kinds of subjects that this program knows.
 
+use super::adapter::built_in_adapters;
 use super::{Direct, Floor, SubjectKind, SubjectName, Tollway, Variant};
 
 /// The kinds by name.
@@ -11,7 +12,12 @@ impl Catalogue {
     /// What comes with the program.
     #[must_use]
     pub fn built_in() -> Self {
-        Self { kinds: vec![Box::new(Direct), Box::new(Floor), Box::new(Tollway)] }
+        let mut kinds: Vec<Box<dyn SubjectKind>> =
+            vec![Box::new(Direct), Box::new(Floor), Box::new(Tollway)];
+        for adapter in built_in_adapters() {
+            kinds.push(Box::new(adapter));
+        }
+        Self { kinds }
     }
 
     /// One more; a kind of the same name is replaced.
@@ -38,11 +44,11 @@ impl Catalogue {
 
     /// Kind and variant of a name; `None` when either is unknown.
     #[must_use]
-    pub fn find(&self, name: &SubjectName) -> Option<(&dyn SubjectKind, &'static Variant)> {
+    pub fn find(&self, name: &SubjectName) -> Option<(&dyn SubjectKind, &Variant)> {
         let kind = self.kind(&name.name)?;
         let variants = kind.variants();
         let variant = match &name.variant {
-            Some(wanted) => variants.iter().find(|variant| variant.name == wanted)?,
+            Some(wanted) => variants.iter().find(|variant| variant.name == *wanted)?,
             None => variants.first()?,
         };
         Some((kind, variant))

@@ -12,18 +12,18 @@ use crate::progress::Progress;
 /// Nothing between caller and callee.
 pub struct Direct;
 
-const PLAIN: &[Variant] = &[Variant { name: "plain", purpose: "nothing between caller and app" }];
+const PLAIN: &[Variant] = &[Variant::known("plain", "nothing between caller and app")];
 
 impl SubjectKind for Direct {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "direct"
     }
 
-    fn purpose(&self) -> &'static str {
+    fn purpose(&self) -> &str {
         "the same request over the same link, with nothing between"
     }
 
-    fn variants(&self) -> &'static [Variant] {
+    fn variants(&self) -> &[Variant] {
         PLAIN
     }
 
@@ -56,6 +56,7 @@ impl Subject for Direct {
             let route = Route {
                 url: direct_url(leg.protocol, leg.tls, app),
                 headers: Vec::new(),
+                caller_tls: None,
                 hops: 0,
                 tls: leg.tls,
                 made_of: leg.tls.to_string(),

@@ -18,22 +18,22 @@ use crate::relay::{Forward, RelayArgs, Target};
 pub struct Floor;
 
 const PAIR: &[Variant] =
-    &[Variant { name: "relay-pair", purpose: "one beside the caller, one beside the app" }];
+    &[Variant::known("relay-pair", "one beside the caller, one beside the app")];
 
 /// Listener names of its relays.
 const NEAR: &str = "near";
 const FAR: &str = "far";
 
 impl SubjectKind for Floor {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "floor"
     }
 
-    fn purpose(&self) -> &'static str {
+    fn purpose(&self) -> &str {
         "a pair of bare relays, no TLS, no parsing: what two more processes cost at least"
     }
 
-    fn variants(&self) -> &'static [Variant] {
+    fn variants(&self) -> &[Variant] {
         PAIR
     }
 
@@ -102,6 +102,7 @@ fn start_pair(ground: &mut Ground, leg: &Leg, standing: &mut Standing) -> Result
     Ok(Route {
         url: direct_url(leg.protocol, leg.tls, bound),
         headers: Vec::new(),
+        caller_tls: None,
         hops: 2,
         tls: Tls::Plain,
         made_of: "relay–relay".to_owned(),

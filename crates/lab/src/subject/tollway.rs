@@ -17,11 +17,11 @@ use crate::progress::Progress;
 pub struct Tollway;
 
 const VARIANTS: &[Variant] = &[
-    Variant { name: "two-sidecars", purpose: "mutual TLS and metrics; a gateway between networks" },
-    Variant { name: "traced-0.1", purpose: "and every tenth request traced" },
-    Variant { name: "traced-1", purpose: "and every request traced" },
-    Variant { name: "access-log", purpose: "and a line of log for each request" },
-    Variant { name: "policy", purpose: "and a policy that names caller, method and path" },
+    Variant::known("two-sidecars", "mutual TLS and metrics; a gateway between networks"),
+    Variant::known("traced-0.1", "and every tenth request traced"),
+    Variant::known("traced-1", "and every request traced"),
+    Variant::known("access-log", "and a line of log for each request"),
+    Variant::known("policy", "and a policy that names caller, method and path"),
 ];
 
 /// What a variant's sidecars do besides their work.
@@ -33,15 +33,15 @@ pub(super) struct Duties {
 }
 
 impl SubjectKind for Tollway {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "tollway"
     }
 
-    fn purpose(&self) -> &'static str {
+    fn purpose(&self) -> &str {
         "this program: sidecars at both ends, a gateway between networks"
     }
 
-    fn variants(&self) -> &'static [Variant] {
+    fn variants(&self) -> &[Variant] {
         VARIANTS
     }
 
@@ -50,14 +50,14 @@ impl SubjectKind for Tollway {
     }
 
     fn make(&self, variant: &Variant) -> Box<dyn Subject> {
-        let duties = match variant.name {
+        let duties = match variant.name.as_ref() {
             "traced-0.1" => Duties { trace_ratio: Some(0.1), ..Duties::default() },
             "traced-1" => Duties { trace_ratio: Some(1.0), ..Duties::default() },
             "access-log" => Duties { access_log: true, ..Duties::default() },
             "policy" => Duties { policy: true, ..Duties::default() },
             _ => Duties::default(),
         };
-        Box::new(Mesh { variant: *variant, duties })
+        Box::new(Mesh { variant: variant.clone(), duties })
     }
 }
 

@@ -238,6 +238,7 @@ impl<'a> Start<'a> {
             let route = Route {
                 url,
                 headers,
+                caller_tls: None,
                 hops: if crosses { 3 } else { 2 },
                 tls: Tls::Mtls,
                 made_of: made_of.to_owned(),

@@ -1,0 +1,198 @@
+//! Subjects that an adapter file describes: foreign proxies, alone or in pairs.
+//!
+//! The peers that come with the program are such files too (`subjects/*.yaml`), so whoever
+//! compares something else, or the same otherwise tuned, writes one like them. A file names a
+//! program and, for each way of calling, the processes made of it: beside the app, beside the
+//! caller, or both. Texts hold placeholders for addresses, certificates and names; the lab makes
+//! the certificates, finds free ports, starts the processes and reads what they use.
+
+mod certificates;
+mod check;
+mod file;
+mod program;
+mod start;
+mod template;
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use tollway_record::record::Tls;
+
+pub use certificates::CertificateError;
+pub use file::{AdapterFile, Get, SUBJECT_SCHEMA, Side, VariantSpec, Way};
+pub use program::peers_folder;
+pub use template::TemplateError;
+
+use super::{Availability, Leg, Listener, Standing, Subject, SubjectKind, Variant};
+use crate::error::LabError;
+use crate::experiment::Ground;
+use crate::progress::Progress;
+use program::Program;
+
+/// Placeholders that every process has.
+const FIXED_PLACEHOLDERS: &[&str] = &[
+    "program",
+    "dir",
+    "listen",
+    "listen_ip",
+    "listen_port",
+    "upstream",
+    "upstream_ip",
+    "upstream_port",
+];
+
+/// Placeholders for the process's own certificate, and for who is at the other end.
+const TLS_PLACEHOLDERS: &[&str] = &[
+    "ca",
+    "certificate",
+    "key",
+    "certificate_and_key",
+    "own_name",
+    "own_id",
+    "peer_name",
+    "peer_id",
+];
+
+/// The files that come with the program.
+const BUILT_IN: [&str; 3] = [
+    include_str!("../../subjects/envoy.yaml"),
+    include_str!("../../subjects/haproxy.yaml"),
+    include_str!("../../subjects/nginx.yaml"),
+];
+
+/// The adapters that come with the program.
+#[must_use]
+pub fn built_in_adapters() -> Vec<Adapter> {
+    let read = |text: &&str| {
+        let file = serde_saphyr::from_str(text).expect("the program's own files are tested");
+        Adapter::new(file)
+    };
+    BUILT_IN.iter().map(read).collect()
+}
+
+/// A kind of subject that a file describes.
+pub struct Adapter {
+    file: Arc<AdapterFile>,
+    variants: Vec<Variant>,
+    /// Found once: a program does not go away between the list and the run.
+    found: OnceLock<Program>,
+}
+
+impl Adapter {
+    /// From a file in which [`AdapterFile::check`] finds no fault.
+    #[must_use]
+    pub fn new(file: AdapterFile) -> Self {
+        let variants = file.variants.iter().map(|variant| Variant {
+            name: variant.name.value.clone().into(),
+            purpose: variant.purpose.clone().into(),
+        });
+        Self { variants: variants.collect(), file: Arc::new(file), found: OnceLock::new() }
+    }
+
+    fn program(&self) -> Option<&Program> {
+        if self.found.get().is_none()
+            && let Some(found) = program::find(&self.file.program.value, &self.file.version)
+        {
+            return Some(self.found.get_or_init(|| found));
+        }
+        self.found.get()
+    }
+}
+
+impl SubjectKind for Adapter {
+    fn name(&self) -> &str {
+        &self.file.name.value
+    }
+
+    fn purpose(&self) -> &str {
+        &self.file.purpose
+    }
+
+    fn variants(&self) -> &[Variant] {
+        &self.variants
+    }
+
+    fn availability(&self) -> Availability {
+        match self.program() {
+            Some(program) => Availability::Ready { version: program.version.clone() },
+            None => program::missing(&self.file.program.value, &self.file.get),
+        }
+    }
+
+    fn make(&self, variant: &Variant) -> Box<dyn Subject> {
+        let name = self.name();
+        let default = self.variants.first() == Some(variant);
+        let label = if default { name.to_owned() } else { format!("{name}.{}", variant.name) };
+        let program = self.program().map(|program| program.path.clone()).unwrap_or_default();
+        let (file, variant) = (self.file.clone(), variant.name.clone().into_owned());
+        Box::new(Pair { file, variant, label, program })
+    }
+}
+
+/// One variant.
+struct Pair {
+    file: Arc<AdapterFile>,
+    variant: String,
+    /// Tells its processes from those of other subjects.
+    label: String,
+    program: PathBuf,
+}
+
+impl Pair {
+    fn ways(&self) -> &[Way] {
+        self.file.variant(&self.variant).map_or(&[], |variant| &variant.ways)
+    }
+
+    fn way(&self, leg: &Leg) -> Option<&Way> {
+        let carries = |way: &&Way| {
+            way.protocols.value.contains(&leg.protocol) && way.caller_tls.contains(&leg.tls)
+        };
+        self.ways().iter().find(carries)
+    }
+}
+
+impl Subject for Pair {
+    fn carries(&self, leg: &Leg) -> Result<(), String> {
+        let none = || match leg.tls {
+            Tls::Plain => format!("it does not carry {}", leg.protocol),
+            Tls::Tls | Tls::Mtls => format!("it does not carry {} over {}", leg.protocol, leg.tls),
+        };
+        self.way(leg).map(|_| ()).ok_or_else(none)
+    }
+
+    fn published(&self, _: &str) -> Vec<Listener> {
+        let mut listeners = Vec::new();
+        for way in self.ways().iter().filter(|way| way.app_side.is_some()) {
+            for (protocol, tls) in way
+                .protocols
+                .value
+                .iter()
+                .flat_map(|p| way.caller_tls.iter().map(move |t| (*p, *t)))
+            {
+                let name = part_name(&self.label, &Leg { network: 0, protocol, tls });
+                listeners.push(Listener { name: name.clone(), process: name, port: start::LISTEN });
+            }
+        }
+        listeners
+    }
+
+    fn start(
+        &self,
+        ground: &mut Ground,
+        legs: &[Leg],
+        progress: &mut dyn Progress,
+    ) -> Result<Standing, LabError> {
+        start::start(self, ground, legs, progress)
+    }
+}
+
+/// Name of the app's side of a leg: of its process and its listener.
+fn part_name(label: &str, leg: &Leg) -> String {
+    match leg.tls {
+        Tls::Plain => format!("{label}-{}", leg.protocol),
+        Tls::Tls | Tls::Mtls => format!("{label}-{}-{}", leg.protocol, leg.tls),
+    }
+}
+
+#[cfg(test)]
+mod tests;

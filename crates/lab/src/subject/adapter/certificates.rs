@@ -1,0 +1,115 @@
+//! Certificates for peers: made by the authority that Tollway's control planes have, so that
+//! algorithms, names and lengths are the same.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use tollway_identity::{Authority, AuthorityError, IssueError, IssueRequest, KeyError, KeyPair};
+use tollway_model::{Instance, Label, NameError, NetworkName, ServiceName, TrustDomain};
+
+/// How long they are valid: longer than any experiment.
+const TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Why peers have no certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("no certificate can carry the name of network {network:?}")]
+    Name { network: String, source: NameError },
+    #[error("cannot make a certificate authority")]
+    Authority(#[from] AuthorityError),
+    #[error("cannot make a key")]
+    Key(#[from] KeyError),
+    #[error("cannot issue a certificate")]
+    Issue(#[from] IssueError),
+    #[error("cannot write {path}")]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// One workload's identity, as files and names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// Roots of all networks.
+    pub(super) ca: PathBuf,
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+    pub(super) certificate_and_key: PathBuf,
+    /// `echo.default.west.mesh`
+    pub(super) name: String,
+    /// `spiffe://west.tollway/ns/default/echo`
+    pub(super) id: String,
+}
+
+/// The authorities of some networks.
+pub(super) struct Authorities {
+    dir: PathBuf,
+    ca: PathBuf,
+    authorities: Vec<Authority>,
+}
+
+impl Authorities {
+    /// Makes one for each network and writes their roots to `dir`, which is made.
+    pub(super) fn create(dir: &Path, networks: &[&str]) -> Result<Self, CertificateError> {
+        let ca = dir.join("roots.pem");
+        fs::create_dir_all(dir).map_err(|source| write_error(dir, source))?;
+        let authorities = networks.iter().map(|network| authority(network));
+        let authorities: Vec<Authority> = authorities.collect::<Result<_, _>>()?;
+        let roots: String =
+            authorities.iter().map(|a| a.root_pem().trim_end().to_owned() + "\n").collect();
+        write_secret(&ca, &roots)?;
+        Ok(Self { dir: dir.to_path_buf(), ca, authorities })
+    }
+
+    /// Issues to the workload `app` of the network of that place in the list.
+    pub(super) fn issue(&self, network: usize, app: &str) -> Result<Identity, CertificateError> {
+        let authority = &self.authorities[network];
+        let named = |source| CertificateError::Name { network: app.to_owned(), source };
+        let label = |text: &str| Label::new(text).map_err(named);
+        let service = ServiceName {
+            app: label(app)?,
+            namespace: label("default")?,
+            network: authority.network().clone(),
+        };
+        let key = KeyPair::generate()?;
+        let request = IssueRequest {
+            csr_der: key.csr_der()?,
+            service: service.clone(),
+            instance: Instance::new("lab").map_err(named)?,
+            ttl: TTL,
+        };
+        let issued = authority.issue(&request, SystemTime::now())?;
+        let (certificate_pem, key_pem) = (issued.to_pem(), key.to_pem());
+        let file = |kind: &str| self.dir.join(format!("{app}.{}.{kind}", service.network));
+        let identity = Identity {
+            ca: self.ca.clone(),
+            certificate: file("pem"),
+            key: file("key"),
+            certificate_and_key: file("both"),
+            name: service.dns_san(),
+            id: issued.spiffe_id.to_string(),
+        };
+        write_secret(&identity.certificate, &certificate_pem)?;
+        write_secret(&identity.key, &key_pem)?;
+        write_secret(&identity.certificate_and_key, &format!("{certificate_pem}{key_pem}"))?;
+        Ok(identity)
+    }
+}
+
+fn authority(network: &str) -> Result<Authority, CertificateError> {
+    let name = NetworkName::new(network)
+        .map_err(|source| CertificateError::Name { network: network.to_owned(), source })?;
+    Ok(Authority::create(&TrustDomain::default_for(&name), &name, SystemTime::now())?)
+}
+
+fn write_secret(path: &Path, text: &str) -> Result<(), CertificateError> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let written = options.open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|source| write_error(path, source))
+}
+
+fn write_error(path: &Path, source: io::Error) -> CertificateError {
+    CertificateError::Write { path: path.into(), source }
+}

@@ -1,0 +1,244 @@
+//! Starts what an adapter file describes: for each leg a process beside the app, one beside the
+//! caller, or both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use tollway_record::record::Tls;
+
+use super::certificates::{Authorities, Identity};
+use super::check::port_placeholder;
+use super::file::{Side, Way};
+use super::template::Meanings;
+use super::{Pair, part_name};
+use crate::commands::CallerTls;
+use crate::error::LabError;
+use crate::experiment::{Ground, READY_LIMIT};
+use crate::ports::Ports;
+use crate::progress::{Event, Progress};
+use crate::subject::{HOME, Leg, Route, Standing, direct_url};
+
+/// Name of the one listener in the ports files that are written for the processes.
+pub(super) const LISTEN: &str = "listen";
+/// App names in certificates, as Tollway's own in the same scenario.
+const CALLER: &str = "client";
+const APP: &str = "echo";
+
+/// Starts everything for these legs.
+pub(super) fn start(
+    pair: &Pair,
+    ground: &mut Ground,
+    legs: &[Leg],
+    progress: &mut dyn Progress,
+) -> Result<Standing, LabError> {
+    progress.told(&Event::Step(&format!("starting {}", pair.label)));
+    let networks: BTreeSet<usize> = legs.iter().map(|leg| leg.network).chain([HOME]).collect();
+    let identities = Identities::make(pair, ground, &networks)?;
+    let mut start = Start { pair, identities, standing: Standing::default() };
+    for leg in legs {
+        let route = start.leg(ground, leg)?;
+        start.standing.routes.insert(*leg, route);
+    }
+    Ok(start.standing)
+}
+
+/// The caller's identity, and the app's by network.
+struct Identities {
+    caller: Identity,
+    apps: BTreeMap<usize, Identity>,
+}
+
+impl Identities {
+    fn make(pair: &Pair, ground: &Ground, networks: &BTreeSet<usize>) -> Result<Self, LabError> {
+        let names: Vec<String> = networks.iter().map(|n| ground.network(*n).name.clone()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let dir = ground.file(&format!("{}-certificates", pair.label));
+        // In the order of the networks, of which the caller's is the first.
+        let authorities = Authorities::create(&dir, &names)?;
+        let caller = authorities.issue(0, CALLER)?;
+        let apps = networks.iter().enumerate();
+        let apps = apps.map(|(place, network)| Ok((*network, authorities.issue(place, APP)?)));
+        Ok(Self { caller, apps: apps.collect::<Result<_, LabError>>()? })
+    }
+}
+
+/// One process to be started.
+struct Part<'a> {
+    side: &'a Side,
+    network: usize,
+    name: String,
+    listen: SocketAddr,
+    upstream: SocketAddr,
+    own: &'a Identity,
+    peer: &'a Identity,
+}
+
+struct Start<'a> {
+    pair: &'a Pair,
+    identities: Identities,
+    standing: Standing,
+}
+
+impl Start<'_> {
+    fn leg(&mut self, ground: &mut Ground, leg: &Leg) -> Result<Route, LabError> {
+        let Some(way) = self.pair.way(leg) else {
+            let (subject, row) = (self.pair.label.clone(), leg.protocol.to_string());
+            return Err(LabError::NoRoute { subject, row });
+        };
+        let mut roles = BTreeMap::new();
+        let mut entry = ground.app(HOME, &Leg { tls: Tls::Plain, ..*leg })?;
+        let mut called = None;
+        if let Some(side) = &way.app_side {
+            let name = part_name(&self.pair.label, leg);
+            let upstream = ground.app(leg.network, &Leg { tls: Tls::Plain, ..*leg })?;
+            let listen = ground.free_port(leg.network, false)?;
+            let own = self.identities.apps[&leg.network].clone();
+            let peer = self.identities.caller.clone();
+            let part = Part {
+                side,
+                network: leg.network,
+                name: name.clone(),
+                listen,
+                upstream,
+                own: &own,
+                peer: &peer,
+            };
+            called = Some(self.part(ground, &part)?);
+            entry = ground.published(HOME, leg.network, &name)?;
+            let role = if way.caller_side.is_some() { "app-sidecar" } else { "front" };
+            roles.insert(role.to_owned(), vec![ground.process(leg.network, &name)]);
+        }
+        if let Some(side) = &way.caller_side {
+            let to = &ground.network(leg.network).name;
+            let name = format!("{}-to-{to}", part_name(&self.pair.label, leg));
+            let listen = ground.free_port(HOME, true)?;
+            let own = self.identities.caller.clone();
+            let peer = self.identities.apps[&leg.network].clone();
+            let part = Part {
+                side,
+                network: HOME,
+                name: name.clone(),
+                listen,
+                upstream: entry,
+                own: &own,
+                peer: &peer,
+            };
+            called = Some(self.part(ground, &part)?);
+            entry = listen;
+            roles.insert("client-sidecar".to_owned(), vec![ground.process(HOME, &name)]);
+        }
+        let (url, headers) = called.unwrap_or_default();
+        Ok(Route {
+            url: url.unwrap_or_else(|| direct_url(leg.protocol, leg.tls, entry)),
+            headers,
+            caller_tls: self.caller_tls(leg),
+            hops: u32::try_from(way.sides().count()).unwrap_or(u32::MAX),
+            tls: between(way, leg),
+            made_of: made_of(way).to_owned(),
+            roles,
+        })
+    }
+
+    /// What the caller needs where the first of the processes ends TLS.
+    fn caller_tls(&self, leg: &Leg) -> Option<CallerTls> {
+        let caller = &self.identities.caller;
+        let own = match leg.tls {
+            Tls::Plain => return None,
+            Tls::Tls => None,
+            Tls::Mtls => Some((caller.certificate.clone(), caller.key.clone())),
+        };
+        let server_name = self.identities.apps[&leg.network].name.clone();
+        Some(CallerTls { ca: caller.ca.clone(), server_name, own })
+    }
+
+    /// Starts a process and waits until it listens; answers what is called where the file says.
+    fn part(
+        &mut self,
+        ground: &mut Ground,
+        part: &Part<'_>,
+    ) -> Result<(Option<String>, Vec<String>), LabError> {
+        let process = ground.process(part.network, &part.name);
+        let dir = ground.file(&process.replace('/', "-"));
+        let write_failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| LabError::Write { path, source }
+        };
+        fs::create_dir_all(&dir).map_err(write_failed(&dir))?;
+        let values = self.values(ground, part, &dir)?;
+        let meanings = Meanings { values: &values, texts: &self.pair.file.texts };
+        let fill = |text: &str| {
+            let failed = |source| LabError::Adapter { subject: self.pair.label.clone(), source };
+            meanings.fill(text).map_err(failed)
+        };
+        let mut config = Vec::new();
+        for (name, text) in &part.side.files {
+            let (path, text) = (dir.join(name), fill(&text.value)?);
+            fs::write(&path, &text).map_err(write_failed(&path))?;
+            config.push((format!("{process}/{name}"), text));
+        }
+        let words = part.side.command.value.iter().map(|word| fill(word));
+        let words: Vec<String> = words.collect::<Result<_, _>>()?;
+        let called = match &part.side.url {
+            Some(url) => Some(fill(&url.value)?),
+            None => None,
+        };
+        let headers: Vec<String> =
+            part.side.headers.value.iter().map(|line| fill(line)).collect::<Result<_, _>>()?;
+        let (program, arguments) =
+            words.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
+        let spec = ground.spec(part.network, &part.name, Path::new(program)).args(arguments);
+        ground.start(&spec)?;
+        self.standing.processes.push(process.clone());
+        self.standing.config.extend(config);
+        let listeners = Ports::from([(LISTEN.to_owned(), part.listen)]);
+        ground.wait_listening(&process, part.network, &listeners, READY_LIMIT)?;
+        Ok((called, headers))
+    }
+
+    /// What the placeholders of a process stand for.
+    fn values(
+        &self,
+        ground: &Ground,
+        part: &Part<'_>,
+        dir: &Path,
+    ) -> Result<BTreeMap<String, String>, LabError> {
+        let shown = |path: &PathBuf| path.display().to_string();
+        let mut values: BTreeMap<String, String> = BTreeMap::new();
+        let mut set = |name: &str, value: String| values.insert(name.to_owned(), value);
+        set("program", shown(&self.pair.program));
+        set("dir", dir.display().to_string());
+        for (name, address) in [("listen", part.listen), ("upstream", part.upstream)] {
+            set(name, address.to_string());
+            set(&format!("{name}_ip"), address.ip().to_string());
+            set(&format!("{name}_port"), address.port().to_string());
+        }
+        set("ca", shown(&part.own.ca));
+        set("certificate", shown(&part.own.certificate));
+        set("key", shown(&part.own.key));
+        set("certificate_and_key", shown(&part.own.certificate_and_key));
+        set("own_name", part.own.name.clone());
+        set("own_id", part.own.id.clone());
+        set("peer_name", part.peer.name.clone());
+        set("peer_id", part.peer.id.clone());
+        for port in &part.side.ports.value {
+            let free = ground.free_port(part.network, true)?;
+            set(&port_placeholder(port), free.port().to_string());
+        }
+        Ok(values)
+    }
+}
+
+fn between(way: &Way, leg: &Leg) -> Tls {
+    let pair = way.caller_side.is_some() && way.app_side.is_some();
+    way.between_tls.unwrap_or(if pair { Tls::Mtls } else { leg.tls })
+}
+
+fn made_of(way: &Way) -> &'static str {
+    match (&way.caller_side, &way.app_side) {
+        (Some(_), Some(_)) => "sidecar–sidecar",
+        (Some(_), None) => "sidecar",
+        (None, _) => "proxy",
+    }
+}

@@ -1,0 +1,88 @@
+use std::collections::BTreeSet;
+
+use tollway_record::record::Protocol;
+
+use super::*;
+use crate::scenario::Fault;
+
+const GOOD: &str = "schema: tollway.subject/1\nname: mine\npurpose: to see\n\
+    program: [sh]\nversion: [-c, 'echo 1.2']\nget: {by_hand: \"write it\"}\n\
+    texts: {place: \"{{listen_ip}} {{listen_port}}\"}\nvariants:\n  - name: pair\n    \
+    purpose: two\n    ways:\n      - protocols: [http1]\n        \
+    app_side: {command: [\"{{program}}\", \"{{place}}\"]}\n        \
+    caller_side: {command: [x, \"{{listen}}\"], ports: [admin], files: {a: \"{{admin_port}}\"}}\n";
+
+fn faults(text: &str) -> Vec<Fault> {
+    serde_saphyr::from_str::<AdapterFile>(text).unwrap().check()
+}
+
+#[test]
+fn the_program_s_own_files_are_right_and_carry_both_protocols() {
+    let names: Vec<String> = built_in_adapters().iter().map(|a| a.name().to_owned()).collect();
+    assert_eq!(names, ["envoy", "haproxy", "nginx"]);
+    for adapter in built_in_adapters() {
+        assert_eq!(adapter.file.check(), [], "{}", adapter.name());
+        assert!(adapter.purpose().len() <= 80);
+        let subject = adapter.make(&adapter.variants[0]);
+        for protocol in [Protocol::Http1, Protocol::GrpcUnary] {
+            let leg = Leg { network: 0, protocol, tls: Tls::Plain };
+            assert_eq!(subject.carries(&leg), Ok(()), "{}", adapter.name());
+        }
+    }
+}
+
+#[test]
+fn listeners_of_all_built_in_variants_have_names_of_their_own() {
+    let mut names = BTreeSet::new();
+    for adapter in built_in_adapters() {
+        for variant in adapter.variants() {
+            for listener in adapter.make(variant).published("west") {
+                assert!(names.insert(listener.name.clone()), "{}", listener.name);
+            }
+        }
+    }
+    assert!(names.contains("haproxy-http1") && names.contains("haproxy.h1-http1"), "{names:?}");
+}
+
+#[test]
+fn a_right_file_has_no_faults_and_is_found() {
+    assert_eq!(faults(GOOD), []);
+    let adapter = Adapter::new(serde_saphyr::from_str(GOOD).unwrap());
+    assert_eq!(adapter.availability(), Availability::Ready { version: "1.2".into() });
+    let leg = Leg { network: 0, protocol: Protocol::GrpcUnary, tls: Tls::Plain };
+    let refusal = adapter.make(&adapter.variants[0]).carries(&leg).unwrap_err();
+    assert_eq!(refusal, "it does not carry grpc-unary");
+}
+
+#[test]
+fn mistakes_have_a_place() {
+    let check = |from: &str, to: &str, line: u64, what: &str| {
+        assert!(GOOD.contains(from), "{from}");
+        let faults = faults(&GOOD.replacen(from, to, 1));
+        let told: Vec<_> = faults.iter().map(|f| (f.line, f.what.as_str())).collect();
+        assert_eq!(told, [(line, what)], "{to}");
+    };
+    check("subject/1", "subject/2", 1, "this version reads `tollway.subject/1`");
+    check(
+        "name: mine",
+        "name: Mine!",
+        2,
+        "the name of a subject has 1 to 40 lower-case letters, digits, `-` and `.`",
+    );
+    check("{{place}}", "{{plaice}}", 13, "placeholder");
+    check("{{place}}", "", 13, "nothing says where it listens: name {{listen}} or {{listen_port}}");
+    check("{{place}}", "{{place", 13, "`{{` is never closed by `}}`");
+    check(
+        "files: {a:",
+        "files: {../a:",
+        14,
+        "`../a` cannot be a file's name: no `/`, no dot first",
+    );
+    check("[http1]", "[http1, http1]", 12, "two ways carry http1 with plain callers");
+    check(
+        "[http1]\n",
+        "[http1]\n        caller_tls: [mtls]\n",
+        12,
+        "callers of a pair are plain: it stands beside them",
+    );
+}
