@@ -38,14 +38,17 @@
     date: clock,
     rps: (value) => `${digits(value)}/s`,
     pct: (value) => `${digits(value)} %`,
+    mbit: (value) => `${digits(value)} Mbit/s`,
+    count: digits,
   };
   // Ticks of an axis: `all` decides on a unit for the whole of it.
   const TICK = {
     us: (value, all) => time(value, all),
     s: (value) => `${digits(value)} s`,
-    date: (value) => date(value),
     rps: (value) => digits(value),
     pct: (value) => `${digits(value)} %`,
+    mbit: (value) => `${digits(value)} Mbit/s`,
+    count: digits,
   };
 
   const probe = document.createElement("i");
@@ -80,7 +83,8 @@
       const { kind } = this.plot;
       this.keys = element("div", "keys live-keys");
       this.figure.querySelector("figcaption .keys").replaceWith(this.keys);
-      for (const name of new Set(this.plot.lines.map((line) => line.name))) this.keys.append(this.key(name));
+      const inOrder = [...this.plot.lines].sort((a, b) => a.colour - b.colour);
+      for (const name of new Set(inOrder.map((line) => line.name))) this.keys.append(this.key(name));
       this.stage = element("div", "stage");
       this.stage.tabIndex = 0;
       this.stage.setAttribute("role", "group");
@@ -159,6 +163,7 @@
       const { kind, x, y } = this.plot;
       const steps = kind === "distribution";
       return {
+        tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
         width: Math.max(this.stage.clientWidth, 200),
         height: HEIGHT,
         padding: [10, 22, 0, 0],
@@ -169,7 +174,7 @@
           sync: kind === "series" ? { key: this.figure.parentElement.id || "series" } : undefined,
         },
         scales: {
-          x: { time: false, distr: steps && this.plot.x.log ? 3 : 1, range: steps && this.plot.x.log ? (u, lo, hi) => [lo, hi] : undefined },
+          x: { time: this.plot.x.unit === "date", distr: steps && this.plot.x.log ? 3 : 1, range: steps && this.plot.x.log ? (u, lo, hi) => [lo, hi] : undefined },
           y: { distr: this.log && !steps ? 3 : 1, range: (u, lo, hi) => this.range(lo, hi) },
         },
         axes: [this.axis(x, "x"), this.axis(y, "y")],
@@ -200,6 +205,9 @@
       };
       if (axis.unit === "nines") {
         return { ...common, size: 26, splits: (u, _, lo, hi) => this.percentileSplits(u, lo, hi), values: (u, all) => all.map((at) => `${Number((100 * (1 - 10 ** -at)).toPrecision(7))} %`) };
+      }
+      if (axis.unit === "date") {
+        return { ...common, size: 26, space: 84, values: (u, all, index, space, step) => all.map((s) => (step >= 86400 ? date(s) : clock(s).slice(5, 16))) };
       }
       const logarithmic = log || (axis.log && side === "x");
       return {
@@ -298,7 +306,7 @@
     saveCsv() {
       const quoted = (text) => `"${String(text).replaceAll('"', '""').replace(/^[=+\-@\t\r]/, "'$&")}"`;
       const { x, y, lines } = this.plot;
-      const unit = (axis) => ({ us: "us", s: "s", pct: "percent", rps: "per_s", date: "unix_s", nines: "nines" })[axis.unit];
+      const unit = (axis) => ({ us: "us", s: "s", pct: "percent", rps: "per_s", date: "unix_s", nines: "nines", mbit: "Mbit_per_s", count: "count" })[axis.unit];
       const head = [`${x.label} (${unit(x)})`, ...lines.map((line) => `${line.name}${line.weight === "faint" ? " block" : ""} (${unit(y)})`)];
       const columns = this.data();
       const rows = columns[0].map((_, index) => columns.map((column) => column[index] ?? "").join(","));
@@ -324,10 +332,10 @@
 
   // Names every tick that has room, counted from the first.
   function spread(u, side, splits) {
-    let last = -Infinity;
+    let last;
     return splits.map((value) => {
-      const at = Math.abs(u.valToPos(value, side) - (side === "y" ? u.over.clientHeight : 0));
-      if (at - last < (side === "x" ? 52 : 22)) return null;
+      const at = u.valToPos(value, side);
+      if (last !== undefined && Math.abs(at - last) < (side === "x" ? 52 : 22)) return null;
       last = at;
       return value;
     });

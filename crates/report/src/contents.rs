@@ -5,6 +5,7 @@
 mod added;
 mod cost;
 mod details;
+mod differences;
 mod groups;
 mod headline;
 mod latency;
@@ -19,11 +20,12 @@ use tollway_record::record::{
 pub(crate) use added::added_table;
 pub(crate) use cost::cost_tables;
 pub(crate) use details::{block_table, detail_tables};
-pub(crate) use groups::{Group, NAME_LIMIT, clipped, groups};
-pub(crate) use headline::headline;
+pub(crate) use differences::Differences;
+pub(crate) use groups::{Group, NAME_LIMIT, climbs, clipped, groups};
+pub(crate) use headline::{headline, question};
 pub(crate) use latency::latency_table;
 pub(crate) use notes::{machine, notes, warnings};
-pub(crate) use run::{run_errors, run_facts, run_headline, run_table};
+pub(crate) use run::{run_errors, run_facts, run_headline, run_table, run_trials};
 pub(crate) use seed::{SeedLines, idle_table, seed_lines};
 
 use crate::figures::{self, NONE};
@@ -35,6 +37,7 @@ pub(crate) struct Section<'a> {
     /// The link, in words.
     pub(crate) link: String,
     pub(crate) rows: Vec<&'a Row>,
+    pub(crate) differences: Differences,
 }
 
 /// The record's rows by topology, nearest first.
@@ -42,7 +45,8 @@ pub(crate) fn sections(record: &Record) -> Vec<Section<'_>> {
     let of = |topology: &Topology| {
         let rows: Vec<_> =
             record.rows.iter().filter(|row| row.conditions.topology == *topology).collect();
-        Section { title: section_title(*topology), link: link_sentence(&rows), rows }
+        let (title, link) = (section_title(*topology), link_sentence(&rows));
+        Section { title, link, rows, differences: Differences::of(record) }
     };
     Topology::ALL.iter().map(of).filter(|section| !section.rows.is_empty()).collect()
 }
@@ -77,6 +81,14 @@ fn link_sentence(rows: &[&Row]) -> String {
         sentence.push_str(&format!("; loss {}", figures::percent(link.loss_pct / 100.0)));
     }
     sentence
+}
+
+/// An RFC 3339 time in UTC to the minute; other texts as they are.
+pub(crate) fn shown_time(rfc3339: &str) -> String {
+    match (rfc3339.get(..10), rfc3339.get(11..16)) {
+        (Some(day), Some(minute)) if rfc3339.ends_with('Z') => format!("{day} {minute} UTC"),
+        _ => rfc3339.to_owned(),
+    }
 }
 
 /// A topology in words.

@@ -13,12 +13,16 @@ use maud::{Markup, PreEscaped, html as markup};
 use tollway_record::record::Question;
 use tollway_record::{HistogramError, Record};
 
-use crate::contents::{self, Group, Section};
+use crate::contents::{self, Group, Section, SeedLines};
 use crate::document::RunFile;
+use crate::figures::NONE;
 use crate::plot;
 use shell::Page;
 
 pub(crate) use figure::figure;
+
+/// With more groups than this in a place, all but the first are to be opened.
+const GROUPS_OPEN: usize = 4;
 
 /// The whole report as one HTML document, the record's JSON embedded under the id `record`.
 /// A row whose histogram is damaged has its figures, and the reason instead of its curve.
@@ -60,6 +64,7 @@ pub(crate) fn body(record: &Record, tools: Markup) -> Markup {
             (forest::ratios(record, question))
         }
         (forest::added_by_tollway(record))
+        (ladders(&groups))
         @for (index, section) in contents::sections(record).iter().enumerate() {
             (latency_section(index, section, &groups))
         }
@@ -67,6 +72,8 @@ pub(crate) fn body(record: &Record, tools: Markup) -> Markup {
             (tables::titled(&contents::added_table(record, *question)))
         }
         @for cost in &contents::cost_tables(record) { (tables::titled(cost)) }
+        (tables::titled(&contents::idle_table(record)))
+        (published(record))
         @for table in &contents::detail_tables(record) { (tables::titled(table)) }
         (blocks(record))
         (tables::list("notes", "Notes", &contents::notes(record)))
@@ -82,11 +89,11 @@ fn header(record: &Record, tools: Markup) -> Markup {
                 p.eyebrow {
                     span.brand { "Tollway" }
                     bdi { (record.scenario) }
-                    time { (record.started_at) }
+                    time datetime=(record.started_at) { (contents::shown_time(&record.started_at)) }
                 }
                 (tools)
             }
-            h1 { "What does this path cost?" }
+            h1 { bdi { (contents::question(record)) } }
             @for sentence in contents::headline(record) {
                 p.verdict { (tables::unbroken(&sentence)) }
             }
@@ -107,11 +114,37 @@ fn latency_section(index: usize, section: &Section<'_>, groups: &[Group<'_>]) ->
             @if let Some(note) = &table.note { p.note { (note) } }
             (tables::bare(&table))
             @for (place, group) in groups.iter().enumerate() {
-                (charts(&format!("chart-{index}-{place}"), group))
+                @let charts = charts(&format!("chart-{index}-{place}"), group);
+                @if groups.len() <= GROUPS_OPEN { (charts) } @else {
+                    details open[place == 0] {
+                        summary { (group.title) }
+                        (charts)
+                    }
+                }
             }
             p.note {
                 "Percentiles: bold is all blocks merged, faint a single block, dashed where fewer \
                  than 100 samples lie beyond. Spread: up to the 99.5th percentile of the slowest."
+            }
+        }
+    }
+}
+
+/// Response times by rate, where there are several rates.
+fn ladders(groups: &[Group<'_>]) -> Markup {
+    let climbs = contents::climbs(groups);
+    let plots: Vec<_> =
+        climbs.iter().filter_map(|(title, climbs)| plot::ladder(title, climbs)).collect();
+    if plots.is_empty() {
+        return Markup::default();
+    }
+    markup! {
+        section {
+            h2 { "With more load" }
+            div.charts {
+                @for (index, plot) in plots.iter().enumerate() {
+                    (figure(&format!("chart-rate-{index}"), plot))
+                }
             }
         }
     }
@@ -148,6 +181,31 @@ fn charts(id: &str, group: &Group<'_>) -> Markup {
 
 fn no_curve(group: &Group<'_>, error: &HistogramError) -> Markup {
     markup! { p.doubt { "No curve of " (group.title) ": " (error) "." } }
+}
+
+/// Figures that others published, with today's beside them.
+fn published(record: &Record) -> Markup {
+    let Some(table) = &record.seed_table else { return Markup::default() };
+    markup! {
+        section {
+            h2 { (table.title) }
+            dl.published {
+                @for SeedLines { what, published, today } in contents::seed_lines(table) {
+                    dt { (what) }
+                    dd {
+                        span.note { "published " } (or_none(&published))
+                        br;
+                        span.note { "today " } strong { (or_none(&today)) }
+                    }
+                }
+            }
+            @if !table.notes.is_empty() { ul { @for note in &table.notes { li { (note) } } } }
+        }
+    }
+}
+
+fn or_none(text: &str) -> &str {
+    if text.is_empty() { NONE } else { text }
 }
 
 fn blocks(record: &Record) -> Markup {

@@ -3,8 +3,10 @@
 
 mod distribution;
 mod draw;
+mod ladder;
 mod percentiles;
 mod series;
+mod throughput;
 
 use serde::Serialize;
 use tollway_record::Histogram;
@@ -13,8 +15,10 @@ use crate::figures;
 
 pub(crate) use distribution::distribution;
 pub(crate) use draw::{nice_step, svg, tick};
+pub(crate) use ladder::{Climb, ladder};
 pub(crate) use percentiles::percentiles;
 pub(crate) use series::{Course, Point, courses};
+pub(crate) use throughput::throughput;
 
 /// Colours of lines; with more lines than that, dashes tell them apart.
 pub(crate) const COLOURS: usize = 8;
@@ -78,6 +82,10 @@ pub(crate) enum Unit {
     Rps,
     /// Percent.
     Pct,
+    /// Megabits per second.
+    Mbit,
+    /// A number of things.
+    Count,
 }
 
 /// One line; `None` leaves a gap.
@@ -123,7 +131,7 @@ impl Plot {
         format!("{} over {}: {}.", self.y.label, self.x.label, names.join(", "))
     }
 
-    /// Names of the lines with their colours, each once, in order.
+    /// Names of the lines with their colours, each once, in order of colour.
     pub(crate) fn keys(&self) -> Vec<(&str, usize)> {
         let mut keys: Vec<(&str, usize)> = Vec::new();
         for line in &self.lines {
@@ -131,6 +139,7 @@ impl Plot {
                 keys.push((&line.name, line.colour));
             }
         }
+        keys.sort_by_key(|(_, colour)| *colour);
         keys
     }
 
@@ -170,6 +179,7 @@ fn shown(value: f64, unit: Unit) -> String {
         Unit::Us => figures::time(value),
         Unit::Pct => format!("{} %", tick(value)),
         Unit::S => format!("{} s", tick(value)),
-        Unit::Rps | Unit::Nines | Unit::Date => tick(value),
+        Unit::Mbit => format!("{} Mbit/s", tick(value)),
+        Unit::Rps | Unit::Nines | Unit::Date | Unit::Count => tick(value),
     }
 }

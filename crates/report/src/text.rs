@@ -56,6 +56,7 @@ pub(crate) fn run(file: &RunFile, width: usize, color: bool) -> String {
     }
     text.table(&contents::run_table(file));
     text.table(&contents::run_errors(&file.run.traffic));
+    text.table(&contents::run_trials(&file.run));
     text.heading("How it was measured");
     for (name, value) in contents::run_facts(file) {
         text.paragraph("  ", &format!("{name}: {value}"));

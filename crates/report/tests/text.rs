@@ -6,7 +6,7 @@ mod fixtures;
 
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::record::{Metric, Question};
-use tollway_record::{CompareOptions, Record, compare};
+use tollway_record::{CompareOptions, Record, compare, compare_all};
 use tollway_report::terminal;
 
 const GOLDEN: &str = include_str!("golden/terminal.txt");
@@ -114,6 +114,27 @@ fn a_faster_path_is_said_to_be_faster() {
     let mean = record.comparisons.iter_mut().find(|c| c.metric == Metric::LatencyMean).unwrap();
     (mean.difference_us, mean.difference_ci95_us) = (-12.0, Some([-15.0, -9.0]));
     assert_headline(&record, "HTTP/1.1: Tollway takes away 12 µs in the same network.");
+}
+
+#[test]
+fn many_cases_are_told_by_their_range_and_each_in_the_tables() {
+    let mut record = fixtures::fabricated();
+    let pair: Vec<_> = record.rows[..2].to_vec();
+    record.rows.clear();
+    for rps in [100.0, 200.0, 500.0, 1_000.0] {
+        for mut row in pair.clone() {
+            row.conditions.case = format!("http-{rps}");
+            row.conditions.id = format!("same-network/http-{rps}/{}", row.conditions.subject);
+            row.traffic.requested_rps = Some(rps);
+            record.rows.push(row);
+        }
+    }
+    record.comparisons = compare_all(&record.rows, CompareOptions::seeded(1)).unwrap();
+    assert_headline(&record, "HTTP/1.1: Tollway adds 56.1 µs to 56.1 µs in 4 cases.");
+    let text = terminal(&record, 160, false);
+    assert_eq!(text.matches("http-500").count(), 7, "latencies, difference, CPU, memory: {text}");
+    let page = tollway_report::html(&record);
+    assert!(page.contains("<h2>With more load</h2>") && page.contains("tollway p99"));
 }
 
 #[test]

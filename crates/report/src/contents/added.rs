@@ -2,7 +2,7 @@
 
 use tollway_record::record::{Comparison, Metric, Question, Record, Row, Topology, Verdict};
 
-use super::{figure, means, nothing, place_short, protocol};
+use super::{Differences, figure, means, nothing, place_short, protocol};
 use crate::figures;
 use crate::table::{Cell, Column, Table, Tone};
 
@@ -18,8 +18,10 @@ pub(crate) fn added_table(record: &Record, question: Question) -> Table {
         }
         Question::AgainstBaseline => ("Against direct", "subject minus direct over the same path"),
     };
+    let differences = Differences::of(record);
     let subject = (question == Question::AgainstBaseline).then(|| Column::left("subject", ""));
     let mut columns = vec![Column::left("path", ""), Column::left("protocol", "")];
+    columns.extend(differences.any().then(|| Column::left("case", "")));
     columns.extend(subject);
     columns.extend([
         Column::right("mean", "[95 % interval]"),
@@ -54,6 +56,10 @@ fn added_cells(record: &Record, mean: &Comparison, row: &Row) -> Vec<Cell> {
         Cell::plain(place_short(row.conditions.topology)),
         Cell::plain(protocol(row.conditions.protocol)),
     ];
+    let differences = Differences::of(record);
+    if differences.any() {
+        cells.push(Cell::plain(differences.words(row)));
+    }
     if mean.question == Question::AgainstBaseline {
         cells.push(Cell::plain(row.conditions.subject.as_str()));
     }

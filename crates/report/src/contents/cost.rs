@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tollway_record::record::{Record, Row};
 
-use super::{by_protocol, figure, place_short, protocol};
+use super::{Differences, by_protocol, figure, place_short, protocol};
 use crate::figures;
 use crate::table::{Cell, Column, Table, Tone};
 
@@ -14,22 +14,23 @@ const COST_COLUMNS: usize = 6;
 /// Processor time per request and memory of each process, one column per row of the record.
 pub(crate) fn cost_tables(record: &Record) -> Vec<Table> {
     let mut tables = Vec::new();
+    let differences = Differences::of(record);
     let mut all: Vec<&Row> = record.rows.iter().collect();
     all.sort_by_key(|row| row.conditions.topology);
     for rows in by_protocol(&all) {
         let name = protocol(rows[0].conditions.protocol);
         for rows in rows.chunks(COST_COLUMNS) {
-            tables.push(cpu_table(name, rows));
+            tables.push(cpu_table(name, rows, differences));
         }
     }
-    for places in places_of(&all).chunks(COST_COLUMNS) {
-        tables.push(memory_table(places));
+    for places in places_of(&all, differences).chunks(COST_COLUMNS) {
+        tables.push(memory_table(places, differences));
     }
     tables.retain(|table| !table.is_empty());
     tables
 }
 
-fn cpu_table(name: &str, rows: &[&Row]) -> Table {
+fn cpu_table(name: &str, rows: &[&Row], differences: Differences) -> Table {
     let processes: BTreeSet<&str> = rows
         .iter()
         .flat_map(|row| row.cost.cpu_us_per_request.keys().map(String::as_str))
@@ -55,16 +56,19 @@ fn cpu_table(name: &str, rows: &[&Row]) -> Table {
         note: Some(
             "the whole machine includes the load generator, idle duties and interrupts".to_owned(),
         ),
-        columns: cost_columns(rows),
+        columns: cost_columns(rows, differences),
         groups: vec![group],
     }
 }
 
 /// Rows of the same subject in the same place, whatever the protocol: its processes are the same.
-fn places_of<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
+fn places_of<'a>(rows: &[&'a Row], differences: Differences) -> Vec<Vec<&'a Row>> {
     let mut places: Vec<Vec<&'a Row>> = Vec::new();
     for row in rows {
-        let key = |row: &Row| (row.conditions.topology, row.conditions.subject.clone());
+        let key = |row: &Row| {
+            let conditions = &row.conditions;
+            (conditions.topology, conditions.subject.clone(), differences.words(row))
+        };
         match places.iter_mut().find(|place| key(place[0]) == key(row)) {
             Some(place) => place.push(row),
             None => places.push(vec![row]),
@@ -73,7 +77,7 @@ fn places_of<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
     places
 }
 
-fn memory_table(places: &[Vec<&Row>]) -> Table {
+fn memory_table(places: &[Vec<&Row>], differences: Differences) -> Table {
     let rows = || places.iter().flatten();
     let processes: BTreeSet<&str> =
         rows().flat_map(|row| row.cost.rss_bytes.keys().map(String::as_str)).collect();
@@ -92,14 +96,18 @@ fn memory_table(places: &[Vec<&Row>]) -> Table {
     Table {
         title: "Memory per process, MB".to_owned(),
         note: Some("largest resident set over all protocols and blocks".to_owned()),
-        columns: cost_columns(&heads),
+        columns: cost_columns(&heads, differences),
         groups: vec![group],
     }
 }
 
-fn cost_columns(rows: &[&Row]) -> Vec<Column> {
+fn cost_columns(rows: &[&Row], differences: Differences) -> Vec<Column> {
     let of = |row: &&Row| {
-        Column::right(place_short(row.conditions.topology), row.conditions.subject.as_str())
+        let subject = match differences.words(row) {
+            words if words.is_empty() => row.conditions.subject.clone(),
+            words => format!("{}, {words}", row.conditions.subject),
+        };
+        Column::right(place_short(row.conditions.topology), &subject)
     };
     std::iter::once(Column::left("process", "")).chain(rows.iter().map(of)).collect()
 }

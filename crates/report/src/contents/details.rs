@@ -118,52 +118,61 @@ fn error_table(record: &Record) -> Table {
     }
 }
 
-/// Every run of every row, with what the machine did meanwhile.
+/// Every run of every row, with what the machine did meanwhile; those that were set aside, too.
 pub(crate) fn block_table(record: &Record) -> Table {
-    let all = || record.rows.iter().flat_map(|row| row.blocks.iter().map(move |b| (row, b)));
-    let total = all().count();
-    let mut group_of_row: Vec<Vec<Vec<Cell>>> = Vec::new();
-    let mut last = "";
-    for (row, block) in all().take(BLOCKS_LIMIT) {
-        let id = row.conditions.id.as_str();
-        if id != last || group_of_row.is_empty() {
-            group_of_row.push(Vec::new());
-            last = id;
-        }
-        if let Some(group) = group_of_row.last_mut() {
-            group.push(block_line(id, block));
-        }
+    let by_row: Vec<_> = record.rows.iter().map(runs_of).collect();
+    let total: usize = by_row.iter().map(Vec::len).sum();
+    let noisy = by_row.iter().flatten().any(|(_, block, _)| block.noise.is_some());
+    let mut left = BLOCKS_LIMIT;
+    let mut groups = Vec::new();
+    for runs in by_row {
+        let shown = runs.len().min(left);
+        left -= shown;
+        let lines = runs[..shown].iter();
+        groups.push(
+            lines.map(|(row, block, counts)| block_line(row, block, *counts, noisy)).collect(),
+        );
     }
+    groups.retain(|group: &Vec<_>| !group.is_empty());
     let note = (total > BLOCKS_LIMIT)
         .then(|| format!("the first {BLOCKS_LIMIT} of {total}; the record has all"));
-    Table {
-        title: "Single blocks".to_owned(),
-        note,
-        columns: vec![
-            Column::left("row", ""),
-            Column::right("block", ""),
-            Column::right("place", "in the block"),
-            Column::right("achieved", "req/s"),
-            Column::right("mean", "µs"),
-            Column::right("p50", "µs"),
-            Column::right("p99", "µs"),
-            Column::right("errors", ""),
-            Column::right("throttled", "ms"),
-            Column::right("stolen", "of CPU"),
-            Column::right("calibration", "µs"),
-            Column::left("remark", ""),
-        ],
-        groups: group_of_row,
-    }
+    Table { title: "Single blocks".to_owned(), note, columns: block_columns(noisy), groups }
 }
 
-fn block_line(id: &str, block: &Block) -> Vec<Cell> {
+/// The row's runs, and whether they count.
+fn runs_of(row: &Row) -> Vec<(&Row, &Block, bool)> {
+    let counted = row.blocks.iter().map(|block| (row, block, true));
+    counted.chain(row.set_aside.iter().map(|block| (row, block, false))).collect()
+}
+
+fn block_columns(noisy: bool) -> Vec<Column> {
+    let mut columns = vec![
+        Column::left("row", ""),
+        Column::right("block", ""),
+        Column::right("place", "in the block"),
+        Column::right("achieved", "req/s"),
+        Column::right("mean", "µs"),
+        Column::right("p50", "µs"),
+        Column::right("p99", "µs"),
+        Column::right("errors", ""),
+        Column::right("throttled", "ms"),
+        Column::right("stolen", "of CPU"),
+        Column::right("calibration", "µs"),
+    ];
+    if noisy {
+        columns.push(Column::right("foreign CPU", "cores"));
+        columns.push(Column::right("CPU pressure", "of time"));
+    }
+    columns.push(Column::left("remark", ""));
+    columns
+}
+
+fn block_line(row: &Row, block: &Block, counts: bool, noisy: bool) -> Vec<Cell> {
     let (traffic, cost) = (&block.traffic, &block.cost);
     let latency = &traffic.latency_us;
     let throttled = cost.throttled_us.map(|us| figures::digits3(us as f64 / 1e3));
-    let limits: Vec<String> = traffic.client_limits.iter().map(ToString::to_string).collect();
-    vec![
-        Cell::plain(id),
+    let mut cells = vec![
+        Cell::plain(row.conditions.id.as_str()),
         Cell::plain(figures::count(block.block.into())),
         Cell::plain(figures::count(block.position.into())),
         Cell::plain(figures::digits3_down(traffic.achieved_rps)),
@@ -174,12 +183,28 @@ fn block_line(id: &str, block: &Block) -> Vec<Cell> {
         figure(throttled),
         figure(block.steal_fraction.map(figures::percent)),
         figure(block.calibration_us.map(figures::digits3)),
-        if limits.is_empty() {
-            nothing()
-        } else {
-            Cell::plain(limits.join("; ")).toned(Tone::Doubt)
-        },
-    ]
+    ];
+    if noisy {
+        let noise = block.noise.as_ref();
+        let foreign = noise.and_then(|noise| noise.foreign_cpu_cores).map(figures::digits3);
+        let pressure = noise.and_then(|noise| noise.cpu_pressure_fraction).map(figures::percent);
+        cells.extend([figure(foreign), figure(pressure)]);
+    }
+    cells.push(match remarks(block, counts) {
+        remarks if remarks.is_empty() => nothing(),
+        remarks => Cell::plain(remarks.join("; ")).toned(Tone::Doubt),
+    });
+    cells
+}
+
+/// Why a run is doubtful, or counts nowhere.
+fn remarks(block: &Block, counts: bool) -> Vec<String> {
+    let limits = block.traffic.client_limits.iter().map(|limit| format!("client-limited: {limit}"));
+    let mut remarks: Vec<String> = block.outside_gate.iter().cloned().chain(limits).collect();
+    if !counts {
+        remarks.insert(0, "set aside and repeated".to_owned());
+    }
+    remarks
 }
 
 pub(super) fn latency_columns() -> [Column; 8] {

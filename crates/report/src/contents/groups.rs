@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use tollway_record::HistogramError;
-use tollway_record::record::{Arrival, Conditions, Record, Row};
+use tollway_record::record::{Arrival, Conditions, Limits, Record, Row};
 
-use super::{arrival, place, protocol};
+use super::differences::{Differences, limited, offered};
+use super::{place, protocol};
 use crate::figures;
-use crate::plot::{Course, Point, Sample};
+use crate::plot::{Climb, Course, Point, Sample};
 
 /// Longest name that is shown of what a record names itself, in characters.
 pub(crate) const NAME_LIMIT: usize = 60;
@@ -36,12 +37,48 @@ pub(crate) fn groups(record: &Record) -> Vec<Group<'_>> {
             None => grouped.push((key, vec![row])),
         }
     }
-    let titles = Titles::of(&grouped);
+    let differences = Differences::of(record);
+    let title = |key: &Key, row: &Row| match differences.words(row) {
+        words if words.is_empty() => format!("{}, {}", key.protocol, key.place),
+        words => format!("{}, {}, {words}", key.protocol, key.place),
+    };
     let mut colours = Colours::default();
     grouped
         .into_iter()
-        .map(|(key, rows)| Group { title: titles.title(&key), rows: named(&rows, &mut colours) })
+        .map(|(key, rows)| Group { title: title(&key, rows[0]), rows: named(&rows, &mut colours) })
         .collect()
+}
+
+/// Rows that differ in the offered rate alone, under what they have in common.
+pub(crate) fn climbs(groups: &[Group<'_>]) -> Vec<(String, Vec<Climb>)> {
+    let mut found: Vec<(String, Vec<Climb>)> = Vec::new();
+    for named in groups.iter().flat_map(|group| &group.rows) {
+        let conditions = &named.row.conditions;
+        let Some(rps) = named.row.traffic.requested_rps else { continue };
+        let layout = conditions.layout;
+        let limits = conditions.limits.as_ref().map(limited).filter(|words| !words.is_empty());
+        let title = [
+            protocol(conditions.protocol).to_owned(),
+            place(conditions.topology).to_owned(),
+            format!("{} bytes", figures::count(conditions.payload_bytes)),
+            format!("{layout} processors"),
+        ];
+        let title = title.into_iter().chain(limits).collect::<Vec<_>>().join(", ");
+        let at = found.iter().position(|(known, _)| *known == title).unwrap_or_else(|| {
+            found.push((title, Vec::new()));
+            found.len() - 1
+        });
+        let climbs = &mut found[at].1;
+        let rung = (rps, named.row.traffic.latency_us);
+        match climbs.iter_mut().find(|climb| climb.name == named.name) {
+            Some(climb) => climb.rungs.push(rung),
+            None => {
+                let (name, colour) = (named.name.clone(), named.colour);
+                climbs.push(Climb { name, colour, rungs: vec![rung] });
+            }
+        }
+    }
+    found
 }
 
 impl Group<'_> {
@@ -95,8 +132,8 @@ struct Key {
     layout: &'static str,
     arrival: Arrival,
     payload_bytes: u64,
-    /// Offered requests per second as they are shown; empty in closed loop.
     offered: String,
+    limits: Option<Limits>,
 }
 
 impl Key {
@@ -109,45 +146,9 @@ impl Key {
             layout: conditions.layout.as_str(),
             arrival: conditions.arrival,
             payload_bytes: conditions.payload_bytes,
-            offered: row.traffic.requested_rps.map(figures::digits3).unwrap_or_default(),
+            offered: offered(row),
+            limits: conditions.limits,
         }
-    }
-}
-
-/// Which conditions differ between the record's groups, and so belong in their titles.
-struct Titles {
-    layout: bool,
-    arrival: bool,
-    payload: bool,
-    offered: bool,
-}
-
-impl Titles {
-    fn of(grouped: &[(Key, Vec<&Row>)]) -> Self {
-        let differs = |same: fn(&Key, &Key) -> bool| {
-            grouped.windows(2).any(|pair| !same(&pair[0].0, &pair[1].0))
-        };
-        Self {
-            layout: differs(|a, b| a.layout == b.layout),
-            arrival: differs(|a, b| a.arrival == b.arrival),
-            payload: differs(|a, b| a.payload_bytes == b.payload_bytes),
-            offered: differs(|a, b| a.offered == b.offered),
-        }
-    }
-
-    fn title(&self, key: &Key) -> String {
-        let mut title = format!("{}, {}", key.protocol, key.place);
-        let mut add = |wanted: bool, text: String| {
-            if wanted {
-                title.push_str(", ");
-                title.push_str(&text);
-            }
-        };
-        add(self.layout, format!("{} processors", key.layout));
-        add(self.arrival, arrival(key.arrival).to_owned());
-        add(self.payload, format!("{} bytes", figures::count(key.payload_bytes)));
-        add(self.offered && !key.offered.is_empty(), format!("{} requests/s", key.offered));
-        title
     }
 }
 

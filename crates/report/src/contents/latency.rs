@@ -25,12 +25,19 @@ pub(crate) fn latency_table(section: &Section<'_>) -> Table {
         Column::right("requests", "").spare(2),
         Column::right("errors", ""),
     ];
+    // What differs stands beside the subject it is said of.
+    if section.differences.any() {
+        columns.insert(1, Column::left("case", ""));
+    }
     let limited = section.rows.iter().any(|row| row.traffic.client_limited);
     if limited {
         columns.push(Column::left("remark", ""));
     }
     let cells = |row: &&Row| {
         let mut cells = latency_cells(row, &scale);
+        if section.differences.any() {
+            cells.insert(1, Cell::plain(section.differences.words(row)));
+        }
         if limited {
             let remark = if row.traffic.client_limited { "client-limited" } else { "" };
             cells.push(Cell::plain(remark).toned(Tone::Doubt));

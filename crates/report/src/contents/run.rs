@@ -1,6 +1,8 @@
 //! What is said of a single load run: its sentences, tables and facts.
 
 use tollway_record::run::RunResult;
+use tollway_record::search::{SearchResult, TrialResult};
+use tollway_record::throughput::{Flow, Throughput};
 use tollway_record::{LatencyUs, Traffic};
 
 use super::details::{latency_columns, latency_line};
@@ -21,10 +23,12 @@ pub(crate) fn run_headline(file: &RunFile) -> Vec<String> {
     let rate = figures::digits3_down(traffic.achieved_rps);
     let offered = traffic.requested_rps.map(figures::digits3);
     let offered = offered.map(|rps| format!(" of {rps} offered")).unwrap_or_default();
-    let mut lines = vec![match told.is_empty() {
+    let mut lines: Vec<String> = file.run.throughput.iter().map(passed).collect();
+    lines.extend(file.run.search.iter().map(|search| format!("{}.", search_words(search))));
+    lines.extend((lines.is_empty() || !told.is_empty()).then(|| match told.is_empty() {
         true => "No request was answered.".to_owned(),
         false => format!("{rate} requests/s{offered}; {}.", told.join(", ")),
-    }];
+    }));
     if traffic.errors > 0 {
         let share = traffic.errors as f64 / traffic.scheduled().max(1) as f64;
         let count = figures::count(traffic.errors);
@@ -95,6 +99,37 @@ pub(crate) fn run_errors(traffic: &Traffic) -> Table {
     }
 }
 
+/// The trials of a search for the highest rate.
+pub(crate) fn run_trials(run: &RunResult) -> Table {
+    let trials = run.search.iter().flat_map(|search| &search.trials);
+    let line = |trial: &TrialResult| {
+        let p99 = trial.p99_us.map_or_else(|| figures::NONE.to_owned(), figures::time);
+        let (word, tone) = match trial.held {
+            true => ("held".to_owned(), Tone::Plain),
+            false => (trial.why.clone().unwrap_or_else(|| "missed".to_owned()), Tone::Doubt),
+        };
+        vec![
+            Cell::plain(figures::digits3(trial.requested_rps)),
+            Cell::plain(figures::digits3_down(trial.achieved_rps)),
+            Cell::plain(figures::digits3(trial.duration_s)),
+            Cell::plain(p99),
+            Cell::plain(word).toned(tone),
+        ]
+    };
+    Table {
+        title: "Trials".to_owned(),
+        note: Some("in the order in which they ran".to_owned()),
+        columns: vec![
+            Column::right("offered", "req/s"),
+            Column::right("achieved", "req/s"),
+            Column::right("lasting", "s"),
+            Column::right("p99", ""),
+            Column::left("held", ""),
+        ],
+        groups: vec![trials.map(line).collect()],
+    }
+}
+
 /// How the run was made.
 pub(crate) fn run_facts(file: &RunFile) -> Vec<(String, String)> {
     let run = &file.run;
@@ -111,11 +146,12 @@ pub(crate) fn run_facts(file: &RunFile) -> Vec<(String, String)> {
     add("protocol", format!("{}, {}", protocol(run.protocol), run.tls));
     add("arrival", arrival(run.arrival).to_owned());
     add("connections", figures::count(run.connections.into()));
-    add("payload", format!("{} bytes", figures::count(run.payload_bytes)));
+    if run.payload_bytes > 0 {
+        add("payload", format!("{} bytes", figures::count(run.payload_bytes)));
+    }
     add("measured", format!("{} s", figures::digits3(traffic.duration_s)));
     add("requests", figures::count(traffic.requests));
     add("stages", stages(run));
-    add("search", search(run));
     add("thresholds", thresholds(run));
     if let Some(lateness) = traffic.lateness {
         let [p50, p99, max] =
@@ -125,7 +161,8 @@ pub(crate) fn run_facts(file: &RunFile) -> Vec<(String, String)> {
     if file.kind == Kind::Load {
         let generator = &run.generator;
         let busy = figures::percent(generator.busiest_thread_fraction);
-        add("generator", format!("{} threads, busiest {busy}", generator.threads));
+        let threads = if generator.threads == 1 { "thread" } else { "threads" };
+        add("generator", format!("{} {threads}, busiest {busy} of a core", generator.threads));
         add("seed", run.seed.to_string());
     }
     add("command", run.command_line.join(" "));
@@ -140,8 +177,24 @@ fn stages(run: &RunResult) -> String {
     stages.collect::<Vec<_>>().join(", ")
 }
 
-fn search(run: &RunResult) -> String {
-    let Some(search) = &run.search else { return String::new() };
+/// What passed through the connections.
+fn passed(throughput: &Throughput) -> String {
+    let megabits = |flow: &Flow| figures::digits3(flow.bits_per_s / 1e6);
+    let ways = [(&throughput.sent, "sent"), (&throughput.received, "received")];
+    let told: Vec<String> = ways
+        .iter()
+        .filter_map(|(flow, way)| {
+            flow.as_ref().map(|flow| format!("{} Mbit/s {way}", megabits(flow)))
+        })
+        .collect();
+    let again: u64 = throughput.streams.iter().map(|stream| stream.retransmits).sum();
+    match told.is_empty() {
+        true => "Nothing passed through.".to_owned(),
+        false => format!("{}; {} segments sent again.", told.join(", "), figures::count(again)),
+    }
+}
+
+fn search_words(search: &SearchResult) -> String {
     let held = search.held_rps.map_or("no rate".to_owned(), figures::digits3_down);
     let missed = search.missed_rps.map(|rps| format!(", {} did not", figures::digits3(rps)));
     format!("{held} requests/s held {}{}", search.slo.join(" and "), missed.unwrap_or_default())

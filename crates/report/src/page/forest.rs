@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 use tollway_record::record::{Comparison, Metric, Question, Record, Row, Verdict};
 
-use crate::contents;
+use crate::contents::{self, Differences};
 use crate::figures::{self, TimeUnit};
 use crate::plot;
 
@@ -17,6 +17,7 @@ const METRICS: &[(Metric, &str)] = &[
     (Metric::LatencyP50, "Median response time"),
     (Metric::LatencyP99, "p99 response time"),
     (Metric::MachineCpu, "CPU of the machine per request"),
+    (Metric::TimePerAnswer, "Time per answer, as many as there can be"),
 ];
 
 /// Ratios of every comparison that answers `question`, by metric; nothing without intervals.
@@ -156,7 +157,7 @@ fn line<'a>(record: &'a Record, comparison: &'a Comparison) -> Option<Line<'a>> 
     let [lo_us, hi_us] = comparison.difference_ci95_us.unwrap_or([us; 2]);
     let drawn = ratio > 0.0 && hi.is_finite() && us.is_finite();
     drawn.then(|| Line {
-        name: name_of(row, comparison.question),
+        name: name_of(record, row, comparison.question),
         comparison,
         verdict: comparison.verdict,
         ratio: [lo, ratio, hi],
@@ -164,10 +165,14 @@ fn line<'a>(record: &'a Record, comparison: &'a Comparison) -> Option<Line<'a>> 
     })
 }
 
-fn name_of(row: &Row, question: Question) -> String {
+fn name_of(record: &Record, row: &Row, question: Question) -> String {
     let conditions = &row.conditions;
     let place = contents::place_short(conditions.topology);
-    let path = format!("{place} · {}", contents::protocol(conditions.protocol));
+    let mut path = format!("{place} · {}", contents::protocol(conditions.protocol));
+    let words = Differences::of(record).words(row);
+    if !words.is_empty() {
+        path.push_str(&format!(" · {words}"));
+    }
     match question {
         Question::AddedByTollway | Question::AddedByNetwork => path,
         Question::AgainstBaseline => {

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::{figure, tables};
 use crate::contents;
 use crate::document::{Document, RunFile};
-use crate::plot::{self, Sample};
+use crate::plot::{self, Climb, Sample};
 
 /// Colours of response and service times.
 const RESPONSE: usize = 1;
@@ -20,7 +20,7 @@ pub(crate) fn body(file: &RunFile, tools: Markup) -> Markup {
                 p.eyebrow {
                     span.brand { "Tollway" }
                     span { (file.kind.word()) }
-                    time { (run.started_at) }
+                    time datetime=(run.started_at) { (contents::shown_time(&run.started_at)) }
                 }
                 (tools)
             }
@@ -32,6 +32,7 @@ pub(crate) fn body(file: &RunFile, tools: Markup) -> Markup {
         (charts(file))
         (tables::titled(&contents::run_table(file)))
         (tables::titled(&contents::run_errors(&run.traffic)))
+        (tables::titled(&contents::run_trials(run)))
         section {
             h2 { "How it was measured" }
             (tables::facts(&contents::run_facts(file)))
@@ -46,6 +47,7 @@ pub(crate) fn title(file: &RunFile) -> String {
 }
 
 fn charts(file: &RunFile) -> Markup {
+    let run = &file.run;
     let samples = match samples(file) {
         Ok(samples) => samples,
         Err(error) => return html! { p.doubt { "No curve: " (error) "." } },
@@ -54,10 +56,17 @@ fn charts(file: &RunFile) -> Markup {
     let distribution = plot::distribution("Spread", &samples);
     let groups = Document::part_of(file);
     let courses = plot::courses("Over time", &[groups.course("", RESPONSE)], &[]);
-    let titled = [("p", percentiles), ("d", distribution)];
+    let steps = run.steps.iter();
+    let rungs =
+        steps.filter_map(|step| Some((step.traffic.requested_rps?, step.traffic.latency_us)));
+    let climb = Climb { name: String::new(), colour: RESPONSE, rungs: rungs.collect() };
+    let ladder = plot::ladder("With more load", &[climb]);
+    let titled = [("r", ladder), ("p", percentiles), ("d", distribution)];
     let plots = titled.into_iter().filter_map(|(id, plot)| Some((id.to_owned(), plot?)));
     let courses = courses.into_iter().enumerate().map(|(at, plot)| (format!("t{at}"), plot));
-    let plots: Vec<_> = plots.chain(courses).collect();
+    let passed = run.throughput.as_ref().map(plot::throughput).unwrap_or_default();
+    let passed = passed.into_iter().enumerate().map(|(at, plot)| (format!("b{at}"), plot));
+    let plots: Vec<_> = plots.chain(passed).chain(courses).collect();
     if plots.is_empty() {
         return Markup::default();
     }

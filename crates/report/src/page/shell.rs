@@ -28,15 +28,13 @@ static FILE_POLICY: LazyLock<String> =
 /// What a served page may do: the same, and ask its own server for another page.
 static SERVED_POLICY: LazyLock<String> = LazyLock::new(|| {
     let own = policy(&[PAGE, UPLOT, CHARTS, LIST]);
-    format!("{own}; form-action 'self'; frame-ancestors 'none'")
+    format!("{own}; img-src data:; form-action 'self'; frame-ancestors 'none'")
 });
 
 fn policy(scripts: &[&str]) -> String {
     let scripts: Vec<String> = scripts.iter().copied().map(hash).collect();
     let (style, scripts) = (hash(STYLE), scripts.join(" "));
-    format!(
-        "default-src 'none'; style-src {style}; script-src {scripts}; img-src data:; base-uri 'none'"
-    )
+    format!("default-src 'none'; style-src {style}; script-src {scripts}; base-uri 'none'")
 }
 
 /// The policy of served pages, for their header.
@@ -86,8 +84,10 @@ impl Page {
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="color-scheme" content="light dark";
                     meta name="referrer" content="no-referrer";
-                    // Nothing, or the browser would ask the server for one.
-                    link rel="icon" href="data:,";
+                    @if !self.from_disk {
+                        // Nothing, or the browser would ask the server for one.
+                        link rel="icon" href="data:,";
+                    }
                     title { (self.title) }
                     style { (PreEscaped(STYLE)) }
                     script { (PreEscaped(PAGE)) }

@@ -4,6 +4,9 @@ use maud::{Markup, html};
 
 use crate::table::{Align, Cell, Column, Table, Tone};
 
+/// Items of a list that are shown at once; the rest is to be opened.
+const ITEMS_SHOWN: usize = 8;
+
 /// The table under its title; nothing where it has no rows.
 pub(crate) fn titled(table: &Table) -> Markup {
     if table.is_empty() {
@@ -38,10 +41,20 @@ pub(crate) fn list(class: &str, title: &str, items: &[String]) -> Markup {
     if items.is_empty() {
         return Markup::default();
     }
+    let (first, rest) = match items.len() {
+        few if few <= ITEMS_SHOWN + 2 => (items, &[][..]),
+        _ => items.split_at(ITEMS_SHOWN),
+    };
     html! {
         section class=(class) {
             h2 { (title) }
-            ul { @for item in items { li { (unbroken(item)) } } }
+            ul { @for item in first { li { (unbroken(item)) } } }
+            @if !rest.is_empty() {
+                details {
+                    summary { (rest.len()) " more" }
+                    ul { @for item in rest { li { (unbroken(item)) } } }
+                }
+            }
         }
     }
 }

@@ -231,7 +231,9 @@ fn tick_with_unit(value: f64, unit: Unit) -> String {
             format!("{} {}", tick(value / fitting.us()), fitting.name())
         }
         Unit::Rps if value.abs() >= 1e5 => format!("{} k", tick(value / 1e3)),
-        Unit::Nines | Unit::S | Unit::Date | Unit::Rps | Unit::Pct => shown(value, unit),
+        Unit::Nines | Unit::S | Unit::Date | Unit::Rps | Unit::Pct | Unit::Mbit | Unit::Count => {
+            shown(value, unit)
+        }
     }
 }
 
@@ -240,7 +242,7 @@ fn caption(axis: &Axis) -> String {
     let unit = match axis.unit {
         Unit::Nines => ", each nine the same width",
         Unit::Rps => ", per second",
-        Unit::Us | Unit::S | Unit::Pct | Unit::Date => "",
+        Unit::Us | Unit::S | Unit::Pct | Unit::Date | Unit::Mbit | Unit::Count => "",
     };
     let log = if axis.log { ", logarithmic" } else { "" };
     format!("{}{unit}{log}", axis.label)

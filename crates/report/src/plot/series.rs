@@ -51,13 +51,12 @@ pub(crate) fn courses(title: &str, courses: &[Course], joints_s: &[f64]) -> Vec<
     }
     let stride = longest.div_ceil(POINTS_LIMIT);
     let drawing = Drawing { title, courses: &courses, joints_s, stride };
+    let tails = courses.iter().any(|course| course.points.iter().any(|p| p.p99_us.is_some()));
+    let median = if tails { Weight::Thin } else { Weight::Bold };
     let times = drawing.plot(
         "response time",
         Unit::Us,
-        &[
-            (" p50", Weight::Thin, |point| point.p50_us),
-            (" p99", Weight::Bold, |point| point.p99_us),
-        ],
+        &[(" p50", median, |point| point.p50_us), (" p99", Weight::Bold, |point| point.p99_us)],
     );
     let rate = drawing.plot("rate", Unit::Rps, &[("", Weight::Bold, |point| point.rps)]);
     let cpu = drawing.plot(

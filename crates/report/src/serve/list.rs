@@ -6,7 +6,8 @@ use maud::{Markup, html};
 
 use super::query::{Query, address};
 use super::shelf::{Entry, Listing, Shelf};
-use crate::page::shell;
+use crate::contents::shown_time;
+use crate::page::{shell, tables};
 
 /// The list in the state of `query`: `q` is the filter, each `file` a choice.
 pub(crate) fn body(shelf: &Shelf, listing: &Listing, query: &Query) -> Markup {
@@ -79,7 +80,7 @@ fn item(entry: &Entry, filter: &str, chosen: bool) -> Markup {
                         @if summary.subjects != summary.label {
                             span.subjects { bdi { (summary.subjects) } }
                         }
-                        p.finding { (crate::page::tables::unbroken(&summary.finding)) }
+                        p.finding { (tables::unbroken(&summary.finding)) }
                     }
                     div.when {
                         time { (shown_time(&summary.started_at)) }
@@ -96,13 +97,5 @@ fn item(entry: &Entry, filter: &str, chosen: bool) -> Markup {
                 }
             }
         }
-    }
-}
-
-/// The time to the minute, as far as it is one.
-pub(crate) fn shown_time(rfc3339: &str) -> String {
-    match (rfc3339.get(..10), rfc3339.get(11..16)) {
-        (Some(day), Some(minute)) if rfc3339.ends_with('Z') => format!("{day} {minute} UTC"),
-        _ => rfc3339.to_owned(),
     }
 }

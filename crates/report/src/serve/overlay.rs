@@ -5,10 +5,9 @@ use maud::{Markup, html};
 use tollway_record::HistogramError;
 use tollway_record::interval::interval;
 
-use super::list::shown_time;
 use super::query::{Query, address};
 use super::{PageError, Shelf};
-use crate::contents::{self, clipped};
+use crate::contents::{self, clipped, shown_time};
 use crate::document::{Document, ONLY_ROW, Part, told};
 use crate::figures;
 use crate::page::{figure, shell, tables};
@@ -32,7 +31,6 @@ struct Chosen {
 /// A row that is drawn.
 struct Drawn<'a> {
     name: String,
-    file: &'a str,
     part: Part<'a>,
     colour: usize,
 }
@@ -135,7 +133,7 @@ fn drawn<'a>(chosen: &'a [Chosen], wanted: &[&str]) -> Vec<Drawn<'a>> {
                 (false, _) => format!("{} · {}", one.name, part.name),
             };
             let colour = drawn.len();
-            drawn.push(Drawn { name, file: &one.file, part, colour });
+            drawn.push(Drawn { name, part, colour });
         }
     }
     // Rows of several conditions may be called alike.
@@ -257,7 +255,6 @@ fn figures_table(drawn: &[Drawn<'_>]) -> Table {
             time(latency.max),
             Cell::plain(figures::count(latency.n)),
             if traffic.errors > 0 { errors.toned(Tone::Doubt) } else { errors },
-            Cell::plain(clipped(one.file)),
         ]
     });
     Table {
@@ -280,7 +277,6 @@ fn figures_table(drawn: &[Drawn<'_>]) -> Table {
             Column::right("max", ""),
             Column::right("answers", ""),
             Column::right("errors", ""),
-            Column::left("file", ""),
         ],
         groups: vec![rows.collect()],
     }
@@ -327,13 +323,18 @@ fn files_table(chosen: &[Chosen]) -> Table {
             Cell::plain(versions),
         ]
     });
+    let mut rows: Vec<Vec<Cell>> = rows.collect();
+    let mut heads = vec!["file", "kind", "label", "started", "machine", "versions"];
+    // Runs do not say on which machine they were made.
+    if rows.iter().all(|cells| cells[4..].iter().all(|cell| cell.text.is_empty())) {
+        rows.iter_mut().for_each(|cells| cells.truncate(4));
+        heads.truncate(4);
+    }
     Table {
         title: "Files".to_owned(),
         note: None,
-        columns: ["file", "kind", "label", "started", "machine", "versions"]
-            .map(|head| Column::left(head, ""))
-            .to_vec(),
-        groups: vec![rows.collect()],
+        columns: heads.into_iter().map(|head| Column::left(head, "")).collect(),
+        groups: vec![rows],
     }
 }
 

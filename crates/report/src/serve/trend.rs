@@ -6,11 +6,11 @@ use maud::{Markup, html};
 use tollway_record::LatencyUs;
 
 use super::PageError;
-use super::list::shown_time;
 use super::overlay::back;
 use super::query::{Query, address};
 use super::shelf::{Entry, Listing, RowFigures, Summary, figures_of};
-use crate::contents::clipped;
+use crate::contents::{clipped, shown_time};
+use crate::document::ONLY_ROW;
 use crate::figures;
 use crate::page::{figure, shell, tables};
 use crate::plot::{Axis, Kind, Line, Plot, Unit, Weight, rounded};
@@ -66,7 +66,7 @@ pub(crate) fn body(listing: &Listing, query: &Query) -> Result<Markup, PageError
         (chooser(&files, filter, &ids, id))
         section {
             div.charts {
-                @for (index, plot) in plots(id, &moments).iter().enumerate() {
+                @for (index, plot) in plots(&moments).iter().enumerate() {
                     (figure(&format!("chart-{index}"), plot))
                 }
             }
@@ -110,10 +110,15 @@ fn sentence(id: &str, moments: &[Moment<'_>]) -> String {
         medians.iter().copied().reduce(f64::min).zip(medians.iter().copied().reduce(f64::max));
     let range = ends.map(|(lo, hi)| {
         let (lo, hi) = (figures::time(lo), figures::time(hi));
-        format!(": median between {lo} and {hi}")
+        format!(", median between {lo} and {hi}")
     });
-    let runs = if moments.len() == 1 { "result" } else { "results" };
-    format!("{}, {} {runs}{}.", clipped(id), moments.len(), range.unwrap_or_default())
+    let results = if moments.len() == 1 { "result" } else { "results" };
+    format!("{}: {} {results}{}.", shown_id(id), moments.len(), range.unwrap_or_default())
+}
+
+/// A row's id as it is told; runs of their own have none.
+fn shown_id(id: &str) -> String {
+    if id == ONLY_ROW { "Single runs".to_owned() } else { clipped(id) }
 }
 
 fn chooser(files: &[&str], filter: &str, ids: &[(&str, usize)], chosen: &str) -> Markup {
@@ -128,7 +133,7 @@ fn chooser(files: &[&str], filter: &str, ids: &[(&str, usize)], chosen: &str) ->
                 "Row "
                 select name="row" {
                     @for (id, count) in ids {
-                        option value=(id) selected[*id == chosen] { (clipped(id)) " (" (count) ")" }
+                        option value=(id) selected[*id == chosen] { (shown_id(id)) " (" (count) ")" }
                     }
                 }
             }
@@ -137,7 +142,7 @@ fn chooser(files: &[&str], filter: &str, ids: &[(&str, usize)], chosen: &str) ->
     }
 }
 
-fn plots(id: &str, moments: &[Moment<'_>]) -> Vec<Plot> {
+fn plots(moments: &[Moment<'_>]) -> Vec<Plot> {
     let xs: Vec<f64> = moments.iter().map(|moment| moment.unix_s).collect();
     let line = |name: &str, colour, ys: Vec<Option<f64>>| Line {
         name: name.to_owned(),
@@ -155,9 +160,9 @@ fn plots(id: &str, moments: &[Moment<'_>]) -> Vec<Plot> {
         .filter(|line| line.ys.iter().any(Option::is_some))
         .collect();
     let rates = moments.iter().map(|moment| Some(moment.row.achieved_rps)).collect();
-    let plot = |label: &str, unit, lines| Plot {
+    let plot = |title: &str, label: &str, unit, lines| Plot {
         kind: Kind::Points,
-        title: clipped(id),
+        title: title.to_owned(),
         x: Axis::linear("started", Unit::Date),
         y: Axis::from_zero(label, unit),
         xs: xs.clone(),
@@ -166,9 +171,9 @@ fn plots(id: &str, moments: &[Moment<'_>]) -> Vec<Plot> {
     };
     let mut plots = Vec::new();
     if !times.is_empty() {
-        plots.push(plot("response time", Unit::Us, times));
+        plots.push(plot("Response time", "response time", Unit::Us, times));
     }
-    plots.push(plot("rate", Unit::Rps, vec![line("achieved", 1, rates)]));
+    plots.push(plot("Rate", "rate", Unit::Rps, vec![line("achieved", 1, rates)]));
     plots
 }
 
