@@ -15,6 +15,7 @@ use tollway_load::EchoError;
 use tollway_model::{ErrorCode, NameError};
 use tollway_proxy::DataPlaneError;
 use tollway_proxy::mesh::MeshError;
+use tollway_report::serve::ServeError;
 use tollway_store::OpenError;
 
 use crate::command::run::{AppPortTaken, CannotStart};
@@ -199,6 +200,9 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     if let Some(EchoError::Bind { source, .. }) = error.downcast_ref() {
         return ErrorCode::of_io(source);
     }
+    if let Some(error) = error.downcast_ref::<ServeError>() {
+        return error.code();
+    }
     if let Some(error) = error.downcast_ref::<LabError>() {
         return error.code();
     }
@@ -241,6 +245,9 @@ fn listening(error: &(dyn std::error::Error + 'static)) -> Option<(SocketAddr, S
     }
     if let Some(EchoError::Bind { address, .. }) = error.downcast_ref() {
         return Some((*address, "--http, --grpc or --tcp".to_owned()));
+    }
+    if let Some(ServeError::Listen { listen, .. }) = error.downcast_ref() {
+        return Some((*listen, "--listen".to_owned()));
     }
     if let Some(StartError::ListenAdmin { address, .. }) = error.downcast_ref() {
         return Some((*address, "--admin-listen".to_owned()));

@@ -26,6 +26,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tollway_model::ErrorCode;
 
 use answer::Site;
 use folder::Folder;
@@ -64,6 +65,17 @@ pub enum ServeError {
     Folder(FolderError),
     #[error("cannot listen on {listen}; give another --listen, with port 0 for any free one")]
     Listen { listen: SocketAddr, source: std::io::Error },
+}
+
+impl ServeError {
+    /// Its entry in the catalogue.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Folder(error) => Some(error.code()),
+            Self::Listen { source, .. } => ErrorCode::of_io(source),
+        }
+    }
 }
 
 /// Why a page cannot be made.

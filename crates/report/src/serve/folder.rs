@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use thiserror::Error;
+use tollway_model::ErrorCode;
 
 use crate::document::{Document, DocumentError};
 
@@ -52,6 +53,12 @@ pub(crate) struct Stamp {
 pub struct FolderError {
     path: PathBuf,
     source: std::io::Error,
+}
+
+impl FolderError {
+    pub(crate) fn code(&self) -> ErrorCode {
+        ErrorCode::of_file(&self.source, ErrorCode::FileUnusable)
+    }
 }
 
 /// Why a file of the folder cannot be read.

@@ -2,9 +2,11 @@
 
 mod compare;
 mod list;
+mod report;
 mod run;
 mod scenario;
 mod screen;
+mod serve;
 mod subject;
 
 use std::process::ExitCode;
@@ -24,6 +26,10 @@ pub(crate) enum LabCommand {
     List(list::ListArgs),
     /// Hold one result record against another.
     Compare(compare::CompareArgs),
+    /// Make a page, or text, of a result.
+    Report(report::ReportArgs),
+    /// Show a folder's results as pages: filter, overlay, follow them through time.
+    Serve(serve::ServeArgs),
     #[command(flatten)]
     Child(ChildCommand),
 }
@@ -33,6 +39,14 @@ pub(crate) fn run(command: &LabCommand) -> Result<ExitCode> {
         LabCommand::Run(args) => run::run(args),
         LabCommand::List(args) => list::run(args),
         LabCommand::Compare(args) => compare::run(args),
+        LabCommand::Report(args) => {
+            report::run(args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        LabCommand::Serve(args) => {
+            serve::run(args)?;
+            Ok(ExitCode::SUCCESS)
+        }
         LabCommand::Child(child) => {
             child.run()?;
             Ok(ExitCode::SUCCESS)
@@ -46,7 +60,7 @@ impl LabCommand {
         match self {
             Self::List(args) => args.json,
             Self::Compare(args) => args.json,
-            Self::Run(_) | Self::Child(_) => false,
+            Self::Run(_) | Self::Report(_) | Self::Serve(_) | Self::Child(_) => false,
         }
     }
 }
