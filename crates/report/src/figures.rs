@@ -94,9 +94,28 @@ fn rounded_to_zero(value: f64, places: i32) -> f64 {
 /// A ratio and its interval: `1.70` and `[1.65, 1.75]`; the latter empty without one.
 pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String) {
     let Some([lo, hi]) = ci95 else { return (digits3(ratio), String::new()) };
+    if hi - lo >= WIDE_RATIOS {
+        // So wide an interval justifies no place, and its ends no digits.
+        return (digits3(ratio), format!("[{}, {}]", ratio_end(lo), ratio_end(hi)));
+    }
     // More places would be the digits of the arithmetic.
     let places = places_for((hi - lo) / 2.0, ratio).min(4);
     (fixed(ratio, places), format!("[{}, {}]", fixed(lo, places), fixed(hi, places)))
+}
+
+/// An interval of ratios as wide as this says nothing but its order of magnitude.
+const WIDE_RATIOS: f64 = 10.0;
+
+/// Beyond these nobody reads a ratio.
+const RATIOS_READ: [f64; 2] = [0.001, 1_000.0];
+
+fn ratio_end(ratio: f64) -> String {
+    let [least, most] = RATIOS_READ;
+    match ratio {
+        tiny if tiny < least => format!("<{}", digits_short(least)),
+        huge if huge > most => format!(">{}", digits_short(most)),
+        other => digits_short(other),
+    }
 }
 
 /// A fraction as percent, two significant digits: `0.24 %`.
@@ -245,6 +264,11 @@ mod tests {
         assert_eq!(difference_with(12.0, None), ("+12.0 µs".to_owned(), String::new()));
         assert_eq!(size(-61.23, Some([-64.44, -58.02])), "61 µs");
         assert_eq!(ratio_with(1.7034, Some([1.65, 1.752])).1, "[1.65, 1.75]");
+        assert_eq!(
+            ratio_with(15.2, Some([2.5, 85.1])),
+            ("15.2".to_owned(), "[2.5, 85.1]".to_owned())
+        );
+        assert_eq!(ratio_with(4.0, Some([1e-20, 1e30])).1, "[<0.001, >1,000]");
     }
 
     #[test]

@@ -27,8 +27,9 @@ pub(crate) fn ratios(record: &Record, question: Question) -> Markup {
         .map(|(metric, name)| Group { name, lines: lines(record, question, *metric) })
         .filter(|group| !group.lines.is_empty())
         .collect();
-    let ends = || found.iter().flat_map(|group| group.lines.iter().flat_map(|line| line.ratio));
-    let Some(scale) = Scale::of_ratios(ends()) else { return Markup::default() };
+    let ratios: Vec<[f64; 3]> =
+        found.iter().flat_map(|group| group.lines.iter().map(|line| line.ratio)).collect();
+    let Some(scale) = Scale::of_ratios(&ratios) else { return Markup::default() };
     let baseline = match question {
         Question::AddedByNetwork => "the same subject in the same network",
         Question::AddedByTollway => "the same path without Tollway",
@@ -53,9 +54,8 @@ pub(crate) fn ratios(record: &Record, question: Question) -> Markup {
 /// What Tollway adds to the mean call of each path, in time; nothing without such.
 pub(crate) fn added_by_tollway(record: &Record) -> Markup {
     let found = lines(record, Question::AddedByTollway, Metric::LatencyMean);
-    let Some(scale) = Scale::of_differences(found.iter().flat_map(|line| line.difference)) else {
-        return Markup::default();
-    };
+    let differences: Vec<[f64; 3]> = found.iter().map(|line| line.difference).collect();
+    let Some(scale) = Scale::of_differences(&differences) else { return Markup::default() };
     html! {
         section {
             h2 { "Added by Tollway to the mean call" }
@@ -190,6 +190,9 @@ fn verdict_word(verdict: Verdict) -> Markup {
     html! { span class=(class) { (verdict) } }
 }
 
+/// Intervals are drawn at least this far beyond the outermost estimates, as a factor.
+const LEAST_REACH: f64 = 2.0;
+
 /// Where values stand, in percent of the drawing's width.
 struct Scale {
     lo: f64,
@@ -204,21 +207,26 @@ struct Scale {
 const MARGIN_PCT: f64 = 4.0;
 
 impl Scale {
-    fn of_ratios(values: impl Iterator<Item = f64>) -> Option<Self> {
-        let (lo, hi) = values.filter(|value| *value > 0.0).fold(
-            None,
-            |range: Option<(f64, f64)>, value| {
-                let (lo, hi) = range.unwrap_or((value, value));
-                Some((lo.min(value), hi.max(value)))
-            },
-        )?;
-        let (lo, hi) = ((lo.min(0.97)) * 0.99, (hi.max(1.03)) * 1.01);
+    /// Around all estimates, and their intervals as far as these are of their size.
+    fn of_ratios(lines: &[[f64; 3]]) -> Option<Self> {
+        let known = || lines.iter().filter(|[_, ratio, _]| *ratio > 0.0);
+        let lowest = known().map(|[_, ratio, _]| *ratio).reduce(f64::min)?.min(0.97);
+        let highest = known().map(|[_, ratio, _]| *ratio).reduce(f64::max)?.max(1.03);
+        let reach = (highest / lowest).sqrt().max(LEAST_REACH);
+        let lo = known().map(|[lo, ..]| *lo).fold(lowest, f64::min).max(lowest / reach);
+        let hi = known().map(|[.., hi]| *hi).fold(highest, f64::max).min(highest * reach);
+        let (lo, hi) = (lo * 0.99, hi * 1.01);
         let ticks = ratio_ticks(lo, hi);
         (hi / lo).is_finite().then_some(Self { lo, hi, log: true, ticks, neutral: 1.0 })
     }
 
-    fn of_differences(values: impl Iterator<Item = f64> + Clone) -> Option<Self> {
-        let (lo, hi) = (values.clone().fold(0.0, f64::min), values.fold(0.0, f64::max));
+    /// As [`Self::of_ratios`], in microseconds from zero.
+    fn of_differences(lines: &[[f64; 3]]) -> Option<Self> {
+        let lowest = lines.iter().map(|[_, us, _]| *us).fold(0.0, f64::min);
+        let highest = lines.iter().map(|[_, us, _]| *us).fold(0.0, f64::max);
+        let reach = highest - lowest;
+        let lo = lines.iter().map(|[lo, ..]| *lo).fold(lowest, f64::min).max(lowest - reach);
+        let hi = lines.iter().map(|[.., hi]| *hi).fold(highest, f64::max).min(highest + reach);
         if hi <= lo || !(hi - lo).is_finite() {
             return None;
         }
@@ -264,6 +272,9 @@ impl Scale {
                 @let neutral = self.percent(self.neutral);
                 line.neutral x1=(neutral) x2=(neutral) y1="0" y2="100%" {}
                 line.range-line x1=(self.percent(lo)) x2=(self.percent(hi)) y1="50%" y2="50%" {}
+                // An interval that goes on beyond the drawing.
+                @if lo < self.lo { text.beyond x="0" y="50%" dy="5" { "‹" } }
+                @if hi > self.hi { text.beyond x="100%" y="50%" dy="5" text-anchor="end" { "›" } }
                 circle cx=(self.percent(estimate)) cy="50%" r="4.5" {}
             }
         }
@@ -323,9 +334,19 @@ mod tests {
     }
 
     #[test]
+    fn one_endless_interval_does_not_flatten_the_others() {
+        let scale = Scale::of_ratios(&[[1.1, 1.2, 1.3], [1e-30, 1.1, 1e30]]).unwrap();
+        assert!(scale.at(1.3) - scale.at(1.1) > 5.0, "{}..{}", scale.lo, scale.hi);
+        let drawn = scale.drawing([1e-30, 1.1, 1e30], None, Verdict::Undecided).into_string();
+        assert!(drawn.contains('‹') && drawn.contains('›'), "{drawn}");
+        let scale = Scale::of_differences(&[[50.0, 60.0, 70.0], [-1e12, 40.0, 1e12]]).unwrap();
+        assert!(scale.hi <= 200.0, "{}", scale.hi);
+    }
+
+    #[test]
     fn a_scale_of_ratios_holds_one_in_its_middle_when_ends_are_reciprocal() {
-        let scale = Scale::of_ratios([0.5, 2.0].into_iter()).unwrap();
+        let scale = Scale::of_ratios(&[[0.5, 1.0, 2.0]]).unwrap();
         assert!((scale.at(1.0) - 50.0).abs() < 1.0);
-        assert!(Scale::of_ratios(std::iter::empty()).is_none());
+        assert!(Scale::of_ratios(&[]).is_none());
     }
 }

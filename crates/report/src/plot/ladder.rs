@@ -24,9 +24,11 @@ pub(crate) fn ladder(title: &str, climbs: &[Climb]) -> Option<Plot> {
     if xs.len() < RATES_FROM {
         return None;
     }
+    let tails = climbs.iter().any(|climb| climb.rungs.iter().any(|(_, l)| l.p99.is_some()));
+    let median = if tails { Weight::Thin } else { Weight::Bold };
     let mut lines = Vec::new();
     for climb in climbs.iter().take(SAMPLES_LIMIT) {
-        lines.push(line(&xs, climb, "p50", Weight::Thin, |latency| latency.p50));
+        lines.push(line(&xs, climb, "p50", median, |latency| latency.p50));
         lines.push(line(&xs, climb, "p99", Weight::Bold, |latency| latency.p99));
     }
     lines.retain(|line| line.ys.iter().any(Option::is_some));
