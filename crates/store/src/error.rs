@@ -17,6 +17,9 @@ pub enum OpenError {
         path.display()
     )]
     Io { path: PathBuf, source: std::io::Error },
+    /// Nothing is there to be read; a store is only made by whoever opens it.
+    #[error("there is no store {}; check --store", path.display())]
+    Missing { path: PathBuf },
     #[error(
         "the store {} is in use by another process; stop that one or choose another file",
         path.display()
@@ -49,6 +52,7 @@ impl OpenError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Io { source, .. } => ErrorCode::of_file(source, ErrorCode::StoreUnwritable),
+            Self::Missing { .. } => ErrorCode::FileUnusable,
             Self::Locked { .. } => ErrorCode::StoreLocked,
             Self::NotAStore { .. } | Self::Format { .. } => ErrorCode::StoreForeign,
             Self::Corrupt { .. } => ErrorCode::StoreCorrupt,
@@ -60,7 +64,7 @@ impl OpenError {
 /// Why a store was not repaired. It is as it was.
 #[derive(Debug, Error)]
 pub enum RepairError {
-    #[error("the store cannot be read")]
+    #[error("the store was not repaired")]
     Read(#[from] OpenError),
     #[error("the store {} is not damaged; nothing was changed", path.display())]
     NotDamaged { path: PathBuf },

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use tollway_control::{AUTHORITY_KEY, store_file};
 use tollway_store::{Damage, Inspection, inspect, repair};
@@ -38,7 +38,7 @@ pub(crate) fn run(args: StoreArgs) -> Result<ExitCode> {
 }
 
 fn check(store: &Path) -> Result<ExitCode> {
-    let found = inspect(&store_file(store)).context("the store cannot be read")?;
+    let found = inspect(&store_file(store))?;
     print(&found);
     let Some(Damage { offset, what, .. }) = &found.damage else {
         println!("state     whole");
@@ -55,7 +55,7 @@ fn check(store: &Path) -> Result<ExitCode> {
 }
 
 fn mend(store: &Path) -> Result<ExitCode> {
-    let repaired = repair(&store_file(store)).context("the store was not repaired")?;
+    let repaired = repair(&store_file(store))?;
     print(&repaired.kept);
     println!("state     repaired");
     println!("damaged   kept as {}", repaired.damaged_file.display());

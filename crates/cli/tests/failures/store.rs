@@ -43,6 +43,21 @@ fn a_directory_that_cannot_be_written_is_named() {
 }
 
 #[test]
+fn a_store_that_is_not_there_is_said_not_to_be_there() {
+    let nowhere = TempDir::new().unwrap().path().join("store");
+    let file = nowhere.join(FILE);
+    let check = |command: &str, before: &str| {
+        let told = tollway(["store", command, "--store", nowhere.to_str().unwrap()]);
+        let wanted = format!("{before}there is no store {}", file.display());
+        told.check("ERR_FILE_UNUSABLE", &["--store"]);
+        assert!(told.text.starts_with(&format!("error: {wanted} [")), "{}", told.text);
+    };
+    check("check", "");
+    check("repair", "the store was not repaired: ");
+    assert!(!nowhere.exists(), "looking made it");
+}
+
+#[test]
 fn a_store_in_use_is_not_opened_twice() {
     let files = TempDir::new().unwrap();
     let store = files.path().join("store");

@@ -89,7 +89,10 @@ impl Log {
         mut visit: impl FnMut(Item, usize) -> bool,
     ) -> Result<Whole, OpenError> {
         let io = |source| OpenError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
+        let file = File::open(path).map_err(|error| {
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            if is_missing { OpenError::Missing { path: path.to_owned() } } else { io(error) }
+        })?;
         file.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => OpenError::Locked { path: path.to_owned() },
             TryLockError::Error(source) => io(source),

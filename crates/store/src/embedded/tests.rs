@@ -195,6 +195,7 @@ async fn damage_before_the_end_is_refused_with_its_place() {
             OpenError::NotAStore { .. } => assert!(at < 16, "{at}"),
             OpenError::Format { .. } => assert!((16..20).contains(&at), "{at}"),
             other @ (OpenError::Io { .. }
+            | OpenError::Missing { .. }
             | OpenError::Locked { .. }
             | OpenError::RuntimeGone
             | OpenError::Thread { .. }) => {

@@ -2,7 +2,6 @@
 //! when one does.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -32,7 +31,7 @@ pub(super) fn look(directory: &Path) -> Result<Vec<Finding>> {
     let file = directory.join(FILE);
     match inspect(&file) {
         Ok(found) => findings.push(readable(&file, found)),
-        Err(OpenError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+        Err(OpenError::Missing { .. }) => {
             findings.push(Finding::ok("store", "empty; the first start makes it"));
         }
         Err(OpenError::Locked { .. }) => findings.extend(running(directory)?),
