@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
@@ -13,12 +14,14 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tollway_model::{ErrorCode, MESH_SUFFIX};
 
 use super::CallArgs;
 use super::body::{self, Body};
 use super::door::Door;
 use super::explain;
+use super::sign;
 use super::target::Target;
 use crate::failure::Failure;
 
@@ -63,19 +66,44 @@ pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
     Ok(request)
 }
 
+/// Time to connect to a sidecar that runs: elsewhere than here, packets may just be lost.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Sends it through the door; returns with the head of the answer.
 pub(super) async fn send(door: &Door, request: Request<Body>) -> Result<Response<Incoming>> {
-    let stream = TcpStream::connect(&door.address).await.map_err(|error| {
-        let what = format!("no sidecar answers at {}: {error}; check --sidecar", door.address);
+    let unreachable = |why: String| {
+        let what = format!("no sidecar answers at {}: {why}; check --sidecar", door.address);
         Failure::new(ErrorCode::Unreachable, what)
-    })?;
+    };
+    let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(&door.address)).await;
+    let stream = match connected {
+        Ok(stream) => stream.map_err(|error| unreachable(error.to_string()))?,
+        Err(_) => {
+            let within = CONNECT_TIMEOUT.as_secs();
+            return Err(unreachable(format!("no connection within {within} s")).into());
+        }
+    };
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .preserve_header_case(true)
         .handshake(TokioIo::new(stream))
         .await
         .context("the sidecar does not speak HTTP")?;
     tokio::spawn(connection);
-    sender.send_request(request).await.context("the sidecar gave no answer")
+    let answer = sender.send_request(request);
+    if door.is_own() {
+        return answer.await.context("the sidecar gave no answer");
+    }
+    let no_sidecar = |what: String| {
+        let what = format!("what listens at {} is no sidecar: {what}", door.address);
+        Failure::new(ErrorCode::Unreachable, format!("{what}; check --sidecar"))
+    };
+    let answer = sign::wait(&door.address, answer).await.map_err(no_sidecar)?;
+    answer.map_err(|error| {
+        if error.is_parse() {
+            return no_sidecar(format!("it does not answer in HTTP ({error})")).into();
+        }
+        anyhow!(error).context("the sidecar gave no answer")
+    })
 }
 
 /// Writes the answer; the code is 0 for a status below 400. A failure of the mesh goes to

@@ -2,13 +2,14 @@
 //!
 //! The way in is a sidecar: one of its own, which lives as long as the call and has an identity
 //! of one minute (`door`), or one that runs already. The request goes the way that any app's
-//! does, and its answer is written as it comes (`exchange`). Which way it took is told where
-//! that is asked for (`explain`).
+//! does, and its answer is written as it comes (`exchange`). A program that is no sidecar is not
+//! waited for (`sign`). Which way it took is told where that is asked for (`explain`).
 
 mod body;
 mod door;
 mod exchange;
 mod explain;
+mod sign;
 mod target;
 
 use std::io;
