@@ -149,6 +149,18 @@ fn a_target_that_is_no_echo_server_of_ours_is_refused_with_the_way_out() {
     assert!(error.contains("tollway echo --tcp"), "{error}");
 }
 
+#[test]
+fn pushed_messages_are_told_by_message_and_by_stream() {
+    let echo = Echo::start();
+    let target = echo.http().to_string();
+    let push = ["--stream", "push", "--messages", "10", "--streams", "2", "--in-flight", "4"];
+    let size = ["--message-size", "1000", "-c", "1", "-n", "40", "--warm-up", "0s"];
+    let output = tollway(&[&["load", "grpc", &target], &push[..], &size].concat());
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(told.contains("push streams of 10 messages: 4 complete, 0 failed"), "{told}");
+    assert!(told.contains("messages/s of 1.00 kB"), "{told}");
+}
+
 struct Echo {
     process: Process,
 }

@@ -216,7 +216,7 @@ fn app_protocol(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Http1 => "http",
         Protocol::Http2 => "h2c",
-        Protocol::GrpcUnary => "grpc",
+        Protocol::GrpcUnary | Protocol::GrpcStream => "grpc",
         Protocol::Tcp => "tcp",
     }
 }

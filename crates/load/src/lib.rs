@@ -25,15 +25,18 @@ mod tcp;
 mod tls;
 
 pub use arrival::{Arrival, Extent, Profile, Spacing, Stage};
+pub use clients::streams::StreamKind;
 pub use echo::{
     EchoMessage, EchoOptions, EchoServer, HttpsOptions, Ports, Stall, StreamSummary, UNARY_PATH,
     encode_payload, serve_echo,
 };
 pub use error::{EchoError, LoadError};
-pub use options::{GrpcRequest, HttpRequest, LoadOptions, Reuse, Target, header, payload};
+pub use options::{
+    GrpcRequest, HttpRequest, LoadOptions, Reuse, StreamRequest, Target, header, payload,
+};
 pub use plan::{MAX_STEPS, MaxRate, Plan, RunOnce};
 pub use progress::{Part, Phase, Progress, Watch};
-pub use run::{run_grpc, run_http, run_http2, run_ping};
+pub use run::{run_grpc, run_http, run_http2, run_ping, run_stream};
 pub use stop::Stop;
 pub use summary::{interval_line, summary};
 pub use tcp::{MAX_STREAMS as MAX_TCP_STREAMS, TcpOptions, run_tcp};

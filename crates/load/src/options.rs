@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::Uri;
 
 use crate::arrival::{Arrival, Extent, Profile, Spacing};
+use crate::clients::streams::StreamKind;
 use crate::error::LoadError;
 use crate::tls::TlsOptions;
 
@@ -13,6 +14,12 @@ use crate::tls::TlsOptions;
 pub(crate) const MAX_CONNECTIONS: usize = 50_000;
 /// Concurrent streams asked of one HTTP/2 connection.
 pub(crate) const MAX_STREAMS: usize = 10_000;
+/// Messages that may wait on one stream.
+const MAX_IN_FLIGHT: usize = 100_000;
+/// Largest message of a stream: what the echo service keeps of one.
+const MAX_PAYLOAD_BYTES: usize = 4 * 1024 * 1024 - 64;
+/// The largest window that HTTP/2 has.
+const MAX_WINDOW_BYTES: usize = (1 << 31) - 1;
 /// Default cap on requests released and not finished.
 pub(crate) const DEFAULT_MAX_INFLIGHT: usize = 100_000;
 
@@ -254,6 +261,47 @@ impl GrpcRequest {
     pub fn echo(bytes: usize) -> Self {
         let message = crate::echo::encode_payload(&payload(bytes));
         Self { metadata: Vec::new(), message, payload_bytes: bytes, verify_echo: false }
+    }
+}
+
+/// Streams of messages, all of them the same.
+#[derive(Clone, Debug)]
+pub struct StreamRequest {
+    pub kind: StreamKind,
+    /// Names and values as given.
+    pub metadata: Vec<(String, String)>,
+    /// Bytes of a message's payload.
+    pub payload_bytes: usize,
+    /// Messages of one stream, in the direction of its kind.
+    pub messages: u32,
+    /// Messages of one stream that may wait for their answer, where each has one.
+    pub in_flight: usize,
+    /// What this side lets the target send ahead on one stream; 256 KiB if absent.
+    pub window_bytes: Option<u32>,
+    /// Of one stream; the target is told, and the stream is cancelled here.
+    pub deadline: Option<Duration>,
+}
+
+impl StreamRequest {
+    /// 100 messages of 4 KB a stream, one at a time.
+    #[must_use]
+    pub fn new(kind: StreamKind) -> Self {
+        Self {
+            kind,
+            metadata: Vec::new(),
+            payload_bytes: 4096,
+            messages: 100,
+            in_flight: 1,
+            window_bytes: None,
+            deadline: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        within("the number of messages", self.messages as usize, u32::MAX as usize)?;
+        within("the number of messages in flight", self.in_flight, MAX_IN_FLIGHT)?;
+        within("the payload's size in bytes plus one", self.payload_bytes + 1, MAX_PAYLOAD_BYTES)?;
+        within("the window in bytes", self.window_bytes.unwrap_or(1) as usize, MAX_WINDOW_BYTES)
     }
 }
 

@@ -1,20 +1,25 @@
 //! The public ways to run: one per protocol.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tollway_record::RunResult;
 use tollway_record::record::{self, Protocol, Tls};
-use tollway_record::run::{RUN_SCHEMA, Stage};
+use tollway_record::run::{RUN_SCHEMA, Stage, Streaming};
 
 use crate::arrival::{self, Arrival, Profile, Spacing};
 use crate::clients::h1::{H1Client, Rendered};
-use crate::clients::h2::{H2Client, Prepared};
+use crate::clients::h2::{Calls, H2Client, Prepared};
 use crate::clients::ping::PingClient;
+use crate::clients::streams::{Setting, Shape, StreamKind, StreamSession, Tally};
+use crate::echo::{UNARY_PATH, encode_payload, encode_repeated};
 use crate::engine::{self, Outcome};
 use crate::error::LoadError;
-use crate::options::{GrpcRequest, HttpRequest, LoadOptions, Reuse, payload};
+use crate::frames::frame;
+use crate::options::{GrpcRequest, HttpRequest, LoadOptions, Reuse, StreamRequest, payload};
 use crate::progress::Watch;
 use crate::tls::TlsDialler;
 
@@ -45,7 +50,7 @@ pub fn run_http2(
     options.check()?;
     let prepared = Prepared::http(&options.target, request)?;
     let address = options.address()?;
-    let client = H2Client::new(prepared, options, address, secure(options, b"h2")?);
+    let client = H2Client::<Calls>::new(prepared, options, address, secure(options, b"h2")?);
     let frame = Frame { protocol: Protocol::Http2, payload: request.body.len() };
     frame.run(client, options, address, watch)
 }
@@ -59,9 +64,75 @@ pub fn run_grpc(
     options.check()?;
     let prepared = Prepared::grpc(&options.target, request)?;
     let address = options.address()?;
-    let client = H2Client::new(prepared, options, address, secure(options, b"h2")?);
+    let client = H2Client::<Calls>::new(prepared, options, address, secure(options, b"h2")?);
     let frame = Frame { protocol: Protocol::GrpcUnary, payload: request.payload_bytes };
     frame.run(client, options, address, watch)
+}
+
+/// Sends and receives streams of messages as `options` plan it, on this thread. A request of the
+/// plan is a message where each has an answer, else a whole stream. `options.streams` are open at
+/// once on each connection.
+pub fn run_stream(
+    options: &LoadOptions,
+    request: &StreamRequest,
+    watch: &mut Watch<'_>,
+) -> Result<RunResult, LoadError> {
+    options.check()?;
+    request.check()?;
+    let mut options = options.clone();
+    let target = &mut options.target;
+    if target.path == UNARY_PATH {
+        target.url = target.url.replace(UNARY_PATH, request.kind.path());
+        target.path = request.kind.path().to_owned();
+    }
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    let setting = setting(&options, request, Rc::clone(&tally))?;
+    let address = options.address()?;
+    let tls = secure(&options, b"h2")?;
+    let client = H2Client::<StreamSession>::new(setting, &options, address, tls);
+    let frame = Frame { protocol: Protocol::GrpcStream, payload: request.payload_bytes };
+    let mut result = frame.run(client, &options, address, watch)?;
+    let shape = Streaming {
+        streams: options.connections as u64 * options.streams as u64,
+        messages_per_stream: u64::from(request.messages),
+        message_bytes: request.payload_bytes as u64,
+        in_flight: request.in_flight as u64,
+        window_bytes: request.window_bytes.map(u64::from),
+        deadline_s: request.deadline.map(|deadline| deadline.as_secs_f64()),
+        ..Streaming::default()
+    };
+    let told = tally.borrow().told(request.kind, &result.traffic, shape);
+    result.streaming = Some(told);
+    Ok(result)
+}
+
+fn setting(
+    options: &LoadOptions,
+    request: &StreamRequest,
+    tally: Rc<RefCell<Tally>>,
+) -> Result<Setting, LoadError> {
+    let StreamRequest { kind, messages, payload_bytes, .. } = *request;
+    let call = GrpcRequest { metadata: request.metadata.clone(), ..GrpcRequest::default() };
+    let mut head = Prepared::grpc(&options.target, &call)?.into_head();
+    if let Some(deadline) = request.deadline {
+        // At most eight digits, so up to a day in milliseconds.
+        let ms = deadline.as_millis().clamp(1, 86_400_000);
+        head.fields.push(b"grpc-timeout", format!("{ms}m").as_bytes());
+    }
+    let message = match kind {
+        StreamKind::Server => encode_repeated(&payload(payload_bytes), messages),
+        StreamKind::Push | StreamKind::Bidi | StreamKind::Client => {
+            encode_payload(&payload(payload_bytes))
+        }
+    };
+    let shape = Shape {
+        kind,
+        framed: frame(&message),
+        messages: u64::from(messages),
+        in_flight: request.in_flight,
+    };
+    let StreamRequest { deadline, window_bytes, .. } = *request;
+    Ok(Setting { head, shape, deadline, window_bytes, tally })
 }
 
 /// How connections are secured, if the target's URL asks for it.

@@ -155,7 +155,9 @@ fn metrics_of(run: &RunResult) -> Result<Vec<Metric>, HistogramError> {
             metrics.extend(phases.map(|(name, phase)| phase_trend(name, phase)));
         }
         Protocol::Tcp => {}
-        _ => metrics.push(trend_of("grpc_req_duration", &services)),
+        Protocol::GrpcUnary | Protocol::GrpcStream => {
+            metrics.push(trend_of("grpc_req_duration", &services));
+        }
     }
     metrics.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(metrics)

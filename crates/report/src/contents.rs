@@ -114,6 +114,7 @@ pub(crate) fn protocol(protocol: Protocol) -> &'static str {
         Protocol::Http1 => "HTTP/1.1",
         Protocol::Http2 => "HTTP/2",
         Protocol::GrpcUnary => "gRPC unary",
+        Protocol::GrpcStream => "gRPC streams",
         Protocol::Tcp => "TCP",
     }
 }

@@ -126,7 +126,7 @@ impl Ground {
     #[must_use]
     pub fn app_name(&self, protocol: Protocol) -> &'static str {
         match protocol {
-            Protocol::GrpcUnary => GRPC_PORT,
+            Protocol::GrpcUnary | Protocol::GrpcStream => GRPC_PORT,
             Protocol::Http1 | Protocol::Http2 => HTTP_PORT,
             _ => "tcp",
         }

@@ -6,3 +6,4 @@ pub(crate) mod h2;
 mod links;
 pub(crate) mod ping;
 mod request;
+pub(crate) mod streams;

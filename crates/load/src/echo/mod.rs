@@ -128,6 +128,11 @@ pub fn encode_payload(payload: &[u8]) -> Vec<u8> {
     EchoMessage { payload: payload.to_vec(), repeat: 0 }.encode_to_vec()
 }
 
+/// An `EchoMessage` that asks a server stream for `repeat` copies of `payload`, encoded.
+pub(crate) fn encode_repeated(payload: &[u8], repeat: u32) -> Vec<u8> {
+    EchoMessage { payload: payload.to_vec(), repeat }.encode_to_vec()
+}
+
 /// What all connections share.
 struct Site {
     pattern: Arc<[u8]>,

@@ -31,6 +31,22 @@ pub(super) enum Action {
     Refuse(u16, &'static str),
 }
 
+impl Action {
+    /// Whether the window of a request's body is given back as the answer is sent.
+    pub(super) fn gives_window_back(self) -> bool {
+        match self {
+            Self::Echo | Self::Grpc(Rpc::Unary | Rpc::BidiStream) => true,
+            Self::Grpc(Rpc::ServerStream | Rpc::ClientStream | Rpc::Push | Rpc::Unknown)
+            | Self::Size(_)
+            | Self::Status(_)
+            | Self::Delay(_)
+            | Self::Headers
+            | Self::Close
+            | Self::Refuse(..) => false,
+        }
+    }
+}
+
 /// A gRPC method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rpc {
@@ -38,6 +54,7 @@ pub(super) enum Rpc {
     ServerStream,
     ClientStream,
     BidiStream,
+    Push,
     Unknown,
 }
 
@@ -81,6 +98,7 @@ fn rpc(path: &[u8]) -> Rpc {
         b"/tollway.lab.v1.Echo/ServerStream" => Rpc::ServerStream,
         b"/tollway.lab.v1.Echo/ClientStream" => Rpc::ClientStream,
         b"/tollway.lab.v1.Echo/BidiStream" => Rpc::BidiStream,
+        b"/tollway.lab.v1.Echo/Push" => Rpc::Push,
         _ => Rpc::Unknown,
     }
 }

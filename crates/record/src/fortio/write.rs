@@ -156,7 +156,7 @@ fn run_type(protocol: Protocol) -> &'static str {
         Protocol::Http1 | Protocol::Http2 => "HTTP",
         Protocol::Tcp => "TCP",
         // Of the kinds of calls Fortio knows this one takes any method.
-        _ => "GRPC",
+        Protocol::GrpcUnary | Protocol::GrpcStream => "GRPC",
     }
 }
 
@@ -180,7 +180,9 @@ fn kind(run: &RunResult) -> Kind<'_> {
             bytes_sent: run.traffic.bytes.sent,
             bytes_received: run.traffic.bytes.received,
         }),
-        _ => Kind::Grpc(Grpc { destination: target, streams: 1, ping: false }),
+        Protocol::GrpcUnary | Protocol::GrpcStream => {
+            Kind::Grpc(Grpc { destination: target, streams: 1, ping: false })
+        }
     }
 }
 
@@ -199,7 +201,7 @@ fn ret_codes(run: &RunResult) -> BTreeMap<String, i64> {
     let (success, no_answer) = match run.protocol {
         Protocol::Http1 | Protocol::Http2 => ("200", "-1"),
         Protocol::Tcp => ("OK", "ERROR"),
-        _ => ("SERVING", "ERROR"),
+        Protocol::GrpcUnary | Protocol::GrpcStream => ("SERVING", "ERROR"),
     };
     let mut codes = BTreeMap::from([(success.to_owned(), signed(run.traffic.requests))]);
     for (kind, count) in &run.traffic.errors_by_kind {

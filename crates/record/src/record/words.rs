@@ -29,7 +29,7 @@ macro_rules! words {
 
 words! {
     /// What the load generator spoke.
-    Protocol { Http1 = "http1", Http2 = "http2", GrpcUnary = "grpc-unary", Tcp = "tcp" }
+    Protocol { Http1 = "http1", Http2 = "http2", GrpcUnary = "grpc-unary", GrpcStream = "grpc-stream", Tcp = "tcp" }
 }
 words! {
     /// What the connections between caller and callee (or between the proxies) were secured with.

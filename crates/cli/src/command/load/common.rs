@@ -116,6 +116,17 @@ impl CommonArgs {
         Ok((self.duration, self.warm_up))
     }
 
+    /// Refuses what only requests have: `kind` has no headers, or no single answers to compare.
+    pub(super) fn refuse_of_requests(&self, kind: &str, has_headers: bool) -> Result<()> {
+        if self.verify_echo {
+            bail!("--verify-echo compares the answers of single requests; {kind} has none");
+        }
+        if !has_headers && !self.headers.is_empty() {
+            bail!("--header is of HTTP and gRPC; {kind} has no headers");
+        }
+        Ok(())
+    }
+
     pub(super) fn header_lines(&self) -> Result<Vec<(String, String)>> {
         self.headers.iter().map(|line| Ok(header(line)?)).collect()
     }

@@ -1,27 +1,65 @@
 //! `tollway load grpc`.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
 use clap::Args;
-use tollway_load::{GrpcRequest, Target, Watch, run_grpc};
+use tollway_load::{GrpcRequest, StreamKind, StreamRequest, Target, Watch, run_grpc, run_stream};
 use tollway_record::RunResult;
 
-use super::common::CommonArgs;
+use super::common::{CommonArgs, duration};
 use super::output::OutputArgs;
+
+/// Payload of a message of a stream.
+const STREAM_PAYLOAD_BYTES: usize = 4096;
 
 #[derive(Args)]
 pub(super) struct GrpcArgs {
-    /// Calls in flight at once on one connection.
-    #[arg(long, default_value_t = 100)]
-    streams: usize,
+    /// Calls in flight at once on one connection [default: 100, with --stream 1].
+    #[arg(long, value_name = "COUNT")]
+    streams: Option<usize>,
+    /// Streams of messages instead: push (each is acknowledged), bidi (each comes back), client
+    /// or server (to or from the target). Latencies of push and bidi are of messages.
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    stream: Option<StreamKind>,
+    /// Messages of one stream.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, requires = "stream")]
+    messages: u32,
+    /// Messages of one stream that may wait for their answer.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "stream")]
+    in_flight: usize,
+    /// What the target may send ahead on one stream [default: 256 KiB].
+    #[arg(long, value_name = "BYTES", requires = "stream")]
+    window: Option<u32>,
+    /// Time for one stream.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "stream")]
+    deadline: Option<Duration>,
     #[command(flatten)]
     common: CommonArgs,
 }
 
 impl GrpcArgs {
     pub(super) fn run(&self, watch: &mut Watch<'_>) -> Result<RunResult> {
-        let options = self.common.options(Target::grpc(&self.common.url)?, self.streams)?;
-        let request = self.request()?;
-        self.common.run(options, watch, |options, watch| run_grpc(options, &request, watch))
+        let target = Target::grpc(&self.common.url)?;
+        let Some(kind) = self.stream else {
+            let options = self.common.options(target, self.streams.unwrap_or(100))?;
+            let request = self.request()?;
+            return self
+                .common
+                .run(options, watch, |options, watch| run_grpc(options, &request, watch));
+        };
+        self.common.refuse_of_requests("a stream", true)?;
+        let options = self.common.options(target, self.streams.unwrap_or(1))?;
+        let request = StreamRequest {
+            metadata: self.common.header_lines()?,
+            payload_bytes: self.common.payload_size.unwrap_or(STREAM_PAYLOAD_BYTES),
+            messages: self.messages,
+            in_flight: self.in_flight,
+            window_bytes: self.window,
+            deadline: self.deadline,
+            ..StreamRequest::new(kind)
+        };
+        self.common.run(options, watch, |options, watch| run_stream(options, &request, watch))
     }
 
     pub(super) fn output(&self) -> &OutputArgs {
@@ -36,4 +74,14 @@ impl GrpcArgs {
             ..echo
         })
     }
+}
+
+fn kind(text: &str) -> Result<StreamKind> {
+    Ok(match text {
+        "push" => StreamKind::Push,
+        "bidi" => StreamKind::Bidi,
+        "client" => StreamKind::Client,
+        "server" => StreamKind::Server,
+        _ => bail!("`{text}` is no kind of stream: give push, bidi, client or server"),
+    })
 }

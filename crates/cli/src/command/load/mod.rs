@@ -32,7 +32,7 @@ pub(crate) struct LoadArgs {
 enum LoadCommand {
     /// HTTP/1.1 and HTTP/2.
     Http(HttpArgs),
-    /// gRPC unary calls to the echo service, over HTTP/2.
+    /// gRPC calls to the echo service: unary, or streams of messages.
     Grpc(GrpcArgs),
     /// Raw TCP to `tollway echo --tcp`: throughput, or ping-pong.
     Tcp(TcpArgs),

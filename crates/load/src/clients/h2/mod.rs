@@ -15,7 +15,7 @@ use tollway_http::h2::Event;
 use tollway_net::{Flush, Read, Readiness};
 
 pub(crate) use self::request::Prepared;
-use self::session::{Ended, Session};
+pub(crate) use self::session::{Calls, Ended, Marks, Session};
 use super::links::{LinkEvent, Links};
 use crate::arrival::nanos;
 use crate::engine::{BoxedError, Client, Io};
@@ -31,9 +31,9 @@ const OUTPUT_ROOM_BYTES: usize = 512 * 1024;
 #[error("the server did not agree to HTTP/2 in the TLS handshake (ALPN); does it speak it?")]
 struct NoHttp2;
 
-pub(crate) struct H2Client {
+pub(crate) struct H2Client<S: Session> {
     links: Links,
-    sessions: Vec<Option<Session>>,
+    sessions: Vec<Option<S>>,
     /// Calls that wait for the connection of their place, where those are dialled on demand.
     pending: Vec<Option<Call>>,
     /// Places with a stream to spare, each once, least recently used first: sessions or, where
@@ -41,7 +41,8 @@ pub(crate) struct H2Client {
     open: VecDeque<usize>,
     /// Sessions with something to write.
     dirty: Vec<usize>,
-    request: Prepared,
+    /// What every call of the run is.
+    plan: S::Plan,
     streams: usize,
     request_timeout_ns: u64,
     in_flight: usize,
@@ -51,9 +52,9 @@ pub(crate) struct H2Client {
     refusal: Option<BoxedError>,
 }
 
-impl H2Client {
+impl<S: Session> H2Client<S> {
     pub(crate) fn new(
-        request: Prepared,
+        plan: S::Plan,
         options: &LoadOptions,
         address: SocketAddr,
         tls: Option<TlsDialler>,
@@ -65,7 +66,7 @@ impl H2Client {
             pending: vec![None; count],
             open: VecDeque::with_capacity(count),
             dirty: Vec::with_capacity(count),
-            request,
+            plan,
             streams: options.streams,
             request_timeout_ns: nanos(options.request_timeout),
             in_flight: 0,
@@ -84,7 +85,7 @@ impl H2Client {
             return self.lost(index, Failure::Protocol, io);
         }
         conn.keep_output_room(OUTPUT_ROOM_BYTES);
-        self.sessions[index] = Some(Session::new(conn.out(), self.streams));
+        self.sessions[index] = Some(S::new(&self.plan, self.streams, conn.out()));
         self.touch(index);
         let early = self.links.take_early(index);
         if !early.is_empty()
@@ -98,12 +99,15 @@ impl H2Client {
     /// Takes note that a session has something to write, and perhaps a stream to spare.
     fn touch(&mut self, index: usize) {
         let Some(session) = &mut self.sessions[index] else { return };
-        if !session.is_dirty {
-            session.is_dirty = true;
+        if !session.marks().is_dirty {
+            session.marks().is_dirty = true;
             self.dirty.push(index);
         }
-        if session.can_open() && !session.is_queued && !self.links.is_used_up(index) {
-            session.is_queued = true;
+        if session.can_open(&self.plan)
+            && !session.marks().is_queued
+            && !self.links.is_used_up(index)
+        {
+            session.marks().is_queued = true;
             self.open.push_back(index);
         }
     }
@@ -111,7 +115,7 @@ impl H2Client {
     /// Starts a call on a session that has just left the queue; false if it took none.
     fn start_on(&mut self, index: usize, mut call: Call, io: &mut Io) -> bool {
         call.sent_ns = io.clock.now_ns();
-        let idle = self.sessions[index].as_ref().is_none_or(Session::is_idle);
+        let idle = self.sessions[index].as_ref().is_none_or(S::is_idle);
         // An idle connection may be too old to be used.
         let conn = if idle {
             self.links.conn_for_call(index, call.sent_ns)
@@ -122,8 +126,8 @@ impl H2Client {
             self.sessions[index] = None;
             return self.wait_for_connection(index, call, io);
         };
-        session.is_queued = false;
-        let started = session.start(call, &self.request, conn.out());
+        session.marks().is_queued = false;
+        let started = session.start(call, &self.plan, conn.out());
         self.in_flight += usize::from(started);
         self.touch(index);
         started
@@ -187,9 +191,9 @@ impl H2Client {
         recorder.received(now_ns, bytes.len());
         let now = Duration::from_nanos(now_ns);
         self.events.clear();
-        let received = session.receive(bytes, now, &mut self.events, conn.out());
+        let received = session.h2().receive(bytes, now, &mut self.events, conn.out());
         for event in self.events.drain(..) {
-            session.take(event, bytes, now_ns, &self.request, conn.out(), &mut self.ended);
+            session.take(event, bytes, now_ns, &self.plan, conn.out(), &mut self.ended);
         }
         self.settle(now_ns, recorder);
         received.err().map(|error| {
@@ -202,11 +206,11 @@ impl H2Client {
     fn after_read(&mut self, index: usize, io: &mut Io) {
         self.touch(index);
         let Some(session) = &mut self.sessions[index] else { return };
-        if session.is_queued && !session.can_open() {
-            session.is_queued = false;
+        if session.marks().is_queued && !session.can_open(&self.plan) {
+            session.marks().is_queued = false;
             self.open.retain(|open| *open != index);
         }
-        if session.is_spent() || (session.is_idle() && self.links.is_used_up(index)) {
+        if session.is_idle() && (session.h2().is_going_away() || self.links.is_used_up(index)) {
             self.write(index, io);
             self.renew(index, io);
         } else if session.is_established()
@@ -220,9 +224,9 @@ impl H2Client {
     /// The connection that a call has waited for stands.
     fn start_pending(&mut self, index: usize, call: Call, io: &mut Io) {
         if let Some(session) = &mut self.sessions[index]
-            && session.is_queued
+            && session.marks().is_queued
         {
-            session.is_queued = false;
+            session.marks().is_queued = false;
             self.open.retain(|open| *open != index);
         }
         if !self.start_on(index, call, io) {
@@ -255,31 +259,41 @@ impl H2Client {
     fn lost(&mut self, index: usize, failure: Failure, io: &mut Io) {
         self.write(index, io);
         if let Some(mut session) = self.sessions[index].take() {
-            if session.is_queued {
+            if session.marks().is_queued {
                 self.open.retain(|open| *open != index);
             }
-            session.fail_all(failure, &mut self.ended);
-            self.settle(io.clock.now_ns(), &mut io.recorder);
+            let now_ns = io.clock.now_ns();
+            session.fail_all(failure, now_ns, &self.plan, &mut self.ended);
+            self.settle(now_ns, &mut io.recorder);
         }
         self.fail_pending(index, failure, io);
         self.renew(index, io);
     }
 
-    /// Writes what is queued; says whether the connection still works.
+    /// Writes what is queued, and what a session queues as room comes; says whether the
+    /// connection still works.
     fn write(&mut self, index: usize, io: &mut Io) -> bool {
-        let Some(conn) = self.links.conn(index) else { return true };
-        let before = conn.pending();
-        let flushed = conn.flush();
-        let now_ns = io.clock.now_ns();
-        io.recorder.sent(now_ns, before.saturating_sub(conn.pending()));
-        if let (Flush::Done, Some(session)) = (&flushed, &mut self.sessions[index]) {
-            session.written(now_ns, &self.request);
+        loop {
+            let Some(conn) = self.links.conn(index) else { return true };
+            let before = conn.pending();
+            let flushed = conn.flush();
+            let now_ns = io.clock.now_ns();
+            io.recorder.sent(now_ns, before.saturating_sub(conn.pending()));
+            match (flushed, &mut self.sessions[index]) {
+                (Flush::Failed(_), _) => return false,
+                (Flush::Done, Some(session)) => {
+                    session.written(now_ns, &self.plan, conn.out());
+                    if conn.out().is_empty() {
+                        return true;
+                    }
+                }
+                (Flush::Done | Flush::Blocked, _) => return true,
+            }
         }
-        !matches!(flushed, Flush::Failed(_))
     }
 }
 
-impl Client for H2Client {
+impl<S: Session> Client for H2Client<S> {
     fn open(&mut self, io: &mut Io) {
         for index in 0..self.links.len() {
             self.links.dial(index, io);
@@ -288,7 +302,7 @@ impl Client for H2Client {
 
     fn is_settled(&self) -> bool {
         let mut sessions = self.sessions.iter().flatten();
-        self.links.is_settled() && sessions.all(Session::is_established)
+        self.links.is_settled() && sessions.all(S::is_established)
     }
 
     fn connected(&self) -> usize {
@@ -313,7 +327,7 @@ impl Client for H2Client {
     fn flush(&mut self, io: &mut Io) {
         while let Some(index) = self.dirty.pop() {
             let Some(session) = &mut self.sessions[index] else { continue };
-            session.is_dirty = false;
+            session.marks().is_dirty = false;
             if !self.write(index, io) {
                 // What the peer said before it closed comes first.
                 self.read(index, io);
@@ -344,8 +358,8 @@ impl Client for H2Client {
                 continue;
             };
             let earliest_ns = now_ns.saturating_sub(self.request_timeout_ns);
-            session.time_out(earliest_ns, conn.out(), &mut self.ended);
-            let alive = session.tick(Duration::from_nanos(now_ns), conn.out()).is_ok();
+            session.time_out(earliest_ns, now_ns, &self.plan, conn.out(), &mut self.ended);
+            let alive = session.h2().tick(Duration::from_nanos(now_ns), conn.out()).is_ok();
             self.settle(now_ns, &mut io.recorder);
             if alive {
                 self.after_read(index, io);
@@ -367,6 +381,6 @@ impl Client for H2Client {
         let pending = self.pending.iter_mut().filter_map(Option::take);
         let waiting = pending.filter(|call| call.measured).count() as u64;
         let sessions = self.sessions.iter_mut().flatten();
-        waiting + sessions.map(Session::abandon).sum::<u64>()
+        waiting + sessions.map(S::abandon).sum::<u64>()
     }
 }

@@ -59,6 +59,11 @@ impl Prepared {
         })
     }
 
+    /// The head alone, for calls whose bodies are something else.
+    pub(crate) fn into_head(self) -> RequestHead {
+        self.head
+    }
+
     pub(crate) fn grpc(target: &Target, request: &GrpcRequest) -> Result<Self, LoadError> {
         if request.message.len() > MAX_MESSAGE_BYTES {
             return Err(LoadError::Bounds {

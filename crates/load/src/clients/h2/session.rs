@@ -1,20 +1,78 @@
-//! One HTTP/2 connection and the calls on it.
+//! One HTTP/2 connection and the calls on it: what the client needs of any, and requests with
+//! one answer each.
 
-use std::time::Duration;
-
-use tollway_http::h2::{Config, Connection, ConnectionError, ErrorCode, Event, StreamId};
+use tollway_http::h2::{Config, Connection, ErrorCode, Event, StreamId};
 
 use super::answer::Answer;
 use super::request::Prepared;
 use crate::recorder::{Call, Failure};
 
 /// A call that has come to its end.
-pub(super) struct Ended {
-    pub(super) call: Call,
-    pub(super) failure: Option<Failure>,
+pub(crate) struct Ended {
+    pub(crate) call: Call,
+    pub(crate) failure: Option<Failure>,
 }
 
-pub(super) struct Session {
+/// Where the client has noted a session.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Marks {
+    /// In the list of those to be written.
+    pub(super) is_dirty: bool,
+    /// In the queue of those with a stream to spare.
+    pub(super) is_queued: bool,
+}
+
+/// One HTTP/2 connection and what is under way on it.
+pub(crate) trait Session: Sized {
+    /// What all connections of a run have in common.
+    type Plan;
+
+    /// Queues the preface in `out`; at most `streams` are to be open at once.
+    fn new(plan: &Self::Plan, streams: usize, out: &mut Vec<u8>) -> Self;
+    fn h2(&mut self) -> &mut Connection;
+    fn marks(&mut self) -> &mut Marks;
+    /// The peer's settings have come: how many streams it takes is known.
+    fn is_established(&self) -> bool;
+    /// Whether nothing is under way.
+    fn is_idle(&self) -> bool;
+    /// Whether a call could start.
+    fn can_open(&self, plan: &Self::Plan) -> bool;
+    /// Starts a call; false if the connection took none.
+    fn start(&mut self, call: Call, plan: &Self::Plan, out: &mut Vec<u8>) -> bool;
+    /// All that was queued is with the kernel; more may be queued in `out`.
+    fn written(&mut self, now_ns: u64, plan: &Self::Plan, out: &mut Vec<u8>);
+    /// Acts on one event; `input` is what the event's ranges lie in.
+    fn take(
+        &mut self,
+        event: Event,
+        input: &[u8],
+        now_ns: u64,
+        plan: &Self::Plan,
+        out: &mut Vec<u8>,
+        ended: &mut Vec<Ended>,
+    );
+    /// Cancels the calls that were sent before `earliest_ns`.
+    fn time_out(
+        &mut self,
+        earliest_ns: u64,
+        now_ns: u64,
+        plan: &Self::Plan,
+        out: &mut Vec<u8>,
+        ended: &mut Vec<Ended>,
+    );
+    /// The connection is over.
+    fn fail_all(
+        &mut self,
+        failure: Failure,
+        now_ns: u64,
+        plan: &Self::Plan,
+        ended: &mut Vec<Ended>,
+    );
+    /// Forgets every call; says how many of them were measured.
+    fn abandon(&mut self) -> u64;
+}
+
+pub(crate) struct Calls {
     h2: Connection,
     /// In the order of their streams' numbers.
     calls: Vec<StreamCall>,
@@ -23,10 +81,7 @@ pub(super) struct Session {
     unwritten: usize,
     /// The peer's settings have come: how many streams it takes is known.
     established: bool,
-    /// Whether the client's list of sessions to be written has this one.
-    pub(super) is_dirty: bool,
-    /// Whether the client's queue of sessions with a stream to spare has this one.
-    pub(super) is_queued: bool,
+    marks: Marks,
 }
 
 struct StreamCall {
@@ -37,40 +92,41 @@ struct StreamCall {
     answer: Answer,
 }
 
-impl Session {
-    /// Queues the preface in `out`.
-    pub(super) fn new(out: &mut Vec<u8>, max_calls: usize) -> Self {
+impl Session for Calls {
+    type Plan = Prepared;
+
+    fn new(_request: &Prepared, streams: usize, out: &mut Vec<u8>) -> Self {
         Self {
             h2: Connection::client(Config::default(), out),
             calls: Vec::new(),
-            max_calls,
+            max_calls: streams,
             unwritten: 0,
             established: false,
-            is_dirty: false,
-            is_queued: false,
+            marks: Marks::default(),
         }
     }
 
-    pub(super) fn is_established(&self) -> bool {
+    fn h2(&mut self) -> &mut Connection {
+        &mut self.h2
+    }
+
+    fn marks(&mut self) -> &mut Marks {
+        &mut self.marks
+    }
+
+    fn is_established(&self) -> bool {
         self.established
     }
 
-    /// Whether no call is under way.
-    pub(super) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.calls.is_empty()
     }
 
-    pub(super) fn can_open(&self) -> bool {
+    fn can_open(&self, _request: &Prepared) -> bool {
         self.established && self.calls.len() < self.max_calls && self.h2.can_open()
     }
 
-    /// Whether it takes no calls any more and has none left.
-    pub(super) fn is_spent(&self) -> bool {
-        self.calls.is_empty() && self.h2.is_going_away()
-    }
-
-    /// Starts a call; false if the connection took none.
-    pub(super) fn start(&mut self, call: Call, request: &Prepared, out: &mut Vec<u8>) -> bool {
+    fn start(&mut self, call: Call, request: &Prepared, out: &mut Vec<u8>) -> bool {
         let Prepared { head, content_length, body, .. } = request;
         let opened = self.h2.send_request(head, *content_length, body.is_empty(), out);
         let Ok(stream) = opened else { return false };
@@ -80,11 +136,11 @@ impl Session {
         true
     }
 
-    /// All that was queued is with the kernel: stamps the calls that are wholly sent.
-    pub(super) fn written(&mut self, now_ns: u64, request: &Prepared) {
+    fn written(&mut self, now_ns: u64, request: &Prepared, _out: &mut Vec<u8>) {
         if self.unwritten == 0 {
             return;
         }
+        // Stamps the calls that are wholly sent.
         // The newest are last.
         for call in self.calls.iter_mut().rev() {
             if call.call.written_ns == 0 && call.sent == request.body.len() {
@@ -99,22 +155,7 @@ impl Session {
         self.unwritten = self.calls.iter().filter(|call| call.call.written_ns == 0).count();
     }
 
-    pub(super) fn receive(
-        &mut self,
-        input: &[u8],
-        now: Duration,
-        events: &mut Vec<Event>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), ConnectionError> {
-        self.h2.receive(input, now, events, out)
-    }
-
-    pub(super) fn tick(&mut self, now: Duration, out: &mut Vec<u8>) -> Result<(), ConnectionError> {
-        self.h2.tick(now, out)
-    }
-
-    /// Acts on one event; `input` is what the event's ranges lie in.
-    pub(super) fn take(
+    fn take(
         &mut self,
         event: Event,
         input: &[u8],
@@ -173,6 +214,38 @@ impl Session {
         }
     }
 
+    fn time_out(
+        &mut self,
+        earliest_ns: u64,
+        _now_ns: u64,
+        _request: &Prepared,
+        out: &mut Vec<u8>,
+        ended: &mut Vec<Ended>,
+    ) {
+        let overdue = self.calls.extract_if(.., |call| call.call.sent_ns < earliest_ns);
+        for StreamCall { stream, call, .. } in overdue {
+            self.h2.reset(stream, ErrorCode::CANCEL, out);
+            ended.push(Ended { call, failure: Some(Failure::Timeout) });
+        }
+    }
+
+    fn fail_all(
+        &mut self,
+        failure: Failure,
+        _now_ns: u64,
+        _request: &Prepared,
+        ended: &mut Vec<Ended>,
+    ) {
+        let calls = self.calls.drain(..);
+        ended.extend(calls.map(|call| Ended { call: call.call, failure: Some(failure) }));
+    }
+
+    fn abandon(&mut self) -> u64 {
+        self.calls.drain(..).filter(|call| call.call.measured).count() as u64
+    }
+}
+
+impl Calls {
     fn send_rest(&mut self, stream: StreamId, request: &Prepared, out: &mut Vec<u8>) {
         let Ok(index) = self.position(stream) else { return };
         let call = &mut self.calls[index];
@@ -195,25 +268,6 @@ impl Session {
             self.h2.reset(stream, ErrorCode::CANCEL, out);
         }
         ended.push(Ended { call, failure: answer.verdict(request) });
-    }
-
-    /// Cancels the calls that were sent before `earliest_ns`.
-    pub(super) fn time_out(&mut self, earliest_ns: u64, out: &mut Vec<u8>, ended: &mut Vec<Ended>) {
-        let overdue = self.calls.extract_if(.., |call| call.call.sent_ns < earliest_ns);
-        for StreamCall { stream, call, .. } in overdue {
-            self.h2.reset(stream, ErrorCode::CANCEL, out);
-            ended.push(Ended { call, failure: Some(Failure::Timeout) });
-        }
-    }
-
-    pub(super) fn fail_all(&mut self, failure: Failure, ended: &mut Vec<Ended>) {
-        let calls = self.calls.drain(..);
-        ended.extend(calls.map(|call| Ended { call: call.call, failure: Some(failure) }));
-    }
-
-    /// Forgets every call; says how many of them were measured.
-    pub(super) fn abandon(&mut self) -> u64 {
-        self.calls.drain(..).filter(|call| call.call.measured).count() as u64
     }
 
     fn position(&self, stream: StreamId) -> Result<usize, usize> {

@@ -89,10 +89,16 @@ impl Stream {
     ) {
         let released = match self.action {
             Action::Grpc(rpc) => {
+                let before = self.frames;
                 self.frames.feed(data);
                 match rpc {
                     Rpc::Unary | Rpc::BidiStream => self.echo(h2, stream, data, out),
                     Rpc::ServerStream => self.keep(data),
+                    Rpc::Push => {
+                        let acknowledgements = self.acknowledge(before.messages);
+                        self.echo(h2, stream, &acknowledgements, out);
+                        data.len()
+                    }
                     Rpc::ClientStream | Rpc::Unknown => data.len(),
                 }
             }
@@ -123,6 +129,16 @@ impl Stream {
         sent
     }
 
+    /// One answer for each message that has become complete after the first `before`.
+    fn acknowledge(&self, before: u64) -> Vec<u8> {
+        let mut answers = Vec::new();
+        for messages in before + 1..=self.frames.messages {
+            let message_bytes = self.frames.message_bytes;
+            answers.extend(frame(&StreamSummary { messages, message_bytes }.encode_to_vec()));
+        }
+        answers
+    }
+
     fn keep(&mut self, data: &[u8]) -> usize {
         if self.message.len() + data.len() <= MAX_MESSAGE_BYTES + PREFIX_BYTES {
             self.message.extend_from_slice(data);
@@ -140,7 +156,7 @@ impl Stream {
                 (INTERNAL, "the request ends within a message")
             }
             Rpc::Unary | Rpc::ServerStream if !one => (INTERNAL, "one message is expected"),
-            Rpc::Unary | Rpc::BidiStream => (OK, ""),
+            Rpc::Unary | Rpc::BidiStream | Rpc::Push => (OK, ""),
             Rpc::ClientStream => {
                 let summary = StreamSummary {
                     messages: frames.messages,
@@ -187,7 +203,7 @@ impl Stream {
             Body::Queued { bytes, at } => {
                 let sent = h2.send_data(stream, &bytes[*at..], false, out);
                 *at += sent;
-                if matches!(self.action, Action::Echo | Action::Grpc(_)) && !self.request_ended {
+                if self.action.gives_window_back() && !self.request_ended {
                     h2.release(stream, sent, out);
                 }
                 if *at == bytes.len() {
