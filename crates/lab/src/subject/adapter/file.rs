@@ -1,4 +1,5 @@
-//! What an adapter file says (`tollway.subject/1`). Its meaning is checked in `check`.
+//! What an adapter file says; `schema/tollway-subject-1.schema.json` is its schema. Its meaning
+//! is checked in `check`.
 
 use std::collections::BTreeMap;
 

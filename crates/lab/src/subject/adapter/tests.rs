@@ -12,6 +12,9 @@ const GOOD: &str = "schema: tollway.subject/1\nname: mine\npurpose: to see\n\
     app_side: {command: [\"{{program}}\", \"{{place}}\"]}\n        \
     caller_side: {command: [x, \"{{listen}}\"], ports: [admin], files: {a: \"{{admin_port}}\"}}\n";
 
+const SCHEMA: &str = include_str!("../../../../../schema/tollway-subject-1.schema.json");
+const EXAMPLE: &str = include_str!("../../../../../docs/guide/subjects/nghttpx.yaml");
+
 fn faults(text: &str) -> Vec<Fault> {
     serde_saphyr::from_str::<AdapterFile>(text).unwrap().check()
 }
@@ -29,6 +32,39 @@ fn the_program_s_own_files_are_right_and_carry_both_protocols() {
             assert_eq!(subject.carries(&leg), Ok(()), "{}", adapter.name());
         }
     }
+}
+
+#[test]
+fn the_program_s_own_files_and_the_guide_s_example_fit_the_schema() {
+    let validator = jsonschema::validator_for(&serde_json::from_str(SCHEMA).unwrap()).unwrap();
+    for text in BUILT_IN.iter().copied().chain([EXAMPLE, GOOD]) {
+        let value: serde_json::Value = serde_saphyr::from_str(text).unwrap();
+        let unfit: Vec<String> = validator.iter_errors(&value).map(|e| e.to_string()).collect();
+        assert!(unfit.is_empty(), "{}: {unfit:#?}", value["name"]);
+        assert_eq!(faults(text), [], "{}", value["name"]);
+    }
+}
+
+#[test]
+fn the_schema_refuses_what_the_reader_refuses() {
+    let validator = jsonschema::validator_for(&serde_json::from_str(SCHEMA).unwrap()).unwrap();
+    let check = |from: &str, to: &str| {
+        assert!(GOOD.contains(from), "{from}");
+        let text = GOOD.replacen(from, to, 1);
+        let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        assert!(!validator.is_valid(&value), "{to} is taken by the schema");
+        let read = serde_saphyr::from_str::<AdapterFile>(&text);
+        let refused = read.map_or(true, |file| !file.check().is_empty());
+        assert!(refused, "{to} is taken by the reader");
+    };
+    check("subject/1", "subject/2");
+    check("purpose:", "porpoise:");
+    check("by_hand:", "by_foot:");
+    check("[http1]", "[http]");
+    check("[http1]", "[]");
+    check("app_side: {command", "app_side: {comand");
+    check("files: {a:", "files: {../a:");
+    check("ports: [admin]", "ports: [Admin]");
 }
 
 #[test]
