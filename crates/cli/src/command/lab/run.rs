@@ -76,7 +76,7 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let catalogue = subject::catalogue(&args.subject_file)?;
     if args.install_peers {
         // As the user: in a namespace we may be another.
-        install_missing(&catalogue, args.subjects.as_deref())?;
+        install_missing(&catalogue, &asked_subjects(args, &catalogue)?)?;
     }
     let isolation = if args.loopback {
         Isolation::Loopback { reason: "--loopback was given".to_owned() }
@@ -167,11 +167,19 @@ fn preview(experiment: &Experiment, catalogue: &Catalogue) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the commands that install what is missing, of the named subjects or all.
-fn install_missing(catalogue: &Catalogue, named: Option<&[String]>) -> Result<()> {
-    let wanted = |name: &str| {
-        named.is_none_or(|names| names.iter().any(|n| SubjectName::parse(n).name == name))
-    };
+/// Names of the subjects that are to be run: those on the command line, or else the scenario's.
+fn asked_subjects(args: &RunArgs, catalogue: &Catalogue) -> Result<Vec<SubjectName>> {
+    if let Some(names) = &args.subjects {
+        return Ok(parsed(names));
+    }
+    let Some(scenario) = &args.scenario else { return Ok(Vec::new()) };
+    let read = scenario::find(scenario, catalogue)?;
+    Ok(read.scenario.subjects.iter().map(|name| SubjectName::parse(&name.value)).collect())
+}
+
+/// Runs the commands that install what is missing of these subjects.
+fn install_missing(catalogue: &Catalogue, asked: &[SubjectName]) -> Result<()> {
+    let wanted = |name: &str| asked.iter().any(|asked| asked.name == name);
     for kind in catalogue.kinds().filter(|kind| wanted(kind.name())) {
         let Availability::Missing { install, how, .. } = kind.availability() else { continue };
         if install.is_empty() {
