@@ -41,14 +41,21 @@
     mbit: (value) => `${digits(value)} Mbit/s`,
     count: digits,
   };
-  // Ticks of an axis: `all` decides on a unit for the whole of it.
+  // A tick with the places that tell it from the next, a step away; without a step, three digits.
+  const placed = (value, step) => {
+    if (!step) return digits(value);
+    // One more than its magnitude, for steps of 2.5.
+    const places = Math.min(Math.max(1 - Math.floor(Math.log10(step) + 1e-9), 0), 6);
+    return value.toLocaleString("en-US", { maximumFractionDigits: places });
+  };
+  // Ticks of an axis: `unit` is the one chosen for the whole of it.
   const TICK = {
-    us: (value, all) => time(value, all),
-    s: (value) => `${digits(value)} s`,
-    rps: (value) => digits(value),
-    pct: (value) => `${digits(value)} %`,
-    mbit: (value) => `${digits(value)} Mbit/s`,
-    count: digits,
+    us: (value, step, unit = timeUnit(value)) => `${placed(value / unit[0], step / unit[0])} ${unit[1]}`,
+    s: (value, step) => `${placed(value, step)} s`,
+    rps: placed,
+    pct: (value, step) => `${placed(value, step)} %`,
+    mbit: (value, step) => `${placed(value, step)} Mbit/s`,
+    count: placed,
   };
 
   const probe = document.createElement("i");
@@ -207,7 +214,7 @@
         return { ...common, size: 26, splits: (u, _, lo, hi) => this.percentileSplits(u, lo, hi), values: (u, all) => all.map((at) => `${Number((100 * (1 - 10 ** -at)).toPrecision(7))} %`) };
       }
       if (axis.unit === "date") {
-        return { ...common, size: 26, space: 84, values: (u, all, index, space, step) => all.map((s) => (step >= 86400 ? date(s) : clock(s).slice(5, 16))) };
+        return { ...common, size: 26, space: 84, values: (u, all, index, space, step) => all.map((s) => (step >= 86400 ? date(s) : step >= 60 ? clock(s).slice(5, 16) : new Date(s * 1000).toISOString().slice(11, 19))) };
       }
       const logarithmic = log || (axis.log && side === "x");
       return {
@@ -216,10 +223,10 @@
         filter: logarithmic ? (u, splits) => spread(u, side, splits) : undefined,
         size: side === "x" ? 26 : (u, values) => 14 + 6.2 * Math.max(3, ...(values ?? []).map((value) => (value ?? "").length)),
         space: side === "x" ? 58 : 34,
-        values: (u, all) => {
+        values: (u, all, index, space, step) => {
           const known = all.filter((value) => value !== null);
           const unit = axis.unit === "us" && !logarithmic ? timeUnit(Math.max(...known.map(Math.abs), 0)) : undefined;
-          return all.map((value) => (value === null ? null : TICK[axis.unit](value, unit)));
+          return all.map((value) => (value === null ? null : TICK[axis.unit](value, logarithmic ? 0 : step, unit)));
         },
       };
     }

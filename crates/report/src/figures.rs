@@ -94,7 +94,7 @@ fn rounded_to_zero(value: f64, places: i32) -> f64 {
 /// A ratio and its interval: `1.70` and `[1.65, 1.75]`; the latter empty without one.
 pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String) {
     let Some([lo, hi]) = ci95 else { return (digits3(ratio), String::new()) };
-    if hi - lo >= WIDE_RATIOS {
+    if hi >= lo * WIDE_RATIOS {
         // So wide an interval justifies no place, and its ends no digits.
         return (digits3(ratio), format!("[{}, {}]", ratio_end(lo), ratio_end(hi)));
     }
@@ -103,8 +103,8 @@ pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String)
     (fixed(ratio, places), format!("[{}, {}]", fixed(lo, places), fixed(hi, places)))
 }
 
-/// An interval of ratios as wide as this says nothing but its order of magnitude.
-const WIDE_RATIOS: f64 = 10.0;
+/// An interval whose ends differ by this factor says nothing but its order of magnitude.
+const WIDE_RATIOS: f64 = 100.0;
 
 /// Beyond these nobody reads a ratio.
 const RATIOS_READ: [f64; 2] = [0.001, 1_000.0];
@@ -264,10 +264,8 @@ mod tests {
         assert_eq!(difference_with(12.0, None), ("+12.0 µs".to_owned(), String::new()));
         assert_eq!(size(-61.23, Some([-64.44, -58.02])), "61 µs");
         assert_eq!(ratio_with(1.7034, Some([1.65, 1.752])).1, "[1.65, 1.75]");
-        assert_eq!(
-            ratio_with(15.2, Some([2.5, 85.1])),
-            ("15.2".to_owned(), "[2.5, 85.1]".to_owned())
-        );
+        assert_eq!(ratio_with(15.2, Some([0.2, 85.1])).1, "[0.2, 85.1]");
+        assert_eq!(ratio_with(1_650.2, Some([1_611.0, 1_690.0])).1, "[1,611, 1,690]");
         assert_eq!(ratio_with(4.0, Some([1e-20, 1e30])).1, "[<0.001, >1,000]");
     }
 

@@ -168,9 +168,9 @@ impl Axis {
     }
 }
 
-/// Four significant digits: what a drawing resolves, and a third of the bytes.
+/// Five significant digits: what a histogram resolves, and a third of the bytes.
 pub(crate) fn rounded(value: f64) -> f64 {
-    format!("{value:.3e}").parse().unwrap_or(value)
+    format!("{value:.4e}").parse().unwrap_or(value)
 }
 
 /// A figure with its unit, as beside a tick.

@@ -14,7 +14,7 @@ const SHOWN_UP_TO: f64 = 0.995;
 const RATIO_FROM_FACTOR: f64 = 3.0;
 
 /// A histogram's own step is at most this part of a value; narrower bins would show its comb.
-const RESOLUTION: f64 = 3e-4;
+const RESOLUTION: f64 = 1.2e-4;
 
 /// The samples over each other; `None` when there is nothing to spread.
 pub(crate) fn distribution(title: &str, samples: &[Sample]) -> Option<Plot> {
