@@ -117,7 +117,7 @@ impl Fault {
     /// Whether it is certain that the app has seen nothing of the request, so that the caller's
     /// sidecar may send it to another replica, whatever it is.
     pub(crate) fn is_unprocessed(&self) -> bool {
-        matches!(self, Self::AppUnreachable { .. })
+        matches!(self, Self::AppUnreachable { .. } | Self::PolicyUnknown { .. })
     }
 
     /// Its entry in the catalogue.

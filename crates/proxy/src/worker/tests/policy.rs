@@ -34,6 +34,8 @@ fn nobody_comes_in_before_the_policies_are_known() {
     let answer = ask();
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.contains("ERR_POLICY_UNKNOWN"), "{answer}");
+    // Its app has seen nothing of it: the caller's sidecar may ask another replica.
+    assert!(answer.contains("x-tollway-unprocessed: 1\r\n"), "{answer}");
 
     callee.tell_open(stock);
     let deadline = Instant::now() + Duration::from_secs(10);
