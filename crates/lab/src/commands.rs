@@ -11,6 +11,7 @@ use crate::link_command::LinkArgs;
 use crate::process::Spec;
 use crate::relay::RelayArgs;
 use crate::scenario::Spacing;
+use crate::subject::Identity;
 use crate::topology::Network;
 
 /// Names of listeners in ports files.
@@ -18,6 +19,7 @@ pub const CONTROL_PORT: &str = "control";
 pub const GATEWAY_PORT: &str = "gateway";
 pub const HTTP_PORT: &str = "http";
 pub const GRPC_PORT: &str = "grpc";
+pub const HTTPS_PORT: &str = "https";
 
 /// Builds the processes of one binary.
 #[derive(Debug, Clone)]
@@ -49,6 +51,8 @@ pub struct Load {
     /// Requests per second in open loop; closed loop without.
     pub arrival: Option<(f64, Spacing)>,
     pub connections: u32,
+    /// Requests in flight at once on one connection, where the protocol allows it.
+    pub streams: Option<u32>,
     pub duration: Duration,
     pub warm_up: Duration,
     pub payload_bytes: u32,
@@ -134,6 +138,30 @@ impl Commands {
             .args(ports_args(ports_file))
     }
 
+    /// An app behind TLS; with `mutual` it wants its callers' certificates, of the same authorities.
+    #[must_use]
+    pub(crate) fn echo_tls(
+        &self,
+        network: &Network,
+        process: &str,
+        app: &Identity,
+        mutual: bool,
+        ports_file: &Path,
+    ) -> Spec {
+        let unused = any_port(IpAddr::from([127, 0, 0, 1]));
+        let spec = self
+            .spec(network, process, ["echo", "--http", &unused])
+            .args(["--https", &any_port(network.listen_ip)])
+            .args([OsString::from("--cert"), app.certificate.clone().into()])
+            .args([OsString::from("--key"), app.key.clone().into()])
+            .args(ports_args(ports_file));
+        if mutual {
+            spec.args([OsString::from("--client-ca"), app.ca.clone().into()])
+        } else {
+            spec
+        }
+    }
+
     /// Prints the join bundle of the network.
     #[must_use]
     pub fn join_export(&self, network: &Network, store: &Path) -> Spec {
@@ -173,6 +201,14 @@ impl Commands {
             None => spec,
         };
         let spec = load.tls.iter().fold(spec, |spec, tls| spec.args(caller_tls_args(tls)));
+        let spec = match (load.protocol, load.streams) {
+            (Protocol::Http2, streams) => {
+                let spec = spec.args(["--http2"]);
+                streams.map_or(spec.clone(), |n| spec.args(["--streams", &n.to_string()]))
+            }
+            (Protocol::GrpcUnary, Some(n)) => spec.args(["--streams", &n.to_string()]),
+            _ => spec,
+        };
         load.headers
             .iter()
             .fold(spec, |spec, header| spec.args(["-H", header]))

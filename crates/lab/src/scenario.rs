@@ -93,6 +93,9 @@ pub struct Case {
     /// Connections of the load generator. HTTP/1.1 in open loop gets more where the round trip
     /// needs it.
     pub connections: Spanned<u32>,
+    /// Requests in flight at once on one connection; HTTP/2 and gRPC only.
+    #[serde(default)]
+    pub streams: Option<u32>,
     /// Body of each request, which the app sends back.
     #[serde(default)]
     pub payload_bytes: u32,

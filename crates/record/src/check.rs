@@ -3,7 +3,7 @@
 //! Each doubt is a sentence for the report. Nothing is corrected or left out because of one.
 
 use crate::client_limit::{ACHIEVED_FRACTION_LIMIT, ClientLimit};
-use crate::record::{Arrival, Protocol, Record, Row};
+use crate::record::{Arrival, Block, Protocol, Record, Row};
 
 /// Failed requests above this fraction are a doubt.
 const ERROR_FRACTION_LIMIT: f64 = 0.001;
@@ -14,6 +14,9 @@ const RTT_SLACK_US: f64 = 300.0;
 
 /// In closed loop: nearer than this to connections / RTT, and the rate says nothing else.
 const CLOSED_BOUND_FRACTION: f64 = 0.95;
+
+/// In closed loop over HTTP/1.1, requests under way may differ from connections by this fraction.
+const IN_FLIGHT_SLACK: f64 = 0.15;
 
 /// The calibration loop may vary by this factor between blocks.
 const CALIBRATION_SPREAD_LIMIT: f64 = 1.15;
@@ -39,7 +42,9 @@ pub fn check_row(row: &Row) -> Vec<String> {
         check_bound(row),
         check_link(row),
         check_light(row),
+        check_in_flight(row),
         check_throttling(row),
+        check_gate(row),
         check_machine_speed(row),
     ];
     let id = &row.conditions.id;
@@ -160,6 +165,38 @@ fn check_light(row: &Row) -> Option<String> {
     (p50 < floor * 0.99).then(|| {
         format!("half of the answers came within {p50:.0} µs over a link of {floor:.0} µs, which cannot be")
     })
+}
+
+/// Closed loop over HTTP/1.1: each connection has one request under way, so rate times latency is
+/// the number of connections. Where it is not, rate and latency are not of the same requests.
+fn check_in_flight(row: &Row) -> Option<String> {
+    let conditions = &row.conditions;
+    if (conditions.arrival, conditions.protocol) != (Arrival::Closed, Protocol::Http1) {
+        return None;
+    }
+    let latency_us = row.traffic.latency_us;
+    let (mean_us, max_us) = (latency_us.mean?, latency_us.max?);
+    let window_us = row.traffic.duration_s * 1e6 / row.blocks.len().max(1) as f64;
+    // The window cuts the requests at both of its ends, the longest most.
+    let slack = IN_FLIGHT_SLACK + max_us / window_us;
+    let in_flight = row.traffic.achieved_rps * mean_us / 1e6;
+    let connections = f64::from(conditions.connections);
+    ((in_flight / connections - 1.0).abs() > slack).then(|| {
+        format!(
+            "rate times mean latency is {in_flight:.1} requests under way on {connections} \
+             connections of one each; the figures do not belong together"
+        )
+    })
+}
+
+fn check_gate(row: &Row) -> Option<String> {
+    let outside: Vec<&Block> = row.blocks.iter().filter(|b| !b.outside_gate.is_empty()).collect();
+    let first = outside.first()?.outside_gate.join(", ");
+    Some(format!(
+        "{} of {} runs were disturbed and could not be repeated any more ({first})",
+        outside.len(),
+        row.blocks.len()
+    ))
 }
 
 fn check_throttling(row: &Row) -> Option<String> {

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use tollway_record::record::{Limits, Link, LinkKind, RttUs};
+use tollway_record::record::{Limits, Link, LinkKind, RttUs, Tls};
 
 use super::Experiment;
-use super::ground::{ECHO, Ground, PING, READY_LIMIT};
+use super::ground::{AppTls, ECHO, ECHO_MTLS, ECHO_TLS, Ground, PING, READY_LIMIT};
 use super::plan::{Cell, Plan};
 use super::prepare::{Prepared, PreparedSubject};
 use crate::cancel::Cancel;
@@ -23,7 +23,7 @@ use crate::ports::{self, Ports};
 use crate::process::Supervisor;
 use crate::progress::{Event, Progress};
 use crate::scenario::{Scenario, Start};
-use crate::subject::{BACKGROUND, HOME, Leg, Route, Standing};
+use crate::subject::{Authorities, BACKGROUND, HOME, Identity, Leg, Route, Standing};
 use crate::topology::{Isolation, LinkSpec, Topology};
 
 pub(super) struct Bench<'a> {
@@ -60,7 +60,7 @@ impl<'a> Bench<'a> {
         let mut bench = Self {
             experiment,
             subjects: &prepared.subjects,
-            ground: Ground { commands, supervisor, topology },
+            ground: Ground { commands, supervisor, topology, tls: None },
             legs: legs(&prepared.plan, prepared.subjects.len()),
             standing: Vec::new(),
             cgroups: None,
@@ -123,7 +123,7 @@ impl<'a> Bench<'a> {
             roles.insert(role.clone(), self.ground.pids(names));
         }
         let network = cell.leg.network;
-        let app = self.ground.process(network, ECHO);
+        let app = self.ground.app_process(&cell.leg);
         roles.insert("app".to_owned(), self.ground.pids(&[app]));
         if network != HOME {
             let link = self.ground.topology.link_name(network);
@@ -202,7 +202,7 @@ impl<'a> Bench<'a> {
                 self.subjects.iter().flat_map(|s| s.subject.published(name)).collect();
             published.extend(self.ground.listeners(network, &listeners));
         }
-        let Ground { topology, supervisor, commands } = &mut self.ground;
+        let Ground { topology, supervisor, commands, .. } = &mut self.ground;
         topology.start_links(supervisor, commands, published)?;
         for network in networks.clone() {
             let name = self.ground.process(network, ECHO);
@@ -210,6 +210,7 @@ impl<'a> Bench<'a> {
             let spec = self.ground.commands.echo(self.ground.network(network), &ports_file);
             self.ground.start(&spec)?;
         }
+        self.start_apps_behind_tls()?;
         for index in networks {
             let name = self.ground.process(index, ECHO);
             self.ground.wait_ports(&name, READY_LIMIT)?;
@@ -221,6 +222,34 @@ impl<'a> Bench<'a> {
             ports::write(&path, &ports)?;
             self.probes.push((index, responder));
         }
+        Ok(())
+    }
+
+    /// One for each kind of TLS that a leg asks for.
+    fn start_apps_behind_tls(&mut self) -> Result<(), LabError> {
+        let legs = self.legs.iter().flatten().filter(|leg| leg.tls != Tls::Plain);
+        let wanted: BTreeSet<(usize, Tls)> = legs.map(|leg| (leg.network, leg.tls)).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let networks = &self.ground.topology.networks;
+        let names: Vec<&str> = networks.iter().map(|network| network.name.as_str()).collect();
+        let authorities = Authorities::create(&self.ground.file("app-tls"), &names)?;
+        let apps = (0..names.len()).map(|network| authorities.issue(network, ECHO));
+        let apps = apps.collect::<Result<Vec<Identity>, _>>()?;
+        let caller = authorities.issue(HOME, "caller")?;
+        for (network, tls) in wanted {
+            let mutual = tls == Tls::Mtls;
+            let part = if mutual { ECHO_MTLS } else { ECHO_TLS };
+            let name = self.ground.process(network, part);
+            let ports_file = self.ground.ports_path(&name);
+            let home = self.ground.network(network);
+            let spec =
+                self.ground.commands.echo_tls(home, part, &apps[network], mutual, &ports_file);
+            self.ground.start(&spec)?;
+            self.ground.wait_ports(&name, READY_LIMIT)?;
+        }
+        self.ground.tls = Some(AppTls { caller, apps });
         Ok(())
     }
 

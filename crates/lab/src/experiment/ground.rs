@@ -4,13 +4,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollway_record::record::Protocol;
+use tollway_record::record::{Protocol, Tls};
 
-use crate::commands::{Commands, GRPC_PORT, HTTP_PORT};
+use crate::commands::{CallerTls, Commands, GRPC_PORT, HTTP_PORT, HTTPS_PORT};
 use crate::error::LabError;
 use crate::ports::{self, Ports};
 use crate::process::{ProcessError, Spec, Supervisor};
-use crate::subject::{HOME, Leg, Listener};
+use crate::subject::{HOME, Identity, Leg, Listener};
 use crate::topology::{Network, Published, Topology};
 
 /// How long any one process may take to bind its listeners.
@@ -19,6 +19,8 @@ pub const READY_LIMIT: Duration = Duration::from_secs(20);
 /// Names of what the lab itself publishes in each network.
 pub(super) const PING: &str = "ping";
 pub(super) const ECHO: &str = "echo";
+pub(super) const ECHO_TLS: &str = "echo-tls";
+pub(super) const ECHO_MTLS: &str = "echo-mtls";
 const SINK: &str = "sink";
 
 /// What a subject may use. Network [`HOME`] is the caller's.
@@ -26,6 +28,15 @@ pub struct Ground {
     pub(super) commands: Commands,
     pub(super) supervisor: Supervisor,
     pub(super) topology: Topology,
+    /// Where a case needs TLS between caller and callee.
+    pub(super) tls: Option<AppTls>,
+}
+
+/// Who is who where caller and app speak TLS themselves.
+pub(super) struct AppTls {
+    pub(super) caller: Identity,
+    /// By network.
+    pub(super) apps: Vec<Identity>,
 }
 
 impl Ground {
@@ -118,17 +129,41 @@ impl Ground {
 
     /// The app that a leg's requests are for, as seen from a network.
     pub fn app(&self, from: usize, leg: &Leg) -> Result<SocketAddr, LabError> {
-        let name = format!("{ECHO}-{}", self.app_name(leg.protocol));
+        let name = format!("{ECHO}-{}", self.app_name(leg));
         self.topology.address_from(&self.supervisor, from, leg.network, &name)
     }
 
-    /// Which of the app's listeners speaks a protocol: `http`, `grpc`, `tcp`.
+    /// The app's process that answers a leg.
+    pub(super) fn app_process(&self, leg: &Leg) -> String {
+        let part = match leg.tls {
+            Tls::Plain => ECHO,
+            Tls::Tls => ECHO_TLS,
+            Tls::Mtls => ECHO_MTLS,
+        };
+        self.process(leg.network, part)
+    }
+
+    /// With what the caller secures its connections where the app itself ends the leg's TLS.
     #[must_use]
-    pub fn app_name(&self, protocol: Protocol) -> &'static str {
-        match protocol {
-            Protocol::GrpcUnary | Protocol::GrpcStream => GRPC_PORT,
-            Protocol::Http1 | Protocol::Http2 => HTTP_PORT,
-            _ => "tcp",
+    pub fn app_tls(&self, leg: &Leg) -> Option<CallerTls> {
+        let known = self.tls.as_ref().filter(|_| leg.tls != Tls::Plain)?;
+        let own = (known.caller.certificate.clone(), known.caller.key.clone());
+        Some(CallerTls {
+            ca: known.caller.ca.clone(),
+            server_name: known.apps.get(leg.network)?.name.clone(),
+            own: (leg.tls == Tls::Mtls).then_some(own),
+        })
+    }
+
+    /// Which of the app's listeners a leg is for: `http`, `grpc`, `tcp`, `tls`, `mtls`.
+    #[must_use]
+    pub fn app_name(&self, leg: &Leg) -> &'static str {
+        match (leg.tls, leg.protocol) {
+            (Tls::Tls, _) => "tls",
+            (Tls::Mtls, _) => "mtls",
+            (Tls::Plain, Protocol::GrpcUnary | Protocol::GrpcStream) => GRPC_PORT,
+            (Tls::Plain, Protocol::Http1 | Protocol::Http2) => HTTP_PORT,
+            (Tls::Plain, Protocol::Tcp) => "tcp",
         }
     }
 
@@ -178,6 +213,8 @@ impl Ground {
             of(PING.into(), PING, PING),
             of(format!("{ECHO}-{HTTP_PORT}"), ECHO, HTTP_PORT),
             of(format!("{ECHO}-{GRPC_PORT}"), ECHO, GRPC_PORT),
+            of(format!("{ECHO}-tls"), ECHO_TLS, HTTPS_PORT),
+            of(format!("{ECHO}-mtls"), ECHO_MTLS, HTTPS_PORT),
         ];
         let theirs = subjects.iter().map(|l| of(l.name.clone(), &l.process, l.port));
         own.into_iter().chain(theirs).collect()

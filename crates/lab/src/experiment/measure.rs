@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tollway_record::record::{Block, Layout, Link};
+use tollway_record::record::{Block, Layout, Link, Tls};
 use tollway_record::run::RunResult;
 
 use super::bench::Bench;
@@ -60,7 +60,7 @@ pub(super) struct MeasuredCell {
     pub(super) connections: u32,
     pub(super) made_of: String,
     pub(super) hops: u32,
-    pub(super) tls: Option<tollway_record::record::Tls>,
+    pub(super) tls: Option<Tls>,
 }
 
 pub(super) fn measure(
@@ -233,7 +233,9 @@ fn rate_of(cell: &Cell, plan: &Plan, cells: &[MeasuredCell]) -> Option<f64> {
                     && other.layout == cell.layout
             };
             let rates = plan.cells.iter().zip(cells).filter(|(other, _)| beside(other));
-            let slowest = rates.map(|(_, of)| of.rate_rps()).fold(f64::INFINITY, f64::min);
+            // Who answered nothing is told by the check of the record, not followed.
+            let rates = rates.map(|(_, of)| of.rate_rps()).filter(|&rate| rate > 0.0);
+            let slowest = rates.fold(f64::INFINITY, f64::min);
             let rate = if slowest.is_finite() { slowest * share } else { 0.0 };
             Some(((rate / 10.0).floor() * 10.0).max(1.0))
         }
@@ -329,6 +331,7 @@ impl Bench<'_> {
             tls: route.caller_tls.clone(),
             arrival: None,
             connections: 1,
+            streams: None,
             duration: Duration::ZERO,
             warm_up: Duration::ZERO,
             payload_bytes: 0,
@@ -440,6 +443,7 @@ fn load_of(
         url: cell.answer_bytes.map_or(load.url.clone(), |bytes| sized(&load.url, bytes)),
         arrival: rate_rps.map(|rate| (rate, spacing)),
         connections: cell.connections_at(rate_rps),
+        streams: cell.streams,
         duration: cell.window,
         warm_up: cell.warm_up,
         payload_bytes: cell.payload_bytes,

@@ -42,6 +42,8 @@ pub struct Cell {
     pub arrival: CellArrival,
     /// Asked for; [`Cell::connections_at`] says how many there are.
     pub connections: u32,
+    /// Requests in flight at once on one connection; the load generator's default without.
+    pub streams: Option<u32>,
     pub payload_bytes: u32,
     pub answer_bytes: Option<u64>,
     pub limits: Option<Limits>,
@@ -212,6 +214,7 @@ fn cells(scenario: &Scenario, here: &Circumstances<'_>) -> Vec<Cell> {
                             )),
                             arrival: arrival.clone(),
                             connections: case.connections.value,
+                            streams: case.streams,
                             payload_bytes: case.payload_bytes,
                             answer_bytes: case.answer_bytes,
                             limits,

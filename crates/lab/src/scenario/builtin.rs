@@ -23,6 +23,7 @@ built_in![
     "invocation",
     "control-plane-cost",
     "tls",
+    "push",
     "throughput",
     "max-rate",
     "cpu-limits",

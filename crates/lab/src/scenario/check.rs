@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_saphyr::{Location, Spanned};
-use tollway_record::record::Topology;
+use tollway_record::record::{Protocol, Topology};
 
 use super::{ArrivalSpec, Case, Length, SCENARIO_SCHEMA, Scenario};
 use crate::subject::{Catalogue, SubjectName};
@@ -23,6 +23,8 @@ const MAX_WINDOW_S: f64 = 24.0 * 3600.0;
 /// Highest rate, and most connections.
 const MAX_RATE_RPS: f64 = 10_000_000.0;
 const MAX_CONNECTIONS: u32 = 10_000;
+/// Most requests in flight at once on one connection.
+const MAX_STREAMS: u32 = 1_000;
 /// Longest name of a scenario, network or case.
 const MAX_NAME: usize = 40;
 
@@ -120,6 +122,13 @@ impl Scenario {
             faults.add(at, format!("`connections` is from 1 to {MAX_CONNECTIONS}"));
         }
         let at = case.name.referenced;
+        let multiplexed =
+            matches!(case.protocol, Protocol::Http2 | Protocol::GrpcUnary | Protocol::GrpcStream);
+        if case.streams.is_some_and(|streams| !multiplexed || !(1..=MAX_STREAMS).contains(&streams))
+        {
+            let what = format!("`streams` is from 1 to {MAX_STREAMS}, for http2 and gRPC");
+            faults.add(at, what);
+        }
         if case.layouts.is_empty() {
             faults.add(at, "`layouts` is empty; leave it out for `[shared]`".to_owned());
         }

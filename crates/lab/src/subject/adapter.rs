@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 use tollway_record::record::Tls;
 
 pub use certificates::CertificateError;
+pub(crate) use certificates::{Authorities, Identity};
 pub use file::{AdapterFile, Get, SUBJECT_SCHEMA, Side, VariantSpec, Way};
 pub use program::peers_folder;
 pub use template::TemplateError;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tollway_record::record::Tls;
+use tollway_record::record::{Protocol, Tls};
 
 use super::{Availability, HOME, Leg, Route, Standing, Subject, SubjectKind, Variant, direct_url};
 use crate::error::LabError;
@@ -38,9 +38,9 @@ impl SubjectKind for Direct {
 
 impl Subject for Direct {
     fn carries(&self, leg: &Leg) -> Result<(), String> {
-        match leg.tls {
-            Tls::Plain => Ok(()),
-            Tls::Tls | Tls::Mtls => Err("the echo app ends no TLS yet".to_owned()),
+        match (leg.tls, leg.protocol) {
+            (Tls::Plain, _) | (_, Protocol::Http1 | Protocol::Http2) => Ok(()),
+            _ => Err("the app ends TLS for HTTP only".to_owned()),
         }
     }
 
@@ -56,7 +56,7 @@ impl Subject for Direct {
             let route = Route {
                 url: direct_url(leg.protocol, leg.tls, app),
                 headers: Vec::new(),
-                caller_tls: None,
+                caller_tls: ground.app_tls(leg),
                 hops: 0,
                 tls: leg.tls,
                 made_of: leg.tls.to_string(),

@@ -3,10 +3,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use tollway_record::record::Tls;
-
 use super::{
-    Availability, HOME, Leg, Listener, Route, Standing, Subject, SubjectKind, Variant, direct_url,
+    Availability, Direct, HOME, Leg, Listener, Route, Standing, Subject, SubjectKind, Variant,
+    direct_url,
 };
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
@@ -47,18 +46,16 @@ impl SubjectKind for Floor {
 }
 
 impl Subject for Floor {
+    /// What the app ends itself passes it like anything else.
     fn carries(&self, leg: &Leg) -> Result<(), String> {
-        match leg.tls {
-            Tls::Plain => Ok(()),
-            Tls::Tls | Tls::Mtls => Err("it only passes bytes: use it for plain cases".to_owned()),
-        }
+        Direct.carries(leg)
     }
 
     fn published(&self, _: &str) -> Vec<Listener> {
-        let all = LEG_NAMES.iter().map(|&(leg, port)| Listener {
-            name: format!("floor-{leg}"),
-            process: far_process(leg),
-            port,
+        let all = APPS.iter().map(|app| Listener {
+            name: format!("floor-{app}"),
+            process: far_process(app),
+            port: FAR,
         });
         all.collect()
     }
@@ -78,22 +75,22 @@ impl Subject for Floor {
     }
 }
 
-/// Protocols with an app of their own.
-const LEG_NAMES: [(&str, &str); 3] = [("http", FAR), ("grpc", FAR), ("tcp", FAR)];
+/// The app's listeners, as [`Ground::app_name`] calls them.
+const APPS: [&str; 5] = ["http", "grpc", "tcp", "tls", "mtls"];
 
 fn far_process(leg: &str) -> String {
     format!("floor-{leg}-far")
 }
 
 fn start_pair(ground: &mut Ground, leg: &Leg, standing: &mut Standing) -> Result<Route, LabError> {
-    let name = ground.app_name(leg.protocol);
+    let name = ground.app_name(leg);
     let app = ground.app(leg.network, leg)?;
     let address = ground.network(leg.network).address;
     let far = relay(ground, leg.network, &far_process(name), FAR, address, app)?;
     let next = ground.published(HOME, leg.network, &format!("floor-{name}"))?;
     let beside = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let to = ground.network(leg.network).name.clone();
-    let near = relay(ground, HOME, &format!("floor-{name}-{to}"), NEAR, beside, next)?;
+    let near = relay(ground, HOME, &format!("floor-{name}-to-{to}"), NEAR, beside, next)?;
     let ports_file = ground.ports_path(&near);
     let bound = ports::port(&ports_file, &ground.wait_ports(&near, READY_LIMIT)?, NEAR)?;
     let roles = [("near-relay", &near), ("far-relay", &far)];
@@ -102,9 +99,9 @@ fn start_pair(ground: &mut Ground, leg: &Leg, standing: &mut Standing) -> Result
     Ok(Route {
         url: direct_url(leg.protocol, leg.tls, bound),
         headers: Vec::new(),
-        caller_tls: None,
+        caller_tls: ground.app_tls(leg),
         hops: 2,
-        tls: Tls::Plain,
+        tls: leg.tls,
         made_of: "relay–relay".to_owned(),
         roles: roles.into(),
     })

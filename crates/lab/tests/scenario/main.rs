@@ -13,14 +13,19 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use tollway_lab::experiment::{Ground, READY_LIMIT};
 use tollway_lab::progress::{Event, PlainProgress, Progress, Silent};
 use tollway_lab::scenario::Scenario;
-use tollway_lab::subject::{Catalogue, SubjectName};
+use tollway_lab::subject::{
+    Availability, Catalogue, HOME, Leg, Listener, Route, Standing, Subject, SubjectKind,
+    SubjectName, Variant, direct_url,
+};
 use tollway_lab::{Cancel, Experiment, ExperimentOptions, Isolation, LabError};
-use tollway_record::record::{LinkKind, Question};
+use tollway_record::record::{LinkKind, Protocol, Question};
 use tollway_record::{Record, Row};
 use tollway_testkit::{skip, slow};
 
@@ -54,6 +59,9 @@ fn trials() -> Vec<Trial> {
         Trial::test("a_network_without_links_has_an_address_of_its_own", one_network),
         Trial::test("a_killed_experiment_goes_on_where_it_was", killed_experiment_resumes),
         Trial::test("an_interrupted_experiment_says_how_to_go_on", interrupted_says_how),
+        Trial::test("a_subject_of_another_make_is_measured_like_ours", another_subject),
+        Trial::test("a_missing_subject_is_left_out_with_how_to_get_it", missing_subject),
+        Trial::test("processes_are_started_anew_for_each_block_where_asked", fresh_processes),
         Trial::test("an_unknown_subject_is_refused_by_name", unknown_subject),
     ]
 }
@@ -282,6 +290,138 @@ fn interrupted_says_how() -> Result<(), Failed> {
     Ok(())
 }
 
+fn another_subject() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let text = TWO_NETWORKS.replace("[direct]", "[direct, fake]");
+    let catalogue = Catalogue::built_in().with(Box::new(Fake { ready: true }));
+    let experiment = experiment_of(&text, &catalogue, dir.path(), loopback());
+    let record = experiment.run_until(&catalogue, &Cancel::new()?, &mut Silent)?;
+    let ids: Vec<&str> = record.rows.iter().map(|row| row.conditions.id.as_str()).collect();
+    let places = ["same-network/http1", "other-network/http1"];
+    assert_eq!(ids, places.map(|p| [format!("{p}/direct"), format!("{p}/fake")]).concat());
+    record.rows.iter().for_each(check_row);
+    let fake = &record.rows[3];
+    assert_eq!((fake.conditions.hops, fake.conditions.variant.as_str()), (1, "stand-in"));
+    assert!(fake.cost.cpu_us_per_request["fake-proxy"] > 1.0, "{:?}", fake.cost);
+    let against = |c: &&tollway_record::Comparison| c.question == Question::AgainstBaseline;
+    assert!(record.comparisons.iter().filter(against).count() >= 2);
+    let subject = &record.subjects[1];
+    assert_eq!((subject.name.as_str(), subject.version.as_str()), ("fake", "1.2.3"));
+    assert_eq!(subject.config["fake.conf"], "forward everything");
+    assert!(subject.config.contains_key("near/fake"), "{:?}", subject.config.keys());
+    assert!(nothing_left(dir.path()));
+    Ok(())
+}
+
+fn missing_subject() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let text = TWO_NETWORKS.replace("[direct]", "[direct, fake]").replace("west, near", "west");
+    let catalogue = Catalogue::built_in().with(Box::new(Fake { ready: false }));
+    let experiment = experiment_of(&text, &catalogue, dir.path(), loopback());
+    let record = experiment.run_until(&catalogue, &Cancel::new()?, &mut Silent)?;
+    assert_eq!(record.rows.len(), 1);
+    let told = "fake: it is not installed; look for it at the market".to_owned();
+    assert!(record.not_measured.contains(&told), "{:?}", record.not_measured);
+    Ok(())
+}
+
+fn fresh_processes() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let text = TWO_NETWORKS.replace("[direct]", "[fake]").replace("west, near", "west");
+    let text = text.replace("lengths:", "start: per_block\nlengths:");
+    let catalogue = Catalogue::built_in().with(Box::new(Fake { ready: true }));
+    let mut experiment = experiment_of(&text, &catalogue, dir.path(), loopback());
+    experiment.options.binary = std::env::current_exe()?;
+    STARTED.store(0, Ordering::Relaxed);
+    let record = experiment.run_until(&catalogue, &Cancel::new()?, &mut Silent)?;
+    assert_eq!(record.rows[0].blocks.len(), 2);
+    assert_eq!(STARTED.load(Ordering::Relaxed), 2, "once for each of two blocks");
+    Ok(())
+}
+
+/// How often the fake was started.
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+/// A subject that the lab does not know: one forwarder beside the app.
+struct Fake {
+    ready: bool,
+}
+
+const FAKE: &[Variant] = &[Variant::known("usual", "forwards")];
+
+impl SubjectKind for Fake {
+    fn name(&self) -> &str {
+        "fake"
+    }
+
+    fn purpose(&self) -> &str {
+        "to test the contract"
+    }
+
+    fn variants(&self) -> &[Variant] {
+        FAKE
+    }
+
+    fn availability(&self) -> Availability {
+        if self.ready {
+            return Availability::Ready { version: "1.2.3".into() };
+        }
+        Availability::Missing {
+            why: "it is not installed".into(),
+            how: "look for it at the market".into(),
+            install: Vec::new(),
+        }
+    }
+
+    fn make(&self, _: &Variant) -> Box<dyn Subject> {
+        Box::new(Fake { ready: self.ready })
+    }
+}
+
+impl Subject for Fake {
+    fn carries(&self, leg: &Leg) -> Result<(), String> {
+        (leg.protocol == Protocol::Http1).then_some(()).ok_or_else(|| "HTTP/1.1 only".into())
+    }
+
+    fn published(&self, _: &str) -> Vec<Listener> {
+        vec![Listener { name: "fake".into(), process: "fake".into(), port: "door" }]
+    }
+
+    fn start(
+        &self,
+        ground: &mut Ground,
+        legs: &[Leg],
+        _: &mut dyn Progress,
+    ) -> Result<Standing, LabError> {
+        STARTED.fetch_add(1, Ordering::Relaxed);
+        let config = [("fake.conf".to_owned(), "forward everything".to_owned())].into();
+        let mut standing = Standing { config, ..Standing::default() };
+        for leg in legs {
+            let name = ground.process(leg.network, "fake");
+            let door = ground.free_port(leg.network, false)?;
+            let app = ground.app(leg.network, leg)?;
+            let program = ground.commands().program.clone();
+            let spec = ground.spec(leg.network, "fake", &program);
+            ground.start(&spec.args(["forward", &door.to_string(), &app.to_string()]))?;
+            let listeners = [("door".to_owned(), door)].into();
+            ground.wait_listening(&name, leg.network, &listeners, READY_LIMIT)?;
+            let address = ground.published(HOME, leg.network, "fake")?;
+            let route = Route {
+                url: direct_url(leg.protocol, leg.tls, address),
+                headers: Vec::new(),
+                caller_tls: None,
+                hops: 1,
+                tls: leg.tls,
+                made_of: "stand-in".into(),
+                roles: [("fake-proxy".to_owned(), vec![name.clone()])].into(),
+            };
+            standing.processes.push(name);
+            standing.routes.insert(*leg, route);
+        }
+        Ok(standing)
+    }
+}
+
 fn unknown_subject() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let mut experiment = experiment(TWO_NETWORKS, dir.path(), loopback());
@@ -328,8 +468,17 @@ lengths:
 ";
 
 fn experiment(text: &str, root: &Path, isolation: Isolation) -> Experiment {
+    experiment_of(text, &Catalogue::built_in(), root, isolation)
+}
+
+fn experiment_of(
+    text: &str,
+    catalogue: &Catalogue,
+    root: &Path,
+    isolation: Isolation,
+) -> Experiment {
     let scenario: Scenario = serde_saphyr::from_str(text).unwrap();
-    assert_eq!(scenario.check(&Catalogue::built_in()), []);
+    assert_eq!(scenario.check(catalogue), []);
     let mut options = ExperimentOptions::new(isolation).unwrap();
     options.work_root = root.into();
     // The machine that tests run on is rarely quiet.

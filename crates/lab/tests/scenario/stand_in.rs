@@ -43,6 +43,7 @@ pub(crate) fn run(args: &[String]) -> Option<ExitCode> {
         "control" => wait_with(&options, "control", "127.0.0.1:15010"),
         "gateway" => wait_with(&options, "gateway", &options["listen"]),
         "sidecar" => sidecar(&options),
+        "forward" => forwarder(words[1], words[2]),
         "token" => print("a token\n"),
         "join" if words[1] == "export" => print("a bundle\n"),
         "join" => fs::read_to_string(words.last()?).map(|text| assert_eq!(text, "a bundle\n")),
@@ -162,6 +163,12 @@ fn call_out(mut from: TcpStream, registry: &Path) -> io::Result<()> {
     let service = text.split('/').nth(3).unwrap_or_default();
     let address = fs::read_to_string(registry.join(service))?;
     forward(from, address.parse().map_err(io::Error::other)?, &start[..length])
+}
+
+/// Forwards from one address to another.
+fn forwarder(listen: &str, to: &str) -> io::Result<()> {
+    let to: SocketAddr = to.parse().map_err(io::Error::other)?;
+    serve(&TcpListener::bind(listen)?, move |from| forward(from, to, &[]))
 }
 
 fn forward(from: TcpStream, to: SocketAddr, start: &[u8]) -> io::Result<()> {

@@ -1,6 +1,8 @@
 use super::*;
 use crate::Histogram;
-use crate::record::{Block, Conditions, Cost, Layout, Link, LinkKind, RttUs, Tls, Topology};
+use crate::record::{
+    Block, Conditions, Cost, Layout, Link, LinkKind, RttUs, Throttling, Tls, Topology,
+};
 use crate::traffic::Traffic;
 
 #[test]
@@ -51,6 +53,47 @@ fn every_doubt_is_raised_and_says_what_it_saw() {
 #[test]
 fn sixteen_connections_over_138_ms_carry_116_requests_per_second() {
     assert_eq!(rate_bound_rps(16, 138_000.0).round(), 116.0);
+}
+
+#[test]
+fn a_quota_names_who_was_held_back_and_how_often() {
+    let found = doubts(|row| {
+        let gateway = Throttling { periods: 40, throttled_periods: 31, throttled_us: 2_400_000 };
+        let sidecar = Throttling { periods: 40, throttled_periods: 1, throttled_us: 900 };
+        row.cost.throttled_us = Some(2_400_900);
+        let throttling = [("gateway", gateway), ("sidecar", sidecar)];
+        row.cost.throttling = throttling.map(|(name, of)| (name.to_owned(), of)).into();
+    });
+    let expected = "other-region/http1/direct: held back by a CPU quota for 2400.9 ms, gateway in \
+                    31 of 40 periods; the tail shows the quota";
+    assert_eq!(found, [expected]);
+}
+
+#[test]
+fn disturbed_runs_that_stayed_are_told() {
+    let found =
+        doubts(|row| row.blocks[1].outside_gate = vec!["others used 0.5 processors".into()]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("1 of 2 runs were disturbed") && found[0].contains("others used"));
+}
+
+#[test]
+fn in_closed_loop_rate_times_latency_is_the_number_of_connections() {
+    let check = |rate_rps: f64, doubted: bool| {
+        let found = doubts(|row| {
+            row.conditions.arrival = Arrival::Closed;
+            row.conditions.link = None;
+            row.traffic.requested_rps = None;
+            row.traffic.achieved_rps = rate_rps;
+        });
+        // 160 connections at 138.1 ms.
+        let told = found.iter().any(|doubt| doubt.contains("do not belong together"));
+        assert_eq!(told, doubted, "{rate_rps}: {found:?}");
+    };
+    check(1_158.0, false);
+    check(1_100.0, false);
+    check(2_316.0, true);
+    check(500.0, true);
 }
 
 fn link(row: &mut Row) -> &mut Link {

@@ -152,7 +152,7 @@ fn plan_of(
     let circumstances = Circumstances {
         subjects: &subjects,
         carries: &|subject, leg| {
-            assert_eq!(leg.tls, Tls::Plain);
+            assert!(leg.tls == Tls::Plain || leg.protocol == Protocol::Http1);
             carries(subject, leg)
         },
         limits: &|_| Some(None),

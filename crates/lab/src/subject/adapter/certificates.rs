@@ -1,4 +1,4 @@
-//! Certificates for peers: made by the authority that Tollway's control planes have, so that
+//! Certificates for peers, and for cases in which caller and app speak TLS themselves: made by the authority that Tollway's control planes have, so that
 //! algorithms, names and lengths are the same.
 
 use std::fs::{self, File};
@@ -30,20 +30,20 @@ pub enum CertificateError {
 
 /// One workload's identity, as files and names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     /// Roots of all networks.
-    pub(super) ca: PathBuf,
-    pub(super) certificate: PathBuf,
-    pub(super) key: PathBuf,
-    pub(super) certificate_and_key: PathBuf,
+    pub(crate) ca: PathBuf,
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) certificate_and_key: PathBuf,
     /// `echo.default.west.mesh`
-    pub(super) name: String,
+    pub(crate) name: String,
     /// `spiffe://west.tollway/ns/default/echo`
-    pub(super) id: String,
+    pub(crate) id: String,
 }
 
 /// The authorities of some networks.
-pub(super) struct Authorities {
+pub(crate) struct Authorities {
     dir: PathBuf,
     ca: PathBuf,
     authorities: Vec<Authority>,
@@ -51,7 +51,7 @@ pub(super) struct Authorities {
 
 impl Authorities {
     /// Makes one for each network and writes their roots to `dir`, which is made.
-    pub(super) fn create(dir: &Path, networks: &[&str]) -> Result<Self, CertificateError> {
+    pub(crate) fn create(dir: &Path, networks: &[&str]) -> Result<Self, CertificateError> {
         let ca = dir.join("roots.pem");
         fs::create_dir_all(dir).map_err(|source| write_error(dir, source))?;
         let authorities = networks.iter().map(|network| authority(network));
@@ -63,7 +63,7 @@ impl Authorities {
     }
 
     /// Issues to the workload `app` of the network of that place in the list.
-    pub(super) fn issue(&self, network: usize, app: &str) -> Result<Identity, CertificateError> {
+    pub(crate) fn issue(&self, network: usize, app: &str) -> Result<Identity, CertificateError> {
         let authority = &self.authorities[network];
         let named = |source| CertificateError::Name { network: app.to_owned(), source };
         let label = |text: &str| Label::new(text).map_err(named);
