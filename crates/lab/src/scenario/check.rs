@@ -122,11 +122,13 @@ impl Scenario {
             faults.add(at, format!("`connections` is from 1 to {MAX_CONNECTIONS}"));
         }
         let at = case.name.referenced;
-        let multiplexed =
-            matches!(case.protocol, Protocol::Http2 | Protocol::GrpcUnary | Protocol::GrpcStream);
+        if matches!(case.protocol, Protocol::GrpcStream | Protocol::Tcp) {
+            faults.add(at, "cases speak http1, http2 or grpc-unary".to_owned());
+        }
+        let multiplexed = matches!(case.protocol, Protocol::Http2 | Protocol::GrpcUnary);
         if case.streams.is_some_and(|streams| !multiplexed || !(1..=MAX_STREAMS).contains(&streams))
         {
-            let what = format!("`streams` is from 1 to {MAX_STREAMS}, for http2 and gRPC");
+            let what = format!("`streams` is from 1 to {MAX_STREAMS}, for http2 and grpc-unary");
             faults.add(at, what);
         }
         if case.layouts.is_empty() {

@@ -58,6 +58,7 @@ fn mistakes_of_meaning_are_found_with_their_place() {
     check("cross-network", "unit: ms", "unit: MiB", "does not count this metric");
     check("cpu-limits", "cpu_period_us: 20000", "cpu_period_us: 10000", "least quota");
     check("cpu-limits", "{cpu_millicores: 50}", "{}", "needs `cpu_millicores`");
+    check("tls", "protocol: http1", "protocol: tcp", "http1, http2 or grpc-unary");
     check("max-rate", "share: 0.75", "share: 7.5", "at most 1");
     check("load-steps", "[120, 500,", "[500, 120,", "rates of steps grow");
     check("tls", "answer_bytes: 4096", "answer_bytes: 1\n    payload_bytes: 1", "not both");
