@@ -27,8 +27,8 @@ mod tls;
 pub use arrival::{Arrival, Extent, Profile, Spacing, Stage};
 pub use clients::streams::StreamKind;
 pub use echo::{
-    EchoMessage, EchoOptions, EchoServer, HttpsOptions, Ports, Stall, StreamSummary, UNARY_PATH,
-    encode_payload, serve_echo,
+    Choices, ChoicesError, EchoMessage, EchoOptions, EchoServer, Faults, HttpsOptions, Ports,
+    Stall, StreamSummary, UNARY_PATH, encode_payload, percent, serve_echo,
 };
 pub use error::{EchoError, LoadError};
 pub use options::{

@@ -10,8 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Echo, free_port};
-use tollway_load::{EchoOptions, Stop, payload, serve_echo};
+use support::{Echo, free_port, grpc, http, http2};
+use tollway_load::{
+    Arrival, EchoOptions, Extent, Faults, GrpcRequest, HttpRequest, LoadOptions, Stop, Target,
+    payload, serve_echo,
+};
 
 /// Where the child of `bodies_of_100_mb_pass_in_bounded_memory` writes its ports.
 const CHILD_PORTS: &str = "TOLLWAY_ECHO_TEST_PORTS";
@@ -261,4 +264,57 @@ fn peak_memory_kb(pid: u32) -> u64 {
     let peak = line
         .filter_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
     peak.last().unwrap()
+}
+
+#[test]
+fn faults_happen_as_often_as_asked_over_every_protocol() {
+    let echo = Echo::start();
+    let request = HttpRequest::default();
+    for two in [false, true] {
+        let run = |query: &str| {
+            let options = closed(&echo.url(&format!("/echo?{query}")), 1000);
+            if two { http2(&options, &request) } else { http(&options, &request) }
+        };
+        let delayed = run("delay=3ms").traffic;
+        assert_eq!(delayed.requests, 1000);
+        assert!(delayed.phases_us["waiting"].p50.unwrap() >= 3_000.0, "{delayed:?}");
+        let failed = run("status=503:20,429:10").traffic;
+        let share = |kind: &str| failed.errors_by_kind[kind];
+        assert!((150..250).contains(&share("status-503")), "{failed:?}");
+        assert!((65..135).contains(&share("status-429")), "{failed:?}");
+        let sized = run("size=5000").traffic;
+        assert!(sized.bytes.received > 5_000_000, "{:?}", sized.bytes);
+        let refused = run("status=42").traffic;
+        assert_eq!(refused.errors_by_kind["status-400"], 1000);
+        let closed = run("close=10").traffic;
+        assert!(closed.requests < 1000 && closed.errors_by_kind["closed"] > 50, "{closed:?}");
+    }
+}
+
+#[test]
+fn a_servers_own_faults_hold_for_calls_of_grpc_too() {
+    let faults = Faults {
+        delay: "2ms".parse().unwrap(),
+        status: "503:50".parse().unwrap(),
+        ..Faults::default()
+    };
+    let echo = Echo::with(EchoOptions { faults, ..EchoOptions::new(free_port()) });
+    let mut options = closed("127.0.0.1:1", 400);
+    options.target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
+    let call = GrpcRequest { verify_echo: true, ..GrpcRequest::echo(100_000) };
+    let traffic = grpc(&options, &call).traffic;
+    assert_eq!(traffic.scheduled(), 400);
+    assert!((140..260).contains(&traffic.errors_by_kind["grpc-14"]), "{traffic:?}");
+    assert!(traffic.service_us.mean.unwrap() >= 2_000.0, "{traffic:?}");
+}
+
+fn closed(url: &str, requests: u64) -> LoadOptions {
+    LoadOptions {
+        arrival: Arrival::Closed,
+        extent: Extent::Requests(requests),
+        warmup: Duration::ZERO,
+        connections: 4,
+        streams: 5,
+        ..LoadOptions::new(Target::http(url).unwrap())
+    }
 }

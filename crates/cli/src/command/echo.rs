@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use tollway_load::{EchoOptions, HttpsOptions, Stop, serve_echo};
+use tollway_load::{Choices, EchoOptions, Faults, HttpsOptions, Stall, Stop, percent, serve_echo};
 
-use super::load::stop_on_signals;
+use super::load::{duration, stop_on_signals};
 
 #[derive(Args)]
 pub(crate) struct EchoArgs {
@@ -32,12 +33,47 @@ pub(crate) struct EchoArgs {
     /// Plain TCP: bytes come back; the other end of `tollway load tcp`.
     #[arg(long, value_name = "IP:PORT")]
     tcp: Option<SocketAddr>,
+    #[command(flatten)]
+    faults: FaultArgs,
     /// Sent with every answer as `x-echo-name`: tells replicas apart.
     #[arg(long)]
     name: Option<String>,
     /// Receives the bound addresses as JSON.
     #[arg(long, value_name = "FILE")]
     ports_file: Option<PathBuf>,
+}
+
+/// What happens by chance; requests may ask for others (`/echo?delay=5ms:10&status=503:1`).
+#[derive(Args)]
+#[command(next_help_heading = "Faults: a value, or values with their chances in percent")]
+struct FaultArgs {
+    /// Time before an answer begins, such as 5ms or 1ms:50,10ms:5.
+    #[arg(long, value_name = "TIME[:PERCENT],…")]
+    delay: Option<Choices<Duration>>,
+    /// Status instead, such as 503:10; calls of gRPC fail accordingly.
+    #[arg(long, value_name = "STATUS[:PERCENT],…")]
+    status: Option<Choices<u16>>,
+    /// Body of so many bytes instead, such as 1024 or 100:90,1000000:10.
+    #[arg(long, value_name = "BYTES[:PERCENT],…")]
+    size: Option<Choices<u64>>,
+    /// Requests whose connection is closed instead.
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    close: Option<f64>,
+    /// Stands still now and then, such as 1s@10s: for 1 s, every 10 s.
+    #[arg(long, value_name = "TIME@TIME", value_parser = stall)]
+    stall: Option<Stall>,
+    /// Seed of the chances.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn stall(text: &str) -> Result<Stall> {
+    let (lasting, every) = text.split_once('@').context("write it as 1s@10s")?;
+    let (lasting, every) = (duration(lasting)?, duration(every)?);
+    if lasting >= every {
+        bail!("it would never run: {lasting:?} of every {every:?}");
+    }
+    Ok(Stall { lasting, every })
 }
 
 pub(crate) fn run(args: EchoArgs) -> Result<()> {
@@ -49,7 +85,16 @@ pub(crate) fn run(args: EchoArgs) -> Result<()> {
         }
         _ => None,
     };
+    let FaultArgs { delay, status, size, close, stall, seed } = args.faults;
     let options = EchoOptions {
+        faults: Faults {
+            delay: delay.unwrap_or_default(),
+            status: status.unwrap_or_default(),
+            size: size.unwrap_or_default(),
+            close: close.unwrap_or_default(),
+        },
+        stall,
+        seed,
         https,
         grpc: args.grpc,
         tcp: args.tcp,

@@ -10,7 +10,7 @@ use tollway_http::h1::{
 };
 use tollway_http::{Fields, ResponseHead};
 
-use super::routes::{Action, decide, describe};
+use super::routes::{Action, Plan, describe};
 use super::source::Source;
 use super::{HIGH_WATER_BYTES, Site, Timers};
 
@@ -21,6 +21,8 @@ pub(super) struct H1Session {
     stage: Stage,
     /// No request is taken after the current one.
     draining: bool,
+    /// The peer sends no more.
+    input_over: bool,
 }
 
 enum Stage {
@@ -28,8 +30,8 @@ enum Stage {
     Head,
     /// In a request's body.
     Body { decoder: BodyDecoder, exchange: Exchange },
-    /// The answer waits for a timer.
-    Waiting(Exchange),
+    /// The answer waits for a timer before it begins; meanwhile nothing is read.
+    Waiting { decoder: BodyDecoder, exchange: Exchange },
     /// The answer's body is generated.
     Sending { source: Source, exchange: Exchange },
     /// Nothing more will be read or written.
@@ -46,6 +48,8 @@ struct Exchange {
     framing: BodyLength,
     /// The head as text, where it was asked for.
     description: Vec<u8>,
+    /// The head of an echo that has not begun, and the length of its body.
+    echo: Option<(ResponseHead, BodyLength)>,
 }
 
 impl H1Session {
@@ -56,6 +60,7 @@ impl H1Session {
             limits: Limits::default(),
             stage: Stage::Head,
             draining: false,
+            input_over: false,
         }
     }
 
@@ -107,10 +112,10 @@ impl H1Session {
             let rest = &input[at..];
             let step = match self.stage {
                 Stage::Head if rest.is_empty() => return at,
-                Stage::Head => self.read_head(rest, site, out),
-                Stage::Body { .. } => self.read_body(rest, site, timers, out),
+                Stage::Head => self.read_head(rest, site, timers, out),
+                Stage::Body { .. } => self.read_body(rest, site, out),
                 Stage::Closed => return input.len(),
-                Stage::Waiting(_) | Stage::Sending { .. } => return at,
+                Stage::Waiting { .. } | Stage::Sending { .. } => return at,
             };
             match step {
                 Ok(Some(consumed)) => at += consumed,
@@ -128,23 +133,24 @@ impl H1Session {
         &mut self,
         input: &[u8],
         site: &Site,
+        timers: &mut Timers,
         out: &mut Vec<u8>,
     ) -> Result<Option<usize>, Refusal> {
         match parse_request(input, &self.limits, &mut self.scanner)? {
             Parsed::Partial => Ok(None),
             Parsed::Complete { message, consumed } => {
                 self.scanner = HeadScanner::new();
-                self.begin(&message, site, out);
+                self.begin(&message, site, timers, out);
                 Ok(Some(consumed))
             }
         }
     }
 
-    fn begin(&mut self, request: &Request, site: &Site, out: &mut Vec<u8>) {
+    fn begin(&mut self, request: &Request, site: &Site, timers: &mut Timers, out: &mut Vec<u8>) {
         if request.expect_continue {
             out.extend_from_slice(CONTINUE);
         }
-        let action = decide(&request.head);
+        let Plan { action, delay } = site.plan(&request.head);
         let mut exchange = Exchange {
             action,
             version: request.version,
@@ -152,6 +158,7 @@ impl H1Session {
             keep_alive: request.keep_alive && !self.draining && !request.upgrade,
             framing: BodyLength::None,
             description: Vec::new(),
+            echo: None,
         };
         match action {
             Action::Echo => {
@@ -165,18 +172,26 @@ impl H1Session {
                         request.body
                     }
                 };
-                exchange.write_head(head, length, site, out);
+                exchange.echo = Some((head, length));
             }
             Action::Headers => exchange.description = describe(&request.head),
             Action::Size(_)
             | Action::Status(_)
-            | Action::Delay(_)
             | Action::Close
             | Action::Grpc(_)
             | Action::Refuse(..) => {}
         }
         let decoder = BodyDecoder::new(request.body, &self.limits);
-        self.stage = Stage::Body { decoder, exchange };
+        self.stage = match delay {
+            Some(delay) => {
+                timers.set(delay, 0);
+                Stage::Waiting { decoder, exchange }
+            }
+            None => {
+                exchange.begin_echo(site, out);
+                Stage::Body { decoder, exchange }
+            }
+        };
     }
 
     /// `None`: all input is spent and the body has not ended yet.
@@ -184,7 +199,6 @@ impl H1Session {
         &mut self,
         input: &[u8],
         site: &Site,
-        timers: &mut Timers,
         out: &mut Vec<u8>,
     ) -> Result<Option<usize>, Refusal> {
         let Stage::Body { decoder, exchange } = &mut self.stage else { return Ok(Some(0)) };
@@ -200,18 +214,12 @@ impl H1Session {
             at += step.consumed;
         }
         let trailers = decoder.take_trailers();
-        self.answer(trailers.as_ref(), site, timers, out);
+        self.answer(trailers.as_ref(), site, out);
         Ok(Some(at))
     }
 
     /// The request is complete.
-    fn answer(
-        &mut self,
-        trailers: Option<&Fields>,
-        site: &Site,
-        timers: &mut Timers,
-        out: &mut Vec<u8>,
-    ) {
+    fn answer(&mut self, trailers: Option<&Fields>, site: &Site, out: &mut Vec<u8>) {
         let stage = std::mem::replace(&mut self.stage, Stage::Closed);
         let Stage::Body { mut exchange, .. } = stage else { return };
         match exchange.action {
@@ -228,10 +236,6 @@ impl H1Session {
                 let source = Source::new(site.pattern.clone(), total);
                 self.stage = Stage::Sending { source, exchange };
                 self.generate(out);
-            }
-            Action::Delay(delay) => {
-                timers.set(delay, 0);
-                self.stage = Stage::Waiting(exchange);
             }
             Action::Status(status) => self.finish(exchange, status, b"", site, out),
             Action::Headers => {
@@ -306,19 +310,24 @@ impl H1Session {
 
     /// The timer of a delayed answer.
     pub(super) fn wake(&mut self, site: &Site, timers: &mut Timers, out: &mut Vec<u8>) {
-        if !matches!(self.stage, Stage::Waiting(_)) {
+        if !matches!(self.stage, Stage::Waiting { .. }) {
             return;
         }
         let stage = std::mem::replace(&mut self.stage, Stage::Closed);
-        if let Stage::Waiting(exchange) = stage {
-            self.finish(exchange, 200, b"", site, out);
+        if let Stage::Waiting { decoder, mut exchange } = stage {
+            exchange.begin_echo(site, out);
+            self.stage = Stage::Body { decoder, exchange };
         }
-        self.resume(site, timers, out);
+        self.receive(b"", site, timers, out);
+        if self.input_over && self.wants_input() {
+            self.stage = Stage::Closed;
+        }
     }
 
     /// The peer sends no more: an unfinished request will not be finished.
     pub(super) fn input_ended(&mut self) {
         self.draining = true;
+        self.input_over = true;
         if self.wants_input() {
             self.stage = Stage::Closed;
         }
@@ -351,6 +360,7 @@ impl H1Session {
             keep_alive: false,
             framing: BodyLength::None,
             description: Vec::new(),
+            echo: None,
         };
         let body = format!("{refusal}\n");
         let mut head = ResponseHead::new(refusal.status());
@@ -361,6 +371,13 @@ impl H1Session {
 }
 
 impl Exchange {
+    /// Writes the head of an echo, if this is one.
+    fn begin_echo(&mut self, site: &Site, out: &mut Vec<u8>) {
+        if let Some((head, length)) = self.echo.take() {
+            self.write_head(head, length, site, out);
+        }
+    }
+
     fn write_head(
         &mut self,
         mut head: ResponseHead,

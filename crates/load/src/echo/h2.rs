@@ -13,7 +13,7 @@ use tollway_http::h2::{Config, Connection, ConnectionError, ErrorCode, Event, St
 use tollway_http::{RequestHead, ResponseHead};
 
 use self::stream::{Body, Stream};
-use super::routes::{Action, decide, describe};
+use super::routes::{Action, Plan, describe};
 use super::{Site, Timers};
 
 /// Streams of one connection at once; bounds what it can make the server hold.
@@ -85,9 +85,9 @@ impl H2Session {
     ) {
         match event {
             Event::Request { stream, head, content_length, end } => {
-                self.begin(stream, &head, content_length, site, out);
+                self.begin(stream, &head, content_length, site, timers, out);
                 if end {
-                    self.request_ended(stream, site, timers, out);
+                    self.request_ended(stream, site, out);
                 }
             }
             Event::Refused { stream } => {
@@ -102,14 +102,14 @@ impl H2Session {
                     state.data(&mut self.h2, stream, &input[range], credit, out);
                 }
                 if end {
-                    self.request_ended(stream, site, timers, out);
+                    self.request_ended(stream, site, out);
                 }
             }
             Event::Trailers { stream, fields } => {
                 if let Some(state) = self.streams.get_mut(&stream) {
                     state.trailers = Some(fields);
                 }
-                self.request_ended(stream, site, timers, out);
+                self.request_ended(stream, site, out);
             }
             Event::Reset { stream, .. } => {
                 self.streams.remove(&stream);
@@ -130,9 +130,10 @@ impl H2Session {
         head: &RequestHead,
         content_length: Option<u64>,
         site: &Site,
+        timers: &mut Timers,
         out: &mut Vec<u8>,
     ) {
-        let action = decide(head);
+        let Plan { action, delay } = site.plan(head);
         if action == Action::Close {
             self.streams.clear();
             self.closed = true;
@@ -145,40 +146,36 @@ impl H2Session {
                 if let Some(kind) = head.fields.value(b"content-type") {
                     answer.fields.push(b"content-type", kind);
                 }
-                site.sign(&mut answer.fields);
-                // The stream was opened by this very event.
-                let _ = self.h2.send_response(stream, &answer, content_length, false, out);
+                state.head = Some((answer, content_length));
             }
             Action::Grpc(_) => {
                 let mut answer = ResponseHead::new(200);
                 answer.fields.push(b"content-type", b"application/grpc");
-                site.sign(&mut answer.fields);
-                let _ = self.h2.send_response(stream, &answer, None, false, out);
+                state.head = Some((answer, None));
             }
             Action::Headers => state.description = describe(head),
-            Action::Size(_)
-            | Action::Status(_)
-            | Action::Delay(_)
-            | Action::Close
-            | Action::Refuse(..) => {}
+            Action::Size(_) | Action::Status(_) | Action::Close | Action::Refuse(..) => {}
         }
         state.is_head = head.method.as_bytes() == b"HEAD";
+        match delay {
+            Some(delay) => {
+                state.is_waiting = true;
+                timers.set(delay, stream.0);
+            }
+            None => state.begin(&mut self.h2, stream, site, out),
+        }
         self.streams.insert(stream, state);
     }
 
-    fn request_ended(
-        &mut self,
-        stream: StreamId,
-        site: &Site,
-        timers: &mut Timers,
-        out: &mut Vec<u8>,
-    ) {
+    fn request_ended(&mut self, stream: StreamId, site: &Site, out: &mut Vec<u8>) {
         let Some(state) = self.streams.get_mut(&stream) else { return };
         state.request_ended = true;
+        if state.is_waiting {
+            return;
+        }
         match state.action {
             Action::Echo => {}
             Action::Grpc(rpc) => state.end_of_call(rpc),
-            Action::Delay(delay) => return timers.set(delay, stream.0),
             Action::Size(bytes) => {
                 state.body = Body::generated(site.pattern.clone(), bytes);
                 self.answer(stream, 200, bytes, site, out);
@@ -248,8 +245,13 @@ impl H2Session {
     /// The timer of a delayed answer.
     pub(super) fn wake(&mut self, stream: u32, site: &Site, out: &mut Vec<u8>) {
         let stream = StreamId(stream);
-        if self.streams.contains_key(&stream) {
-            self.answer(stream, 200, 0, site, out);
+        if let Some(state) = self.streams.get_mut(&stream) {
+            state.is_waiting = false;
+            state.begin(&mut self.h2, stream, site, out);
+            match state.request_ended {
+                true => self.request_ended(stream, site, out),
+                false => self.advance(stream, out),
+            }
         }
         self.close_when_spent();
     }

@@ -4,6 +4,7 @@
 //! One thread, one loop, memory bounded by connections. It is a target for tests and
 //! measurements, not a server for hostile networks: idle connections are kept for ever.
 
+mod faults;
 mod h1;
 mod h2;
 mod messages;
@@ -20,10 +21,13 @@ use std::time::Duration;
 
 use prost::Message as _;
 use serde::Serialize;
-use tollway_http::Fields;
+use tollway_http::{Fields, RequestHead};
 
+use self::faults::Dice;
+pub use self::faults::{Choices, ChoicesError, Faults, percent};
 pub use self::messages::{EchoMessage, StreamSummary};
 pub use self::routes::UNARY_PATH;
+use self::routes::{Plan, plan};
 pub use self::server::EchoServer;
 use self::timers::Timers;
 use crate::error::EchoError;
@@ -53,6 +57,10 @@ pub struct EchoOptions {
     /// Sent with every answer as `x-echo-name`: tells replicas apart.
     pub name: Option<String>,
     pub stall: Option<Stall>,
+    /// What happens to answers by chance, where a request does not ask for something else.
+    pub faults: Faults,
+    /// Of the chances.
+    pub seed: u64,
 }
 
 /// A port with TLS, and what is shown there. Files are PEM.
@@ -84,7 +92,17 @@ impl EchoOptions {
     /// HTTP on `http`, nothing else.
     #[must_use]
     pub fn new(http: SocketAddr) -> Self {
-        Self { http, grpc: None, tcp: None, https: None, ports_file: None, name: None, stall: None }
+        Self {
+            http,
+            grpc: None,
+            tcp: None,
+            https: None,
+            ports_file: None,
+            name: None,
+            stall: None,
+            faults: Faults::default(),
+            seed: 1,
+        }
     }
 }
 
@@ -137,9 +155,15 @@ pub(crate) fn encode_repeated(payload: &[u8], repeat: u32) -> Vec<u8> {
 struct Site {
     pattern: Arc<[u8]>,
     name: Option<String>,
+    faults: Faults,
+    dice: Dice,
 }
 
 impl Site {
+    fn plan(&self, head: &RequestHead) -> Plan {
+        plan(head, &self.faults, &self.dice)
+    }
+
     fn sign(&self, fields: &mut Fields) {
         if let Some(name) = &self.name {
             fields.push(b"x-echo-name", name.as_bytes());

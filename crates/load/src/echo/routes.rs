@@ -5,11 +5,17 @@ use std::time::Duration;
 
 use tollway_http::RequestHead;
 
+use super::faults::{Dice, Fate, Faults};
+
 /// Path of the unary call.
 pub const UNARY_PATH: &str = "/tollway.lab.v1.Echo/Unary";
 
 /// Longest delay that is granted.
-const MAX_DELAY_US: u64 = 3_600_000_000;
+pub(super) const MAX_DELAY_US: u64 = 3_600_000_000;
+
+/// The answer to who asks for faults that there are not.
+const FAULTS_HELP: &str = "faults are delay=1ms:50,10ms:5 status=503:10 size=4096 close=1: a value, \
+                           or values with their chances in percent\n";
 
 /// What to do with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +26,6 @@ pub(super) enum Action {
     Size(u64),
     /// Answer with this status and no body.
     Status(u16),
-    /// Answer 200 after a while.
-    Delay(Duration),
     /// Send the request's head as text.
     Headers,
     /// Close the connection without an answer.
@@ -36,14 +40,28 @@ impl Action {
     pub(super) fn gives_window_back(self) -> bool {
         match self {
             Self::Echo | Self::Grpc(Rpc::Unary | Rpc::BidiStream) => true,
-            Self::Grpc(Rpc::ServerStream | Rpc::ClientStream | Rpc::Push | Rpc::Unknown)
+            Self::Grpc(
+                Rpc::ServerStream | Rpc::ClientStream | Rpc::Push | Rpc::Unknown | Rpc::Fail(_),
+            )
             | Self::Size(_)
             | Self::Status(_)
-            | Self::Delay(_)
             | Self::Headers
             | Self::Close
             | Self::Refuse(..) => false,
         }
+    }
+}
+
+/// What to do with a request, and how long to wait before the answer begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) action: Action,
+    pub(super) delay: Option<Duration>,
+}
+
+impl From<Action> for Plan {
+    fn from(action: Action) -> Self {
+        Self { action, delay: None }
     }
 }
 
@@ -56,26 +74,66 @@ pub(super) enum Rpc {
     BidiStream,
     Push,
     Unknown,
+    /// The call is to fail with this status.
+    Fail(u32),
 }
 
-/// Decides by path and, for gRPC, by content type.
-pub(super) fn decide(head: &RequestHead) -> Action {
+/// Decides by path and, for gRPC, by content type; then by chance, as the server's faults or those
+/// of the query say.
+pub(super) fn plan(head: &RequestHead, faults: &Faults, dice: &Dice) -> Plan {
+    let (_, query) = split_query(&head.path);
+    let fate = if Faults::are_asked_for(query) {
+        match faults.asked(query) {
+            Ok(asked) => asked.draw(dice),
+            Err(_) => return Action::Refuse(400, FAULTS_HELP).into(),
+        }
+    } else {
+        faults.draw(dice)
+    };
+    let mut plan = decide(head);
+    plan.delay = fate.delay.or(plan.delay);
+    plan.action = match (plan.action, fate) {
+        (_, Fate { closes: true, .. }) => Action::Close,
+        (Action::Grpc(_), Fate { status: Some(status), .. }) if status != 200 => {
+            Action::Grpc(Rpc::Fail(grpc_status(status)))
+        }
+        (Action::Grpc(rpc), _) => Action::Grpc(rpc),
+        (_, Fate { status: Some(status), .. }) if status != 200 => Action::Status(status),
+        (_, Fate { size: Some(bytes), .. }) => Action::Size(bytes),
+        (action, _) => action,
+    };
+    plan
+}
+
+/// What a client of gRPC makes of a status of HTTP.
+fn grpc_status(status: u16) -> u32 {
+    match status {
+        400 => 13,
+        401 => 16,
+        403 => 7,
+        404 => 12,
+        429 | 502..=504 => 14,
+        _ => 2,
+    }
+}
+
+fn decide(head: &RequestHead) -> Plan {
     let is_grpc = head
         .fields
         .value(b"content-type")
         .is_some_and(|kind| kind.starts_with(b"application/grpc"));
     if is_grpc {
-        return Action::Grpc(rpc(&head.path));
+        return Action::Grpc(rpc(&head.path)).into();
     }
     let (path, query) = split_query(&head.path);
-    match path {
+    let action = match path {
         b"/echo" => Action::Echo,
         b"/size" => match number(query, b"bytes") {
             Some(bytes) => Action::Size(bytes),
             None => Action::Refuse(400, "say how much: /size?bytes=N\n"),
         },
         b"/delay" => match delay(query) {
-            Some(delay) => Action::Delay(delay),
+            Some(delay) => return Plan { action: Action::Status(200), delay: Some(delay) },
             None => Action::Refuse(400, "say how long: /delay?ms=N or /delay?us=N\n"),
         },
         b"/headers" => Action::Headers,
@@ -89,11 +147,12 @@ pub(super) fn decide(head: &RequestHead) -> Action {
                 "here are /echo /size?bytes=N /delay?ms=N /status/NNN /headers /close\n",
             ),
         },
-    }
+    };
+    action.into()
 }
 
 fn rpc(path: &[u8]) -> Rpc {
-    match path {
+    match split_query(path).0 {
         b"/tollway.lab.v1.Echo/Unary" => Rpc::Unary,
         b"/tollway.lab.v1.Echo/ServerStream" => Rpc::ServerStream,
         b"/tollway.lab.v1.Echo/ClientStream" => Rpc::ClientStream,
@@ -157,13 +216,31 @@ mod tests {
             ("/size?bytes=10", Action::Size(10)),
             ("/size?a=1&bytes=7", Action::Size(7)),
             ("/status/503", Action::Status(503)),
-            ("/delay?ms=2", Action::Delay(Duration::from_millis(2))),
-            ("/delay?us=500", Action::Delay(Duration::from_micros(500))),
             ("/headers", Action::Headers),
             ("/close", Action::Close),
         ] {
-            assert_eq!(decide(&head(path, None)), action, "{path}");
+            assert_eq!(decide(&head(path, None)), action.into(), "{path}");
         }
+        for (path, us) in [("/delay?ms=2", 2_000), ("/delay?us=500", 500)] {
+            let plan = decide(&head(path, None));
+            let delay = Some(Duration::from_micros(us));
+            assert_eq!(plan, Plan { action: Action::Status(200), delay }, "{path}");
+        }
+    }
+
+    #[test]
+    fn faults_of_the_query_or_the_server_change_the_plan() {
+        let own = Faults { status: "503".parse().unwrap(), ..Faults::default() };
+        let dice = Dice::new(1);
+        let action = |path: &str, kind| plan(&head(path, kind), &own, &dice).action;
+        assert_eq!(action("/echo", None), Action::Status(503));
+        assert_eq!(action("/echo?status=200&size=9", None), Action::Size(9));
+        assert_eq!(action("/echo?close=100", None), Action::Close);
+        assert!(matches!(action("/echo?status=1", None), Action::Refuse(400, _)));
+        let grpc = Some("application/grpc");
+        assert_eq!(action(UNARY_PATH, grpc), Action::Grpc(Rpc::Fail(14)));
+        let delayed = plan(&head("/echo?delay=3ms", None), &Faults::default(), &dice);
+        assert_eq!(delayed.delay, Some(Duration::from_millis(3)));
     }
 
     #[test]
@@ -179,7 +256,7 @@ mod tests {
             ("/else", 404),
         ] {
             assert!(
-                matches!(decide(&head(path, None)), Action::Refuse(given, _) if given == status),
+                matches!(decide(&head(path, None)).action, Action::Refuse(given, _) if given == status),
                 "{path}"
             );
         }
@@ -188,9 +265,9 @@ mod tests {
     #[test]
     fn grpc_is_known_by_its_content_type() {
         let kind = Some("application/grpc+proto");
-        assert_eq!(decide(&head(UNARY_PATH, kind)), Action::Grpc(Rpc::Unary));
-        assert_eq!(decide(&head("/a.B/C", kind)), Action::Grpc(Rpc::Unknown));
-        assert!(matches!(decide(&head(UNARY_PATH, None)), Action::Refuse(404, _)));
+        assert_eq!(decide(&head(UNARY_PATH, kind)).action, Action::Grpc(Rpc::Unary));
+        assert_eq!(decide(&head("/a.B/C", kind)).action, Action::Grpc(Rpc::Unknown));
+        assert!(matches!(decide(&head(UNARY_PATH, None)).action, Action::Refuse(404, _)));
     }
 
     fn head(path: &str, content_type: Option<&str>) -> RequestHead {

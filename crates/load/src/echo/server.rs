@@ -9,6 +9,7 @@ use tollway_net::{
     AcceptError, Conn, Key, Listener, ListenerOptions, Poller, Readiness, Scratch, Slab, Token,
 };
 
+use super::faults::Dice;
 use super::peer::{Peer, Turn};
 use super::source::plain_pattern;
 use super::{EchoOptions, MAX_CONNECTIONS, Ports, Site, Stall, Timers};
@@ -73,7 +74,12 @@ impl EchoServer {
         Ok(Self {
             doors: [Some(http), grpc, tcp, https].into_iter().flatten().collect(),
             ports,
-            site: Site { pattern: plain_pattern(), name: options.name.clone() },
+            site: Site {
+                pattern: plain_pattern(),
+                name: options.name.clone(),
+                faults: options.faults.clone(),
+                dice: Dice::new(options.seed),
+            },
             stall: options.stall,
         })
     }

@@ -16,6 +16,18 @@ pub(crate) use self::numbers::{duration, grouped};
 use self::numbers::{duration_or_dash, significant};
 pub use self::throughput::interval_line;
 
+/// In the order in which a request goes through them.
+const PHASES: [&str; 8] = [
+    "blocked",
+    "connecting",
+    "tls_handshaking",
+    "tls_handshaking_full",
+    "tls_handshaking_resumed",
+    "sending",
+    "waiting",
+    "receiving",
+];
+
 /// Achieved rates within this part of connections / latency are set by that bound.
 const CLOSED_LOOP_BOUND_PCT: f64 = 5.0;
 
@@ -112,9 +124,14 @@ fn write_latencies(text: &mut String, traffic: &Traffic) -> std::fmt::Result {
 
 /// Phases over the requests that had them, and the time until a failure.
 fn write_phases(text: &mut String, traffic: &Traffic) -> std::fmt::Result {
-    let phases = traffic.phases_us.iter().map(|(name, phase)| (name.as_str(), phase));
+    let place = |name: &str| PHASES.iter().position(|phase| *phase == name);
+    let mut phases: Vec<_> =
+        traffic.phases_us.iter().map(|(name, phase)| (name.as_str(), phase)).collect();
+    // Unknown ones last, in the order of their names.
+    phases.sort_by_key(|(name, _)| place(name).unwrap_or(PHASES.len()));
     let failed = traffic.error_latency_us.as_ref().map(|failed| ("until an error", failed));
-    let rows: Vec<_> = phases.chain(failed).filter(|(_, latency)| latency.n > 0).collect();
+    let rows: Vec<_> =
+        phases.into_iter().chain(failed).filter(|(_, latency)| latency.n > 0).collect();
     if rows.is_empty() {
         return Ok(());
     }

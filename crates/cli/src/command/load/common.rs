@@ -133,7 +133,7 @@ impl CommonArgs {
 }
 
 /// `500ms`, `10s`, `2m`, `1h`; a bare number is seconds.
-pub(super) fn duration(text: &str) -> Result<Duration> {
+pub(crate) fn duration(text: &str) -> Result<Duration> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let number: f64 = number.parse().with_context(|| format!("`{text}` has no number"))?;

@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tollway_load::{Progress, Stop, Watch};
 
+pub(crate) use self::common::duration;
 use self::grpc::GrpcArgs;
 use self::http::HttpArgs;
 use self::tcp::TcpArgs;

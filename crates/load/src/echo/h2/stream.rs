@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use prost::Message as _;
-use tollway_http::Fields;
 use tollway_http::h2::{Connection, StreamId};
+use tollway_http::{Fields, ResponseHead};
 
 use super::super::messages::{EchoMessage, StreamSummary};
 use super::super::routes::{Action, Rpc};
 use super::super::source::Source;
-use super::super::{HIGH_WATER_BYTES, MAX_MESSAGE_BYTES};
+use super::super::{HIGH_WATER_BYTES, MAX_MESSAGE_BYTES, Site};
 use crate::frames::{FrameCounter, PREFIX_BYTES, frame};
 
 /// gRPC status codes that this server answers with.
@@ -23,6 +23,10 @@ pub(super) struct Stream {
     pub(super) action: Action,
     pub(super) is_head: bool,
     pub(super) request_ended: bool,
+    /// The answer has not begun, because a timer is to run out first.
+    pub(super) is_waiting: bool,
+    /// The head of an answer that begins before its request has ended, and the body's length.
+    pub(super) head: Option<(ResponseHead, Option<u64>)>,
     /// Of the request, to be sent back.
     pub(super) trailers: Option<Fields>,
     pub(super) description: Vec<u8>,
@@ -69,12 +73,29 @@ impl Stream {
             action,
             is_head: false,
             request_ended: false,
+            is_waiting: false,
+            head: None,
             trailers: None,
             description: Vec::new(),
             body: Body::default(),
             message: Vec::new(),
             frames: FrameCounter::default(),
             status: None,
+        }
+    }
+
+    /// Writes the head of an answer that begins before its request has ended.
+    pub(super) fn begin(
+        &mut self,
+        h2: &mut Connection,
+        stream: StreamId,
+        site: &Site,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some((mut head, length)) = self.head.take() {
+            site.sign(&mut head.fields);
+            // A stream that is gone needs no answer.
+            let _ = h2.send_response(stream, &head, length, false, out);
         }
     }
 
@@ -99,14 +120,13 @@ impl Stream {
                         self.echo(h2, stream, &acknowledgements, out);
                         data.len()
                     }
-                    Rpc::ClientStream | Rpc::Unknown => data.len(),
+                    Rpc::ClientStream | Rpc::Unknown | Rpc::Fail(_) => data.len(),
                 }
             }
             Action::Echo if !self.is_head => self.echo(h2, stream, data, out),
             Action::Echo
             | Action::Size(_)
             | Action::Status(_)
-            | Action::Delay(_)
             | Action::Headers
             | Action::Close
             | Action::Refuse(..) => data.len(),
@@ -124,7 +144,8 @@ impl Stream {
         out: &mut Vec<u8>,
     ) -> usize {
         let Body::Queued { bytes, .. } = &mut self.body else { return data.len() };
-        let sent = if bytes.is_empty() { h2.send_data(stream, data, false, out) } else { 0 };
+        let may_send = bytes.is_empty() && !self.is_waiting;
+        let sent = if may_send { h2.send_data(stream, data, false, out) } else { 0 };
         bytes.extend_from_slice(&data[sent..]);
         sent
     }
@@ -152,6 +173,7 @@ impl Stream {
         let one = frames.messages == 1;
         self.status = Some(match rpc {
             Rpc::Unknown => (UNIMPLEMENTED, "the echo service has no such method"),
+            Rpc::Fail(status) => (status, "the echo server was asked to fail"),
             _ if frames.malformed || !frames.is_at_border() => {
                 (INTERNAL, "the request ends within a message")
             }
@@ -189,7 +211,7 @@ impl Stream {
 
     /// Whether there is something to send now.
     pub(super) fn has_more(&self) -> bool {
-        !self.body.is_empty()
+        !self.is_waiting && !self.body.is_empty()
     }
 
     /// Sends as far as the windows and `out` allow; true when the answer is complete.
@@ -199,6 +221,9 @@ impl Stream {
         stream: StreamId,
         out: &mut Vec<u8>,
     ) -> bool {
+        if self.is_waiting {
+            return false;
+        }
         match &mut self.body {
             Body::Queued { bytes, at } => {
                 let sent = h2.send_data(stream, &bytes[*at..], false, out);
@@ -222,15 +247,10 @@ impl Stream {
                 }
             }
         }
-        self.request_ended && self.is_answering() && self.body.is_empty() && {
+        self.request_ended && self.body.is_empty() && {
             self.end(h2, stream, out);
             true
         }
-    }
-
-    /// Whether the answer's head has been written.
-    fn is_answering(&self) -> bool {
-        !matches!(self.action, Action::Delay(_))
     }
 
     /// Ends the answer. Fails only where the stream is gone already.
