@@ -2,12 +2,12 @@
 //! page that shows it. The prose of the page is `reliability.md` beside this file.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use super::{facts, write};
 use crate::process;
 
 const PAGE: &str = "docs/reliability.md";
@@ -39,7 +39,7 @@ pub(super) fn run() -> Result<()> {
         return ran.and_then(|()| bail!("the run left no record"));
     };
     let measured: Value = serde_json::from_str(&text).context("the record is not JSON")?;
-    let mut run = facts(root)?;
+    let mut run = facts(root, "debug")?;
     run["load_average_before"] = json!(load_before);
     run["load_average_after"] = json!(load_average());
     let record = json!({ "run": run, "measured": measured });
@@ -54,24 +54,6 @@ pub(super) fn run() -> Result<()> {
 fn load_average() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split_whitespace().next()?.parse().ok()
-}
-
-/// Where, when and of what the figures are.
-fn facts(root: &Path) -> Result<Value> {
-    let print = |program: &str, arguments: &[&str]| {
-        process::output(Command::new(program).args(arguments).current_dir(root))
-            .map(|text| text.trim().to_owned())
-    };
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    Ok(json!({
-        "date": print("date", &["-u", "+%Y-%m-%d"])?,
-        "commit": print("git", &["rev-parse", "--short", "HEAD"])?,
-        "kernel": print("uname", &["-sr"])?,
-        "cpu": model.map_or("unknown", |(_, name)| name),
-        "cores": cpu.lines().filter(|line| line.starts_with("processor")).count(),
-        "build": "debug",
-    }))
 }
 
 fn page(record: &Value) -> String {
@@ -183,13 +165,6 @@ fn verdict(cell: &Value) -> &'static str {
 
 fn seconds(millis: &Value) -> String {
     format!("{:.1} s", millis.as_f64().unwrap_or_default() / 1e3)
-}
-
-fn write(path: &PathBuf, text: &str) -> Result<()> {
-    let dir = path.parent().context("a file lies in a directory")?;
-    std::fs::create_dir_all(dir)
-        .and_then(|()| std::fs::write(path, text))
-        .with_context(|| format!("could not write {}", path.display()))
 }
 
 #[cfg(test)]
