@@ -28,7 +28,7 @@ const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "load",
-        about: "tollway load beside wrk and h2load; writes docs/load.md (three minutes)",
+        about: "tollway load beside wrk and h2load; writes docs/load.md (six minutes)",
         run: load::run,
     },
 ];

@@ -5,7 +5,7 @@
 mod nginx;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -24,6 +24,9 @@ const TEMPLATE: &str = include_str!("load.md");
 const ROUNDS: usize = 7;
 /// Length of one run.
 const SECONDS: u32 = 3;
+
+/// By how much the memory of two runs may differ: pages of histograms that one of them touched.
+const MEMORY_NOISE_BYTES: u64 = 1 << 20;
 
 /// A way of loading a server that two tools have in common.
 struct Case {
@@ -97,6 +100,7 @@ pub(super) fn run() -> Result<()> {
         "seconds": SECONDS,
         "cases": cases,
         "pacing": pacing(&tollway, &server)?,
+        "memory": memory(&tollway, &server)?,
     });
     write(&root.join(RECORD), &format!("{}\n", serde_json::to_string_pretty(&record)?))?;
     write(&root.join(PAGE), &page(&record))?;
@@ -220,6 +224,23 @@ fn pacing(tollway: &Path, server: &Nginx) -> Result<Value> {
     Ok(json!({ "rate_rps": 1000, "p50_us": lateness["p50_us"], "p99_us": lateness["p99_us"] }))
 }
 
+/// What the generator's memory is after a short and a long run as fast as it goes.
+fn memory(tollway: &Path, server: &Nginx) -> Result<Value> {
+    let url = server.url(Door::Http1);
+    let after = |lasting: &str| -> Result<u64> {
+        let arguments = ["load", "http", "-c", "32", "-z", lasting, "--json", "-", &url];
+        let printed = process::output(Command::new(tollway).args(arguments))?;
+        let result: Value = serde_json::from_str(&printed)?;
+        result["generator"]["rss_bytes"].as_u64().context("the result tells no memory")
+    };
+    let (short, long) = (after("10s")?, after("60s")?);
+    println!("\nmemory after 10 s {} KB, after 60 s {} KB", short >> 10, long >> 10);
+    if long > short + MEMORY_NOISE_BYTES {
+        bail!("memory grows with the run: {short} bytes after 10 s, {long} after 60 s");
+    }
+    Ok(json!({ "rss_bytes_10s": short, "rss_bytes_60s": long }))
+}
+
 /// Ours over theirs: the median over the rounds, the lowest and the highest.
 fn ratios(rounds: &[Value], ours: &str, theirs: &str) -> Value {
     let figure = |round: &Value, name: &str| round[name].as_f64().unwrap_or(f64::NAN);
@@ -268,10 +289,13 @@ fn page(record: &Value) -> String {
             interval(&case["rate_ratio"]),
         );
     }
-    let pacing = &record["pacing"];
+    let (pacing, memory) = (&record["pacing"], &record["memory"]);
+    let mb = |name: &str| format!("{:.1}", memory[name].as_f64().unwrap_or(f64::NAN) / 1e6);
     TEMPLATE
         .replace("{{facts}}", &facts)
         .replace("{{table}}", table.trim_end())
+        .replace("{{rss_10s_mb}}", &mb("rss_bytes_10s"))
+        .replace("{{rss_60s_mb}}", &mb("rss_bytes_60s"))
         .replace("{{late_p50_us}}", &format!("{:.0}", pacing["p50_us"].as_f64().unwrap_or(0.0)))
         .replace("{{late_p99_us}}", &format!("{:.0}", pacing["p99_us"].as_f64().unwrap_or(0.0)))
 }
@@ -312,6 +336,7 @@ mod tests {
                                             "other_cpu_us_per_request"),
                         "rate_ratio": ratios(&rounds, "rps", "other_rps") }],
             "pacing": { "p50_us": 4.4, "p99_us": 60.0 },
+            "memory": { "rss_bytes_10s": 5_000_000, "rss_bytes_60s": 5_100_000 },
         });
         let page = page(&record);
         let row = "| HTTP/1.1 | wrk | 9.0 µs | 0.90 (0.90 to 0.90) | 0.90 (0.90 to 0.90) |";
