@@ -14,6 +14,7 @@ use tollway_model::{NetworkName, ServiceName};
 use tollway_net::{Conn, Key};
 
 use crate::exchange::{Destination, Side};
+use crate::observe::Finished;
 use crate::worker::{Rights, Upgraded};
 
 /// Through which door a downstream connection came.
@@ -87,6 +88,8 @@ pub(crate) struct Connection {
     pub(crate) rights: Option<Rights>,
     /// By which request it left HTTP, at the mesh door.
     pub(crate) upgraded: Option<Box<Upgraded>>,
+    /// What the access log will have of the bytes it carries, when it ends.
+    pub(crate) told: Option<Box<Finished>>,
 }
 
 impl Connection {
@@ -110,6 +113,7 @@ impl Connection {
             raw_target: None,
             rights: None,
             upgraded: None,
+            told: None,
         }
     }
 

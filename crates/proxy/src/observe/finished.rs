@@ -1,4 +1,4 @@
-//! A request that is over, as the data thread hands it on.
+//! A request or a connection that is over, as the data thread hands it on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tollway_identity::PeerIdentity;
 use tollway_model::{ErrorCode, ServiceName};
 
 use super::{Observed, Recorded};
-use crate::connection::Door;
+use crate::connection::{Connection, Door};
 use crate::exchange::{Destination, Exchange};
 
 /// Longest path that is told of, in bytes; the rest is left out.
@@ -17,10 +17,24 @@ const PATH_BYTES: usize = 1024;
 /// Longest method.
 const METHOD_BYTES: usize = 32;
 
+/// What is told of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Request,
+    /// Plain TCP, through a port that stands for a service or to the app.
+    Tcp,
+    /// A CONNECT tunnel to a TCP service.
+    Connect,
+    /// A request whose connection left HTTP.
+    Upgrade,
+    /// A connection that was refused before it could carry anything.
+    Connection,
+}
+
 /// How it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// The caller has the whole answer of the callee.
+    /// The caller has the whole answer of the callee, or both have ended their connection.
     Answered,
     /// It was refused or failed here.
     Failed(ErrorCode),
@@ -28,12 +42,14 @@ pub(crate) enum Outcome {
     Cancelled,
 }
 
-/// Everything that may be told of one request.
+/// Everything that may be told of one request or connection.
 #[derive(Clone)]
 pub(crate) struct Finished {
+    pub(crate) kind: Kind,
     pub(crate) inbound: bool,
+    /// Empty without one.
     pub(crate) method: Method,
-    /// Without its query, which may hold secrets.
+    /// Without its query, which may hold secrets; empty without one.
     pub(crate) path: Vec<u8>,
     /// The callee; `None` for oneself, or when the request names nobody.
     pub(crate) service: Option<ServiceName>,
@@ -68,6 +84,7 @@ impl Finished {
         };
         let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);
         Some(Self {
+            kind: Kind::Request,
             inbound: exchange.door == Door::Inbound,
             method: shorten_method(exchange.head.method),
             path: shorten_path(exchange.head.path),
@@ -94,6 +111,7 @@ impl Finished {
         let Destination::Service(service) = &exchange.destination else { return None };
         let RequestHead { method, path, .. } = &exchange.head;
         Some(Self {
+            kind: Kind::Request,
             inbound: false,
             method: shorten_method(method.clone()),
             path: shorten_path(path.clone()),
@@ -112,6 +130,54 @@ impl Finished {
             version: observed.version,
             recorded: observed.recorded,
         })
+    }
+
+    /// What an accepted connection brings, before anything of it is read.
+    pub(crate) fn arrived(kind: Kind, conn: &Connection, now: Instant) -> Self {
+        let inbound = conn.door == Some(Door::Inbound);
+        Self { peer: conn.peer.clone(), ..Self::refused(kind, inbound, conn.remote, now) }
+    }
+
+    /// The same without a connection.
+    pub(crate) fn refused(
+        kind: Kind,
+        inbound: bool,
+        remote: Option<SocketAddr>,
+        now: Instant,
+    ) -> Self {
+        Self {
+            kind,
+            inbound,
+            method: Method::Other(Box::default()),
+            path: Vec::new(),
+            service: None,
+            status: 0,
+            outcome: Outcome::Answered,
+            request_bytes: 0,
+            response_bytes: 0,
+            started: now,
+            ended: now,
+            attempts: 0,
+            is_grpc: false,
+            grpc_status: None,
+            peer: None,
+            remote,
+            version: "",
+            recorded: None,
+        }
+    }
+
+    /// What was asked for.
+    pub(crate) fn asks(&mut self, head: &RequestHead) {
+        self.method = shorten_method(head.method.clone());
+        self.path = shorten_path(head.path.clone());
+    }
+
+    /// It fails with `code`, if it has not ended otherwise.
+    pub(crate) fn fail(&mut self, code: ErrorCode) {
+        if self.outcome == Outcome::Answered {
+            self.outcome = Outcome::Failed(code);
+        }
     }
 
     /// The path as text.

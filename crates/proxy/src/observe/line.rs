@@ -1,19 +1,20 @@
-//! A finished request as one line of the access log: a JSON object without a line feed. Its
-//! fields are documented in `docs/guide/observe.md`.
+//! A finished request or connection as one line of the access log: a JSON object without a line
+//! feed. Its fields are documented in `docs/guide/observe.md`.
 
 use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::finished::{Finished, Outcome};
+use super::finished::{Finished, Kind, Outcome};
 use super::running::Own;
 
 #[derive(Serialize)]
 struct Line {
     time: String,
+    kind: &'static str,
     direction: &'static str,
-    method: String,
-    path: String,
+    method: Option<String>,
+    path: Option<String>,
     status: Option<u16>,
     grpc_status: Option<u16>,
     outcome: &'static str,
@@ -25,6 +26,7 @@ struct Line {
     caller: Option<String>,
     callee: Option<String>,
     instance: Option<String>,
+    remote: Option<String>,
     attempts: u32,
     trace_id: Option<String>,
     span_id: Option<String>,
@@ -56,9 +58,10 @@ pub(crate) fn write_line(finished: &Finished, own: &Own, line: &mut Vec<u8>) {
     let began = SystemTime::now().checked_sub(finished.started.elapsed());
     let entry = Line {
         time: humantime::format_rfc3339_micros(began.unwrap_or(SystemTime::UNIX_EPOCH)).to_string(),
+        kind: word(finished.kind),
         direction: if finished.inbound { "inbound" } else { "outbound" },
-        method: finished.method(),
-        path: finished.path(),
+        method: Some(finished.method()).filter(|method| !method.is_empty()),
+        path: (!finished.path.is_empty()).then(|| finished.path()),
         status: (finished.status > 0).then_some(finished.status),
         grpc_status: finished.grpc_status,
         outcome,
@@ -70,10 +73,21 @@ pub(crate) fn write_line(finished: &Finished, own: &Own, line: &mut Vec<u8>) {
         caller,
         callee,
         instance,
+        remote: finished.remote.map(|remote| remote.to_string()),
         attempts: finished.attempts,
         trace_id: context.map(|context| context.trace.to_string()),
         span_id: context.map(|context| context.span.to_string()),
     };
     // Text and numbers are always JSON, and writing into memory does not fail.
     let _ = serde_json::to_writer(line, &entry);
+}
+
+fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Request => "request",
+        Kind::Tcp => "tcp",
+        Kind::Connect => "connect",
+        Kind::Upgrade => "upgrade",
+        Kind::Connection => "connection",
+    }
 }

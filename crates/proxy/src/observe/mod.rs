@@ -21,7 +21,7 @@ use tollway_routing::{SamplingRatio, TraceDecision, TraceIds, decide_trace};
 use tollway_telemetry::{DataPlaneMetrics, Handoff};
 
 use crate::explain::Explained;
-pub(crate) use finished::{Finished, grpc_status};
+pub(crate) use finished::{Finished, Kind, Outcome, grpc_status};
 pub use options::{TelemetryError, TelemetryOptions, TracingOptions};
 pub(crate) use running::Telemetry;
 
@@ -90,6 +90,13 @@ impl Observer {
             }
             (None, Some(lines)) => metrics.lines_dropped.add(lines.push(finished)),
             (None, None) => {}
+        }
+    }
+
+    /// A connection is over, or something was refused before it began: it has no span.
+    pub(crate) fn write_line(&mut self, finished: Finished, metrics: &DataPlaneMetrics) {
+        if let Some(lines) = &mut self.lines {
+            metrics.lines_dropped.add(lines.push(finished));
         }
     }
 

@@ -92,12 +92,13 @@ fn own() -> Own {
 fn finished(path: &[u8], is_grpc: bool) -> Finished {
     let started = Instant::now();
     Finished {
+        kind: Kind::Request,
         inbound: false,
         method: Method::Post,
         path: path.to_vec(),
         service: Some(service("stock.shop.east")),
         status: 200,
-        outcome: finished::Outcome::Answered,
+        outcome: Outcome::Answered,
         request_bytes: 3,
         response_bytes: 5,
         started,
@@ -130,7 +131,7 @@ fn errors_are_named_by_what_refused() {
     assert_eq!(error_of(&request), Some("404".into()));
     request.inbound = true;
     assert_eq!(error_of(&request), None, "the server did what it was asked");
-    request.outcome = finished::Outcome::Failed(ErrorCode::UnknownService);
+    request.outcome = Outcome::Failed(ErrorCode::UnknownService);
     assert_eq!(error_of(&request), Some("ERR_UNKNOWN_SERVICE".into()));
     let mut call = finished(b"/a.B/C", true);
     call.grpc_status = Some(5);

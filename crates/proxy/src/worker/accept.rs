@@ -27,6 +27,7 @@ impl Worker {
                 Ok(stream) => {
                     if self.conns.len() >= self.config.limits.connections {
                         self.metrics.connections_refused.add(1);
+                        self.tell_unadmitted(&stream, &door);
                         continue;
                     }
                     let remote = stream.peer_addr().ok();
@@ -90,6 +91,7 @@ impl Worker {
         self.metrics.handshakes_failed.add(1);
         let remote = self.conns.get(key).and_then(|conn| conn.remote).map(|remote| remote.ip());
         let Why { code, reason } = why;
+        self.tell_refused_connection(key, code.unwrap_or(ErrorCode::TlsFailed));
         let code = code.map_or("", ErrorCode::word);
         if self.told.is_news(format!("{remote:?} {code}"), self.now) {
             tracing::info!(?remote, code, reason, "a mesh connection was refused");

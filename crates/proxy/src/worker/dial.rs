@@ -260,7 +260,7 @@ impl Worker {
                 if let Some(address) = dial.address {
                     self.rest_relay(down, address, until);
                 }
-                self.on_relay_dial_failed(down, unsent, &failure.why(false).reason);
+                self.on_relay_dial_failed(down, unsent, &failure.why(false));
             }
         }
     }

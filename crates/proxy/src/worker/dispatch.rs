@@ -11,7 +11,6 @@ use super::Worker;
 use crate::connection::{Door, Purpose, Role};
 use crate::exchange::{Destination, Upstream};
 use crate::fault::Fault;
-use crate::respond;
 use crate::tls::alpn;
 
 impl Worker {
@@ -169,12 +168,11 @@ impl Worker {
         match self.conns.get(key).map(|conn| &conn.role) {
             Some(Role::Relay(_)) => {
                 tracing::info!(%fault, "TCP call failed");
-                self.refuse_tcp(key);
+                self.refuse_tcp(key, fault.code());
             }
             Some(Role::H1Server(_)) => {
                 self.metrics.faults.add(1);
-                let (head, body) = respond::http_fault(fault, &self.hop());
-                self.answer_h1_and_close(key, &head, &body);
+                self.answer_h1_fault_and_close(key, fault);
             }
             _ => {}
         }

@@ -7,7 +7,7 @@ use rustls::server::Acceptor;
 use tollway_identity::{
     GATEWAY_HERE_RECORD, UNRECOGNIZED_NAME_RECORD, control_dns_san, gateway_dns_san,
 };
-use tollway_model::{Endpoint, NetworkName, ServiceName, ServiceState};
+use tollway_model::{Endpoint, ErrorCode, NetworkName, ServiceName, ServiceState};
 use tollway_net::Key;
 use tollway_wire::{NetworkState, NetworkUpdate};
 
@@ -71,7 +71,7 @@ impl Worker {
         let chosen = self.gateway_target(&name);
         let Some((address, target)) = chosen else {
             if self.told.is_news(format!("name {name}"), self.now) {
-                let code = tollway_model::ErrorCode::GatewayRefused;
+                let code = ErrorCode::GatewayRefused;
                 tracing::info!(%code, name, "a server name was refused: no ready workload here");
             }
             return self.refuse_hello(key);
@@ -101,11 +101,13 @@ impl Worker {
     /// The address chosen could not be dialled: another one of the same kind, if there is one.
     pub(super) fn relay_elsewhere(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
-        let Some((target, address)) = conn.relays_to.take() else { return self.refuse_relay(key) };
+        let Some((target, address)) = conn.relays_to.take() else {
+            return self.refuse_relay(key, ErrorCode::GatewayUpstream);
+        };
         self.uncount_relay(&target, address);
         match self.pick_relayed(&target) {
             Some(next) => self.relay_to(key, Some(target), next),
-            None => self.refuse_relay(key),
+            None => self.refuse_relay(key, ErrorCode::GatewayUpstream),
         }
     }
 

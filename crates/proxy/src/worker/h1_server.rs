@@ -3,6 +3,7 @@
 use tollway_http::h1::{self, BodyDecoder, BodyLength, Parsed};
 use tollway_http::h2::StreamId;
 use tollway_http::{Method, ResponseHead};
+use tollway_model::ErrorCode;
 use tollway_net::{Closed, Key};
 
 use super::Worker;
@@ -97,6 +98,7 @@ impl Worker {
             }
             Err(h1::Refusal::RequestLine | h1::Refusal::Version) if !names_http(bytes) => {
                 self.metrics.requests_refused.add(1);
+                self.tell_refused_connection(key, ErrorCode::MalformedRequest);
                 self.linger(key);
                 Next::Gone
             }
@@ -191,12 +193,14 @@ impl Worker {
         self.answer_h1_fault_and_close(key, &Fault::HeadTimedOut { within });
     }
 
-    fn answer_h1_fault_and_close(&mut self, key: Key, fault: &Fault) {
+    /// Says why what came is no exchange, and closes.
+    pub(super) fn answer_h1_fault_and_close(&mut self, key: Key, fault: &Fault) {
+        self.tell_refused(key, fault, None);
         let (head, body) = respond::http_fault(fault, &self.hop());
         self.answer_h1_and_close(key, &head, &body);
     }
 
-    pub(super) fn answer_h1_and_close(&mut self, key: Key, head: &ResponseHead, body: &[u8]) {
+    fn answer_h1_and_close(&mut self, key: Key, head: &ResponseHead, body: &[u8]) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let options = h1::ResponseOptions {
             connection: h1::Connection::Close,

@@ -1,7 +1,7 @@
 //! HTTP/2 connections, both sides: the codec's events become calls on exchanges.
 
 use tollway_http::h2::{ErrorCode, Event, StreamId};
-use tollway_http::{Method, ResponseHead, h1};
+use tollway_http::{Method, RequestHead, ResponseHead, h1};
 use tollway_net::Key;
 use tollway_routing::Failure;
 
@@ -36,6 +36,9 @@ impl Worker {
         }
         if let Err(error) = result {
             self.metrics.requests_refused.add(1);
+            if self.is_server(key) {
+                self.tell_refused_connection(key, tollway_model::ErrorCode::MalformedRequest);
+            }
             self.on_h2_over(key, error.to_string().as_str());
         }
     }
@@ -98,7 +101,7 @@ impl Worker {
         &mut self,
         key: Key,
         stream: StreamId,
-        head: tollway_http::RequestHead,
+        head: RequestHead,
         content_length: Option<u64>,
         end: bool,
     ) {
@@ -124,8 +127,7 @@ impl Worker {
         };
         if let Some(fault) = fault {
             self.metrics.requests_refused.add(1);
-            let (head, _) = crate::respond::http_fault(&fault, &self.hop());
-            return self.answer_h2(key, stream, &head);
+            return self.answer_h2_fault(key, stream, &fault, Some(&head));
         }
         self.on_request(Arrival { down, head, size, ended: end, is_upgrade: false });
     }
@@ -191,16 +193,24 @@ impl Worker {
     /// A request whose head is over the limits.
     fn refuse_h2(&mut self, key: Key, stream: StreamId) {
         self.metrics.requests_refused.add(1);
-        let (head, _) = crate::respond::http_fault(&Fault::HeadTooLarge, &self.hop());
-        self.answer_h2(key, stream, &head);
+        self.answer_h2_fault(key, stream, &Fault::HeadTooLarge, None);
     }
 
-    fn answer_h2(&mut self, key: Key, stream: StreamId, head: &ResponseHead) {
+    /// Says why a request is no exchange; its head is there if it could be read.
+    fn answer_h2_fault(
+        &mut self,
+        key: Key,
+        stream: StreamId,
+        fault: &Fault,
+        asked: Option<&RequestHead>,
+    ) {
+        self.tell_refused(key, fault, asked);
+        let (head, _) = crate::respond::http_fault(fault, &self.hop());
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::H2Server(link) = &mut conn.role else { return };
         let out = conn.io.out();
         // Gone means reset; nothing is left to answer.
-        if link.codec.send_response(stream, head, Some(0), true, out).is_ok() {
+        if link.codec.send_response(stream, &head, Some(0), true, out).is_ok() {
             link.codec.reset(stream, ErrorCode::NO_ERROR, out);
         }
         self.mark_dirty(key);

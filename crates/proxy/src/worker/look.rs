@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use tollway_identity::PeerIdentity;
+use tollway_model::ErrorCode;
 use tollway_net::Key;
 
 use super::dial::DialFailure;
@@ -63,7 +64,10 @@ impl Worker {
                     self.leave_pool(key);
                     self.remove(key);
                 }
-                Expired::Relay => self.on_relay_failed(key),
+                Expired::Relay => {
+                    self.fail_line(key, ErrorCode::TimedOut);
+                    self.on_relay_failed(key);
+                }
                 Expired::Head => self.refuse_slow_h1(key),
                 Expired::Dial => self.on_dial_failed(key, &DialFailure::Late),
                 Expired::Retire => self.retire_link(key),

@@ -196,6 +196,8 @@ impl Worker {
                 self.flush_turn();
                 self.hand_over();
                 if self.is_drained() {
+                    self.end_lines();
+                    self.hand_over();
                     return Ok(());
                 }
             }
@@ -397,6 +399,9 @@ impl Worker {
             let _ = conn.io.flush();
             if let Some((target, address)) = conn.relays_to {
                 self.uncount_relay(&target, address);
+            }
+            if let Some(told) = conn.told.take() {
+                self.end_line(*told);
             }
             self.metrics.connections.set(self.conns.len() as u64);
         }

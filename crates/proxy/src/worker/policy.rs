@@ -226,6 +226,7 @@ impl Worker {
         if let Err(fault) = judged {
             self.metrics.policy_closed.add(1);
             self.log_refused_connection(&fault);
+            self.fail_line(key, fault.code());
             if let Some(conn) = self.conns.get_mut(key) {
                 conn.io.abort_on_close();
             }
@@ -241,7 +242,7 @@ impl Worker {
         };
         self.metrics.policy_denied.add(1);
         self.log_refused_connection(&fault);
-        self.refuse_tcp(key);
+        self.refuse_tcp(key, fault.code());
         false
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollway_http::{ResponseHead, h1};
 use tollway_identity::UPSTREAM_FAILED_RECORD;
-use tollway_model::AppProtocol;
+use tollway_model::{AppProtocol, ErrorCode};
 use tollway_net::Key;
 
 use super::Worker;
@@ -13,6 +13,8 @@ use super::policy::Upgraded;
 use crate::connection::{Connection, Door, Purpose, Relay, Role};
 use crate::edit;
 use crate::exchange::Destination;
+use crate::observe::Kind;
+use crate::why::Why;
 
 /// Addresses that are dialled for one relayed connection before it is given up.
 const RELAY_DIALS: u32 = 3;
@@ -24,7 +26,7 @@ impl Worker {
         if data.is_empty() {
             return;
         }
-        let Some(other) = self.touch_relay(key) else {
+        let Some(other) = self.touch_relay(key, data.len()) else {
             let Some(relay) = self.relay(key) else { return };
             relay.early.extend_from_slice(data);
             if relay.early.len() >= self.config.limits.pipe_bytes {
@@ -35,6 +37,9 @@ impl Worker {
         self.metrics.relayed_bytes.add(data.len() as u64);
         let Some(conn) = self.conns.get_mut(other) else { return };
         conn.io.out().extend_from_slice(data);
+        if let Some(told) = &mut conn.told {
+            told.response_bytes += data.len() as u64;
+        }
         let full = conn.io.pending() >= self.config.limits.out_bytes;
         self.mark_dirty(other);
         if full {
@@ -43,9 +48,13 @@ impl Worker {
     }
 
     /// Bytes in either direction keep both sides alive. Gives the other side, if there is one.
-    fn touch_relay(&mut self, key: Key) -> Option<Key> {
+    fn touch_relay(&mut self, key: Key, bytes: usize) -> Option<Key> {
         let now = self.now;
-        let relay = self.relay(key)?;
+        let conn = self.conns.get_mut(key)?;
+        if let Some(told) = &mut conn.told {
+            told.request_bytes += bytes as u64;
+        }
+        let Role::Relay(relay) = &mut conn.role else { return None };
         relay.active = now;
         relay.has_spoken = true;
         let other = relay.other?;
@@ -107,6 +116,7 @@ impl Worker {
     pub(super) fn on_relay_failed(&mut self, key: Key) {
         self.rest_if_unanswered(key);
         let other = self.relay(key).and_then(|relay| relay.other);
+        self.note_break(key, other);
         self.remove(key);
         if let Some(other) = other {
             if let Some(conn) = self.conns.get_mut(other) {
@@ -162,6 +172,7 @@ impl Worker {
         }
         let ended = self.relay(down).is_some_and(|relay| relay.ended);
         let now = self.now;
+        self.note_callee(down, key);
         if let Some(conn) = self.conns.get_mut(key) {
             let relay = Relay::to_be_dialled(Vec::new(), now);
             conn.role = Role::Relay(Relay { other: Some(down), ..relay });
@@ -179,6 +190,7 @@ impl Worker {
         relay.other = Some(up);
         let early = std::mem::take(&mut relay.early);
         let ended = relay.ended;
+        self.mark_line(down, |told| told.attempts += 1);
         if let Some(conn) = self.conns.get_mut(up) {
             conn.io.out().extend_from_slice(&early);
             if ended {
@@ -197,7 +209,7 @@ impl Worker {
             }
             Err(why) => {
                 tracing::info!(%address, reason = why.reason, "TCP call failed");
-                self.refuse_relay(down);
+                self.refuse_undialled(down, &why);
                 false
             }
         }
@@ -205,7 +217,7 @@ impl Worker {
 
     /// A dial for a relay failed, and nothing was delivered: another address is tried as long as
     /// there are tries left; then the caller's connection ends too.
-    pub(super) fn on_relay_dial_failed(&mut self, down: Key, unsent: Vec<u8>, reason: &str) {
+    pub(super) fn on_relay_dial_failed(&mut self, down: Key, unsent: Vec<u8>, why: &Why) {
         let Some(conn) = self.conns.get_mut(down) else { return };
         let Role::Relay(relay) = &mut conn.role else { return };
         relay.other = None;
@@ -218,18 +230,25 @@ impl Worker {
                 self.dispatch_tcp(down, service);
             }
             _ => {
-                tracing::info!(reason, "TCP call failed");
-                self.refuse_relay(down);
+                tracing::info!(reason = why.reason, "TCP call failed");
+                self.refuse_undialled(down, why);
             }
         }
     }
 
+    fn refuse_undialled(&mut self, down: Key, why: &Why) {
+        let door = self.conns.get(down).and_then(|conn| conn.door.as_ref());
+        let is_app = door == Some(&Door::Inbound);
+        let code = if is_app { ErrorCode::AppUnreachable } else { ErrorCode::Unreachable };
+        self.refuse_relay(down, why.code.unwrap_or(code));
+    }
+
     /// Ends a connection that leads nowhere. A gateway's client is in a TLS handshake of which
     /// nothing was passed on, so it can still be told.
-    pub(super) fn refuse_relay(&mut self, down: Key) {
+    pub(super) fn refuse_relay(&mut self, down: Key, code: ErrorCode) {
         let Some(conn) = self.conns.get_mut(down) else { return };
         if conn.door != Some(Door::Gateway) {
-            return self.refuse_tcp(down);
+            return self.refuse_tcp(down, code);
         }
         self.metrics.faults.add(1);
         conn.io.out().extend_from_slice(&UPSTREAM_FAILED_RECORD);
@@ -238,8 +257,10 @@ impl Worker {
 
     /// A mesh peer wants the app's bytes: only if that is what the app speaks.
     pub(super) fn open_app_tcp(&mut self, key: Key) -> bool {
+        self.begin_line(key, Kind::Tcp, None);
         let Some(app) = self.config.app.filter(|app| app.protocol == AppProtocol::Tcp) else {
             self.metrics.faults.add(1);
+            self.fail_line(key, ErrorCode::NotTcp);
             self.remove(key);
             return false;
         };
@@ -277,6 +298,10 @@ impl Worker {
         h1::write_response(conn.io.out(), &head, h1::BodyLength::None, &options);
         conn.io.out().extend_from_slice(rest);
         self.exchange_left_http(exchange);
+        self.mark_line(down, |told| {
+            told.request_bytes += early.len() as u64;
+            told.response_bytes += rest.len() as u64;
+        });
         self.join(down, up, &early);
         // Policies may have changed while the app was asked.
         self.judge_relay_again(down);

@@ -2,6 +2,7 @@
 //! more end at once, whoever made them and whatever they carry.
 
 use tollway_identity::TrustBundles;
+use tollway_model::ErrorCode;
 use tollway_net::{Closed, Key};
 
 use super::Worker;
@@ -29,7 +30,10 @@ impl Worker {
             Role::H2Server(_) | Role::H2Client(_) => {
                 self.on_h2_over(key, "the peer's network is trusted no more");
             }
-            Role::Relay(_) => self.on_relay_failed(key),
+            Role::Relay(_) => {
+                self.fail_line(key, ErrorCode::ForeignAuthority);
+                self.on_relay_failed(key);
+            }
             Role::Accepting
             | Role::Dialling(_)
             | Role::Detect { .. }

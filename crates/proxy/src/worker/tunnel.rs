@@ -1,6 +1,6 @@
 //! Ways to a TCP service: a port that stands for it, and CONNECT on the outbound port.
 
-use tollway_http::RequestHead;
+use tollway_http::{Method, RequestHead};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName, ServiceState};
 use tollway_net::Key;
 
@@ -8,7 +8,7 @@ use super::Worker;
 use crate::connection::{Door, Purpose, Relay, Role};
 use crate::exchange::Destination;
 use crate::fault::Fault;
-use crate::respond;
+use crate::observe::Kind;
 use crate::tls::alpn;
 
 impl Worker {
@@ -18,6 +18,7 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(down) else { return };
         conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
         self.queue_read(down);
+        self.begin_line(down, Kind::Tcp, Some(service.clone()));
         self.dispatch_tcp(down, service);
     }
 
@@ -33,22 +34,23 @@ impl Worker {
         };
         match state {
             ServiceState::Unavailable(reason) => {
-                tracing::info!(fault = %Fault::unavailable(reason, &service), "TCP call refused");
-                self.refuse_tcp(down);
+                let fault = Fault::unavailable(reason, &service);
+                tracing::info!(%fault, "TCP call refused");
+                self.refuse_tcp(down, fault.code());
             }
             ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. }
                 if protocol != AppProtocol::Tcp =>
             {
                 let code = ErrorCode::NotTcp;
                 tracing::info!(%code, %service, %protocol, "TCP call refused");
-                self.refuse_tcp(down);
+                self.refuse_tcp(down, code);
             }
             ServiceState::Local { .. } | ServiceState::Remote { .. } => {
                 match self.dial_for(&destination, Purpose::Relay(down), alpn::TCP) {
                     Ok(up) => self.attach_relay(down, up),
                     Err(fault) => {
                         tracing::info!(%fault, "TCP call failed");
-                        self.refuse_tcp(down);
+                        self.refuse_tcp(down, fault.code());
                     }
                 }
             }
@@ -56,8 +58,13 @@ impl Worker {
     }
 
     /// Plain TCP has no words: the caller is told by a reset.
-    pub(super) fn refuse_tcp(&mut self, down: Key) {
+    pub(super) fn refuse_tcp(&mut self, down: Key, code: ErrorCode) {
         self.metrics.faults.add(1);
+        self.mark_line(down, |told| {
+            // What had come was not passed on.
+            told.request_bytes = 0;
+            told.fail(code);
+        });
         if let Some(conn) = self.conns.get_mut(down) {
             conn.io.abort_on_close();
         }
@@ -70,18 +77,18 @@ impl Worker {
         if conn.door != Some(Door::Outbound) {
             let fault =
                 Fault::Unsupported { method: "CONNECT", reason: "only the outbound port takes it" };
-            let (head, body) = respond::http_fault(&fault, &self.hop());
-            return self.answer_h1_and_close(key, &head, &body);
+            return self.answer_h1_fault_and_close(key, &fault);
         }
+        self.begin_line(key, Kind::Connect, None);
+        self.mark_line(key, |told| told.method = Method::Connect);
         let host = String::from_utf8_lossy(&head.authority).into_owned();
         let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host);
         match ServiceName::parse_host(host, &self.config.home) {
-            Ok(service) => self.open_tunnel(key, service),
-            Err(error) => {
-                let fault = Fault::Target(error.into());
-                let (head, body) = respond::http_fault(&fault, &self.hop());
-                self.answer_h1_and_close(key, &head, &body);
+            Ok(service) => {
+                self.mark_line(key, |told| told.service = Some(service.clone()));
+                self.open_tunnel(key, service);
             }
+            Err(error) => self.answer_h1_fault_and_close(key, &Fault::Target(error.into())),
         }
     }
 
@@ -97,8 +104,7 @@ impl Worker {
         let is_tcp = match state {
             ServiceState::Unavailable(reason) => {
                 let fault = Fault::unavailable(reason, &service);
-                let (head, body) = respond::http_fault(&fault, &self.hop());
-                return self.answer_h1_and_close(key, &head, &body);
+                return self.answer_h1_fault_and_close(key, &fault);
             }
             ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
                 protocol == AppProtocol::Tcp
@@ -108,11 +114,14 @@ impl Worker {
         conn.io.out().extend_from_slice(b"HTTP/1.1 200 OK\r\n\r\n");
         self.mark_dirty(key);
         if is_tcp {
+            self.mark_line(key, |told| told.status = 200);
             self.open_tcp(key, service);
             return self.on_relay_bytes(key, &early);
         }
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.door = Some(Door::Tunnel(service));
+        // Each request inside has a line.
+        conn.told = None;
         conn.role = Role::Detect { input: early };
         self.look_in_time(key);
         self.resume(key);

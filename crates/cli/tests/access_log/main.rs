@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod connections;
+#[path = "../mesh/mod.rs"]
 mod mesh;
+mod refused;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -36,7 +39,7 @@ fn every_request_is_a_line_on_both_sides() {
     let outbound = line(&caller_log, |line| line["path"] == "/echo");
     let inbound = line(&callee_log, |line| line["path"] == "/echo");
     for (line, direction) in [(&outbound, "outbound"), (&inbound, "inbound")] {
-        assert_eq!(line["direction"], direction);
+        assert_eq!((&line["kind"], &line["direction"]), (&"request".into(), &direction.into()));
         assert_eq!(line["method"], "POST");
         assert_eq!(line["status"], 200);
         assert_eq!(line["outcome"], "answered");
@@ -133,8 +136,27 @@ fn options_that_cannot_be_meant_are_refused_as_usage() {
     check(&both, "has a path");
 }
 
+/// A file of its own for each log.
+pub(crate) struct Logs(TempDir);
+
+impl Logs {
+    pub(crate) fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The options that have a sidecar write the log `name`.
+    pub(crate) fn options(&self, name: &str) -> [String; 2] {
+        ["--access-log".to_owned(), self.path(name).to_str().unwrap().to_owned()]
+    }
+}
+
 /// The first line that is looked for, once it is there.
-fn line(path: &Path, wanted: impl Fn(&Value) -> bool) -> Value {
+#[track_caller]
+pub(crate) fn line(path: &Path, wanted: impl Fn(&Value) -> bool) -> Value {
     let found = retry_until(PATIENCE, "a line of the access log", || {
         lines(path).into_iter().find(|line| wanted(line))
     });
@@ -142,7 +164,7 @@ fn line(path: &Path, wanted: impl Fn(&Value) -> bool) -> Value {
 }
 
 /// Every whole line.
-fn lines(path: &Path) -> Vec<Value> {
+pub(crate) fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
