@@ -80,10 +80,16 @@ fn values_are_those_of_the_processes() {
         let open = value(&page, "process_open_fds");
         assert!((5.0..value(&page, "process_max_fds")).contains(&open), "{open}");
     }
+    get(world.caller.http(), "/v1.0/invoke/made-up-by-the-app.default.east/method/x");
     let caller = page(&world.caller.process);
+    let unknown = "tollway_service_requests_total{service=\"other\",outcome=\"failed\"}";
+    assert!(value(&caller, unknown) >= 1.0);
+    assert!(!caller.contains("made-up-by-the-app"), "a made-up name became a label:\n{caller}");
     assert!(value(&caller, "tollway_outbound_requests_total") >= 1.0);
     let served = "tollway_responses_total{direction=\"outbound\",status=\"2xx\"}";
     assert!(value(&caller, served) >= 1.0);
+    let called = "tollway_service_requests_total{service=\"echo.default.east\",outcome=\"2xx\"}";
+    assert!(value(&caller, called) >= 1.0);
     assert!((value(&caller, "tollway_control_connected") - 1.0).abs() < 0.1);
     let settled = retry_until(PATIENCE, "every watcher to acknowledge", || {
         let control = page(&world.mesh.east.control);

@@ -7,6 +7,8 @@ use tollway_http::{RequestHead, h1};
 use tollway_model::ServiceName;
 use tollway_net::Key;
 
+use tollway_telemetry::ServicePlace;
+
 use crate::connection::Door;
 use crate::observe::Observed;
 use crate::pipe::Pipe;
@@ -101,6 +103,12 @@ pub(crate) struct Exchange {
     pub(crate) started: Instant,
     /// Last byte seen in either direction.
     pub(crate) active: Instant,
+    /// Where it is counted; `None` if it calls no service.
+    pub(crate) place: Option<ServicePlace>,
+    /// It was refused or failed here.
+    pub(crate) failed: bool,
+    /// A gRPC call whose answer's head ended it with another status than OK.
+    pub(crate) grpc_failed: bool,
     /// Set when something will be told of it.
     pub(crate) observed: Option<Box<Observed>>,
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tollway_model::{AppProtocol, ServiceName, ServiceState};
 use tollway_net::Key;
+use tollway_telemetry::ServicePlace;
 
 use super::Worker;
 use crate::connection::{Door, Purpose, Role};
@@ -22,16 +23,25 @@ impl Worker {
         &mut self,
         service: &ServiceName,
     ) -> Result<Option<ServiceState>, Fault> {
+        self.placed_state(service).map(|(state, _)| state)
+    }
+
+    /// The same, and where its calls are counted.
+    fn placed_state(
+        &mut self,
+        service: &ServiceName,
+    ) -> Result<(Option<ServiceState>, ServicePlace), Fault> {
         let destination = Destination::Service(service.clone());
         if let Some(pool) = self.pools.get_mut(&destination) {
             pool.used = self.now;
-            return Ok(pool.state.clone());
+            return Ok((pool.state.clone(), pool.place));
         }
         let limit = self.config.limits.services;
         if self.pools.len() >= limit {
             return Err(Fault::Overloaded { what: "the list of services in use", limit });
         }
-        Ok(self.pool(&destination).state.clone())
+        let pool = self.pool(&destination);
+        Ok((pool.state.clone(), pool.place))
     }
 
     /// A raw connection waits until its service is known.
@@ -65,10 +75,13 @@ impl Worker {
         let destination = exchange.destination.clone();
         let is_upgrade = exchange.is_upgrade;
         if let Destination::Service(service) = &destination {
-            let state = match self.service_state(service) {
-                Ok(state) => state,
+            let (state, place) = match self.placed_state(service) {
+                Ok(found) => found,
                 Err(fault) => return self.fail(key, &fault),
             };
+            if let Some(exchange) = self.exchanges.get_mut(key) {
+                exchange.place = Some(place);
+            }
             match state {
                 None => return self.wait(key, &destination),
                 Some(ServiceState::Unavailable(reason)) => {

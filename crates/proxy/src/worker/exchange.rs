@@ -3,11 +3,13 @@
 use tollway_http::Fields;
 use tollway_http::h2::ErrorCode;
 use tollway_net::Key;
+use tollway_telemetry::CallEnd;
 
 use super::{Worker, mark};
 use crate::connection::{Door, Role};
 use crate::exchange::{Destination, Exchange, Side, Upstream};
 use crate::fault::Fault;
+use crate::observe::grpc_status;
 use crate::respond;
 
 impl Worker {
@@ -26,6 +28,7 @@ impl Worker {
             return self.abort_down(key, ErrorCode::INTERNAL_ERROR);
         }
         exchange.request.ended = true;
+        exchange.failed = true;
         let (mut head, body) = if exchange.is_grpc {
             (respond::grpc_fault(fault, &self.hop()), Vec::new())
         } else {
@@ -44,6 +47,7 @@ impl Worker {
     pub(super) fn abort_down(&mut self, key: Key, code: ErrorCode) {
         let Some(exchange) = self.exchanges.get(key) else { return };
         let down = exchange.down;
+        self.count_call(exchange, CallEnd::Failed);
         if let Some(conn) = self.conns.get_mut(down.conn) {
             match &mut conn.role {
                 Role::H1Server(server) => {
@@ -72,6 +76,9 @@ impl Worker {
     pub(super) fn on_down_gone(&mut self, key: Key) {
         self.metrics.cancelled.add(1);
         self.cancel_upstream(key);
+        if let Some(exchange) = self.exchanges.get(key) {
+            self.count_call(exchange, CallEnd::Cancelled);
+        }
         self.mark_observed(key, |observed| observed.cancelled = true);
         self.forget(key);
     }
@@ -163,14 +170,26 @@ impl Worker {
         let took = self.now.saturating_duration_since(exchange.started);
         let inbound = exchange.door == Door::Inbound;
         self.metrics.record(inbound, exchange.status, took);
+        if let Some(place) = exchange.place {
+            self.metrics.services.record(place, end_of(exchange), took);
+        }
+    }
+
+    /// A call of a service ended without an answer.
+    fn count_call(&self, exchange: &Exchange, end: CallEnd) {
+        if let Some(place) = exchange.place {
+            let took = self.now.saturating_duration_since(exchange.started);
+            self.metrics.services.record(place, end, took);
+        }
     }
 
     /// The exchange became a stream of bytes that its connections relay by themselves.
     pub(super) fn exchange_left_http(&mut self, key: Key) {
         if let Some(exchange) = self.exchanges.get_mut(key) {
             exchange.status = 101;
-            let took = self.now.saturating_duration_since(exchange.started);
-            self.metrics.record(exchange.door == Door::Inbound, 101, took);
+        }
+        if let Some(exchange) = self.exchanges.get(key) {
+            self.record(exchange);
         }
         self.forget(key);
     }
@@ -184,6 +203,18 @@ impl Worker {
             }
         }
     }
+}
+
+/// How an exchange ended whose response has wholly gone downstream.
+fn end_of(exchange: &Exchange) -> CallEnd {
+    if exchange.failed {
+        return CallEnd::Failed;
+    }
+    let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);
+    if exchange.is_grpc && (exchange.grpc_failed || in_trailers().is_some_and(|code| code > 0)) {
+        return CallEnd::GrpcError;
+    }
+    CallEnd::Answered(exchange.status)
 }
 
 /// The upstream in words.

@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tollway_http::h1;
-use tollway_model::{ServiceName, ServiceState, ServiceUpdate, TrustDomain};
+use tollway_model::{ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason};
 use tollway_net::Key;
+use tollway_telemetry::ServicePlace;
 
 use super::Worker;
 use crate::connection::Role;
@@ -46,6 +47,8 @@ pub(super) struct Pool {
     /// When somebody last wanted to go there.
     pub(super) used: Instant,
     pub(super) turn: usize,
+    /// Where calls of the service are counted.
+    pub(super) place: ServicePlace,
 }
 
 impl Pool {
@@ -64,6 +67,7 @@ impl Pool {
             renew_at: None,
             used: now,
             turn: 0,
+            place: ServicePlace::OTHER,
         }
     }
 
@@ -203,6 +207,11 @@ impl Worker {
         if are_ways_others(pool.state.as_ref(), &update.state) {
             pool.renew_at = Some(now + RENEW_AFTER + spread);
         }
+        if self.config.gateway.is_none() && is_there(&update.state) {
+            // However it is written, it is one service.
+            let name = update.service.to_string().to_ascii_lowercase();
+            pool.place = self.metrics.services.place(&name);
+        }
         pool.state = Some(update.state);
         let conns = pool.conns.clone();
         let dialling = pool.dialling.clone();
@@ -317,6 +326,14 @@ impl Worker {
         for key in conns {
             self.retire(key);
         }
+    }
+}
+
+/// Whether the control plane knows a service of that name.
+fn is_there(state: &ServiceState) -> bool {
+    match state {
+        ServiceState::Local { .. } | ServiceState::Remote { .. } => true,
+        ServiceState::Unavailable(reason) => *reason == UnavailableReason::NoReadyEndpoint,
     }
 }
 

@@ -6,6 +6,7 @@ use tollway_http::{Method, RequestHead, h1};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName};
 use tollway_net::Key;
 use tollway_routing::{Attempt, Failure, RequestParts, Retry, Target, decide_retry, decide_target};
+use tollway_telemetry::ServicePlace;
 
 use super::exchange::describe;
 use super::observe::code_of;
@@ -61,6 +62,9 @@ impl Worker {
             is_bulk: false,
             attempts: 0,
             replay: Some(Vec::new()),
+            place: None,
+            failed: false,
+            grpc_failed: false,
             started: self.now,
             active: self.now,
             observed,
@@ -135,6 +139,7 @@ impl Worker {
                 let client = remote.map(|remote| remote.ip());
                 let asks = edit::outbound_request(&mut exchange.head, client, &route);
                 exchange.destination = Destination::Service(name);
+                exchange.place = Some(ServicePlace::OTHER);
                 if asks {
                     self.explain_as_caller(key);
                 }

@@ -32,6 +32,12 @@ impl Worker {
             return self.on_informational(key, &head);
         }
         exchange.replay = None;
+        if exchange.place.is_some() && (head.status >= 400 || exchange.is_grpc) {
+            // Another hop of the mesh may speak for the service.
+            exchange.failed = head.fields.value(edit::ERROR).is_some();
+            let status = exchange.is_grpc.then(|| grpc_status(&head.fields)).flatten();
+            exchange.grpc_failed = status.is_some_and(|code| code > 0);
+        }
         let is_observed = exchange.observed.is_some();
         if is_observed {
             self.hear_of_way(key, &head);

@@ -58,6 +58,10 @@ metrics! {
             "From a request's head to the end of its response.";
         RESPONSES: Counter "tollway_responses_total" ["direction", "status"],
             "Responses by direction and class of status.";
+        SERVICE_DURATION: Histogram "tollway_service_request_duration_seconds" ["service"],
+            "From the head of a request to a service to the end of the service's answer.";
+        SERVICE_REQUESTS: Counter "tollway_service_requests_total" ["service", "outcome"],
+            "Requests to each service that the app calls, by how they ended.";
         INBOUND_REQUESTS: Counter "tollway_inbound_requests_total" [],
             "Requests taken from the mesh.";
         OUTBOUND_REQUESTS: Counter "tollway_outbound_requests_total" [],

@@ -9,6 +9,7 @@ use super::catalogue::names;
 use super::count::{Counter, Gauge};
 use super::durations::Durations;
 use super::page::{Metric, Page};
+use super::services::Services;
 
 /// Requests by class of status.
 #[derive(Default, Debug)]
@@ -40,6 +41,8 @@ pub struct DataPlaneMetrics {
     /// Found no room in the hand-off.
     pub spans_dropped: Counter,
     pub lines_dropped: Counter,
+    /// By service called.
+    pub services: Services,
     inbound_status: ByStatus,
     outbound_status: ByStatus,
     inbound_duration: Durations,
@@ -85,6 +88,8 @@ impl DataPlaneMetrics {
     pub fn add_to(page: &mut Page, threads: &[&Self]) {
         add_durations(page, threads);
         add_status(page, threads);
+        let services: Vec<_> = threads.iter().map(|thread| &thread.services).collect();
+        Services::add_to(page, &services);
         let sum = |of: CounterOf| threads.iter().map(|thread| of(thread).value()).sum::<u64>();
         for (metric, of) in &COUNTERS {
             page.single(metric, sum(*of));

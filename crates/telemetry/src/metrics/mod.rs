@@ -10,6 +10,7 @@ mod data_plane;
 mod durations;
 mod page;
 mod process;
+mod services;
 mod told;
 
 pub use build::add_build;
@@ -19,4 +20,5 @@ pub use data_plane::DataPlaneMetrics;
 pub use durations::Durations;
 pub use page::{Family, Kind, Metric, Page};
 pub use process::add_process;
+pub use services::{CallEnd, NAMED_SERVICES_LIMIT, ServicePlace};
 pub use told::add_told;
