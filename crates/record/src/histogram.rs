@@ -317,7 +317,9 @@ impl EncodedHistogram {
                 histogram.sum_ns = (mean_us * 1e3 * summary.n as f64).round() as u128;
             }
             if let Some(max_us) = summary.max.filter(|max| max.is_finite() && *max >= 0.0) {
-                histogram.max_ns = ((max_us * 1e3).round() as u64).max(histogram.min_ns);
+                // The smallest sample is known to a step only, and never above the largest.
+                histogram.max_ns = (max_us * 1e3).round() as u64;
+                histogram.min_ns = histogram.min_ns.min(histogram.max_ns);
             }
         }
         Ok(histogram)

@@ -61,6 +61,13 @@ proptest! {
 }
 
 #[test]
+fn the_largest_sample_stays_exact_at_the_lower_border_of_a_step() {
+    let histogram = of(&[1_214_656]);
+    let read = histogram.encode().decode_with(&histogram.summary()).unwrap();
+    assert_eq!((read.min_ns, read.max_ns), (1_214_656, 1_214_656));
+}
+
+#[test]
 fn a_toll_of_100_us_is_seen_on_138_ms() {
     let direct = of(&[138_050_000; 1_000]);
     let tollway = of(&[138_150_000; 1_000]);
