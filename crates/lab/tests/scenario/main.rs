@@ -427,7 +427,10 @@ fn unknown_subject() -> Result<(), Failed> {
     let mut experiment = experiment(TWO_NETWORKS, dir.path(), loopback());
     experiment.options.subjects = Some(vec![SubjectName::parse("tolway")]);
     let error = experiment.preview(&Catalogue::built_in()).unwrap_err().to_string();
-    assert_eq!(error, "no subject is called tolway; known are direct, floor, tollway");
+    assert_eq!(
+        error,
+        "no subject is called tolway; known are direct, floor, tollway, envoy, haproxy, nginx"
+    );
     Ok(())
 }
 
