@@ -122,7 +122,8 @@ fn protocol_line(record: &Record, wanted: Protocol) -> Option<String> {
             }
         }
     }
-    let subject = if measured.is_empty() { "what Tollway adds" } else { "What it adds" };
+    // The first sentence goes on behind the protocol's name.
+    let subject = |first: bool| if first { "what Tollway adds" } else { "What it adds" };
     let mut sentences = Vec::new();
     if !measured.is_empty() {
         sentences.push(match compared.len() > PATHS_TOLD {
@@ -133,12 +134,15 @@ fn protocol_line(record: &Record, wanted: Protocol) -> Option<String> {
     if limited.len() > PATHS_TOLD {
         let count = limited.len();
         let limit = "could not be measured: the load generator was the limit";
-        sentences.push(format!("{subject} in {count} cases {limit}."));
+        sentences.push(format!("{} in {count} cases {limit}.", subject(sentences.is_empty())));
         limited.clear();
     }
-    sentences.extend(limited.iter().map(|(place, why)| {
-        format!("{subject} {place} could not be measured: the load generator was the limit, {why}.")
-    }));
+    for (place, why) in limited {
+        let subject = subject(sentences.is_empty());
+        sentences.push(format!(
+            "{subject} {place} could not be measured: the load generator was the limit, {why}."
+        ));
+    }
     (!sentences.is_empty()).then(|| format!("{}: {}", protocol(wanted), sentences.join(" ")))
 }
 
