@@ -1,8 +1,8 @@
 //! Fortio's result files, written and read: what its report server, and others, show.
 //!
-//! [`write`] says of a run what such a file can hold, in seconds, with at most [`MAX_BUCKETS`]
+//! [`write()`] says of a run what such a file can hold, in seconds, with at most [`MAX_BUCKETS`]
 //! buckets; the whole result stands beside it under [`OWN_KEY`], which other readers pass over.
-//! [`read`] takes that where it is, else the buckets. Fortio's own clock starts at the send, so a
+//! [`read()`] takes that where it is, else the buckets. Fortio's own clock starts at the send, so a
 //! file of its making holds service times; see [`Imported::from_send`].
 
 mod buckets;
