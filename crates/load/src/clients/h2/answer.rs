@@ -4,14 +4,13 @@
 use tollway_http::{Fields, ResponseHead};
 
 use super::request::{Kind, Prepared};
+use super::status::AnswerStatus;
 use crate::frames::FrameCounter;
 use crate::recorder::Failure;
 
 #[derive(Default)]
 pub(super) struct Answer {
-    http_status: u16,
-    is_grpc: bool,
-    grpc_status: Option<u32>,
+    status: AnswerStatus,
     frames: FrameCounter,
     received: usize,
     differs: bool,
@@ -20,16 +19,7 @@ pub(super) struct Answer {
 impl Answer {
     /// Takes the head; informational ones leave no trace.
     pub(super) fn head(&mut self, head: &ResponseHead) {
-        if head.status < 200 {
-            return;
-        }
-        self.http_status = head.status;
-        self.is_grpc = head
-            .fields
-            .value(b"content-type")
-            .is_some_and(|kind| kind.starts_with(b"application/grpc"));
-        // An answer without a message may carry its status here.
-        self.trailers(&head.fields);
+        self.status.head(head);
     }
 
     pub(super) fn data(&mut self, data: &[u8], request: &Prepared) {
@@ -44,41 +34,22 @@ impl Answer {
     }
 
     pub(super) fn trailers(&mut self, fields: &Fields) {
-        if let Some(status) = fields.value(b"grpc-status") {
-            let text = str::from_utf8(status).unwrap_or_default();
-            // A status that is no number says that something is wrong and not what (UNKNOWN).
-            self.grpc_status = Some(text.parse().unwrap_or(2));
-        }
+        self.status.trailers(fields);
     }
 
     /// Judges the whole answer: `None` is success.
     pub(super) fn verdict(&self, request: &Prepared) -> Option<Failure> {
         let failure = match request.kind {
-            Kind::Http => self.http_failure(),
+            Kind::Http => self.status.http_failure(),
             Kind::GrpcUnary => self.grpc_failure(),
         };
         let echoed = !self.differs && self.received == request.body.len();
         failure.or_else(|| (request.verify_echo && !echoed).then_some(Failure::Body))
     }
 
-    fn http_failure(&self) -> Option<Failure> {
-        match self.http_status {
-            // Trailers or an end before any final head.
-            0 => Some(Failure::Protocol),
-            200..300 => None,
-            status => Some(Failure::Status(status)),
-        }
-    }
-
     fn grpc_failure(&self) -> Option<Failure> {
-        if self.http_status != 200 {
-            return Some(Failure::Status(self.http_status));
-        }
-        match self.grpc_status {
-            _ if !self.is_grpc => return Some(Failure::Protocol),
-            None => return Some(Failure::Protocol),
-            Some(0) => {}
-            Some(status) => return Some(Failure::Grpc(status)),
+        if let Some(failure) = self.status.grpc_failure() {
+            return Some(failure);
         }
         let one_message = self.frames.messages == 1 && self.frames.is_at_border();
         (!one_message || self.frames.malformed).then_some(Failure::Protocol)

@@ -6,6 +6,7 @@
 mod answer;
 mod request;
 mod session;
+mod status;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,6 +17,7 @@ use tollway_net::{Flush, Read, Readiness};
 
 pub(crate) use self::request::Prepared;
 pub(crate) use self::session::{Calls, Ended, Marks, Session};
+pub(crate) use self::status::AnswerStatus;
 use super::links::{LinkEvent, Links};
 use crate::arrival::nanos;
 use crate::engine::{BoxedError, Client, Io};

@@ -184,7 +184,7 @@ impl Session for StreamSession {
         match event {
             Event::Response { stream, head, end, .. } => {
                 if let Some(place) = self.position(stream) {
-                    self.streams[place].head(&head);
+                    self.streams[place].status.head(&head);
                     if end {
                         self.end(stream, setting, now_ns, out, ended);
                     }
@@ -205,7 +205,7 @@ impl Session for StreamSession {
             }
             Event::Trailers { stream, fields } => {
                 if let Some(place) = self.position(stream) {
-                    self.streams[place].trailers(&fields);
+                    self.streams[place].status.trailers(&fields);
                     self.end(stream, setting, now_ns, out, ended);
                 }
                 self.h2.recycle(fields);

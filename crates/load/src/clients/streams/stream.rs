@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 
 use tollway_http::h2::{Connection, StreamId};
-use tollway_http::{Fields, ResponseHead};
 
 use super::StreamKind;
+use crate::clients::h2::AnswerStatus;
 use crate::frames::FrameCounter;
 use crate::recorder::{Call, Failure};
 
@@ -58,9 +58,7 @@ pub(super) struct Stream {
     answers: FrameCounter,
     /// Answers that have been matched with their messages.
     matched: u64,
-    http_status: u16,
-    is_grpc: bool,
-    grpc_status: Option<u32>,
+    pub(super) status: AnswerStatus,
 }
 
 impl Stream {
@@ -76,9 +74,7 @@ impl Stream {
             at: 0,
             answers: FrameCounter::default(),
             matched: 0,
-            http_status: 0,
-            is_grpc: false,
-            grpc_status: None,
+            status: AnswerStatus::default(),
         }
     }
 
@@ -125,26 +121,6 @@ impl Stream {
         self.sent < self.taken
     }
 
-    pub(super) fn head(&mut self, head: &ResponseHead) {
-        if head.status < 200 {
-            return;
-        }
-        self.http_status = head.status;
-        self.is_grpc = head
-            .fields
-            .value(b"content-type")
-            .is_some_and(|kind| kind.starts_with(b"application/grpc"));
-        self.trailers(&head.fields);
-    }
-
-    pub(super) fn trailers(&mut self, fields: &Fields) {
-        if let Some(status) = fields.value(b"grpc-status") {
-            let text = str::from_utf8(status).unwrap_or_default();
-            // A status that is no number says that something is wrong and not what (UNKNOWN).
-            self.grpc_status = Some(text.parse().unwrap_or(2));
-        }
-    }
-
     /// Takes a piece of the answer; `answered` is told each message whose answer is complete. The
     /// last one waits for the end of the stream, which says whether all went well.
     pub(super) fn data(
@@ -171,14 +147,8 @@ impl Stream {
 
     /// The peer has ended the stream: `None` if all of it went as it should.
     pub(super) fn verdict(&self, shape: &Shape) -> Option<Failure> {
-        if self.http_status != 200 {
-            return Some(Failure::Status(self.http_status));
-        }
-        match self.grpc_status {
-            _ if !self.is_grpc => return Some(Failure::Protocol),
-            None => return Some(Failure::Protocol),
-            Some(0) => {}
-            Some(status) => return Some(Failure::Grpc(status)),
+        if let Some(failure) = self.status.grpc_failure() {
+            return Some(failure);
         }
         let whole = self.answers.is_at_border() && !self.answers.malformed;
         let all = self.answers.messages == shape.to_receive() && self.sent == shape.to_send();
