@@ -16,7 +16,7 @@ use tollway_http::h2::Event;
 use tollway_net::{Flush, Read, Readiness};
 
 pub(crate) use self::request::Prepared;
-pub(crate) use self::session::{Calls, Ended, Marks, Session};
+pub(crate) use self::session::{Calls, Ended, Session};
 pub(crate) use self::status::AnswerStatus;
 use super::links::{LinkEvent, Links};
 use crate::arrival::nanos;
@@ -35,7 +35,7 @@ struct NoHttp2;
 
 pub(crate) struct H2Client<S: Session> {
     links: Links,
-    sessions: Vec<Option<S>>,
+    sessions: Vec<Option<Held<S>>>,
     /// Calls that wait for the connection of their place, where those are dialled on demand.
     pending: Vec<Option<Call>>,
     /// Places with a stream to spare, each once, least recently used first: sessions or, where
@@ -52,6 +52,21 @@ pub(crate) struct H2Client<S: Session> {
     ended: Vec<Ended>,
     /// What the last connection that broke the protocol did.
     refusal: Option<BoxedError>,
+}
+
+/// A session, and where the client has noted it.
+struct Held<S> {
+    session: S,
+    /// In the list of those to be written.
+    is_dirty: bool,
+    /// In the queue of those with a stream to spare.
+    is_queued: bool,
+}
+
+impl<S> Held<S> {
+    fn new(session: S) -> Self {
+        Self { session, is_dirty: false, is_queued: false }
+    }
 }
 
 impl<S: Session> H2Client<S> {
@@ -87,7 +102,7 @@ impl<S: Session> H2Client<S> {
             return self.lost(index, Failure::Protocol, io);
         }
         conn.keep_output_room(OUTPUT_ROOM_BYTES);
-        self.sessions[index] = Some(S::new(&self.plan, self.streams, conn.out()));
+        self.sessions[index] = Some(Held::new(S::new(&self.plan, self.streams, conn.out())));
         self.touch(index);
         let early = self.links.take_early(index);
         if !early.is_empty()
@@ -100,16 +115,13 @@ impl<S: Session> H2Client<S> {
 
     /// Takes note that a session has something to write, and perhaps a stream to spare.
     fn touch(&mut self, index: usize) {
-        let Some(session) = &mut self.sessions[index] else { return };
-        if !session.marks().is_dirty {
-            session.marks().is_dirty = true;
+        let Some(held) = &mut self.sessions[index] else { return };
+        if !held.is_dirty {
+            held.is_dirty = true;
             self.dirty.push(index);
         }
-        if session.can_open(&self.plan)
-            && !session.marks().is_queued
-            && !self.links.is_used_up(index)
-        {
-            session.marks().is_queued = true;
+        if !held.is_queued && held.session.can_open(&self.plan) && !self.links.is_used_up(index) {
+            held.is_queued = true;
             self.open.push_back(index);
         }
     }
@@ -117,19 +129,19 @@ impl<S: Session> H2Client<S> {
     /// Starts a call on a session that has just left the queue; false if it took none.
     fn start_on(&mut self, index: usize, mut call: Call, io: &mut Io) -> bool {
         call.sent_ns = io.clock.now_ns();
-        let idle = self.sessions[index].as_ref().is_none_or(S::is_idle);
+        let idle = self.sessions[index].as_ref().is_none_or(|held| held.session.is_idle());
         // An idle connection may be too old to be used.
         let conn = if idle {
             self.links.conn_for_call(index, call.sent_ns)
         } else {
             self.links.conn_for_another_call(index, call.sent_ns)
         };
-        let (Some(conn), Some(session)) = (conn, &mut self.sessions[index]) else {
+        let (Some(conn), Some(held)) = (conn, &mut self.sessions[index]) else {
             self.sessions[index] = None;
             return self.wait_for_connection(index, call, io);
         };
-        session.marks().is_queued = false;
-        let started = session.start(call, &self.plan, conn.out());
+        held.is_queued = false;
+        let started = held.session.start(call, &self.plan, conn.out());
         self.in_flight += usize::from(started);
         self.touch(index);
         started
@@ -186,7 +198,8 @@ impl<S: Session> H2Client<S> {
         recorder: &mut Recorder,
         now_ns: u64,
     ) -> Option<Failure> {
-        let (Some(conn), Some(session)) = (self.links.conn(index), &mut self.sessions[index])
+        let (Some(conn), Some(Held { session, .. })) =
+            (self.links.conn(index), &mut self.sessions[index])
         else {
             return None;
         };
@@ -207,9 +220,9 @@ impl<S: Session> H2Client<S> {
     /// A session that takes no new calls is replaced when its last call has ended.
     fn after_read(&mut self, index: usize, io: &mut Io) {
         self.touch(index);
-        let Some(session) = &mut self.sessions[index] else { return };
-        if session.marks().is_queued && !session.can_open(&self.plan) {
-            session.marks().is_queued = false;
+        let Some(Held { session, is_queued, .. }) = &mut self.sessions[index] else { return };
+        if *is_queued && !session.can_open(&self.plan) {
+            *is_queued = false;
             self.open.retain(|open| *open != index);
         }
         if session.is_idle() && (session.h2().is_going_away() || self.links.is_used_up(index)) {
@@ -225,10 +238,10 @@ impl<S: Session> H2Client<S> {
 
     /// The connection that a call has waited for stands.
     fn start_pending(&mut self, index: usize, call: Call, io: &mut Io) {
-        if let Some(session) = &mut self.sessions[index]
-            && session.marks().is_queued
+        if let Some(held) = &mut self.sessions[index]
+            && held.is_queued
         {
-            session.marks().is_queued = false;
+            held.is_queued = false;
             self.open.retain(|open| *open != index);
         }
         if !self.start_on(index, call, io) {
@@ -260,8 +273,8 @@ impl<S: Session> H2Client<S> {
     /// The connection is over, and every call on it has failed.
     fn lost(&mut self, index: usize, failure: Failure, io: &mut Io) {
         self.write(index, io);
-        if let Some(mut session) = self.sessions[index].take() {
-            if session.marks().is_queued {
+        if let Some(Held { mut session, is_queued, .. }) = self.sessions[index].take() {
+            if is_queued {
                 self.open.retain(|open| *open != index);
             }
             let now_ns = io.clock.now_ns();
@@ -283,7 +296,7 @@ impl<S: Session> H2Client<S> {
             io.recorder.sent(now_ns, before.saturating_sub(conn.pending()));
             match (flushed, &mut self.sessions[index]) {
                 (Flush::Failed(_), _) => return false,
-                (Flush::Done, Some(session)) => {
+                (Flush::Done, Some(Held { session, .. })) => {
                     session.written(now_ns, &self.plan, conn.out());
                     if conn.out().is_empty() {
                         return true;
@@ -304,11 +317,11 @@ impl<S: Session> Client for H2Client<S> {
 
     fn is_settled(&self) -> bool {
         let mut sessions = self.sessions.iter().flatten();
-        self.links.is_settled() && sessions.all(S::is_established)
+        self.links.is_settled() && sessions.all(|held| held.session.is_established())
     }
 
     fn connected(&self) -> usize {
-        self.sessions.iter().flatten().filter(|session| session.is_established()).count()
+        self.sessions.iter().flatten().filter(|held| held.session.is_established()).count()
     }
 
     fn take_connect_error(&mut self) -> Option<BoxedError> {
@@ -328,8 +341,8 @@ impl<S: Session> Client for H2Client<S> {
 
     fn flush(&mut self, io: &mut Io) {
         while let Some(index) = self.dirty.pop() {
-            let Some(session) = &mut self.sessions[index] else { continue };
-            session.marks().is_dirty = false;
+            let Some(held) = &mut self.sessions[index] else { continue };
+            held.is_dirty = false;
             if !self.write(index, io) {
                 // What the peer said before it closed comes first.
                 self.read(index, io);
@@ -355,7 +368,8 @@ impl<S: Session> Client for H2Client<S> {
     fn tick(&mut self, io: &mut Io) {
         let now_ns = io.clock.now_ns();
         for index in 0..self.sessions.len() {
-            let (Some(conn), Some(session)) = (self.links.conn(index), &mut self.sessions[index])
+            let (Some(conn), Some(Held { session, .. })) =
+                (self.links.conn(index), &mut self.sessions[index])
             else {
                 continue;
             };
@@ -383,6 +397,6 @@ impl<S: Session> Client for H2Client<S> {
         let pending = self.pending.iter_mut().filter_map(Option::take);
         let waiting = pending.filter(|call| call.measured).count() as u64;
         let sessions = self.sessions.iter_mut().flatten();
-        waiting + sessions.map(S::abandon).sum::<u64>()
+        waiting + sessions.map(|held| held.session.abandon()).sum::<u64>()
     }
 }

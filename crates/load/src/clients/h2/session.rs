@@ -13,15 +13,6 @@ pub(crate) struct Ended {
     pub(crate) failure: Option<Failure>,
 }
 
-/// Where the client has noted a session.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Marks {
-    /// In the list of those to be written.
-    pub(super) is_dirty: bool,
-    /// In the queue of those with a stream to spare.
-    pub(super) is_queued: bool,
-}
-
 /// One HTTP/2 connection and what is under way on it.
 pub(crate) trait Session: Sized {
     /// What all connections of a run have in common.
@@ -30,7 +21,6 @@ pub(crate) trait Session: Sized {
     /// Queues the preface in `out`; at most `streams` are to be open at once.
     fn new(plan: &Self::Plan, streams: usize, out: &mut Vec<u8>) -> Self;
     fn h2(&mut self) -> &mut Connection;
-    fn marks(&mut self) -> &mut Marks;
     /// The peer's settings have come: how many streams it takes is known.
     fn is_established(&self) -> bool;
     /// Whether nothing is under way.
@@ -81,7 +71,6 @@ pub(crate) struct Calls {
     unwritten: usize,
     /// The peer's settings have come: how many streams it takes is known.
     established: bool,
-    marks: Marks,
 }
 
 struct StreamCall {
@@ -102,16 +91,11 @@ impl Session for Calls {
             max_calls: streams,
             unwritten: 0,
             established: false,
-            marks: Marks::default(),
         }
     }
 
     fn h2(&mut self) -> &mut Connection {
         &mut self.h2
-    }
-
-    fn marks(&mut self) -> &mut Marks {
-        &mut self.marks
     }
 
     fn is_established(&self) -> bool {
@@ -140,8 +124,7 @@ impl Session for Calls {
         if self.unwritten == 0 {
             return;
         }
-        // Stamps the calls that are wholly sent.
-        // The newest are last.
+        // Stamps the calls that are wholly sent; the newest are last.
         for call in self.calls.iter_mut().rev() {
             if call.call.written_ns == 0 && call.sent == request.body.len() {
                 call.call.written_ns = now_ns;

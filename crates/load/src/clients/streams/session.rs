@@ -9,7 +9,7 @@ use tollway_http::h2::{Config, Connection, ErrorCode, Event, StreamId};
 
 use super::stream::{Shape, Stream};
 use super::tally::Tally;
-use crate::clients::h2::{Ended, Marks, Session};
+use crate::clients::h2::{Ended, Session};
 use crate::recorder::{Call, Failure};
 
 /// No more is queued on a connection while this much waits to be written.
@@ -38,7 +38,6 @@ pub(crate) struct StreamSession {
     established: bool,
     /// A stream stopped because too much waits to be written.
     wants_room: bool,
-    marks: Marks,
 }
 
 impl StreamSession {
@@ -133,16 +132,11 @@ impl Session for StreamSession {
             next: 0,
             established: false,
             wants_room: false,
-            marks: Marks::default(),
         }
     }
 
     fn h2(&mut self) -> &mut Connection {
         &mut self.h2
-    }
-
-    fn marks(&mut self) -> &mut Marks {
-        &mut self.marks
     }
 
     fn is_established(&self) -> bool {
