@@ -14,6 +14,7 @@ mod measure;
 mod plan;
 mod prepare;
 mod reading;
+mod slices;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};

@@ -250,7 +250,7 @@ impl<C: Client> Engine<C> {
             last_ns = Some(planned.at_ns);
             if planned.measured {
                 self.released += 1;
-                self.io.recorder.released(now_ns - planned.at_ns);
+                self.io.recorder.released(now_ns, now_ns - planned.at_ns);
             }
             if self.waiting.len() + self.client.in_flight() < self.max_inflight {
                 self.waiting.push_back(Waiting { planned, released_ns: now_ns });

@@ -101,7 +101,13 @@ mod tests {
 
     #[test]
     fn a_second_is_one_line_of_a_terminal() {
-        let point = SeriesPoint { t_s: 3.0, rps: 12_345.0, p50: Some(412.3), p99: Some(1_234.0) };
+        let point = SeriesPoint {
+            t_s: 3.0,
+            rps: 12_345.0,
+            p50: Some(412.3),
+            p99: Some(1_234.0),
+            ..SeriesPoint::default()
+        };
         let mut progress = Progress {
             phase: Phase::Window,
             elapsed: Duration::from_millis(4_200),

@@ -171,9 +171,10 @@ impl Recorder {
         self.end_ns = end_ns.max(self.start_ns);
     }
 
-    /// A planned request was released `late_ns` after its intended start.
-    pub(crate) fn released(&mut self, late_ns: u64) {
+    /// A planned request was released at `now_ns`, which is `late_ns` after its intended start.
+    pub(crate) fn released(&mut self, now_ns: u64, late_ns: u64) {
         self.lateness.record(late_ns);
+        self.series.released(now_ns, late_ns);
     }
 
     pub(crate) fn dropped(&mut self) {
@@ -375,6 +376,8 @@ struct Series {
     start_ns: u64,
     points: Vec<SeriesPoint>,
     current: hdrhistogram::Histogram<u64>,
+    /// Of the sends since the last point; `None` while there was none.
+    latest_ns: Option<u64>,
     /// The histograms of the seconds that are over, and the current one's, where they are kept.
     kept: Option<(Vec<EncodedHistogram>, Histogram)>,
 }
@@ -385,7 +388,7 @@ impl Series {
             hdrhistogram::Histogram::new_with_bounds(1_000, POINT_LONGEST_NS, POINT_DIGITS)
                 .expect("constant bounds that the library accepts");
         let kept = keep_seconds.then(|| (Vec::new(), Histogram::new()));
-        Self { start_ns: u64::MAX, points: Vec::new(), current, kept }
+        Self { start_ns: u64::MAX, points: Vec::new(), current, latest_ns: None, kept }
     }
 
     fn record(&mut self, done_ns: u64, latency_ns: u64) {
@@ -394,6 +397,11 @@ impl Series {
         if let Some((_, current)) = &mut self.kept {
             current.record(latency_ns);
         }
+    }
+
+    fn released(&mut self, now_ns: u64, late_ns: u64) {
+        self.roll(now_ns);
+        self.latest_ns = self.latest_ns.max(Some(late_ns));
     }
 
     /// One histogram for each second until the last answer.
@@ -422,6 +430,7 @@ impl Series {
                 rps: n as f64 * 1e9 / POINT_NS as f64,
                 p50: quantile(0.50),
                 p99: quantile(0.99),
+                lateness_us: self.latest_ns.take().map(|late_ns| late_ns as f64 / 1e3),
             });
             self.current.reset();
             if let Some((seconds, current)) = &mut self.kept {
@@ -543,11 +552,23 @@ mod tests {
     fn lateness_is_judged_by_the_threshold() {
         let mut recorder = recorder(0, Some(1_000.0));
         for late_ns in [10, 20, MS, MS + 1] {
-            recorder.released(late_ns);
+            recorder.released(0, late_ns);
         }
         recorder.end_window(MS);
         let lateness = recorder.finish().lateness.unwrap();
         assert_eq!((lateness.late_sends, lateness.late_fraction), (1, 0.25));
+    }
+
+    #[test]
+    fn a_second_tells_its_own_latest_send() {
+        let mut recorder = recorder(0, Some(1.0));
+        for (at_ms, late_ms) in [(100, 3), (900, 1), (1_000, 2), (3_500, 4)] {
+            recorder.released(at_ms * MS, late_ms * MS);
+        }
+        recorder.end_window(4_000 * MS);
+        let series = recorder.finish().series;
+        let lateness: Vec<_> = series.iter().map(|point| point.lateness_us).collect();
+        assert_eq!(lateness, [Some(3_000.0), Some(2_000.0), None, Some(4_000.0)]);
     }
 
     fn call(intended_ns: u64, sent_ns: u64, measured: bool) -> Call {

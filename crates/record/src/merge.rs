@@ -1,11 +1,13 @@
 //! Makes blocks out of runs and rows out of blocks. Histograms are merged and summaries made
 //! anew from them; percentiles are never averaged.
 
+mod particulars;
+
 use std::collections::BTreeMap;
 
 use crate::client_limit::{self, ClientLimit};
 use crate::histogram::{Histogram, HistogramError};
-use crate::record::{Arrival, Block, Conditions, Cost, Row, Tcp};
+use crate::record::{Arrival, Block, Conditions, Cost, CostPoint, Particulars, Row, Tcp};
 use crate::run::RunResult;
 use crate::traffic::{Bytes, LatencyUs, Lateness, SeriesPoint, Traffic};
 
@@ -13,7 +15,8 @@ impl Block {
     /// The block a run makes up; `position` is the run's place in the round.
     #[must_use]
     pub fn from_run(block: u32, position: u32, run: RunResult, cost: Cost) -> Self {
-        Self { block, position, traffic: run.traffic, cost, ..Self::default() }
+        let particulars = Particulars::from(&run);
+        Self { block, position, traffic: run.traffic, cost, particulars, ..Self::default() }
     }
 }
 
@@ -30,7 +33,8 @@ impl Row {
         blocks.sort_by_key(|block| (block.block, block.position));
         let traffic = merge_traffic(&blocks, conditions.arrival)?;
         let cost = merge_cost(&blocks);
-        Ok(Self { conditions, traffic, cost, blocks, set_aside: Vec::new() })
+        let particulars = particulars::merged(&blocks);
+        Ok(Self { conditions, traffic, cost, particulars, blocks, set_aside: Vec::new() })
     }
 }
 
@@ -169,6 +173,7 @@ fn merge_cost(blocks: &[Block]) -> Cost {
             rtt_us: per_request(blocks.iter().map(|b| (b.cost.tcp.rtt_us, b.traffic.requests))),
         },
         throttled_us: sum_known(blocks.iter().map(|b| b.cost.throttled_us)),
+        cost_series: merge_cost_series(blocks),
         ..Cost::default()
     };
     for (process, of_block) in blocks.iter().flat_map(|block| &block.cost.throttling) {
@@ -182,6 +187,18 @@ fn merge_cost(blocks: &[Block]) -> Cost {
         *largest = (*largest).max(*bytes);
     }
     cost
+}
+
+/// The blocks' series one after the other.
+fn merge_cost_series(blocks: &[Block]) -> Vec<CostPoint> {
+    let mut before_s = 0.0;
+    let mut series = Vec::new();
+    for block in blocks {
+        let points = block.cost.cost_series.iter();
+        series.extend(points.map(|point| CostPoint { t_s: before_s + point.t_s, ..point.clone() }));
+        before_s += block.traffic.duration_s;
+    }
+    series
 }
 
 fn merge_cpu(blocks: &[Block]) -> BTreeMap<String, f64> {

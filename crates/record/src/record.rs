@@ -10,12 +10,14 @@ use thiserror::Error;
 
 use crate::traffic::Traffic;
 
+mod particulars;
 mod seed;
 mod surroundings;
 mod words;
 
+pub use particulars::Particulars;
 pub use seed::{SeedFigure, SeedTable, SeedValue};
-pub use surroundings::{IdleUsage, Limits, Noise, Throttling};
+pub use surroundings::{CostPoint, IdleUsage, Limits, Noise, Throttling};
 pub use words::{
     Arrival, FigureUnit, IntervalMethod, Layout, LinkKind, Metric, Protocol, Question, Tls,
     Topology, Verdict,
@@ -117,6 +119,8 @@ pub struct Row {
     pub traffic: Traffic,
     #[serde(flatten)]
     pub cost: Cost,
+    #[serde(flatten)]
+    pub particulars: Particulars,
     /// In order of `block`.
     pub blocks: Vec<Block>,
     /// Runs that something foreign disturbed and that were repeated: kept, and counted nowhere.
@@ -202,6 +206,10 @@ pub struct Cost {
     pub throttling: BTreeMap<String, Throttling>,
     #[serde(default)]
     pub tcp: Tcp,
+    /// Use over time, in order; in a row the blocks' one after the other. Empty where the window
+    /// was too short for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cost_series: Vec<CostPoint>,
 }
 
 /// What the kernel says about the generator's connections.
@@ -225,6 +233,8 @@ pub struct Block {
     pub traffic: Traffic,
     #[serde(flatten)]
     pub cost: Cost,
+    #[serde(flatten)]
+    pub particulars: Particulars,
     /// Time of a fixed amount of work right before the run: the machine's speed then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_us: Option<f64>,

@@ -31,6 +31,56 @@ pub struct Throughput {
     pub intervals: Vec<Interval>,
 }
 
+/// A run of raw throughput without its single connections and intervals.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ThroughputTotals {
+    pub direction: Direction,
+    /// Connections, of both directions together.
+    pub streams: u32,
+    /// As counted at the caller; absent when nothing went that way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Flow>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<Flow>,
+    /// Segments that the caller's side sent again.
+    pub retransmits: u64,
+    /// The caller's kernel's estimates; `mean` over connections.
+    pub rtt_us: RttRange,
+    /// Of the caller's side: `cubic`, `bbr`.
+    pub congestion_control: String,
+}
+
+impl From<&Throughput> for ThroughputTotals {
+    fn from(run: &Throughput) -> Self {
+        let streams = &run.streams;
+        Self {
+            direction: run.direction,
+            streams: u32::try_from(streams.len()).unwrap_or(u32::MAX),
+            sent: run.sent,
+            received: run.received,
+            retransmits: streams.iter().map(|s| s.retransmits).fold(0, u64::saturating_add),
+            rtt_us: RttRange::over(streams.iter().map(|stream| stream.rtt_us)),
+            congestion_control: streams
+                .first()
+                .map(|stream| stream.congestion_control.clone())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+impl RttRange {
+    /// Of several connections or runs; those without an estimate are passed over.
+    #[must_use]
+    pub fn over(ranges: impl Iterator<Item = Self>) -> Self {
+        let known: Vec<Self> = ranges.filter(|range| range.max > 0).collect();
+        Self {
+            min: known.iter().map(|range| range.min).min().unwrap_or(0),
+            mean: known.iter().map(|range| range.mean).sum::<f64>() / known.len().max(1) as f64,
+            max: known.iter().map(|range| range.max).max().unwrap_or(0),
+        }
+    }
+}
+
 /// Bytes of some time and the rate that they make.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flow {

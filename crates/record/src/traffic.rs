@@ -109,6 +109,10 @@ pub struct SeriesPoint {
     pub p50: Option<f64>,
     /// Microseconds; absent with fewer than 100 samples beyond it.
     pub p99: Option<f64>,
+    /// The latest send, by how much it came after its intended start; absent in closed loop and
+    /// where nothing was to be sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lateness_us: Option<f64>,
 }
 
 impl Traffic {

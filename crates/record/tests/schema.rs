@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::record::*;
+use tollway_record::run::Streaming;
+use tollway_record::throughput::{Direction, Flow, RttRange, ThroughputTotals};
+use tollway_record::tls::TlsFacts;
 use tollway_record::traffic::*;
 use tollway_record::{CompareOptions, Histogram, check, compare_all};
 
@@ -327,7 +330,13 @@ fn full_block(number: u32, base_ns: u64) -> Block {
         client_limits: reasons,
         bytes: Bytes { sent: 2_400_000, received: 2_300_000 },
         phases_us: BTreeMap::from([("connecting".to_owned(), summary)]),
-        series: vec![SeriesPoint { t_s: 1.0, rps: 1_000.0, p50: Some(90.0), p99: None }],
+        series: vec![SeriesPoint {
+            t_s: 1.0,
+            rps: 1_000.0,
+            p50: Some(90.0),
+            p99: None,
+            lateness_us: Some(40.0),
+        }],
         ..Traffic::default()
     };
     traffic.set_latencies(&latencies);
@@ -349,7 +358,13 @@ fn full_block(number: u32, base_ns: u64) -> Block {
                 Throttling { periods: 20, throttled_periods: 0, throttled_us: 0 },
             )]),
             tcp: Tcp { retransmitted_segments: Some(0), rtt_us: Some(50.0) },
+            cost_series: vec![CostPoint {
+                t_s: 1.0,
+                cpu_cores: BTreeMap::from([("echo".to_owned(), 0.2)]),
+                throttled_fraction: BTreeMap::from([("echo".to_owned(), 0.0)]),
+            }],
         },
+        particulars: full_particulars(summary),
         calibration_us: Some(1_000.0),
         steal_fraction: Some(0.0),
         noise: Some(Noise {
@@ -359,6 +374,48 @@ fn full_block(number: u32, base_ns: u64) -> Block {
             run_queue_fraction: BTreeMap::from([("echo".to_owned(), 0.02)]),
         }),
         outside_gate: vec!["something else used 0.30 processors".to_owned()],
+    }
+}
+
+/// Of every kind at once, which no run has.
+fn full_particulars(summary: LatencyUs) -> Particulars {
+    let flow = Flow::new(1 << 30, 2.0);
+    Particulars {
+        tls_facts: Some(TlsFacts {
+            version: "TLSv1_3".to_owned(),
+            cipher_suite: "TLS13_AES_128_GCM_SHA256".to_owned(),
+            group: Some("X25519".to_owned()),
+            server_key: Some("EC-256".to_owned()),
+            alpn: Some("h2".to_owned()),
+            client_certificate: true,
+            handshakes_full: 16,
+            handshakes_resumed: 4,
+            handshake_cpu_us: Some(summary),
+        }),
+        streaming: Some(Streaming {
+            kind: "push".to_owned(),
+            streams: 10,
+            messages_per_stream: 1_000,
+            message_bytes: 4_096,
+            in_flight: 1,
+            window_bytes: Some(1 << 20),
+            deadline_s: Some(30.0),
+            completed: 20,
+            failed: 1,
+            messages_per_s: 10_000.0,
+            message_bytes_per_s: 40_960_000.0,
+            first_message_us: summary,
+            stream_us: summary,
+        }),
+        throughput: Some(ThroughputTotals {
+            direction: Direction::Both,
+            streams: 2,
+            sent: Some(flow),
+            received: Some(flow),
+            retransmits: 3,
+            rtt_us: RttRange { min: 20, mean: 31.5, max: 90 },
+            congestion_control: "bbr".to_owned(),
+        }),
     }
 }
 

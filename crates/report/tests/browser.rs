@@ -25,7 +25,13 @@ fn a_report_from_disk_draws_its_charts_and_complains_of_nothing() {
     let chromium = need_tool!("chromium");
     let dir = TempDir::new().unwrap();
     let mut record = fixtures::fabricated();
-    let point = |t_s: f64| SeriesPoint { t_s, rps: 1_000.0, p50: Some(90.0), p99: Some(200.0) };
+    let point = |t_s: f64| SeriesPoint {
+        t_s,
+        rps: 1_000.0,
+        p50: Some(90.0),
+        p99: Some(200.0),
+        ..SeriesPoint::default()
+    };
     record.rows[0].traffic.series = (1..=25).map(|second| point(second.into())).collect();
     let mut browser = opened(&chromium, &dir, &html(&record));
 

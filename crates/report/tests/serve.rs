@@ -288,7 +288,12 @@ fn run(started_at: &str, us: u64) -> RunResult {
     run.traffic.achieved_rps = 1_000.0;
     run.traffic.set_latencies(&latencies);
     run.traffic.set_services(&latencies);
-    let point = |t_s: f64| SeriesPoint { t_s, rps: 1_000.0, p50: Some(us as f64), p99: None };
+    let point = |t_s: f64| SeriesPoint {
+        t_s,
+        rps: 1_000.0,
+        p50: Some(us as f64),
+        ..SeriesPoint::default()
+    };
     run.traffic.series = (1..=20).map(|second| point(second.into())).collect();
     run
 }

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tollway_record::record::{Block, Layout, Link, Tls};
+use tollway_record::record::{Block, CostPoint, Layout, Link, Tls};
 use tollway_record::run::RunResult;
 
 use super::bench::Bench;
 use super::journal::{Entry, IdleEntry, Journal};
 use super::plan::{Cell, CellArrival, Plan, Run};
 use super::reading::{Reading, Roles};
+use super::slices::{self, Slices};
 use crate::affinity;
 use crate::calibrate::calibrate;
 use crate::cancel::Cancel;
@@ -400,7 +401,7 @@ fn run_unpinned(
     let roles = bench.roles(cell)?;
     let started = Instant::now();
     let mut running = bench.ground.supervisor.begin(&spec)?;
-    let [first, last] = read_twice(bench, roles, running.pid(), started, cell, cancel)?;
+    let watched = watch(bench, roles, running.pid(), started, cell, cancel)?;
     let status =
         bench.ground.supervisor.finish(&mut running, cell.warm_up + cell.window + RUN_GRACE)?;
     let result = read_result(&load.json, &cell.id).map_err(|error| {
@@ -412,7 +413,9 @@ fn run_unpinned(
     })?;
     // The results are in the record; an experiment of hours would fill the directory.
     let _ = fs::remove_file(&load.json);
-    let cost = last.cost_since(&first, result.traffic.achieved_rps);
+    let Watched { first, last, series } = watched;
+    let mut cost = last.cost_since(&first, result.traffic.achieved_rps);
+    cost.cost_series = series;
     let mut block = Block::from_run(run.block, run.position, result, cost);
     block.calibration_us = Some(calibration.as_secs_f64() * 1e6);
     block.steal_fraction = last.steal_since(&first);
@@ -487,24 +490,39 @@ fn watch_idle(
     }))
 }
 
-/// Reads at the latest time the window can begin and the earliest it can end.
-fn read_twice(
+/// What was read while a load ran.
+struct Watched {
+    first: Reading,
+    last: Reading,
+    series: Vec<CostPoint>,
+}
+
+/// Reads at the latest time the window can begin and the earliest it can end, and less of it at
+/// the end of every slice between.
+fn watch(
     bench: &Bench<'_>,
     mut roles: Roles,
     load_pid: u32,
     started: Instant,
     cell: &Cell,
     cancel: &Cancel,
-) -> Result<[Reading; 2], LabError> {
+) -> Result<Watched, LabError> {
     roles.insert("load".to_owned(), vec![load_pid]);
     let own = bench.own_processes(Some(load_pid));
     let connecting = cell.rtt * 3 / 2;
     let begin = started + cell.warm_up + START_LATEST + connecting;
     let end = started + cell.warm_up + START_EARLIEST + cell.window;
-    cancel.sleep(begin.saturating_duration_since(Instant::now()))?;
+    let until = |at: Instant| cancel.sleep(at.saturating_duration_since(Instant::now()));
+    until(begin)?;
     let first = Reading::take(&roles, &own, bench.cgroups());
-    cancel.sleep(end.saturating_duration_since(Instant::now()))?;
-    Ok([first, Reading::take(&roles, &own, bench.cgroups())])
+    let mut slices = Slices::from(&first);
+    for at in slices::ends(begin, end) {
+        until(at)?;
+        slices.close(&roles, bench.cgroups());
+    }
+    until(end)?;
+    let last = Reading::take(&roles, &own, bench.cgroups());
+    Ok(Watched { first, last, series: slices.into_points() })
 }
 
 fn read_result(path: &Path, row: &str) -> Result<RunResult, LabError> {

@@ -72,6 +72,15 @@ impl Reading {
         cost
     }
 
+    /// CPU time so far, by role.
+    pub(super) fn cpu(&self) -> BTreeMap<String, Duration> {
+        self.roles.iter().map(|(role, usage)| (role.clone(), usage.cpu)).collect()
+    }
+
+    pub(super) fn throttling(&self) -> &BTreeMap<String, Throttling> {
+        &self.throttling
+    }
+
     /// CPU time since `first` and resident memory, by role.
     pub(super) fn usage_since(&self, first: &Self) -> Vec<(String, Duration, u64)> {
         let both = self
@@ -121,7 +130,7 @@ impl Reading {
     }
 }
 
-fn each<T>(roles: &Roles, read: impl Fn(&Vec<u32>) -> Option<T>) -> BTreeMap<String, T> {
+pub(super) fn each<T>(roles: &Roles, read: impl Fn(&Vec<u32>) -> Option<T>) -> BTreeMap<String, T> {
     roles.iter().filter_map(|(role, pids)| Some((role.clone(), read(pids)?))).collect()
 }
 

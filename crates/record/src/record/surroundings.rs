@@ -33,6 +33,19 @@ pub struct Throttling {
     pub throttled_us: u64,
 }
 
+/// What processes used in one stretch of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CostPoint {
+    /// End of the stretch, seconds after the window began.
+    pub t_s: f64,
+    /// Processors by role.
+    pub cpu_cores: BTreeMap<String, f64>,
+    /// Share of the stretch in which a CPU quota held the role back; with several threads it may
+    /// exceed 1. Empty without quotas.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub throttled_fraction: BTreeMap<String, f64>,
+}
+
 /// What else went on while a run was measured. What could not be found out is absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
