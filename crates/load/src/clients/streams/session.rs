@@ -38,6 +38,8 @@ pub(crate) struct StreamSession {
     established: bool,
     /// A stream stopped because too much waits to be written.
     wants_room: bool,
+    /// Streams with messages that have been queued and may not be with the kernel, each once.
+    unwritten: Vec<StreamId>,
 }
 
 impl StreamSession {
@@ -65,7 +67,12 @@ impl StreamSession {
 
     fn send(&mut self, place: usize, setting: &Setting, out: &mut Vec<u8>) {
         let shape = &setting.shape;
-        self.wants_room |= self.streams[place].send(&mut self.h2, shape, out, OUT_ROOM_BYTES);
+        let stream = &mut self.streams[place];
+        let was_unwritten = stream.is_unwritten();
+        self.wants_room |= stream.send(&mut self.h2, shape, out, OUT_ROOM_BYTES);
+        if stream.is_unwritten() && !was_unwritten {
+            self.unwritten.push(stream.id);
+        }
     }
 
     fn send_all(&mut self, setting: &Setting, out: &mut Vec<u8>) {
@@ -132,6 +139,7 @@ impl Session for StreamSession {
             next: 0,
             established: false,
             wants_room: false,
+            unwritten: Vec::new(),
         }
     }
 
@@ -160,7 +168,12 @@ impl Session for StreamSession {
         true
     }
 
-    fn written(&mut self, _now_ns: u64, setting: &Setting, out: &mut Vec<u8>) {
+    fn written(&mut self, now_ns: u64, setting: &Setting, out: &mut Vec<u8>) {
+        while let Some(id) = self.unwritten.pop() {
+            if let Some(place) = self.position(id) {
+                self.streams[place].written(now_ns, &setting.shape);
+            }
+        }
         if self.wants_room {
             self.send_all(setting, out);
         }
@@ -178,7 +191,7 @@ impl Session for StreamSession {
         match event {
             Event::Response { stream, head, end, .. } => {
                 if let Some(place) = self.position(stream) {
-                    self.streams[place].status.head(&head);
+                    self.streams[place].head(&head, now_ns, &setting.shape);
                     if end {
                         self.end(stream, setting, now_ns, out, ended);
                     }

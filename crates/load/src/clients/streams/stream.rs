@@ -4,7 +4,9 @@
 //! within the one under way. Answers come in the order of the messages.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
+use tollway_http::ResponseHead;
 use tollway_http::h2::{Connection, StreamId};
 
 use super::StreamKind;
@@ -52,9 +54,11 @@ pub(super) struct Stream {
     waiting: VecDeque<Call>,
     /// Messages given to this stream so far.
     taken: u64,
-    /// Of those, sent completely; and how much of the next one.
+    /// Of those, queued completely; and how much of the next one.
     sent: u64,
     at: usize,
+    /// Of those, with the kernel.
+    written: u64,
     answers: FrameCounter,
     /// Answers that have been matched with their messages.
     matched: u64,
@@ -72,6 +76,7 @@ impl Stream {
             taken: 0,
             sent: 0,
             at: 0,
+            written: 0,
             answers: FrameCounter::default(),
             matched: 0,
             status: AnswerStatus::default(),
@@ -121,6 +126,50 @@ impl Stream {
         self.sent < self.taken
     }
 
+    /// All that was queued is with the kernel.
+    pub(super) fn written(&mut self, now_ns: u64, shape: &Shape) {
+        let from = std::mem::replace(&mut self.written, self.sent);
+        if !shape.kind.is_by_message() {
+            if self.sent == shape.to_send() {
+                self.stamp(0..1, |call| call.written_ns = now_ns);
+            }
+            return;
+        }
+        // An answer may have overtaken the note that its message was written.
+        let waits = |message: u64| usize::try_from(message.saturating_sub(self.matched));
+        if let (Ok(from), Ok(to)) = (waits(from), waits(self.sent)) {
+            self.stamp(from..to, |call| call.written_ns = now_ns);
+        }
+    }
+
+    /// Whether something was queued that nobody has said to be with the kernel.
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.written < self.sent
+    }
+
+    fn stamp(&mut self, waiting: Range<usize>, stamp: impl FnMut(&mut Call)) {
+        let waiting = waiting.start..waiting.end.min(self.waiting.len());
+        if !waiting.is_empty() {
+            self.waiting.range_mut(waiting).for_each(stamp);
+        }
+    }
+
+    pub(super) fn head(&mut self, head: &ResponseHead, now_ns: u64, shape: &Shape) {
+        self.status.head(head);
+        if !shape.kind.is_by_message() {
+            self.answer_begins(now_ns);
+        }
+    }
+
+    /// The first bytes of the oldest call's answer are here.
+    fn answer_begins(&mut self, now_ns: u64) {
+        if let Some(call) = self.waiting.front_mut()
+            && call.answered_ns == 0
+        {
+            call.answered_ns = now_ns;
+        }
+    }
+
     /// Takes a piece of the answer; `answered` is told each message whose answer is complete. The
     /// last one waits for the end of the stream, which says whether all went well.
     pub(super) fn data(
@@ -138,10 +187,14 @@ impl Stream {
             return;
         }
         while self.matched < self.answers.messages && self.matched + 1 < shape.messages {
+            self.answer_begins(now_ns);
             self.matched += 1;
             if let Some(call) = self.waiting.pop_front() {
                 answered(call);
             }
+        }
+        if self.matched < self.answers.messages || !self.answers.is_at_border() {
+            self.answer_begins(now_ns);
         }
     }
 
@@ -163,5 +216,82 @@ impl Stream {
     /// When the message that has waited longest was sent.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
         self.waiting.front().map(|call| call.sent_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames::frame;
+    use tollway_http::h2::Config;
+    use tollway_http::{Fields, Method, RequestHead};
+
+    #[test]
+    fn each_message_has_its_own_phases() {
+        let (mut h2, mut stream, shape) = stream_of(StreamKind::Push, 3);
+        let mut out = Vec::new();
+        for _ in 0..3 {
+            stream.give(Call::new(1, 0, true), &shape);
+        }
+        assert!(!stream.send(&mut h2, &shape, &mut out, 1 << 20) && stream.is_unwritten());
+        stream.written(20, &shape);
+        assert!(!stream.is_unwritten());
+        let mut ended = Vec::new();
+        let answers = [frame(b"one"), frame(b"two"), frame(b"three")].concat();
+        for (piece, now_ns) in [(&answers[..1], 30), (&answers[1..9], 40), (&answers[9..], 50)] {
+            stream.data(piece, now_ns, &shape, |call| ended.push(call));
+        }
+        let begun: Vec<_> = ended.iter().map(|call| call.answered_ns).collect();
+        assert_eq!(begun, [30, 40], "the last waits for the end of the stream");
+        assert!(ended.iter().all(|call| call.written_ns == 20));
+        let last = stream.into_waiting();
+        assert_eq!((last.len(), last[0].written_ns, last[0].answered_ns), (1, 20, 50));
+    }
+
+    #[test]
+    fn a_message_that_was_answered_before_takes_no_stamp_of_another() {
+        let (mut h2, mut stream, shape) = stream_of(StreamKind::Bidi, 5);
+        let mut out = Vec::new();
+        for written_ns in [10, 20] {
+            stream.give(Call::new(1, 0, true), &shape);
+            stream.send(&mut h2, &shape, &mut out, 1 << 20);
+            stream.written(written_ns, &shape);
+            stream.data(&frame(b"x"), written_ns + 1, &shape, |call| {
+                assert_eq!((call.written_ns, call.answered_ns), (written_ns, written_ns + 1));
+            });
+        }
+        assert!(stream.into_waiting().is_empty());
+    }
+
+    #[test]
+    fn a_whole_stream_is_sent_with_its_last_message_and_answered_with_its_head() {
+        let (mut h2, mut stream, shape) = stream_of(StreamKind::Client, 2);
+        let mut out = Vec::new();
+        stream.give(Call::new(1, 0, true), &shape);
+        // No room for the second message.
+        assert!(stream.send(&mut h2, &shape, &mut out, 1));
+        stream.written(10, &shape);
+        assert_eq!(stream.waiting[0].written_ns, 0);
+        out.clear();
+        stream.send(&mut h2, &shape, &mut out, 1 << 20);
+        stream.written(20, &shape);
+        stream.head(&ResponseHead::new(200), 30, &shape);
+        stream.data(&frame(b"x"), 40, &shape, |_| panic!("the stream is the call"));
+        assert_eq!((stream.waiting[0].written_ns, stream.waiting[0].answered_ns), (20, 30));
+    }
+
+    fn stream_of(kind: StreamKind, messages: u64) -> (Connection, Stream, Shape) {
+        let mut h2 = Connection::client(Config::default(), &mut Vec::new());
+        let head = RequestHead {
+            method: Method::Post,
+            scheme: b"http".to_vec(),
+            authority: b"h".to_vec(),
+            path: b"/".to_vec(),
+            fields: Fields::new(),
+            protocol: None,
+        };
+        let id = h2.send_request(&head, None, false, &mut Vec::new()).unwrap();
+        let shape = Shape { kind, framed: frame(b"x"), messages, in_flight: 10 };
+        (h2, Stream::new(id, 0, true), shape)
     }
 }
