@@ -12,8 +12,8 @@ use tollway_record::record::{Arrival, Protocol};
 use tollway_record::traffic::LatencyUs;
 use tollway_record::{RunResult, Traffic};
 
+use self::numbers::{counted, duration_or_dash, significant, window};
 pub(crate) use self::numbers::{duration, grouped};
-use self::numbers::{duration_or_dash, significant};
 pub use self::throughput::interval_line;
 
 /// In the order in which a request goes through them.
@@ -49,10 +49,10 @@ fn write_summary(text: &mut String, result: &RunResult) -> std::fmt::Result {
     writeln!(text, "{}", result.target)?;
     writeln!(
         text,
-        "  {} {}, {} connections, payload {} bytes",
+        "  {} {}, {}, payload {} bytes",
         result.protocol,
         result.tls,
-        grouped(u64::from(result.connections)),
+        counted(u64::from(result.connections), "connection"),
         grouped(result.payload_bytes)
     )?;
     write_rates(text, result)?;
@@ -79,12 +79,7 @@ fn write_rates(text: &mut String, result: &RunResult) -> std::fmt::Result {
         }
         None => writeln!(text, "  offered   as fast as answers come (closed loop)")?,
     }
-    writeln!(
-        text,
-        "  window    {} after {} of warm-up",
-        duration(traffic.duration_s * 1e6),
-        duration(result.warm_up_s * 1e6)
-    )?;
+    writeln!(text, "  window    {}", window(traffic.duration_s, result.warm_up_s))?;
     writeln!(text, "  achieved  {}/s", significant(traffic.achieved_rps))
 }
 

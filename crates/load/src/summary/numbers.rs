@@ -9,6 +9,20 @@ pub(crate) fn duration(us: f64) -> String {
     }
 }
 
+/// How long was measured, and what came before: `10.0 s after 1.00 s of warm-up`.
+pub(super) fn window(lasting_s: f64, warm_up_s: f64) -> String {
+    let lasting = duration(lasting_s * 1e6);
+    match warm_up_s {
+        0.0 => format!("{lasting}, no warm-up"),
+        _ => format!("{lasting} after {} of warm-up", duration(warm_up_s * 1e6)),
+    }
+}
+
+/// `1 stream`, `2,000 streams`.
+pub(super) fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// As [`duration`], and a dash for what is not known.
 pub(super) fn duration_or_dash(us: Option<f64>) -> String {
     us.map_or_else(|| "—".to_owned(), duration)
@@ -78,5 +92,13 @@ mod tests {
         assert_eq!(bit_rate(9.412e9), "9.41 Gbit/s");
         assert_eq!(bytes(999_600.0), "1.00 MB");
         assert_eq!(bytes(12.0), "12 B");
+    }
+
+    #[test]
+    fn one_is_no_plural_and_no_warm_up_is_told_as_none() {
+        assert_eq!(counted(1, "stream"), "1 stream");
+        assert_eq!(counted(2000, "stream"), "2,000 streams");
+        assert_eq!(window(0.5, 0.0), "500 ms, no warm-up");
+        assert_eq!(window(10.0, 1.0), "10.0 s after 1.00 s of warm-up");
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::{Result, Write as _};
 use tollway_record::RunResult;
 use tollway_record::throughput::{Direction, Flow, Interval, StreamTotal, Throughput};
 
-use super::numbers::{bit_rate, bytes, duration, grouped};
+use super::numbers::{bit_rate, bytes, counted, grouped, window};
 
 pub(super) fn write_throughput(
     text: &mut String,
@@ -18,18 +18,10 @@ pub(super) fn write_throughput(
         Direction::Receive => "receiving",
         Direction::Both => "both ways",
     };
-    writeln!(
-        text,
-        "  tcp, {direction}, {} streams, {} at a time",
-        throughput.streams.len(),
-        bytes(throughput.write_bytes as f64)
-    )?;
-    writeln!(
-        text,
-        "  {} after {} of warm-up\n",
-        duration(result.traffic.duration_s * 1e6),
-        duration(result.warm_up_s * 1e6)
-    )?;
+    let streams = counted(throughput.streams.len() as u64, "stream");
+    let at_a_time = bytes(throughput.write_bytes as f64);
+    writeln!(text, "  tcp, {direction}, {streams}, {at_a_time} at a time")?;
+    writeln!(text, "  {}\n", window(result.traffic.duration_s, result.warm_up_s))?;
     writeln!(text, "  {:<9}{:>13}{:>11}{:>9}{:>15}", "stream", "rate", "bytes", "resent", "rtt")?;
     for stream in &throughput.streams {
         write_stream(text, stream)?;
