@@ -161,6 +161,23 @@ fn pushed_messages_are_told_by_message_and_by_stream() {
     assert!(told.contains("messages/s of 1.00 kB"), "{told}");
 }
 
+#[test]
+fn streams_whose_messages_are_counted_end_the_run() {
+    let echo = Echo::start();
+    let target = echo.http().to_string();
+    for (kind, requests) in [("push", 150), ("bidi", 150), ("client", 3), ("server", 3)] {
+        let result =
+            run(&["grpc", "--stream", kind, "--streams", "3", "--messages", "50", &target]);
+        let streaming = result.streaming.unwrap();
+        assert_eq!((result.traffic.requests, result.traffic.errors), (requests, 0), "{kind}");
+        assert_eq!((streaming.completed, streaming.failed), (3, 0), "{kind}");
+        assert_eq!((result.connections, result.warm_up_s), (1, 0.0), "{kind}");
+        for phase in ["sending", "waiting", "receiving"] {
+            assert_eq!(result.traffic.phases_us[phase].n, requests, "{kind}: {phase}");
+        }
+    }
+}
+
 struct Echo {
     process: Process,
 }

@@ -297,6 +297,13 @@ impl StreamRequest {
         }
     }
 
+    /// How many calls of a run `streams` whole streams are: messages where each is answered.
+    #[must_use]
+    pub fn calls_of(&self, streams: u64) -> u64 {
+        let calls = if self.kind.is_by_message() { u64::from(self.messages) } else { 1 };
+        streams.saturating_mul(calls)
+    }
+
     pub(crate) fn check(&self) -> Result<(), LoadError> {
         within("the number of messages", self.messages as usize, u32::MAX as usize)?;
         within("the number of messages in flight", self.in_flight, MAX_IN_FLIGHT)?;

@@ -5,12 +5,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tollway_load::{Arrival, Extent, LoadError, LoadOptions, Plan, Spacing, Target, Watch, header};
+use tollway_load::{
+    Arrival, Extent, LoadError, LoadOptions, Plan, Spacing, StreamRequest, Target, Watch, header,
+};
 use tollway_record::RunResult;
 
 use super::output::OutputArgs;
 use super::plan::PlanArgs;
 use super::tls::TlsArgs;
+
+const CONNECTIONS: usize = 16;
+const DURATION: Duration = Duration::from_secs(10);
+const WARM_UP: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(super) struct CommonArgs {
@@ -27,18 +33,18 @@ pub(super) struct CommonArgs {
     /// How arrivals lie in time: uniform, poisson, or jitter:FRACTION.
     #[arg(long, default_value = "uniform", value_parser = spacing)]
     spacing: Spacing,
-    /// Connections.
-    #[arg(short = 'c', long, default_value_t = 16)]
-    connections: usize,
-    /// How long to measure, such as 500ms, 10s, 2m.
-    #[arg(short = 'z', long, default_value = "10s", value_parser = duration)]
-    duration: Duration,
+    /// Connections [default: 16, with --stream 1].
+    #[arg(short = 'c', long, value_name = "COUNT")]
+    connections: Option<usize>,
+    /// How long to measure, such as 500ms, 10s, 2m [default: 10s].
+    #[arg(short = 'z', long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
     /// Exactly so many requests instead.
     #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration")]
     requests: Option<u64>,
-    /// Load before the measured time.
-    #[arg(long, default_value = "1s", value_parser = duration)]
-    warm_up: Duration,
+    /// Load before the measured time [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    warm_up: Option<Duration>,
     /// Body or message of so many bytes.
     #[arg(long, visible_alias = "message-size", value_name = "BYTES")]
     pub(super) payload_size: Option<usize>,
@@ -79,17 +85,40 @@ impl CommonArgs {
             },
             extent: match self.requests {
                 Some(count) => Extent::Requests(count),
-                None => Extent::Lasting(self.duration),
+                None => Extent::Lasting(self.duration.unwrap_or(DURATION)),
             },
-            warmup: self.warm_up,
+            warmup: self.warm_up.unwrap_or(WARM_UP),
             seed: self.seed,
-            connections: self.connections,
+            connections: self.connections.unwrap_or(CONNECTIONS),
             streams,
             max_inflight: self.max_inflight,
             request_timeout: self.timeout,
             keep_seconds: self.output.keeps_seconds(),
             command_line: std::env::args().collect(),
             ..LoadOptions::new(target)
+        })
+    }
+
+    /// As [`Self::options`], of streams: few connections, and when nothing else says how much is
+    /// sent, each stream that `request` counts the messages of, once and with nothing before it.
+    pub(super) fn options_of_streams(
+        &self,
+        target: Target,
+        streams: usize,
+        request: &StreamRequest,
+        messages_are_counted: bool,
+    ) -> Result<LoadOptions> {
+        let connections = self.connections.unwrap_or(1);
+        let options = LoadOptions { connections, ..self.options(target, streams)? };
+        let is_open = self.duration.is_none() && self.requests.is_none() && !self.plan.is_given();
+        if !(messages_are_counted && is_open) {
+            return Ok(options);
+        }
+        let count = request.calls_of(connections.saturating_mul(streams) as u64);
+        Ok(LoadOptions {
+            extent: Extent::Requests(count),
+            warmup: self.warm_up.unwrap_or_default(),
+            ..options
         })
     }
 
@@ -113,7 +142,7 @@ impl CommonArgs {
                  -z for the time"
             );
         }
-        Ok((self.duration, self.warm_up))
+        Ok((self.duration.unwrap_or(DURATION), self.warm_up.unwrap_or(WARM_UP)))
     }
 
     /// Refuses what only requests have: `kind` has no headers, or no single answers to compare.

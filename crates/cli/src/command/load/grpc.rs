@@ -22,9 +22,10 @@ pub(super) struct GrpcArgs {
     /// or server (to or from the target). Latencies of push and bidi are of messages.
     #[arg(long, value_name = "KIND", value_parser = kind)]
     stream: Option<StreamKind>,
-    /// Messages of one stream.
-    #[arg(long, value_name = "COUNT", default_value_t = 100, requires = "stream")]
-    messages: u32,
+    /// Messages of one stream [default: 100]. When given without -n and -z, the run ends when
+    /// each of the --streams has had them, and has no warm-up unless that is given too.
+    #[arg(long, value_name = "COUNT", requires = "stream")]
+    messages: Option<u32>,
     /// Messages of one stream that may wait for their answer.
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "stream")]
     in_flight: usize,
@@ -49,16 +50,18 @@ impl GrpcArgs {
                 .run(options, watch, |options, watch| run_grpc(options, &request, watch));
         };
         self.common.refuse_of_requests("a stream", true)?;
-        let options = self.common.options(target, self.streams.unwrap_or(1))?;
+        let default = StreamRequest::new(kind);
         let request = StreamRequest {
             metadata: self.common.header_lines()?,
             payload_bytes: self.common.payload_size.unwrap_or(STREAM_PAYLOAD_BYTES),
-            messages: self.messages,
+            messages: self.messages.unwrap_or(default.messages),
             in_flight: self.in_flight,
             window_bytes: self.window,
             deadline: self.deadline,
-            ..StreamRequest::new(kind)
+            ..default
         };
+        let (streams, counted) = (self.streams.unwrap_or(1), self.messages.is_some());
+        let options = self.common.options_of_streams(target, streams, &request, counted)?;
         self.common.run(options, watch, |options, watch| run_stream(options, &request, watch))
     }
 
