@@ -288,16 +288,21 @@ impl<C: Client> Engine<C> {
 
     /// The next request of a closed loop; its intended start is now.
     fn next_closed(&mut self, now_ns: u64) -> Option<Call> {
-        self.over |= match self.extent {
-            Extent::Lasting(_) => self.end_ns.is_some_and(|end_ns| now_ns >= end_ns),
-            Extent::Requests(count) => self.released >= count,
-        };
+        self.over |= self.has_all(now_ns);
         if self.over {
             return None;
         }
         let measured = now_ns >= self.start_ns;
         self.released += u64::from(measured);
         Some(Call::new(now_ns, 0, measured))
+    }
+
+    /// Whether a closed loop has released all that its extent asks for.
+    fn has_all(&self, now_ns: u64) -> bool {
+        match self.extent {
+            Extent::Lasting(_) => self.end_ns.is_some_and(|end_ns| now_ns >= end_ns),
+            Extent::Requests(count) => self.released >= count,
+        }
     }
 
     fn end_window(&mut self, end_ns: u64) {
@@ -307,9 +312,7 @@ impl<C: Client> Engine<C> {
 
     fn is_finished(&mut self, now_ns: u64) -> bool {
         // A closed loop without a free slot at its end never asks for the request that ends it.
-        if self.closed_loop && self.end_ns.is_some_and(|end_ns| now_ns >= end_ns) {
-            self.over = true;
-        }
+        self.over |= self.closed_loop && self.has_all(now_ns);
         if !self.over {
             return false;
         }

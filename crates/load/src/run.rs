@@ -10,7 +10,7 @@ use tollway_record::RunResult;
 use tollway_record::record::{self, Protocol, Tls};
 use tollway_record::run::{RUN_SCHEMA, Stage, Streaming};
 
-use crate::arrival::{self, Arrival, Profile, Spacing};
+use crate::arrival::{self, Arrival, Extent, Profile, Spacing};
 use crate::clients::h1::{H1Client, Rendered};
 use crate::clients::h2::{Calls, H2Client, Prepared};
 use crate::clients::ping::PingClient;
@@ -85,7 +85,7 @@ pub fn run_stream(
         target.url = target.url.replace(UNARY_PATH, request.kind.path());
         target.path = request.kind.path().to_owned();
     }
-    let tally = Rc::new(RefCell::new(Tally::default()));
+    let tally = Rc::new(RefCell::new(Tally::new(streams_needed(options.extent, request))));
     let setting = setting(&options, request, Rc::clone(&tally))?;
     let address = options.address()?;
     let tls = secure(&options, b"h2")?;
@@ -104,6 +104,16 @@ pub fn run_stream(
     let told = tally.borrow().told(request.kind, &result.traffic, shape);
     result.streaming = Some(told);
     Ok(result)
+}
+
+/// Streams that carry the messages of the plan when each carries all it can.
+fn streams_needed(extent: Extent, request: &StreamRequest) -> u64 {
+    match extent {
+        Extent::Requests(count) if request.kind.is_by_message() => {
+            count.div_ceil(u64::from(request.messages))
+        }
+        Extent::Requests(_) | Extent::Lasting(_) => u64::MAX,
+    }
 }
 
 fn setting(

@@ -32,6 +32,19 @@ fn every_pushed_message_is_acknowledged() {
 }
 
 #[test]
+fn no_more_streams_are_opened_than_carry_the_messages() {
+    let echo = Echo::start();
+    for kind in [StreamKind::Push, StreamKind::Bidi] {
+        let request = StreamRequest { messages: 10, ..StreamRequest::new(kind) };
+        // Twenty may be open at once: each would get three messages and none would end.
+        let result = run(&exactly(&echo, 4, 5, 60), &request);
+        let streaming = result.streaming.as_ref().unwrap();
+        assert_eq!((result.traffic.requests, result.traffic.errors), (60, 0), "{result:?}");
+        assert_eq!((streaming.completed, streaming.failed), (6, 0), "{kind:?}");
+    }
+}
+
+#[test]
 fn both_ways_every_message_comes_back() {
     let echo = Echo::start();
     let request = StreamRequest { messages: 5, ..StreamRequest::new(StreamKind::Bidi) };

@@ -141,10 +141,26 @@ impl<S: Session> H2Client<S> {
             return self.wait_for_connection(index, call, io);
         };
         held.is_queued = false;
+        let began_more = S::begins_more(&self.plan);
         let started = held.session.start(call, &self.plan, conn.out());
         self.in_flight += usize::from(started);
         self.touch(index);
+        if began_more && !S::begins_more(&self.plan) {
+            self.forget_full();
+        }
         started
+    }
+
+    /// Takes the sessions out of the queue that have nothing to spare any more.
+    fn forget_full(&mut self) {
+        let Self { open, sessions, plan, .. } = self;
+        open.retain(|index| match &mut sessions[*index] {
+            Some(held) if !held.session.can_open(plan) => {
+                held.is_queued = false;
+                false
+            }
+            Some(_) | None => true,
+        });
     }
 
     /// Keeps the call until the connection it asks for stands.

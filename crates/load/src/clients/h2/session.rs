@@ -25,6 +25,10 @@ pub(crate) trait Session: Sized {
     fn is_established(&self) -> bool;
     /// Whether nothing is under way.
     fn is_idle(&self) -> bool;
+    /// Whether the plan allows any connection to begin something beside what is under way.
+    fn begins_more(_plan: &Self::Plan) -> bool {
+        true
+    }
     /// Whether a call could start.
     fn can_open(&self, plan: &Self::Plan) -> bool;
     /// Starts a call; false if the connection took none.

@@ -43,8 +43,11 @@ pub(crate) struct StreamSession {
 }
 
 impl StreamSession {
-    fn may_open(&self) -> bool {
-        self.established && self.streams.len() < self.max_streams && self.h2.can_open()
+    fn may_open(&self, setting: &Setting) -> bool {
+        self.established
+            && self.streams.len() < self.max_streams
+            && self.h2.can_open()
+            && Self::begins_more(setting)
     }
 
     /// The next stream in turn that takes a message.
@@ -57,10 +60,13 @@ impl StreamSession {
     }
 
     fn open(&mut self, setting: &Setting, call: &Call, out: &mut Vec<u8>) -> Option<usize> {
-        if !self.may_open() {
+        if !self.may_open(setting) {
             return None;
         }
         let id = self.h2.send_request(&setting.head, None, false, out).ok()?;
+        if call.measured {
+            setting.tally.borrow_mut().stream_opened();
+        }
         self.streams.push(Stream::new(id, call.sent_ns, call.measured));
         Some(self.streams.len() - 1)
     }
@@ -155,8 +161,12 @@ impl Session for StreamSession {
         self.streams.is_empty()
     }
 
+    fn begins_more(setting: &Setting) -> bool {
+        setting.tally.borrow().takes_streams()
+    }
+
     fn can_open(&self, setting: &Setting) -> bool {
-        self.may_open() || self.streams.iter().any(|stream| stream.has_slot(&setting.shape))
+        self.may_open(setting) || self.streams.iter().any(|stream| stream.has_slot(&setting.shape))
     }
 
     /// New streams come before further messages on old ones, so that all streams carry some.

@@ -7,8 +7,11 @@ use tollway_record::traffic::Traffic;
 use super::StreamKind;
 
 /// Streams that were opened within the window.
-#[derive(Default)]
 pub(crate) struct Tally {
+    /// So many hold all messages of the run. More would leave some half full, which their peer
+    /// never ends.
+    limit: u64,
+    opened: u64,
     completed: u64,
     failed: u64,
     first_message: Histogram,
@@ -16,6 +19,29 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// At most `limit` streams are opened in place of which none failed.
+    pub(crate) fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            opened: 0,
+            completed: 0,
+            failed: 0,
+            first_message: Histogram::default(),
+            whole: Histogram::default(),
+        }
+    }
+
+    /// Whether another stream may be opened. What a failed one would still have carried needs one
+    /// in its place.
+    pub(crate) fn takes_streams(&self) -> bool {
+        self.opened < self.limit.saturating_add(self.failed)
+    }
+
+    /// A stream was opened within the window.
+    pub(crate) fn stream_opened(&mut self) {
+        self.opened += 1;
+    }
+
     /// A stream that was opened within the window has come to its end.
     pub(crate) fn stream_ended(
         &mut self,
