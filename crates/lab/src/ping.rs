@@ -176,6 +176,10 @@ fn answer_one(mut stream: &TcpStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use tollway_testkit::ClosedPort;
+
     use super::*;
 
     #[test]
@@ -190,7 +194,8 @@ mod tests {
 
     #[test]
     fn nobody_listening_is_an_error_with_the_address() {
-        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let nobody = ClosedPort::on(Ipv4Addr::LOCALHOST).unwrap();
+        let gone = nobody.address();
         let error = ping(gone, PingPlan::over(Duration::ZERO)).unwrap_err().to_string();
         assert!(error.contains(&gone.to_string()), "{error}");
     }

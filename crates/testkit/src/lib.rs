@@ -4,6 +4,7 @@
 //! that a test unwraps; an error says what was awaited and shows the end of the process's log.
 
 mod browser;
+mod closed_port;
 mod memory;
 mod process;
 mod program;
@@ -14,6 +15,7 @@ mod tls_relay;
 mod wait;
 
 pub use browser::Browser;
+pub use closed_port::ClosedPort;
 pub use memory::{peak_resident_bytes, reset_peak, resident_bytes};
 pub use process::{Process, Start};
 pub use program::{binary, tool};

@@ -1,11 +1,11 @@
 //! Joining the mesh: tokens, control planes that are away or another's, clocks, join bundles.
 
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tollway_testkit::{Process, TempDir, need_tool, retry_until};
+use tollway_testkit::{ClosedPort, Process, TempDir, need_tool, retry_until};
 
 use crate::mesh::{PATIENCE, PROGRAM, start_tollway};
 use crate::terminal::{Told, told, tollway};
@@ -97,7 +97,8 @@ fn a_control_plane_of_another_mesh_gets_no_token() {
 fn a_control_plane_that_is_away_is_named() {
     let network = Network::start();
     let token = network.token(&[]);
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nobody = ClosedPort::on(Ipv4Addr::LOCALHOST).unwrap();
+    let nobody = nobody.address().to_string();
     let mut command = sidecar(&nobody, &token);
     command.args(["--start-timeout-ms", "500"]);
     told(command).check("ERR_CONTROL_UNREACHABLE", &[&nobody, "Connection refused", "--control"]);

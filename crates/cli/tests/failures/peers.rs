@@ -34,7 +34,8 @@ fn a_gateway_that_reaches_nobody_says_so_and_is_named() {
     let gateway = mesh.east.gateway.port("gateway").unwrap().to_string();
     let app = mesh.east.app("echo", "a", AppProtocol::Http);
     let port = app.echo.port("http").unwrap().port().to_string();
-    let gone = nowhere("127.0.2.1").to_string();
+    let nowhere = nowhere("127.0.2.1");
+    let gone = nowhere.address().to_string();
     let elsewhere = ["--app-port", &port, "--advertise", &gone];
     let _lost = mesh.east.sidecar("lost", &elsewhere);
     let answer = until_told(&caller, "lost.default.east", "ERR_GATEWAY_UPSTREAM");

@@ -1,11 +1,11 @@
 //! Requests that are refused or fail: over HTTP with status, body and marks of the mesh, over
 //! gRPC with a status and the same marks.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, TcpListener};
 use std::process::Command;
 
 use rustix::process::Signal;
-use tollway_testkit::{RawClient, Start, retry_until};
+use tollway_testkit::{ClosedPort, RawClient, Start, retry_until};
 
 use crate::mesh::http::get;
 use crate::mesh::{AppProtocol, Mesh, PATIENCE, PROGRAM, Sidecar, start_tollway};
@@ -33,9 +33,9 @@ pub(crate) fn check(answer: &str, status: u16, code: &str, hop: &str, parts: &[&
     }
 }
 
-/// An address where nobody listens.
-pub(crate) fn nowhere(ip: &str) -> SocketAddr {
-    TcpListener::bind(format!("{ip}:0")).unwrap().local_addr().unwrap()
+/// An address of `ip` where nobody listens.
+pub(crate) fn nowhere(ip: &str) -> ClosedPort {
+    ClosedPort::on(ip.parse::<IpAddr>().unwrap()).unwrap()
 }
 
 #[test]
@@ -44,7 +44,8 @@ fn names_ways_and_apps_that_fail_are_told_apart() {
     let caller = mesh.west.caller(&["--request-timeout-ms", "700", "--connect-timeout-ms", "700"]);
     let app = mesh.east.app("echo", "a", AppProtocol::Http);
     let _tcp = mesh.east.app("bytes", "b", AppProtocol::Tcp);
-    let unready = mesh.east.sidecar_of("later", nowhere("127.0.0.1").port(), AppProtocol::Http);
+    let absent = nowhere("127.0.0.1");
+    let unready = mesh.east.sidecar_of("later", absent.port(), AppProtocol::Http);
     caller.until_served("echo.default.east");
     let api = caller.http();
 
@@ -166,7 +167,8 @@ fn an_answer_that_is_not_http_is_not_passed_on() {
 fn sidecars_and_gateways_that_are_away_are_named_with_their_address() {
     let mut mesh = Mesh::start();
     let caller = mesh.west.caller(&["--connect-timeout-ms", "500"]);
-    let gone = nowhere("127.0.1.1").to_string();
+    let nowhere = nowhere("127.0.1.1");
+    let gone = nowhere.address().to_string();
     let echo = start_tollway("echo").args(["--http", "127.0.0.1:0"]).start_listening().unwrap();
     let port = echo.port("http").unwrap().port().to_string();
     let elsewhere = ["--app-port", &port, "--advertise", &gone];

@@ -1,10 +1,11 @@
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use clap::Parser;
+use tollway_testkit::ClosedPort;
 
 use super::*;
 
@@ -123,8 +124,8 @@ fn a_target_named_in_a_file_may_come_later() {
 
 #[test]
 fn a_target_that_is_gone_closes_the_stream() {
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let relay = Running::start(Target::Address(gone), 0);
+    let gone = ClosedPort::on(Ipv4Addr::LOCALHOST).unwrap();
+    let relay = Running::start(Target::Address(gone.address()), 0);
     let mut stream = TcpStream::connect(relay.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mut bytes = Vec::new();
