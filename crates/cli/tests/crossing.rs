@@ -5,13 +5,14 @@
 mod mesh;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use hyper::{HeaderMap, Request};
+use mesh::chat::{self, UPGRADE};
 use mesh::http::{Answer, Client, Version, empty, full, get, runtime};
 use mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, counter};
 use tollway_testkit::{End, RawClient, retry_until};
@@ -240,11 +241,7 @@ fn tcp_crosses_and_half_closes() {
 
 #[test]
 fn an_upgraded_connection_crosses_and_ends_with_both_sides() {
-    const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: chat\r\n";
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    // It ends with the test: nothing waits for it.
-    std::thread::spawn(move || listener.incoming().for_each(|stream| chat(stream.unwrap())));
+    let port = chat::start("bye");
     let mesh = Mesh::start();
     let _app = mesh.east.sidecar_of("chat", port, AppProtocol::Http);
     let caller = mesh.west.caller(&[]);
@@ -263,28 +260,6 @@ fn an_upgraded_connection_crosses_and_ends_with_both_sides() {
     client.finish_sending().unwrap();
     let end = client.read_to_end(PATIENCE).unwrap();
     assert_eq!((end.end, end.text().as_str()), (End::Closed, "bye"));
-}
-
-/// An app: 200 to a plain request; to one that upgrades 101, then what is said, then `bye`.
-fn chat(mut stream: TcpStream) {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut byte) {
-            Ok(1) => head.push(byte[0]),
-            // The sidecar looks whether the app takes connections, and goes.
-            _ => return,
-        }
-    }
-    if !String::from_utf8_lossy(&head).to_lowercase().contains("upgrade: chat") {
-        let _ =
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-        return;
-    }
-    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n";
-    stream.write_all(switch.as_bytes()).unwrap();
-    std::io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap();
-    stream.write_all(b"bye").unwrap();
 }
 
 #[test]

@@ -6,7 +6,6 @@
 mod mesh;
 mod user;
 
-use std::io::Write;
 use std::process::{Command, Stdio};
 
 use mesh::http::{Client, Version, empty, runtime};
@@ -244,21 +243,10 @@ fn deny_all(network: &Network) {
 
 /// Puts a policy for the app `echo` in force.
 fn apply(network: &Network, name: &str, spec: &str) {
-    let policy = format!(
+    network.apply(&format!(
         "apiVersion: tollway/v1\nkind: Policy\nmetadata: {{name: {name}}}\n\
          spec: {{target: {{app: echo}}, {spec}}}\n"
-    );
-    let mut child = Command::new(PROGRAM)
-        .args(["apply", "-f", "-", "--wait", "--store"])
-        .arg(network.store())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(policy.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ));
 }
 
 #[test]

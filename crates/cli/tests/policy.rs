@@ -6,13 +6,13 @@
 mod mesh;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Output, Stdio};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use hyper::Request;
+use mesh::chat::{self, UPGRADE};
 use mesh::http::{Client, Version, empty, runtime};
-use mesh::{AppProtocol, Mesh, Network, PATIENCE, PROGRAM, Sidecar, counter};
+use mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, counter};
 use rustix::process::Signal;
 use tollway_load::{EchoMessage, UNARY_PATH, payload};
 use tollway_testkit::{RawClient, retry_until};
@@ -30,35 +30,6 @@ fn policy(name: &str, app: &str, spec: &str) -> String {
         "apiVersion: tollway/v1\nkind: Policy\nmetadata:\n  name: {name}\nspec:\n  \
          target: {{app: {app}}}\n{spec}\n"
     )
-}
-
-/// Runs a command on the policies of a network; `input` is what `-` reads.
-fn command(network: &Network, arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(PROGRAM)
-        .args(arguments)
-        .arg("--store")
-        .arg(network.store())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
-}
-
-/// As [`command`], which has to succeed; gives what it printed.
-#[track_caller]
-fn done(network: &Network, arguments: &[&str], input: &str) -> String {
-    let output = command(network, arguments, input);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {told}\n{input}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-fn apply(network: &Network, policy: &str) -> String {
-    done(network, &["apply", "-f", "-", "--wait"], policy)
 }
 
 /// What a raw request line is answered with: status and the whole answer.
@@ -97,7 +68,7 @@ fn requests_are_let_in_by_caller_method_and_path() {
         "  allow:\n    - from: [caller.default.west]\n      methods: [GET]\n      \
          paths: [\"/status/{code}\", /headers/**]\n  deny:\n    - paths: [/headers/secret/**]",
     );
-    let told = apply(&mesh.east, &readers);
+    let told = mesh.east.apply(&readers);
     assert_eq!(told, "policy default/readers created\napplied by 1 of 1 sidecars\n");
     check(&caller, "GET /status/201", 201);
     check(&caller, "GET /headers?a=b", 200);
@@ -151,9 +122,9 @@ fn spellings_do_not_get_around(caller: &Sidecar) {
 }
 
 fn changes_hold_for_open_connections(mesh: &Mesh, caller: &Sidecar, readers: &str) {
-    assert!(apply(&mesh.east, readers).starts_with("policy default/readers unchanged\n"));
-    let printed = done(&mesh.east, &["get", "policy", "readers", "-o", "yaml"], "");
-    assert!(apply(&mesh.east, &printed).contains(" unchanged\n"), "{printed}");
+    assert!(mesh.east.apply(readers).starts_with("policy default/readers unchanged\n"));
+    let printed = mesh.east.done(&["get", "policy", "readers", "-o", "yaml"], "");
+    assert!(mesh.east.apply(&printed).contains(" unchanged\n"), "{printed}");
     runtime().block_on(async {
         for version in [Version::Http1, Version::Http2] {
             let mut client = Client::connect(version, caller.http()).await;
@@ -163,16 +134,16 @@ fn changes_hold_for_open_connections(mesh: &Mesh, caller: &Sidecar, readers: &st
             };
             assert_eq!(client.exchange(request()).await.status, 204, "{version:?}");
             let closed = policy("readers", "echo", "  allow: []");
-            assert!(apply(&mesh.east, &closed).contains(" changed\n"));
+            assert!(mesh.east.apply(&closed).contains(" changed\n"));
             assert_eq!(client.exchange(request()).await.status, 403, "{version:?}");
-            apply(&mesh.east, readers);
+            mesh.east.apply(readers);
             assert_eq!(client.exchange(request()).await.status, 204, "{version:?}");
         }
     });
-    let told = done(&mesh.east, &["delete", "policy", "readers", "--wait"], "");
+    let told = mesh.east.done(&["delete", "policy", "readers", "--wait"], "");
     assert_eq!(told, "policy default/readers deleted\napplied by 1 of 1 sidecars\n");
     check(caller, "GET /healthz", 200);
-    let again = command(&mesh.east, &["delete", "policy", "readers"], "");
+    let again = mesh.east.command(&["delete", "policy", "readers"], "");
     assert!(!again.status.success());
     assert!(String::from_utf8_lossy(&again.stderr).contains("no policy default/readers"));
 }
@@ -184,7 +155,7 @@ fn grpc_calls_are_refused_with_permission_denied() {
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
     let spec = format!("  allow:\n    - paths: [{UNARY_PATH}]\n      methods: [POST]");
-    apply(&mesh.east, &policy("unary", "echo", &spec));
+    mesh.east.apply(&policy("unary", "echo", &spec));
     runtime().block_on(async {
         assert!(call(&caller, UNARY_PATH).await.is_ok());
         let refused = call(&caller, "/tollway.lab.v1.Echo/ServerStream").await.unwrap_err();
@@ -213,16 +184,16 @@ fn tcp_connections_are_judged_by_caller_and_ended_by_a_change() {
     let mut open = retry_until(PATIENCE, "TCP across", || echoing(port)).unwrap();
 
     // It still stands when a policy lets it, and ends when one does not.
-    apply(&mesh.east, &policy("db", "db", "  allow:\n    - from: [\"*.*.west\"]"));
+    mesh.east.apply(&policy("db", "db", "  allow:\n    - from: [\"*.*.west\"]"));
     open.write_all(b"pong").unwrap();
     let mut heard = [0; 4];
     open.read_exact(&mut heard).unwrap();
-    apply(&mesh.east, &policy("db", "db", "  deny:\n    - from: [caller.default.west]"));
+    mesh.east.apply(&policy("db", "db", "  deny:\n    - from: [caller.default.west]"));
     assert!(matches!(open.read(&mut heard), Ok(0) | Err(_)), "the connection still stands");
     assert!(echoing(port).is_none(), "a new connection is let in");
     assert_eq!(counter(&app.sidecar.process, "tollway_policy_closed_total"), 1);
     assert!(counter(&app.sidecar.process, "tollway_policy_denied_total") >= 1);
-    done(&mesh.east, &["delete", "policy", "db", "--wait"], "");
+    mesh.east.done(&["delete", "policy", "db", "--wait"], "");
     assert!(echoing(port).is_some());
 }
 
@@ -238,55 +209,26 @@ fn echoing(address: SocketAddr) -> Option<TcpStream> {
 
 #[test]
 fn an_upgraded_connection_ends_when_its_request_is_no_longer_allowed() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    // It ends with the test: nothing waits for it.
-    std::thread::spawn(move || listener.incoming().for_each(|stream| chat(stream.unwrap())));
+    let port = chat::start("");
     let mesh = Mesh::start();
     let _app = mesh.east.sidecar_of("echo", port, AppProtocol::Http);
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
-    let upgrade = format!(
-        "GET /chat HTTP/1.1\r\nHost: sidecar\r\ndapr-app-id: {SERVICE}\r\n\
-         Connection: Upgrade\r\nUpgrade: chat\r\n\r\n"
-    );
+    let upgrade =
+        format!("GET /chat HTTP/1.1\r\nHost: sidecar\r\ndapr-app-id: {SERVICE}\r\n{UPGRADE}\r\n");
     let mut client = RawClient::connect(caller.http()).unwrap();
     client.send(&upgrade).unwrap();
     let head = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"\r\n\r\n")).unwrap();
     assert_eq!(head.statuses(), [101], "{}", head.text());
 
-    apply(&mesh.east, &policy("chat", "echo", "  allow:\n    - paths: [/chat]"));
+    mesh.east.apply(&policy("chat", "echo", "  allow:\n    - paths: [/chat]"));
     client.send("still here").unwrap();
     let heard = client.read_until(PATIENCE, |bytes| bytes.len() >= 10).unwrap();
     assert_eq!(heard.bytes, b"still here");
-    apply(&mesh.east, &policy("chat", "echo", "  allow:\n    - paths: [/other]"));
+    mesh.east.apply(&policy("chat", "echo", "  allow:\n    - paths: [/other]"));
     let rest = client.read_to_end(PATIENCE).unwrap();
     assert_eq!(rest.text(), "", "the connection ended without a word of the app");
     check(&caller, "GET /chat", 403);
-}
-
-/// An app: 200 to a plain request; to one that upgrades 101, then what is said.
-fn chat(mut stream: TcpStream) {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut byte) {
-            Ok(1) => head.push(byte[0]),
-            // The sidecar looks whether the app takes connections, and goes.
-            _ => return,
-        }
-    }
-    let upgrades = String::from_utf8_lossy(&head).to_lowercase().contains("upgrade: chat");
-    let answer: &[u8] = if upgrades {
-        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n"
-    } else {
-        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    };
-    // A sidecar that has gone meanwhile is no failure of the app.
-    let _ = stream.write_all(answer);
-    if upgrades {
-        let _ = std::io::copy(&mut stream.try_clone().unwrap(), &mut stream);
-    }
 }
 
 #[test]
@@ -298,13 +240,13 @@ fn a_closed_network_stays_closed_through_restarts_and_without_its_control_plane(
     let _first = mesh.east.app("echo", "east-1", AppProtocol::Http);
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
-    apply(&mesh.east, CLOSED);
+    mesh.east.apply(CLOSED);
     check(&caller, "GET /healthz", 403);
 
     mesh.east.control.kill().unwrap();
     check(&caller, "GET /healthz", 403);
     mesh.east.restart_control();
-    let table = done(&mesh.east, &["get", "policies"], "");
+    let table = mesh.east.done(&["get", "policies"], "");
     assert!(table.contains("tollway/closed "), "{table}");
     check(&caller, "GET /healthz", 403);
     // One that starts now has never let anybody in.
@@ -319,7 +261,7 @@ fn a_closed_network_stays_closed_through_restarts_and_without_its_control_plane(
 
     // A service opens itself again by a policy of its own. Its sidecar may still be on the way
     // to the new control plane, so nobody waited for it.
-    apply(&mesh.east, &policy("open", "echo", "  allow: [{from: [\"*.*.*\"]}]"));
+    mesh.east.apply(&policy("open", "echo", "  allow: [{from: [\"*.*.*\"]}]"));
     caller.until_served(SERVICE);
 }
 
@@ -331,7 +273,7 @@ fn a_sidecar_that_has_not_applied_a_policy_is_named() {
     caller.until_served(SERVICE);
     app.sidecar.process.signal(Signal::STOP).unwrap();
     let open = policy("open", "echo", "  allow: [{}]");
-    let late = command(&mesh.east, &["apply", "-f", "-", "--wait", "--timeout-s", "1"], &open);
+    let late = mesh.east.command(&["apply", "-f", "-", "--wait", "--timeout-s", "1"], &open);
     let told = String::from_utf8_lossy(&late.stderr).into_owned();
     app.sidecar.process.signal(Signal::CONT).unwrap();
     assert!(!late.status.success());
@@ -340,7 +282,7 @@ fn a_sidecar_that_has_not_applied_a_policy_is_named() {
         String::from_utf8_lossy(&late.stdout),
         "policy default/open created\napplied by 0 of 1 sidecars\n"
     );
-    assert!(apply(&mesh.east, &open).ends_with("applied by 1 of 1 sidecars\n"));
+    assert!(mesh.east.apply(&open).ends_with("applied by 1 of 1 sidecars\n"));
 }
 
 #[test]
@@ -348,23 +290,23 @@ fn mistakes_in_a_file_change_nothing() {
     let mesh = Mesh::not_joined(&[]);
     let good = policy("good", "echo", "  allow: []");
     let bad = policy("bad", "echo", "  alow: []");
-    let refused = command(&mesh.east, &["apply", "-f", "-"], &format!("{good}---\n{bad}"));
+    let refused = mesh.east.command(&["apply", "-f", "-"], &format!("{good}---\n{bad}"));
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(told.contains("standard input:15:3: unknown field `alow`"), "{told}");
     assert!(told.contains("did you mean `allow`?"), "{told}");
-    let dry = done(&mesh.east, &["apply", "-f", "-", "--dry-run"], &good);
+    let dry = mesh.east.done(&["apply", "-f", "-", "--dry-run"], &good);
     assert_eq!(dry, "policy default/good created (dry run)\n");
-    assert_eq!(done(&mesh.east, &["get", "policies", "-o", "json"], ""), "[]\n");
+    assert_eq!(mesh.east.done(&["get", "policies", "-o", "json"], ""), "[]\n");
 
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.yaml"), &good).unwrap();
     std::fs::write(folder.path().join("b.yml"), good.replace("good", "other")).unwrap();
     std::fs::write(folder.path().join("notes.txt"), "not a policy").unwrap();
     let files = folder.path().to_str().unwrap();
-    let told = done(&mesh.east, &["apply", "-f", files, "--json"], "");
+    let told = mesh.east.done(&["apply", "-f", files, "--json"], "");
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!(told["policies"][1]["policy"], "default/other");
     assert_eq!(told["policies"][1]["outcome"], "created");
-    let told = done(&mesh.east, &["delete", "-f", files], "");
+    let told = mesh.east.done(&["delete", "-f", files], "");
     assert_eq!(told, "policy default/good deleted\npolicy default/other deleted\n");
 }

@@ -1,11 +1,12 @@
 //! Connections that carry bytes: a line each, when they have ended.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use serde_json::{Value, json};
 use tollway_testkit::{RawClient, retry_until};
 
+use crate::mesh::chat::{self, UPGRADE};
 use crate::mesh::{AppProtocol, Mesh, PATIENCE};
 use crate::{Logs, line, lines};
 
@@ -46,10 +47,7 @@ fn a_stream_of_bytes_is_a_line_on_both_sides_when_it_has_ended() {
 
 #[test]
 fn a_connection_that_leaves_http_is_the_line_of_its_request() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let app_port = listener.local_addr().unwrap().port().to_string();
-    // It ends with the test: nothing waits for it.
-    std::thread::spawn(move || listener.incoming().for_each(|stream| chat(stream.unwrap())));
+    let app_port = chat::start("").to_string();
     let logs = Logs::new();
     let mesh = Mesh::start();
     let [option, file] = &logs.options("callee");
@@ -58,8 +56,8 @@ fn a_connection_that_leaves_http_is_the_line_of_its_request() {
     let caller = mesh.west.caller(&[option, file]);
     caller.until_served("chat.default.east");
     let mut client = RawClient::connect(caller.http()).unwrap();
-    let request = "GET /v1.0/invoke/chat.default.east/method/chat?token=secret HTTP/1.1\r\n\
-                   Host: x\r\nConnection: Upgrade\r\nUpgrade: chat\r\n\r\n";
+    let target = "/v1.0/invoke/chat.default.east/method/chat?token=secret";
+    let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\n{UPGRADE}\r\n");
     client.send(request).unwrap();
     let head = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"\r\n\r\n")).unwrap();
     assert_eq!(head.statuses(), [101], "{}", head.text());
@@ -110,28 +108,4 @@ fn echoed(address: SocketAddr, head: &str, count: usize) -> Option<TcpStream> {
     let mut heard = vec![0; count];
     stream.read_exact(&mut heard).ok()?;
     (heard == sent).then_some(stream)
-}
-
-/// An app: 200 to a plain request; to one that upgrades 101, then what is said.
-fn chat(mut stream: TcpStream) {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut byte) {
-            Ok(1) => head.push(byte[0]),
-            // The sidecar looks whether the app takes connections, and goes.
-            _ => return,
-        }
-    }
-    let upgrades = String::from_utf8_lossy(&head).to_lowercase().contains("upgrade: chat");
-    let answer: &[u8] = if upgrades {
-        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n"
-    } else {
-        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    };
-    // Who goes away while it is answered is not this app's business.
-    let _ = stream.write_all(answer);
-    if upgrades {
-        let _ = std::io::copy(&mut stream.try_clone().unwrap(), &mut stream);
-    }
 }

@@ -2,12 +2,11 @@
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
 
 use serde_json::{Value, json};
 use tollway_testkit::{RawClient, retry_until};
 
-use crate::mesh::{AppProtocol, Mesh, PATIENCE, PROGRAM};
+use crate::mesh::{AppProtocol, Mesh, PATIENCE};
 use crate::{Logs, line};
 
 #[test]
@@ -61,16 +60,10 @@ fn a_tcp_connection_that_policies_refuse_names_its_caller() {
     let [option, file] = &logs.options("caller");
     let upstreams = ["--upstream", "0=db.default.east", "--upstream", "0=gone.default.east"];
     let caller = mesh.west.caller(&[&[option.as_str(), file], &upstreams[..]].concat());
-    let policy = logs.path("policy.yaml");
-    let text = "apiVersion: tollway/v1\nkind: Policy\nmetadata:\n  name: db\nspec:\n  \
-                target: {app: db}\n  deny:\n    - from: [caller.default.west]\n";
-    std::fs::write(&policy, text).unwrap();
-    let applied = Command::new(PROGRAM)
-        .args(["apply", "--wait", "-f", policy.to_str().unwrap(), "--store"])
-        .arg(mesh.east.store())
-        .output()
-        .unwrap();
-    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    mesh.east.apply(
+        "apiVersion: tollway/v1\nkind: Policy\nmetadata:\n  name: db\nspec:\n  \
+         target: {app: db}\n  deny:\n    - from: [caller.default.west]\n",
+    );
 
     let port = caller.upstream("db.default.east");
     let denied = |line: &Value| line["error_code"] == "ERR_POLICY_DENIED";

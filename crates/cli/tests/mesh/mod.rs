@@ -6,13 +6,15 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+pub(crate) mod chat;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod memory;
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use tollway_testkit::{Process, Start, TempDir, retry_until};
@@ -78,6 +80,36 @@ impl Network {
         let control_address = control.port("control").unwrap();
         let gateway = start_gateway(files.path(), control_address, &any, &[]);
         Self { control, gateway, control_address, name, ip, options, files }
+    }
+
+    /// Runs a command on what its control plane stores; `input` is what `-` reads.
+    pub(crate) fn command(&self, arguments: &[&str], input: &str) -> Output {
+        let mut child = Command::new(PROGRAM)
+            .args(arguments)
+            .arg("--store")
+            .arg(self.store())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    /// As [`Self::command`], which has to succeed; gives what it printed.
+    #[track_caller]
+    pub(crate) fn done(&self, arguments: &[&str], input: &str) -> String {
+        let output = self.command(arguments, input);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {told}\n{input}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Puts policies in force; they are when it returns.
+    #[track_caller]
+    pub(crate) fn apply(&self, policies: &str) -> String {
+        self.done(&["apply", "-f", "-", "--wait"], policies)
     }
 
     /// A second gateway beside the first.
