@@ -1,7 +1,7 @@
 //! What `tollway apply` reads and `tollway get -o yaml` prints: kinds in the form of Kubernetes'
 //! objects, so that the same files serve as its custom resources.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
@@ -9,6 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tollway_model::{
     CallerPattern, Label, MethodName, PathPattern, Policy, PolicyName, PolicyRule, PolicyTarget,
+    chain,
 };
 
 /// A policy as it is written.
@@ -180,22 +181,7 @@ where
 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        text.parse().map(Self).map_err(|error| D::Error::custom(Chain(&error)))
-    }
-}
-
-/// An error and its causes on one line.
-struct Chain<'a>(&'a dyn std::error::Error);
-
-impl Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
+        text.parse().map(Self).map_err(|error| D::Error::custom(chain(&error)))
     }
 }
 

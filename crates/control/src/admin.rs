@@ -243,5 +243,5 @@ fn unix_s(time: SystemTime) -> u64 {
 }
 
 fn invalid(error: ConvertError) -> Status {
-    Status::invalid_argument(crate::error::chain(&error))
+    Status::invalid_argument(tollway_model::chain(&error))
 }

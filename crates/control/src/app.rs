@@ -170,7 +170,7 @@ impl ControlPlane {
         };
         stop.cancel();
         if let Some((Err(reason), _) | (_, Err(reason))) = &ended {
-            error!(reason = %crate::error::chain(reason), "a server failed");
+            error!(reason = %tollway_model::chain(reason), "a server failed");
         }
         plane.tasks.close();
         if tokio::time::timeout(STOP_TIMEOUT, plane.tasks.wait()).await.is_err() {

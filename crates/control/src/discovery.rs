@@ -355,7 +355,7 @@ fn read_names(names: &[v1::ServiceName]) -> Result<Vec<ServiceName>, Status> {
         .iter()
         .map(read)
         .collect::<Result<_, _>>()
-        .map_err(|error| Status::invalid_argument(crate::error::chain(&error)))
+        .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))
 }
 
 fn too_many(_: TooManySubscriptions) -> Status {

@@ -1,7 +1,5 @@
-//! Why a control plane did not start or stopped, and how errors are printed.
+//! Why a control plane did not start or stopped.
 
-use std::error::Error;
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -100,15 +98,4 @@ pub enum OwnCertificateError {
     Credentials(#[from] CredentialsError),
     #[error("TLS refuses the certificate")]
     Tls(#[from] TlsError),
-}
-
-/// The error and its causes on one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        write!(text, ": {error}").expect("writing to a string cannot fail");
-        cause = error.source();
-    }
-    text
 }

@@ -100,7 +100,7 @@ fn apply_entry(catalogue: &mut Catalogue, entry: &Entry) -> Option<Subject> {
         Err(reason) => {
             // One bad record must not hide all the others.
             let key = entry.key.escape_ascii();
-            let error = crate::error::chain(&reason);
+            let error = tollway_model::chain(&reason);
             if let Some(name) = policy {
                 error!(policy = %name, error, "a stored policy cannot be read: it closes its namespace until it is applied again or deleted");
                 return Some(catalogue.close_for(name, entry.revision));

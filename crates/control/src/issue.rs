@@ -89,7 +89,7 @@ impl Refusal {
 
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
-        let text = crate::error::chain(&refusal);
+        let text = tollway_model::chain(&refusal);
         let code = refusal.code();
         let status = match refusal {
             Refusal::Request(_) | Refusal::TokenShape(_) => Self::invalid_argument(text),
@@ -320,7 +320,7 @@ impl IdentityService {
 }
 
 fn issue_status(error: &IssueError) -> Status {
-    let text = crate::error::chain(error);
+    let text = tollway_model::chain(error);
     match error {
         IssueError::RequestTooLarge { .. }
         | IssueError::Request(_)

@@ -114,7 +114,7 @@ pub(crate) async fn accept(
         let config = match tls.config() {
             Ok(config) => config,
             Err(reason) => {
-                error!(reason = %crate::error::chain(&reason), "no TLS configuration; a connection was dropped");
+                error!(reason = %tollway_model::chain(&reason), "no TLS configuration; a connection was dropped");
                 continue;
             }
         };
@@ -125,7 +125,7 @@ pub(crate) async fn accept(
                     let _ = connections.send(Ok(Connection { stream, caller, _place: place })).await;
                 }
                 Err(reason) => {
-                    debug!(%from, reason = %crate::error::chain(&reason), "a connection was refused");
+                    debug!(%from, reason = %tollway_model::chain(&reason), "a connection was refused");
                 }
             }
         }));

@@ -134,7 +134,7 @@ pub(crate) async fn keep_current(
                 current.send_replace(Arc::new(credentials));
             }
             Err(reason) => {
-                error!(reason = %crate::error::chain(&reason), "own credentials were not renewed; trying again");
+                error!(reason = %tollway_model::chain(&reason), "own credentials were not renewed; trying again");
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
         }

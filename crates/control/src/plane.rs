@@ -61,7 +61,7 @@ impl Plane {
 
 /// The status of a call that the store could not serve.
 pub(crate) fn store_status(error: &(dyn Error + 'static)) -> Status {
-    let reason = crate::error::chain(error);
+    let reason = tollway_model::chain(error);
     tracing::error!(%reason, "the store refused");
     let status = Status::unavailable(format!("the control plane's store refused: {reason}"));
     match error.downcast_ref().and_then(TransactError::code) {

@@ -251,7 +251,7 @@ fn check_count(count: usize) -> Result<(), Status> {
 }
 
 fn invalid(error: tollway_wire::ConvertError) -> Status {
-    Status::invalid_argument(crate::error::chain(&error))
+    Status::invalid_argument(tollway_model::chain(&error))
 }
 
 /// The policies of a service as they are sent to its sidecars.

@@ -182,7 +182,7 @@ impl Session {
 
     fn read_workload(&self, stated: &v1::Workload) -> Result<(Key, Vec<u8>), Status> {
         let workload = tollway_wire::workload(stated)
-            .map_err(|error| Status::invalid_argument(crate::error::chain(&error)))?;
+            .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))?;
         self.check_own(&workload.service, &workload.instance)?;
         if is_system(&workload.service) {
             return Err(Status::permission_denied(
@@ -209,7 +209,7 @@ impl Session {
     }
 
     fn read_gateway(&self, stated: &v1::Gateway) -> Result<(Key, Vec<u8>), Status> {
-        let invalid = |error| Status::invalid_argument(crate::error::chain(&error));
+        let invalid = |error| Status::invalid_argument(tollway_model::chain(&error));
         let instance = tollway_wire::instance(&stated.instance).map_err(invalid)?;
         tollway_wire::address(stated.outside.as_ref(), "outside").map_err(invalid)?;
         tollway_wire::address(stated.inside.as_ref(), "inside").map_err(invalid)?;
@@ -334,7 +334,7 @@ impl Session {
             Ok(()) => info!(service = %self.service, instance = %self.instance, "deregistered"),
             Err(LeaseError::NoLease { .. }) => {}
             Err(error) => {
-                warn!(error = %crate::error::chain(&error), "a lease was not revoked; it ends by itself")
+                warn!(error = %tollway_model::chain(&error), "a lease was not revoked; it ends by itself")
             }
         }
     }

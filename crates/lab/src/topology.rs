@@ -43,7 +43,7 @@ impl Isolation {
         let privileged = rustix::process::geteuid().is_root();
         let attempt = if privileged { probe() } else { Err(String::new()) };
         let Err(as_we_are) = attempt else { return Self::Namespaces };
-        match tollway_net::netns::become_namespace_root().map_err(|e| with_causes(&e)) {
+        match tollway_net::netns::become_namespace_root().map_err(|e| tollway_model::chain(&e)) {
             Ok(()) => {
                 probe().map_or_else(|reason| Self::Loopback { reason }, |()| Self::Namespaces)
             }
@@ -64,19 +64,9 @@ fn probe() -> Result<(), String> {
         queue_packets: 1,
         offload: Shape::delaying(Duration::ZERO).wants_offload(),
     };
-    let namespace = NetNs::create("probe").map_err(|e| with_causes(&e))?;
-    let device = namespace.run(|| Tun::open(&config)).map_err(|e| with_causes(&e))?;
-    device.map(drop).map_err(|e| with_causes(&e))
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
+    let namespace = NetNs::create("probe").map_err(|e| tollway_model::chain(&e))?;
+    let device = namespace.run(|| Tun::open(&config)).map_err(|e| tollway_model::chain(&e))?;
+    device.map(drop).map_err(|e| tollway_model::chain(&e))
 }
 
 /// One network.

@@ -3,6 +3,7 @@
 //! Pure: no sockets, clock, environment or randomness. Everything here is a value that other
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
 
+mod chain;
 mod config;
 pub mod failure;
 mod name;
@@ -12,6 +13,7 @@ mod service;
 mod trace;
 pub mod way;
 
+pub use chain::chain;
 pub use config::RunningConfig;
 pub use failure::ErrorCode;
 pub use name::{

@@ -1,7 +1,5 @@
 //! A result file of any kind that is read here: an experiment, a load run, a file of Fortio's.
 
-use std::error::Error;
-
 use serde::Deserialize;
 use thiserror::Error;
 use time::OffsetDateTime;
@@ -210,17 +208,6 @@ impl<'a> Part<'a> {
     }
 }
 
-/// An error with its causes, on one line.
-pub(crate) fn told(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
-}
-
 /// Seconds since 1970 of an RFC 3339 time.
 pub(crate) fn unix_s(rfc3339: &str) -> Option<f64> {
     let at = OffsetDateTime::parse(rfc3339, &Rfc3339).ok()?;
@@ -235,7 +222,7 @@ mod tests {
     fn what_cannot_be_read_says_why() {
         let check = |text: &str, reason: &str| {
             let error = Document::from_json(text).err().unwrap();
-            let told = told(&error);
+            let told = tollway_model::chain(&error);
             assert!(told.contains(reason), "{told}");
         };
         check("", "it is not JSON: EOF");

@@ -67,7 +67,7 @@ pub enum JoinError {
 
 impl From<JoinError> for Status {
     fn from(error: JoinError) -> Self {
-        let text = crate::error::chain(&error);
+        let text = tollway_model::chain(&error);
         let status = match error {
             JoinError::Bundle(_) | JoinError::Secret(_) => Self::invalid_argument(text),
             JoinError::OwnNetwork { .. }

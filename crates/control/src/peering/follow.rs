@@ -176,7 +176,7 @@ async fn take_gateways(
 ) -> Result<(), Status> {
     let limit = tollway_wire::GATEWAYS_PER_NETWORK_LIMIT;
     let read = tollway_wire::addresses(&stated.addresses, "reached_at", limit)
-        .map_err(|error| Status::invalid_argument(crate::error::chain(&error)))?;
+        .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))?;
     let known =
         plane.hub.read(|catalogue| catalogue.find_peer(network).map(|peer| peer.gateways.clone()));
     if read.is_empty() || known.is_none_or(|known| *known == *read) {

@@ -111,7 +111,7 @@ fn own_bundle(plane: &Plane, join_secret: String, ttl: Duration) -> Result<JoinB
 pub(crate) async fn redeem(plane: &Plane, secret: &str, file: &[u8]) -> Result<(), JoinError> {
     let result = try_redeem(plane, secret, file).await;
     if let Err(error) = &result {
-        warn!(reason = %crate::error::chain(error), "a network was not admitted");
+        warn!(reason = %tollway_model::chain(error), "a network was not admitted");
     }
     result
 }

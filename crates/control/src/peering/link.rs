@@ -199,7 +199,7 @@ impl Link {
                 // One that lived was no failed attempt: come back fast.
                 attempt =
                     if before.elapsed() > LONGEST_PAUSE { 0 } else { attempt.saturating_add(1) };
-                let reason = crate::error::chain(&error);
+                let reason = tollway_model::chain(&error);
                 debug!(network = %self.network, attempt, reason, "no link to a joined network");
                 self.contact.failed(reason);
                 tokio::time::sleep(pause(attempt, jitter())).await;
@@ -228,14 +228,14 @@ impl Link {
                     answered = Some(Instant::now());
                     reason
                 }
-                Err(error) => format!("{reason}; {}", crate::error::chain(&error)),
+                Err(error) => format!("{reason}; {}", tollway_model::chain(&error)),
             };
             let (silent, _) = self.contact.silent_for();
             // What was never heard of cannot be served.
             let answered = answered.filter(|_| known).map(|answered| answered.elapsed());
             let standing = decide_standing(silent, answered, limit);
             if let Err(error) = self.note(standing, silent, reason).await {
-                warn!(error = %crate::error::chain(&error), "how it stands with a joined network was not stored; trying again");
+                warn!(error = %tollway_model::chain(&error), "how it stands with a joined network was not stored; trying again");
             }
             tokio::time::sleep(limit / PROBES_PER_LIMIT).await;
         }

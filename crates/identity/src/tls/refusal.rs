@@ -114,7 +114,7 @@ pub fn code_of(error: &Error) -> ErrorCode {
 #[expect(clippy::wildcard_enum_match_arm, reason = "the other alerts explain themselves")]
 pub fn explain(error: &Error) -> String {
     if let Some(refusal) = Refusal::from_error(error) {
-        return chain_of(refusal);
+        return tollway_model::chain(refusal);
     }
     if let Error::InvalidCertificate(wrong) = error
         && let Some(text) = explain_certificate(wrong)
@@ -124,7 +124,7 @@ pub fn explain(error: &Error) -> String {
     if let Error::InvalidMessage(InvalidMessage::InvalidContentType) = error {
         return "what answers there does not speak TLS".to_owned();
     }
-    let Error::AlertReceived(alert) = error else { return chain_of(error) };
+    let Error::AlertReceived(alert) = error else { return tollway_model::chain(error) };
     match *alert {
         AlertDescription::AccessDenied | AlertDescription::UnrecognisedName => {
             "the peer does not have the name that was dialled; its address may have passed to another workload"
@@ -141,7 +141,7 @@ pub fn explain(error: &Error) -> String {
         AlertDescription::CertificateExpired => {
             "the peer holds this side's certificate for expired or not yet valid; compare the clocks"
         }
-        _ => return chain_of(error),
+        _ => return tollway_model::chain(error),
     }
     .to_owned()
 }
@@ -185,17 +185,6 @@ pub fn span(time: Duration) -> String {
         }
         Some(_) | None => whole,
     }
-}
-
-fn chain_of(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// What webpki found, as rustls names it, so that the alert sent is the precise one.

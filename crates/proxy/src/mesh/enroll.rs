@@ -8,7 +8,7 @@ use tollway_identity::{
     CertificateDer, Credentials, Expected, KeyPair, TrustBundle, TrustBundles, bootstrap_config,
     issued_at, renew_at, span,
 };
-use tollway_model::{ErrorCode, Instance, ServiceName, TrustDomain};
+use tollway_model::{ErrorCode, Instance, ServiceName, TrustDomain, chain};
 use tollway_wire::v1::identity_client::IdentityClient;
 use tollway_wire::{
     ConvertError, MESSAGE_LIMIT_BYTES, ROOTS_PER_TRUST_DOMAIN_LIMIT, TRUST_DOMAINS_LIMIT, v1,
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::config::{MeshConfig, Role, TokenSource};
 use super::connect::{ALPN, connect};
-use super::error::{MeshError, chain};
+use super::error::MeshError;
 
 /// Pause between tries of the first contact.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);

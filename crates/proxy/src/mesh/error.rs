@@ -1,7 +1,5 @@
 //! Why a data plane has no identity or no control plane.
 
-use std::error::Error;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -127,15 +125,4 @@ impl From<tonic::Status> for MeshError {
             | Code::DataLoss => Self::Unavailable { code, reason },
         }
     }
-}
-
-/// The error and its causes on one line.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        write!(text, ": {error}").expect("writing to a string cannot fail");
-        cause = error.source();
-    }
-    text
 }

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_identity::{Expected, client_config};
-use tollway_model::{ServiceName, Workload};
+use tollway_model::{ServiceName, Workload, chain};
 use tollway_routing::PolicySet;
 use tollway_wire::v1::discovery_client::DiscoveryClient;
 use tollway_wire::v1::open::Scope;
@@ -27,7 +27,6 @@ use tracing::{debug, info, warn};
 use super::config::{Announcement, Role};
 use super::connect::{ALPN, connect};
 use super::enroll::{self, Who, bundles};
-use super::error::chain;
 use super::knowledge::Knowledge;
 use super::{MeshDelta, MeshError, PolicyUpdate, Shared};
 

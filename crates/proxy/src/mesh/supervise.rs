@@ -7,7 +7,6 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::enroll::{self, Who};
-use super::error::chain;
 use super::knowledge::Knowledge;
 use super::session::{self, End};
 use super::{MeshDelta, MeshError, Shared};
@@ -47,7 +46,7 @@ pub(super) async fn run(
             Err(error) => error,
         };
         attempt = if began.elapsed() >= GOOD_SESSION { 0 } else { attempt.saturating_add(1) };
-        let reason = chain(&error);
+        let reason = tollway_model::chain(&error);
         tell(&shared, &reason);
         tokio::select! {
             () = tokio::time::sleep(pause(attempt, jitter())) => {}

@@ -14,7 +14,7 @@ use super::folder::FileError;
 use super::query::{Query, address};
 use super::shelf::Shelf;
 use super::{PageError, list, overlay, trend};
-use crate::document::{Document, told};
+use crate::document::Document;
 use crate::page;
 use crate::page::shell::{self, Page};
 
@@ -86,7 +86,7 @@ fn make(shelf: &Shelf, path: &str, query: &Query) -> Answer {
         "/raw" => raw(shelf, query),
         _ => return refuse(StatusCode::NOT_FOUND, "there is no such page"),
     };
-    made.unwrap_or_else(|error| refuse(status_of(&error), &told(&error)))
+    made.unwrap_or_else(|error| refuse(status_of(&error), &tollway_model::chain(&error)))
 }
 
 /// The page of one file.

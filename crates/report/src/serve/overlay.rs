@@ -8,7 +8,7 @@ use tollway_record::interval::interval;
 use super::query::{Query, address};
 use super::{PageError, Shelf};
 use crate::contents::{self, clipped, shown_time};
-use crate::document::{Document, ONLY_ROW, Part, told};
+use crate::document::{Document, ONLY_ROW, Part};
 use crate::figures;
 use crate::page::{figure, shell, tables};
 use crate::plot::{self, SAMPLES_LIMIT, Sample};
@@ -91,7 +91,9 @@ fn read(shelf: &Shelf, names: &[&str]) -> (Vec<Chosen>, Vec<String>) {
                 let (file, name) = ((*name).to_owned(), String::new());
                 chosen.push(Chosen { file, name, document });
             }
-            Err(error) => broken.push(format!("{}: {}", clipped(name), told(&error))),
+            Err(error) => {
+                broken.push(format!("{}: {}", clipped(name), tollway_model::chain(&error)))
+            }
         }
     }
     let labels: Vec<String> = chosen.iter().map(|one| one.document.label().to_owned()).collect();

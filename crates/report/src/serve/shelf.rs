@@ -8,7 +8,7 @@ use tollway_record::LatencyUs;
 
 use super::folder::{Folder, FolderError, Found};
 use crate::contents::{self, clipped};
-use crate::document::{Document, Kind, RunFile, told, unix_s};
+use crate::document::{Document, Kind, RunFile, unix_s};
 use crate::figures;
 
 /// Bytes of new files that are read for one page; the next page reads on.
@@ -111,7 +111,7 @@ impl Shelf {
         let document = self.folder.document(&found.name);
         let summary = document
             .map(|document| Summary::of(&document, &found.name))
-            .map_err(|error| told(&error));
+            .map_err(|error| tollway_model::chain(&error));
         Entry { found, summary }
     }
 }
