@@ -12,6 +12,7 @@ pub mod cgroup;
 pub mod commands;
 pub mod error;
 pub mod experiment;
+mod fault;
 pub mod link_command;
 pub mod machine;
 pub mod ping;
@@ -28,6 +29,7 @@ mod work_dir;
 pub use cancel::Cancel;
 pub use error::LabError;
 pub use experiment::{Experiment, ExperimentOptions};
+pub use fault::Fault;
 pub use progress::{Event, PlainProgress, Progress};
 pub use topology::Isolation;
 

@@ -14,7 +14,7 @@ use serde_saphyr::Spanned;
 use tollway_record::record::{Arrival, Layout, Protocol, Tls, Topology};
 
 pub use builtin::{BUILT_IN, BuiltIn, built_in};
-pub use check::{Fault, MAX_CASES, MAX_STEPS};
+pub use check::{MAX_CASES, MAX_STEPS};
 pub use seed::{FigureMetric, FigureSpec, SeedSpec};
 
 /// The format's name and version.

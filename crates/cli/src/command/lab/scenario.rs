@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use anyhow::Result;
-use tollway_lab::scenario::{self, BUILT_IN, Fault, Scenario};
+use tollway_lab::Fault;
+use tollway_lab::scenario::{self, BUILT_IN, Scenario};
 use tollway_lab::subject::Catalogue;
 use tollway_model::ErrorCode;
 

@@ -2,16 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_saphyr::{Location, Spanned};
+use serde_saphyr::Location;
 use tollway_record::record::Tls;
 
 use super::file::{AdapterFile, SUBJECT_SCHEMA, Side, VariantSpec};
 use super::template::{Meanings, TemplateError};
 use super::{FIXED_PLACEHOLDERS, TLS_PLACEHOLDERS};
-use crate::scenario::Fault;
+use crate::fault::{Fault, Faults, MAX_NAME};
 
-/// Longest name of an adapter, a variant, a port.
-const MAX_NAME: usize = 40;
 /// Variants of an adapter, ways of a variant, texts, and files, ports and header lines of a
 /// process.
 const MAX_ENTRIES: usize = 32;
@@ -22,35 +20,31 @@ impl AdapterFile {
     /// All mistakes of meaning, in the order of the file's parts.
     #[must_use]
     pub fn check(&self) -> Vec<Fault> {
-        let mut faults = Faults(Vec::new());
+        let mut faults = Faults::default();
         if self.schema.value != SUBJECT_SCHEMA {
             faults.add(self.schema.referenced, format!("this version reads `{SUBJECT_SCHEMA}`"));
         }
         faults.name("subject", &self.name);
         let at = self.name.referenced;
-        faults.count(self.program.referenced, "program", self.program.value.len(), 1, MAX_WORDS);
-        faults.count(at, "version", self.version.len(), 0, MAX_WORDS);
-        faults.count(at, "texts", self.texts.len(), 0, MAX_ENTRIES);
-        faults.count(at, "variants", self.variants.len(), 1, MAX_ENTRIES);
-        let mut names = BTreeSet::new();
+        faults.count(self.program.referenced, "program", self.program.value.len(), 1..=MAX_WORDS);
+        faults.count(at, "version", self.version.len(), 0..=MAX_WORDS);
+        faults.count(at, "texts", self.texts.len(), 0..=MAX_ENTRIES);
+        faults.count(at, "variants", self.variants.len(), 1..=MAX_ENTRIES);
+        faults.unique("variant", self.variants.iter().map(|variant| &variant.name));
         for variant in &self.variants {
             faults.name("variant", &variant.name);
-            if !names.insert(&variant.name.value) {
-                let what = format!("two variants are called `{}`", variant.name.value);
-                faults.add(variant.name.referenced, what);
-            }
             self.check_variant(variant, &mut faults);
         }
-        faults.0
+        faults.into_vec()
     }
 
     fn check_variant(&self, variant: &VariantSpec, faults: &mut Faults) {
-        faults.count(variant.name.referenced, "ways", variant.ways.len(), 1, MAX_ENTRIES);
+        faults.count(variant.name.referenced, "ways", variant.ways.len(), 1..=MAX_ENTRIES);
         let mut taken = BTreeSet::new();
         for way in &variant.ways {
             let at = way.protocols.referenced;
-            faults.count(at, "protocols", way.protocols.value.len(), 1, MAX_ENTRIES);
-            faults.count(at, "caller_tls", way.caller_tls.len(), 1, MAX_ENTRIES);
+            faults.count(at, "protocols", way.protocols.value.len(), 1..=MAX_ENTRIES);
+            faults.count(at, "caller_tls", way.caller_tls.len(), 1..=MAX_ENTRIES);
             for protocol in &way.protocols.value {
                 for tls in &way.caller_tls {
                     if !taken.insert((*protocol, *tls)) {
@@ -59,11 +53,11 @@ impl AdapterFile {
                 }
             }
             if way.sides().next().is_none() {
-                faults.add(at, "a way has a `caller_side`, an `app_side` or both".to_owned());
+                faults.add(at, "a way has a `caller_side`, an `app_side` or both");
             }
             let secured = way.caller_tls.iter().any(|tls| *tls != Tls::Plain);
             if secured && way.caller_side.is_some() && way.app_side.is_some() {
-                faults.add(at, "callers of a pair are plain: it stands beside them".to_owned());
+                faults.add(at, "callers of a pair are plain: it stands beside them");
             }
             for side in way.sides() {
                 self.check_side(side, faults);
@@ -73,15 +67,15 @@ impl AdapterFile {
 
     fn check_side(&self, side: &Side, faults: &mut Faults) {
         let at = side.command.referenced;
-        faults.count(at, "command", side.command.value.len(), 1, MAX_WORDS);
-        faults.count(at, "files", side.files.len(), 0, MAX_ENTRIES);
-        faults.count(side.ports.referenced, "ports", side.ports.value.len(), 0, MAX_ENTRIES);
-        faults.count(side.headers.referenced, "headers", side.headers.value.len(), 0, MAX_ENTRIES);
+        faults.count(at, "command", side.command.value.len(), 1..=MAX_WORDS);
+        faults.count(at, "files", side.files.len(), 0..=MAX_ENTRIES);
+        faults.count(side.ports.referenced, "ports", side.ports.value.len(), 0..=MAX_ENTRIES);
+        faults.count(side.headers.referenced, "headers", side.headers.value.len(), 0..=MAX_ENTRIES);
         for port in &side.ports.value {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
             if port.is_empty() || port.len() > MAX_NAME || !port.chars().all(plain) {
                 let what = "a port's name has lower-case letters, digits and `_`";
-                faults.add(side.ports.referenced, what.to_owned());
+                faults.add(side.ports.referenced, what);
             }
         }
         for (name, text) in &side.files {
@@ -100,12 +94,12 @@ impl AdapterFile {
         for (at, text) in words.chain(files).chain(url).chain(headers) {
             match meanings.fill(text) {
                 Ok(text) => filled += &text,
-                Err(error) => faults.template(at, error, &values, &self.texts),
+                Err(error) => add_template_error(at, error, &values, &self.texts, faults),
             }
         }
-        if faults.0.is_empty() && !filled.contains(LISTENS) {
+        if faults.is_empty() && !filled.contains(LISTENS) {
             let what = "nothing says where it listens: name {{listen}} or {{listen_port}}";
-            faults.add(at, what.to_owned());
+            faults.add(at, what);
         }
     }
 }
@@ -128,44 +122,16 @@ pub(super) fn port_placeholder(port: &str) -> String {
     format!("{port}_port")
 }
 
-struct Faults(Vec<Fault>);
-
-impl Faults {
-    fn add(&mut self, at: Location, what: String) {
-        let (line, column) = (at.line(), at.column());
-        self.0.push(Fault { line, column, what, known: Vec::new(), written: String::new() });
-    }
-
-    fn count(&mut self, at: Location, what: &str, count: usize, least: usize, most: usize) {
-        if !(least..=most).contains(&count) {
-            self.add(at, format!("`{what}` has from {least} to {most} entries, here {count}"));
-        }
-    }
-
-    fn name(&mut self, kind: &str, name: &Spanned<String>) {
-        let plain =
-            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        let text = &name.value;
-        if text.is_empty() || text.len() > MAX_NAME || !text.chars().all(plain) {
-            let what = format!(
-                "the name of a {kind} has 1 to {MAX_NAME} lower-case letters, digits, `-` and `.`"
-            );
-            self.add(name.referenced, what);
-        }
-    }
-
-    fn template(
-        &mut self,
-        at: Location,
-        error: TemplateError,
-        values: &BTreeMap<String, String>,
-        texts: &BTreeMap<String, String>,
-    ) {
-        let TemplateError::Unknown { name } = error else {
-            return self.add(at, error.to_string());
-        };
-        let known = values.keys().chain(texts.keys()).cloned().collect();
-        let (line, column) = (at.line(), at.column());
-        self.0.push(Fault { line, column, what: "placeholder".into(), known, written: name });
-    }
+fn add_template_error(
+    at: Location,
+    error: TemplateError,
+    values: &BTreeMap<String, String>,
+    texts: &BTreeMap<String, String>,
+    faults: &mut Faults,
+) {
+    let TemplateError::Unknown { name } = error else {
+        return faults.add(at, error.to_string());
+    };
+    let known = values.keys().chain(texts.keys()).cloned().collect();
+    faults.unknown(at, "placeholder", &name, known);
 }

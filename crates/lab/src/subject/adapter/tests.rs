@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use tollway_record::record::Protocol;
 
 use super::*;
-use crate::scenario::Fault;
+use crate::fault::Fault;
 
 const GOOD: &str = "schema: tollway.subject/1\nname: mine\npurpose: to see\n\
     program: [sh]\nversion: [-c, 'echo 1.2']\nget: {by_hand: \"write it\"}\n\
