@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use tollway_record::Record;
-use tollway_record::record::{Layout, Protocol, Tls};
+use tollway_record::record::{Layout, Metric, Protocol, Tls};
 use tollway_testkit::{TempDir, skip, slow};
 
 fn tollway(args: &[&str], dir: &Path) -> Output {
@@ -39,7 +39,7 @@ fn run_with_window(scenario: &str, window_s: &str, more: &[&str]) -> Record {
     let record = Record::from_json(&text).unwrap();
     for row in &record.rows {
         let (id, traffic) = (&row.conditions.id, &row.traffic);
-        assert!(traffic.requests > 0, "{id}: {:?}", traffic.errors_by_kind);
+        assert!(!row.is_silent(), "{id}: {:?}", traffic.errors_by_kind);
         assert!(traffic.errors * 100 <= traffic.requests, "{id}: {:?}", traffic.errors_by_kind);
     }
     let wrong = record.warnings.iter().find(|warning| {
@@ -101,12 +101,56 @@ fn tls_compares_plain_and_both_kinds_of_tls() {
 #[test]
 fn throughput_and_push_count_bytes() {
     slow!();
-    for scenario in ["throughput", "push"] {
-        let record = run(scenario, &[]);
-        let direct = record.rows.iter().find(|row| row.conditions.subject == "direct").unwrap();
-        let payload = direct.conditions.payload_bytes * direct.traffic.requests;
-        assert!(direct.traffic.bytes.received >= payload, "{scenario}: {:?}", direct.traffic.bytes);
+    let record = run("throughput", &["--subjects", "direct,floor,tollway"]);
+    for row in &record.rows {
+        let (id, traffic) = (&row.conditions.id, &row.traffic);
+        assert!(row.is_flow() && !row.is_silent() && traffic.requests == 0, "{id}: {traffic:?}");
+        let (least, most) = match row.conditions.case.as_str() {
+            "receive-1" => (traffic.bytes.sent, traffic.bytes.received),
+            _ => (traffic.bytes.received, traffic.bytes.sent),
+        };
+        assert!((least, most > 1_000_000) == (0, true), "{id}: {:?}", traffic.bytes);
+        let told = row.particulars.throughput.as_ref().unwrap();
+        let flow = told.sent.or(told.received).unwrap();
+        assert_eq!(flow.bytes, most, "{id}: {told:?}");
     }
+    let compared = record.comparisons.iter().any(|found| {
+        found.row == "same-network/send-8/tollway" && found.metric == Metric::TimePerMegabyte
+    });
+    assert!(compared, "{:?}", record.comparisons);
+    let figure = &record.seed_table.as_ref().unwrap().figures[0];
+    let bytes = record.row("same-network/send-1/direct").unwrap().traffic.clone();
+    let megabits = bytes.bytes.sent as f64 * 8e-6 / bytes.duration_s;
+    assert!((figure.today["direct"] / megabits - 1.0).abs() < 1e-9, "{figure:?}");
+
+    let record = run("push", &[]);
+    for row in record.rows.iter().filter(|row| row.conditions.subject == "direct") {
+        let (id, traffic) = (&row.conditions.id, &row.traffic);
+        assert_eq!(row.conditions.protocol, Protocol::GrpcStream);
+        assert_eq!(row.conditions.in_flight_per_connection, Some(10), "{id}");
+        let message = row.conditions.payload_bytes;
+        // Messages of the window may have begun before it or end after it, ten at most.
+        let (asked, on_the_way) = (traffic.requests * message, 10 * message);
+        let most = (asked + on_the_way) * 105 / 100;
+        let possible = asked.saturating_sub(on_the_way)..=most;
+        assert!(possible.contains(&traffic.bytes.sent), "{id}: {asked}, {:?}", traffic.bytes);
+        assert!(traffic.bytes.received < traffic.bytes.sent / 10, "{id}: {:?}", traffic.bytes);
+    }
+}
+
+#[test]
+fn a_subject_that_carries_no_bytes_is_left_out_with_the_reason() {
+    let dir = TempDir::new().unwrap();
+    let subjects = "direct,tollway:policy,tollway:access-log";
+    let args = ["lab", "run", "throughput", "--dry-run", "--quick", "--subjects", subjects];
+    let output = tollway(&args, dir.path());
+    let text = stdout(&output);
+    assert!(text.contains("as many bytes as go to the app on 8 connections"), "{text}");
+    assert!(
+        text.contains("left out: tollway:policy in send-1: its duty is about requests"),
+        "{text}"
+    );
+    assert!(!text.contains("left out: tollway:access-log"), "{text}");
 }
 
 #[test]

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollway_record::record::Protocol;
+use tollway_record::throughput::Direction;
 
 use crate::link_command::LinkArgs;
 use crate::process::Spec;
 use crate::relay::RelayArgs;
-use crate::scenario::Spacing;
+use crate::scenario::{MessagesSpec, Spacing};
 use crate::subject::Identity;
 use crate::topology::Network;
 
@@ -20,6 +21,7 @@ pub const GATEWAY_PORT: &str = "gateway";
 pub const HTTP_PORT: &str = "http";
 pub const GRPC_PORT: &str = "grpc";
 pub const HTTPS_PORT: &str = "https";
+pub const TCP_PORT: &str = "tcp";
 
 /// Builds the processes of one binary.
 #[derive(Debug, Clone)]
@@ -37,6 +39,8 @@ pub struct Sidecar<'a> {
     pub token_file: &'a Path,
     /// The app it stands beside; a mere caller has none.
     pub app: Option<(u16, Protocol)>,
+    /// Services of plain TCP that it opens a port for each, named [`upstream_port`].
+    pub upstreams: Vec<String>,
     pub ports_file: PathBuf,
 }
 
@@ -48,16 +52,27 @@ pub struct Load {
     pub headers: Vec<String>,
     /// For a URL of TLS.
     pub tls: Option<CallerTls>,
-    /// Requests per second in open loop; closed loop without.
-    pub arrival: Option<(f64, Spacing)>,
+    pub arrival: LoadArrival,
     pub connections: u32,
     /// Requests in flight at once on one connection, where the protocol allows it.
     pub streams: Option<u32>,
+    /// Of streams of messages.
+    pub messages: MessagesSpec,
     pub duration: Duration,
     pub warm_up: Duration,
     pub payload_bytes: u32,
     pub seed: u64,
     pub json: PathBuf,
+}
+
+/// When a load generator sends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LoadArrival {
+    /// Requests per second.
+    Open(f64, Spacing),
+    Closed,
+    /// Bytes over raw TCP, as many as go.
+    Flow(Direction),
 }
 
 /// With what a caller secures its connections, and what it expects.
@@ -122,6 +137,10 @@ impl Commands {
             .args(["--admin-listen", &local, "--http-listen", &local, "--grpc-listen", &local])
             .args(["--outbound-listen", &local, "--inbound-listen", &any_port(network.address)])
             .args(ports_args(&sidecar.ports_file));
+        let spec = sidecar
+            .upstreams
+            .iter()
+            .fold(spec, |spec, service| spec.args(["--upstream", &format!("0={service}")]));
         match sidecar.app {
             Some((port, protocol)) => {
                 let protocol = app_protocol(protocol);
@@ -135,6 +154,7 @@ impl Commands {
     pub fn echo(&self, network: &Network, ports_file: &Path) -> Spec {
         let listen = any_port(network.listen_ip);
         self.spec(network, "echo", ["echo", "--http", &listen, "--grpc", &listen])
+            .args(["--tcp", &listen])
             .args(ports_args(ports_file))
     }
 
@@ -185,30 +205,18 @@ impl Commands {
 
     #[must_use]
     pub fn load(&self, network: &Network, name: &str, load: &Load) -> Spec {
-        let kind = if load.protocol == Protocol::GrpcUnary { "grpc" } else { "http" };
+        let kind = match load.protocol {
+            Protocol::Http1 | Protocol::Http2 => "http",
+            Protocol::GrpcUnary | Protocol::GrpcStream => "grpc",
+            Protocol::Tcp => "tcp",
+        };
         let spec = self
             .spec(network, name, ["load", kind, &load.url])
-            .args(["--connections", &load.connections.to_string()])
             .args(["--duration", &milliseconds(load.duration)])
             .args(["--warm-up", &milliseconds(load.warm_up)])
-            .args(["--payload-size", &load.payload_bytes.to_string()])
-            .args(["--seed", &load.seed.to_string()]);
-        let spec = match load.arrival {
-            Some((rate, Spacing::Uniform)) => spec.args(["--rate", &rate.to_string()]),
-            Some((rate, Spacing::Poisson)) => {
-                spec.args(["--rate", &rate.to_string(), "--spacing", "poisson"])
-            }
-            None => spec,
-        };
+            .args(arrival_args(load))
+            .args(protocol_args(load));
         let spec = load.tls.iter().fold(spec, |spec, tls| spec.args(caller_tls_args(tls)));
-        let spec = match (load.protocol, load.streams) {
-            (Protocol::Http2, streams) => {
-                let spec = spec.args(["--http2"]);
-                streams.map_or(spec.clone(), |n| spec.args(["--streams", &n.to_string()]))
-            }
-            (Protocol::GrpcUnary, Some(n)) => spec.args(["--streams", &n.to_string()]),
-            _ => spec,
-        };
         load.headers
             .iter()
             .fold(spec, |spec, header| spec.args(["-H", header]))
@@ -232,6 +240,70 @@ impl Commands {
     }
 }
 
+fn arrival_args(load: &Load) -> Vec<String> {
+    let of_requests = || {
+        let (connections, seed) = (load.connections.to_string(), load.seed.to_string());
+        let mut args = words(["--connections", &connections, "--seed", &seed]);
+        args.extend(payload_args(load));
+        args
+    };
+    let mut args = match load.arrival {
+        LoadArrival::Flow(direction) => return flow_args(load, direction),
+        LoadArrival::Closed => of_requests(),
+        LoadArrival::Open(rate_rps, spacing) => {
+            let mut args = of_requests();
+            args.extend(words(["--rate", &rate_rps.to_string()]));
+            if spacing == Spacing::Poisson {
+                args.extend(words(["--spacing", "poisson"]));
+            }
+            args
+        }
+    };
+    if load.protocol == Protocol::Tcp {
+        args.push("--ping-pong".to_owned());
+    }
+    args
+}
+
+fn flow_args(load: &Load, direction: Direction) -> Vec<String> {
+    let mut args = words(["--parallel", &load.connections.to_string()]);
+    match direction {
+        Direction::Send => {}
+        Direction::Receive => args.push("--reverse".to_owned()),
+        Direction::Both => args.push("--bidir".to_owned()),
+    }
+    args.extend(payload_args(load));
+    args
+}
+
+/// TCP without a size takes the load generator's own, since it cannot send nothing.
+fn payload_args(load: &Load) -> Vec<String> {
+    if (load.protocol, load.payload_bytes) == (Protocol::Tcp, 0) {
+        return Vec::new();
+    }
+    words(["--payload-size", &load.payload_bytes.to_string()])
+}
+
+fn protocol_args(load: &Load) -> Vec<String> {
+    let mut args = match load.protocol {
+        Protocol::Http1 | Protocol::Tcp => return Vec::new(),
+        Protocol::Http2 => words(["--http2"]),
+        Protocol::GrpcUnary => Vec::new(),
+        Protocol::GrpcStream => {
+            let MessagesSpec { kind, per_stream, in_flight } = load.messages;
+            let (per_stream, in_flight) = (per_stream.to_string(), in_flight.to_string());
+            let kind = kind.as_str();
+            words(["--stream", kind, "--messages", &per_stream, "--in-flight", &in_flight])
+        }
+    };
+    args.extend(load.streams.iter().flat_map(|n| words(["--streams", &n.to_string()])));
+    args
+}
+
+fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
 /// Whom a join token is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenRole<'a> {
@@ -239,11 +311,21 @@ pub enum TokenRole<'a> {
     Gateway,
 }
 
-/// How to call `service` (`echo.default.near`) through the caller's sidecar: URL and headers.
+/// Name, in a sidecar's ports file, of the port that stands for a service of plain TCP.
+#[must_use]
+pub fn upstream_port(service: &str) -> String {
+    format!("upstream:{service}")
+}
+
+/// How to call `service` (`echo.default.near`) through the caller's sidecar, whose port for it is
+/// `api`: URL and headers.
 #[must_use]
 pub fn mesh_url(protocol: Protocol, api: SocketAddr, service: &str) -> (String, Vec<String>) {
-    if protocol == Protocol::GrpcUnary {
+    if matches!(protocol, Protocol::GrpcUnary | Protocol::GrpcStream) {
         return (api.to_string(), vec![format!("dapr-app-id: {service}")]);
+    }
+    if protocol == Protocol::Tcp {
+        return (api.to_string(), Vec::new());
     }
     (format!("http://{api}/v1.0/invoke/{service}/method/echo"), Vec::new())
 }

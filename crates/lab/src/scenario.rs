@@ -12,6 +12,7 @@ mod seed;
 use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use tollway_record::record::{Arrival, Layout, Protocol, Tls, Topology};
+use tollway_record::throughput::Direction;
 
 pub use builtin::{BUILT_IN, BuiltIn, built_in};
 pub use check::{MAX_CASES, MAX_STEPS};
@@ -93,10 +94,15 @@ pub struct Case {
     /// Connections of the load generator. HTTP/1.1 in open loop gets more where the round trip
     /// needs it.
     pub connections: Spanned<u32>,
-    /// Requests in flight at once on one connection; HTTP/2 and gRPC only.
+    /// Requests, or streams of messages, in flight at once on one connection; HTTP/2 and gRPC
+    /// only.
     #[serde(default)]
     pub streams: Option<u32>,
-    /// Body of each request, which the app sends back.
+    /// What each stream of messages is; `grpc-stream` only.
+    #[serde(default)]
+    pub messages: Option<Spanned<MessagesSpec>>,
+    /// Body of each request, which the app sends back; of a stream, of each message; of a flow,
+    /// what is written at a time.
     #[serde(default)]
     pub payload_bytes: u32,
     /// Instead: requests without a body, answered with so many bytes.
@@ -130,8 +136,43 @@ pub enum ArrivalSpec {
     Closed,
     /// At a share of what the slowest subject of a closed-loop case answered.
     ShareOfSlowest(ShareSpec),
+    /// As many bytes as go, over raw TCP; nothing is asked.
+    Flow(FlowSpec),
     /// Nobody calls: what the processes use then.
     Idle,
+}
+
+/// A flow of bytes on each connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowSpec {
+    /// Seen from the caller.
+    pub direction: Direction,
+}
+
+/// What each stream of messages is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessagesSpec {
+    #[serde(default)]
+    pub kind: StreamKind,
+    /// Messages of one stream; then another one begins.
+    #[serde(default = "default_messages_per_stream")]
+    pub per_stream: u32,
+    /// Messages of one stream that may wait for their answer.
+    #[serde(default = "default_in_flight")]
+    pub in_flight: u32,
+}
+
+/// Who sends messages, and who answers what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamKind {
+    /// To the app, which acknowledges each.
+    #[default]
+    Push,
+    /// To the app, which sends each back.
+    Bidi,
 }
 
 /// Open loop at one rate.
@@ -263,6 +304,24 @@ impl Scenario {
     }
 }
 
+impl Default for MessagesSpec {
+    fn default() -> Self {
+        let (per_stream, in_flight) = (default_messages_per_stream(), default_in_flight());
+        Self { kind: StreamKind::default(), per_stream, in_flight }
+    }
+}
+
+impl StreamKind {
+    /// The word of `tollway load`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Push => "push",
+            Self::Bidi => "bidi",
+        }
+    }
+}
+
 impl Spacing {
     /// The word of the record.
     #[must_use]
@@ -303,6 +362,14 @@ fn default_layouts() -> Vec<Layout> {
 
 fn default_period_us() -> u32 {
     100_000
+}
+
+fn default_messages_per_stream() -> u32 {
+    100
+}
+
+fn default_in_flight() -> u32 {
+    1
 }
 
 fn default_warm_up_s() -> f64 {

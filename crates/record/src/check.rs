@@ -51,14 +51,17 @@ pub fn check_row(row: &Row) -> Vec<String> {
     found.into_iter().flatten().map(|doubt| format!("{id}: {doubt}")).collect()
 }
 
-/// Requests per second that `connections` can carry at most in closed loop (and HTTP/1.1 at any
-/// arrival) when an answer takes `rtt_us`.
+/// Requests per second that `in_flight` at once can be at most in closed loop (and over HTTP/1.1
+/// at any arrival, one on each connection) when an answer takes `rtt_us`.
 #[must_use]
-pub fn rate_bound_rps(connections: u32, rtt_us: f64) -> f64 {
-    f64::from(connections) * 1e6 / rtt_us
+pub fn rate_bound_rps(in_flight: impl Into<f64>, rtt_us: f64) -> f64 {
+    in_flight.into() * 1e6 / rtt_us
 }
 
 fn check_answers(row: &Row) -> Option<String> {
+    if row.is_flow() {
+        return row.is_silent().then(|| "no byte passed; there is nothing to compare".to_owned());
+    }
     let answers = |requests: u64| requests > 0;
     if !answers(row.traffic.requests) {
         return Some("no request was answered; there is nothing to compare".to_owned());
@@ -129,15 +132,20 @@ fn is_rate(limit: &ClientLimit) -> bool {
 fn check_bound(row: &Row) -> Option<String> {
     let conditions = &row.conditions;
     let rtt_us = conditions.link.as_ref()?.rtt_measured_us.p50;
-    let bound = rate_bound_rps(conditions.connections, rtt_us);
     let connections = conditions.connections;
+    let each = conditions.in_flight_per_connection.unwrap_or(1);
+    let bound = rate_bound_rps(f64::from(connections) * f64::from(each), rtt_us);
+    // Without the number, the load generator chose how many are under way.
+    let known = conditions.protocol != Protocol::GrpcUnary || each > 1;
     if conditions.arrival == Arrival::Closed {
-        return (row.traffic.achieved_rps >= bound * CLOSED_BOUND_FRACTION).then(|| {
+        let told = || {
+            let of = if each > 1 { format!(" of {each} requests") } else { String::new() };
             format!(
-                "{connections} connections over {rtt_us:.0} µs carry {bound:.0} requests/s at \
+                "{connections} connections{of} over {rtt_us:.0} µs carry {bound:.0} requests/s at \
                  most, which is what was seen: the rate shows the link, not the subject"
             )
-        });
+        };
+        return (known && row.traffic.achieved_rps >= bound * CLOSED_BOUND_FRACTION).then(told);
     }
     let requested = row.traffic.requested_rps?;
     (conditions.protocol == Protocol::Http1 && bound < requested).then(|| {

@@ -3,6 +3,8 @@
 //! Only means can be subtracted to get "added" time; the mean difference is the primary figure.
 //! Quantiles are compared as what they are, differences of two quantiles of merged histograms.
 
+mod flow;
+
 use thiserror::Error;
 
 use crate::histogram::{Histogram, HistogramError, samples_beyond};
@@ -40,6 +42,15 @@ pub enum CompareError {
     },
 }
 
+impl CompareError {
+    fn no_common_block(row: &Row, baseline: &Row) -> Self {
+        Self::NoCommonBlock {
+            row: row.conditions.id.clone(),
+            baseline_row: baseline.conditions.id.clone(),
+        }
+    }
+}
+
 impl CompareOptions {
     /// The default margin and this seed.
     #[must_use]
@@ -58,7 +69,7 @@ impl CompareOptions {
 /// [`CompareError`] when a histogram is damaged.
 pub fn compare_all(rows: &[Row], options: CompareOptions) -> Result<Vec<Comparison>, CompareError> {
     let mut comparisons = Vec::new();
-    for row in rows.iter().filter(|row| row.traffic.requests > 0) {
+    for row in rows.iter().filter(|row| !row.is_silent()) {
         let Some((baseline, question)) = baseline_of(row, rows) else { continue };
         match compare(row, baseline, question, options) {
             Ok(found) => comparisons.extend(found),
@@ -70,7 +81,8 @@ pub fn compare_all(rows: &[Row], options: CompareOptions) -> Result<Vec<Comparis
 }
 
 /// All metrics of one row against one baseline: the mean first, then the quantiles both rows may
-/// print, then processor time where both have it, then in closed loop the time per answer.
+/// print, then processor time where both have it, then in closed loop the time per answer. Of
+/// flows, which have none of these, the time per megabyte.
 ///
 /// # Errors
 /// [`CompareError`] when a histogram is damaged or the rows share no block.
@@ -80,21 +92,30 @@ pub fn compare(
     question: Question,
     options: CompareOptions,
 ) -> Result<Vec<Comparison>, CompareError> {
-    let pairs = pair_blocks(row, baseline)?;
-    let judged = |metric, (ratio, difference): (Option<Interval>, Interval)| Comparison {
-        row: row.conditions.id.clone(),
-        baseline_row: baseline.conditions.id.clone(),
-        question,
-        metric,
-        ratio: ratio.map(|ratio| ratio.estimate),
-        ratio_ci95: ratio.and_then(|ratio| ratio.ci95),
-        difference_us: difference.estimate,
-        difference_ci95_us: difference.ci95,
-        margin_pct: options.margin_pct,
-        verdict: verdict(ratio.and_then(|ratio| ratio.ci95), options.margin_pct),
-        method: difference.method,
-        blocks: pairs.len() as u32,
+    let judged = |blocks: usize, metric, (ratio, difference): (Option<Interval>, Interval)| {
+        let ratio_ci95 = ratio.and_then(|ratio| ratio.ci95);
+        Comparison {
+            row: row.conditions.id.clone(),
+            baseline_row: baseline.conditions.id.clone(),
+            question,
+            metric,
+            ratio: ratio.map(|ratio| ratio.estimate),
+            ratio_ci95,
+            difference_us: difference.estimate,
+            difference_ci95_us: difference.ci95,
+            margin_pct: options.margin_pct,
+            verdict: verdict(ratio_ci95, options.margin_pct),
+            method: difference.method,
+            blocks: blocks as u32,
+        }
     };
+    if row.is_flow() && baseline.is_flow() {
+        let pairs = flow::pair_blocks(row, baseline)?;
+        let found = paired_means(&pairs, options.seed);
+        return Ok(vec![judged(pairs.len(), Metric::TimePerMegabyte, found)]);
+    }
+    let pairs = pair_blocks(row, baseline)?;
+    let judged = |metric, found| judged(pairs.len(), metric, found);
     let means = |value: fn(&Side) -> f64| {
         let values: Vec<_> =
             pairs.iter().map(|pair| (value(&pair.row), value(&pair.base))).collect();
@@ -138,7 +159,7 @@ fn baseline_of<'a>(row: &Row, rows: &'a [Row]) -> Option<(&'a Row, Question)> {
             && (&other.case, other.protocol, other.layout, other.arrival, other.payload_bytes)
                 == (&own.case, own.protocol, own.layout, own.arrival, own.payload_bytes)
     };
-    rows.iter().filter(|row| row.traffic.requests > 0).find(fits).map(|base| (base, question))
+    rows.iter().filter(|row| !row.is_silent()).find(fits).map(|base| (base, question))
 }
 
 const QUANTILES: &[(Metric, f64)] =
@@ -169,13 +190,7 @@ fn pair_blocks(row: &Row, baseline: &Row) -> Result<Vec<Pair>, CompareError> {
             pairs.push(Pair { row, base });
         }
     }
-    if pairs.is_empty() {
-        return Err(CompareError::NoCommonBlock {
-            row: row.conditions.id.clone(),
-            baseline_row: baseline.conditions.id.clone(),
-        });
-    }
-    Ok(pairs)
+    if pairs.is_empty() { Err(CompareError::no_common_block(row, baseline)) } else { Ok(pairs) }
 }
 
 fn side_of(row: &Row, number: u32) -> Result<Option<Side>, CompareError> {

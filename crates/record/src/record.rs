@@ -149,6 +149,9 @@ pub struct Conditions {
     pub arrival: Arrival,
     /// Connections the load generator held open.
     pub connections: u32,
+    /// Requests (or messages) under way at once on one of them, at most; absent where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight_per_connection: Option<u32>,
     pub payload_bytes: u64,
     /// The link between the networks; absent within one network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -321,6 +324,20 @@ impl Record {
     #[must_use]
     pub fn row(&self, id: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.conditions.id == id)
+    }
+}
+
+impl Row {
+    /// Whether it moved bytes and asked nothing.
+    #[must_use]
+    pub fn is_flow(&self) -> bool {
+        self.conditions.arrival == Arrival::Flow
+    }
+
+    /// Whether nothing came of it: no answer, or of a flow no byte.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        if self.is_flow() { self.traffic.bytes.total() == 0 } else { self.traffic.requests == 0 }
     }
 }
 

@@ -115,6 +115,14 @@ pub struct SeriesPoint {
     pub lateness_us: Option<f64>,
 }
 
+impl Bytes {
+    /// Both ways together (at most `u64::MAX`: a record that was read may hold any figures).
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.sent.saturating_add(self.received)
+    }
+}
+
 impl Traffic {
     /// The histogram of response times, with the summary's exact mean and maximum.
     ///

@@ -278,6 +278,7 @@ fn full_row(id: &str, subject: &str, topology: Topology, base_ns: u64) -> Row {
         layout: Layout::Shared,
         arrival: Arrival::OpenUniform,
         connections: 160,
+        in_flight_per_connection: Some(10),
         payload_bytes: 1_024,
         link: (topology != Topology::SameNetwork).then(|| Link {
             kind: LinkKind::Tun,

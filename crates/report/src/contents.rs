@@ -126,6 +126,7 @@ pub(crate) fn arrival(arrival: Arrival) -> &'static str {
         Arrival::OpenJitter => "open loop, each moved within its interval",
         Arrival::OpenPoisson => "open loop, exponentially spaced",
         Arrival::Closed => "closed loop",
+        Arrival::Flow => "as many bytes as go",
     }
 }
 

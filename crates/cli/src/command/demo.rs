@@ -60,7 +60,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     let experiment = Experiment { scenario: read.scenario, text: read.text, options };
     let record = experiment.run(&catalogue, &mut Screen::default())?;
     write_results(args, &record)?;
-    let failed = record.rows.iter().any(|row| row.traffic.requests == 0);
+    let failed = record.rows.iter().any(tollway_record::Row::is_silent);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

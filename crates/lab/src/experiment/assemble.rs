@@ -91,6 +91,7 @@ fn row(cell: &Cell, subject: &PreparedSubject, measured: MeasuredCell) -> Result
         layout: cell.layout,
         arrival: cell.arrival_word(),
         connections: measured.connections,
+        in_flight_per_connection: cell.in_flight_per_connection(),
         payload_bytes: cell.answer_bytes.unwrap_or(u64::from(cell.payload_bytes)),
         link: measured.link,
         limits: cell.limits,
@@ -112,7 +113,11 @@ fn variant(subject: &PreparedSubject, made_of: &str) -> String {
 
 /// In closed loop: who comes near `direct` was not the limit itself.
 fn judge_saturation(rows: &mut [Row]) {
-    let rate = |row: &Row| row.traffic.achieved_rps;
+    // Of flows, bytes in their time.
+    let rate = |row: &Row| match row.is_flow() {
+        true => row.traffic.bytes.total() as f64 / row.traffic.duration_s.max(f64::MIN_POSITIVE),
+        false => row.traffic.achieved_rps,
+    };
     let direct: Vec<(Conditions, f64)> = rows
         .iter()
         .filter(|row| row.conditions.subject == BASELINE_SUBJECT)
@@ -121,7 +126,7 @@ fn judge_saturation(rows: &mut [Row]) {
     for row in rows.iter_mut() {
         let own = &row.conditions;
         let unlimited = own.limits.is_none() && own.subject != BASELINE_SUBJECT;
-        if own.arrival != Arrival::Closed || !unlimited {
+        if !matches!(own.arrival, Arrival::Closed | Arrival::Flow) || !unlimited {
             continue;
         }
         let beside = direct.iter().find(|(other, _)| {
@@ -278,7 +283,10 @@ fn parameters(experiment: &Experiment, plan: &Plan) -> BTreeMap<String, serde_js
     same("payload_bytes", loaded().map(|cell| cell.payload_bytes.into()).collect());
     let rate = |cell: &Cell| match cell.arrival {
         CellArrival::Open { rate_rps, .. } => Some(rate_rps),
-        CellArrival::ShareOfSlowest { .. } | CellArrival::Closed | CellArrival::Idle => None,
+        CellArrival::ShareOfSlowest { .. }
+        | CellArrival::Closed
+        | CellArrival::Flow(_)
+        | CellArrival::Idle => None,
     };
     same("rate_rps", loaded().map(|cell| rate(cell).into()).collect());
     parameters

@@ -110,9 +110,8 @@ fn base(unit: FigureUnit) -> f64 {
 }
 
 fn throughput_bps(row: &Row) -> Option<f64> {
-    let bytes = row.traffic.bytes;
-    let seconds = row.traffic.duration_s;
-    (seconds > 0.0).then(|| (bytes.sent.saturating_add(bytes.received)) as f64 * 8.0 / seconds)
+    let (bytes, seconds) = (row.traffic.bytes.total(), row.traffic.duration_s);
+    (seconds > 0.0).then(|| bytes as f64 * 8.0 / seconds)
 }
 
 /// Roles that are the subject's: not the lab's own.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollway_record::record::{Protocol, Tls};
 
-use crate::commands::{CallerTls, Commands, GRPC_PORT, HTTP_PORT, HTTPS_PORT};
+use crate::commands::{CallerTls, Commands, GRPC_PORT, HTTP_PORT, HTTPS_PORT, TCP_PORT};
 use crate::error::LabError;
 use crate::ports::{self, Ports};
 use crate::process::{ProcessError, Spec, Supervisor};
@@ -163,7 +163,7 @@ impl Ground {
             (Tls::Mtls, _) => "mtls",
             (Tls::Plain, Protocol::GrpcUnary | Protocol::GrpcStream) => GRPC_PORT,
             (Tls::Plain, Protocol::Http1 | Protocol::Http2) => HTTP_PORT,
-            (Tls::Plain, Protocol::Tcp) => "tcp",
+            (Tls::Plain, Protocol::Tcp) => TCP_PORT,
         }
     }
 
@@ -213,6 +213,7 @@ impl Ground {
             of(PING.into(), PING, PING),
             of(format!("{ECHO}-{HTTP_PORT}"), ECHO, HTTP_PORT),
             of(format!("{ECHO}-{GRPC_PORT}"), ECHO, GRPC_PORT),
+            of(format!("{ECHO}-{TCP_PORT}"), ECHO, TCP_PORT),
             of(format!("{ECHO}-tls"), ECHO_TLS, HTTPS_PORT),
             of(format!("{ECHO}-mtls"), ECHO_MTLS, HTTPS_PORT),
         ];

@@ -16,12 +16,12 @@ use super::slices::{self, Slices};
 use crate::affinity;
 use crate::calibrate::calibrate;
 use crate::cancel::Cancel;
-use crate::commands::Load;
+use crate::commands::{Load, LoadArrival};
 use crate::error::LabError;
 use crate::process::Spec;
 use crate::progress::{Event, Progress, RunSummary};
 use crate::sample::{MachineUsage, cpu_pressure};
-use crate::scenario::Spacing;
+use crate::scenario::{MessagesSpec, Spacing};
 use crate::subject::{HOME, Leg, Route, Standing};
 
 /// How long the first call of a service may take to succeed, from everything having started.
@@ -240,7 +240,7 @@ fn rate_of(cell: &Cell, plan: &Plan, cells: &[MeasuredCell]) -> Option<f64> {
             let rate = if slowest.is_finite() { slowest * share } else { 0.0 };
             Some(((rate / 10.0).floor() * 10.0).max(1.0))
         }
-        CellArrival::Closed | CellArrival::Idle => None,
+        CellArrival::Closed | CellArrival::Flow(_) | CellArrival::Idle => None,
     }
 }
 
@@ -298,7 +298,7 @@ impl Bench<'_> {
             let name = format!("first-{network}-{}-{}-{label}-{attempt}", leg.protocol, leg.tls);
             let name = name.replace(':', "-");
             let load = Load {
-                arrival: Some((50.0, Spacing::Uniform)),
+                arrival: LoadArrival::Open(50.0, Spacing::Uniform),
                 duration: Duration::from_millis(100),
                 ..self.load(&name, &leg, &route)
             };
@@ -330,9 +330,10 @@ impl Bench<'_> {
             url: route.url.clone(),
             headers: route.headers.clone(),
             tls: route.caller_tls.clone(),
-            arrival: None,
+            arrival: LoadArrival::Closed,
             connections: 1,
             streams: None,
+            messages: MessagesSpec::default(),
             duration: Duration::ZERO,
             warm_up: Duration::ZERO,
             payload_bytes: 0,
@@ -438,15 +439,20 @@ fn load_of(
     let route = bench.route(cell)?;
     let name = format!("load-{}-{}", file_name(&cell.id), run.block);
     let load = bench.load(&name, &cell.leg, route);
-    let spacing = match &cell.arrival {
-        CellArrival::Open { spacing, .. } | CellArrival::ShareOfSlowest { spacing, .. } => *spacing,
-        CellArrival::Closed | CellArrival::Idle => Spacing::Uniform,
+    let arrival = match (&cell.arrival, rate_rps) {
+        (
+            CellArrival::Open { spacing, .. } | CellArrival::ShareOfSlowest { spacing, .. },
+            Some(rate_rps),
+        ) => LoadArrival::Open(rate_rps, *spacing),
+        (CellArrival::Flow(direction), _) => LoadArrival::Flow(*direction),
+        _ => LoadArrival::Closed,
     };
     Ok(Load {
         url: cell.answer_bytes.map_or(load.url.clone(), |bytes| sized(&load.url, bytes)),
-        arrival: rate_rps.map(|rate| (rate, spacing)),
+        arrival,
         connections: cell.connections_at(rate_rps),
         streams: cell.streams,
+        messages: cell.messages.unwrap_or_default(),
         duration: cell.window,
         warm_up: cell.warm_up,
         payload_bytes: cell.payload_bytes,

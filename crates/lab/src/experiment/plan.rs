@@ -8,9 +8,10 @@ use std::fmt;
 use std::time::Duration;
 
 use tollway_record::record::{Arrival, Layout, Limits, Protocol, Topology};
+use tollway_record::throughput::Direction;
 
 use crate::ping::PingPlan;
-use crate::scenario::{ArrivalSpec, Case, Length, Scenario, Spacing};
+use crate::scenario::{ArrivalSpec, Case, Length, MessagesSpec, Scenario, Spacing};
 use crate::subject::Leg;
 
 /// Time from the decision to start a load process to its first request, and from its last
@@ -44,6 +45,8 @@ pub struct Cell {
     pub connections: u32,
     /// Requests in flight at once on one connection; the load generator's default without.
     pub streams: Option<u32>,
+    /// Of streams of messages.
+    pub messages: Option<MessagesSpec>,
     pub payload_bytes: u32,
     pub answer_bytes: Option<u64>,
     pub limits: Option<Limits>,
@@ -61,6 +64,7 @@ pub enum CellArrival {
     Open { rate_rps: f64, spacing: Spacing },
     ShareOfSlowest { case: String, share: f64, spacing: Spacing },
     Closed,
+    Flow(Direction),
     Idle,
 }
 
@@ -155,6 +159,15 @@ impl Cell {
         })
     }
 
+    /// Requests or messages under way at once on one connection; `None` where it is one, or the
+    /// load generator's own choice.
+    #[must_use]
+    pub fn in_flight_per_connection(&self) -> Option<u32> {
+        let of_stream = self.messages.map_or(1, |messages| messages.in_flight);
+        let streams = self.streams.or(self.messages.map(|_| 1))?;
+        Some(streams.saturating_mul(of_stream)).filter(|&in_flight| in_flight > 1)
+    }
+
     /// The word of the record; an idle cell has no row.
     #[must_use]
     pub fn arrival_word(&self) -> Arrival {
@@ -163,6 +176,7 @@ impl Cell {
                 spacing.arrival()
             }
             CellArrival::Closed | CellArrival::Idle => Arrival::Closed,
+            CellArrival::Flow(_) => Arrival::Flow,
         }
     }
 
@@ -215,6 +229,7 @@ fn cells(scenario: &Scenario, here: &Circumstances<'_>) -> Vec<Cell> {
                             arrival: arrival.clone(),
                             connections: case.connections.value,
                             streams: case.streams,
+                            messages: messages(case),
                             payload_bytes: case.payload_bytes,
                             answer_bytes: case.answer_bytes,
                             limits,
@@ -229,6 +244,12 @@ fn cells(scenario: &Scenario, here: &Circumstances<'_>) -> Vec<Cell> {
         }
     }
     cells
+}
+
+/// Streams that say nothing more are the default's.
+fn messages(case: &Case) -> Option<MessagesSpec> {
+    let said = case.messages.as_ref().map(|messages| messages.value);
+    (case.protocol == Protocol::GrpcStream).then(|| said.unwrap_or_default())
 }
 
 /// The rows of a case by name.
@@ -250,6 +271,7 @@ fn arrivals(case: &Case) -> Vec<(String, CellArrival)> {
             )]
         }
         ArrivalSpec::Closed => vec![(name, CellArrival::Closed)],
+        ArrivalSpec::Flow(flow) => vec![(name, CellArrival::Flow(flow.direction))],
         ArrivalSpec::Idle => vec![(name, CellArrival::Idle)],
     }
 }
@@ -315,9 +337,10 @@ fn overhead(cells: &[Cell], scenario: &Scenario, blocks: u32) -> Duration {
         .iter()
         .map(|cell| match cell.arrival {
             CellArrival::Idle => Duration::ZERO,
-            CellArrival::Open { .. } | CellArrival::ShareOfSlowest { .. } | CellArrival::Closed => {
-                PROCESS_OVERHEAD + cell.warm_up + cell.rtt * 3
-            }
+            CellArrival::Open { .. }
+            | CellArrival::ShareOfSlowest { .. }
+            | CellArrival::Closed
+            | CellArrival::Flow(_) => PROCESS_OVERHEAD + cell.warm_up + cell.rtt * 3,
         })
         .sum();
     let links = scenario.networks.iter().filter_map(|network| network.link);
@@ -352,11 +375,17 @@ impl fmt::Display for Plan {
             }
             let connections = match &cell.arrival {
                 CellArrival::Open { rate_rps, .. } => cell.connections_at(Some(*rate_rps)),
-                CellArrival::ShareOfSlowest { .. } | CellArrival::Closed => cell.connections,
+                CellArrival::ShareOfSlowest { .. } | CellArrival::Closed | CellArrival::Flow(_) => {
+                    cell.connections
+                }
                 CellArrival::Idle => 0,
             };
+            if let Some(messages) = cell.messages {
+                write!(f, ", {} in {} streams", messages.kind.as_str(), cell.streams.unwrap_or(1))?;
+            }
             if connections > 0 {
-                write!(f, " on {connections} connections")?;
+                let plural = if connections == 1 { "" } else { "s" };
+                write!(f, " on {connections} connection{plural}")?;
             }
             writeln!(f, ", {:.2} s each: {}", cell.window.as_secs_f64(), names.join(", "))?;
         }
@@ -377,6 +406,9 @@ impl fmt::Display for CellArrival {
                 write!(f, "{:.0} % of the slowest in {case}", share * 100.0)
             }
             Self::Closed => f.write_str("as fast as answers come"),
+            Self::Flow(Direction::Send) => f.write_str("as many bytes as go to the app"),
+            Self::Flow(Direction::Receive) => f.write_str("as many bytes as come from the app"),
+            Self::Flow(Direction::Both) => f.write_str("as many bytes as go both ways"),
             Self::Idle => f.write_str("no calls"),
         }
     }

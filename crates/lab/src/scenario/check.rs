@@ -26,6 +26,12 @@ const MAX_RATE_RPS: f64 = 10_000_000.0;
 const MAX_CONNECTIONS: u32 = 10_000;
 /// Most requests in flight at once on one connection.
 const MAX_STREAMS: u32 = 1_000;
+/// Most messages of one stream, and of those most that wait for their answer.
+const MAX_MESSAGES: u32 = 1_000_000;
+const MAX_IN_FLIGHT: u32 = 1_000;
+/// Most connections of a flow, each of which has a thread, and most bytes written at a time.
+const MAX_FLOWS: u32 = 64;
+const MAX_WRITE_BYTES: u32 = 16 << 20;
 
 impl Scenario {
     /// All mistakes of meaning, in the order of the file's parts.
@@ -108,17 +114,14 @@ impl Scenario {
             faults.add(at, format!("`connections` is from 1 to {MAX_CONNECTIONS}"));
         }
         let at = case.name.referenced;
-        if matches!(case.protocol, Protocol::GrpcStream | Protocol::Tcp) {
-            faults.add(at, "cases speak http1, http2 or grpc-unary");
-        }
-        let multiplexed = matches!(case.protocol, Protocol::Http2 | Protocol::GrpcUnary);
-        if case.streams.is_some_and(|streams| !multiplexed || !(1..=MAX_STREAMS).contains(&streams))
-        {
-            let what = format!("`streams` is from 1 to {MAX_STREAMS}, for http2 and grpc-unary");
-            faults.add(at, what);
-        }
+        check_streams(case, faults);
         if case.layouts.is_empty() {
             faults.add(at, "`layouts` is empty; leave it out for `[shared]`");
+        }
+        if case.answer_bytes.is_some()
+            && !matches!(case.protocol, Protocol::Http1 | Protocol::Http2)
+        {
+            faults.add(at, "`answer_bytes` is of http1 and http2: give `payload_bytes`");
         }
         if case.answer_bytes.is_some() && case.payload_bytes > 0 {
             faults.add(at, "give `payload_bytes` or `answer_bytes`, not both");
@@ -140,6 +143,9 @@ impl Scenario {
             }
         }
         self.check_arrival(&case.arrival, faults);
+        if matches!(case.arrival, ArrivalSpec::Flow(_)) {
+            check_flow(case, faults);
+        }
     }
 
     fn check_arrival(&self, arrival: &ArrivalSpec, faults: &mut Faults) {
@@ -173,7 +179,7 @@ impl Scenario {
                     faults.add(share.share.referenced, "a share is above 0 and at most 1");
                 }
             }
-            ArrivalSpec::Closed | ArrivalSpec::Idle => {}
+            ArrivalSpec::Closed | ArrivalSpec::Flow(_) | ArrivalSpec::Idle => {}
         }
     }
 
@@ -211,8 +217,46 @@ impl Case {
             ArrivalSpec::Open(_)
             | ArrivalSpec::Closed
             | ArrivalSpec::ShareOfSlowest(_)
+            | ArrivalSpec::Flow(_)
             | ArrivalSpec::Idle => vec![name.clone()],
         }
+    }
+}
+
+fn check_streams(case: &Case, faults: &mut Faults) {
+    let at = case.name.referenced;
+    let multiplexed =
+        matches!(case.protocol, Protocol::Http2 | Protocol::GrpcUnary | Protocol::GrpcStream);
+    if case.streams.is_some_and(|streams| !multiplexed || !(1..=MAX_STREAMS).contains(&streams)) {
+        let what = format!("`streams` is from 1 to {MAX_STREAMS}, for http2 and gRPC");
+        faults.add(at, what);
+    }
+    let Some(Spanned { value: messages, referenced: at, .. }) = case.messages else { return };
+    if case.protocol != Protocol::GrpcStream {
+        faults.add(at, "`messages` are of streams: `protocol: grpc-stream`");
+    }
+    if !(1..=MAX_MESSAGES).contains(&messages.per_stream) {
+        faults.add(at, format!("`per_stream` is from 1 to {MAX_MESSAGES}"));
+    }
+    if !(1..=MAX_IN_FLIGHT).contains(&messages.in_flight) {
+        faults.add(at, format!("`in_flight` is from 1 to {MAX_IN_FLIGHT}"));
+    }
+}
+
+/// A flow has a thread for each connection, and writes.
+fn check_flow(case: &Case, faults: &mut Faults) {
+    let at = case.name.referenced;
+    if case.protocol != Protocol::Tcp {
+        faults.add(at, "a flow of bytes is of raw TCP: `protocol: tcp`");
+    }
+    if case.connections.value > MAX_FLOWS {
+        faults.add(
+            case.connections.referenced,
+            format!("a flow has at most {MAX_FLOWS} connections"),
+        );
+    }
+    if case.payload_bytes > MAX_WRITE_BYTES {
+        faults.add(at, format!("a flow writes at most {MAX_WRITE_BYTES} bytes at a time"));
     }
 }
 

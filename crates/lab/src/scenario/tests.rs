@@ -33,6 +33,8 @@ fn the_schema_refuses_what_the_reader_refuses() {
     check("arrival: closed", "arrival: open");
     check("{cpu_millicores: 150}", "{cpu_millicores: 150, cores: 2}");
     check("quick: {blocks: 3,", "quick: {block: 3,");
+    check("arrival: closed", "arrival: {flow: {direction: away}}");
+    check("arrival: closed", "arrival: closed\n    messages: {kind: client}");
     check("metric: rate", "metric: speed");
 }
 
@@ -58,7 +60,13 @@ fn mistakes_of_meaning_are_found_with_their_place() {
     check("cross-network", "unit: ms", "unit: MiB", "does not count this metric");
     check("cpu-limits", "cpu_period_us: 20000", "cpu_period_us: 10000", "least quota");
     check("cpu-limits", "{cpu_millicores: 50}", "{}", "needs `cpu_millicores`");
-    check("tls", "protocol: http1", "protocol: tcp", "http1, http2 or grpc-unary");
+    check("tls", "protocol: http1", "protocol: tcp", "`answer_bytes` is of http1 and http2");
+    check("throughput", "protocol: tcp", "protocol: http1", "of raw TCP");
+    check("throughput", "connections: 8", "connections: 65", "at most 64 connections");
+    check("throughput", "connections: 8", "connections: 8\n    streams: 2", "`streams` is from 1");
+    check("push", "per_stream: 1000", "per_stream: 0", "`per_stream` is from 1");
+    check("push", "per_stream: 1000", "in_flight: 1001", "`in_flight` is from 1");
+    check("push", "protocol: grpc-stream", "protocol: grpc-unary", "`messages` are of streams");
     check("max-rate", "share: 0.75", "share: 7.5", "at most 1");
     check("load-steps", "[120, 500,", "[500, 120,", "rates of steps grow");
     check("tls", "answer_bytes: 4096", "answer_bytes: 1\n    payload_bytes: 1", "not both");

@@ -68,7 +68,15 @@ impl Subject for Floor {
     ) -> Result<Standing, LabError> {
         let mut standing = Standing::default();
         for leg in legs {
-            let route = start_pair(ground, leg, &mut standing)?;
+            // One pair passes whatever one of the app's listeners understands.
+            let passes = |other: &Leg| {
+                other.network == leg.network && ground.app_name(other) == ground.app_name(leg)
+            };
+            let known = standing.routes.iter().find(|(other, _)| passes(other));
+            let route = match known.map(|(_, route)| route.clone()) {
+                Some(route) => route,
+                None => start_pair(ground, leg, &mut standing)?,
+            };
             standing.routes.insert(*leg, route);
         }
         Ok(standing)

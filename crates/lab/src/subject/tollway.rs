@@ -5,7 +5,7 @@
 
 mod mesh;
 
-use tollway_record::record::Tls;
+use tollway_record::record::{Protocol, Tls};
 
 use super::{Availability, Leg, Listener, Standing, Subject, SubjectKind, Variant};
 use crate::commands::GATEWAY_PORT;
@@ -30,6 +30,13 @@ pub(super) struct Duties {
     pub(super) trace_ratio: Option<f64>,
     pub(super) access_log: bool,
     pub(super) policy: bool,
+}
+
+impl Duties {
+    /// Whether any of them is done once for a request.
+    fn is_of_requests(self) -> bool {
+        self.trace_ratio.is_some() || self.policy
+    }
 }
 
 impl SubjectKind for Tollway {
@@ -86,12 +93,13 @@ impl Mesh {
 
 impl Subject for Mesh {
     fn carries(&self, leg: &Leg) -> Result<(), String> {
-        match leg.tls {
-            Tls::Plain => Ok(()),
-            Tls::Tls | Tls::Mtls => {
-                Err("apps call their own sidecar in plain text on loopback".to_owned())
-            }
+        if leg.tls != Tls::Plain {
+            return Err("apps call their own sidecar in plain text on loopback".to_owned());
         }
+        if leg.protocol == Protocol::Tcp && self.duties.is_of_requests() {
+            return Err("its duty is about requests, and TCP has none".to_owned());
+        }
+        Ok(())
     }
 
     fn published(&self, _: &str) -> Vec<Listener> {

@@ -53,6 +53,14 @@ fn every_doubt_is_raised_and_says_what_it_saw() {
 #[test]
 fn sixteen_connections_over_138_ms_carry_116_requests_per_second() {
     assert_eq!(rate_bound_rps(16, 138_000.0).round(), 116.0);
+    // Ten at once on each of 160 connections are ten times as many.
+    let many = doubts(|row| {
+        row.conditions.arrival = Arrival::Closed;
+        row.conditions.protocol = Protocol::GrpcStream;
+        row.conditions.in_flight_per_connection = Some(10);
+        row.traffic.achieved_rps = 1_150.0;
+    });
+    assert!(!many.iter().any(|doubt| doubt.contains("shows the link")), "{many:?}");
 }
 
 #[test]
@@ -119,6 +127,7 @@ fn sound_row() -> Row {
         layout: Layout::Shared,
         arrival: Arrival::OpenUniform,
         connections: 160,
+        in_flight_per_connection: None,
         payload_bytes: 1_024,
         link: Some(Link {
             kind: LinkKind::Tun,

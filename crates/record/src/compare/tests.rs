@@ -5,7 +5,7 @@ use crate::record::{
     Arrival, Block, Conditions, Cost, IntervalMethod, Layout, Protocol, Tls, Verdict,
 };
 use crate::seeded::Seeded;
-use crate::traffic::Traffic;
+use crate::traffic::{Bytes, Traffic};
 
 #[test]
 fn a_row_against_its_own_kind_is_the_same_in_95_of_100_experiments() {
@@ -138,6 +138,33 @@ fn a_pair_without_a_common_block_leaves_the_others_their_comparisons() {
     assert!(!found.is_empty() && found.iter().all(|c| c.row == "second"));
 }
 
+#[test]
+fn flows_are_compared_by_the_time_of_a_megabyte() {
+    let flow = |id: &str, subject: &str, megabytes: &[u64]| {
+        let block = |(number, megabytes): (u32, &u64)| {
+            let bytes = Bytes { sent: megabytes * 1_000_000, received: 0 };
+            let traffic = Traffic { duration_s: 2.0, bytes, ..Traffic::default() };
+            Block { block: number, traffic, ..Block::default() }
+        };
+        let blocks = (0..).zip(megabytes).map(block).collect();
+        let conditions = Conditions { arrival: Arrival::Flow, ..conditions(id, subject) };
+        Row::from_blocks(conditions, blocks).unwrap()
+    };
+    // The first round of the row was silent: it is not compared.
+    let (row, base) =
+        (flow("row", "tollway", &[0, 50, 55, 45]), flow("base", "direct", &[100, 100, 110, 90]));
+    let found = compare_all(&[base, row], CompareOptions::seeded(1)).unwrap();
+    let [found] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((found.metric, found.blocks), (Metric::TimePerMegabyte, 3));
+    assert_eq!(
+        (found.ratio.map(|ratio| ratio.round()), found.verdict),
+        (Some(2.0), Verdict::Slower)
+    );
+    // 2 s over 50, 55 and 45 MB, less the same over twice as many.
+    let expected = (20_000.0 + 2e6 / 110.0 + 2e6 / 90.0) / 3.0;
+    assert!((found.difference_us - expected).abs() < 1e-6, "{found:?}");
+}
+
 const BASE_US: f64 = 120.0;
 
 fn mean_of(found: &[Comparison]) -> Comparison {
@@ -197,6 +224,7 @@ fn conditions(id: &str, subject: &str) -> Conditions {
         layout: Layout::Shared,
         arrival: Arrival::OpenUniform,
         connections: 16,
+        in_flight_per_connection: None,
         payload_bytes: 1_024,
         link: None,
         limits: None,

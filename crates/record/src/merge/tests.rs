@@ -164,6 +164,7 @@ fn conditions() -> Conditions {
         layout: Layout::Shared,
         arrival: Arrival::OpenUniform,
         connections: 16,
+        in_flight_per_connection: None,
         payload_bytes: 1_024,
         link: None,
         limits: None,

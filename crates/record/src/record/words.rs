@@ -65,6 +65,8 @@ words! {
         OpenPoisson = "open-poisson",
         /// The next when the last is answered, on each connection.
         Closed = "closed",
+        /// As many bytes as go; nothing is asked, so there are no requests and no latencies.
+        Flow = "flow",
     }
 }
 words! {
@@ -101,6 +103,8 @@ words! {
         MachineCpu = "machine-cpu-per-request",
         /// A second over the answers in it, in closed loop: what one more answer takes.
         TimePerAnswer = "time-per-answer",
+        /// Of a flow: the window over the megabytes (1,000,000 bytes) in it.
+        TimePerMegabyte = "time-per-megabyte",
     }
 }
 words! {

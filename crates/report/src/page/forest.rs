@@ -18,6 +18,7 @@ const METRICS: &[(Metric, &str)] = &[
     (Metric::LatencyP99, "p99 response time"),
     (Metric::MachineCpu, "CPU of the machine per request"),
     (Metric::TimePerAnswer, "Time per answer, as many as there can be"),
+    (Metric::TimePerMegabyte, "Time per megabyte, as many as there can be"),
 ];
 
 /// Ratios of every comparison that answers `question`, by metric; nothing without intervals.

@@ -32,8 +32,8 @@ pub(crate) struct CompareArgs {
     #[arg(value_name = "B.json")]
     judged: PathBuf,
     /// Exit with 99 when a row of B is worse: `slower` by its verdict, or `METRIC>PERCENT%`
-    /// where the whole interval lies above, as in `p99>10%`; METRIC is mean, p50, p90, p99, cpu
-    /// or time-per-answer. Can be given several times.
+    /// where the whole interval lies above, as in `p99>10%`; METRIC is mean, p50, p90, p99, cpu,
+    /// time-per-answer or time-per-megabyte. Can be given several times.
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Condition>,
     /// Differences within this many percent count as the same.
@@ -145,6 +145,7 @@ impl FromStr for Condition {
             "p99" => Metric::LatencyP99,
             "cpu" => Metric::MachineCpu,
             "time-per-answer" => Metric::TimePerAnswer,
+            "time-per-megabyte" => Metric::TimePerMegabyte,
             _ => return Err(wrong()),
         };
         Ok(Self::Above { metric, percent })

@@ -102,7 +102,7 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
         }
     };
     write_results(args, &record)?;
-    let failed = record.rows.iter().any(|row| row.traffic.requests == 0);
+    let failed = record.rows.iter().any(tollway_record::Row::is_silent);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

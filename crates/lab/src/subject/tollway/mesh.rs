@@ -156,7 +156,9 @@ impl<'a> Start<'a> {
         let name = ground.process(network, &part);
         let ports_file = ground.ports_path(&name);
         let token_file = &token_file;
-        let sidecar = Sidecar { name: part, app_id, control, token_file, app, ports_file };
+        let upstreams = if app.is_none() { self.tcp_services(ground) } else { Vec::new() };
+        let sidecar =
+            Sidecar { name: part, app_id, control, token_file, app, upstreams, ports_file };
         let mut spec = ground.commands().sidecar(ground.network(network), &sidecar);
         if let Some(ratio) = self.mesh.duties.trace_ratio {
             let collector = ground.sink(network)?;
@@ -171,6 +173,12 @@ impl<'a> Start<'a> {
         ground.start(&spec)?;
         self.standing.processes.push(name);
         Ok(())
+    }
+
+    /// Callees of plain TCP.
+    fn tcp_services(&self, ground: &Ground) -> Vec<String> {
+        let legs = self.legs.iter().filter(|leg| leg.protocol == Protocol::Tcp);
+        legs.map(|leg| service(ground, leg)).collect()
     }
 
     /// Has the control plane make a token and writes it to a file.
@@ -229,9 +237,14 @@ impl<'a> Start<'a> {
         let http = ports::port(&ports_file, &ports, HTTP_PORT)?;
         let grpc = ports::port(&ports_file, &ports, GRPC_PORT)?;
         for leg in self.legs {
-            let api = if leg.protocol == Protocol::GrpcUnary { grpc } else { http };
-            let service =
-                format!("{}.default.{}", app_id(leg.protocol), ground.network(leg.network).name);
+            let service = service(ground, leg);
+            let api = match leg.protocol {
+                Protocol::Http1 | Protocol::Http2 => http,
+                Protocol::GrpcUnary | Protocol::GrpcStream => grpc,
+                Protocol::Tcp => {
+                    ports::port(&ports_file, &ports, &commands::upstream_port(&service))?
+                }
+            };
             let (url, headers) = commands::mesh_url(leg.protocol, api, &service);
             let crosses = leg.network != HOME;
             let made_of = if crosses { "sidecar–gateway–sidecar" } else { "sidecar–sidecar" };
@@ -267,7 +280,16 @@ impl<'a> Start<'a> {
 
 /// One app per protocol: a workload declares one.
 fn app_id(protocol: Protocol) -> &'static str {
-    if protocol == Protocol::GrpcUnary { "echo-grpc" } else { "echo" }
+    match protocol {
+        Protocol::Http1 | Protocol::Http2 => "echo",
+        Protocol::GrpcUnary | Protocol::GrpcStream => "echo-grpc",
+        Protocol::Tcp => "echo-tcp",
+    }
+}
+
+/// The callee's full name.
+fn service(ground: &Ground, leg: &Leg) -> String {
+    format!("{}.default.{}", app_id(leg.protocol), ground.network(leg.network).name)
 }
 
 /// Names caller, methods and paths, as a careful team would.
