@@ -42,6 +42,42 @@ fn cancelling_some_of_many_finished_requests_is_no_abuse() {
     assert_eq!(server.connection.active_streams(), 0);
 }
 
+/// A proxy's connection carries the streams of many callers, and some of them call everything off.
+#[test]
+fn a_client_is_worn_before_its_server_refuses_it() {
+    let (mut client, mut server) = (Client::new(), Server::new(Config::default()));
+    let call_off = |client: &mut Client, server: &mut Server| {
+        client.out.clear();
+        let stream = client.request();
+        client.connection.reset(StreamId(stream), ErrorCode::CANCEL, &mut client.out);
+        server.out.clear();
+        server.take(&client.out)
+    };
+    let burst = Config::default().limits.resets.burst;
+    for nth in 0..burst / 2 {
+        assert!(!client.connection.is_worn(), "after {nth}");
+        call_off(&mut client, &mut server).unwrap();
+    }
+    assert!(client.connection.is_worn());
+    while client.connection.resets_left() > 0 {
+        call_off(&mut client, &mut server).unwrap();
+    }
+    assert_calm(call_off(&mut client, &mut server).err(), "resets");
+}
+
+#[test]
+fn answers_make_up_for_streams_that_are_called_off() {
+    let mut client = Client::new();
+    let ok = block(&[(":status", "200")]);
+    for _ in 0..10_000 {
+        client.out.clear();
+        let (called_off, answered) = (client.request(), client.request());
+        client.connection.reset(StreamId(called_off), ErrorCode::CANCEL, &mut client.out);
+        client.take(&frame(HEADERS, END_HEADERS | END_STREAM, answered, &ok)).unwrap();
+    }
+    assert!(!client.connection.is_worn());
+}
+
 #[test]
 fn made_you_reset_ends_the_connection() {
     let tricks: [fn(u32) -> Vec<u8>; 4] = [

@@ -5,6 +5,7 @@
 
 mod browser;
 mod closed_port;
+mod cpu;
 mod memory;
 mod process;
 mod program;
@@ -16,6 +17,7 @@ mod wait;
 
 pub use browser::Browser;
 pub use closed_port::ClosedPort;
+pub use cpu::{cpu_time, thread_cpu_time};
 pub use memory::{peak_resident_bytes, reset_peak, resident_bytes};
 pub use process::{Process, Start};
 pub use program::{binary, tool};

@@ -54,6 +54,8 @@ pub struct Connection {
 
     pub(super) budgets: Budgets,
     pub(super) queued_replies: u32,
+    /// Client: streams called off before they were answered, less those that ended in order.
+    pub(super) resets_owed: u32,
 
     /// Emptied fields whose memory the next heads use.
     pub(super) spare: Vec<Fields>,
@@ -159,6 +161,7 @@ impl Connection {
             dead: None,
             budgets,
             queued_replies: 0,
+            resets_owed: 0,
             spare: Vec::new(),
             config,
         }
@@ -259,6 +262,20 @@ impl Connection {
             && self.streams.len() < self.peer.max_concurrent_streams as usize
     }
 
+    /// Streams that this side may still call off before a server with the same limits takes it
+    /// for an attacker ([`Limits::resets`](super::Limits::resets)). A driver that carries streams
+    /// of several callers has no more of them open, so that none pays for another. Client only.
+    #[must_use]
+    pub fn resets_left(&self) -> usize {
+        self.config.limits.resets.burst.saturating_sub(self.resets_owed) as usize
+    }
+
+    /// Whether half of them are used up: what is still to come should use another connection.
+    #[must_use]
+    pub fn is_worn(&self) -> bool {
+        self.resets_left() <= self.config.limits.resets.burst as usize / 2
+    }
+
     /// Streams the peer lets this side have at once.
     #[must_use]
     pub fn peer_max_streams(&self) -> u32 {
@@ -344,6 +361,7 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> Result<(), ConnectionError> {
         frame::write_reset(turn.out, id, code);
+        self.owe_reset(id);
         if self.end_stream(id, Ended::ByUs) {
             turn.events.push(Event::Reset { stream: StreamId(id), code });
         } else {

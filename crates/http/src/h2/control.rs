@@ -270,6 +270,17 @@ impl Connection {
         if self.streams.get(id).is_some_and(Stream::is_closed) {
             self.end_stream(id, Ended::InOrder);
             self.budgets.resets.earn(1);
+            self.resets_owed = self.resets_owed.saturating_sub(1);
+        }
+    }
+
+    /// Counts a stream that this side is about to call off, if the server counts it too: one
+    /// that is not answered in full. What of the answer is on its way is not known here, so this
+    /// count is never below the server's.
+    pub(super) fn owe_reset(&mut self, id: u32) {
+        let is_unanswered = self.streams.get(id).is_some_and(|stream| stream.is_remote_open);
+        if self.role == Role::Client && is_unanswered {
+            self.resets_owed = self.resets_owed.saturating_add(1);
         }
     }
 

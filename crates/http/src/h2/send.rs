@@ -150,6 +150,7 @@ impl Connection {
 
     /// Ends `stream` at once; nothing if it is gone. No event follows.
     pub fn reset(&mut self, stream: StreamId, code: ErrorCode, out: &mut Vec<u8>) {
+        self.owe_reset(stream.0);
         if self.end_stream(stream.0, Ended::ByUs) {
             self.budgets.control_frames.earn(Limits::LATE_FRAMES_PER_RESET);
             frame::write_reset(out, stream.0, code);

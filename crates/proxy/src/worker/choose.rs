@@ -94,7 +94,12 @@ impl Worker {
         if conn.draining || !link.codec.can_open() {
             return None;
         }
-        let streams = u32::try_from(link.codec.active_streams()).unwrap_or(u32::MAX);
+        let active = link.codec.active_streams();
+        // Should they all be called off, whoever else is on it must not pay for that.
+        if active >= link.codec.resets_left() {
+            return None;
+        }
+        let streams = u32::try_from(active).unwrap_or(u32::MAX);
         let is_bulk = link.is_apart() || conn.io.pending() > self.config.limits.out_bytes / 2;
         Some(Load { streams, is_bulk })
     }

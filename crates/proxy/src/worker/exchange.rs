@@ -93,8 +93,14 @@ impl Worker {
             Role::H2Client(link) => {
                 link.close(up.stream, self.now);
                 link.codec.reset(up.stream, ErrorCode::CANCEL, conn.io.out());
+                let is_worn = link.codec.is_worn();
                 mark(&mut self.dirty, &mut conn.dirty, up.conn);
-                self.on_capacity(up.conn);
+                if is_worn && !conn.draining {
+                    // Before its other end takes all who are on it for attackers.
+                    self.retire(up.conn);
+                } else {
+                    self.on_capacity(up.conn);
+                }
             }
             Role::H1Client(client) => {
                 client.exchange = None;
