@@ -201,14 +201,16 @@ impl Worker {
         }
     }
 
-    /// An HTTP/1.1 source is not read while its sink is full.
+    /// An HTTP/1.1 source is not read while its sink is full; where the thread as a whole holds too
+    /// much, not before its sink is empty.
     fn hold_or_release(&mut self, source: Key, waiting: usize) {
         let high = self.config.limits.pipe_bytes;
+        let is_over = waiting > 0 && self.held_bytes > self.config.limits.held_bytes;
         let Some(conn) = self.conns.get_mut(source) else { return };
         if !matches!(conn.role, Role::H1Server(_) | Role::H1Client(_)) {
             return;
         }
-        if waiting >= high {
+        if waiting >= high || is_over {
             conn.paused = true;
         } else if conn.paused && waiting <= high / 2 {
             self.resume(source);

@@ -76,7 +76,7 @@ impl Worker {
         replicas: u32,
     ) -> (usize, Vec<Key>) {
         let (apart, standing): (Vec<Key>, Vec<Key>) =
-            self.standing(pool).partition(|key| self.is_apart(*key));
+            self.standing(pool).partition(|key| self.is_engaged(*key));
         let shared = apart.into_iter().skip(self.config.limits.bulk_connections);
         let dialled: Vec<Dialled<Key, Instance>> = standing
             .into_iter()
@@ -133,17 +133,25 @@ impl Worker {
         pool.conns.iter().copied().filter(stands)
     }
 
-    /// Whether a connection carries bulk, so that small requests should have another.
-    fn is_apart(&self, key: Key) -> bool {
+    /// Whether small requests should have another connection: it carries bulk, or has as many
+    /// streams as it takes.
+    fn is_engaged(&self, key: Key) -> bool {
         let role = self.conns.get(key).map(|conn| &conn.role);
-        matches!(role, Some(Role::H2Client(link)) if link.is_apart())
+        matches!(role, Some(Role::H2Client(link)) if link.is_apart()) || self.is_full(key)
     }
 
     /// Connections beyond the one that each endpoint has for small requests, left over from bulk.
     fn surplus_connections(&self, pool: &Pool) -> Vec<Key> {
         let mut served = HashSet::new();
-        let of_small = self.standing(pool).filter(|key| !self.is_apart(*key));
+        let of_small = self.standing(pool).filter(|key| !self.is_engaged(*key));
         of_small.filter(|key| !served.insert(self.conns.get(*key).and_then(|c| c.remote))).collect()
+    }
+
+    /// Whether a connection has as many streams as it takes: what comes needs another one.
+    fn is_full(&self, key: Key) -> bool {
+        self.conns.get(key).is_some_and(|conn| {
+            matches!(conn.role, Role::H2Client(_)) && self.outstanding(key).is_none()
+        })
     }
 
     /// Endpoints without a connection for small requests, as far as this thread connects to that
@@ -158,7 +166,7 @@ impl Worker {
         let mut apart: HashMap<SocketAddr, usize> = HashMap::new();
         for key in self.standing(pool).chain(pool.dialling.iter().copied()) {
             let Some(address) = self.conns.get(key).and_then(|conn| conn.remote) else { continue };
-            if self.is_apart(key) {
+            if self.is_engaged(key) {
                 *apart.entry(address).or_default() += 1;
             } else {
                 connected.insert(address);
@@ -177,13 +185,15 @@ impl Worker {
         let Some(app) = self.config.app else { return };
         let limit = self.config.limits.app_connections;
         let h1 = app.protocol == AppProtocol::Http;
-        let pool = self.pool(&Destination::App);
+        let Some(pool) = self.pools.get(&Destination::App) else { return };
         let standing = pool.conns.len() + pool.dialling.len();
         let wanted = if h1 { pool.waiting.len().min(limit) } else { 1 };
         let missing = if h1 {
             wanted.saturating_sub(pool.dialling.len()).min(limit.saturating_sub(standing))
         } else {
-            wanted.saturating_sub(standing)
+            let full = pool.conns.iter().filter(|key| self.is_full(**key)).count();
+            let full = full.min(self.config.limits.bulk_connections);
+            wanted.saturating_sub(standing - full)
         };
         for _ in 0..missing {
             let purpose = if h1 {

@@ -33,6 +33,7 @@ mod relay;
 mod request;
 mod response;
 mod roles;
+mod shed;
 mod sweep;
 mod trust;
 mod tunnel;
@@ -106,6 +107,8 @@ pub(crate) struct Worker {
     holds_credit: bool,
     /// Bytes waiting in pipes.
     held_bytes: usize,
+    /// Since when that is too much.
+    over_since: Option<Instant>,
     random: u64,
     draining: Option<Instant>,
     h2_events: Vec<h2::Event>,
@@ -154,6 +157,7 @@ impl Worker {
             asked: Vec::new(),
             holds_credit: false,
             held_bytes: 0,
+            over_since: None,
             random: seed,
             draining: None,
             h2_events: Vec::new(),

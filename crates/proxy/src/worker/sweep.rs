@@ -24,6 +24,7 @@ impl Worker {
         self.sweep_exchanges();
         self.sweep_asked();
         self.sweep_pools();
+        self.sweep_held();
         self.release_held_credit();
         self.sweep_drain();
     }
