@@ -7,6 +7,7 @@ mod app;
 mod door;
 mod forged;
 mod h1;
+mod h2;
 mod h2spec;
 mod handshakes;
 mod identity;
