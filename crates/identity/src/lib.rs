@@ -3,7 +3,8 @@
 //!
 //! Every mesh connection is TLS 1.3 with certificates on both sides. A certificate names its
 //! workload by exactly one SPIFFE identity, and is believed only if it chains to a root of the
-//! trust domain that identity names: the authority of `east` can never speak for `west`.
+//! trust domain that identity names: the authority of `east` can never speak for `west`. A front
+//! (`front.rs`) takes no part in that: it has ordinary certificates.
 //!
 //! This crate opens no sockets and starts no tasks. Issuing takes `now`; TLS takes its time from
 //! a clock that tests replace ([`Credentials::with_clock`]).
@@ -11,6 +12,7 @@
 mod authority;
 mod bundle;
 mod credentials;
+mod front;
 mod key;
 mod peer;
 mod renew;
@@ -24,6 +26,10 @@ pub use authority::{
 };
 pub use bundle::{BundleError, ROOTS_LIMIT, TRUST_DOMAINS_LIMIT, TrustBundle, TrustBundles};
 pub use credentials::{Credentials, CredentialsError};
+pub use front::{
+    CLIENT_NAMES_LIMIT, ClientAuthorities, ClientCertificate, ClientCertificateError, FrontError,
+    FrontPair, PairError, front_code_of, front_config, front_explain,
+};
 pub use key::{KeyError, KeyPair};
 pub use peer::{
     CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, PeerIdentity, peer_identity,

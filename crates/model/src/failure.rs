@@ -77,6 +77,8 @@ pub enum Hop {
     CallersSidecar,
     CalleesSidecar,
     Gateway,
+    /// `tollway front`.
+    Front,
     ControlPlane,
     /// A command at its start, before there is any request.
     Terminal,
@@ -88,6 +90,7 @@ impl fmt::Display for Hop {
             Self::CallersSidecar => "the caller's sidecar",
             Self::CalleesSidecar => "the callee's sidecar",
             Self::Gateway => "a gateway",
+            Self::Front => "a front",
             Self::ControlPlane => "the control plane",
             Self::Terminal => "the command itself",
         })

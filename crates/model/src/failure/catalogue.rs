@@ -5,7 +5,7 @@ use super::GrpcStatus::{
     DeadlineExceeded, Internal, InvalidArgument, PermissionDenied, ResourceExhausted, Unavailable,
     Unimplemented,
 };
-use super::Hop::{CalleesSidecar, CallersSidecar, ControlPlane, Gateway, Terminal};
+use super::Hop::{CalleesSidecar, CallersSidecar, ControlPlane, Front, Gateway, Terminal};
 use super::{Answer, Entry, GrpcStatus};
 
 /// An enum, the list of its variants, and the entry of each: written together so that none can
@@ -50,23 +50,23 @@ const NONE: Option<Answer> = None;
 
 catalogue! {
     MalformedRequest, "ERR_MALFORMED_REQUEST", Request, http(400, InvalidArgument),
-        [CallersSidecar, CalleesSidecar],
+        [CallersSidecar, CalleesSidecar, Front],
         "The request breaks the rules of HTTP, in a way that two parsers could read differently. Nothing was forwarded. The status may also be 411, 413, 414, 417, 431, 501 or 505, as RFC 9110 has it.",
         "Repair the client: the message names the rule.";
     HeadTimedOut, "ERR_HEAD_TIMED_OUT", Request, http(408, DeadlineExceeded),
-        [CallersSidecar, CalleesSidecar],
+        [CallersSidecar, CalleesSidecar, Front],
         "The request's head began and did not end in time (10 s). Nothing was forwarded.",
         "Send the whole head at once; look for a client or a network that stalls.";
     BodyTimedOut, "ERR_BODY_TIMED_OUT", Request, http(408, DeadlineExceeded),
-        [CallersSidecar, CalleesSidecar],
+        [CallersSidecar, CalleesSidecar, Front],
         "The rest of the request's body did not come in time.",
         "Look for a client that stops sending; `--idle-timeout-ms` sets the time.";
     HeadTooLarge, "ERR_HEAD_TOO_LARGE", Request, http(431, ResourceExhausted),
-        [CallersSidecar, CalleesSidecar],
-        "The request's head is larger than a sidecar accepts.",
+        [CallersSidecar, CalleesSidecar, Front],
+        "The request's head is larger than is accepted.",
         "Send fewer or smaller header fields; cookies are the usual cause.";
     Unsupported, "ERR_UNSUPPORTED", Request, http(400, InvalidArgument),
-        [CallersSidecar, CalleesSidecar],
+        [CallersSidecar, CalleesSidecar, Front],
         "The method is valid and not possible at this door, such as CONNECT on the HTTP API.",
         "Use the door that the message names: tunnels go through the outbound port.";
     NotServed, "ERR_NOT_SERVED", Request, http(404, Unimplemented),
@@ -130,16 +130,16 @@ catalogue! {
         "The gateway knows the service and could not connect to its workload.",
         "Look at the workload's sidecar and at the address it advertises inside its network; the gateway's log names it.";
     CertificateExpired, "ERR_CERTIFICATE_EXPIRED", Trust, http(503, Unavailable),
-        [CallersSidecar, CalleesSidecar, Terminal],
+        [CallersSidecar, CalleesSidecar, Front, Terminal],
         "A certificate has expired by this machine's clock. The message says whose and by how much.",
-        "Compare the clocks first. If they agree, the owner could not renew: look for its control plane in its log.";
+        "Compare the clocks first. If they agree, the owner could not renew: look for its control plane in its log. Certificates that a front serves are renewed by whoever made the files.";
     CertificateNotYetValid, "ERR_CERTIFICATE_NOT_YET_VALID", Trust, http(503, Unavailable),
-        [CallersSidecar, CalleesSidecar, Terminal],
+        [CallersSidecar, CalleesSidecar, Front, Terminal],
         "A certificate begins in the future of this machine's clock, which only clocks that disagree bring about. The message says by how much.",
         "Set the clocks, best with NTP on every machine.";
     ForeignAuthority, "ERR_FOREIGN_AUTHORITY", Trust, http(503, Unavailable),
-        [CallersSidecar, CalleesSidecar, Terminal],
-        "The peer's certificate comes from a trust root that is not the known one of its network: the network was made anew, or the address belongs to something else.",
+        [CallersSidecar, CalleesSidecar, Front, Terminal],
+        "The peer's certificate comes from a trust root that is not the known one of its network: the network was made anew, or the address belongs to something else. A front says it of a client whose authority is not in the file given with `--client-ca`.",
         "If the network was made anew, join it again: `tollway join remove`, then export and accept a new bundle. Otherwise find out who listens at that address.";
     WrongIdentity, "ERR_WRONG_IDENTITY", Trust, http(503, Unavailable),
         [CallersSidecar],
@@ -150,9 +150,21 @@ catalogue! {
         "The other side refused this side's certificate: it does not know its authority, or holds it for expired.",
         "Check with `tollway join list` on both sides that the networks are joined, and compare the clocks; the other side's log says why.";
     TlsFailed, "ERR_TLS_FAILED", Trust, http(503, Unavailable),
-        [CallersSidecar],
-        "The connection was made and no encrypted one came of it: the peer closed it, or what listens there does not speak the mesh's TLS.",
+        [CallersSidecar, Front],
+        "The connection was made and no encrypted one came of it: the peer closed it, or does not speak TLS of a kind that is spoken here.",
         "Check that the address is a sidecar's or gateway's mesh door and that nothing in between changes the bytes.";
+    NoClientCertificate, "ERR_NO_CLIENT_CERTIFICATE", Trust, NONE,
+        [Front],
+        "A front was told to demand certificates of its clients (`--client-ca`), and a client showed none. Its connection is ended in the handshake; the log and the access log tell.",
+        "Give the client a certificate of that authority and its key; curl takes them with `--cert` and `--key`.";
+    ClientCertificateRefused, "ERR_CLIENT_CERTIFICATE_REFUSED", Trust, NONE,
+        [Front],
+        "A client's certificate is of no use to a front: it is not meant for clients, is damaged, or says what no header field can hold. The log says which.",
+        "Make the client's certificate anew, with the extended key usage `clientAuth`.";
+    CertificateUnusable, "ERR_CERTIFICATE_UNUSABLE", Trust, NONE,
+        [Front, Terminal],
+        "A file given with `--cert`, `--key` or `--client-ca` does not hold what it should, or a certificate and a key do not fit each other. At the start a front ends with this; later it goes on with what it has.",
+        "Do what the message says; `openssl x509 -noout -text -in FILE` shows a certificate.";
     PolicyDenied, "ERR_POLICY_DENIED", Trust, http(403, PermissionDenied),
         [CalleesSidecar],
         "A policy of the callee does not allow this caller this method and path. The message names the caller's identity and the policy.",
@@ -162,23 +174,23 @@ catalogue! {
         "The callee's sidecar has just started and has not been told its policies yet, so it lets nobody in.",
         "Try again in a moment. If it lasts, look at the sidecar's log: it cannot hear its control plane.";
     AppUnreachable, "ERR_APP_UNREACHABLE", App, http(503, Unavailable),
-        [CalleesSidecar],
-        "The callee's sidecar cannot connect to its app.",
-        "Check that the app runs and listens at the port given with `--app-port`.";
+        [CalleesSidecar, Front],
+        "The callee's sidecar, or the front, cannot connect to its app.",
+        "Check that the app runs and listens at the port given with `--app-port` (a front: `--to`).";
     ClosedEarly, "ERR_CLOSED_EARLY", App, http(502, Unavailable),
-        [CallersSidecar, CalleesSidecar],
+        [CallersSidecar, CalleesSidecar, Front],
         "The other side closed the connection before it answered. Whether the request was carried out is not known.",
         "Look at the app's log: it ended, crashed or gave up. Call again only if that is harmless.";
     Reset, "ERR_RESET", App, http(502, Unavailable),
-        [CallersSidecar, CalleesSidecar],
+        [CallersSidecar, CalleesSidecar, Front],
         "The other side reset the request before it answered.",
         "Look at the app's log for the reason.";
     BadResponse, "ERR_BAD_RESPONSE", App, http(502, Unavailable),
-        [CallersSidecar, CalleesSidecar],
+        [CallersSidecar, CalleesSidecar, Front],
         "The answer breaks the rules of HTTP and was not passed on.",
-        "Repair the app: the message names the rule. An app that speaks HTTP/2 needs `--app-protocol h2c` or `grpc`.";
+        "Repair the app: the message names the rule. An app that speaks HTTP/2 needs `--app-protocol h2c` or `grpc` (a front: `--to h2c://…`).";
     TimedOut, "ERR_TIMED_OUT", App, http(504, DeadlineExceeded),
-        [CallersSidecar, CalleesSidecar],
+        [CallersSidecar, CalleesSidecar, Front],
         "The request was sent whole and no answer began in time. Whether it was carried out is not known.",
         "Look at why the app is slow; `--request-timeout-ms` sets the time.";
     Silent, "ERR_SILENT", Way, http(504, Unavailable),
@@ -186,11 +198,11 @@ catalogue! {
         "The request was sent, and then nothing on the way to the callee's sidecar gave a sign of life until the connection was given up (20 s). Whether the request was carried out is not known.",
         "Look for a gateway or sidecar that stands still, or a network that loses everything; `--silence-timeout-ms` sets the time. Call again only if that is harmless.";
     Overloaded, "ERR_OVERLOADED", Limit, http(503, Unavailable),
-        [CallersSidecar, CalleesSidecar],
-        "A limit of the sidecar is reached: requests under way, requests that wait for a connection, services in use, or entries. The message names it.",
+        [CallersSidecar, CalleesSidecar, Front],
+        "A limit of the sidecar or front is reached: requests under way, requests that wait for a connection, services in use, or entries. The message names it.",
         "Call again later, call less at once, or add replicas.";
     OutOfDescriptors, "ERR_OUT_OF_DESCRIPTORS", Limit, http(503, Unavailable),
-        [CallersSidecar, CalleesSidecar, Gateway],
+        [CallersSidecar, CalleesSidecar, Gateway, Front],
         "The process may open no more files and sockets. It goes on with the connections it has, and new ones wait.",
         "Raise the limit where the process is started (`ulimit -n`, or `LimitNOFILE=` in systemd); the message says what it is now.";
     HealthNotReady, "ERR_HEALTH_NOT_READY", Health, http(500, Internal),
