@@ -8,6 +8,7 @@ use crate::command::check::CheckArgs;
 use crate::command::control::ControlArgs;
 use crate::command::demo::DemoArgs;
 use crate::command::echo::EchoArgs;
+use crate::command::front::FrontArgs;
 use crate::command::gateway::GatewayArgs;
 use crate::command::get::GetArgs;
 use crate::command::join::JoinArgs;
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Sidecar(SidecarArgs),
     /// Run a gateway at the edge of a network.
     Gateway(GatewayArgs),
+    /// End TLS for an app: ordinary certificates, no mesh needed.
+    Front(Box<FrontArgs>),
     /// Make tokens by which sidecars and gateways join their network.
     Token(TokenArgs),
     /// Join networks.

@@ -257,7 +257,7 @@ fn listening(error: &(dyn std::error::Error + 'static)) -> Option<(SocketAddr, S
 
 fn option_of_door(door: &str) -> String {
     match door {
-        "gateway" => "--listen".to_owned(),
+        "gateway" | "front" => "--listen".to_owned(),
         door => format!("--{door}-listen"),
     }
 }

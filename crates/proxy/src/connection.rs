@@ -14,6 +14,7 @@ use tollway_model::{NetworkName, ServiceName};
 use tollway_net::{Conn, Key};
 
 use crate::exchange::{Destination, Side};
+use crate::front::Client;
 use crate::observe::Finished;
 use crate::worker::{Rights, Upgraded};
 
@@ -31,6 +32,15 @@ pub(crate) enum Door {
     Tcp(ServiceName),
     /// A gateway's one port.
     Gateway,
+    /// A front's port, from anybody or from clients that proved who they are.
+    Front,
+}
+
+impl Door {
+    /// Whether what comes through it is for the app behind this process.
+    pub(crate) fn is_inbound(&self) -> bool {
+        matches!(self, Self::Inbound | Self::Front)
+    }
 }
 
 /// What a connection is doing.
@@ -39,7 +49,7 @@ pub(crate) enum Role {
     Detect {
         input: Vec<u8>,
     },
-    /// A mesh door's connection during its TLS handshake.
+    /// A connection during its TLS handshake, at the mesh door or a front's.
     Accepting,
     /// A dial until it is connected and, with TLS, authenticated.
     Dialling(Dial),
@@ -62,6 +72,8 @@ pub(crate) struct Connection {
     pub(crate) door: Option<Door>,
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) peer: Option<Arc<PeerIdentity>>,
+    /// Who a front's client is.
+    pub(crate) client: Option<Box<Client>>,
     /// Stands in the worker's list of connections to flush.
     pub(crate) dirty: bool,
     /// Stands in the worker's list of connections to read.
@@ -100,6 +112,7 @@ impl Connection {
             door: None,
             remote: None,
             peer: None,
+            client: None,
             dirty: false,
             queued: false,
             paused: false,

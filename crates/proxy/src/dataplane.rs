@@ -1,30 +1,29 @@
-//! A data-plane process: a sidecar or a gateway, put together, run, drained.
+//! A member of the mesh, sidecar or gateway: put together, run, drained.
 //!
 //! Doors are bound before anything is served; the identity comes first; what the control plane
-//! tells reaches the worker threads through the fan-out.
+//! tells reaches the worker threads through the fan-out. What every data plane has is in
+//! `plane.rs`.
 
-use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use thiserror::Error;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tollway_model::{AppProtocol, ErrorCode, NameError};
-use tollway_net::Listener;
 use tollway_telemetry::metrics::Part;
-use tollway_telemetry::{DataPlaneMetrics, serve_admin};
 
 use crate::api::{self, Facts};
 use crate::connection::Door;
 use crate::doors::{Doors, advertised};
-use crate::fanout::{API_BACKLOG, Fanout, WorkerOutside};
-use crate::limits::{Limits, Timeouts};
-use crate::live::{Live, Reconfigurer};
+use crate::fanout::Fanout;
+use crate::front::FrontFilesError;
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
-use crate::observe::{Observer, Telemetry, TelemetryError, TelemetryOptions};
+use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
+use crate::plane::{Parts, Plane, PlaneOptions};
 use crate::probe::Probe;
-use crate::worker::{AppTarget, GatewayRoutes, Worker, WorkerConfig};
+use crate::tls::PlaneTls;
+use crate::worker::{AppTarget, GatewayRoutes, WorkerConfig};
 
 /// Why a data plane could not start or had to end.
 #[derive(Debug, Error)]
@@ -39,6 +38,10 @@ pub enum DataPlaneError {
     UpstreamName { text: String, source: NameError },
     #[error("the control plane's address {control} cannot be resolved")]
     Control { control: String, source: std::io::Error },
+    #[error(transparent)]
+    Front(#[from] FrontFilesError),
+    #[error("the address of the app {app} cannot be found; check --to")]
+    App { app: String, source: std::io::Error },
     #[error("cannot take part in the mesh")]
     Mesh(#[from] MeshError),
     #[error("cannot start a data-plane thread")]
@@ -66,6 +69,8 @@ impl DataPlaneError {
             Self::NoAdvertise { .. } | Self::Upstream { .. } => Some(ErrorCode::BadConfiguration),
             Self::UpstreamName { .. } => Some(ErrorCode::BadName),
             Self::Control { .. } => Some(ErrorCode::ControlUnreachable),
+            Self::Front(error) => Some(error.code()),
+            Self::App { .. } => Some(ErrorCode::AppUnreachable),
             Self::Mesh(error) => error.code(),
             Self::PortsFile { source, .. } => {
                 Some(ErrorCode::of_file(source, ErrorCode::FileUnusable))
@@ -80,16 +85,7 @@ impl DataPlaneError {
 #[derive(Clone, Debug)]
 pub struct CommonOptions {
     pub mesh: MeshConfig,
-    /// Metrics and health, for this machine only by default.
-    pub admin_listen: SocketAddr,
-    /// Data-plane threads.
-    pub threads: usize,
-    pub limits: Limits,
-    pub timeouts: Timeouts,
-    /// Receives the bound addresses as JSON, `{"name": "ip:port"}`.
-    pub ports_file: Option<PathBuf>,
-    /// How it learns of settings that change.
-    pub live: Live,
+    pub plane: PlaneOptions,
 }
 
 /// A sidecar.
@@ -135,7 +131,7 @@ pub async fn run_sidecar(
 
 /// A sidecar that takes calls. [`Sidecar::serve`] ends it in good order.
 pub struct Sidecar {
-    plane: Plane,
+    plane: Member,
     probe: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -146,7 +142,7 @@ impl Sidecar {
     /// # Errors
     /// [`DataPlaneError`].
     pub async fn start(options: SidecarOptions) -> Result<Self, DataPlaneError> {
-        let mut doors = Doors::for_threads(options.common.threads);
+        let mut doors = Doors::for_threads(options.common.plane.threads);
         doors.bind("http", options.http_listen, Door::HttpApi)?;
         doors.bind("grpc", options.grpc_listen, Door::GrpcApi)?;
         doors.bind("outbound", options.outbound_listen, Door::Outbound)?;
@@ -159,9 +155,10 @@ impl Sidecar {
             doors.bind_upstream(text, mesh.service())?;
         }
         let app = options.app.map(|(address, protocol)| AppTarget { address, protocol });
-        let withdraw = common.timeouts.withdraw;
+        let withdraw = common.plane.timeouts.withdraw;
         let telemetry = Telemetry::start(options.telemetry, &mesh.credentials().borrow())?;
-        let plane = Plane::start(common, mesh, fanout, doors, app, None, telemetry).await?;
+        let role = Role { app, gateway: None };
+        let plane = Member::start(common.plane, mesh, fanout, doors, role, telemetry).await?;
         let probe = app.map(|app| {
             let protocol = app.protocol;
             let announcement =
@@ -170,7 +167,7 @@ impl Sidecar {
             let probe = Probe {
                 app: app.address,
                 mesh: Arc::clone(&plane.mesh),
-                fanout: Arc::clone(&plane.fanout),
+                fanout: Arc::clone(&plane.plane.fanout),
                 ready: plane.app_ready.clone(),
                 withdraw,
             };
@@ -182,7 +179,7 @@ impl Sidecar {
     /// Where a door listens, by its name in the ports file.
     #[must_use]
     pub fn port(&self, door: &str) -> Option<SocketAddr> {
-        self.plane.ports.iter().find(|(name, _)| name == door).map(|(_, address)| *address)
+        self.plane.plane.ports.iter().find(|(name, _)| name == door).map(|(_, address)| *address)
     }
 
     /// The client of the control plane: name, status, and the way to leave early.
@@ -218,7 +215,7 @@ pub async fn run_gateway(
     options: GatewayOptions,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DataPlaneError> {
-    let mut doors = Doors::for_threads(options.common.threads);
+    let mut doors = Doors::for_threads(options.common.plane.threads);
     let bound = doors.bind("gateway", options.listen, Door::Gateway)?;
     let outside = advertised(options.advertise, bound)?;
     let inside = match options.advertise_inside {
@@ -231,7 +228,8 @@ pub async fn run_gateway(
     let control = resolve(&common.mesh.control).await?;
     let routes = GatewayRoutes { network: mesh.service().network.clone(), control };
     let telemetry = Telemetry::start(TelemetryOptions::default(), &mesh.credentials().borrow())?;
-    let plane = Plane::start(common, mesh, fanout, doors, None, Some(routes), telemetry).await?;
+    let role = Role { app: None, gateway: Some(routes) };
+    let plane = Member::start(common.plane, mesh, fanout, doors, role, telemetry).await?;
     plane.mesh.register(Announcement::Gateway { outside, inside });
     // A sender that is dropped would end the wait for it; there is no app to be ready.
     plane.app_ready.send_replace(true);
@@ -255,56 +253,46 @@ async fn resolve(control: &str) -> Result<SocketAddr, DataPlaneError> {
     found.next().ok_or_else(|| failed(std::io::Error::other("the name has no address")))
 }
 
-/// A running data plane.
-struct Plane {
-    mesh: Arc<MeshClient>,
-    fanout: Arc<Fanout>,
-    threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
-    background: Vec<tokio::task::JoinHandle<()>>,
-    app_ready: watch::Sender<bool>,
-    /// Where the doors listen.
-    ports: Vec<(String, SocketAddr)>,
-    telemetry: Arc<Mutex<Telemetry>>,
+/// What a member of the mesh does there.
+struct Role {
+    /// A sidecar's, if it takes calls.
+    app: Option<AppTarget>,
+    /// Set in a gateway.
+    gateway: Option<GatewayRoutes>,
 }
 
-impl Plane {
+/// A running data plane that takes part in the mesh.
+struct Member {
+    plane: Plane,
+    mesh: Arc<MeshClient>,
+    app_ready: watch::Sender<bool>,
+}
+
+impl Member {
     async fn start(
-        common: CommonOptions,
+        options: PlaneOptions,
         mesh: Arc<MeshClient>,
         fanout: Arc<Fanout>,
-        mut doors: Doors,
-        app: Option<AppTarget>,
-        gateway: Option<GatewayRoutes>,
+        doors: Doors,
+        role: Role,
         telemetry: Telemetry,
     ) -> Result<Self, DataPlaneError> {
-        let (api_sender, api_streams) = mpsc::channel(API_BACKLOG);
-        let config = Arc::new(WorkerConfig {
+        let Role { app, gateway } = role;
+        let part = if gateway.is_some() { Part::Gateway } else { Part::Sidecar };
+        let config = WorkerConfig {
+            hop: format!("sidecar {}", mesh.service()),
             home: mesh.service().clone(),
             app,
             gateway,
-            limits: common.limits,
-            timeouts: common.timeouts,
-        });
-        let admin = tokio::net::TcpListener::bind(common.admin_listen).await;
-        let listen_failed =
-            |source| DataPlaneError::Listen { door: "admin", address: common.admin_listen, source };
-        let admin = admin.map_err(listen_failed)?;
-        let admin_address = admin.local_addr().map_err(listen_failed)?;
-        let mut ports: Vec<(String, SocketAddr)> =
-            doors.open.iter().map(|(name, l, _)| (name.clone(), l.address())).collect();
-        ports.push(("admin".to_owned(), admin_address));
-        let upstreams = std::mem::take(&mut doors.upstreams);
-        let listeners = doors.for_each_thread(common.threads)?;
-        let mut started = StartedWorkers::default();
-        for (worker, listeners) in listeners.into_iter().enumerate() {
-            let outside =
-                WorkerOutside { worker, fanout: Arc::clone(&fanout), api: api_sender.clone() };
-            let observer = telemetry.observer([seed(worker), seed(worker)]);
-            started.start(worker, &config, listeners, &mesh, Box::new(outside), observer)?;
-        }
-        fanout.set_workers(started.commands);
+            limits: options.limits.clone(),
+            timeouts: options.timeouts,
+        };
+        let tls = PlaneTls::mesh(mesh.credentials().borrow().clone());
+        let live = options.live.config.clone();
+        let parts = Parts { config, tls, doors, telemetry, fanout };
+        let mut plane = Plane::start(options, parts).await?;
         let (app_ready, app_state) = watch::channel(app.is_none());
-        let part = if config.gateway.is_some() { Part::Gateway } else { Part::Sidecar };
+        let told = plane.told();
         let facts = Arc::new(Facts {
             part,
             service: mesh.service().clone(),
@@ -312,106 +300,30 @@ impl Plane {
             mesh: mesh.status(),
             credentials: mesh.credentials(),
             app_ready: app_state,
-            metrics: started.metrics,
-            spans: Arc::clone(&telemetry.span_metrics),
-            lines: Arc::clone(&telemetry.line_metrics),
+            metrics: plane.metrics.clone(),
+            spans: told.spans,
+            lines: told.lines,
             extended: Mutex::default(),
-            config: common.live.config.clone(),
+            config: live,
         });
-        let telemetry = Arc::new(Mutex::new(telemetry));
-        let reconfigurer = Reconfigurer {
-            live: common.live,
-            base: config,
-            fanout: Arc::clone(&fanout),
-            threads: common.threads,
-            upstreams,
-            telemetry: Arc::clone(&telemetry),
-        };
-        let background = vec![
-            tokio::spawn(api::serve_api(Arc::clone(&facts), api_streams)),
-            tokio::spawn(serve_admin(facts, admin)),
-            tokio::spawn(forward_credentials(Arc::clone(&mesh), Arc::clone(&fanout))),
-            tokio::spawn(reconfigurer.run()),
-        ];
-        if let Some(path) = &common.ports_file {
-            write_ports(path, &ports)?;
+        if let Some(streams) = plane.api.take() {
+            plane.beside(api::serve_api(Arc::clone(&facts), streams));
         }
-        for (name, address) in &ports {
-            tracing::info!(%address, "{name} door open");
-        }
-        let threads = started.threads;
-        Ok(Self { mesh, fanout, threads, background, app_ready, ports, telemetry })
+        plane.show(facts);
+        plane.beside(forward_credentials(Arc::clone(&mesh), Arc::clone(&plane.fanout)));
+        plane.open()?;
+        Ok(Self { plane, mesh, app_ready })
     }
 
     /// Serves until told to end; then leaves the mesh, finishes what is under way, and ends.
     async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DataPlaneError> {
-        let mut threads = tokio::task::spawn_blocking(move || {
-            self.threads.into_iter().try_for_each(|thread| {
-                let result = thread.join().map_err(|_| DataPlaneError::Panicked)?;
-                result.map_err(DataPlaneError::Thread)
-            })
-        });
-        tokio::select! {
-            ended = &mut threads => return ended.unwrap_or(Err(DataPlaneError::Panicked)),
-            () = shutdown => {}
-        }
-        tracing::info!("leaving the mesh");
-        self.mesh.deregister().await;
-        self.fanout.drain();
-        let result = threads.await.unwrap_or(Err(DataPlaneError::Panicked));
-        let told = self.telemetry.lock().unwrap_or_else(PoisonError::into_inner).finish();
-        told.await;
-        for task in self.background {
-            task.abort();
-        }
-        result
+        let mesh = self.mesh;
+        let leave = async move {
+            tracing::info!("leaving the mesh");
+            mesh.deregister().await;
+        };
+        self.plane.serve(shutdown, leave).await
     }
-}
-
-#[derive(Default)]
-struct StartedWorkers {
-    commands: Vec<crate::worker::Commands>,
-    metrics: Vec<Arc<DataPlaneMetrics>>,
-    threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
-}
-
-impl StartedWorkers {
-    fn start(
-        &mut self,
-        number: usize,
-        config: &Arc<WorkerConfig>,
-        listeners: Vec<(Listener, Door)>,
-        mesh: &MeshClient,
-        outside: Box<WorkerOutside>,
-        observer: Option<Box<Observer>>,
-    ) -> Result<(), DataPlaneError> {
-        let metrics = Arc::new(DataPlaneMetrics::default());
-        let credentials = mesh.credentials().borrow().clone();
-        let (worker, commands) = Worker::new(
-            Arc::clone(config),
-            listeners,
-            credentials,
-            outside,
-            Arc::clone(&metrics),
-            seed(number),
-        )
-        .map_err(DataPlaneError::Worker)?;
-        let worker = worker.observed_by(observer);
-        let thread = std::thread::Builder::new()
-            .name(format!("data-{number}"))
-            .spawn(move || worker.run())
-            .map_err(DataPlaneError::Worker)?;
-        self.commands.push(commands);
-        self.metrics.push(metrics);
-        self.threads.push(thread);
-        Ok(())
-    }
-}
-
-/// A start for choices that need no secrecy, different for every process and thread.
-pub(crate) fn seed(number: usize) -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(number) | 1
 }
 
 async fn forward_credentials(mesh: Arc<MeshClient>, fanout: Arc<Fanout>) {
@@ -421,21 +333,4 @@ async fn forward_credentials(mesh: Arc<MeshClient>, fanout: Arc<Fanout>) {
         tracing::info!(not_after = ?renewed.not_after(), "new credentials");
         fanout.send_credentials(&renewed);
     }
-}
-
-/// Writes the file whole or not at all: readers wait for it.
-fn write_ports(path: &Path, ports: &[(String, SocketAddr)]) -> Result<(), DataPlaneError> {
-    let failed = |source| DataPlaneError::PortsFile { path: path.to_owned(), source };
-    let object: serde_json::Map<String, serde_json::Value> =
-        ports.iter().map(|(name, address)| (name.clone(), address.to_string().into())).collect();
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let temporary = directory.unwrap_or(Path::new(".")).join(format!(
-        ".{}.{}",
-        path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default(),
-        std::process::id()
-    ));
-    let text = serde_json::Value::Object(object).to_string();
-    let mut file = std::fs::File::create(&temporary).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    std::fs::rename(&temporary, path).map_err(failed)
 }

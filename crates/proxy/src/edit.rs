@@ -10,6 +10,8 @@ use tollway_http::{Fields, RequestHead, ResponseHead, h1};
 use tollway_identity::PeerIdentity;
 use tollway_model::ServiceName;
 
+use crate::front::Client;
+
 /// The proven identity of the caller, set by the callee's sidecar and by nobody else.
 const CALLER_IDENTITY: &[u8] = b"x-tollway-caller";
 
@@ -28,6 +30,9 @@ const YES: &[u8] = b"1";
 pub(crate) const WAY: &[u8] = b"x-tollway-way";
 /// Between sidecars: the callee's part of the way. Apps never see it.
 pub(crate) const PART: &[u8] = b"x-tollway-part";
+
+/// Who a front's client has proved to be, in the form that Envoy gave it; nobody else may say so.
+const CLIENT_CERTIFICATE: &[u8] = b"x-forwarded-client-cert";
 
 /// Fields that only the mesh writes begin so.
 const OWN_FIELDS: &[u8] = b"x-tollway-";
@@ -54,7 +59,7 @@ pub(crate) fn outbound_request(
     }
     if let Some(client) = client {
         append(fields, b"x-forwarded-for", client.to_string().as_bytes());
-        append(fields, b"forwarded", &forwarded_element(client, &head.authority));
+        append(fields, b"forwarded", &forwarded_element(client, &head.authority, "http"));
     }
     if !head.authority.is_empty() && !fields.contains(b"x-forwarded-host") {
         fields.push(b"x-forwarded-host", &head.authority);
@@ -79,6 +84,44 @@ pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) -> bo
     asks
 }
 
+/// A request that came to a front, for the app behind it: who the client is, what it has asked for
+/// and that it did so over TLS. What it has said of these itself is taken out, but for the two
+/// lists, where each hop adds what it saw.
+pub(crate) fn front_request(head: &mut RequestHead, client: &Client) {
+    let fields = &mut head.fields;
+    let (mut is_listed, mut is_forwarded) = (false, false);
+    fields.retain(|name, _| {
+        is_listed |= name == b"x-forwarded-for";
+        is_forwarded |= name == b"forwarded";
+        !(is_fronts(name) || name.starts_with(OWN_FIELDS))
+    });
+    if let Some(address) = &client.address {
+        let element = forwarded_element(address.ip, &head.authority, "https");
+        add(fields, b"x-forwarded-for", address.text.as_bytes(), is_listed);
+        add(fields, b"forwarded", &element, is_forwarded);
+    }
+    fields.push(b"x-forwarded-proto", b"https");
+    if !head.authority.is_empty() {
+        fields.push(b"x-forwarded-host", &head.authority);
+    }
+    if let Some(certificate) = &client.certificate {
+        fields.push(CLIENT_CERTIFICATE, certificate.field());
+    }
+    head.scheme = b"http".to_vec();
+}
+
+/// Whether only a front may set a field. Apps that take their fields from an environment (CGI,
+/// WSGI) see no difference between `-` and `_`, so neither may make one here.
+fn is_fronts(name: &[u8]) -> bool {
+    let is = |own: &[u8]| {
+        let mut both = name.iter().zip(own);
+        name.len() == own.len()
+            && both.all(|(byte, own)| byte == own || (*byte, *own) == (b'_', b'-'))
+    };
+    name.starts_with(b"x")
+        && (is(CLIENT_CERTIFICATE) || is(b"x-forwarded-proto") || is(b"x-forwarded-host"))
+}
+
 /// A response on its way back, from the app or from the mesh. The app cannot speak for the mesh;
 /// of the mesh, the caller hears who failed and nothing else that sidecars say to each other.
 pub(crate) fn response(head: &mut ResponseHead, from_app: bool) {
@@ -89,7 +132,7 @@ pub(crate) fn response(head: &mut ResponseHead, from_app: bool) {
 
 /// Trailers in either direction: nobody speaks for the mesh there.
 pub(crate) fn trailers(mut fields: Fields) -> Fields {
-    fields.retain(|name, _| !name.starts_with(OWN_FIELDS));
+    fields.retain(|name, _| !name.starts_with(OWN_FIELDS) && name != CLIENT_CERTIFICATE);
     fields
 }
 
@@ -127,7 +170,7 @@ fn may_be_unprocessed(head: &ResponseHead) -> bool {
 }
 
 /// One element of RFC 7239.
-fn forwarded_element(client: IpAddr, host: &[u8]) -> Vec<u8> {
+fn forwarded_element(client: IpAddr, host: &[u8], scheme: &str) -> Vec<u8> {
     let mut element = Vec::with_capacity(64);
     // Writing into a vector does not fail.
     let _ = match client {
@@ -139,8 +182,14 @@ fn forwarded_element(client: IpAddr, host: &[u8]) -> Vec<u8> {
         element.extend_from_slice(host);
         element.push(b'"');
     }
-    element.extend_from_slice(b";proto=http");
+    element.extend_from_slice(b";proto=");
+    element.extend_from_slice(scheme.as_bytes());
     element
+}
+
+/// Adds a value to a comma-separated list field, of which there is one already if `is_there`.
+fn add(fields: &mut Fields, name: &[u8], value: &[u8], is_there: bool) {
+    if is_there { append(fields, name, value) } else { fields.push(name, value) }
 }
 
 /// Adds a value to a comma-separated list field.

@@ -2,7 +2,7 @@
 //!
 //! Decisions come from `routing`; this crate executes them on the data loop of `net`. The
 //! control-plane client, the admin server and the sidecar's own API run on a tokio thread beside
-//! the loop and reach it by commands.
+//! the loop and reach it by commands. A front is the same data plane without a mesh (`front`).
 
 #![forbid(unsafe_code)]
 
@@ -15,11 +15,13 @@ mod exchange;
 mod explain;
 mod fanout;
 mod fault;
+mod front;
 mod limits;
 mod live;
 pub mod mesh;
 mod observe;
 mod pipe;
+mod plane;
 mod probe;
 mod respond;
 mod tls;
@@ -31,6 +33,11 @@ pub use dataplane::{
     CommonOptions, DataPlaneError, GatewayOptions, Sidecar, SidecarOptions, run_gateway,
     run_sidecar,
 };
+pub use front::{
+    CheckedPair, FRONT_LISTEN_LIMIT, FrontFiles, FrontFilesError, FrontOptions, FrontTarget,
+    FrontTargetError, run_front,
+};
 pub use limits::{Limits, Timeouts};
 pub use live::{Live, LiveHandle, LiveOptions, live};
 pub use observe::{TelemetryError, TelemetryOptions, TracingOptions};
+pub use plane::PlaneOptions;

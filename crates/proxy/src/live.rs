@@ -9,11 +9,12 @@ use tollway_model::{RunningConfig, ServiceName};
 use tollway_net::Listener;
 
 use crate::connection::Door;
-use crate::dataplane::{DataPlaneError, seed};
+use crate::dataplane::DataPlaneError;
 use crate::doors::Doors;
 use crate::fanout::Fanout;
 use crate::limits::{Limits, Timeouts};
 use crate::observe::{Telemetry, TelemetryOptions};
+use crate::plane::seed;
 use crate::worker::{Command, WorkerConfig};
 
 /// Changes that wait to be carried out.

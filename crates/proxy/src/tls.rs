@@ -1,4 +1,4 @@
-//! TLS of the mesh doors and dials, made from the present credentials.
+//! TLS of the doors and dials: of the mesh, made from the present credentials, or of a front.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,6 +8,9 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerCon
 use tollway_identity::{Credentials, Expected, TlsError};
 use tollway_model::{ServiceName, TrustDomain};
 use tollway_net::ConnError;
+
+use crate::front::Served;
+use crate::why::Why;
 
 /// Application protocols between data planes.
 pub(crate) mod alpn {
@@ -19,8 +22,63 @@ pub(crate) mod alpn {
     pub(crate) const TCP: &[u8] = b"tollway-tcp/1";
 }
 
+/// What a data plane shows to those who come, and believes of them.
+#[derive(Clone)]
+pub(crate) enum PlaneTls {
+    Mesh(MeshTls),
+    Front(Served),
+}
+
+impl PlaneTls {
+    /// Of a member of the mesh. To put it in another's place ends every session ticket.
+    pub(crate) fn mesh(credentials: Arc<Credentials>) -> Self {
+        Self::Mesh(MeshTls::new(credentials))
+    }
+
+    pub(crate) fn is_front(&self) -> bool {
+        matches!(self, Self::Front(_))
+    }
+
+    /// The dialler's side; a front dials nobody over TLS.
+    pub(crate) fn as_mesh(&mut self) -> Option<&mut MeshTls> {
+        match self {
+            Self::Mesh(mesh) => Some(mesh),
+            Self::Front(_) => None,
+        }
+    }
+
+    /// Whom this process is in the mesh.
+    pub(crate) fn credentials(&self) -> Option<&Credentials> {
+        match self {
+            Self::Mesh(mesh) => Some(&mesh.credentials),
+            Self::Front(_) => None,
+        }
+    }
+
+    /// The side of who is connected to.
+    pub(crate) fn server(&mut self) -> Result<Connection, TlsError> {
+        let config = match self {
+            Self::Mesh(mesh) => mesh.server()?,
+            Self::Front(served) => Arc::clone(&served.config),
+        };
+        Ok(ServerConnection::new(config).map_err(TlsError::Library)?.into())
+    }
+
+    /// Why an accepted connection broke in its handshake.
+    pub(crate) fn why_refused(&self, error: &ConnError) -> Why {
+        match (self, error) {
+            (Self::Front(_), ConnError::Tls(refusal)) => {
+                let reason = tollway_identity::front_explain(refusal);
+                Why::coded(tollway_identity::front_code_of(refusal), reason)
+            }
+            _ => Why::from(error),
+        }
+    }
+}
+
 /// Configurations by what they are for; all die with the credentials they came from, and with
 /// them every session ticket.
+#[derive(Clone)]
 pub(crate) struct MeshTls {
     credentials: Arc<Credentials>,
     server: Option<Arc<ServerConfig>>,
@@ -28,31 +86,20 @@ pub(crate) struct MeshTls {
 }
 
 impl MeshTls {
-    pub(crate) fn new(credentials: Arc<Credentials>) -> Self {
+    fn new(credentials: Arc<Credentials>) -> Self {
         Self { credentials, server: None, clients: HashMap::new() }
     }
 
-    /// New connections use `credentials` from now on.
-    pub(crate) fn replace(&mut self, credentials: Arc<Credentials>) {
-        *self = Self::new(credentials);
-    }
-
-    /// Whom this process is.
-    pub(crate) fn credentials(&self) -> &Credentials {
-        &self.credentials
-    }
-
     /// The callee's side.
-    pub(crate) fn server(&mut self) -> Result<Connection, TlsError> {
-        let config = match &self.server {
+    fn server(&mut self) -> Result<Arc<ServerConfig>, TlsError> {
+        Ok(match &self.server {
             Some(config) => Arc::clone(config),
             None => {
                 let protocols = [alpn::H2, alpn::HTTP1, alpn::TCP];
                 let config = tollway_identity::server_config(&self.credentials, &protocols)?;
                 Arc::clone(self.server.insert(config))
             }
-        };
-        Ok(ServerConnection::new(config).map_err(TlsError::Library)?.into())
+        })
     }
 
     /// The caller's side towards `service`, whose authority is that of `trust_domain`.

@@ -28,7 +28,7 @@ pub(crate) struct GatewayArgs {
 }
 
 pub(crate) fn run(args: GatewayArgs, given: Given) -> Result<()> {
-    let log = args.common.log.start();
+    let log = args.common.plane.log.start();
     let (reloads, config) = watch(given);
     let (handle, live) = live(config);
     let options = GatewayOptions {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: GatewayArgs, given: Given) -> Result<()> {
         let apply = async |command| {
             let Command::Gateway(new) = command else { return Ok(()) };
             handle.apply(new.common.live_options()).await?;
-            log.set_filter(&new.common.log.log_level);
+            log.set_filter(&new.common.plane.log.log_level);
             Ok(())
         };
         Box::pin(serve_live(run_gateway(options, end), reloads, apply)).await

@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod demo;
 pub(crate) mod echo;
+pub(crate) mod front;
 pub(crate) mod gateway;
 pub(crate) mod get;
 pub(crate) mod join;
@@ -14,6 +15,7 @@ pub(crate) mod load;
 pub(crate) mod local_control;
 pub(crate) mod log;
 pub(crate) mod mesh;
+pub(crate) mod plane;
 pub(crate) mod run;
 pub(crate) mod sidecar;
 pub(crate) mod store;
@@ -40,6 +42,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
         Command::Control(args) => control::run(args, given)?,
         Command::Sidecar(args) => sidecar::run(args, given)?,
         Command::Gateway(args) => gateway::run(args, given)?,
+        Command::Front(args) => front::run(*args, given)?,
         Command::Token(args) => token::run(args)?,
         Command::Store(args) => return store::run(args),
         Command::Join(args) => join::run(args)?,
@@ -58,6 +61,7 @@ pub(crate) fn live_settings(part: &str) -> &'static [&'static str] {
     match part {
         "sidecar" => mesh::LIVE_IN_SIDECAR,
         "gateway" => mesh::LIVE_IN_GATEWAY,
+        "front" => mesh::LIVE_IN_FRONT,
         "run" => run::LIVE,
         "control" => control::LIVE,
         _ => &[],

@@ -56,7 +56,7 @@ pub(crate) struct SidecarArgs {
 }
 
 pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
-    let log = args.common.log.start();
+    let log = args.common.plane.log.start();
     let (reloads, config) = watch(given);
     let (handle, live) = live(config);
     block_on(async {
@@ -69,7 +69,7 @@ pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
                 ..new.common.live_options()
             };
             handle.apply(options).await?;
-            log.set_filter(&new.common.log.log_level);
+            log.set_filter(&new.common.plane.log.log_level);
             Ok(())
         };
         let sidecar = run_sidecar(args.options(live)?, end);

@@ -85,7 +85,7 @@ impl Finished {
         let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);
         Some(Self {
             kind: Kind::Request,
-            inbound: exchange.door == Door::Inbound,
+            inbound: exchange.door.is_inbound(),
             method: shorten_method(exchange.head.method),
             path: shorten_path(exchange.head.path),
             service,
@@ -134,7 +134,7 @@ impl Finished {
 
     /// What an accepted connection brings, before anything of it is read.
     pub(crate) fn arrived(kind: Kind, conn: &Connection, now: Instant) -> Self {
-        let inbound = conn.door == Some(Door::Inbound);
+        let inbound = conn.door.as_ref().is_some_and(Door::is_inbound);
         Self { peer: conn.peer.clone(), ..Self::refused(kind, inbound, conn.remote, now) }
     }
 

@@ -37,15 +37,15 @@ pub(crate) fn write_line(finished: &Finished, own: &Own, line: &mut Vec<u8>) {
     let peer = finished.peer.as_ref();
     let peer_id = peer.map(|peer| peer.spiffe.to_string());
     let peer_instance = peer.and_then(|peer| Some(peer.instance.as_ref()?.to_string()));
-    let own_id = Some(own.spiffe_id.clone());
+    let own_id = own.spiffe_id.clone();
     let (caller, callee, instance) = if finished.inbound {
-        (peer_id, own_id, Some(own.instance.clone()))
+        (peer_id, own_id, own.instance.clone())
     } else {
         (own_id, peer_id, peer_instance)
     };
     let service = match (&finished.service, finished.inbound) {
         (Some(service), _) => Some(service.to_string()),
-        (None, true) => Some(own.service.to_string()),
+        (None, true) => own.service.as_ref().map(ToString::to_string),
         (None, false) => None,
     };
     let (outcome, error_code) = match finished.outcome {

@@ -19,31 +19,37 @@ use super::{line, span};
 
 /// Time for the last spans and lines when the process ends.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Name of a front to a collector.
+const FRONT: &str = "tollway-front";
 
-/// Who tells: the same for every request.
+/// Who tells: the same for every request. A front, which belongs to no mesh, has no names.
+#[derive(Default)]
 pub(crate) struct Own {
-    pub(crate) service: ServiceName,
-    pub(crate) spiffe_id: String,
-    pub(crate) instance: String,
+    pub(crate) service: Option<ServiceName>,
+    pub(crate) spiffe_id: Option<String>,
+    pub(crate) instance: Option<String>,
 }
 
 impl Own {
     fn of(credentials: &Credentials) -> Self {
         let instance = credentials.instance().map(ToString::to_string);
         Self {
-            service: credentials.service().clone(),
-            spiffe_id: credentials.spiffe_id().to_string(),
-            instance: instance.unwrap_or_default(),
+            service: Some(credentials.service().clone()),
+            spiffe_id: Some(credentials.spiffe_id().to_string()),
+            instance: Some(instance.unwrap_or_default()),
         }
     }
 
     /// Who it is to a collector.
-    fn resource(&self) -> [(&'static str, String); 4] {
-        [
-            ("service.name", self.service.app.to_string()),
-            ("service.namespace", self.service.namespace.to_string()),
-            ("service.instance.id", self.instance.clone()),
-            ("tollway.network", self.service.network.to_string()),
+    fn resource(&self) -> Vec<(&'static str, String)> {
+        let Some(service) = &self.service else {
+            return vec![("service.name", FRONT.to_owned())];
+        };
+        vec![
+            ("service.name", service.app.to_string()),
+            ("service.namespace", service.namespace.to_string()),
+            ("service.instance.id", self.instance.clone().unwrap_or_default()),
+            ("tollway.network", service.network.to_string()),
         ]
     }
 }
@@ -76,8 +82,17 @@ impl Telemetry {
         options: TelemetryOptions,
         credentials: &Credentials,
     ) -> Result<Self, TelemetryError> {
+        Self::start_for(options, Own::of(credentials))
+    }
+
+    /// The same for who takes no part in the mesh.
+    pub(crate) fn start_unnamed(options: TelemetryOptions) -> Result<Self, TelemetryError> {
+        Self::start_for(options, Own::default())
+    }
+
+    fn start_for(options: TelemetryOptions, own: Own) -> Result<Self, TelemetryError> {
         let mut telemetry = Self {
-            own: Arc::new(Own::of(credentials)),
+            own: Arc::new(own),
             tracing: None,
             lines: None,
             ends: Ends::default(),

@@ -2,6 +2,7 @@
 //! and a few of our own (`tollway.*`).
 
 use tollway_http::Method;
+use tollway_model::ServiceName;
 use tollway_telemetry::trace::{Span, SpanKind, Value};
 
 use super::Recorded;
@@ -85,7 +86,10 @@ fn add_rpc(finished: &Finished, attributes: &mut Attributes) {
 }
 
 fn add_peers(finished: &Finished, own: &Own, attributes: &mut Attributes) {
-    attributes.push(("server.address", server_address(finished, own).into()));
+    let server = server_address(finished, own);
+    if !server.is_empty() {
+        attributes.push(("server.address", server.into()));
+    }
     if !finished.version.is_empty() {
         attributes.push(("network.protocol.name", "http".into()));
         attributes.push(("network.protocol.version", finished.version.into()));
@@ -98,9 +102,9 @@ fn add_peers(finished: &Finished, own: &Own, attributes: &mut Attributes) {
         true => ("tollway.caller", "tollway.callee"),
         false => ("tollway.callee", "tollway.caller"),
     };
-    attributes.push((of_own, own.spiffe_id.clone().into()));
-    if finished.inbound {
-        attributes.push(("tollway.instance", own.instance.clone().into()));
+    attributes.extend(own.spiffe_id.clone().map(|id| (of_own, id.into())));
+    if let (true, Some(instance)) = (finished.inbound, &own.instance) {
+        attributes.push(("tollway.instance", instance.clone().into()));
     }
     let Some(peer) = &finished.peer else { return };
     attributes.push((of_peer, peer.spiffe.to_string().into()));
@@ -109,11 +113,11 @@ fn add_peers(finished: &Finished, own: &Own, attributes: &mut Attributes) {
     }
 }
 
-/// The callee's name in the mesh.
+/// The callee's name in the mesh; empty without one.
 fn server_address(finished: &Finished, own: &Own) -> String {
     match (&finished.service, finished.inbound) {
         (Some(service), _) => service.dns_san(),
-        (None, true) => own.service.dns_san(),
+        (None, true) => own.service.as_ref().map(ServiceName::dns_san).unwrap_or_default(),
         (None, false) => String::new(),
     }
 }

@@ -83,9 +83,9 @@ fn service(name: &str) -> ServiceName {
 
 fn own() -> Own {
     Own {
-        service: service("web"),
-        spiffe_id: "spiffe://west.tollway/ns/default/web".to_owned(),
-        instance: "web-1".to_owned(),
+        service: Some(service("web")),
+        spiffe_id: Some("spiffe://west.tollway/ns/default/web".to_owned()),
+        instance: Some("web-1".to_owned()),
     }
 }
 

@@ -52,10 +52,10 @@ impl Worker {
         door: Door,
     ) {
         let (io, role) = match &door {
-            Door::Inbound => match self.tls.server() {
+            Door::Inbound | Door::Front => match self.tls.server() {
                 Ok(tls) => (Conn::accepted(stream, Some(tls)), Role::Accepting),
                 Err(error) => {
-                    tracing::error!(%error, "mesh door cannot start TLS");
+                    tracing::error!(%error, "an accepted connection cannot start TLS");
                     return;
                 }
             },
@@ -93,10 +93,11 @@ impl Worker {
         let Why { code, reason } = why;
         self.tell_refused_connection(key, code.unwrap_or(ErrorCode::TlsFailed));
         let code = code.map_or("", ErrorCode::word);
+        let who = if self.tls.is_front() { "a client" } else { "a mesh connection" };
         if self.told.is_news(format!("{remote:?} {code}"), self.now) {
-            tracing::info!(?remote, code, reason, "a mesh connection was refused");
+            tracing::info!(?remote, code, reason, "{who} was refused");
         } else {
-            tracing::debug!(?remote, code, reason, "a mesh connection was refused");
+            tracing::debug!(?remote, code, reason, "{who} was refused");
         }
         self.remove(key);
     }
@@ -156,6 +157,7 @@ impl Worker {
     pub(super) fn on_established(&mut self, key: Key) -> bool {
         let Some(conn) = self.conns.get_mut(key) else { return false };
         match conn.role {
+            Role::Accepting if conn.door == Some(Door::Front) => self.on_client_accepted(key),
             Role::Accepting => self.on_accepted(key),
             _ => self.on_dialled(key),
         }

@@ -100,7 +100,8 @@ impl Worker {
         let trust_domain = candidates.trust_domain.clone().ok_or_else(unready)?;
         let address = self.next_address(destination, &candidates).ok_or_else(unready)?;
         let failed = |worker: &Self, why: Why| worker.unreachable(destination, Some(address), why);
-        let tls = match self.tls.client(service, &trust_domain, protocol) {
+        let mesh = self.tls.as_mesh().ok_or_else(unready)?;
+        let tls = match mesh.client(service, &trust_domain, protocol) {
             Ok(tls) => tls,
             Err(error) => {
                 return Err(failed(self, Why::coded(ErrorCode::TlsFailed, error.to_string())));
@@ -337,6 +338,11 @@ impl Worker {
     ) -> Fault {
         let Why { code, reason } = why;
         if let (Destination::App, Some(app), None) = (destination, self.config.app, code) {
+            if self.tls.is_front() {
+                let (code, peer) =
+                    (ErrorCode::AppUnreachable, format!("the app at {}", app.address));
+                return Fault::Unreachable { code, peer, reason };
+            }
             let service = self.config.home.clone();
             return Fault::AppUnreachable { service, address: app.address, reason };
         }

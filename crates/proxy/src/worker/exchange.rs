@@ -6,7 +6,7 @@ use tollway_net::Key;
 use tollway_telemetry::CallEnd;
 
 use super::{Worker, mark};
-use crate::connection::{Door, Role};
+use crate::connection::Role;
 use crate::exchange::{Destination, Exchange, Side, Upstream};
 use crate::fault::Fault;
 use crate::observe::grpc_status;
@@ -40,7 +40,7 @@ impl Worker {
 
     /// This process in words, as one hop of a request.
     pub(super) fn hop(&self) -> String {
-        format!("sidecar {}", self.config.home)
+        self.config.hop.clone()
     }
 
     /// Breaks the downstream half off and forgets the exchange.
@@ -174,7 +174,7 @@ impl Worker {
 
     fn record(&self, exchange: &Exchange) {
         let took = self.now.saturating_duration_since(exchange.started);
-        let inbound = exchange.door == Door::Inbound;
+        let inbound = exchange.door.is_inbound();
         self.metrics.record(inbound, exchange.status, took);
         if let Some(place) = exchange.place {
             self.metrics.services.record(place, end_of(exchange), took);

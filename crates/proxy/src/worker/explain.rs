@@ -173,7 +173,11 @@ impl Worker {
         }
         Some(Way {
             told_by,
-            caller: self.tls.credentials().spiffe_id().to_string(),
+            caller: self
+                .tls
+                .credentials()
+                .map(|own| own.spiffe_id().to_string())
+                .unwrap_or_default(),
             service: state.map(service_of),
             name: name.as_ref().map(ServiceName::to_string),
             connection,
@@ -190,7 +194,7 @@ impl Worker {
 fn may_ask(door: &Door, remote: Option<SocketAddr>) -> bool {
     let is_own_door = match door {
         Door::HttpApi | Door::GrpcApi | Door::Outbound | Door::Tunnel(_) => true,
-        Door::Inbound | Door::Tcp(_) | Door::Gateway => false,
+        Door::Inbound | Door::Tcp(_) | Door::Gateway | Door::Front => false,
     };
     is_own_door && remote.is_some_and(|remote| remote.ip().to_canonical().is_loopback())
 }

@@ -7,7 +7,6 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use tollway_identity::PeerIdentity;
 use tollway_model::ErrorCode;
 use tollway_net::Key;
 
@@ -122,8 +121,7 @@ impl Worker {
         let (now, clock, timeouts) = (self.now, self.clock(), self.config.timeouts);
         let Some(conn) = self.conns.get_mut(key) else { return Expired::No };
         let waited = now.saturating_duration_since(conn.since);
-        let certificate_ended =
-            conn.peer.as_ref().is_some_and(|peer| certificate_left(peer, wall).is_zero());
+        let certificate_ended = certificate_left(conn, wall).is_zero();
         match &mut conn.role {
             Role::Accepting if waited > timeouts.handshake => Expired::Close,
             Role::Hello(_) | Role::Detect { .. } if waited > timeouts.head => Expired::Close,
@@ -233,15 +231,20 @@ fn owed(link: &H2Link, clock: Duration) -> Duration {
 }
 
 fn trusted(conn: &Connection) -> Duration {
-    let peer = conn.peer.as_ref();
-    peer.map_or(LONGEST_LOOK, |peer| certificate_left(peer, SystemTime::now()))
+    certificate_left(conn, SystemTime::now())
 }
 
 /// How long until a peer's certificate is in the last twentieth of its life, at most a minute:
-/// time to dial again while requests under way finish.
-fn certificate_left(peer: &PeerIdentity, wall: SystemTime) -> Duration {
-    let life = peer.not_after.duration_since(peer.not_before).unwrap_or_default();
+/// time to dial again while requests under way finish. The longest time if it showed none.
+fn certificate_left(conn: &Connection, wall: SystemTime) -> Duration {
+    let of_client = || {
+        let certificate = conn.client.as_ref()?.certificate.as_ref()?;
+        Some((certificate.not_before, certificate.not_after))
+    };
+    let of_peer = conn.peer.as_ref().map(|peer| (peer.not_before, peer.not_after));
+    let Some((not_before, not_after)) = of_peer.or_else(of_client) else { return LONGEST_LOOK };
+    let life = not_after.duration_since(not_before).unwrap_or_default();
     let margin = (life / 20).min(CERTIFICATE_MARGIN);
-    let left = peer.not_after.duration_since(wall).unwrap_or_default();
+    let left = not_after.duration_since(wall).unwrap_or_default();
     left.saturating_sub(margin)
 }

@@ -17,6 +17,7 @@ mod dial;
 mod dispatch;
 mod exchange;
 mod explain;
+mod front;
 mod gateway;
 mod h1_client;
 mod h1_server;
@@ -52,7 +53,7 @@ use tollway_telemetry::DataPlaneMetrics;
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::{Destination, Exchange};
 use crate::observe::Observer;
-use crate::tls::MeshTls;
+use crate::tls::PlaneTls;
 use crate::told::Told;
 use beyond::WayInto;
 pub(crate) use gateway::GatewayRoutes;
@@ -81,7 +82,7 @@ pub(crate) struct Worker {
     pools: HashMap<Destination, Pool>,
     /// Gateways of joined networks (in a gateway).
     networks: HashMap<NetworkName, WayInto>,
-    tls: MeshTls,
+    tls: PlaneTls,
     policy: PolicyGate,
     to_read: VecDeque<Key>,
     dirty: Vec<Key>,
@@ -119,7 +120,7 @@ impl Worker {
     pub(crate) fn new(
         config: Arc<WorkerConfig>,
         listeners: Vec<(Listener, Door)>,
-        credentials: Arc<Credentials>,
+        tls: PlaneTls,
         outside: Box<dyn Outside>,
         metrics: Arc<DataPlaneMetrics>,
         seed: u64,
@@ -139,7 +140,7 @@ impl Worker {
             exchanges: Slab::new(),
             pools: HashMap::new(),
             networks: HashMap::new(),
-            tls: MeshTls::new(credentials),
+            tls,
             policy: PolicyGate::new(),
             to_read: VecDeque::new(),
             dirty: Vec::new(),
@@ -223,12 +224,11 @@ impl Worker {
                     }
                 }
                 Command::Credentials(credentials) => self.on_credentials(credentials),
+                Command::Certificates(served) => self.on_certificates(served),
+                Command::App(app) => self.on_app(app),
                 Command::Policies(update) => self.on_policies(&update),
                 Command::AppUnready => self.retire_inbound(),
-                Command::Configure(config) => {
-                    self.config = config;
-                    self.look_at_all_in_time();
-                }
+                Command::Configure(config) => self.on_config(config),
                 Command::Observe(observer) => {
                     self.hand_over();
                     self.observer = observer;
@@ -426,8 +426,17 @@ impl Worker {
 
     fn on_credentials(&mut self, credentials: Arc<Credentials>) {
         self.cut_untrusted(credentials.bundles());
-        self.tls.replace(credentials);
+        self.tls = PlaneTls::mesh(credentials);
         self.retire_mesh_connections();
+    }
+
+    fn on_config(&mut self, config: Arc<WorkerConfig>) {
+        // A front's app may have moved since it began (`on_app`).
+        let app = self.config.app;
+        let is_present = config.app == app;
+        self.config =
+            if is_present { config } else { Arc::new(WorkerConfig { app, ..(*config).clone() }) };
+        self.look_at_all_in_time();
     }
 
     /// Time since the worker began, for the codecs.

@@ -166,7 +166,7 @@ impl Worker {
         if !self.writes_lines() {
             return;
         }
-        let (inbound, remote) = (*door == Door::Inbound, stream.peer_addr().ok());
+        let (inbound, remote) = (door.is_inbound(), stream.peer_addr().ok());
         let mut finished = Finished::refused(Kind::Connection, inbound, remote, self.now);
         finished.fail(ErrorCode::Overloaded);
         self.end_line(finished);

@@ -12,12 +12,13 @@ use tollway_wire::NetworkUpdate;
 
 use super::gateway::GatewayRoutes;
 use crate::connection::Door;
+use crate::front::Served;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
 use crate::observe::Observer;
 
-/// The app beside a sidecar.
-#[derive(Clone, Copy, Debug)]
+/// The app beside a sidecar or behind a front.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AppTarget {
     pub(crate) address: SocketAddr,
     pub(crate) protocol: AppProtocol,
@@ -26,8 +27,11 @@ pub(crate) struct AppTarget {
 /// What a worker is told at its start, and again when settings change.
 #[derive(Clone)]
 pub(crate) struct WorkerConfig {
-    /// Own service; completes short names.
+    /// Own service; completes short names. Of a front, which belongs to no service, a name that is
+    /// told to nobody.
     pub(crate) home: ServiceName,
+    /// This process in words, as one hop of a request.
+    pub(crate) hop: String,
     pub(crate) app: Option<AppTarget>,
     /// Set in a gateway.
     pub(crate) gateway: Option<GatewayRoutes>,
@@ -53,6 +57,10 @@ pub(crate) enum Command {
     /// Only for gateways.
     Networks(Vec<NetworkUpdate>),
     Credentials(Arc<Credentials>),
+    /// What a front shows from now on, and whom it believes.
+    Certificates(Served),
+    /// The app behind a front is there from now on.
+    App(AppTarget),
     /// Who may come in; only for sidecars.
     Policies(PolicyUpdate),
     /// The app takes no connections: whoever comes over the mesh is to go elsewhere.

@@ -305,7 +305,9 @@ impl Worker {
         }
         for service in unused {
             self.outside.unsubscribe(&service);
-            self.tls.forget(&service);
+            if let Some(mesh) = self.tls.as_mesh() {
+                mesh.forget(&service);
+            }
             self.pools.remove(&Destination::Service(service));
         }
     }
@@ -321,7 +323,7 @@ impl Worker {
     }
 
     /// Makes the connections of a pool anew; what is under way finishes where it is.
-    fn renew(&mut self, destination: &Destination) {
+    pub(super) fn renew(&mut self, destination: &Destination) {
         let conns = self.pools.get(destination).map(|pool| pool.conns.clone()).unwrap_or_default();
         for key in conns {
             self.retire(key);

@@ -36,7 +36,7 @@ impl Worker {
         let door = conn.and_then(|c| c.door.clone()).unwrap_or(Door::HttpApi);
         let observed = match &mut self.observer {
             Some(observer) => observer.begin(&mut arrival.head, self.now).map(|mut observed| {
-                if let (Door::Inbound, Some(conn)) = (&door, conn) {
+                if let (Door::Inbound | Door::Front, Some(conn)) = (&door, conn) {
                     observed.meet(conn);
                 }
                 observed
@@ -97,7 +97,11 @@ impl Worker {
         let Some(exchange) = self.exchanges.get_mut(key) else { return Ok(()) };
         if full {
             let limit = self.config.limits.exchanges;
-            return Err(Fault::Overloaded { what: "the sidecar", limit });
+            return Err(Fault::Overloaded { what: "the list of requests under way", limit });
+        }
+        if exchange.door == Door::Front {
+            self.decide_front(key);
+            return Ok(());
         }
         if exchange.door == Door::Inbound {
             let conn = self.conns.get_mut(exchange.down.conn);
@@ -266,7 +270,7 @@ fn outbound_target(door: &Door, head: &RequestHead, home: &ServiceName) -> Resul
             let (name, path) = (name.clone(), head.path.clone());
             return Ok(Outbound::Service { name, path, credentials_used: false });
         }
-        Door::Outbound | Door::Inbound | Door::Tcp(_) | Door::Gateway => {
+        Door::Outbound | Door::Inbound | Door::Tcp(_) | Door::Gateway | Door::Front => {
             tollway_routing::Door::Outbound
         }
     };

@@ -61,7 +61,10 @@ impl Worker {
             Role::H2Server(_) | Role::H2Client(_) => self.on_h2_over(key, Why::from(error)),
             Role::Relay(_) => self.on_relay_failed(key),
             Role::Dialling(_) => self.on_dial_failed(key, &DialFailure::Broken(error)),
-            Role::Accepting => self.refuse_peer(key, &Why::from(error)),
+            Role::Accepting => {
+                let why = self.tls.why_refused(error);
+                self.refuse_peer(key, &why);
+            }
             Role::Detect { .. } | Role::Hello(_) | Role::Lingering => self.remove(key),
         }
     }

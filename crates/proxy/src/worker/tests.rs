@@ -34,6 +34,7 @@ mod trust;
 use super::*;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
+use crate::tls::PlaneTls;
 
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()
@@ -167,13 +168,14 @@ impl Running {
             })
             .collect();
         let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
-        let config = WorkerConfig { home, app, gateway, limits, timeouts };
+        let hop = format!("sidecar {home}");
+        let config = WorkerConfig { home, hop, app, gateway, limits, timeouts };
         let metrics = Arc::new(DataPlaneMetrics::default());
         let unsubscribed = Arc::new(AtomicUsize::new(0));
         let (worker, commands) = Worker::new(
             Arc::new(config),
             listeners,
-            credentials,
+            PlaneTls::mesh(credentials),
             Box::new(Counting(Arc::clone(&unsubscribed))),
             Arc::clone(&metrics),
             42,

@@ -75,8 +75,11 @@ impl Worker {
     pub(super) fn on_connect(&mut self, key: Key, head: &RequestHead) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         if conn.door != Some(Door::Outbound) {
-            let fault =
-                Fault::Unsupported { method: "CONNECT", reason: "only the outbound port takes it" };
+            let reason = match self.tls.is_front() {
+                true => "a front takes no tunnels; use the app's own protocol",
+                false => "only the outbound port takes it",
+            };
+            let fault = Fault::Unsupported { method: "CONNECT", reason };
             return self.answer_h1_fault_and_close(key, &fault);
         }
         self.begin_line(key, Kind::Connect, None);

@@ -10,6 +10,7 @@ use super::page::{Kind, Metric};
 pub enum Part {
     Sidecar,
     Gateway,
+    Front,
     Control,
 }
 
@@ -20,13 +21,17 @@ impl Part {
         match self {
             Self::Sidecar => "sidecar",
             Self::Gateway => "gateway",
+            Self::Front => "front",
             Self::Control => "control",
         }
     }
 }
 
-const ALL: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Control];
-const DATA: &[Part] = &[Part::Sidecar, Part::Gateway];
+const ALL: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front, Part::Control];
+const DATA: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front];
+const MEMBERS: &[Part] = &[Part::Sidecar, Part::Gateway];
+const MESH: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Control];
+const FRONT: &[Part] = &[Part::Front];
 const CONTROL: &[Part] = &[Part::Control];
 
 /// Declares the metrics, and the list of all of them.
@@ -34,7 +39,7 @@ macro_rules! metrics {
     ($($part:ident { $($constant:ident: $kind:ident $name:literal $labels:expr, $help:literal;)+ })+) => {
         /// The metrics by name.
         pub mod names {
-            use super::{ALL, CONTROL, DATA, Kind, Metric};
+            use super::{ALL, CONTROL, DATA, FRONT, Kind, MEMBERS, MESH, Metric};
             $($(
                 #[doc = $help]
                 pub static $constant: Metric = Metric {
@@ -63,7 +68,7 @@ metrics! {
         SERVICE_REQUESTS: Counter "tollway_service_requests_total" ["service", "outcome"],
             "Requests to each service that the app calls, by how they ended.";
         INBOUND_REQUESTS: Counter "tollway_inbound_requests_total" [],
-            "Requests taken from the mesh.";
+            "Requests taken from the mesh, or by a front from its clients.";
         OUTBOUND_REQUESTS: Counter "tollway_outbound_requests_total" [],
             "Requests taken from the app.";
         REQUESTS_REFUSED: Counter "tollway_requests_refused_total" [],
@@ -82,10 +87,10 @@ metrics! {
             "Open connections.";
         CONNECTIONS_REFUSED: Counter "tollway_connections_refused_total" [],
             "Connections not accepted: over a limit or out of descriptors.";
-        HANDSHAKES: Counter "tollway_mesh_handshakes_total" [],
-            "Mesh connections accepted and authenticated.";
-        HANDSHAKES_FAILED: Counter "tollway_mesh_handshakes_failed_total" [],
-            "Mesh connections refused in their handshake.";
+        HANDSHAKES: Counter "tollway_handshakes_total" [],
+            "TLS connections accepted at the mesh door or by a front.";
+        HANDSHAKES_FAILED: Counter "tollway_handshakes_failed_total" [],
+            "TLS connections refused in their handshake.";
         DIALS: Counter "tollway_dials_total" [],
             "Mesh connections dialled.";
         DIALS_FAILED: Counter "tollway_dials_failed_total" [],
@@ -108,6 +113,8 @@ metrics! {
             "Lines written to the access log.";
         LINES_DROPPED: Counter "tollway_access_log_dropped_total" ["reason"],
             "Lines that were lost: no room to wait, or they could not be written.";
+    }
+    MEMBERS {
         APP_READY: Gauge "tollway_app_ready" [],
             "Whether the app takes connections; 1 without an app.";
         CONTROL_CONNECTED: Gauge "tollway_control_connected" [],
@@ -147,11 +154,19 @@ metrics! {
         STORE_LEASES: Gauge "tollway_store_leases" [],
             "Running leases: one for each registration.";
     }
-    ALL {
-        CERTIFICATE_EXPIRY: Gauge "tollway_certificate_expiry_timestamp_seconds" [],
-            "Unix time at which the present certificate ends; it is renewed long before.";
+    FRONT {
+        CERTIFICATES_REVISION: Gauge "tollway_front_certificates_revision" [],
+            "The certificates that are served: 1 at the start, one more each time the files change.";
+        CERTIFICATES_REFUSED: Counter "tollway_front_certificates_refused_total" [],
+            "Changes of the certificate files that were refused; the old ones are served on.";
+    }
+    MESH {
         TRUST_REVISION: Gauge "tollway_trust_revision" [],
             "Revision of the trust bundles in use.";
+    }
+    ALL {
+        CERTIFICATE_EXPIRY: Gauge "tollway_certificate_expiry_timestamp_seconds" [],
+            "Unix time at which the present certificate ends (of a front's, the first that ends).";
         CONFIG_REVISION: Gauge "tollway_config_revision" [],
             "The settings that run: 1 at the start, one more with every change.";
         CONFIG_REFUSED: Counter "tollway_config_refused_total" [],

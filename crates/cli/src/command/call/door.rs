@@ -9,7 +9,7 @@ use hyper::Uri;
 use tollway_model::{AppId, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
 use tollway_proxy::{
-    CommonOptions, Limits, Live, Sidecar, SidecarOptions, TelemetryOptions, Timeouts,
+    CommonOptions, Limits, Live, PlaneOptions, Sidecar, SidecarOptions, TelemetryOptions, Timeouts,
 };
 
 use super::CallArgs;
@@ -75,12 +75,14 @@ fn options(
     timeouts.request = timeout.unwrap_or(timeouts.request);
     let common = CommonOptions {
         mesh,
-        admin_listen: any,
-        threads: 1,
-        limits: Limits::default(),
-        timeouts,
-        ports_file: None,
-        live: Live::fixed(),
+        plane: PlaneOptions {
+            admin_listen: any,
+            threads: 1,
+            limits: Limits::default(),
+            timeouts,
+            ports_file: None,
+            live: Live::fixed(),
+        },
     };
     Ok(SidecarOptions {
         common,

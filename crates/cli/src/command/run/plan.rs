@@ -8,7 +8,7 @@ use thiserror::Error;
 use tokio::net::TcpStream;
 use tollway_model::{AppId, AppProtocol, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
-use tollway_proxy::{CommonOptions, Limits, Live, SidecarOptions};
+use tollway_proxy::{CommonOptions, Limits, Live, PlaneOptions, SidecarOptions};
 
 use super::RunArgs;
 use super::voice::Voice;
@@ -63,12 +63,14 @@ impl Plan {
         let role = Role::Sidecar { app: app_id.clone(), namespace: namespace.clone() };
         let common = CommonOptions {
             mesh: MeshConfig::new(access.control, access.token, role, instance),
-            admin_listen: args.admin_listen,
-            threads: 1,
-            limits: Limits::default(),
-            timeouts,
-            ports_file: None,
-            live,
+            plane: PlaneOptions {
+                admin_listen: args.admin_listen,
+                threads: 1,
+                limits: Limits::default(),
+                timeouts,
+                ports_file: None,
+                live,
+            },
         };
         let sidecar = SidecarOptions {
             common,

@@ -103,7 +103,7 @@ impl Supervision {
         }
         let ends = signal == Signal::TERM || signal == Signal::INT;
         if ends && leaving.is_none() && mesh.status().borrow().registered {
-            let withdraw = self.plan.sidecar.common.timeouts.withdraw;
+            let withdraw = self.plan.sidecar.common.plane.timeouts.withdraw;
             let mesh = Arc::clone(mesh);
             let left = async move {
                 mesh.deregister().await;

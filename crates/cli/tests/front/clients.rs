@@ -1,0 +1,199 @@
+//! Clients that must prove who they are: those who do, and each way not to.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{ExtendedKeyUsagePurpose, SanType};
+use rustls::version;
+use tollway_testkit::retry_until;
+
+use crate::app::Script;
+use crate::pki::{Authority, Pair, Wanted, write};
+use crate::world::{Files, HOST, Https, PATIENCE, World, client_of, get, request};
+
+const FIELD: &str = "x-forwarded-client-cert";
+
+/// A front that demands certificates of `people`.
+fn demanding(people: &Authority, options: &[&str]) -> World {
+    let (files, app) = (Files::new(), crate::app::App::start(Script::new()));
+    let ca = write(files.folder(), "people.pem", &people.root).display().to_string();
+    let options = [&["--client-ca", &ca], options].concat();
+    let front = files.front(&format!("http://{}", app.address), &options);
+    World { files, app, front }
+}
+
+#[test]
+fn the_app_is_told_who_the_client_is() {
+    let people = Authority::new("people");
+    let world = demanding(&people, &[]);
+    let wanted = Wanted::client("robot; \"x\"").with(|params| {
+        params.subject_alt_names = vec![
+            SanType::URI("spiffe://people/robot".try_into().unwrap()),
+            SanType::DnsName("robot.example".try_into().unwrap()),
+        ];
+    });
+    let pair = people.sign(&wanted);
+    for (path, versions) in [("/13", [&version::TLS13]), ("/12", [&version::TLS12])] {
+        let root = &world.files.authority.root;
+        let config = Arc::new(client_of(root, Some(pair.shown()), &versions));
+        // The second of the two resumes the session of the first.
+        for _ in 0..2 {
+            let mut client = Https::connect(world.address(), HOST, Arc::clone(&config)).unwrap();
+            let forged = format!("{FIELD}: Hash=evil\r\n");
+            let answer = client.ask(&request("GET", path, &forged)).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+        let resumed = world.app.requests(path);
+        let hash = hash_of(&pair);
+        let subject = r#"Subject="CN=robot\\; \\\"x\\\"""#;
+        let told = format!("Hash={hash};{subject};URI=spiffe://people/robot;DNS=robot.example");
+        assert_eq!(resumed.len(), 2);
+        for seen in resumed {
+            assert_eq!(seen.values(FIELD), [&told]);
+        }
+    }
+}
+
+fn hash_of(pair: &Pair) -> String {
+    use std::fmt::Write;
+    let digest = ring_free_sha256(&pair.der());
+    digest.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
+/// By the provider of TLS, which has one.
+fn ring_free_sha256(bytes: &[u8]) -> Vec<u8> {
+    let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+    let hash = suite.tls13().unwrap().common.hash_provider.hash(bytes);
+    hash.as_ref().to_vec()
+}
+
+struct Stranger {
+    name: &'static str,
+    shown: Option<Pair>,
+    code: &'static str,
+    reason: &'static str,
+}
+
+fn strangers(people: &Authority) -> Vec<Stranger> {
+    let stranger = |name, wanted: &Wanted, by: &Authority, code, reason| Stranger {
+        name,
+        shown: Some(by.sign(wanted)),
+        code,
+        reason,
+    };
+    let honest = || Wanted::client("robot");
+    let twin = Authority::new("people");
+    let other = Authority::new("others");
+    let tomorrow = honest().with(|params| {
+        params.not_before = (SystemTime::now() + Duration::from_secs(3000)).into();
+    });
+    let server = honest()
+        .with(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]);
+    let names = honest().with(|params| {
+        let name = |n| SanType::DnsName(format!("n{n}.example").try_into().unwrap());
+        params.subject_alt_names = (0..65).map(name).collect();
+    });
+    let unprintable = honest().with(|params| {
+        params.subject_alt_names = vec![SanType::URI("a:b\r\nx-admin: 1".try_into().unwrap())];
+    });
+    let foreign = "ERR_FOREIGN_AUTHORITY";
+    let refused = "ERR_CLIENT_CERTIFICATE_REFUSED";
+    vec![
+        Stranger {
+            name: "nobody",
+            shown: None,
+            code: "ERR_NO_CLIENT_CERTIFICATE",
+            reason: "showed no certificate",
+        },
+        stranger("a stranger", &honest(), &other, foreign, "--client-ca does not hold"),
+        stranger("a twin's", &honest(), &twin, foreign, "not signed by the authority"),
+        stranger("expired", &honest().expired(), people, "ERR_CERTIFICATE_EXPIRED", "expired"),
+        stranger("early", &tomorrow, people, "ERR_CERTIFICATE_NOT_YET_VALID", "not valid for"),
+        stranger("a server", &server, people, refused, "not meant for clients"),
+        stranger("a crowd", &names, people, refused, "65 names"),
+        stranger("a line end", &unprintable, people, refused, "not printable"),
+    ]
+}
+
+/// Each is ended before the app hears of it, and the log, the access log and the count tell why.
+#[test]
+fn whoever_cannot_prove_it_is_refused_with_the_reason() {
+    let people = Authority::new("people");
+    let access = tollway_testkit::TempDir::new().unwrap();
+    let log = access.path().join("access.log");
+    let world =
+        demanding(&people, &["--access-log", log.to_str().unwrap(), "--log-level", "debug"]);
+    let root = world.files.authority.root.clone();
+    let strangers = strangers(&people);
+    for Stranger { name, shown, code, reason } in &strangers {
+        let shown = shown.as_ref().map(Pair::shown);
+        let config = client_of(&root, shown, &[&version::TLS13]);
+        let answer = world.ask(config, &get("/secret"));
+        assert!(answer.is_err(), "{name} was let in: {answer:?}");
+        let is_told = || {
+            let line = |line: &str| line.contains(code) && line.contains(reason);
+            world.front.log().lines().any(line).then_some(())
+        };
+        let told = retry_until(PATIENCE, "the reason", is_told);
+        assert!(told.is_ok(), "{name}: no {code} `{reason}` in\n{}", world.front.log());
+        let has_line = || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            let code = format!("\"error_code\":\"{code}\"");
+            text.lines().any(|line| line.contains(&code)).then_some(())
+        };
+        retry_until(PATIENCE, "the line", has_line).unwrap();
+    }
+    assert_eq!(world.metric("tollway_handshakes_failed_total"), strangers.len() as u64);
+    assert!(world.app.requests("/secret").is_empty());
+    let honest = people.sign(&Wanted::client("robot")).shown();
+    let config = client_of(&root, Some(honest), &[&version::TLS13]);
+    assert!(world.ask(config, &get("/honest")).unwrap().starts_with("HTTP/1.1 200 "));
+}
+
+/// A session does not outlive the certificate that it began with.
+#[test]
+fn a_session_ends_with_its_certificate() {
+    let people = Authority::new("people");
+    let world = demanding(&people, &["--log-level", "debug"]);
+    let soon = Wanted::client("robot").with(|params| {
+        params.not_after = (SystemTime::now() + Duration::from_secs(3)).into();
+    });
+    let shown = people.sign(&soon).shown();
+    let root = &world.files.authority.root;
+    for versions in [[&version::TLS13], [&version::TLS12]] {
+        let config = Arc::new(client_of(root, Some(Arc::clone(&shown)), &versions));
+        let connect = || Https::connect(world.address(), HOST, Arc::clone(&config));
+        let first = connect().and_then(|mut client| client.ask(&get("/")));
+        assert!(first.is_ok() || versions == [&version::TLS12], "{first:?}");
+        let is_over = || connect().and_then(|mut client| client.ask(&get("/"))).err();
+        retry_until(PATIENCE, "the end of the certificate", is_over).unwrap();
+    }
+}
+
+/// Who was let in by an authority that is believed no more proves anew who it is.
+#[test]
+fn another_authority_is_asked_of_everybody() {
+    let (people, others) = (Authority::new("people"), Authority::new("others"));
+    let world = demanding(&people, &[]);
+    let root = &world.files.authority.root;
+    let config = |authority: &Authority| {
+        let shown = authority.sign(&Wanted::client("robot")).shown();
+        Arc::new(client_of(root, Some(shown), &[&version::TLS13]))
+    };
+    let (before, after) = (config(&people), config(&others));
+    let connect = |config: &Arc<_>| Https::connect(world.address(), HOST, Arc::clone(config));
+    let mut standing = connect(&before).unwrap();
+    standing.ask(&get("/before")).unwrap();
+    write(world.files.folder(), "people.pem", &others.root);
+    let applied = || (world.metric("tollway_front_certificates_revision") == 2).then_some(());
+    retry_until(PATIENCE, "the new authority", applied).unwrap();
+    let ended = || standing.ask(&get("/after")).err();
+    retry_until(PATIENCE, "the end of the old connection", ended).unwrap();
+    // Nor does the ticket of the old session help.
+    assert!(connect(&before).and_then(|mut client| client.ask(&get("/again"))).is_err());
+    assert!(connect(&after).unwrap().ask(&get("/new")).is_ok());
+    assert!(world.app.requests("/again").is_empty());
+}

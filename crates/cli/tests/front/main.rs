@@ -1,0 +1,17 @@
+//! `tollway front` as a process, in front of apps: foreign clients over TLS 1.2 and 1.3, many
+//! certificates, clients with and without their own, files that change under load.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+#[path = "../doors/app.rs"]
+#[allow(dead_code, reason = "the tests of the other doors use more of it")]
+mod app;
+mod certificates;
+mod clients;
+mod foreign;
+mod pki;
+mod reload;
+mod requests;
+mod start;
+mod tls;
+mod world;

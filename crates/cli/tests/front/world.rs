@@ -1,0 +1,197 @@
+//! A front with its app and files, and clients of it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::ResolvesClientCert;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version,
+};
+use tollway_testkit::{Process, RawClient, Start, TempDir, binary};
+
+use crate::app::{App, Script};
+use crate::pki::{Authority, Pair, write};
+
+/// Far more than anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) const HOST: &str = "a.example";
+
+/// A folder with files of certificates, and the authority that made them.
+pub(crate) struct Files {
+    pub(crate) dir: TempDir,
+    pub(crate) authority: Authority,
+    pub(crate) pair: Pair,
+}
+
+/// A front with one certificate, for [`HOST`].
+pub(crate) struct World {
+    pub(crate) files: Files,
+    pub(crate) app: App,
+    pub(crate) front: Process,
+}
+
+pub(crate) fn tollway() -> Start {
+    Start::new(binary("tollway").unwrap()).ready_within(PATIENCE)
+}
+
+impl Files {
+    /// `a.pem`, `a.key` and `ca.pem`.
+    pub(crate) fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        let authority = Authority::new("authority of the tests");
+        let pair = authority.server(&[HOST, "127.0.0.1"]);
+        pair.write(dir.path(), "a");
+        write(dir.path(), "ca.pem", &authority.root);
+        Self { dir, authority, pair }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn ca(&self) -> PathBuf {
+        self.dir.path().join("ca.pem")
+    }
+
+    /// A front for `app` that listens; `a` is its first certificate.
+    pub(crate) fn front(&self, app: &str, options: &[&str]) -> Process {
+        tollway()
+            .args(["front", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+            .args(["--cert", &self.path("a.pem"), "--key", &self.path("a.key"), "--to", app])
+            .args(options)
+            .start_listening()
+            .unwrap()
+    }
+
+    /// A client that believes the authority.
+    pub(crate) fn client(&self) -> ClientConfig {
+        client_of(&self.authority.root, None, &[&version::TLS13, &version::TLS12])
+    }
+}
+
+impl World {
+    pub(crate) fn start(script: Script, options: &[&str]) -> Self {
+        let (files, app) = (Files::new(), App::start(script));
+        let front = files.front(&format!("http://{}", app.address), options);
+        Self { files, app, front }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.front.port("front").unwrap()
+    }
+
+    /// One request by `config`; the whole answer as text.
+    pub(crate) fn ask(&self, config: ClientConfig, request: &str) -> Result<String, String> {
+        Https::connect(self.address(), HOST, Arc::new(config))?.ask(request)
+    }
+
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        metric(&self.front, name)
+    }
+}
+
+/// An HTTP/1.1 connection over TLS.
+pub(crate) struct Https(pub(crate) StreamOwned<ClientConnection, TcpStream>);
+
+impl Https {
+    /// Connected, with the handshake over as far as the client can tell.
+    pub(crate) fn connect(
+        address: SocketAddr,
+        name: &str,
+        config: Arc<ClientConfig>,
+    ) -> Result<Self, String> {
+        let socket = TcpStream::connect(address).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let mut tls = ClientConnection::new(config, name).unwrap();
+        let mut socket = socket;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut socket).map_err(|error| error.to_string())?;
+        }
+        Ok(Self(StreamOwned::new(tls, socket)))
+    }
+
+    /// Sends a request and reads an answer that says its length.
+    pub(crate) fn ask(&mut self, request: &str) -> Result<String, String> {
+        self.0.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+        let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+        loop {
+            let count = self.0.read(&mut piece).map_err(|error| error.to_string())?;
+            if count == 0 {
+                return Err(format!("closed after {} bytes", bytes.len()));
+            }
+            bytes.extend_from_slice(&piece[..count]);
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            if is_whole(&text) {
+                return Ok(text);
+            }
+        }
+    }
+
+    /// The certificate that the server showed.
+    pub(crate) fn shown(&self) -> CertificateDer<'static> {
+        self.0.conn.peer_certificates().unwrap()[0].clone().into_owned()
+    }
+}
+
+fn is_whole(text: &str) -> bool {
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.to_lowercase().lines().find_map(|line| {
+        line.strip_prefix("content-length: ").map(|length| length.parse::<usize>().unwrap())
+    });
+    body.len() >= length.unwrap_or(0)
+}
+
+/// A client that believes `root`, and shows `shown` when it is asked.
+pub(crate) fn client_of(
+    root: &str,
+    shown: Option<Arc<CertifiedKey>>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(root.as_bytes()).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match shown {
+        Some(shown) => {
+            let resolver: Arc<dyn ResolvesClientCert> = Arc::new(SingleCertAndKey::from(shown));
+            builder.with_client_cert_resolver(resolver)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config
+}
+
+pub(crate) fn get(path: &str) -> String {
+    request("GET", path, "")
+}
+
+/// `fields` are whole lines.
+pub(crate) fn request(method: &str, path: &str, fields: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nhost: {HOST}\r\n{fields}\r\n")
+}
+
+/// The value of a metric without labels, on a front's admin port.
+pub(crate) fn metric(front: &Process, name: &str) -> u64 {
+    let admin = front.port("admin").unwrap();
+    let asked = "GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    let page = RawClient::exchange(admin, asked, PATIENCE).unwrap().text();
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
+}

@@ -1,0 +1,178 @@
+//! What may change while a front runs: the files with its certificates, and the address behind the
+//! app's name. A change that cannot be used changes nothing.
+//!
+//! The files are looked at twice a second and when somebody asks (SIGHUP). A change counts once
+//! they have stayed the same for a look: certificate and key are two files, and never change at
+//! once.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::files::{FrontFiles, Served, Stamps};
+use super::target::FrontTarget;
+use crate::dataplane::DataPlaneError;
+use crate::fanout::Fanout;
+use crate::worker::{AppTarget, Command};
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the app's name is resolved again.
+const RESOLVE_EVERY: Duration = Duration::from_secs(10);
+/// How often it is said that a certificate has expired.
+const TELL_EVERY: Duration = Duration::from_secs(3600);
+
+/// What a front shows of its certificates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Status {
+    /// 1 at the start, one more with every change.
+    pub(super) revision: u64,
+    /// Changes that were refused.
+    pub(super) refused: u64,
+    /// When the first of them expires, in seconds since 1970.
+    pub(super) expires: u64,
+}
+
+/// Follows the files and the app's name.
+pub(super) struct Follower {
+    files: FrontFiles,
+    to: FrontTarget,
+    reread: Arc<Notify>,
+    served: Served,
+    app: AppTarget,
+    /// As they were read last, and as they looked last.
+    taken: Stamps,
+    looked: Stamps,
+    status: Status,
+}
+
+impl Follower {
+    /// Reads the files and resolves the name for the first time.
+    ///
+    /// # Errors
+    /// [`DataPlaneError::Front`], or [`DataPlaneError::App`].
+    pub(super) async fn start(
+        files: FrontFiles,
+        to: FrontTarget,
+        reread: Arc<Notify>,
+    ) -> Result<Self, DataPlaneError> {
+        let taken = files.stamps();
+        let now = SystemTime::now();
+        let served = files.load(now)?;
+        for path in files.unreachable(now) {
+            let certificate = path.display();
+            tracing::warn!(%certificate, "no client can ask for this certificate: it has no DNS name");
+        }
+        let app = to.resolve(None).await;
+        let app = app.map_err(|source| DataPlaneError::App { app: to.to_string(), source })?;
+        let status = Status { revision: 1, refused: 0, expires: unix_seconds(served.expires) };
+        Ok(Self { files, to, reread, served, app, looked: taken.clone(), taken, status })
+    }
+
+    pub(super) fn served(&self) -> &Served {
+        &self.served
+    }
+
+    pub(super) fn app(&self) -> AppTarget {
+        self.app
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Tells the data threads of changes, and `status` of what is served, until it is dropped.
+    pub(super) async fn run(mut self, fanout: Arc<Fanout>, status: watch::Sender<Status>) {
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut resolved = Instant::now();
+        let mut told: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                () = self.reread.notified() => {
+                    tracing::info!("reading the certificates again");
+                    self.taken = self.files.stamps();
+                    self.reload(&fanout);
+                }
+                _ = look.tick() => {
+                    if self.has_changed() {
+                        self.reload(&fanout);
+                    }
+                }
+            }
+            status.send_if_modified(|was| std::mem::replace(was, self.status) != self.status);
+            if self.to.is_name() && resolved.elapsed() >= RESOLVE_EVERY {
+                resolved = Instant::now();
+                self.resolve(&fanout).await;
+            }
+            let is_over = self.served.expires < SystemTime::now();
+            if is_over && told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+                told = Some(Instant::now());
+                tracing::warn!("a certificate has expired, and clients will refuse it");
+            }
+        }
+    }
+
+    /// Whether the files are others than those read last, and have come to rest.
+    fn has_changed(&mut self) -> bool {
+        let now = self.files.stamps();
+        let rests = self.looked == now;
+        self.looked = now;
+        let changed = rests && self.looked != self.taken;
+        if changed {
+            self.taken.clone_from(&self.looked);
+        }
+        changed
+    }
+
+    fn reload(&mut self, fanout: &Fanout) {
+        match self.files.load(SystemTime::now()) {
+            Ok(served) => {
+                self.status.revision += 1;
+                self.status.expires = unix_seconds(served.expires);
+                self.served = served;
+                fanout.tell(|| Command::Certificates(self.served.clone()));
+                let Status { revision, .. } = self.status;
+                tracing::info!(revision, "certificates applied");
+            }
+            Err(error) => {
+                self.status.refused += 1;
+                let code = error.code();
+                let error = chain_of(&error);
+                tracing::error!(%code, "certificates refused, the old ones stay: {error}");
+            }
+        }
+    }
+
+    async fn resolve(&mut self, fanout: &Fanout) {
+        match self.to.resolve(Some(self.app.address)).await {
+            Ok(app) if app != self.app => {
+                tracing::info!(app = %self.to, address = %app.address, "the app's address is another");
+                self.app = app;
+                fanout.tell(|| Command::App(app));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(app = %self.to, %error, "the app's name cannot be resolved; its last address stays");
+            }
+        }
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// An error and its causes, from the outermost inwards.
+fn chain_of(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,108 @@
+//! A front: ends TLS for an app that speaks plain HTTP, with ordinary certificates and outside any
+//! mesh. `tollway front` runs it.
+//!
+//! It is the data plane of a sidecar with another door: the same workers carry the requests to the
+//! same kind of pool that a sidecar has for its app. What is its own is here: the files with the
+//! certificates (`files.rs`), how they are followed while it runs (`follow.rs`), the app's address
+//! (`target.rs`), and what its admin port shows (`facts.rs`). `worker/front.rs` is the door.
+
+mod client;
+mod facts;
+mod files;
+mod follow;
+mod target;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::sync::{Notify, watch};
+use tollway_model::{Label, ServiceName};
+
+use crate::connection::Door;
+use crate::dataplane::DataPlaneError;
+use crate::doors::Doors;
+use crate::fanout::Fanout;
+use crate::observe::{Telemetry, TelemetryOptions};
+use crate::plane::{Parts, Plane, PlaneOptions};
+use crate::tls::PlaneTls;
+use crate::worker::WorkerConfig;
+
+pub(crate) use client::Client;
+pub(crate) use files::Served;
+pub use files::{CheckedPair, FrontFiles, FrontFilesError};
+pub use target::{FrontTarget, FrontTargetError};
+
+use facts::FrontFacts;
+use follow::Follower;
+
+/// Most addresses a front listens on.
+pub const FRONT_LISTEN_LIMIT: usize = 64;
+
+/// What a front is and does.
+#[derive(Clone, Debug)]
+pub struct FrontOptions {
+    pub plane: PlaneOptions,
+    pub listen: Vec<SocketAddr>,
+    pub files: FrontFiles,
+    /// The app.
+    pub to: FrontTarget,
+    /// What is told of single requests.
+    pub telemetry: TelemetryOptions,
+    /// Told when the files are to be read again whether or not they seem to have changed.
+    pub reread: Arc<Notify>,
+}
+
+/// Runs a front until `shutdown`, then drains it.
+///
+/// # Errors
+/// [`DataPlaneError`].
+pub async fn run_front(
+    options: FrontOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), DataPlaneError> {
+    let FrontOptions { plane: settings, listen, files, to, telemetry, reread } = options;
+    let mut doors = Doors::for_threads(settings.threads);
+    for (index, address) in listen.iter().take(FRONT_LISTEN_LIMIT).enumerate() {
+        doors.bind("front", *address, Door::Front)?;
+        if let (Some((name, ..)), 1..) = (doors.open.last_mut(), index) {
+            *name = format!("front-{}", index + 1);
+        }
+    }
+    let follower = Follower::start(files, to, reread).await?;
+    let served = follower.served();
+    let fanout = Arc::new(Fanout::default());
+    let config = WorkerConfig {
+        home: nobody(),
+        hop: "front".to_owned(),
+        app: Some(follower.app()),
+        gateway: None,
+        limits: settings.limits.clone(),
+        timeouts: settings.timeouts,
+    };
+    let telemetry = Telemetry::start_unnamed(telemetry)?;
+    let live = settings.live.config.clone();
+    let parts = Parts {
+        config,
+        tls: PlaneTls::Front(served.clone()),
+        doors,
+        telemetry,
+        fanout: Arc::clone(&fanout),
+    };
+    let mut plane = Plane::start(settings, parts).await?;
+    let (status, shown) = watch::channel(follower.status());
+    plane.show(Arc::new(FrontFacts {
+        metrics: plane.metrics.clone(),
+        told: plane.told(),
+        status: shown,
+        config: live,
+    }));
+    plane.beside(follower.run(fanout, status));
+    plane.open()?;
+    plane.serve(shutdown, async {}).await
+}
+
+/// Stands where members of the mesh have their name.
+fn nobody() -> ServiceName {
+    let label = |text| Label::new(text).expect("it is made of letters");
+    ServiceName { app: label("front"), namespace: label("default"), network: label("none") }
+}

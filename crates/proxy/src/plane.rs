@@ -1,0 +1,230 @@
+//! A running data plane: its threads, doors, admin port and telemetry, whatever it serves.
+//!
+//! Sidecar and gateway (`dataplane.rs`) and front (`front/`) put together what they are, start it
+//! here, and add what runs beside it.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc;
+use tollway_net::Listener;
+use tollway_telemetry::trace::SpanMetrics;
+use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, serve_admin};
+
+use crate::connection::Door;
+use crate::dataplane::DataPlaneError;
+use crate::doors::Doors;
+use crate::fanout::{API_BACKLOG, Fanout, WorkerOutside};
+use crate::limits::{Limits, Timeouts};
+use crate::live::{Live, Reconfigurer};
+use crate::observe::{Observer, Telemetry};
+use crate::tls::PlaneTls;
+use crate::worker::{Worker, WorkerConfig};
+
+/// What every data plane is told.
+#[derive(Clone, Debug)]
+pub struct PlaneOptions {
+    /// Metrics and health, for this machine only by default.
+    pub admin_listen: SocketAddr,
+    /// Data-plane threads.
+    pub threads: usize,
+    pub limits: Limits,
+    pub timeouts: Timeouts,
+    /// Receives the bound addresses as JSON, `{"name": "ip:port"}`.
+    pub ports_file: Option<PathBuf>,
+    /// How it learns of settings that change.
+    pub live: Live,
+}
+
+/// What a data plane is made of.
+pub(crate) struct Parts {
+    pub(crate) config: WorkerConfig,
+    pub(crate) tls: PlaneTls,
+    pub(crate) doors: Doors,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) fanout: Arc<Fanout>,
+}
+
+/// What was told of single requests, counted.
+pub(crate) struct Told {
+    pub(crate) spans: Arc<SpanMetrics>,
+    pub(crate) lines: Arc<LineMetrics>,
+}
+
+/// Data threads that run.
+pub(crate) struct Plane {
+    pub(crate) fanout: Arc<Fanout>,
+    /// One for each thread.
+    pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
+    /// Where the doors listen.
+    pub(crate) ports: Vec<(String, SocketAddr)>,
+    /// Connections to the process's own API, until somebody serves them.
+    pub(crate) api: Option<mpsc::Receiver<std::os::unix::net::UnixStream>>,
+    threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
+    background: Vec<tokio::task::JoinHandle<()>>,
+    admin: Option<tokio::net::TcpListener>,
+    ports_file: Option<PathBuf>,
+    telemetry: Arc<Mutex<Telemetry>>,
+}
+
+impl Plane {
+    /// Opens the admin port and starts the threads.
+    pub(crate) async fn start(options: PlaneOptions, parts: Parts) -> Result<Self, DataPlaneError> {
+        let Parts { config, tls, mut doors, telemetry, fanout } = parts;
+        let address = options.admin_listen;
+        let failed = |source| DataPlaneError::Listen { door: "admin", address, source };
+        let admin = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
+        let mut ports: Vec<(String, SocketAddr)> =
+            doors.open.iter().map(|(name, l, _)| (name.clone(), l.address())).collect();
+        ports.push(("admin".to_owned(), admin.local_addr().map_err(failed)?));
+        let upstreams = std::mem::take(&mut doors.upstreams);
+        let listeners = doors.for_each_thread(options.threads)?;
+        let (api_sender, api) = mpsc::channel(API_BACKLOG);
+        let config = Arc::new(config);
+        let mut started = StartedWorkers::default();
+        for (worker, listeners) in listeners.into_iter().enumerate() {
+            let outside =
+                WorkerOutside { worker, fanout: Arc::clone(&fanout), api: api_sender.clone() };
+            let observer = telemetry.observer([seed(worker), seed(worker)]);
+            started.start(worker, &config, listeners, tls.clone(), Box::new(outside), observer)?;
+        }
+        fanout.set_workers(started.commands);
+        let telemetry = Arc::new(Mutex::new(telemetry));
+        let reconfigurer = Reconfigurer {
+            live: options.live,
+            base: config,
+            fanout: Arc::clone(&fanout),
+            threads: options.threads,
+            upstreams,
+            telemetry: Arc::clone(&telemetry),
+        };
+        Ok(Self {
+            fanout,
+            metrics: started.metrics,
+            ports,
+            api: Some(api),
+            threads: started.threads,
+            background: vec![tokio::spawn(reconfigurer.run())],
+            admin: Some(admin),
+            ports_file: options.ports_file,
+            telemetry,
+        })
+    }
+
+    /// What it counts of spans and lines.
+    pub(crate) fn told(&self) -> Told {
+        let telemetry = self.telemetry.lock().unwrap_or_else(PoisonError::into_inner);
+        let (spans, lines) = (&telemetry.span_metrics, &telemetry.line_metrics);
+        Told { spans: Arc::clone(spans), lines: Arc::clone(lines) }
+    }
+
+    /// Runs a task for as long as it serves.
+    pub(crate) fn beside(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.background.push(tokio::spawn(task));
+    }
+
+    /// Serves the admin port.
+    pub(crate) fn show(&mut self, facts: Arc<dyn AdminFacts>) {
+        if let Some(admin) = self.admin.take() {
+            self.beside(serve_admin(facts, admin));
+        }
+    }
+
+    /// Tells where its doors are: everything that serves them runs.
+    pub(crate) fn open(&self) -> Result<(), DataPlaneError> {
+        if let Some(path) = &self.ports_file {
+            write_ports(path, &self.ports)?;
+        }
+        for (name, address) in &self.ports {
+            tracing::info!(%address, "{name} door open");
+        }
+        Ok(())
+    }
+
+    /// Serves until told to end; then does what `leave` does, finishes what is under way, and
+    /// ends.
+    pub(crate) async fn serve(
+        self,
+        shutdown: impl Future<Output = ()>,
+        leave: impl Future<Output = ()>,
+    ) -> Result<(), DataPlaneError> {
+        let mut threads = tokio::task::spawn_blocking(move || {
+            self.threads.into_iter().try_for_each(|thread| {
+                let result = thread.join().map_err(|_| DataPlaneError::Panicked)?;
+                result.map_err(DataPlaneError::Thread)
+            })
+        });
+        tokio::select! {
+            ended = &mut threads => return ended.unwrap_or(Err(DataPlaneError::Panicked)),
+            () = shutdown => {}
+        }
+        leave.await;
+        self.fanout.drain();
+        let result = threads.await.unwrap_or(Err(DataPlaneError::Panicked));
+        let told = self.telemetry.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        told.await;
+        for task in self.background {
+            task.abort();
+        }
+        result
+    }
+}
+
+#[derive(Default)]
+struct StartedWorkers {
+    commands: Vec<crate::worker::Commands>,
+    metrics: Vec<Arc<DataPlaneMetrics>>,
+    threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
+}
+
+impl StartedWorkers {
+    fn start(
+        &mut self,
+        number: usize,
+        config: &Arc<WorkerConfig>,
+        listeners: Vec<(Listener, Door)>,
+        tls: PlaneTls,
+        outside: Box<WorkerOutside>,
+        observer: Option<Box<Observer>>,
+    ) -> Result<(), DataPlaneError> {
+        let metrics = Arc::new(DataPlaneMetrics::default());
+        let config = Arc::clone(config);
+        let (worker, commands) =
+            Worker::new(config, listeners, tls, outside, Arc::clone(&metrics), seed(number))
+                .map_err(DataPlaneError::Worker)?;
+        let worker = worker.observed_by(observer);
+        let thread = std::thread::Builder::new()
+            .name(format!("data-{number}"))
+            .spawn(move || worker.run())
+            .map_err(DataPlaneError::Worker)?;
+        self.commands.push(commands);
+        self.metrics.push(metrics);
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+/// A start for choices that need no secrecy, different for every process and thread.
+pub(crate) fn seed(number: usize) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(number) | 1
+}
+
+/// Writes the file whole or not at all: readers wait for it.
+fn write_ports(path: &Path, ports: &[(String, SocketAddr)]) -> Result<(), DataPlaneError> {
+    let failed = |source| DataPlaneError::PortsFile { path: path.to_owned(), source };
+    let object: serde_json::Map<String, serde_json::Value> =
+        ports.iter().map(|(name, address)| (name.clone(), address.to_string().into())).collect();
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let temporary = directory.unwrap_or(Path::new(".")).join(format!(
+        ".{}.{}",
+        path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default(),
+        std::process::id()
+    ));
+    let text = serde_json::Value::Object(object).to_string();
+    let mut file = std::fs::File::create(&temporary).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    std::fs::rename(&temporary, path).map_err(failed)
+}
