@@ -9,32 +9,45 @@ mod reliability;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::process;
+use crate::workspace::Workspace;
 
 struct Proof {
     name: &'static str,
     about: &'static str,
-    run: fn() -> Result<()>,
+    run: fn(&Workspace, Extent) -> Result<()>,
+    /// Whether there is a short form.
+    may_be_quick: bool,
+}
+
+/// How much of a proof is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Whole,
+    /// Everything once or twice, to see that it works; concludes and writes nothing.
+    Quick,
 }
 
 const PROOFS: &[Proof] = &[
     Proof {
         name: "reliability",
         about: "strikes every process under load; writes docs/reliability.md (ten minutes)",
-        run: reliability::run,
+        run: |workspace, _| reliability::run(&workspace.root),
+        may_be_quick: false,
     },
     Proof {
         name: "load",
-        about: "tollway load beside wrk and h2load; writes docs/load.md (six minutes)",
+        about: "tollway load beside wrk, k6, h2load, ghz, iperf3; writes docs/load.md (15 minutes)",
         run: load::run,
+        may_be_quick: true,
     },
 ];
 
 /// Runs the proof called `name`; without a name, lists all of them.
-pub(crate) fn run(name: Option<&str>) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, name: Option<&str>, extent: Extent) -> Result<()> {
     let Some(name) = name else {
         for proof in PROOFS {
             println!("{:<16} {}", proof.name, proof.about);
@@ -45,7 +58,10 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     let proof = PROOFS.iter().find(|proof| proof.name == name).with_context(|| {
         format!("there is no proof called `{name}`: `cargo xtask proof` lists them")
     })?;
-    (proof.run)()
+    if extent == Extent::Quick && !proof.may_be_quick {
+        bail!("`{}` has no quick form; leave --quick out", proof.name);
+    }
+    (proof.run)(workspace, extent)
 }
 
 /// Where, when and of what the figures are; `build` is the profile.
@@ -66,6 +82,20 @@ fn facts(root: &Path, build: &str) -> Result<Value> {
     }))
 }
 
+/// `2026-11-21, commit 1234567, release build, Linux 6.1, 2 cores (…)`: what [`facts`] found.
+fn told_facts(run: &Value) -> String {
+    let word = |name: &str| run[name].as_str().unwrap_or_default();
+    format!(
+        "{}, commit {}, {} build, {}, {} cores ({})",
+        word("date"),
+        word("commit"),
+        word("build"),
+        word("kernel"),
+        run["cores"],
+        word("cpu"),
+    )
+}
+
 fn write(path: &PathBuf, text: &str) -> Result<()> {
     let dir = path.parent().context("a file lies in a directory")?;
     std::fs::create_dir_all(dir)
@@ -79,7 +109,8 @@ mod tests {
 
     #[test]
     fn unknown_proof_is_refused_by_name() {
-        let error = run(Some("no-such-proof")).unwrap_err().to_string();
+        let workspace = Workspace::load().unwrap();
+        let error = run(&workspace, Some("no-such-proof"), Extent::Whole).unwrap_err().to_string();
         assert!(error.contains("`no-such-proof`"), "{error}");
     }
 }

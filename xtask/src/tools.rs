@@ -138,6 +138,25 @@ pub(crate) const TOOLS: &[Tool] = &[
     },
 ];
 
+/// What the proofs need besides, too large to be built for every test run.
+pub(crate) const PROOF_TOOLS: &[Tool] = &[
+    Tool {
+        name: "iperf3",
+        why: "TCP throughput, beside the load engine's",
+        source: Source::Debian("iperf3"),
+    },
+    Tool {
+        name: "ghz",
+        why: "gRPC load, beside the load engine's",
+        source: Source::NewGo("github.com/bojand/ghz/cmd/ghz"),
+    },
+    Tool {
+        name: "k6",
+        why: "HTTP load, beside the load engine's",
+        source: Source::NewGo("go.k6.io/k6"),
+    },
+];
+
 /// Whether a test may miss this tool in CI.
 pub(crate) fn may_be_missing(name: &str) -> bool {
     let mut known = TOOLS.iter().filter(|tool| tool.name == name);
@@ -146,16 +165,26 @@ pub(crate) fn may_be_missing(name: &str) -> bool {
 
 /// Brings what is missing, as far as that is possible, and says what is not.
 pub(crate) fn install(workspace: &Workspace) {
-    install_packages(workspace);
-    build_go_tools(workspace);
-    install_python_tools(workspace);
-    for tool in missing(workspace) {
+    bring(workspace, TOOLS);
+    for tool in missing(workspace, TOOLS) {
         eprintln!("tools: `{}` is missing ({}): its tests will be skipped", tool.name, tool.why);
     }
 }
 
-fn missing(workspace: &Workspace) -> impl Iterator<Item = &'static Tool> {
-    TOOLS.iter().filter(|tool| !is_here(tool, workspace))
+/// As [`install`], of all that the proofs compare with; they say themselves what they skip.
+pub(crate) fn install_for_proof(workspace: &Workspace) {
+    bring(workspace, TOOLS);
+    bring(workspace, PROOF_TOOLS);
+}
+
+fn bring(workspace: &Workspace, tools: &'static [Tool]) {
+    install_packages(workspace, tools);
+    build_go_tools(workspace, tools);
+    install_python_tools(workspace, tools);
+}
+
+fn missing(workspace: &Workspace, tools: &'static [Tool]) -> impl Iterator<Item = &'static Tool> {
+    tools.iter().filter(|tool| !is_here(tool, workspace))
 }
 
 fn is_here(tool: &Tool, workspace: &Workspace) -> bool {
@@ -170,8 +199,8 @@ fn is_here(tool: &Tool, workspace: &Workspace) -> bool {
     }
 }
 
-fn install_packages(workspace: &Workspace) {
-    let packages = packages(missing(workspace));
+fn install_packages(workspace: &Workspace, tools: &'static [Tool]) {
+    let packages = packages(missing(workspace, tools));
     if packages.is_empty() {
         return;
     }
@@ -217,8 +246,8 @@ fn root_prefix() -> Option<Vec<&'static str>> {
     Some(vec!["sudo", "-n"])
 }
 
-fn build_go_tools(workspace: &Workspace) {
-    for tool in missing(workspace) {
+fn build_go_tools(workspace: &Workspace, tools: &'static [Tool]) {
+    for tool in missing(workspace, tools) {
         if let Source::Go(package) | Source::NewGo(package) = tool.source
             && let Err(error) = build_go_tool(workspace, tool.name, package)
         {
@@ -243,8 +272,8 @@ fn go_build(module: &Path, output: &Path, package: &str) -> Command {
     command
 }
 
-fn install_python_tools(workspace: &Workspace) {
-    for tool in missing(workspace) {
+fn install_python_tools(workspace: &Workspace, tools: &'static [Tool]) {
+    for tool in missing(workspace, tools) {
         if let Source::Python { package, program } = tool.source
             && let Err(error) = install_python_tool(workspace, tool.name, package, program)
         {
@@ -290,7 +319,7 @@ mod tests {
     fn go_comes_before_what_it_builds_and_each_module_is_there() {
         let go = TOOLS.iter().position(|tool| tool.name == "go").unwrap();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools");
-        for (place, tool) in TOOLS.iter().enumerate() {
+        for (place, tool) in TOOLS.iter().chain(PROOF_TOOLS).enumerate() {
             if let Source::Go(package) | Source::NewGo(package) = tool.source {
                 assert!(go < place);
                 let module = folder.join(tool.name);

@@ -7,15 +7,14 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::{facts, write};
+use super::{facts, told_facts, write};
 use crate::process;
 
 const PAGE: &str = "docs/reliability.md";
 const RECORD: &str = "docs/records/reliability.json";
 const TEMPLATE: &str = include_str!("reliability.md");
 
-pub(super) fn run() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent")?;
+pub(super) fn run(root: &Path) -> Result<()> {
     let raw = root.join("target/reliability.json");
     // What an earlier run left must not be taken for this one's.
     let _ = std::fs::remove_file(&raw);
@@ -58,18 +57,8 @@ fn load_average() -> Option<f64> {
 
 fn page(record: &Value) -> String {
     let (run, measured) = (&record["run"], &record["measured"]);
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let facts = format!(
-        "{}, commit {}, {} build, {}, {} cores ({}), load average {} before and {} after",
-        word(&run["date"]),
-        word(&run["commit"]),
-        word(&run["build"]),
-        word(&run["kernel"]),
-        run["cores"],
-        word(&run["cpu"]),
-        run["load_average_before"],
-        run["load_average_after"],
-    );
+    let (before, after) = (&run["load_average_before"], &run["load_average_after"]);
+    let facts = format!("{}, load average {before} before and {after} after", told_facts(run));
     let rounds = &measured["kill_rounds"];
     let rounds = format!(
         "{} rounds (seed {}), {} writers: {} writes acknowledged, {} lost; the slowest start took {}.",
