@@ -138,6 +138,8 @@ pub struct Conditions {
     pub case: String,
     /// The subject's bare name.
     pub subject: String,
+    /// What it was made of, and after a comma the name of a variant that is not the usual one:
+    /// `sidecar–sidecar`, `sidecar–sidecar, traced-1`.
     #[serde(default)]
     pub variant: String,
     pub protocol: Protocol,
@@ -338,6 +340,22 @@ impl Row {
     #[must_use]
     pub fn is_silent(&self) -> bool {
         if self.is_flow() { self.traffic.bytes.total() == 0 } else { self.traffic.requests == 0 }
+    }
+}
+
+impl Conditions {
+    /// The subject as scenarios name it, with its variant where it is not the usual one:
+    /// `tollway`, `tollway:traced-1`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let is_of_names =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+        match self.variant.rsplit_once(", ") {
+            Some((_, name)) if !name.is_empty() && name.chars().all(is_of_names) => {
+                format!("{}:{name}", self.subject)
+            }
+            _ => self.subject.clone(),
+        }
     }
 }
 

@@ -181,7 +181,7 @@
           sync: kind === "series" ? { key: this.figure.parentElement.id || "series" } : undefined,
         },
         scales: {
-          x: { time: this.plot.x.unit === "date", distr: steps && this.plot.x.log ? 3 : 1, range: steps && this.plot.x.log ? (u, lo, hi) => [lo, hi] : undefined },
+          x: { time: this.plot.x.unit === "date", distr: steps && this.plot.x.log ? 3 : 1, range: this.across(steps) },
           y: { distr: this.log && !steps ? 3 : 1, range: (u, lo, hi) => this.range(lo, hi) },
         },
         axes: [this.axis(x, "x"), this.axis(y, "y")],
@@ -191,6 +191,15 @@
           drawClear: [(u) => this.marks(u)],
         },
       };
+    }
+
+    // The x axis: as far as the plot says, unless a part of it was chosen.
+    across(steps) {
+      const { xs, x } = this.plot;
+      if (steps && x.log) return (u, lo, hi) => [lo, hi];
+      if (x.from === undefined) return undefined;
+      const last = xs[xs.length - 1];
+      return (u, lo, hi) => [lo === xs[0] ? Math.min(x.from, lo) : lo, hi === last ? Math.max(x.to ?? hi, hi) : hi];
     }
 
     range(lo, hi) {

@@ -10,21 +10,23 @@ mod groups;
 mod headline;
 mod latency;
 mod notes;
+mod pairs;
+mod particulars;
 mod run;
 mod seed;
 
-use tollway_record::record::{
-    Arrival, Comparison, LinkKind, Metric, Protocol, Question, Record, Row, Topology,
-};
+use tollway_record::record::{Arrival, LinkKind, Protocol, Record, Row, Topology};
 
-pub(crate) use added::added_table;
+pub(crate) use added::added_tables;
 pub(crate) use cost::cost_tables;
 pub(crate) use details::{block_table, detail_tables};
 pub(crate) use differences::Differences;
 pub(crate) use groups::{Group, NAME_LIMIT, climbs, clipped, groups};
 pub(crate) use headline::{headline, question};
 pub(crate) use latency::latency_table;
-pub(crate) use notes::{machine, notes, warnings};
+pub(crate) use notes::{machine, notes, warnings, warnings_in_short};
+pub(crate) use pairs::{Contest, Pair, contests};
+pub(crate) use particulars::particular_tables;
 pub(crate) use run::{run_errors, run_facts, run_headline, run_table, run_trials};
 pub(crate) use seed::{SeedLines, idle_table, seed_lines};
 
@@ -128,18 +130,6 @@ pub(crate) fn arrival(arrival: Arrival) -> &'static str {
         Arrival::Closed => "closed loop",
         Arrival::Flow => "as many bytes as go",
     }
-}
-
-/// Comparisons of means that answer `question`, with the judged row.
-pub(crate) fn means(
-    record: &Record,
-    question: Question,
-) -> impl Iterator<Item = (&Comparison, &Row)> {
-    record
-        .comparisons
-        .iter()
-        .filter(move |c| c.question == question && c.metric == Metric::LatencyMean)
-        .filter_map(|comparison| Some((comparison, record.row(&comparison.row)?)))
 }
 
 pub(crate) fn by_protocol<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {

@@ -10,7 +10,7 @@ use tollway_record::run::{RUN_SCHEMA, RunError, RunResult};
 use tollway_record::{HistogramError, RecordError, Traffic};
 
 use crate::contents;
-use crate::plot::{Course, Point, Sample};
+use crate::plot::{Course, Sample};
 
 /// The id of the one row of a file that holds one run.
 pub(crate) const ONLY_ROW: &str = "run";
@@ -197,8 +197,8 @@ impl<'a> Part<'a> {
     }
 
     pub(crate) fn course(&self, name: &str, colour: usize) -> Course {
-        let points = self.traffic.series.iter().map(Point::from).collect();
-        Course { name: name.to_owned(), colour, points }
+        let costs = self.row.map_or(&[][..], |row| &row.cost.cost_series);
+        Course::of(name, colour, self.traffic, costs)
     }
 
     /// Mean response times of the blocks; none for a run.

@@ -104,7 +104,7 @@ pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String)
 }
 
 /// An interval whose ends differ by this factor says nothing but its order of magnitude.
-const WIDE_RATIOS: f64 = 100.0;
+const WIDE_RATIOS: f64 = 30.0;
 
 /// Beyond these nobody reads a ratio.
 const RATIOS_READ: [f64; 2] = [0.001, 1_000.0];
@@ -122,6 +122,21 @@ fn ratio_end(ratio: f64) -> String {
 pub(crate) fn percent(fraction: f64) -> String {
     let percent: f64 = format!("{:.1e}", fraction * 100.0).parse().unwrap_or(fraction * 100.0);
     format!("{} %", fixed(percent, 1 - magnitude(percent)))
+}
+
+/// A share as percent in whole numbers, with a place where it is below 10 %: `43 %`, `4.3 %`.
+pub(crate) fn share(fraction: f64) -> String {
+    let percent = fraction * 100.0;
+    format!("{} %", fixed(percent, i32::from(percent.abs() < 9.95)))
+}
+
+/// Bits per second with the decimal unit that fits: `812 Mbit/s`, `23.4 Gbit/s`.
+pub(crate) fn bits_per_s(bits: f64) -> String {
+    match bits {
+        large if large >= 999.5e6 => format!("{} Gbit/s", digits3(large / 1e9)),
+        middle if middle >= 999.5e3 => format!("{} Mbit/s", digits3(middle / 1e6)),
+        small => format!("{} kbit/s", digits3(small / 1e3)),
+    }
 }
 
 /// The day, in UTC, of a time in seconds since 1970: `2026-11-21`.
@@ -275,6 +290,24 @@ mod tests {
         check(0.1123, "11 %");
         check(0.000_711, "0.071 %");
         check(0.0, "0.0 %");
+    }
+
+    #[test]
+    fn shares_are_whole_percents_where_they_are_large() {
+        let check = |fraction: f64, expected: &str| assert_eq!(share(fraction), expected);
+        check(0.432, "43 %");
+        check(1.004, "100 %");
+        check(0.0432, "4.3 %");
+        check(0.0996, "10 %");
+    }
+
+    #[test]
+    fn bits_carry_the_unit_that_fits() {
+        let check = |bits: f64, expected: &str| assert_eq!(bits_per_s(bits), expected);
+        check(23.44e9, "23.4 Gbit/s");
+        check(999.6e6, "1.00 Gbit/s");
+        check(812e6, "812 Mbit/s");
+        check(1_500.0, "1.50 kbit/s");
     }
 
     #[test]

@@ -10,7 +10,6 @@ pub(crate) mod shell;
 pub(crate) mod tables;
 
 use maud::{Markup, PreEscaped, html as markup};
-use tollway_record::record::Question;
 use tollway_record::{HistogramError, Record};
 
 use crate::contents::{self, Group, Section, SeedLines};
@@ -59,22 +58,22 @@ pub(crate) fn body(record: &Record, tools: Markup) -> Markup {
     let groups = contents::groups(record);
     markup! {
         (header(record, tools))
-        (tables::list("warnings", "Warnings", &contents::warnings(record)))
-        @for question in [Question::AddedByTollway, Question::AgainstBaseline] {
-            (forest::ratios(record, question))
-        }
-        (forest::added_by_tollway(record))
+        (tables::list("warnings", "Warnings", &contents::warnings_in_short(record)))
+        @let contests = contents::contests(record);
+        @let (first, other) = contests.split_at(forest::shown_first(&contests));
+        @for contest in first { (forest::ratios(record, contest)) }
+        @for contest in &contests { (forest::added(record, contest)) }
+        @for contest in other { (forest::folded(record, contest)) }
         (ladders(&groups))
         @for (index, section) in contents::sections(record).iter().enumerate() {
             (latency_section(index, section, &groups))
         }
-        @for question in Question::ALL {
-            (tables::titled(&contents::added_table(record, *question)))
-        }
+        @for table in &contents::particular_tables(record) { (tables::titled(table)) }
+        @for table in &contents::added_tables(record) { (tables::titled(table)) }
         @for cost in &contents::cost_tables(record) { (tables::titled(cost)) }
         (tables::titled(&contents::idle_table(record)))
         (published(record))
-        @for table in &contents::detail_tables(record) { (tables::titled(table)) }
+        @for table in &contents::detail_tables(record) { (tables::folded(table)) }
         (blocks(record))
         (tables::list("notes", "Notes", &contents::notes(record)))
         (tables::list("notes", "Not measured here", &record.not_measured))
@@ -112,10 +111,13 @@ fn latency_section(index: usize, section: &Section<'_>, groups: &[Group<'_>]) ->
         section {
             h2 { (table.title) }
             @if let Some(note) = &table.note { p.note { (note) } }
-            (tables::bare(&table))
+            @if !table.is_empty() { (tables::bare(&table)) }
             @for (place, group) in groups.iter().enumerate() {
                 @let charts = charts(&format!("chart-{index}-{place}"), group);
-                @if groups.len() <= GROUPS_OPEN { (charts) } @else {
+                @if groups.len() <= GROUPS_OPEN {
+                    @if !charts.0.is_empty() { h3 { (group.title) } }
+                    (charts)
+                } @else {
                     details open[place == 0] {
                         summary { (group.title) }
                         (charts)
@@ -156,9 +158,9 @@ fn charts(id: &str, group: &Group<'_>) -> Markup {
         Ok(samples) => samples,
         Err(error) => return no_curve(group, &error),
     };
-    let percentiles = plot::percentiles(&group.title, &samples);
-    let distribution = plot::distribution(&group.title, &samples);
-    let courses = plot::courses(&group.title, &group.courses(), &group.joints_s());
+    let percentiles = plot::percentiles(&samples);
+    let distribution = plot::distribution(&samples);
+    let courses = plot::courses(&group.courses(), &group.joints_s());
     markup! {
         @if percentiles.is_some() || distribution.is_some() {
             div.charts {
@@ -189,13 +191,25 @@ fn published(record: &Record) -> Markup {
     markup! {
         section {
             h2 { (table.title) }
-            dl.published {
-                @for SeedLines { what, published, today } in contents::seed_lines(table) {
-                    dt { (what) }
-                    dd {
-                        span.note { "published " } (or_none(&published))
-                        br;
-                        span.note { "today " } strong { (or_none(&today)) }
+            p.note { "Published figures, and the same figures of this experiment." }
+            div.wide tabindex="0" role="region" aria-label=(table.title) {
+                table.published {
+                    caption.unseen { (table.title) }
+                    thead {
+                        tr {
+                            th scope="col" { "figure" }
+                            th scope="col" { "published" }
+                            th scope="col" { "today" }
+                        }
+                    }
+                    @for SeedLines { what, unit, published, today } in contents::seed_lines(table) {
+                        tbody {
+                            tr {
+                                th scope="row" { (what) " " span.unit { (unit) } }
+                                td { (named_values(&published)) }
+                                td.strong { (named_values(&today)) }
+                            }
+                        }
                     }
                 }
             }
@@ -204,22 +218,18 @@ fn published(record: &Record) -> Markup {
     }
 }
 
-fn or_none(text: &str) -> &str {
-    if text.is_empty() { NONE } else { text }
+/// One under the other, names and figures in columns of their own.
+fn named_values(values: &[(String, String)]) -> Markup {
+    markup! {
+        @if values.is_empty() { span.faint { (NONE) } }
+        @for (name, value) in values {
+            span.pair { bdi { (name) } span.value { (value) } }
+        }
+    }
 }
 
 fn blocks(record: &Record) -> Markup {
-    let table = contents::block_table(record);
-    if table.is_empty() {
-        return Markup::default();
-    }
-    markup! {
-        details {
-            summary { (table.title) }
-            @if let Some(note) = &table.note { p.note { (note) } }
-            (tables::bare(&table))
-        }
-    }
+    tables::folded(&contents::block_table(record))
 }
 
 fn machine(record: &Record) -> Markup {

@@ -17,7 +17,7 @@ pub(crate) use distribution::distribution;
 pub(crate) use draw::{nice_step, svg, tick};
 pub(crate) use ladder::{Climb, ladder};
 pub(crate) use percentiles::percentiles;
-pub(crate) use series::{Course, Point, courses};
+pub(crate) use series::{Course, courses};
 pub(crate) use throughput::throughput;
 
 /// Colours of lines; with more lines than that, dashes tell them apart.
@@ -64,6 +64,9 @@ pub(crate) struct Axis {
     /// Where a linear axis starts; absent: where it looks best.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<f64>,
+    /// Where a linear axis ends at the earliest; absent: with the last value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) to: Option<f64>,
 }
 
 /// What an axis counts, and so how its ticks are written.
@@ -152,7 +155,7 @@ impl Plot {
 
 impl Axis {
     pub(crate) fn linear(label: &str, unit: Unit) -> Self {
-        Self { label: label.to_owned(), unit, log: false, from: None }
+        Self { label: label.to_owned(), unit, log: false, from: None, to: None }
     }
 
     pub(crate) fn from_zero(label: &str, unit: Unit) -> Self {

@@ -1,5 +1,7 @@
 //! A table before it is text or HTML: heads with units, cells with a tone.
 
+use crate::figures;
+
 /// Rows of cells under heads, with a title.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
@@ -75,6 +77,21 @@ impl Cell {
 }
 
 impl Table {
+    /// The table without columns of figures in which nothing stands.
+    pub(crate) fn without_empty_columns(mut self) -> Self {
+        let stands = |index: &usize| {
+            self.groups.iter().flatten().any(|row| row[*index].text != figures::NONE)
+        };
+        let kept: Vec<usize> = (0..self.columns.len()).filter(stands).collect();
+        if kept.len() < self.columns.len() && !self.is_empty() {
+            self.columns = kept.iter().map(|index| self.columns[*index].clone()).collect();
+            for row in self.groups.iter_mut().flatten() {
+                *row = kept.iter().map(|index| row[*index].clone()).collect();
+            }
+        }
+        self
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.groups.iter().all(Vec::is_empty)
     }

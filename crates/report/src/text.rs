@@ -1,7 +1,6 @@
 //! The report as text for a terminal of a given width, coloured or not.
 
 use tollway_record::Record;
-use tollway_record::record::Question;
 
 use crate::contents::{self, SeedLines};
 use crate::document::RunFile;
@@ -29,15 +28,15 @@ pub fn terminal(record: &Record, width: usize, color: bool) -> String {
     for section in contents::sections(record) {
         text.table(&contents::latency_table(&section));
     }
-    for question in Question::ALL {
-        text.table(&contents::added_table(record, *question));
+    for table in contents::particular_tables(record).iter().chain(&contents::added_tables(record)) {
+        text.table(table);
     }
     for table in contents::cost_tables(record) {
         text.table(&table);
     }
     text.table(&contents::idle_table(record));
     text.seed_table(record);
-    text.list("Warnings", Tone::Doubt, &contents::warnings(record));
+    text.list("Warnings", Tone::Doubt, &contents::warnings_in_short(record));
     text.list("Notes", Tone::Plain, &contents::notes(record));
     text.list("Not measured here", Tone::Plain, &record.not_measured);
     text.heading("Machine");
@@ -95,10 +94,12 @@ impl Text {
     fn seed_table(&mut self, record: &Record) {
         let Some(table) = &record.seed_table else { return };
         self.heading(&table.title);
-        for SeedLines { what, published, today } in contents::seed_lines(table) {
-            self.paragraph("  ", &what);
+        for SeedLines { what, unit, published, today } in contents::seed_lines(table) {
+            self.paragraph("  ", &format!("{what}, {unit}"));
             for (name, values) in [("published", published), ("today", today)] {
-                let values = if values.is_empty() { NONE.to_owned() } else { values };
+                let values: Vec<String> =
+                    values.iter().map(|(of, value)| format!("{of} {value}")).collect();
+                let values = if values.is_empty() { NONE.to_owned() } else { values.join(" · ") };
                 self.wrapped(&format!("    {name:<11}"), &" ".repeat(15), &values);
             }
         }

@@ -32,8 +32,9 @@ fn lines_keep_within_the_width() {
 #[test]
 fn percentiles_and_errors_are_never_left_out() {
     let text = terminal(&fixtures::fabricated(), 80, false);
-    let heads = text.lines().find(|line| line.contains("p99.9")).unwrap();
-    for head in ["link RTT", "offered", "achieved", "p50", "p75", "p90", "p99", "errors"] {
+    let heads =
+        text.lines().find(|line| line.contains("p99.9") && line.contains("link RTT")).unwrap();
+    for head in ["offered", "achieved", "p50", "p75", "p90", "p99", "errors"] {
         assert!(heads.contains(head), "{head} is missing in {heads:?}");
     }
 }
@@ -64,7 +65,7 @@ fn control_characters_of_the_record_do_not_reach_the_terminal() {
 #[test]
 fn a_toll_within_the_noise_is_not_claimed() {
     let mut record = fixtures::fabricated();
-    let (row, base) = (record.rows[0].clone(), record.rows[0].clone());
+    let (row, base) = (record.rows[1].clone(), record.rows[1].clone());
     let mut same =
         compare(&row, &base, Question::AddedByTollway, CompareOptions::seeded(1)).unwrap();
     for comparison in &mut same {

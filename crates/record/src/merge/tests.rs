@@ -118,6 +118,19 @@ fn a_run_of_another_schema_is_refused() {
     assert!(error.contains("this version reads tollway.load/1"), "{error}");
 }
 
+#[test]
+fn a_label_names_the_variant_that_is_not_the_usual_one() {
+    let check = |variant: &str, expected: &str| {
+        let conditions = Conditions { variant: variant.to_owned(), ..conditions() };
+        assert_eq!(conditions.label(), expected, "{variant:?}");
+    };
+    check("", "direct");
+    check("sidecar–sidecar", "direct");
+    check("sidecar–sidecar, traced-0.1", "direct:traced-0.1");
+    check("sidecar, gateway, sidecar; mTLS", "direct");
+    check("odd, ", "direct");
+}
+
 fn of(latency_ns: u64, count: u64) -> Histogram {
     let mut histogram = Histogram::new();
     histogram.record_n(latency_ns, count);

@@ -1,80 +1,104 @@
-//! What the network, Tollway or a peer adds to a call: differences, intervals, verdicts.
+//! What the network, Tollway or another subject adds to a call: differences, intervals, verdicts.
 
-use tollway_record::record::{Comparison, Metric, Question, Record, Row, Topology, Verdict};
+use tollway_record::record::{Comparison, Metric, Record, Topology, Verdict};
 
-use super::{Differences, figure, means, nothing, place_short, protocol};
+use super::pairs::{Contest, Pair};
+use super::{Differences, clipped, contests, figure, nothing, place_short, protocol};
 use crate::figures;
 use crate::table::{Cell, Column, Table, Tone};
 
-/// What the network (or Tollway) adds: mean with interval, quantile differences, ratio, verdict.
-pub(crate) fn added_table(record: &Record, question: Question) -> Table {
-    let (title, note) = match question {
-        Question::AddedByNetwork => (
-            "Added by the network",
-            "direct over this path minus direct in the same network, without Tollway in either",
-        ),
-        Question::AddedByTollway => {
-            ("Added by Tollway", "tollway minus direct over the same path, interleaved")
-        }
-        Question::AgainstBaseline => ("Against direct", "subject minus direct over the same path"),
-    };
+/// One table for each question, and for each baseline that was asked for.
+pub(crate) fn added_tables(record: &Record) -> Vec<Table> {
     let differences = Differences::of(record);
-    let subject = (question == Question::AgainstBaseline).then(|| Column::left("subject", ""));
-    let mut columns = vec![Column::left("path", ""), Column::left("protocol", "")];
-    columns.extend(differences.any().then(|| Column::left("case", "")));
-    columns.extend(subject);
-    columns.extend([
-        Column::right("mean", "[95 % interval]"),
-        Column::right("ratio", "[95 % interval]").spare(2),
-        Column::right("Δ p50", ""),
-        Column::right("Δ p90", ""),
-        Column::right("Δ p99", ""),
-        Column::right("Δ CPU/request", "[95 % interval]").spare(1),
-        Column::left("verdict", "of the mean"),
-    ]);
-    let mut groups: Vec<Vec<Vec<Cell>>> = Vec::new();
-    for topology in Topology::ALL {
-        let rows: Vec<_> = means(record, question)
-            .filter(|(_, row)| row.conditions.topology == *topology)
-            .map(|(mean, row)| added_cells(record, mean, row))
-            .collect();
-        groups.extend((!rows.is_empty()).then_some(rows));
-    }
-    Table { title: title.to_owned(), note: Some(note.to_owned()), columns, groups }
+    contests(record).iter().map(|contest| added_table(contest, differences)).collect()
 }
 
-fn added_cells(record: &Record, mean: &Comparison, row: &Row) -> Vec<Cell> {
-    let find = |metric: Metric| {
-        record.comparisons.iter().find(|c| {
-            c.metric == metric && c.row == mean.row && c.baseline_row == mean.baseline_row
-        })
+fn added_table(contest: &Contest<'_>, differences: Differences) -> Table {
+    let shape = Shape {
+        differences,
+        subjects: contest.names_subjects(),
+        rates: contest.pairs.iter().any(|pair| pair.full_load().is_some()),
     };
-    let quantile = |metric| figure(find(metric).map(|c| figures::difference(c.difference_us)));
-    let cpu = find(Metric::MachineCpu)
-        .map(|c| Cell::with_range(figures::difference_with(c.difference_us, c.difference_ci95_us)));
-    let mut cells = vec![
-        Cell::plain(place_short(row.conditions.topology)),
-        Cell::plain(protocol(row.conditions.protocol)),
-    ];
-    let differences = Differences::of(record);
-    if differences.any() {
-        cells.push(Cell::plain(differences.words(row)));
+    let mut groups: Vec<Vec<Vec<Cell>>> = Vec::new();
+    for topology in Topology::ALL {
+        let here = contest.pairs.iter().filter(|p| p.row.conditions.topology == *topology);
+        let rows: Vec<_> = here.filter_map(|pair| shape.cells(pair)).collect();
+        groups.extend((!rows.is_empty()).then_some(rows));
     }
-    if mean.question == Question::AgainstBaseline {
-        cells.push(Cell::plain(row.conditions.subject.as_str()));
+    let (title, note) = (contest.title(), Some(contest.note()));
+    Table { title, note, columns: shape.columns(), groups }.without_empty_columns()
+}
+
+/// Which columns there are beside those that are always there.
+struct Shape {
+    differences: Differences,
+    subjects: bool,
+    rates: bool,
+}
+
+impl Shape {
+    fn columns(&self) -> Vec<Column> {
+        let mut columns = vec![Column::left("path", ""), Column::left("protocol", "")];
+        columns.extend(self.differences.any().then(|| Column::left("case", "")));
+        columns.extend(self.subjects.then(|| Column::left("subject", "")));
+        columns.extend(self.rates.then(|| Column::right("rate, ratio", "[95 % interval]")));
+        columns.extend([
+            Column::right("mean", "[95 % interval]"),
+            Column::right("ratio", "[95 % interval]").spare(2),
+            Column::right("Δ p50", ""),
+            Column::right("Δ p90", ""),
+            Column::right("Δ p99", ""),
+            Column::right("Δ CPU/request", "[95 % interval]").spare(1),
+            Column::left("verdict", if self.rates { "of the rate" } else { "of the mean" }),
+        ]);
+        columns
     }
-    let ratio = mean.ratio.map(|r| Cell::with_range(figures::ratio_with(r, mean.ratio_ci95)));
-    cells.extend([
-        Cell::with_range(figures::difference_with(mean.difference_us, mean.difference_ci95_us))
-            .toned(Tone::Strong),
-        ratio.unwrap_or_else(nothing),
-        quantile(Metric::LatencyP50),
-        quantile(Metric::LatencyP90),
-        quantile(Metric::LatencyP99),
-        cpu.unwrap_or_else(nothing),
-        verdict_cell(mean),
-    ]);
-    cells
+
+    fn cells(&self, pair: &Pair<'_>) -> Option<Vec<Cell>> {
+        let (primary, mean) = (pair.primary()?, pair.mean());
+        let conditions = &pair.row.conditions;
+        let quantile =
+            |metric| figure(pair.find(metric).map(|c| figures::difference(c.difference_us)));
+        let difference = |c: &Comparison| {
+            Cell::with_range(figures::difference_with(c.difference_us, c.difference_ci95_us))
+        };
+        let ratio = mean.and_then(|mean| {
+            Some(Cell::with_range(figures::ratio_with(mean.ratio?, mean.ratio_ci95)))
+        });
+        let mut cells = vec![
+            Cell::plain(place_short(conditions.topology)),
+            Cell::plain(protocol(conditions.protocol)),
+        ];
+        if self.differences.any() {
+            cells.push(Cell::plain(self.differences.words(pair.row)));
+        }
+        cells.extend(self.subjects.then(|| Cell::plain(clipped(&conditions.label()))));
+        cells.extend(self.rates.then(|| rate_ratio(pair).unwrap_or_else(nothing)));
+        let mean_tone = if self.rates { Tone::Plain } else { Tone::Strong };
+        cells.extend([
+            mean.map_or_else(nothing, |mean| difference(mean).toned(mean_tone)),
+            ratio.unwrap_or_else(nothing),
+            quantile(Metric::LatencyP50),
+            quantile(Metric::LatencyP90),
+            quantile(Metric::LatencyP99),
+            pair.find(Metric::MachineCpu).map_or_else(nothing, difference),
+            verdict_cell(primary),
+        ]);
+        Some(cells)
+    }
+}
+
+/// The row's rate over the baseline's.
+fn rate_ratio(pair: &Pair<'_>) -> Option<Cell> {
+    let (ratio, ends) = inverse(pair.full_load()?)?;
+    Some(Cell::with_range(figures::ratio_with(ratio, ends)).toned(Tone::Strong))
+}
+
+/// From time per answer (or megabyte) to the rate: the ratio and its interval.
+pub(super) fn inverse(per_answer: &Comparison) -> Option<(f64, Option<[f64; 2]>)> {
+    let ratio = per_answer.ratio.filter(|ratio| *ratio > 0.0)?;
+    let ends = per_answer.ratio_ci95.filter(|[lo, hi]| *lo > 0.0 && hi.is_finite());
+    Some((1.0 / ratio, ends.map(|[lo, hi]| [1.0 / hi, 1.0 / lo])))
 }
 
 fn verdict_cell(comparison: &Comparison) -> Cell {

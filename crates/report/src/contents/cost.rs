@@ -67,7 +67,7 @@ fn places_of<'a>(rows: &[&'a Row], differences: Differences) -> Vec<Vec<&'a Row>
     for row in rows {
         let key = |row: &Row| {
             let conditions = &row.conditions;
-            (conditions.topology, conditions.subject.clone(), differences.words(row))
+            (conditions.topology, conditions.label(), differences.words(row))
         };
         match places.iter_mut().find(|place| key(place[0]) == key(row)) {
             Some(place) => place.push(row),
@@ -103,9 +103,10 @@ fn memory_table(places: &[Vec<&Row>], differences: Differences) -> Table {
 
 fn cost_columns(rows: &[&Row], differences: Differences) -> Vec<Column> {
     let of = |row: &&Row| {
+        let label = super::clipped(&row.conditions.label());
         let subject = match differences.words(row) {
-            words if words.is_empty() => row.conditions.subject.clone(),
-            words => format!("{}, {words}", row.conditions.subject),
+            words if words.is_empty() => label,
+            words => format!("{label}, {words}"),
         };
         Column::right(place_short(row.conditions.topology), &subject)
     };

@@ -14,9 +14,9 @@ const BLOCKS_LIMIT: usize = 400;
 
 /// The tables that are there only where the record has what they show.
 pub(crate) fn detail_tables(record: &Record) -> Vec<Table> {
-    let mut tables = vec![service_table(record), phase_table(record), error_table(record)];
-    tables.retain(|table| !table.is_empty());
-    tables
+    let tables = [service_table(record), phase_table(record), error_table(record)];
+    let tables = tables.into_iter().filter(|table| !table.is_empty());
+    tables.map(Table::without_empty_columns).collect()
 }
 
 /// Response time, service time and how late requests were sent; empty in closed loop, where the
@@ -65,7 +65,9 @@ fn phase_table(record: &Record) -> Table {
     let groups = record.rows.iter().map(|row| {
         let phases = row.traffic.phases_us.iter();
         phases
-            .map(|(name, latency)| latency_line(Some(&row.conditions.id), name, latency))
+            .map(|(name, latency)| {
+                latency_line(Some(&row.conditions.id), &name.replace('_', " "), latency)
+            })
             .collect()
     });
     Table {

@@ -18,7 +18,13 @@ impl Differences {
     /// A case's name stands for all that the scenario changes with it.
     pub(crate) fn of(record: &Record) -> Self {
         let rows = &record.rows;
-        let Some(first) = rows.first() else { return Self::default() };
+        // A case of its own for each protocol says no more than the protocol.
+        let case_differs = |row: &Row| {
+            let of_protocol = |other: &&Row| other.conditions.protocol == row.conditions.protocol;
+            rows.iter()
+                .find(of_protocol)
+                .is_some_and(|first| first.conditions.case != row.conditions.case)
+        };
         let between = |same: fn(&Row, &Row) -> bool| {
             let differs_in_case = |row: &Row| {
                 let of_case = |other: &&Row| other.conditions.case == row.conditions.case;
@@ -27,7 +33,7 @@ impl Differences {
             rows.iter().any(differs_in_case)
         };
         Self {
-            case: rows.iter().any(|row| row.conditions.case != first.conditions.case),
+            case: rows.iter().any(case_differs),
             layout: between(|a, b| a.conditions.layout == b.conditions.layout),
             payload: between(|a, b| a.conditions.payload_bytes == b.conditions.payload_bytes),
             offered: between(|a, b| offered(a) == offered(b)),

@@ -8,7 +8,7 @@ use tollway_record::record::{Arrival, Conditions, Limits, Record, Row};
 use super::differences::{Differences, limited, offered};
 use super::{place, protocol};
 use crate::figures;
-use crate::plot::{Climb, Course, Point, Sample};
+use crate::plot::{Climb, Course, Sample};
 
 /// Longest name that is shown of what a record names itself, in characters.
 pub(crate) const NAME_LIMIT: usize = 60;
@@ -118,8 +118,7 @@ impl Named<'_> {
     }
 
     fn course(&self) -> Course {
-        let points = self.row.traffic.series.iter().map(Point::from).collect();
-        Course { name: self.name.clone(), colour: self.colour, points }
+        Course::of(&self.name, self.colour, &self.row.traffic, &self.row.cost.cost_series)
     }
 }
 
@@ -166,7 +165,7 @@ impl Colours {
 fn named<'a>(rows: &[&'a Row], colours: &mut Colours) -> Vec<Named<'a>> {
     let differs = |same: fn(&Conditions, &Conditions) -> bool| {
         let alike = |row: &&Row, other: &&Row| {
-            row.conditions.subject == other.conditions.subject
+            row.conditions.label() == other.conditions.label()
                 && !same(&row.conditions, &other.conditions)
         };
         rows.iter().any(|row| rows.iter().any(|other| alike(row, other)))
@@ -175,7 +174,7 @@ fn named<'a>(rows: &[&'a Row], colours: &mut Colours) -> Vec<Named<'a>> {
     let tls = differs(|a, b| a.tls == b.tls);
     let connections = differs(|a, b| a.connections == b.connections);
     let name = |conditions: &Conditions| {
-        let mut name = conditions.subject.clone();
+        let mut name = conditions.label();
         if variant && !conditions.variant.is_empty() {
             name.push_str(&format!(", {}", conditions.variant));
         }

@@ -1,16 +1,27 @@
 //! The first sentences of a report: what Tollway adds, and how far that can be believed.
 
+mod rates;
+
 use tollway_record::record::{Comparison, Protocol, Question, Record, Row, Topology};
 
-use super::{Differences, clipped, means, protocol, warnings};
+use super::pairs::{Contest, Pair, TOLLWAY};
+use super::{Differences, contests, protocol, warnings};
 use crate::figures;
 
-/// One line per protocol: what Tollway adds to the mean call, place by place, and where that could
-/// not be measured. A last line where warnings qualify them.
+/// More paths than this are told by their range; the tables have each.
+const PATHS_TOLD: usize = 3;
+
+/// One line per protocol: what Tollway adds to the mean call, place by place, or which share of
+/// direct's rate it reaches at full load; then the other subjects. A last line where warnings qualify them.
 pub(crate) fn headline(record: &Record) -> Vec<String> {
-    let mut lines: Vec<_> =
-        Protocol::ALL.iter().filter_map(|wanted| protocol_line(record, *wanted)).collect();
-    lines.extend(against_direct(record));
+    let contests = contests(record);
+    let mut lines = Vec::new();
+    for wanted in Protocol::ALL {
+        for contest in contests.iter().filter(|c| c.question == Question::AddedByTollway) {
+            lines.extend(tolls(record, contest, *wanted));
+        }
+    }
+    lines.extend(others(record, &contests));
     if lines.is_empty() {
         lines.push("This record has no pair of rows with and without Tollway.".to_owned());
     }
@@ -34,56 +45,124 @@ pub(crate) fn question(record: &Record) -> String {
         "max-rate" => "How many calls a second are too many?",
         "cpu-limits" => "What is left of it with little CPU?",
         "load-steps" => "What does more load cost?",
-        other => return clipped(other),
+        other => return super::clipped(other),
     };
     known.to_owned()
 }
 
-/// More paths than this are told by their range; the tables have each.
-const PATHS_TOLD: usize = 3;
+/// What Tollway, as it usually is, does to a protocol: at full load and at given rates.
+fn tolls(record: &Record, contest: &Contest<'_>, wanted: Protocol) -> Vec<String> {
+    let own = |pair: &&Pair<'_>| {
+        pair.row.conditions.protocol == wanted && pair.row.conditions.label() == TOLLWAY
+    };
+    let (full, paced): (Vec<&Pair<'_>>, Vec<_>) =
+        contest.pairs.iter().filter(own).partition(|pair| pair.full_load().is_some());
+    let name = protocol(wanted);
+    let sentences = [rates::full_load(record, &full), at_given_rates(record, &paced)];
+    sentences.into_iter().flatten().map(|sentence| format!("{name}: {sentence}")).collect()
+}
 
-/// What every other subject adds to the mean of direct: one line per protocol and path, or per
-/// protocol and subject where there are many.
-fn against_direct(record: &Record) -> Vec<String> {
+/// What every other subject adds to direct, and variants of Tollway to Tollway as it usually is:
+/// one line per protocol and path where these are few, else one per protocol. Other baselines are
+/// the tables'.
+fn others(record: &Record, contests: &[Contest<'_>]) -> Vec<String> {
+    let against_tollway = |contest: &&Contest<'_>| contest.baseline == TOLLWAY;
+    let compared_closer = |pair: &Pair<'_>| {
+        let contest = contests.iter().find(against_tollway);
+        contest
+            .is_some_and(|c| c.pairs.iter().any(|p| p.row.conditions.id == pair.row.conditions.id))
+    };
     let mut lines = Vec::new();
-    for wanted in Protocol::ALL {
-        let pairs: Vec<_> = means(record, Question::AgainstBaseline)
-            .filter(|(_, row)| row.conditions.protocol == *wanted)
-            .collect();
-        let mut paths: Vec<(String, Vec<String>)> = Vec::new();
-        let mut subjects: Vec<(String, Vec<&Comparison>)> = Vec::new();
-        for (comparison, row) in &pairs {
-            let subject = clipped(&row.conditions.subject);
-            let said = format!("{subject} {}", added_words(&[*comparison]));
-            push_under(&mut paths, place(record, row), said);
-            push_under(&mut subjects, subject, *comparison);
-        }
-        let protocol = protocol(*wanted);
-        if paths.len() <= PATHS_TOLD {
-            let line = |(path, said): (String, Vec<String>)| {
-                format!("{protocol}, {path}: {}.", said.join(", "))
-            };
-            lines.extend(paths.into_iter().map(line));
-        } else {
-            let line = |(subject, all): (String, Vec<&Comparison>)| {
-                format!("{protocol}: {subject} {}.", added_words(&all))
-            };
-            lines.extend(subjects.into_iter().map(line));
-        }
+    for contest in contests {
+        let told = |pair: &&Pair<'_>| match (contest.question, contest.baseline.as_str()) {
+            (Question::AddedByNetwork, _) => false,
+            (Question::AddedByTollway, _) => pair.label() != TOLLWAY && !compared_closer(pair),
+            (Question::AgainstBaseline, TOLLWAY) => pair.row.conditions.subject == TOLLWAY,
+            (Question::AgainstBaseline, _) => contest.is_against_direct(),
+        };
+        let pairs: Vec<&Pair<'_>> = contest.pairs.iter().filter(told).collect();
+        lines.extend(lines_of(record, contest, &pairs));
     }
     lines
 }
 
-fn push_under<T>(lists: &mut Vec<(String, Vec<T>)>, name: String, item: T) {
+fn lines_of(record: &Record, contest: &Contest<'_>, pairs: &[&Pair<'_>]) -> Vec<String> {
+    // By protocol and path: what is said of each subject there.
+    let mut paths: Vec<((Protocol, String), Said)> = Vec::new();
+    let mut subjects: Vec<(Protocol, Subjects<'_>)> = Vec::new();
+    for pair in pairs {
+        let protocol = pair.row.conditions.protocol;
+        let said = (pair.label(), against(contest, &[pair]));
+        push_under(&mut paths, (protocol, place(record, pair.row)), said);
+        let at = subjects.iter().position(|(known, _)| *known == protocol).unwrap_or_else(|| {
+            subjects.push((protocol, Vec::new()));
+            subjects.len() - 1
+        });
+        push_under(&mut subjects[at].1, pair.label(), *pair);
+    }
+    let name = |wanted: Protocol| match contest.is_against_direct() {
+        true => protocol(wanted).to_owned(),
+        false => format!("{} against {}", protocol(wanted), contest.baseline),
+    };
+    if paths.len() <= PATHS_TOLD {
+        let line = |((protocol, path), said): ((Protocol, String), Said)| {
+            format!("{}, {path}: {}.", name(protocol), one_by_one(said))
+        };
+        return paths.into_iter().map(line).collect();
+    }
+    let line = |(protocol, subjects): (Protocol, Subjects<'_>)| {
+        let said = subjects.into_iter().map(|(label, pairs)| (label, against(contest, &pairs)));
+        format!("{}: {}.", name(protocol), one_by_one(said.collect()))
+    };
+    subjects.into_iter().map(line).collect()
+}
+
+/// Labels, and what is said of each.
+type Said = Vec<(String, String)>;
+
+/// Pairs by the label of their row.
+type Subjects<'a> = Vec<(String, Vec<&'a Pair<'a>>)>;
+
+/// What is said of each subject, as one list; those of which the same is said are named together.
+fn one_by_one(said: Said) -> String {
+    let mut by_words: Vec<(String, Vec<String>)> = Vec::new();
+    for (subject, words) in said {
+        push_under(&mut by_words, words, subject);
+    }
+    let phrases: Vec<String> = by_words
+        .into_iter()
+        .map(|(words, subjects)| match subjects.as_slice() {
+            [one] => format!("{one} {words}"),
+            [several @ .., last] => {
+                let words = words.replacen("adds ", "add ", 1).replacen("reaches ", "reach ", 1);
+                format!("{} and {last} each {words}", several.join(", "))
+            }
+            [] => String::new(),
+        })
+        .collect();
+    phrases.join("; ")
+}
+
+fn push_under<K: PartialEq, T>(lists: &mut Vec<(K, Vec<T>)>, name: K, item: T) {
     match lists.iter_mut().find(|(known, _)| *known == name) {
         Some((_, items)) => items.push(item),
         None => lists.push((name, vec![item])),
     }
 }
 
-/// What these comparisons say is added, as one phrase: `adds 61 µs`, `adds −3 µs to 61 µs in 5
-/// cases`, `adds nothing that can be told from noise`.
-fn added_words(comparisons: &[&Comparison]) -> String {
+/// What these pairs of one subject say: a share of the baseline's rate, or an added time.
+fn against(contest: &Contest<'_>, pairs: &[&Pair<'_>]) -> String {
+    let (full, paced): (Vec<&Pair<'_>>, Vec<_>) =
+        pairs.iter().copied().partition(|pair| pair.full_load().is_some());
+    let means: Vec<&Comparison> = paced.iter().filter_map(|pair| pair.mean()).collect();
+    let added = (!means.is_empty()).then(|| added_words(&means, &contest.baseline));
+    let shares = rates::share_words(&full, &contest.baseline);
+    shares.into_iter().chain(added).collect::<Vec<_>>().join(" and ")
+}
+
+/// What these comparisons say is added to the baseline, as one phrase: `adds 61 µs`, `adds −3 µs
+/// to 61 µs in 5 cases`, `adds nothing that can be told from noise`.
+fn added_words(comparisons: &[&Comparison], baseline: &str) -> String {
     let told = comparisons.iter().filter(|comparison| within_noise(comparison).is_none());
     let differences: Vec<f64> = told.map(|comparison| comparison.difference_us).collect();
     let cases = |count: usize| match comparisons.len() {
@@ -94,7 +173,8 @@ fn added_words(comparisons: &[&Comparison]) -> String {
     match (differences.as_slice(), comparisons) {
         ([], _) => format!("adds nothing that can be told from noise{}", cases(comparisons.len())),
         ([us], [comparison]) if *us < 0.0 => {
-            format!("takes {} less than direct", figures::size(*us, comparison.difference_ci95_us))
+            let size = figures::size(*us, comparison.difference_ci95_us);
+            format!("takes {size} less than {baseline}")
         }
         ([us], [comparison]) => {
             format!("adds {}", figures::size(*us, comparison.difference_ci95_us))
@@ -108,17 +188,18 @@ fn added_words(comparisons: &[&Comparison]) -> String {
     }
 }
 
-fn protocol_line(record: &Record, wanted: Protocol) -> Option<String> {
+/// The sentences on pairs at the same given rate; `None` without such.
+fn at_given_rates(record: &Record, pairs: &[&Pair<'_>]) -> Option<String> {
     let mut measured = Vec::new();
     let mut compared = Vec::new();
     let mut limited: Vec<(String, String)> = Vec::new();
-    let pairs = means(record, Question::AddedByTollway);
-    for (comparison, row) in pairs.filter(|(_, row)| row.conditions.protocol == wanted) {
-        match limit_instead(record, comparison, row) {
-            Some(why) => limited.push((place(record, row), why)),
+    for pair in pairs {
+        let Some(comparison) = pair.mean() else { continue };
+        match limit_instead(comparison, pair) {
+            Some(why) => limited.push((place(record, pair.row), why)),
             None => {
                 compared.push(comparison);
-                measured.push(headline_phrase(record, comparison, row));
+                measured.push(headline_phrase(record, comparison, pair.row));
             }
         }
     }
@@ -127,7 +208,7 @@ fn protocol_line(record: &Record, wanted: Protocol) -> Option<String> {
     let mut sentences = Vec::new();
     if !measured.is_empty() {
         sentences.push(match compared.len() > PATHS_TOLD {
-            true => format!("Tollway {}.", added_words(&compared)),
+            true => format!("Tollway {}.", added_words(&compared, "direct")),
             false => format!("Tollway {}.", join_phrases(&measured)),
         });
     }
@@ -143,14 +224,14 @@ fn protocol_line(record: &Record, wanted: Protocol) -> Option<String> {
             "{subject} {place} could not be measured: the load generator was the limit, {why}."
         ));
     }
-    (!sentences.is_empty()).then(|| format!("{}: {}", protocol(wanted), sentences.join(" ")))
+    (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
 /// Why a pair that shows no difference shows nothing: its load generator could not keep up in one
 /// of the rows, so what was told apart, or was not, is the generator.
-fn limit_instead(record: &Record, comparison: &Comparison, row: &Row) -> Option<String> {
+fn limit_instead(comparison: &Comparison, pair: &Pair<'_>) -> Option<String> {
     within_noise(comparison)?;
-    let rows = [(record.row(&comparison.baseline_row), "without it"), (Some(row), "with it")];
+    let rows = [(pair.baseline, "without it"), (Some(pair.row), "with it")];
     rows.iter().find_map(|(row, which)| {
         let traffic = &(*row)?.traffic;
         let limit = traffic.client_limits.first().filter(|_| traffic.client_limited)?;

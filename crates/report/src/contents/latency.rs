@@ -6,14 +6,15 @@ use super::{Section, by_protocol, nothing, protocol};
 use crate::figures::{self, TimeUnit};
 use crate::table::{Cell, Column, Table, Tone};
 
-/// Rates and percentiles of one section.
+/// Rates and percentiles of one section. Flows have neither; they are in the table of raw
+/// throughput.
 pub(crate) fn latency_table(section: &Section<'_>) -> Table {
-    let scale = Scale::of(&section.rows);
+    let asked: Vec<&Row> = section.rows.iter().copied().filter(|row| !row.is_flow()).collect();
+    let scale = Scale::of(&asked);
     let percentile = |name: &str| Column::right(name, scale.unit.name());
     let mut columns = vec![
         Column::left("protocol", ""),
         Column::left("subject", ""),
-        Column::right("link RTT", scale.unit.name()),
         Column::right("conns", "").spare(1),
         Column::right("offered", "req/s"),
         Column::right("achieved", "req/s"),
@@ -25,16 +26,25 @@ pub(crate) fn latency_table(section: &Section<'_>) -> Table {
         Column::right("requests", "").spare(2),
         Column::right("errors", ""),
     ];
+    let linked = asked.iter().any(|row| row.conditions.link.is_some());
+    if linked {
+        columns.insert(2, Column::right("link RTT", scale.unit.name()));
+    }
     // What differs stands beside the subject it is said of.
     if section.differences.any() {
         columns.insert(1, Column::left("case", ""));
     }
-    let limited = section.rows.iter().any(|row| row.traffic.client_limited);
+    let limited = asked.iter().any(|row| row.traffic.client_limited);
     if limited {
         columns.push(Column::left("remark", ""));
     }
     let cells = |row: &&Row| {
         let mut cells = latency_cells(row, &scale);
+        if linked {
+            let rtt_us = row.conditions.link.as_ref().map(|link| link.rtt_measured_us.p50);
+            let rtt = rtt_us.map_or_else(nothing, |us| Cell::plain(scale.show(us)));
+            cells.insert(2, rtt);
+        }
         if section.differences.any() {
             cells.insert(1, Cell::plain(section.differences.words(row)));
         }
@@ -44,10 +54,8 @@ pub(crate) fn latency_table(section: &Section<'_>) -> Table {
         }
         cells
     };
-    let groups = by_protocol(&section.rows)
-        .into_iter()
-        .map(|rows| rows.iter().map(cells).collect())
-        .collect();
+    let groups =
+        by_protocol(&asked).into_iter().map(|rows| rows.iter().map(cells).collect()).collect();
     Table { title: section.title.to_owned(), note: Some(section.link.clone()), columns, groups }
 }
 
@@ -61,8 +69,7 @@ fn latency_cells(row: &Row, scale: &Scale) -> Vec<Cell> {
     let latency = &traffic.latency_us;
     vec![
         Cell::plain(protocol(conditions.protocol)),
-        Cell::plain(conditions.subject.as_str()).toned(Tone::Strong),
-        scaled(conditions.link.as_ref().map(|link| link.rtt_measured_us.p50)),
+        Cell::plain(super::clipped(&conditions.label())).toned(Tone::Strong),
         Cell::plain(figures::count(conditions.connections.into())),
         Cell::plain(traffic.requested_rps.map_or("unpaced".to_owned(), figures::digits3)),
         Cell::plain(figures::digits3_down(traffic.achieved_rps)).toned(doubt_if(missed)),

@@ -8,6 +8,9 @@ use tollway_record::record::{Arrival, IntervalMethod, Record};
 use super::arrival;
 use crate::figures::{self, NONE};
 
+/// Warnings of one kind that are told one by one.
+const ALIKE_TOLD: usize = 2;
+
 /// How to read the figures: blocks, intervals, what a dash means; then the record's own notes.
 pub(crate) fn notes(record: &Record) -> Vec<String> {
     let mut notes = vec![plan(record)];
@@ -66,6 +69,33 @@ pub(crate) fn warnings(record: &Record) -> Vec<String> {
         }
     }
     warnings
+}
+
+/// The warnings, those that say the same of more than [`ALIKE_TOLD`] rows once.
+pub(crate) fn warnings_in_short(record: &Record) -> Vec<String> {
+    let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
+    for warning in warnings(record) {
+        let kind = kind_of(record, &warning);
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, alike)) => alike.push(warning),
+            None => kinds.push((kind, vec![warning])),
+        }
+    }
+    let told = |(_, alike): (String, Vec<String>)| match alike.len() {
+        few if few <= ALIKE_TOLD => alike,
+        many => vec![format!("{}; alike in {} more rows", alike[0], many - 1)],
+    };
+    kinds.into_iter().flat_map(told).collect()
+}
+
+/// The warning without its row and its figures.
+fn kind_of(record: &Record, warning: &str) -> String {
+    match warning.split_once(": ") {
+        Some((id, doubt)) if record.row(id).is_some() => {
+            doubt.chars().filter(|c| !c.is_ascii_digit() && !".,".contains(*c)).collect()
+        }
+        _ => warning.to_owned(),
+    }
 }
 
 /// Machine and versions, as pairs of name and value.

@@ -1,12 +1,14 @@
 //! What is said of a single load run: its sentences, tables and facts.
 
-use tollway_record::run::RunResult;
+use tollway_record::run::{RunResult, Streaming};
 use tollway_record::search::{SearchResult, TrialResult};
 use tollway_record::throughput::{Flow, Throughput};
+use tollway_record::tls::TlsFacts;
 use tollway_record::{LatencyUs, Traffic};
 
 use super::details::{latency_columns, latency_line};
-use super::{arrival, protocol};
+use super::particulars::tls_version;
+use super::{arrival, clipped, protocol};
 use crate::document::{Kind, RunFile};
 use crate::figures;
 use crate::table::{Cell, Column, Table, Tone};
@@ -21,13 +23,15 @@ pub(crate) fn run_headline(file: &RunFile) -> Vec<String> {
         .filter_map(|(name, us)| us.map(|us| format!("{name} {}", figures::time(us))))
         .collect();
     let rate = figures::digits3_down(traffic.achieved_rps);
+    let counted = if file.run.streaming.is_some() { "messages" } else { "requests" };
     let offered = traffic.requested_rps.map(figures::digits3);
     let offered = offered.map(|rps| format!(" of {rps} offered")).unwrap_or_default();
     let mut lines: Vec<String> = file.run.throughput.iter().map(passed).collect();
+    lines.extend(file.run.streaming.iter().map(streamed));
     lines.extend(file.run.search.iter().map(|search| format!("{}.", search_words(search))));
     lines.extend((lines.is_empty() || !told.is_empty()).then(|| match told.is_empty() {
         true => "No request was answered.".to_owned(),
-        false => format!("{rate} requests/s{offered}; {}.", told.join(", ")),
+        false => format!("{rate} {counted}/s{offered}; {}.", told.join(", ")),
     }));
     if traffic.errors > 0 {
         let share = traffic.errors as f64 / traffic.scheduled().max(1) as f64;
@@ -61,7 +65,11 @@ pub(crate) fn run_table(file: &RunFile) -> Table {
         add("until failure", failed);
     }
     for (phase, latency) in &traffic.phases_us {
-        add(phase, latency);
+        add(&phase.replace('_', " "), latency);
+    }
+    if let Some(streaming) = &file.run.streaming {
+        add("first message", &streaming.first_message_us);
+        add("whole stream", &streaming.stream_us);
     }
     let note = match file.from_send {
         true => "Fortio's clock starts at the send: waiting for a turn is in no figure",
@@ -144,6 +152,7 @@ pub(crate) fn run_facts(file: &RunFile) -> Vec<(String, String)> {
     add("label", file.label.clone());
     add("target", run.target.clone());
     add("protocol", format!("{}, {}", protocol(run.protocol), run.tls));
+    add("TLS", run.tls_facts.as_ref().map(tls_words).unwrap_or_default());
     add("arrival", arrival(run.arrival).to_owned());
     add("connections", figures::count(run.connections.into()));
     if run.payload_bytes > 0 {
@@ -177,15 +186,44 @@ fn stages(run: &RunResult) -> String {
     stages.collect::<Vec<_>>().join(", ")
 }
 
+/// What connections agreed on, and how often.
+fn tls_words(tls: &TlsFacts) -> String {
+    let named = [Some(&tls.cipher_suite), tls.group.as_ref(), tls.server_key.as_ref()];
+    let mut words = vec![tls_version(&tls.version)];
+    words.extend(named.into_iter().flatten().map(|name| clipped(name)));
+    words.push(match tls.client_certificate {
+        true => "with a client certificate".to_owned(),
+        false => "without a client certificate".to_owned(),
+    });
+    let (full, resumed) = (tls.handshakes_full, tls.handshakes_resumed);
+    words.push(format!("{} full handshakes", figures::count(full)));
+    words.extend((resumed > 0).then(|| format!("{} resumed", figures::count(resumed))));
+    words.join(", ")
+}
+
+/// What the streams carried.
+fn streamed(streaming: &Streaming) -> String {
+    let failed = match streaming.failed {
+        0 => String::new(),
+        failed => format!(", {} failed", figures::count(failed)),
+    };
+    format!(
+        "{} streams at once carried {} messages/s of {} bytes, {}; {} came to their end{failed}.",
+        figures::count(streaming.streams),
+        figures::digits3_down(streaming.messages_per_s),
+        figures::count(streaming.message_bytes),
+        figures::bits_per_s(8.0 * streaming.message_bytes_per_s),
+        figures::count(streaming.completed),
+    )
+}
+
 /// What passed through the connections.
 fn passed(throughput: &Throughput) -> String {
-    let megabits = |flow: &Flow| figures::digits3(flow.bits_per_s / 1e6);
+    let rate = |flow: &Flow| figures::bits_per_s(flow.bits_per_s);
     let ways = [(&throughput.sent, "sent"), (&throughput.received, "received")];
     let told: Vec<String> = ways
         .iter()
-        .filter_map(|(flow, way)| {
-            flow.as_ref().map(|flow| format!("{} Mbit/s {way}", megabits(flow)))
-        })
+        .filter_map(|(flow, way)| flow.as_ref().map(|flow| format!("{} {way}", rate(flow))))
         .collect();
     let again: u64 = throughput.streams.iter().map(|stream| stream.retransmits).sum();
     match told.is_empty() {

@@ -9,12 +9,12 @@ use crate::table::{Cell, Column, Table};
 
 /// A published figure in words.
 pub(crate) struct SeedLines {
-    /// What is told, with its unit.
     pub(crate) what: String,
-    /// `Linkerd 0.71 · Istio 1.48`; empty where nothing was published.
-    pub(crate) published: String,
-    /// `direct 0.04 · tollway 0.22`.
-    pub(crate) today: String,
+    pub(crate) unit: &'static str,
+    /// Names and figures: `Linkerd` and `0.71`; none where nothing was published.
+    pub(crate) published: Vec<(String, String)>,
+    /// By subject.
+    pub(crate) today: Vec<(String, String)>,
 }
 
 /// Every figure of the table that the record repeats.
@@ -25,20 +25,18 @@ pub(crate) fn seed_lines(table: &SeedTable) -> Vec<SeedLines> {
 fn lines(figure: &SeedFigure) -> SeedLines {
     let figure_of = |value: f64| value_text(figure.unit, value);
     let published = figure.seed.iter().map(|(of, value)| match value {
-        SeedValue::One(one) => (of, figure_of(*one)),
-        SeedValue::Range([lo, hi]) => (of, format!("{}–{}", figure_of(*lo), figure_of(*hi))),
+        SeedValue::One(one) => (of.clone(), figure_of(*one)),
+        SeedValue::Range([lo, hi]) => {
+            (of.clone(), format!("{}–{}", figure_of(*lo), figure_of(*hi)))
+        }
     });
-    let today = figure.today.iter().map(|(of, value)| (of, figure_of(*value)));
+    let today = figure.today.iter().map(|(of, value)| (of.clone(), figure_of(*value)));
     SeedLines {
-        what: format!("{}, {}", figure.what, figure.unit),
-        published: joined(published),
-        today: joined(today),
+        what: figure.what.clone(),
+        unit: figure.unit.as_str(),
+        published: published.collect(),
+        today: today.collect(),
     }
-}
-
-fn joined<'a>(values: impl Iterator<Item = (&'a String, String)>) -> String {
-    let values: Vec<String> = values.map(|(of, value)| format!("{of} {value}")).collect();
-    values.join(" · ")
 }
 
 fn value_text(unit: FigureUnit, value: f64) -> String {

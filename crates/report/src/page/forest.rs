@@ -2,67 +2,101 @@
 //! is drawn, so that it reads without the drawing and fits any width.
 
 use maud::{Markup, html};
-use tollway_record::record::{Comparison, Metric, Question, Record, Row, Verdict};
+use tollway_record::record::{Comparison, Metric, Question, Record, Verdict};
 
-use crate::contents::{self, Differences};
-use crate::figures::{self, TimeUnit};
-use crate::plot;
+use crate::contents::{self, Contest, Differences, Pair};
+use crate::figures;
+
+mod scale;
+
+use scale::Scale;
 
 /// Lines of one drawing; the tables below have the rest.
 const LINES_LIMIT: usize = 48;
 
 /// What is drawn of a question, in this order.
 const METRICS: &[(Metric, &str)] = &[
+    (Metric::TimePerAnswer, "Time per answer at full load: 2 is half the rate"),
+    (Metric::TimePerMegabyte, "Time per megabyte at full load: 2 is half the rate"),
     (Metric::LatencyMean, "Mean response time"),
     (Metric::LatencyP50, "Median response time"),
     (Metric::LatencyP99, "p99 response time"),
-    (Metric::MachineCpu, "CPU of the machine per request"),
-    (Metric::TimePerAnswer, "Time per answer, as many as there can be"),
-    (Metric::TimePerMegabyte, "Time per megabyte, as many as there can be"),
+    (Metric::MachineCpu, "CPU of the whole machine per request"),
 ];
 
-/// Ratios of every comparison that answers `question`, by metric; nothing without intervals.
-pub(crate) fn ratios(record: &Record, question: Question) -> Markup {
-    let found: Vec<Group<'_>> = METRICS
-        .iter()
-        .map(|(metric, name)| Group { name, lines: lines(record, question, *metric) })
-        .filter(|group| !group.lines.is_empty())
-        .collect();
-    let ratios: Vec<[f64; 3]> =
-        found.iter().flat_map(|group| group.lines.iter().map(|line| line.ratio)).collect();
-    let Some(scale) = Scale::of_ratios(&ratios) else { return Markup::default() };
-    let baseline = match question {
-        Question::AddedByNetwork => "the same subject in the same network",
-        Question::AddedByTollway => "the same path without Tollway",
-        Question::AgainstBaseline => "direct",
-    };
-    html! {
-        section {
-            h2 { (title(question)) }
-            p.note {
-                "Ratio to " (baseline) ", point and 95 % interval, on a logarithmic scale. 1 is \
-                 the same; left of it is less. The band is what counts as the same."
-            }
-            table.forest {
-                caption.unseen { (title(question)) ": ratios with 95 % intervals" }
-                @for group in &found { (group.body(&scale)) }
-                (axis(&scale))
-            }
+/// Ratios of the pairs to their baseline, by metric; nothing without them. What the network adds
+/// is not asked as a ratio.
+pub(crate) fn ratios(record: &Record, contest: &Contest<'_>) -> Markup {
+    match drawn(record, contest) {
+        Some(drawn) => html! { section { h2 { (title(contest)) } (drawn) } },
+        None => Markup::default(),
+    }
+}
+
+/// As [`ratios`], to be opened.
+pub(crate) fn folded(record: &Record, contest: &Contest<'_>) -> Markup {
+    match drawn(record, contest) {
+        Some(drawn) => html! { details { summary { (title(contest)) } (drawn) } },
+        None => Markup::default(),
+    }
+}
+
+/// How many of the contests are drawn at once: those of the network and of Tollway, and the first
+/// baseline of the others.
+pub(crate) fn shown_first(contests: &[Contest<'_>]) -> usize {
+    let others = contests.iter().position(|c| c.question == Question::AgainstBaseline);
+    others.map_or(contests.len(), |first| first + 1)
+}
+
+fn title(contest: &Contest<'_>) -> String {
+    match contest.question {
+        Question::AddedByTollway => "With Tollway, compared".to_owned(),
+        Question::AgainstBaseline | Question::AddedByNetwork => {
+            format!("{}, compared", contest.title())
         }
     }
 }
 
+fn drawn(record: &Record, contest: &Contest<'_>) -> Option<Markup> {
+    if contest.question == Question::AddedByNetwork {
+        return None;
+    }
+    let found: Vec<Group<'_>> = METRICS
+        .iter()
+        .map(|(metric, name)| Group { name, lines: lines(record, contest, *metric) })
+        .filter(|group| !group.lines.is_empty())
+        .collect();
+    let ratios: Vec<[f64; 3]> =
+        found.iter().flat_map(|group| group.lines.iter().map(|line| line.ratio)).collect();
+    let scale = Scale::of_ratios(&ratios)?;
+    Some(html! {
+        p.note {
+            "Ratio to " (contest.ratio_to()) ": point and 95 % interval, on a logarithmic scale. 1 \
+             is the same, left of it is less. The band is what counts as the same; a hollow point \
+             is undecided."
+        }
+        table.forest {
+            caption.unseen { (title(contest)) ": ratios with 95 % intervals" }
+            @for group in &found { (group.body(&scale)) }
+            (axis(&scale))
+        }
+    })
+}
+
 /// What Tollway adds to the mean call of each path, in time; nothing without such.
-pub(crate) fn added_by_tollway(record: &Record) -> Markup {
-    let found = lines(record, Question::AddedByTollway, Metric::LatencyMean);
+pub(crate) fn added(record: &Record, contest: &Contest<'_>) -> Markup {
+    if contest.question != Question::AddedByTollway {
+        return Markup::default();
+    }
+    let found = lines(record, contest, Metric::LatencyMean);
     let differences: Vec<[f64; 3]> = found.iter().map(|line| line.difference).collect();
     let Some(scale) = Scale::of_differences(&differences) else { return Markup::default() };
     html! {
         section {
-            h2 { "Added by Tollway to the mean call" }
+            h2 { "Added by Tollway to the mean response time" }
             p.note { "Point and 95 % interval; left of zero would be faster than without." }
             table.forest {
-                caption.unseen { "Mean latency added by Tollway, with 95 % intervals" }
+                caption.unseen { "Mean response time added by Tollway, with 95 % intervals" }
                 tbody {
                     @for line in found.iter().take(LINES_LIMIT) {
                         tr {
@@ -76,14 +110,6 @@ pub(crate) fn added_by_tollway(record: &Record) -> Markup {
                 (axis(&scale))
             }
         }
-    }
-}
-
-fn title(question: Question) -> &'static str {
-    match question {
-        Question::AddedByNetwork => "With the network, compared",
-        Question::AddedByTollway => "With Tollway, compared",
-        Question::AgainstBaseline => "Against direct, compared",
     }
 }
 
@@ -143,22 +169,30 @@ impl Line<'_> {
     }
 }
 
-/// The comparisons that can be drawn; those without an interval are points.
-fn lines(record: &Record, question: Question, metric: Metric) -> Vec<Line<'_>> {
-    let of = |comparison| line(record, comparison);
-    let wanted = |c: &&Comparison| c.question == question && c.metric == metric;
-    record.comparisons.iter().filter(wanted).filter_map(of).collect()
+/// The pairs of which that can be drawn; those without an interval are points.
+fn lines<'a>(record: &Record, contest: &Contest<'a>, metric: Metric) -> Vec<Line<'a>> {
+    let named = contest.names_subjects();
+    // At full load response times follow from the rate and the connections.
+    let of_its_own = |pair: &&Pair<'_>| {
+        let follows = matches!(
+            metric,
+            Metric::LatencyMean | Metric::LatencyP50 | Metric::LatencyP90 | Metric::LatencyP99
+        );
+        pair.full_load().is_none() || !follows
+    };
+    let pairs = contest.pairs.iter().filter(of_its_own);
+    pairs.filter_map(|pair| line(record, pair, metric, named)).collect()
 }
 
-fn line<'a>(record: &'a Record, comparison: &'a Comparison) -> Option<Line<'a>> {
-    let row = record.row(&comparison.row)?;
+fn line<'a>(record: &Record, pair: &Pair<'a>, metric: Metric, named: bool) -> Option<Line<'a>> {
+    let comparison = pair.find(metric)?;
     let ratio = comparison.ratio?;
     let [lo, hi] = comparison.ratio_ci95.unwrap_or([ratio; 2]);
     let us = comparison.difference_us;
     let [lo_us, hi_us] = comparison.difference_ci95_us.unwrap_or([us; 2]);
     let drawn = ratio > 0.0 && hi.is_finite() && us.is_finite();
     drawn.then(|| Line {
-        name: name_of(record, row, comparison.question),
+        name: name_of(record, pair, named),
         comparison,
         verdict: comparison.verdict,
         ratio: [lo, ratio, hi],
@@ -166,20 +200,17 @@ fn line<'a>(record: &'a Record, comparison: &'a Comparison) -> Option<Line<'a>> 
     })
 }
 
-fn name_of(record: &Record, row: &Row, question: Question) -> String {
-    let conditions = &row.conditions;
-    let place = contents::place_short(conditions.topology);
-    let mut path = format!("{place} · {}", contents::protocol(conditions.protocol));
-    let words = Differences::of(record).words(row);
-    if !words.is_empty() {
-        path.push_str(&format!(" · {words}"));
-    }
-    match question {
-        Question::AddedByTollway | Question::AddedByNetwork => path,
-        Question::AgainstBaseline => {
-            format!("{} · {path}", contents::clipped(&conditions.subject))
-        }
-    }
+fn name_of(record: &Record, pair: &Pair<'_>, named: bool) -> String {
+    let conditions = &pair.row.conditions;
+    let far = record.rows.iter().any(|row| row.conditions.topology != conditions.topology);
+    let words = Differences::of(record).words(pair.row);
+    let parts = [
+        named.then(|| pair.label()),
+        far.then(|| contents::place_short(conditions.topology).to_owned()),
+        Some(contents::protocol(conditions.protocol).to_owned()),
+        Some(words).filter(|words| !words.is_empty()),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }
 
 fn verdict_word(verdict: Verdict) -> Markup {
@@ -189,97 +220,6 @@ fn verdict_word(verdict: Verdict) -> Markup {
         Verdict::Faster | Verdict::Slower => "strong",
     };
     html! { span class=(class) { (verdict) } }
-}
-
-/// Intervals are drawn at least this far beyond the outermost estimates, as a factor.
-const LEAST_REACH: f64 = 2.0;
-
-/// Where values stand, in percent of the drawing's width.
-struct Scale {
-    lo: f64,
-    hi: f64,
-    log: bool,
-    ticks: Vec<(f64, String)>,
-    /// What counts as no difference.
-    neutral: f64,
-}
-
-/// Room at both ends, in percent, for the dots and the ticks' names.
-const MARGIN_PCT: f64 = 4.0;
-
-impl Scale {
-    /// Around all estimates, and their intervals as far as these are of their size.
-    fn of_ratios(lines: &[[f64; 3]]) -> Option<Self> {
-        let known = || lines.iter().filter(|[_, ratio, _]| *ratio > 0.0);
-        let lowest = known().map(|[_, ratio, _]| *ratio).reduce(f64::min)?.min(0.97);
-        let highest = known().map(|[_, ratio, _]| *ratio).reduce(f64::max)?.max(1.03);
-        let reach = (highest / lowest).sqrt().max(LEAST_REACH);
-        let lo = known().map(|[lo, ..]| *lo).fold(lowest, f64::min).max(lowest / reach);
-        let hi = known().map(|[.., hi]| *hi).fold(highest, f64::max).min(highest * reach);
-        let (lo, hi) = (lo * 0.99, hi * 1.01);
-        let ticks = ratio_ticks(lo, hi);
-        (hi / lo).is_finite().then_some(Self { lo, hi, log: true, ticks, neutral: 1.0 })
-    }
-
-    /// As [`Self::of_ratios`], in microseconds from zero.
-    fn of_differences(lines: &[[f64; 3]]) -> Option<Self> {
-        let lowest = lines.iter().map(|[_, us, _]| *us).fold(0.0, f64::min);
-        let highest = lines.iter().map(|[_, us, _]| *us).fold(0.0, f64::max);
-        let reach = highest - lowest;
-        let lo = lines.iter().map(|[lo, ..]| *lo).fold(lowest, f64::min).max(lowest - reach);
-        let hi = lines.iter().map(|[.., hi]| *hi).fold(highest, f64::max).min(highest + reach);
-        if hi <= lo || !(hi - lo).is_finite() {
-            return None;
-        }
-        let step = plot::nice_step(hi - lo);
-        let (lo, hi) = ((lo / step).floor() * step, (hi / step).ceil() * step);
-        let unit = TimeUnit::of(hi.max(-lo));
-        let count = ((hi - lo) / step).round().min(12.0) as usize;
-        let ticks = (0..=count).map(|index| {
-            let us = lo + index as f64 * step;
-            (us, format!("{} {}", plot::tick(us / unit.us()), unit.name()))
-        });
-        Some(Self { lo, hi, log: false, ticks: ticks.collect(), neutral: 0.0 })
-    }
-
-    fn at(&self, value: f64) -> f64 {
-        let value = value.clamp(self.lo, self.hi);
-        let share = match self.log {
-            true => (value / self.lo).ln() / (self.hi / self.lo).ln(),
-            false => (value - self.lo) / (self.hi - self.lo),
-        };
-        MARGIN_PCT + share * (100.0 - 2.0 * MARGIN_PCT)
-    }
-
-    fn percent(&self, value: f64) -> String {
-        format!("{:.2}%", self.at(value))
-    }
-
-    fn drawing(
-        &self,
-        [lo, estimate, hi]: [f64; 3],
-        band: Option<[f64; 2]>,
-        verdict: Verdict,
-    ) -> Markup {
-        html! {
-            svg class=(format!("interval {verdict}")) aria-hidden="true" {
-                @if let Some([from, to]) = band {
-                    @let width = self.at(to) - self.at(from);
-                    rect.band x=(self.percent(from)) width=(format!("{width:.2}%")) y="0" height="100%" {}
-                }
-                @for (tick, _) in &self.ticks {
-                    line.tick-line x1=(self.percent(*tick)) x2=(self.percent(*tick)) y1="0" y2="100%" {}
-                }
-                @let neutral = self.percent(self.neutral);
-                line.neutral x1=(neutral) x2=(neutral) y1="0" y2="100%" {}
-                line.range-line x1=(self.percent(lo)) x2=(self.percent(hi)) y1="50%" y2="50%" {}
-                // An interval that goes on beyond the drawing.
-                @if lo < self.lo { text.beyond x="0" y="50%" dy="5" { "‹" } }
-                @if hi > self.hi { text.beyond x="100%" y="50%" dy="5" text-anchor="end" { "›" } }
-                circle cx=(self.percent(estimate)) cy="50%" r="4.5" {}
-            }
-        }
-    }
 }
 
 fn axis(scale: &Scale) -> Markup {
@@ -297,57 +237,5 @@ fn axis(scale: &Scale) -> Markup {
                 td colspan="2" {}
             }
         }
-    }
-}
-
-/// Four or five ratios that are easy to read, 1 among them.
-fn ratio_ticks(lo: f64, hi: f64) -> Vec<(f64, String)> {
-    const LADDERS: &[&[f64]] = &[
-        &[0.9, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02, 1.04, 1.06, 1.08, 1.1],
-        &[0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
-        &[0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0],
-        &[0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0],
-        &[1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1_000.0],
-        &[1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e9],
-    ];
-    let inside = |ladder: &&[f64]| -> Vec<f64> {
-        ladder.iter().copied().filter(|tick| (lo..=hi).contains(tick)).collect()
-    };
-    let fits = |ladder: &&&[f64]| {
-        lo >= ladder[0] * 0.9 && hi <= ladder[ladder.len() - 1] * 1.1 && inside(ladder).len() <= 7
-    };
-    let ladder = LADDERS.iter().find(fits).unwrap_or(&LADDERS[LADDERS.len() - 1]);
-    inside(ladder).into_iter().map(|tick| (tick, plot::tick(tick))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ticks_are_few_and_have_one_among_them() {
-        for (lo, hi) in [(0.96, 1.04), (0.8, 1.4), (0.5, 2.8), (0.95, 2.6), (0.2, 9.0), (0.9, 80.0)]
-        {
-            let ticks = ratio_ticks(lo, hi);
-            assert!((2..=7).contains(&ticks.len()), "{lo}..{hi}: {ticks:?}");
-            assert!(ticks.iter().any(|(tick, _)| *tick == 1.0));
-        }
-    }
-
-    #[test]
-    fn one_endless_interval_does_not_flatten_the_others() {
-        let scale = Scale::of_ratios(&[[1.1, 1.2, 1.3], [1e-30, 1.1, 1e30]]).unwrap();
-        assert!(scale.at(1.3) - scale.at(1.1) > 5.0, "{}..{}", scale.lo, scale.hi);
-        let drawn = scale.drawing([1e-30, 1.1, 1e30], None, Verdict::Undecided).into_string();
-        assert!(drawn.contains('‹') && drawn.contains('›'), "{drawn}");
-        let scale = Scale::of_differences(&[[50.0, 60.0, 70.0], [-1e12, 40.0, 1e12]]).unwrap();
-        assert!(scale.hi <= 200.0, "{}", scale.hi);
-    }
-
-    #[test]
-    fn a_scale_of_ratios_holds_one_in_its_middle_when_ends_are_reciprocal() {
-        let scale = Scale::of_ratios(&[[0.5, 1.0, 2.0]]).unwrap();
-        assert!((scale.at(1.0) - 50.0).abs() < 1.0);
-        assert!(Scale::of_ratios(&[]).is_none());
     }
 }

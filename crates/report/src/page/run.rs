@@ -52,10 +52,10 @@ fn charts(file: &RunFile) -> Markup {
         Ok(samples) => samples,
         Err(error) => return html! { p.doubt { "No curve: " (error) "." } },
     };
-    let percentiles = plot::percentiles("By percentile", &samples);
-    let distribution = plot::distribution("Spread", &samples);
+    let percentiles = plot::percentiles(&samples);
+    let distribution = plot::distribution(&samples);
     let groups = Document::part_of(file);
-    let courses = plot::courses("Over time", &[groups.course("", RESPONSE)], &[]);
+    let courses = plot::courses(&[groups.course("", RESPONSE)], &[]);
     let steps = run.steps.iter();
     let rungs =
         steps.filter_map(|step| Some((step.traffic.requested_rps?, step.traffic.latency_us)));

@@ -21,6 +21,20 @@ pub(crate) fn titled(table: &Table) -> Markup {
     }
 }
 
+/// The table under its title, to be opened; nothing where it has no rows.
+pub(crate) fn folded(table: &Table) -> Markup {
+    if table.is_empty() {
+        return Markup::default();
+    }
+    html! {
+        details {
+            summary { (table.title) }
+            @if let Some(note) = &table.note { p.note { (note) } }
+            (bare(table))
+        }
+    }
+}
+
 /// The table alone.
 pub(crate) fn bare(table: &Table) -> Markup {
     html! {

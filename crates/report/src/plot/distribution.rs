@@ -17,7 +17,7 @@ const RATIO_FROM_FACTOR: f64 = 3.0;
 const RESOLUTION: f64 = 1.2e-4;
 
 /// The samples over each other; `None` when there is nothing to spread.
-pub(crate) fn distribution(title: &str, samples: &[Sample]) -> Option<Plot> {
+pub(crate) fn distribution(samples: &[Sample]) -> Option<Plot> {
     let drawn = || samples.iter().take(SAMPLES_LIMIT).filter(|sample| sample.whole.n() > 0);
     let lo = drawn().filter_map(|sample| sample.whole.min_ns()).min()?.max(1) as f64;
     let hi = drawn().map(|sample| sample.whole.raw_quantile_ns(SHOWN_UP_TO)).max()? as f64;
@@ -33,7 +33,7 @@ pub(crate) fn distribution(title: &str, samples: &[Sample]) -> Option<Plot> {
         .collect();
     Some(Plot {
         kind: Kind::Distribution,
-        title: title.to_owned(),
+        title: "Spread of response times".to_owned(),
         x: Axis { log: bins.log, ..Axis::linear("response time", Unit::Us) },
         y: Axis::from_zero("requests per bin", Unit::Pct),
         xs: bins.edges_ns.iter().map(|ns| ns / 1e3).collect(),
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn shares_of_all_bins_are_what_lies_below_the_end() {
         for range in [100..200, 100..20_000_u64] {
-            let plot = distribution("", &[sample(range)]).unwrap();
+            let plot = distribution(&[sample(range)]).unwrap();
             let sum: f64 = plot.lines[0].ys.iter().flatten().sum();
             assert!((98.5..=99.6).contains(&sum), "{sum} %");
             assert_eq!(plot.lines[0].ys.len(), plot.xs.len());
@@ -102,23 +102,23 @@ mod tests {
 
     #[test]
     fn a_wide_range_has_bins_of_equal_ratio() {
-        let plot = distribution("", &[sample(100..20_000)]).unwrap();
+        let plot = distribution(&[sample(100..20_000)]).unwrap();
         assert!(plot.x.log);
         let ratios: Vec<f64> = plot.xs.windows(2).map(|pair| pair[1] / pair[0]).collect();
         assert!(ratios.iter().all(|ratio| (ratio / ratios[0] - 1.0).abs() < 1e-9));
-        assert!(!distribution("", &[sample(100..200)]).unwrap().x.log);
+        assert!(!distribution(&[sample(100..200)]).unwrap().x.log);
     }
 
     #[test]
     fn samples_share_their_bins() {
-        let plot = distribution("", &[sample(100..200), sample(150..300)]).unwrap();
+        let plot = distribution(&[sample(100..200), sample(150..300)]).unwrap();
         let first_half: f64 = plot.lines[1].ys.iter().take(10).flatten().sum();
         assert_eq!(first_half, 0.0, "nothing of the second sample is that fast");
     }
 
     #[test]
     fn equal_times_make_no_chart() {
-        assert!(distribution("", &[sample(std::iter::repeat_n(100, 50))]).is_none());
-        assert!(distribution("", &[]).is_none());
+        assert!(distribution(&[sample(std::iter::repeat_n(100, 50))]).is_none());
+        assert!(distribution(&[]).is_none());
     }
 }

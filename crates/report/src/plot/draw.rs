@@ -48,6 +48,8 @@ impl Frame {
     fn around(plot: &Plot) -> Option<Self> {
         let (lo, hi) = plot.range()?;
         let (first, last) = (*plot.xs.first()?, *plot.xs.last()?);
+        let first = plot.x.from.map_or(first, |from| from.min(first));
+        let last = plot.x.to.map_or(last, |to| to.max(last));
         let x = Scale::new(&plot.x, first, last, LEFT, WIDTH - RIGHT);
         let y = Scale::rounded(&plot.y, lo, hi, HEIGHT - BOTTOM, TOP);
         (x.is_wide() && y.is_wide()).then_some(Self { x, y })

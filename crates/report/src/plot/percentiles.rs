@@ -13,7 +13,7 @@ const CURVE_BEYOND: f64 = 20.0;
 const STEP_NINES: f64 = 0.04;
 
 /// The samples over each other; `None` when none is large enough for a curve.
-pub(crate) fn percentiles(title: &str, samples: &[Sample]) -> Option<Plot> {
+pub(crate) fn percentiles(samples: &[Sample]) -> Option<Plot> {
     let drawn = || samples.iter().take(SAMPLES_LIMIT);
     let mut lines = Vec::new();
     for sample in drawn() {
@@ -30,7 +30,7 @@ pub(crate) fn percentiles(title: &str, samples: &[Sample]) -> Option<Plot> {
     }
     let mut plot = Plot {
         kind: Kind::Percentiles,
-        title: title.to_owned(),
+        title: "Response time by percentile".to_owned(),
         x: Axis::linear("percentile", Unit::Nines),
         y: Axis::linear("", Unit::Us),
         xs: (0..steps).map(|step| rounded(step as f64 * STEP_NINES)).collect(),
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn curve_of_even_times_is_one_minus_the_tail() {
-        let plot = percentiles("", &[sample(100_000)]).unwrap();
+        let plot = percentiles(&[sample(100_000)]).unwrap();
         let (solid, tail) = (&plot.lines[0], &plot.lines[1]);
         assert!(!solid.dashed && tail.dashed);
         for (nines, us) in
@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn few_samples_make_no_curve() {
-        assert!(percentiles("", &[sample(20)]).is_none());
-        assert!(percentiles("", &[]).is_none());
-        assert!(percentiles("", &[sample(21)]).is_some());
+        assert!(percentiles(&[sample(20)]).is_none());
+        assert!(percentiles(&[]).is_none());
+        assert!(percentiles(&[sample(21)]).is_some());
     }
 }

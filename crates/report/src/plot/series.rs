@@ -1,172 +1,243 @@
-//! What happened second by second: one chart for each kind of figure that was recorded.
+//! What happened over the course of a run: one chart for each kind of figure that was recorded,
+//! all of them over the same time.
 
+use std::collections::BTreeSet;
+
+use tollway_record::Traffic;
+use tollway_record::record::CostPoint;
 use tollway_record::traffic::SeriesPoint;
 
 use super::{Axis, Kind, Line, Plot, SAMPLES_LIMIT, Unit, Weight, rounded};
 
-/// More points than this are drawn as the worst of several in a row.
+/// More points than this are drawn as the largest of several in a row.
 const POINTS_LIMIT: usize = 900;
+
+/// More rows than this have no chart of their processes' CPU; their tables have its mean.
+const CPU_CHARTS_LIMIT: usize = 8;
 
 /// One row's figures over time.
 pub(crate) struct Course {
     pub(crate) name: String,
     pub(crate) colour: usize,
-    pub(crate) points: Vec<Point>,
+    pub(crate) points: Vec<SeriesPoint>,
+    pub(crate) costs: Vec<CostPoint>,
+    /// When the last window ended.
+    pub(crate) end_s: f64,
 }
 
-/// One interval's figures; a figure that was not recorded is absent.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Point {
-    /// Seconds.
-    pub(crate) t_s: f64,
-    pub(crate) rps: Option<f64>,
-    pub(crate) p50_us: Option<f64>,
-    pub(crate) p99_us: Option<f64>,
-    /// The subject's CPU, in percent of one processor.
-    pub(crate) cpu_pct: Option<f64>,
-    /// Share of the time in which a quota held the subject back.
-    pub(crate) throttled_pct: Option<f64>,
-    /// How late the generator sent, worst of the interval.
-    pub(crate) lateness_us: Option<f64>,
-}
-
-impl From<&SeriesPoint> for Point {
-    fn from(point: &SeriesPoint) -> Self {
+impl Course {
+    pub(crate) fn of(name: &str, colour: usize, traffic: &Traffic, costs: &[CostPoint]) -> Self {
         Self {
-            t_s: point.t_s,
-            rps: Some(point.rps),
-            p50_us: point.p50,
-            p99_us: point.p99,
-            ..Self::default()
+            name: name.to_owned(),
+            colour,
+            points: traffic.series.clone(),
+            costs: costs.to_vec(),
+            end_s: traffic.duration_s,
         }
     }
 }
 
 /// The charts of these rows, only of what was recorded. `joints_s` are where blocks meet.
-pub(crate) fn courses(title: &str, courses: &[Course], joints_s: &[f64]) -> Vec<Plot> {
+pub(crate) fn courses(courses: &[Course], joints_s: &[f64]) -> Vec<Plot> {
     let courses: Vec<&Course> = courses.iter().take(SAMPLES_LIMIT).collect();
-    let longest = courses.iter().map(|course| course.points.len()).max().unwrap_or_default();
-    if longest < 2 {
-        return Vec::new();
-    }
-    let stride = longest.div_ceil(POINTS_LIMIT);
-    let drawing = Drawing { title, courses: &courses, joints_s, stride };
-    let tails = courses.iter().any(|course| course.points.iter().any(|p| p.p99_us.is_some()));
+    let end_s = courses.iter().map(|course| course.end_s).fold(0.0, f64::max);
+    let drawing = Drawing { courses: &courses, joints_s, end_s };
+    let tails = courses.iter().any(|course| course.points.iter().any(|p| p.p99.is_some()));
     let median = if tails { Weight::Thin } else { Weight::Bold };
-    let times = drawing.plot(
-        "response time",
-        Unit::Us,
-        &[(" p50", median, |point| point.p50_us), (" p99", Weight::Bold, |point| point.p99_us)],
-    );
-    let rate = drawing.plot("rate", Unit::Rps, &[("", Weight::Bold, |point| point.rps)]);
-    let cpu = drawing.plot(
-        "CPU of one processor",
-        Unit::Pct,
-        &[("", Weight::Bold, |point| point.cpu_pct)],
-    );
-    let throttled = drawing.plot(
-        "time throttled",
-        Unit::Pct,
-        &[("", Weight::Bold, |point| point.throttled_pct)],
-    );
-    let late = drawing.plot(
-        "lateness of sends",
-        Unit::Us,
-        &[("", Weight::Bold, |point| point.lateness_us)],
-    );
-    [rate, times, cpu, throttled, late].into_iter().flatten().collect()
+    let mut times = drawing.tracks(" p50", median, |point| point.p50);
+    times.extend(drawing.tracks(" p99", Weight::Bold, |point| point.p99));
+    let rates = drawing.tracks("", Weight::Bold, |point| Some(point.rps));
+    let lateness = drawing.tracks("", Weight::Bold, |point| point.lateness_us);
+    let mut plots = vec![
+        drawing.plot("Rate over time", "rate", Unit::Rps, rates),
+        drawing.plot("Response time over time", "response time", Unit::Us, times),
+    ];
+    plots.extend(drawing.cpu());
+    plots.push(drawing.throttling());
+    plots.push(drawing.plot("Latest send of each second", "after its time", Unit::Us, lateness));
+    plots.into_iter().flatten().collect()
 }
 
-/// How one kind of figure is told: what follows the name, how bold, and where it stands.
-type Figure = (&'static str, Weight, fn(&Point) -> Option<f64>);
+/// One line before it is drawn: values by time.
+struct Track {
+    name: String,
+    colour: usize,
+    weight: Weight,
+    values: Vec<(f64, Option<f64>)>,
+}
 
 struct Drawing<'a> {
-    title: &'a str,
     courses: &'a [&'a Course],
     joints_s: &'a [f64],
-    /// Points that become one.
-    stride: usize,
+    end_s: f64,
 }
 
 impl Drawing<'_> {
-    fn plot(&self, label: &str, unit: Unit, figures: &[Figure]) -> Option<Plot> {
-        let xs = self.times();
-        let mut lines = Vec::new();
+    /// One figure of every row.
+    fn tracks(
+        &self,
+        suffix: &str,
+        weight: Weight,
+        figure: fn(&SeriesPoint) -> Option<f64>,
+    ) -> Vec<Track> {
+        let of = |course: &&Course| Track {
+            name: format!("{}{suffix}", course.name).trim().to_owned(),
+            colour: course.colour,
+            weight,
+            values: course.points.iter().map(|point| (point.t_s, figure(point))).collect(),
+        };
+        self.courses.iter().map(of).collect()
+    }
+
+    /// Of each row its processes' CPU; a process has one colour in all.
+    fn cpu(&self) -> Vec<Option<Plot>> {
+        let roles = self.roles(|point| point.cpu_cores.keys());
+        let with_cost: Vec<_> =
+            self.courses.iter().filter(|course| !course.costs.is_empty()).collect();
+        if with_cost.len() > CPU_CHARTS_LIMIT {
+            return Vec::new();
+        }
+        let of = |course: &&&Course| {
+            let tracks = roles.iter().enumerate().map(|(place, role)| Track {
+                name: (*role).to_owned(),
+                colour: place + 1,
+                weight: Weight::Bold,
+                values: values(course, |point| {
+                    point.cpu_cores.get(*role).map(|cores| cores * 100.0)
+                }),
+            });
+            let title = match course.name.as_str() {
+                "" => "CPU by process".to_owned(),
+                name => format!("CPU by process, {name}"),
+            };
+            let label = "CPU, 100 % is one processor";
+            self.plot(&title, label, Unit::Pct, tracks.collect())
+        };
+        with_cost.iter().map(of).collect()
+    }
+
+    /// Of all rows the processes that a quota held back.
+    fn throttling(&self) -> Option<Plot> {
+        let roles = self.roles(|point| point.throttled_fraction.keys());
+        let mut tracks = Vec::new();
         for course in self.courses {
-            for (suffix, weight, figure) in figures {
-                let ys = self.values(&xs, course, *figure);
-                if ys.iter().any(Option::is_some) {
-                    let name = format!("{}{suffix}", course.name).trim().to_owned();
-                    let name = if name.is_empty() { label.to_owned() } else { name };
-                    let colour = course.colour;
-                    lines.push(Line { name, colour, weight: *weight, dashed: false, ys });
-                }
+            for role in &roles {
+                let values = values(course, |point| {
+                    point.throttled_fraction.get(*role).map(|fraction| fraction * 100.0)
+                });
+                let name = format!("{}, {role}", course.name);
+                let name = name.trim_start_matches(", ").to_owned();
+                let held_back = values.iter().any(|(_, pct)| pct.is_some_and(|pct| pct > 0.0));
+                let (colour, weight) = (tracks.len() + 1, Weight::Bold);
+                tracks.extend(held_back.then_some(Track { name, colour, weight, values }));
             }
         }
-        let label = match self.stride {
+        self.plot("Held back by CPU quotas", "of the time", Unit::Pct, tracks)
+    }
+
+    fn roles<'a, K: Iterator<Item = &'a String>>(
+        &'a self,
+        keys: impl Fn(&'a CostPoint) -> K,
+    ) -> BTreeSet<&'a str> {
+        let points = self.courses.iter().flat_map(|course| &course.costs);
+        points.flat_map(keys).map(String::as_str).collect()
+    }
+
+    fn plot(&self, title: &str, label: &str, unit: Unit, tracks: Vec<Track>) -> Option<Plot> {
+        let longest = tracks.iter().map(|track| track.values.len()).max().unwrap_or_default();
+        if longest < 2 {
+            return None;
+        }
+        let stride = longest.div_ceil(POINTS_LIMIT);
+        let xs = times(&tracks, stride);
+        let line = |track: Track| {
+            let ys = largest(&xs, &track.values, stride);
+            let name = if track.name.is_empty() { label.to_owned() } else { track.name };
+            let Track { colour, weight, .. } = track;
+            Line { name, colour, weight, dashed: false, ys }
+        };
+        let lines: Vec<Line> = tracks
+            .into_iter()
+            .map(line)
+            .filter(|line| line.ys.iter().any(Option::is_some))
+            .collect();
+        let label = match stride {
             1 => label.to_owned(),
             stride => format!("{label}, largest of {stride} intervals"),
         };
+        let to = Some(self.end_s).filter(|end_s| end_s.is_finite());
         (!lines.is_empty()).then(|| Plot {
             kind: Kind::Series,
-            title: self.title.to_owned(),
-            x: Axis::linear("measured time", Unit::S),
+            title: title.to_owned(),
+            x: Axis { to, ..Axis::from_zero("measured time", Unit::S) },
             y: Axis::from_zero(&label, unit),
             xs,
             lines,
             marks: self.joints_s.to_vec(),
         })
     }
+}
 
-    /// Every course's times, ascending.
-    fn times(&self) -> Vec<f64> {
-        let starts = |course: &&&Course| {
-            let points = course.points.chunks(self.stride);
-            points.map(|chunk| chunk[0].t_s).collect::<Vec<_>>()
-        };
-        let mut times: Vec<f64> = self.courses.iter().flat_map(|course| starts(&course)).collect();
-        times.retain(|time| time.is_finite());
-        times.sort_by(f64::total_cmp);
-        times.dedup();
-        times
-    }
+fn values(course: &Course, figure: impl Fn(&CostPoint) -> Option<f64>) -> Vec<(f64, Option<f64>)> {
+    course.costs.iter().map(|point| (point.t_s, figure(point))).collect()
+}
 
-    fn values(
-        &self,
-        xs: &[f64],
-        course: &Course,
-        figure: fn(&Point) -> Option<f64>,
-    ) -> Vec<Option<f64>> {
-        let mut ys = vec![None; xs.len()];
-        for chunk in course.points.chunks(self.stride) {
-            let largest = chunk.iter().filter_map(figure).reduce(f64::max);
-            if let Ok(place) = xs.binary_search_by(|x| x.total_cmp(&chunk[0].t_s)) {
-                ys[place] = largest.map(rounded);
-            }
+/// Every track's times, ascending.
+fn times(tracks: &[Track], stride: usize) -> Vec<f64> {
+    let starts = |track: &Track| {
+        let chunks = track.values.chunks(stride);
+        chunks.map(|chunk| rounded(chunk[0].0)).collect::<Vec<_>>()
+    };
+    let mut times: Vec<f64> = tracks.iter().flat_map(starts).collect();
+    times.retain(|time| time.is_finite());
+    times.sort_by(f64::total_cmp);
+    times.dedup();
+    times
+}
+
+/// The largest value of each stride, at its time among `xs`.
+fn largest(xs: &[f64], values: &[(f64, Option<f64>)], stride: usize) -> Vec<Option<f64>> {
+    let mut ys = vec![None; xs.len()];
+    for chunk in values.chunks(stride) {
+        let largest = chunk.iter().filter_map(|(_, value)| *value).reduce(f64::max);
+        let at = rounded(chunk[0].0);
+        if let Ok(place) = xs.binary_search_by(|x| x.total_cmp(&at)) {
+            ys[place] = largest.map(rounded);
         }
-        ys
     }
+    ys
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn course(name: &str, seconds: usize) -> Course {
-        let point = |second: usize| Point {
+        let point = |second: usize| SeriesPoint {
             t_s: (second + 1) as f64,
-            rps: Some(1_000.0 + second as f64),
-            p99_us: (second % 10 != 9).then_some(300.0),
-            ..Point::default()
+            rps: 1_000.0 + second as f64,
+            p99: (second % 10 != 9).then_some(300.0),
+            ..SeriesPoint::default()
         };
-        Course { name: name.to_owned(), colour: 0, points: (0..seconds).map(point).collect() }
+        Course {
+            name: name.to_owned(),
+            colour: 0,
+            points: (0..seconds).map(point).collect(),
+            costs: Vec::new(),
+            end_s: seconds as f64,
+        }
+    }
+
+    fn labels(plots: &[Plot]) -> Vec<&str> {
+        plots.iter().map(|plot| plot.y.label.as_str()).collect()
     }
 
     #[test]
     fn only_what_was_recorded_is_drawn() {
-        let plots = courses("t", &[course("a", 20)], &[10.0]);
-        let labels: Vec<&str> = plots.iter().map(|plot| plot.y.label.as_str()).collect();
-        assert_eq!(labels, ["rate", "response time"]);
+        let plots = courses(&[course("a", 20)], &[10.0]);
+        assert_eq!(labels(&plots), ["rate", "response time"]);
         assert_eq!(plots[1].lines.len(), 1, "there is no p50");
         assert_eq!(plots[1].lines[0].name, "a p99");
         assert_eq!(plots[1].lines[0].ys[9], None);
@@ -174,18 +245,52 @@ mod tests {
     }
 
     #[test]
+    fn cpu_throttling_and_lateness_share_the_time_of_the_rates() {
+        let mut row = course("a", 4);
+        row.points[2].lateness_us = Some(70.0);
+        row.costs = (1..=8)
+            .map(|half| CostPoint {
+                t_s: f64::from(half) / 2.0,
+                cpu_cores: BTreeMap::from([("app".to_owned(), 0.5), ("load".to_owned(), 0.25)]),
+                throttled_fraction: BTreeMap::from([
+                    ("app".to_owned(), if half == 3 { 0.4 } else { 0.0 }),
+                    ("load".to_owned(), 0.0),
+                ]),
+            })
+            .collect();
+        let plots = courses(&[row, course("b", 4)], &[]);
+        let expected = [
+            "rate",
+            "response time",
+            "CPU, 100 % is one processor",
+            "of the time",
+            "after its time",
+        ];
+        assert_eq!(labels(&plots), expected);
+        assert!(plots.iter().all(|plot| (plot.x.from, plot.x.to) == (Some(0.0), Some(4.0))));
+        let (cpu, throttled) = (&plots[2], &plots[3]);
+        assert_eq!((cpu.title.as_str(), cpu.lines.len()), ("CPU by process, a", 2));
+        assert_eq!((cpu.lines[0].name.as_str(), cpu.lines[0].ys[7]), ("app", Some(50.0)));
+        assert_eq!(throttled.lines.len(), 1, "the load was never held back");
+        assert_eq!(
+            (throttled.lines[0].name.as_str(), throttled.lines[0].ys[2]),
+            ("a, app", Some(40.0))
+        );
+    }
+
+    #[test]
     fn courses_of_unequal_length_keep_their_times() {
-        let plots = courses("t", &[course("a", 5), course("b", 3)], &[]);
+        let plots = courses(&[course("a", 5), course("b", 3)], &[]);
         assert_eq!(plots[0].xs, [1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(plots[0].lines[1].ys[2], Some(1_002.0));
         assert_eq!(plots[0].lines[1].ys[3], None);
     }
 
     #[test]
-    fn a_long_run_is_told_by_its_worst_seconds() {
+    fn a_long_run_is_told_by_its_largest_values() {
         let mut long = course("a", 4_000);
-        long.points[1_234].p99_us = Some(9_000.0);
-        let plot = courses("t", &[long], &[]).remove(1);
+        long.points[1_234].p99 = Some(9_000.0);
+        let plot = courses(&[long], &[]).remove(1);
         assert!(plot.xs.len() <= POINTS_LIMIT);
         assert!(plot.y.label.contains("largest of 5 intervals"));
         assert!(plot.lines[0].ys.contains(&Some(9_000.0)));
@@ -193,7 +298,7 @@ mod tests {
 
     #[test]
     fn one_second_is_no_course() {
-        assert!(courses("t", &[course("a", 1)], &[]).is_empty());
-        assert!(courses("t", &[], &[]).is_empty());
+        assert!(courses(&[course("a", 1)], &[]).is_empty());
+        assert!(courses(&[], &[]).is_empty());
     }
 }

@@ -38,19 +38,30 @@ pub(crate) fn throughput(run: &Throughput) -> Vec<Plot> {
     let again = |interval: &Interval| Some(interval.retransmits() as f64);
     let charts = [
         (
+            "Bytes over time",
             "rate",
             Unit::Mbit,
             vec![line("sent", SENT, &rate(true)), line("received", RECEIVED, &rate(false))],
         ),
-        ("segments sent again", Unit::Count, vec![line("sent again", SENT, &again)]),
-        ("round trip, mean of the connections", Unit::Us, vec![line("round trip", SENT, &rtt_us)]),
+        (
+            "Losses over time",
+            "segments sent again",
+            Unit::Count,
+            vec![line("sent again", SENT, &again)],
+        ),
+        (
+            "Round trip over time",
+            "round trip, mean of connections",
+            Unit::Us,
+            vec![line("round trip", SENT, &rtt_us)],
+        ),
     ];
-    let plot = |(label, unit, lines): (&str, Unit, Vec<Line>)| {
+    let plot = |(title, label, unit, lines): (&str, &str, Unit, Vec<Line>)| {
         let lines: Vec<Line> =
             lines.into_iter().filter(|line| line.ys.iter().any(Option::is_some)).collect();
         (!lines.is_empty()).then(|| Plot {
             kind: Kind::Series,
-            title: "Over time".to_owned(),
+            title: title.to_owned(),
             x: Axis::linear("measured time", Unit::S),
             y: Axis::from_zero(label, unit),
             xs: xs.clone(),

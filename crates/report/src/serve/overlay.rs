@@ -209,9 +209,9 @@ fn charts(drawn: &[Drawn<'_>]) -> Markup {
     };
     let courses: Vec<_> = drawn.iter().map(|one| one.part.course(&one.name, one.colour)).collect();
     let mut plots = Vec::new();
-    plots.extend(plot::percentiles("By percentile", &samples));
-    plots.extend(plot::distribution("Spread", &samples));
-    plots.extend(plot::courses("Over time", &courses, &[]));
+    plots.extend(plot::percentiles(&samples));
+    plots.extend(plot::distribution(&samples));
+    plots.extend(plot::courses(&courses, &[]));
     html! {
         section {
             div.charts {

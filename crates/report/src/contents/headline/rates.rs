@@ -1,0 +1,70 @@
+//! Sentences on rows that go as fast as they can: rates and shares of the baseline's.
+
+use tollway_record::Row;
+use tollway_record::compare::BASELINE_SUBJECT;
+use tollway_record::record::{Protocol, Record};
+
+use super::{PATHS_TOLD, join_phrases, place};
+use crate::contents::added::inverse;
+use crate::contents::pairs::Pair;
+use crate::figures;
+
+/// Which rates Tollway reaches when as much is asked for as goes; `None` without such pairs.
+pub(super) fn full_load(record: &Record, pairs: &[&Pair<'_>]) -> Option<String> {
+    if pairs.is_empty() {
+        return None;
+    }
+    if pairs.len() > PATHS_TOLD {
+        return Some(format!("at full load Tollway {}.", share_words(pairs, BASELINE_SUBJECT)?));
+    }
+    let phrases: Vec<(&str, String)> = pairs
+        .iter()
+        .map(|pair| {
+            let row = pair.row;
+            let share = share_of(pair).map(|share| format!(", {share} of direct,"));
+            let (rate, place) = (rate(row), place(record, row));
+            ("reaches", format!("{rate}{} {place}", share.unwrap_or_default()))
+        })
+        .collect();
+    Some(format!("at full load Tollway {}.", join_phrases(&phrases)))
+}
+
+/// `reaches 43 % of direct's rate`, or the range of several cases.
+pub(super) fn share_words(pairs: &[&Pair<'_>], baseline: &str) -> Option<String> {
+    let shares: Vec<f64> = pairs
+        .iter()
+        .filter_map(|pair| Some(inverse(pair.full_load()?)?.0))
+        .filter(|share| share.is_finite())
+        .collect();
+    let lo = shares.iter().copied().reduce(f64::min)?;
+    let hi = shares.iter().copied().reduce(f64::max)?;
+    Some(match (shares.len(), pairs) {
+        (1, [pair]) => format!("reaches {} of {baseline}'s rate", share_of(pair)?),
+        (cases, _) => {
+            let (lo, hi) = (figures::share(lo), figures::share(hi));
+            format!("reaches {lo} to {hi} of {baseline}'s rate in {cases} cases")
+        }
+    })
+}
+
+/// `43 %`, of the baseline's rate.
+fn share_of(pair: &Pair<'_>) -> Option<String> {
+    Some(figures::share(inverse(pair.full_load()?)?.0))
+}
+
+/// Requests, messages or bits per second.
+fn rate(row: &Row) -> String {
+    let traffic = &row.traffic;
+    if row.is_flow() {
+        return figures::bits_per_s(8.0 * traffic.bytes.total() as f64 / traffic.duration_s);
+    }
+    let what = counted(row.conditions.protocol);
+    format!("{} {what}/s", figures::digits3_down(traffic.achieved_rps))
+}
+
+fn counted(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::GrpcStream => "messages",
+        Protocol::Http1 | Protocol::Http2 | Protocol::GrpcUnary | Protocol::Tcp => "requests",
+    }
+}
