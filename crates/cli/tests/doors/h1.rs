@@ -209,3 +209,21 @@ fn vouched_fields_survive_and_forged_ones_do_not() {
         assert!(!request.head.contains("evil"), "{}", request.head);
     });
 }
+
+/// The end of an empty body is as much part of a request as its head, also where both wait for a
+/// connection to the app.
+#[test]
+fn a_body_of_no_chunks_ends_at_an_app_that_must_be_dialled_first() {
+    let bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".to_vec();
+    let script = Script::from([("/last", Reply { bytes, then: Then::Close })]);
+    for_each_door(&script, |door, _| {
+        assert_eq!(statuses(&door.connect().ask(&door.get("/last"))), [200]);
+        let fields = "transfer-encoding: chunked\r\n";
+        let answer = door.connect().ask(&(door.request("POST", "/none", fields) + "0\r\n\r\n"));
+        assert_eq!(statuses(&answer), [200], "{}", answer.text());
+        // Over HTTP/2 between sidecars it is known before the head goes on that nothing follows.
+        let request = received(door, "/none");
+        let body = String::from_utf8(request.body).unwrap();
+        assert!(body == "0\r\n\r\n" || body.is_empty(), "{body}");
+    });
+}

@@ -157,7 +157,7 @@ impl Worker {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(conn) = self.conns.get_mut(conn_key) else { return };
         exchange.attempts += 1;
-        let ended = exchange.request.is_drained() && exchange.request.trailers.is_none();
+        let mut ended = exchange.request.is_drained() && exchange.request.trailers.is_none();
         match &mut conn.role {
             Role::H2Client(link) => {
                 let length = exchange.request_size.content_length();
@@ -178,6 +178,8 @@ impl Worker {
                 let options = h1::RequestOptions { connection, ..h1::RequestOptions::default() };
                 let framing = exchange.request_size.framing(true);
                 client.sink = h1::write_request(conn.io.out(), &exchange.head, framing, &options);
+                // Chunks have an end of their own, also where there are none.
+                ended &= client.sink != h1::BodyLength::Chunked;
                 client.exchange = Some(key);
                 client.answered = false;
                 exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream: StreamId(0) });
