@@ -122,6 +122,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Go("."),
     },
     Tool {
+        name: "framing-app",
+        why: "Go's own HTTP server, which tells what it read",
+        source: Source::Go("."),
+    },
+    Tool {
         name: "promlint",
         why: "Prometheus's own parser and linter, for the pages of metrics",
         source: Source::Go("."),

@@ -90,7 +90,10 @@ impl Request {
     /// Values of all fields of that name, in order.
     pub(crate) fn values(&self, name: &str) -> Vec<&str> {
         let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
-        fields.filter(|(field, _)| *field == name).map(|(_, value)| value).collect()
+        fields
+            .filter(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+            .collect()
     }
 }
 

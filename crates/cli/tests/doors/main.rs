@@ -6,6 +6,7 @@
 mod app;
 mod door;
 mod forged;
+mod framing;
 mod h1;
 mod h2;
 mod h2spec;

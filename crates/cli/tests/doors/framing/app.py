@@ -1,0 +1,56 @@
+"""A server on Python's http.server that prints every request as it understood it.
+
+One line each: the method, the target, and the body in hexadecimal. http.server reads heads and
+leaves bodies to its user, who reads them here as RFC 9112 says, without a check that is not needed.
+"""
+
+import http.server
+import sys
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __getattr__(self, name):
+        if name.startswith("do_"):
+            return self.tell
+        raise AttributeError(name)
+
+    def tell(self):
+        body = self.read_body()
+        # One write, so that lines of several threads stay apart.
+        sys.stdout.write(f"READ {self.command} {self.path} {body.hex()}.\n")
+        sys.stdout.flush()
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(b"ok")
+
+    def read_body(self):
+        if "chunked" in self.headers.get("transfer-encoding", "").lower():
+            return self.read_chunks()
+        return self.rfile.read(int(self.headers.get("content-length", "0")))
+
+    def read_chunks(self):
+        body = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+        return body
+
+    def log_message(self, *_):
+        pass
+
+
+def main():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    host, port = server.server_address
+    with open(sys.argv[sys.argv.index("--ports-file") + 1], "w", encoding="ascii") as ports:
+        ports.write(f'{{"http": "{host}:{port}"}}')
+    server.serve_forever()
+
+
+main()

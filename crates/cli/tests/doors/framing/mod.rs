@@ -1,0 +1,108 @@
+//! Whether servers that nobody here wrote read what we send on as we read what came: each request
+//! of a corpus is sent to them through the mesh door, and they tell what they were asked.
+//!
+//! What is forwarded is exactly one request with one meaning, whoever reads it; of what is refused
+//! nobody hears, and no byte behind it is taken for a request. `outcomes.txt` says what becomes of
+//! each; to write it anew, set `TOLLWAY_WRITE_GOLDEN=1`.
+
+mod corpus;
+mod servers;
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use tollway_testkit::{End, RawClient, TlsRelay, need_tool, retry_until};
+
+use crate::door::statuses;
+use crate::network::{Network, PATIENCE, until_status};
+use corpus::{HOST, corpus};
+use servers::Server;
+
+const GOLDEN: &str = "tests/doors/framing/outcomes.txt";
+
+#[test]
+fn go_reads_what_we_forward_as_we_do() {
+    check(&Server::go(&need_tool!("framing-app")));
+}
+
+#[test]
+fn python_reads_what_we_forward_as_we_do() {
+    check(&Server::python(&need_tool!("python3")));
+}
+
+#[test]
+fn nginx_reads_what_we_forward_as_we_do() {
+    check(&Server::nginx(&need_tool!("nginx")));
+}
+
+#[test]
+fn haproxy_reads_what_we_forward_as_we_do() {
+    check(&Server::haproxy(&need_tool!("haproxy")));
+}
+
+/// A sidecar before a server, and what leads to its mesh door.
+struct Behind {
+    _network: Network,
+    _sidecar: tollway_testkit::Process,
+    relay: TlsRelay,
+}
+
+impl Behind {
+    fn us(server: &Server) -> Self {
+        let network = Network::start("west");
+        let port = server.address.port().to_string();
+        let sidecar = network.sidecar("stock", &["--app-port", &port]);
+        let relay = network.relay(sidecar.port("inbound").unwrap(), "web", "stock", b"http/1.1");
+        let warm = format!("GET /warm HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+        until_status(relay.address(), &warm, 200);
+        Self { _network: network, _sidecar: sidecar, relay }
+    }
+}
+
+fn check(server: &Server) {
+    let behind = Behind::us(server);
+    let mut table = String::new();
+    for case in corpus() {
+        // Whatever is left over of the case before would be read as the beginning of this.
+        let end = format!(
+            "GET /end-of-{} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n",
+            case.name
+        );
+        let bytes = [&case.bytes[..], end.as_bytes()].concat();
+        let answer =
+            RawClient::exchange(behind.relay.address(), &bytes, Duration::from_secs(5)).unwrap();
+        let text = answer.text();
+        let code = text.lines().find_map(|line| line.strip_prefix("x-tollway-error: "));
+        let is_refused = code.is_some() || text.is_empty();
+        // An honest request comes behind whatever was passed on.
+        let fence = server.fence(behind.relay.address());
+        let read = retry_until(PATIENCE, "the fence", || server.read_until(&fence)).unwrap();
+        let finals: Vec<u16> =
+            statuses(&answer).into_iter().filter(|status| *status >= 200).collect();
+        if is_refused {
+            assert!(read.is_empty(), "{}: refused with {code:?} and read as {read:?}", case.name);
+        } else {
+            let whole = [case.meaning(), format!("GET /end-of-{} .", case.name)];
+            assert_eq!(read, whole, "{}: {text}", case.name);
+            assert_eq!(finals, [200, 200], "{}: {text}", case.name);
+        }
+        assert_ne!(answer.end, End::TimedOut, "{}: {text}", case.name);
+        let outcome = code.unwrap_or(if is_refused { "closed" } else { "one request" });
+        let status = finals.first().map_or("-".to_owned(), u16::to_string);
+        writeln!(table, "{:32} {status:3} {outcome}", case.name).unwrap();
+    }
+    compare(&table);
+}
+
+#[track_caller]
+fn compare(table: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(GOLDEN);
+    if std::env::var_os("TOLLWAY_WRITE_GOLDEN").is_some() {
+        std::fs::write(&path, table).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap();
+    let differs = golden.lines().zip(table.lines()).find(|(golden, now)| golden != now);
+    assert_eq!(differs, None, "{GOLDEN} says the first, the second is so");
+    assert_eq!(golden.lines().count(), table.lines().count());
+}

@@ -1,0 +1,3 @@
+module tollway.invalid/tools/framing-app
+
+go 1.19
