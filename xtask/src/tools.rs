@@ -122,6 +122,16 @@ pub(crate) const TOOLS: &[Tool] = &[
         source: Source::Go("."),
     },
     Tool {
+        name: "grpc-interop-client",
+        why: "gRPC's own interoperability tests",
+        source: Source::Go("google.golang.org/grpc/interop/client"),
+    },
+    Tool {
+        name: "grpc-interop-server",
+        why: "what gRPC's interoperability tests call",
+        source: Source::Go("google.golang.org/grpc/interop/server"),
+    },
+    Tool {
         name: "framing-app",
         why: "Go's own HTTP server, which tells what it read",
         source: Source::Go("."),

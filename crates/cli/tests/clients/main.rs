@@ -7,6 +7,7 @@ mod mesh;
 
 mod grpcgo;
 mod grpcio;
+mod interop;
 
 use std::path::Path;
 use std::process::Command;
