@@ -207,8 +207,9 @@
       if (this.cumulative) return [0, 100];
       if (this.log && this.plot.kind !== "distribution") return [lo * 0.92, hi * 1.08];
       const { from } = this.plot.y;
+      if (from !== undefined) return [Math.min(from, lo), hi + (hi - Math.min(from, lo)) * 0.06];
       const room = Math.max((hi - lo) * 0.06, Math.abs(hi) * 0.002);
-      return [from === undefined ? Math.max(lo - room, 0) : Math.min(from, lo), hi + room];
+      return [Math.max(lo - room, 0), hi + room];
     }
 
     axis(axis, side) {

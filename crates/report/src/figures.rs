@@ -99,7 +99,11 @@ pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String)
         return (digits3(ratio), format!("[{}, {}]", ratio_end(lo), ratio_end(hi)));
     }
     // More places would be the digits of the arithmetic.
-    let places = places_for((hi - lo) / 2.0, ratio).min(4);
+    let least = i32::from(lo < 10.0);
+    let places = places_for((hi - lo) / 2.0, ratio).clamp(least, 4);
+    if lo > 0.0 && rounded_to_zero(lo, places) == 0.0 {
+        return (digits3(ratio), format!("[{}, {}]", ratio_end(lo), ratio_end(hi)));
+    }
     (fixed(ratio, places), format!("[{}, {}]", fixed(lo, places), fixed(hi, places)))
 }
 
@@ -281,6 +285,8 @@ mod tests {
         assert_eq!(ratio_with(1.7034, Some([1.65, 1.752])).1, "[1.65, 1.75]");
         assert_eq!(ratio_with(15.2, Some([0.2, 85.1])).1, "[0.2, 85.1]");
         assert_eq!(ratio_with(1_650.2, Some([1_611.0, 1_690.0])).1, "[1,611, 1,690]");
+        assert_eq!(ratio_with(2.1, Some([0.04, 1.1])).1, "[0.04, 1.1]");
+        assert_eq!(ratio_with(2.1, Some([0.55, 8.0])).1, "[0.6, 8.0]");
         assert_eq!(ratio_with(4.0, Some([1e-20, 1e30])).1, "[<0.001, >1,000]");
     }
 

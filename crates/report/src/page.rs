@@ -61,8 +61,10 @@ pub(crate) fn body(record: &Record, tools: Markup) -> Markup {
         (tables::list("warnings", "Warnings", &contents::warnings_in_short(record)))
         @let contests = contents::contests(record);
         @let (first, other) = contests.split_at(forest::shown_first(&contests));
-        @for contest in first { (forest::ratios(record, contest)) }
-        @for contest in &contests { (forest::added(record, contest)) }
+        @for contest in first {
+            (forest::ratios(record, contest))
+            (forest::added(record, contest))
+        }
         @for contest in other { (forest::folded(record, contest)) }
         (ladders(&groups))
         @for (index, section) in contents::sections(record).iter().enumerate() {
@@ -206,8 +208,8 @@ fn published(record: &Record) -> Markup {
                         tbody {
                             tr {
                                 th scope="row" { (what) " " span.unit { (unit) } }
-                                td { (named_values(&published)) }
-                                td.strong { (named_values(&today)) }
+                                td data-column="published" { (named_values(&published)) }
+                                td.strong data-column="today" { (named_values(&today)) }
                             }
                         }
                     }

@@ -128,7 +128,7 @@ fn raw_throughput_is_told_by_direction_and_beside_direct() {
     for figure in [" 8 ", "5,000", "17", "21.0", "35.0", "1,250", "cubic"] {
         assert!(line.contains(figure), "{figure} is missing in {line:?}");
     }
-    let added = line_of(&record, "Added by Tollway", "network");
+    let added = line_of(&record, "Added by Tollway", "TCP");
     assert!(added.contains("0.25") && added.contains("slower"), "{added:?}");
     assert!(!text.contains("p99.9 "), "a flow has no response times: {text}");
     assert!(html(&record).contains("Time per megabyte at full load"));

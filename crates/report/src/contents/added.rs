@@ -18,6 +18,7 @@ fn added_table(contest: &Contest<'_>, differences: Differences) -> Table {
         differences,
         subjects: contest.names_subjects(),
         rates: contest.pairs.iter().any(|pair| pair.full_load().is_some()),
+        means: contest.pairs.iter().any(|pair| pair.full_load().is_none()),
     };
     let mut groups: Vec<Vec<Vec<Cell>>> = Vec::new();
     for topology in Topology::ALL {
@@ -34,19 +35,23 @@ struct Shape {
     differences: Differences,
     subjects: bool,
     rates: bool,
+    /// Whether means are judged; where only rates are, response times are told in short.
+    means: bool,
 }
 
 impl Shape {
     fn columns(&self) -> Vec<Column> {
-        let mut columns = vec![Column::left("path", ""), Column::left("protocol", "")];
+        let mut columns: Vec<Column> =
+            self.differences.place.then(|| Column::left("path", "")).into_iter().collect();
+        columns.push(Column::left("protocol", ""));
         columns.extend(self.differences.any().then(|| Column::left("case", "")));
         columns.extend(self.subjects.then(|| Column::left("subject", "")));
         columns.extend(self.rates.then(|| Column::right("rate, ratio", "[95 % interval]")));
+        columns.push(Column::right("mean", "[95 % interval]"));
+        columns.extend(self.means.then(|| Column::right("ratio", "[95 % interval]").spare(2)));
+        columns.push(Column::right("Δ p50", ""));
+        columns.extend(self.means.then(|| Column::right("Δ p90", "")));
         columns.extend([
-            Column::right("mean", "[95 % interval]"),
-            Column::right("ratio", "[95 % interval]").spare(2),
-            Column::right("Δ p50", ""),
-            Column::right("Δ p90", ""),
             Column::right("Δ p99", ""),
             Column::right("Δ CPU/request", "[95 % interval]").spare(1),
             Column::left("verdict", if self.rates { "of the rate" } else { "of the mean" }),
@@ -65,21 +70,20 @@ impl Shape {
         let ratio = mean.and_then(|mean| {
             Some(Cell::with_range(figures::ratio_with(mean.ratio?, mean.ratio_ci95)))
         });
-        let mut cells = vec![
-            Cell::plain(place_short(conditions.topology)),
-            Cell::plain(protocol(conditions.protocol)),
-        ];
+        let mut cells: Vec<Cell> = Vec::new();
+        let place = self.differences.place.then(|| place_short(conditions.topology));
+        cells.extend(place.into_iter().chain([protocol(conditions.protocol)]).map(Cell::plain));
         if self.differences.any() {
             cells.push(Cell::plain(self.differences.words(pair.row)));
         }
         cells.extend(self.subjects.then(|| Cell::plain(clipped(&conditions.label()))));
         cells.extend(self.rates.then(|| rate_ratio(pair).unwrap_or_else(nothing)));
         let mean_tone = if self.rates { Tone::Plain } else { Tone::Strong };
+        cells.push(mean.map_or_else(nothing, |mean| difference(mean).toned(mean_tone)));
+        cells.extend(self.means.then(|| ratio.unwrap_or_else(nothing)));
+        cells.push(quantile(Metric::LatencyP50));
+        cells.extend(self.means.then(|| quantile(Metric::LatencyP90)));
         cells.extend([
-            mean.map_or_else(nothing, |mean| difference(mean).toned(mean_tone)),
-            ratio.unwrap_or_else(nothing),
-            quantile(Metric::LatencyP50),
-            quantile(Metric::LatencyP90),
             quantile(Metric::LatencyP99),
             pair.find(Metric::MachineCpu).map_or_else(nothing, difference),
             verdict_cell(primary),

@@ -108,7 +108,10 @@ fn cost_columns(rows: &[&Row], differences: Differences) -> Vec<Column> {
             words if words.is_empty() => label,
             words => format!("{label}, {words}"),
         };
-        Column::right(place_short(row.conditions.topology), &subject)
+        match differences.place {
+            true => Column::right(place_short(row.conditions.topology), &subject),
+            false => Column::right(&subject, ""),
+        }
     };
     std::iter::once(Column::left("process", "")).chain(rows.iter().map(of)).collect()
 }

@@ -4,9 +4,10 @@ use tollway_record::record::{Conditions, Limits, Record, Row};
 
 use crate::figures;
 
-/// What differs; subject, protocol and place are said anyway.
+/// What differs; subject and protocol are said anyway, the place where there are several.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Differences {
+    pub(crate) place: bool,
     case: bool,
     layout: bool,
     payload: bool,
@@ -32,7 +33,10 @@ impl Differences {
             };
             rows.iter().any(differs_in_case)
         };
+        let place_differs =
+            |row: &Row| rows.iter().any(|o| o.conditions.topology != row.conditions.topology);
         Self {
+            place: rows.first().is_some_and(place_differs),
             case: rows.iter().any(case_differs),
             layout: between(|a, b| a.conditions.layout == b.conditions.layout),
             payload: between(|a, b| a.conditions.payload_bytes == b.conditions.payload_bytes),

@@ -15,6 +15,12 @@ const ALIKE_TOLD: usize = 2;
 pub(crate) fn notes(record: &Record) -> Vec<String> {
     let mut notes = vec![plan(record)];
     notes.extend(interval_note(record));
+    let limited = record.rows.iter().any(|row| row.traffic.client_limited);
+    notes.extend(limited.then(|| {
+        "Client-limited: the load generator was at its own limit, so the figure is its, not the \
+         subject's."
+            .to_owned()
+    }));
     notes.push(format!(
         "Latency is response time, from the intended start of a request to the last byte of its \
          answer. {NONE} stands for a percentile with fewer than 100 samples beyond it, and for \
@@ -41,7 +47,7 @@ fn plan(record: &Record) -> String {
     let arrivals: Vec<_> = arrivals.into_iter().map(arrival).collect();
     format!(
         "{blocks} interleaved blocks, {} s measured per row and block; {}; payload {} bytes.",
-        figures::digits3(window),
+        figures::digits_short(window),
         arrivals.join(" and "),
         payloads.join(" and "),
     )

@@ -143,15 +143,14 @@ fn table(
     cells: impl Fn(&Row) -> Option<Vec<Cell>>,
 ) -> Table {
     let differences = Differences::of(record);
-    let mut heads = vec![Column::left("path", ""), Column::left("protocol", "")];
+    let mut heads = vec![Column::left("protocol", "")];
+    heads.extend(differences.place.then(|| Column::left("path", "")));
     heads.extend(differences.any().then(|| Column::left("case", "")));
     heads.push(Column::left("subject", ""));
     let line = |row: &Row| {
         let conditions = &row.conditions;
-        let mut line = vec![
-            Cell::plain(place_short(conditions.topology)),
-            Cell::plain(protocol(conditions.protocol)),
-        ];
+        let mut line = vec![Cell::plain(protocol(conditions.protocol))];
+        line.extend(differences.place.then(|| Cell::plain(place_short(conditions.topology))));
         line.extend(differences.any().then(|| Cell::plain(differences.words(row))));
         line.push(Cell::plain(clipped(&conditions.label())).toned(Tone::Strong));
         line.extend(cells(row)?);

@@ -202,11 +202,11 @@ fn line<'a>(record: &Record, pair: &Pair<'a>, metric: Metric, named: bool) -> Op
 
 fn name_of(record: &Record, pair: &Pair<'_>, named: bool) -> String {
     let conditions = &pair.row.conditions;
-    let far = record.rows.iter().any(|row| row.conditions.topology != conditions.topology);
-    let words = Differences::of(record).words(pair.row);
+    let differences = Differences::of(record);
+    let words = differences.words(pair.row);
     let parts = [
         named.then(|| pair.label()),
-        far.then(|| contents::place_short(conditions.topology).to_owned()),
+        differences.place.then(|| contents::place_short(conditions.topology).to_owned()),
         Some(contents::protocol(conditions.protocol).to_owned()),
         Some(words).filter(|words| !words.is_empty()),
     ];

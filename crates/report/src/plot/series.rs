@@ -1,7 +1,7 @@
 //! What happened over the course of a run: one chart for each kind of figure that was recorded,
 //! all of them over the same time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tollway_record::Traffic;
 use tollway_record::record::CostPoint;
@@ -12,8 +12,8 @@ use super::{Axis, Kind, Line, Plot, SAMPLES_LIMIT, Unit, Weight, rounded};
 /// More points than this are drawn as the largest of several in a row.
 const POINTS_LIMIT: usize = 900;
 
-/// More rows than this have no chart of their processes' CPU; their tables have its mean.
-const CPU_CHARTS_LIMIT: usize = 8;
+/// More rows than this have no charts of their processes' CPU; their tables have its mean.
+const COST_CHARTS_LIMIT: usize = 12;
 
 /// One row's figures over time.
 pub(crate) struct Course {
@@ -52,9 +52,13 @@ pub(crate) fn courses(courses: &[Course], joints_s: &[f64]) -> Vec<Plot> {
         drawing.plot("Rate over time", "rate", Unit::Rps, rates),
         drawing.plot("Response time over time", "response time", Unit::Us, times),
     ];
-    plots.extend(drawing.cpu());
-    plots.push(drawing.throttling());
-    plots.push(drawing.plot("Latest send of each second", "after its time", Unit::Us, lateness));
+    plots.extend(drawing.costs());
+    plots.push(drawing.plot(
+        "Latest send of each second",
+        "behind its schedule",
+        Unit::Us,
+        lateness,
+    ));
     plots.into_iter().flatten().collect()
 }
 
@@ -89,50 +93,34 @@ impl Drawing<'_> {
         self.courses.iter().map(of).collect()
     }
 
-    /// Of each row its processes' CPU; a process has one colour in all.
-    fn cpu(&self) -> Vec<Option<Plot>> {
-        let roles = self.roles(|point| point.cpu_cores.keys());
-        let with_cost: Vec<_> =
-            self.courses.iter().filter(|course| !course.costs.is_empty()).collect();
-        if with_cost.len() > CPU_CHARTS_LIMIT {
+    /// Of each row its processes' CPU, and how long quotas held them back; a process has one
+    /// colour in all. Rows are not drawn over each other: they were looked at at other times.
+    fn costs(&self) -> Vec<Option<Plot>> {
+        let with_cost = || self.courses.iter().filter(|course| !course.costs.is_empty());
+        if with_cost().count() > COST_CHARTS_LIMIT {
             return Vec::new();
         }
-        let of = |course: &&&Course| {
-            let tracks = roles.iter().enumerate().map(|(place, role)| Track {
-                name: (*role).to_owned(),
-                colour: place + 1,
-                weight: Weight::Bold,
-                values: values(course, |point| {
-                    point.cpu_cores.get(*role).map(|cores| cores * 100.0)
-                }),
-            });
-            let title = match course.name.as_str() {
-                "" => "CPU by process".to_owned(),
-                name => format!("CPU by process, {name}"),
-            };
-            let label = "CPU, 100 % is one processor";
-            self.plot(&title, label, Unit::Pct, tracks.collect())
-        };
-        with_cost.iter().map(of).collect()
-    }
-
-    /// Of all rows the processes that a quota held back.
-    fn throttling(&self) -> Option<Plot> {
-        let roles = self.roles(|point| point.throttled_fraction.keys());
-        let mut tracks = Vec::new();
-        for course in self.courses {
-            for role in &roles {
-                let values = values(course, |point| {
-                    point.throttled_fraction.get(*role).map(|fraction| fraction * 100.0)
-                });
-                let name = format!("{}, {role}", course.name);
-                let name = name.trim_start_matches(", ").to_owned();
-                let held_back = values.iter().any(|(_, pct)| pct.is_some_and(|pct| pct > 0.0));
-                let (colour, weight) = (tracks.len() + 1, Weight::Bold);
-                tracks.extend(held_back.then_some(Track { name, colour, weight, values }));
-            }
-        }
-        self.plot("Held back by CPU quotas", "of the time", Unit::Pct, tracks)
+        let (cpu, throttled) = (
+            self.roles(|point| point.cpu_cores.keys()),
+            self.roles(|point| point.throttled_fraction.keys()),
+        );
+        with_cost()
+            .flat_map(|course| {
+                let titled = |title: &str| match course.name.as_str() {
+                    "" => title.to_owned(),
+                    name => format!("{title}, {name}"),
+                };
+                let cores = by_role(course, &cpu, |point| &point.cpu_cores);
+                let mut held = by_role(course, &throttled, |point| &point.throttled_fraction);
+                let is_held = |(_, pct): &(f64, Option<f64>)| pct.is_some_and(|pct| pct > 0.0);
+                held.retain(|track| track.values.iter().any(is_held));
+                let (cpu_label, held_label) = ("CPU, 100 % is one processor", "of the time");
+                [
+                    self.plot(&titled("CPU by process"), cpu_label, Unit::Pct, cores),
+                    self.plot(&titled("Held back by CPU quotas"), held_label, Unit::Pct, held),
+                ]
+            })
+            .collect()
     }
 
     fn roles<'a, K: Iterator<Item = &'a String>>(
@@ -178,8 +166,18 @@ impl Drawing<'_> {
     }
 }
 
-fn values(course: &Course, figure: impl Fn(&CostPoint) -> Option<f64>) -> Vec<(f64, Option<f64>)> {
-    course.costs.iter().map(|point| (point.t_s, figure(point))).collect()
+/// One line for each process, in percent.
+fn by_role(
+    course: &Course,
+    roles: &BTreeSet<&str>,
+    shares: impl Fn(&CostPoint) -> &BTreeMap<String, f64>,
+) -> Vec<Track> {
+    let track = |(place, role): (usize, &&str)| {
+        let at = |point: &CostPoint| (point.t_s, shares(point).get(*role).map(|one| one * 100.0));
+        let values = course.costs.iter().map(at).collect();
+        Track { name: (*role).to_owned(), colour: place + 1, weight: Weight::Bold, values }
+    };
+    roles.iter().enumerate().map(track).collect()
 }
 
 /// Every track's times, ascending.
@@ -210,8 +208,6 @@ fn largest(xs: &[f64], values: &[(f64, Option<f64>)], stride: usize) -> Vec<Opti
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn course(name: &str, seconds: usize) -> Course {
@@ -264,7 +260,7 @@ mod tests {
             "response time",
             "CPU, 100 % is one processor",
             "of the time",
-            "after its time",
+            "behind its schedule",
         ];
         assert_eq!(labels(&plots), expected);
         assert!(plots.iter().all(|plot| (plot.x.from, plot.x.to) == (Some(0.0), Some(4.0))));
@@ -274,7 +270,7 @@ mod tests {
         assert_eq!(throttled.lines.len(), 1, "the load was never held back");
         assert_eq!(
             (throttled.lines[0].name.as_str(), throttled.lines[0].ys[2]),
-            ("a, app", Some(40.0))
+            ("app", Some(40.0))
         );
     }
 

@@ -4,24 +4,27 @@ use tollway_record::Row;
 use tollway_record::compare::BASELINE_SUBJECT;
 use tollway_record::record::{Protocol, Record};
 
-use super::{PATHS_TOLD, join_phrases, place};
+use super::{join_phrases, place};
 use crate::contents::added::inverse;
 use crate::contents::pairs::Pair;
 use crate::figures;
+
+/// More rates than this are told by their range.
+const RATES_TOLD: usize = 4;
 
 /// Which rates Tollway reaches when as much is asked for as goes; `None` without such pairs.
 pub(super) fn full_load(record: &Record, pairs: &[&Pair<'_>]) -> Option<String> {
     if pairs.is_empty() {
         return None;
     }
-    if pairs.len() > PATHS_TOLD {
+    if pairs.len() > RATES_TOLD {
         return Some(format!("at full load Tollway {}.", share_words(pairs, BASELINE_SUBJECT)?));
     }
     let phrases: Vec<(&str, String)> = pairs
         .iter()
         .map(|pair| {
             let row = pair.row;
-            let share = share_of(pair).map(|share| format!(", {share} of direct,"));
+            let share = share_of(pair).map(|(share, doubt)| format!(", {share} of direct{doubt},"));
             let (rate, place) = (rate(row), place(record, row));
             ("reaches", format!("{rate}{} {place}", share.unwrap_or_default()))
         })
@@ -39,7 +42,10 @@ pub(super) fn share_words(pairs: &[&Pair<'_>], baseline: &str) -> Option<String>
     let lo = shares.iter().copied().reduce(f64::min)?;
     let hi = shares.iter().copied().reduce(f64::max)?;
     Some(match (shares.len(), pairs) {
-        (1, [pair]) => format!("reaches {} of {baseline}'s rate", share_of(pair)?),
+        (1, [pair]) => {
+            let (share, doubt) = share_of(pair)?;
+            format!("reaches {share} of {baseline}'s rate{doubt}")
+        }
         (cases, _) => {
             let (lo, hi) = (figures::share(lo), figures::share(hi));
             format!("reaches {lo} to {hi} of {baseline}'s rate in {cases} cases")
@@ -47,9 +53,11 @@ pub(super) fn share_words(pairs: &[&Pair<'_>], baseline: &str) -> Option<String>
     })
 }
 
-/// `43 %`, of the baseline's rate.
-fn share_of(pair: &Pair<'_>) -> Option<String> {
-    Some(figures::share(inverse(pair.full_load()?)?.0))
+/// `43 %`, of the baseline's rate, and a word where it may be as much or more.
+fn share_of(pair: &Pair<'_>) -> Option<(String, &'static str)> {
+    let (share, ends) = inverse(pair.full_load()?)?;
+    let doubt = ends.is_some_and(|[lo, hi]| lo <= 1.0 && hi >= 1.0);
+    Some((figures::share(share), if doubt { " (undecided)" } else { "" }))
 }
 
 /// Requests, messages or bits per second.

@@ -97,24 +97,30 @@ impl Scale {
     }
 }
 
-/// Four or five ratios that are easy to read, 1 among them.
+/// Few ratios that are easy to read, 1 among them.
 fn ratio_ticks(lo: f64, hi: f64) -> Vec<(f64, String)> {
     const LADDERS: &[&[f64]] = &[
         &[0.9, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02, 1.04, 1.06, 1.08, 1.1],
         &[0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
         &[0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0],
         &[0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0],
-        &[1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1_000.0],
-        &[1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e9],
     ];
-    let inside = |ladder: &&[f64]| -> Vec<f64> {
+    let inside = |ladder: &[f64]| -> Vec<f64> {
         ladder.iter().copied().filter(|tick| (lo..=hi).contains(tick)).collect()
     };
     let fits = |ladder: &&&[f64]| {
         lo >= ladder[0] * 0.9 && hi <= ladder[ladder.len() - 1] * 1.1 && inside(ladder).len() <= 7
     };
-    let ladder = LADDERS.iter().find(fits).unwrap_or(&LADDERS[LADDERS.len() - 1]);
-    inside(ladder).into_iter().map(|tick| (tick, plot::tick(tick))).collect()
+    let found = LADDERS.iter().find(fits).map(|ladder| inside(ladder));
+    let ticks = found.unwrap_or_else(|| powers(lo, hi));
+    ticks.into_iter().map(|tick| (tick, plot::tick(tick))).collect()
+}
+
+/// Powers of ten between the ends, as close as leaves room for their names.
+fn powers(lo: f64, hi: f64) -> Vec<f64> {
+    let [first, last] = [lo.log10().ceil(), hi.log10().floor()].map(|power| power as i32);
+    let step = ((last - first) / 6 + 1).max(1);
+    (first..=last).filter(|power| power % step == 0).map(|power| 10_f64.powi(power)).collect()
 }
 
 #[cfg(test)]
@@ -123,8 +129,16 @@ mod tests {
 
     #[test]
     fn ticks_are_few_and_have_one_among_them() {
-        for (lo, hi) in [(0.96, 1.04), (0.8, 1.4), (0.5, 2.8), (0.95, 2.6), (0.2, 9.0), (0.9, 80.0)]
-        {
+        for (lo, hi) in [
+            (0.96, 1.04),
+            (0.8, 1.4),
+            (0.5, 2.8),
+            (0.95, 2.6),
+            (0.2, 9.0),
+            (0.9, 80.0),
+            (0.02, 4e3),
+            (1e-9, 1e12),
+        ] {
             let ticks = ratio_ticks(lo, hi);
             assert!((2..=7).contains(&ticks.len()), "{lo}..{hi}: {ticks:?}");
             assert!(ticks.iter().any(|(tick, _)| *tick == 1.0));
