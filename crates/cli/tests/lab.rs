@@ -5,10 +5,12 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use rustix::process::Signal;
 use tollway_record::Record;
 use tollway_record::record::{Layout, Metric, Protocol, Tls};
-use tollway_testkit::{TempDir, skip, slow};
+use tollway_testkit::{Start, TempDir, retry_until, skip, slow};
 
 fn tollway(args: &[&str], dir: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
@@ -90,12 +92,21 @@ fn control_plane_cost_tells_idle_and_busy_use() {
 #[test]
 fn tls_compares_plain_and_both_kinds_of_tls() {
     slow!();
-    let record = run("tls", &[]);
+    let record = run("tls", &["--subjects", "direct,floor,tollway"]);
     let of = |id: &str| record.row(id).unwrap().conditions.tls;
     assert_eq!(of("same-network/get-4k/direct"), Tls::Plain);
     assert_eq!(of("same-network/get-4k-tls/direct"), Tls::Tls);
     assert_eq!(of("other-region/get-4k-mtls/floor"), Tls::Mtls);
     assert_eq!(of("same-network/get-4k/tollway"), Tls::Mtls);
+    let handshakes = |case: &str| {
+        let row = record.row(&format!("same-network/{case}/direct")).unwrap();
+        let facts = row.particulars.tls_facts.as_ref().unwrap();
+        (facts.handshakes_full, facts.handshakes_resumed, row.traffic.requests)
+    };
+    let (full, resumed, requests) = handshakes("handshake-full");
+    assert!(resumed == 0 && full + 8 >= requests, "{full} + {resumed} for {requests}");
+    let (full, resumed, requests) = handshakes("handshake-resumed");
+    assert!(full <= 8 && resumed + 8 >= requests, "{full} + {resumed} for {requests}");
 }
 
 #[test]
@@ -164,6 +175,16 @@ fn max_rate_finds_the_rate_of_its_second_part() {
         .fold(f64::INFINITY, f64::min);
     let at = row("same-network/http-75/tollway").traffic.requested_rps.unwrap();
     assert!(at <= slowest * 0.75 && at >= slowest * 0.75 - 11.0, "{at} of {slowest}");
+    for subject in ["direct", "floor", "tollway"] {
+        let found = row(&format!("same-network/http-search/{subject}"));
+        let search = found.particulars.search.as_ref().unwrap();
+        assert_eq!(search.slo.last().map(String::as_str), Some("p99<10ms"), "{search:?}");
+        assert!(search.held_rps.is_some() && !search.trials.is_empty(), "{search:?}");
+        assert_eq!(found.blocks.len(), 1, "a search repeats its own trials");
+        let id = &found.conditions.id;
+        assert!(record.notes.iter().any(|note| note.starts_with(&format!("{id} held"))), "{id}");
+        assert!(record.comparisons.iter().all(|compared| &compared.row != id), "{id}");
+    }
     let pinned = |row: &&tollway_record::Row| row.conditions.layout == Layout::Pinned;
     let processors = std::thread::available_parallelism().unwrap().get();
     assert_eq!(record.rows.iter().filter(pinned).count(), if processors > 1 { 6 } else { 0 });
@@ -192,6 +213,68 @@ fn load_steps_has_a_row_for_each_rate() {
     let http = record.rows.iter().filter(|row| row.conditions.protocol == Protocol::Http1);
     let rates: Vec<f64> = http.map(|row| row.traffic.requested_rps.unwrap().round()).collect();
     assert_eq!(rates, [120.0, 500.0, 1_000.0, 1_500.0, 2_000.0]);
+}
+
+#[test]
+fn one_sidecar_for_both_is_one_hop_and_the_same_twice_is_compared() {
+    let subjects = "direct,direct:again,tollway:one-sidecar";
+    let record = run("invocation", &["--subjects", subjects]);
+    let alone = &record.row("same-network/http/tollway:one-sidecar").unwrap();
+    assert_eq!((alone.conditions.hops, alone.conditions.tls), (1, Tls::Mtls));
+    let roles: Vec<&str> = alone.cost.rss_bytes.keys().map(String::as_str).collect();
+    assert_eq!(roles, ["app", "control-planes", "load", "sidecar"]);
+    let again = "same-network/http/direct:again";
+    let compared = record.comparisons.iter().find(|found| found.row == again);
+    assert_eq!(compared.unwrap().baseline_row, "same-network/http/direct");
+}
+
+/// A subject of a user's own: this program's own relay, alone before the app.
+const RELAY: &str = r#"schema: tollway.subject/1
+name: relay
+purpose: one bare relay
+program: ["PROGRAM"]
+get: {by_hand: "it is this program"}
+variants:
+  - name: alone
+    purpose: one
+    ways:
+      - protocols: [http1]
+        app_side:
+          command: ["{{program}}", lab, relay, --forward, "x={{listen}},{{upstream}}", --delay-us, "0", --ports-file, "{{dir}}/ports"]
+"#;
+
+#[test]
+fn an_interrupted_experiment_goes_on_with_its_own_subjects() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("relay.yaml");
+    std::fs::write(&file, RELAY.replace("PROGRAM", env!("CARGO_BIN_EXE_tollway"))).unwrap();
+    let work = dir.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    let mut first = Start::new(env!("CARGO_BIN_EXE_tollway"))
+        .args(["lab", "run", "invocation", "--quick", "--loopback", "--no-repeats"])
+        .args(["--blocks", "20", "--window-s", "0.3", "--subjects", "direct,relay"])
+        .arg("--subject-file")
+        .arg(&file)
+        .env("TMPDIR", &work)
+        .start()
+        .unwrap();
+    let journal = retry_until(Duration::from_secs(60), "a run in the journal", || {
+        let folder = std::fs::read_dir(&work).ok()?.next()?.ok()?.path();
+        let text = std::fs::read_to_string(folder.join("journal")).ok()?;
+        (text.lines().count() > 1).then_some(folder)
+    });
+    let folder = journal.unwrap_or_else(|error| panic!("{error}:\n{}", first.log()));
+    first.signal(Signal::INT).unwrap();
+    assert!(!first.wait(Duration::from_secs(30)).unwrap().success());
+    // What the file says now, or that it is gone, is nothing to the experiment.
+    std::fs::remove_file(&file).unwrap();
+    let resume = ["lab", "run", "--loopback", "--no-repeats", "--json", "record.json", "--resume"];
+    let args: Vec<&str> = resume.into_iter().chain(folder.to_str()).collect();
+    let output = tollway(&args, dir.path());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = std::fs::read_to_string(dir.path().join("record.json")).unwrap();
+    let record = Record::from_json(&text).unwrap();
+    assert_eq!(record.row("same-network/http/relay").unwrap().blocks.len(), 20);
 }
 
 #[test]

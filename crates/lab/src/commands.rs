@@ -11,7 +11,7 @@ use tollway_record::throughput::Direction;
 use crate::link_command::LinkArgs;
 use crate::process::Spec;
 use crate::relay::RelayArgs;
-use crate::scenario::{MessagesSpec, Spacing};
+use crate::scenario::{Handshakes, MessagesSpec, Spacing};
 use crate::subject::Identity;
 use crate::topology::Network;
 
@@ -58,6 +58,8 @@ pub struct Load {
     pub streams: Option<u32>,
     /// Of streams of messages.
     pub messages: MessagesSpec,
+    /// For a new connection with each request.
+    pub handshakes: Option<Handshakes>,
     pub duration: Duration,
     pub warm_up: Duration,
     pub payload_bytes: u32,
@@ -66,13 +68,18 @@ pub struct Load {
 }
 
 /// When a load generator sends.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum LoadArrival {
     /// Requests per second.
     Open(f64, Spacing),
     Closed,
     /// Bytes over raw TCP, as many as go.
     Flow(Direction),
+    /// At the highest rate that holds the conditions, by trials of this length.
+    Search {
+        slo: Vec<String>,
+        trial: Duration,
+    },
 }
 
 /// With what a caller secures its connections, and what it expects.
@@ -212,7 +219,6 @@ impl Commands {
         };
         let spec = self
             .spec(network, name, ["load", kind, &load.url])
-            .args(["--duration", &milliseconds(load.duration)])
             .args(["--warm-up", &milliseconds(load.warm_up)])
             .args(arrival_args(load))
             .args(protocol_args(load));
@@ -247,18 +253,28 @@ fn arrival_args(load: &Load) -> Vec<String> {
         args.extend(payload_args(load));
         args
     };
-    let mut args = match load.arrival {
-        LoadArrival::Flow(direction) => return flow_args(load, direction),
-        LoadArrival::Closed => of_requests(),
+    let duration = milliseconds(load.duration);
+    let mut args = words(["--duration", &duration]);
+    match &load.arrival {
+        LoadArrival::Flow(direction) => {
+            args.extend(flow_args(load, *direction));
+            return args;
+        }
+        LoadArrival::Closed => args.extend(of_requests()),
+        LoadArrival::Search { slo, trial } => {
+            args = words(["--max-rate", "--step-time", &milliseconds(*trial)]);
+            args.extend(of_requests());
+            args.extend(slo.iter().flat_map(|condition| words(["--slo", condition])));
+        }
         LoadArrival::Open(rate_rps, spacing) => {
-            let mut args = of_requests();
+            args.extend(of_requests());
             args.extend(words(["--rate", &rate_rps.to_string()]));
-            if spacing == Spacing::Poisson {
+            if *spacing == Spacing::Poisson {
                 args.extend(words(["--spacing", "poisson"]));
             }
-            args
         }
-    };
+    }
+    args.extend(load.handshakes.iter().flat_map(|kind| words(["--handshakes", kind.as_str()])));
     if load.protocol == Protocol::Tcp {
         args.push("--ping-pong".to_owned());
     }

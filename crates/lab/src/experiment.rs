@@ -23,7 +23,7 @@ use tollway_record::Record;
 
 pub use gate::Gate;
 pub use ground::{Ground, READY_LIMIT};
-pub use journal::{Header, Journal, JournalError};
+pub use journal::{Header, Journal, JournalError, SubjectText};
 pub use plan::{Cell, CellArrival, Plan, PlanError, Run, minutes};
 
 use crate::cancel::Cancel;
@@ -49,6 +49,8 @@ pub struct ExperimentOptions {
     pub window: Option<Duration>,
     /// Instead of the scenario's; what a case names that is not among them is left out.
     pub subjects: Option<Vec<SubjectName>>,
+    /// What the catalogue has beside the program's own, for a resumed experiment.
+    pub subject_files: Vec<SubjectText>,
     pub gate: Gate,
     /// Of links, load and bootstrap.
     pub seed: u64,
@@ -73,6 +75,7 @@ impl ExperimentOptions {
             blocks: None,
             window: None,
             subjects: None,
+            subject_files: Vec::new(),
             gate: Gate::default(),
             seed: 1,
             command_line: std::env::args().collect(),
@@ -211,6 +214,7 @@ impl Experiment {
                 .subjects
                 .as_ref()
                 .map(|subjects| subjects.iter().map(ToString::to_string).collect()),
+            subject_files: options.subject_files.clone(),
             seed: options.seed,
             command_line: options.command_line.clone(),
         }

@@ -101,6 +101,9 @@ pub struct Case {
     /// What each stream of messages is; `grpc-stream` only.
     #[serde(default)]
     pub messages: Option<Spanned<MessagesSpec>>,
+    /// A new connection for each request, after such a handshake; HTTP over TLS only.
+    #[serde(default)]
+    pub handshakes: Option<Handshakes>,
     /// Body of each request, which the app sends back; of a stream, of each message; of a flow,
     /// what is written at a time.
     #[serde(default)]
@@ -136,10 +139,29 @@ pub enum ArrivalSpec {
     Closed,
     /// At a share of what the slowest subject of a closed-loop case answered.
     ShareOfSlowest(ShareSpec),
+    /// In open loop at the highest rate that holds what is asked for, which is searched for.
+    Search(SearchSpec),
     /// As many bytes as go, over raw TCP; nothing is asked.
     Flow(FlowSpec),
     /// Nobody calls: what the processes use then.
     Idle,
+}
+
+/// What a rate must hold, besides 99 % of it being answered.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SearchSpec {
+    /// Such as `p99<10ms`.
+    pub slo: Spanned<Vec<String>>,
+}
+
+/// How the connections of single requests are secured anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Handshakes {
+    Full,
+    /// A session of an earlier connection is resumed, where the server lets it.
+    Resumed,
 }
 
 /// A flow of bytes on each connection.
@@ -308,6 +330,17 @@ impl Default for MessagesSpec {
     fn default() -> Self {
         let (per_stream, in_flight) = (default_messages_per_stream(), default_in_flight());
         Self { kind: StreamKind::default(), per_stream, in_flight }
+    }
+}
+
+impl Handshakes {
+    /// The word of `tollway load`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Resumed => "resumed",
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::record::*;
 use tollway_record::run::Streaming;
+use tollway_record::search::{SearchResult, TrialResult};
 use tollway_record::throughput::{Direction, Flow, RttRange, ThroughputTotals};
 use tollway_record::tls::TlsFacts;
 use tollway_record::traffic::*;
@@ -416,6 +417,23 @@ fn full_particulars(summary: LatencyUs) -> Particulars {
             retransmits: 3,
             rtt_us: RttRange { min: 20, mean: 31.5, max: 90 },
             congestion_control: "bbr".to_owned(),
+        }),
+        search: Some(SearchResult {
+            slo: vec!["achieved>=99% of the rate".to_owned(), "p99<10ms".to_owned()],
+            held_rps: Some(12_000.0),
+            missed_rps: Some(12_500.0),
+            client_limited: false,
+            complete: true,
+            trials: vec![TrialResult {
+                requested_rps: 12_500.0,
+                achieved_rps: 12_100.0,
+                duration_s: 3.0,
+                p99_us: Some(12_000.0),
+                held: false,
+                why: Some("p99 was 12 ms".to_owned()),
+                client_limited: false,
+                confirms: true,
+            }],
         }),
     }
 }

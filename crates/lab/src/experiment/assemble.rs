@@ -19,6 +19,7 @@ use super::plan::{Cell, CellArrival, Plan};
 use super::prepare::{Prepared, PreparedSubject};
 use crate::error::LabError;
 use crate::machine;
+use crate::scenario::{ArrivalSpec, Case};
 use crate::subject::SubjectName;
 use crate::topology::Isolation;
 
@@ -151,8 +152,10 @@ fn comparisons(
     let cell_of = |row: &Row| plan.cells.iter().find(|cell| cell.id == row.conditions.id);
     for row in rows {
         let Some(cell) = cell_of(row) else { continue };
-        // What others are compared with is not compared with them again.
-        let judged = row.conditions.subject != BASELINE_SUBJECT;
+        // What others are compared with is not compared with them again, and what was asked at
+        // rates of their own cannot be compared by latency.
+        let label = plan.subjects[cell.subject].as_str();
+        let judged = label != BASELINE_SUBJECT && !matches!(cell.arrival, CellArrival::Search(_));
         for baseline in experiment.scenario.baselines.iter().filter(|_| judged) {
             let beside = rows.iter().find(|other| {
                 cell_of(other).is_some_and(|other| {
@@ -166,7 +169,7 @@ fn comparisons(
             let question = if toll { Question::AddedByTollway } else { Question::AgainstBaseline };
             add(&mut found, row, beside, question, options)?;
         }
-        if row.conditions.subject == BASELINE_SUBJECT && cell.topology != Topology::SameNetwork {
+        if label == BASELINE_SUBJECT && cell.topology != Topology::SameNetwork {
             let near = rows.iter().find(|other| {
                 let other = &other.conditions;
                 other.subject == BASELINE_SUBJECT
@@ -286,6 +289,7 @@ fn parameters(experiment: &Experiment, plan: &Plan) -> BTreeMap<String, serde_js
         CellArrival::ShareOfSlowest { .. }
         | CellArrival::Closed
         | CellArrival::Flow(_)
+        | CellArrival::Search(_)
         | CellArrival::Idle => None,
     };
     same("rate_rps", loaded().map(|cell| rate(cell).into()).collect());
@@ -301,6 +305,7 @@ fn notes(experiment: &Experiment, plan: &Plan, rows: &[Row]) -> Vec<String> {
         ));
     }
     notes.extend(connection_notes(plan, rows));
+    notes.extend(rows.iter().filter_map(search_note));
     if rows.iter().any(|row| row.conditions.subject == BASELINE_SUBJECT) {
         notes.push(
             "direct is the same request to the same app over the same link, with nothing \
@@ -327,6 +332,26 @@ fn notes(experiment: &Experiment, plan: &Plan, rows: &[Row]) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// `same-network/http-search/tollway held 12,300 requests/s (…) and not 12,900`.
+fn search_note(row: &Row) -> Option<String> {
+    let search = row.particulars.search.as_ref()?;
+    let id = &row.conditions.id;
+    let held = match search.held_rps {
+        Some(held) => format!("held {held:.0} requests/s"),
+        None => "held no rate".to_owned(),
+    };
+    let missed = match search.missed_rps {
+        Some(missed) if search.client_limited => {
+            format!(", and at {missed:.0} the load generator was at its limit")
+        }
+        Some(missed) => format!(" and not {missed:.0}"),
+        None => String::new(),
+    };
+    let ends = if search.complete { "" } else { "; the ends were not confirmed" };
+    let (trials, slo) = (search.trials.len(), search.slo.join(", "));
+    Some(format!("{id} {held}{missed}, in {trials} trials ({slo}){ends}."))
 }
 
 /// Says where the asked number of connections could not carry the rate.
@@ -357,11 +382,16 @@ fn not_measured(experiment: &Experiment, prepared: &Prepared<'_>) -> Vec<String>
     let mut left_out = prepared.left_out.clone();
     let links = || experiment.scenario.networks.iter().filter_map(|network| network.link);
     let cases = &experiment.scenario.cases;
-    let saturated = cases.iter().any(|c| matches!(c.arrival, crate::scenario::ArrivalSpec::Closed));
+    let saturates = |case: &Case| {
+        matches!(case.arrival, ArrivalSpec::Closed | ArrivalSpec::Search(_) | ArrivalSpec::Flow(_))
+    };
+    let saturated = cases.iter().any(saturates);
     if !saturated {
         left_out.push("The highest rate each subject can carry: the rate is fixed.".to_owned());
     }
-    left_out.push("The cost of new connections: they are kept open during a run.".to_owned());
+    if cases.iter().all(|case| case.handshakes.is_none()) {
+        left_out.push("The cost of new connections: they are kept open during a run.".to_owned());
+    }
     if links().count() > 0 && links().all(|link| link.loss_pct == 0.0) {
         left_out.push("Packet loss: the links lose nothing unless asked to.".into());
     }

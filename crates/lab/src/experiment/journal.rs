@@ -31,8 +31,19 @@ pub struct Header {
     pub blocks: Option<u32>,
     pub window_s: Option<f64>,
     pub subjects: Option<Vec<String>>,
+    /// Descriptions of subjects beside the program's own.
+    #[serde(default)]
+    pub subject_files: Vec<SubjectText>,
     pub seed: u64,
     pub command_line: Vec<String>,
+}
+
+/// A file that describes a subject, as it was when the experiment began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubjectText {
+    /// What the user called it, for errors.
+    pub source: String,
+    pub text: String,
 }
 
 /// One finished run.
@@ -197,6 +208,7 @@ mod tests {
             blocks: Some(2),
             window_s: None,
             subjects: Some(vec!["tollway:policy".to_owned()]),
+            subject_files: vec![SubjectText { source: "x.yaml".into(), text: "name: x\n".into() }],
             seed: 1,
             command_line: vec!["tollway".to_owned()],
         }

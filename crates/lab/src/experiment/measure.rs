@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tollway_record::record::{Block, CostPoint, Layout, Link, Tls};
+use tollway_record::record::{Block, Cost, CostPoint, Layout, Link, Tls};
 use tollway_record::run::RunResult;
 
 use super::bench::Bench;
@@ -18,7 +18,7 @@ use crate::calibrate::calibrate;
 use crate::cancel::Cancel;
 use crate::commands::{Load, LoadArrival};
 use crate::error::LabError;
-use crate::process::Spec;
+use crate::process::{Running, Spec};
 use crate::progress::{Event, Progress, RunSummary};
 use crate::sample::{MachineUsage, cpu_pressure};
 use crate::scenario::{MessagesSpec, Spacing};
@@ -30,6 +30,9 @@ const FIRST_CALL_LIMIT: Duration = Duration::from_secs(30);
 const FIRST_CALL_PAUSE: Duration = Duration::from_millis(200);
 /// Beyond a run's expected time, before it is given up: requests may wait this long.
 const RUN_GRACE: Duration = Duration::from_secs(20);
+/// A search is given up after as long as so many trials take: it makes a hundred at most, each
+/// with its warm-up, those that confirm twice as long.
+const SEARCH_LIMIT_TRIALS: u32 = 300;
 /// A load generator starts its warm-up at the earliest and the latest this long after it was
 /// started (and a round trip or two for its connections); CPU time is read between.
 const START_EARLIEST: Duration = Duration::from_millis(5);
@@ -240,7 +243,9 @@ fn rate_of(cell: &Cell, plan: &Plan, cells: &[MeasuredCell]) -> Option<f64> {
             let rate = if slowest.is_finite() { slowest * share } else { 0.0 };
             Some(((rate / 10.0).floor() * 10.0).max(1.0))
         }
-        CellArrival::Closed | CellArrival::Flow(_) | CellArrival::Idle => None,
+        CellArrival::Closed | CellArrival::Flow(_) | CellArrival::Search(_) | CellArrival::Idle => {
+            None
+        }
     }
 }
 
@@ -334,6 +339,7 @@ impl Bench<'_> {
             connections: 1,
             streams: None,
             messages: MessagesSpec::default(),
+            handshakes: None,
             duration: Duration::ZERO,
             warm_up: Duration::ZERO,
             payload_bytes: 0,
@@ -345,15 +351,30 @@ impl Bench<'_> {
     fn run_load(&self, spec: &Spec, load: &Load, row: &str) -> Result<RunResult, LabError> {
         let mut running = self.ground.supervisor.begin(spec)?;
         let limit = load.warm_up + load.duration + RUN_GRACE;
-        // A generator that saw errors may say so by its status; what counts is its result.
-        let status = self.ground.supervisor.finish(&mut running, limit)?;
-        read_result(&load.json, row).map_err(|error| {
+        self.finish_load(&mut running, spec, load, row, limit)
+    }
+
+    /// Waits for the end of a load generator. One that saw errors may say so by its status; what
+    /// counts is its result.
+    fn finish_load(
+        &self,
+        running: &mut Running,
+        spec: &Spec,
+        load: &Load,
+        row: &str,
+        limit: Duration,
+    ) -> Result<RunResult, LabError> {
+        let status = self.ground.supervisor.finish(running, limit)?;
+        let result = read_result(&load.json, row).map_err(|error| {
             if status.success() {
                 error
             } else {
                 self.ground.supervisor.exit_error(&spec.name, status).into()
             }
-        })
+        })?;
+        // The results are in the record; an experiment of hours would fill the directory.
+        let _ = fs::remove_file(&load.json);
+        Ok(result)
     }
 
     /// The lab and everything it has started.
@@ -392,8 +413,13 @@ fn run_unpinned(
     rate_rps: Option<f64>,
     cancel: &Cancel,
 ) -> Result<Entry, LabError> {
-    if cell.arrival == CellArrival::Idle {
-        return watch_idle(bench, cell, run, cancel);
+    match cell.arrival {
+        CellArrival::Idle => return watch_idle(bench, cell, run, cancel),
+        CellArrival::Search(_) => return search(bench, cell, run),
+        CellArrival::Open { .. }
+        | CellArrival::ShareOfSlowest { .. }
+        | CellArrival::Closed
+        | CellArrival::Flow(_) => {}
     }
     let calibration = calibrate();
     let load = load_of(bench, cell, run, rate_rps)?;
@@ -403,17 +429,8 @@ fn run_unpinned(
     let started = Instant::now();
     let mut running = bench.ground.supervisor.begin(&spec)?;
     let watched = watch(bench, roles, running.pid(), started, cell, cancel)?;
-    let status =
-        bench.ground.supervisor.finish(&mut running, cell.warm_up + cell.window + RUN_GRACE)?;
-    let result = read_result(&load.json, &cell.id).map_err(|error| {
-        if status.success() {
-            error
-        } else {
-            bench.ground.supervisor.exit_error(&spec.name, status).into()
-        }
-    })?;
-    // The results are in the record; an experiment of hours would fill the directory.
-    let _ = fs::remove_file(&load.json);
+    let limit = cell.warm_up + cell.window + RUN_GRACE;
+    let result = bench.finish_load(&mut running, &spec, &load, &cell.id, limit)?;
     let Watched { first, last, series } = watched;
     let mut cost = last.cost_since(&first, result.traffic.achieved_rps);
     cost.cost_series = series;
@@ -421,6 +438,36 @@ fn run_unpinned(
     block.calibration_us = Some(calibration.as_secs_f64() * 1e6);
     block.steal_fraction = last.steal_since(&first);
     block.noise = Some(last.noise_since(&first));
+    Ok(Entry::Run {
+        cell: cell.id.clone(),
+        block: Box::new(block),
+        set_aside: false,
+        load_command: spec.command_line(),
+        connections: load.connections,
+    })
+}
+
+/// A search repeats its own trials, and none of them stands for the cost of the others: what is
+/// kept is what it found, memory and the machine's speed.
+fn search(bench: &Bench<'_>, cell: &Cell, run: &Run) -> Result<Entry, LabError> {
+    let calibration = calibrate();
+    let load = load_of(bench, cell, run, None)?;
+    let name = format!("load-{}-{}", file_name(&cell.id), run.block);
+    let spec = bench.ground.commands.load(bench.ground.home(), &name, &load);
+    let roles = bench.roles(cell)?;
+    let first = Reading::take(&roles, &[], None);
+    let mut running = bench.ground.supervisor.begin(&spec)?;
+    let limit = cell.trial() * SEARCH_LIMIT_TRIALS + RUN_GRACE;
+    let result = bench.finish_load(&mut running, &spec, &load, &cell.id, limit)?;
+    let last = Reading::take(&roles, &[], None);
+    let memory = last.usage_since(&first).into_iter();
+    let cost = Cost {
+        rss_bytes: memory.map(|(role, _, rss_bytes)| (role, rss_bytes)).collect(),
+        ..Cost::default()
+    };
+    let mut block = Block::from_run(run.block, run.position, result, cost);
+    block.calibration_us = Some(calibration.as_secs_f64() * 1e6);
+    block.steal_fraction = last.steal_since(&first);
     Ok(Entry::Run {
         cell: cell.id.clone(),
         block: Box::new(block),
@@ -445,6 +492,9 @@ fn load_of(
             Some(rate_rps),
         ) => LoadArrival::Open(rate_rps, *spacing),
         (CellArrival::Flow(direction), _) => LoadArrival::Flow(*direction),
+        (CellArrival::Search(slo), _) => {
+            LoadArrival::Search { slo: slo.clone(), trial: cell.trial() }
+        }
         _ => LoadArrival::Closed,
     };
     Ok(Load {
@@ -453,6 +503,7 @@ fn load_of(
         connections: cell.connections_at(rate_rps),
         streams: cell.streams,
         messages: cell.messages.unwrap_or_default(),
+        handshakes: cell.handshakes,
         duration: cell.window,
         warm_up: cell.warm_up,
         payload_bytes: cell.payload_bytes,

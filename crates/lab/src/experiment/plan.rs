@@ -11,7 +11,7 @@ use tollway_record::record::{Arrival, Layout, Limits, Protocol, Topology};
 use tollway_record::throughput::Direction;
 
 use crate::ping::PingPlan;
-use crate::scenario::{ArrivalSpec, Case, Length, MessagesSpec, Scenario, Spacing};
+use crate::scenario::{ArrivalSpec, Case, Handshakes, Length, MessagesSpec, Scenario, Spacing};
 use crate::subject::Leg;
 
 /// Time from the decision to start a load process to its first request, and from its last
@@ -21,6 +21,11 @@ const PROCESS_OVERHEAD: Duration = Duration::from_millis(100);
 const START_ESTIMATE: Duration = Duration::from_secs(2);
 /// Below this a run says too little to be worth its start.
 const WINDOW_MIN: Duration = Duration::from_millis(100);
+/// A trial of a search is this part of a window, and no longer than this; together with the
+/// longer ones that confirm its ends a search takes as long as about so many.
+const TRIALS_IN_WINDOW: u32 = 4;
+const LONGEST_TRIAL: Duration = Duration::from_secs(3);
+const TRIALS_ESTIMATE: u32 = 30;
 /// Round trips of load before a window: connections that rested open their congestion windows
 /// anew, and what queued meanwhile has to be worked off.
 const WARM_UP_ROUND_TRIPS: u32 = 6;
@@ -47,6 +52,8 @@ pub struct Cell {
     pub streams: Option<u32>,
     /// Of streams of messages.
     pub messages: Option<MessagesSpec>,
+    /// For a new connection with each request.
+    pub handshakes: Option<Handshakes>,
     pub payload_bytes: u32,
     pub answer_bytes: Option<u64>,
     pub limits: Option<Limits>,
@@ -61,10 +68,20 @@ pub struct Cell {
 /// When the requests of a cell are sent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CellArrival {
-    Open { rate_rps: f64, spacing: Spacing },
-    ShareOfSlowest { case: String, share: f64, spacing: Spacing },
+    Open {
+        rate_rps: f64,
+        spacing: Spacing,
+    },
+    ShareOfSlowest {
+        case: String,
+        share: f64,
+        spacing: Spacing,
+    },
     Closed,
     Flow(Direction),
+    /// Conditions that the rate must hold. One search finds it: it repeats its own trials, so it
+    /// is made in the first block only.
+    Search(Vec<String>),
     Idle,
 }
 
@@ -132,8 +149,8 @@ pub(super) fn plan(scenario: &Scenario, here: &Circumstances<'_>) -> Result<Plan
         fit(&mut cells, scenario, blocks, Duration::from_secs_f64(budget_s), here.spent)?;
     }
     let runs = runs(&cells, blocks);
-    let windows: Duration = cells.iter().map(|cell| cell.window).sum();
-    let expected = START_ESTIMATE + overhead(&cells, scenario, blocks) + windows * blocks;
+    let windows: Duration = cells.iter().map(|cell| cell.duration() * cell.blocks(blocks)).sum();
+    let expected = START_ESTIMATE + overhead(&cells, scenario, blocks) + windows;
     let subjects = here.subjects.to_vec();
     let scenario = scenario.name.value.clone();
     Ok(Plan { scenario, subjects, cells, runs, blocks, expected })
@@ -177,7 +194,35 @@ impl Cell {
             }
             CellArrival::Closed | CellArrival::Idle => Arrival::Closed,
             CellArrival::Flow(_) => Arrival::Flow,
+            CellArrival::Search(_) => Arrival::OpenUniform,
         }
+    }
+
+    /// How long one trial of its search is.
+    #[must_use]
+    pub fn trial(&self) -> Duration {
+        (self.window / TRIALS_IN_WINDOW).clamp(WINDOW_MIN, LONGEST_TRIAL)
+    }
+
+    /// Of its window, about; of a search of all its trials.
+    fn duration(&self) -> Duration {
+        match self.arrival {
+            CellArrival::Search(_) => self.trial() * TRIALS_ESTIMATE,
+            CellArrival::Open { .. }
+            | CellArrival::ShareOfSlowest { .. }
+            | CellArrival::Closed
+            | CellArrival::Flow(_)
+            | CellArrival::Idle => self.window,
+        }
+    }
+
+    fn is_in_block(&self, block: u32) -> bool {
+        block < self.blocks(block + 1)
+    }
+
+    /// In how many of `blocks` it runs.
+    fn blocks(&self, blocks: u32) -> u32 {
+        if matches!(self.arrival, CellArrival::Search(_)) { blocks.min(1) } else { blocks }
     }
 
     /// Whether two cells differ in their subject alone.
@@ -230,6 +275,7 @@ fn cells(scenario: &Scenario, here: &Circumstances<'_>) -> Vec<Cell> {
                             connections: case.connections.value,
                             streams: case.streams,
                             messages: messages(case),
+                            handshakes: case.handshakes,
                             payload_bytes: case.payload_bytes,
                             answer_bytes: case.answer_bytes,
                             limits,
@@ -271,6 +317,9 @@ fn arrivals(case: &Case) -> Vec<(String, CellArrival)> {
             )]
         }
         ArrivalSpec::Closed => vec![(name, CellArrival::Closed)],
+        ArrivalSpec::Search(search) => {
+            vec![(name, CellArrival::Search(search.slo.value.clone()))]
+        }
         ArrivalSpec::Flow(flow) => vec![(name, CellArrival::Flow(flow.direction))],
         ArrivalSpec::Idle => vec![(name, CellArrival::Idle)],
     }
@@ -299,7 +348,7 @@ fn runs(cells: &[Cell], blocks: u32) -> Vec<Run> {
                 if block % 2 == 1 {
                     order.reverse();
                 }
-                for cell in order {
+                for cell in order.into_iter().filter(|cell| cells[*cell].is_in_block(block)) {
                     runs.push(Run { cell, block, position });
                     position += 1;
                 }
@@ -340,7 +389,8 @@ fn overhead(cells: &[Cell], scenario: &Scenario, blocks: u32) -> Duration {
             CellArrival::Open { .. }
             | CellArrival::ShareOfSlowest { .. }
             | CellArrival::Closed
-            | CellArrival::Flow(_) => PROCESS_OVERHEAD + cell.warm_up + cell.rtt * 3,
+            | CellArrival::Flow(_)
+            | CellArrival::Search(_) => PROCESS_OVERHEAD + cell.warm_up + cell.rtt * 3,
         })
         .sum();
     let links = scenario.networks.iter().filter_map(|network| network.link);
@@ -375,19 +425,28 @@ impl fmt::Display for Plan {
             }
             let connections = match &cell.arrival {
                 CellArrival::Open { rate_rps, .. } => cell.connections_at(Some(*rate_rps)),
-                CellArrival::ShareOfSlowest { .. } | CellArrival::Closed | CellArrival::Flow(_) => {
-                    cell.connections
-                }
+                CellArrival::ShareOfSlowest { .. }
+                | CellArrival::Closed
+                | CellArrival::Flow(_)
+                | CellArrival::Search(_) => cell.connections,
                 CellArrival::Idle => 0,
             };
             if let Some(messages) = cell.messages {
                 write!(f, ", {} in {} streams", messages.kind.as_str(), cell.streams.unwrap_or(1))?;
             }
+            if let Some(handshakes) = cell.handshakes {
+                write!(f, ", a {} handshake for each", handshakes.as_str())?;
+            }
             if connections > 0 {
                 let plural = if connections == 1 { "" } else { "s" };
                 write!(f, " on {connections} connection{plural}")?;
             }
-            writeln!(f, ", {:.2} s each: {}", cell.window.as_secs_f64(), names.join(", "))?;
+            let (each, names) = (cell.duration().as_secs_f64(), names.join(", "));
+            if matches!(cell.arrival, CellArrival::Search(_)) {
+                writeln!(f, ", once, about {each:.0} s each: {names}")?;
+            } else {
+                writeln!(f, ", {each:.2} s each: {names}")?;
+            }
         }
         Ok(())
     }
@@ -406,6 +465,7 @@ impl fmt::Display for CellArrival {
                 write!(f, "{:.0} % of the slowest in {case}", share * 100.0)
             }
             Self::Closed => f.write_str("as fast as answers come"),
+            Self::Search(slo) => write!(f, "the highest rate with {}", slo.join(", ")),
             Self::Flow(Direction::Send) => f.write_str("as many bytes as go to the app"),
             Self::Flow(Direction::Receive) => f.write_str("as many bytes as come from the app"),
             Self::Flow(Direction::Both) => f.write_str("as many bytes as go both ways"),

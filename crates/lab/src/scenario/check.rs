@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use serde_saphyr::{Location, Spanned};
-use tollway_record::record::{Protocol, Topology};
+use tollway_record::record::{Protocol, Tls, Topology};
+use tollway_record::threshold::Threshold;
 
 use super::{ArrivalSpec, Case, Length, SCENARIO_SCHEMA, Scenario};
 use crate::fault::{Fault, Faults};
@@ -24,6 +25,8 @@ const MAX_WINDOW_S: f64 = 24.0 * 3600.0;
 /// Highest rate, and most connections.
 const MAX_RATE_RPS: f64 = 10_000_000.0;
 const MAX_CONNECTIONS: u32 = 10_000;
+/// Conditions of one search.
+const MAX_CONDITIONS: usize = 8;
 /// Most requests in flight at once on one connection.
 const MAX_STREAMS: u32 = 1_000;
 /// Most messages of one stream, and of those most that wait for their answer.
@@ -115,12 +118,14 @@ impl Scenario {
         }
         let at = case.name.referenced;
         check_streams(case, faults);
+        let is_http = matches!(case.protocol, Protocol::Http1 | Protocol::Http2);
+        if case.handshakes.is_some() && !(is_http && case.tls.value != Tls::Plain) {
+            faults.add(at, "`handshakes` are of HTTP with `tls: tls` or `tls: mtls`");
+        }
         if case.layouts.is_empty() {
             faults.add(at, "`layouts` is empty; leave it out for `[shared]`");
         }
-        if case.answer_bytes.is_some()
-            && !matches!(case.protocol, Protocol::Http1 | Protocol::Http2)
-        {
+        if case.answer_bytes.is_some() && !is_http {
             faults.add(at, "`answer_bytes` is of http1 and http2: give `payload_bytes`");
         }
         if case.answer_bytes.is_some() && case.payload_bytes > 0 {
@@ -179,6 +184,15 @@ impl Scenario {
                     faults.add(share.share.referenced, "a share is above 0 and at most 1");
                 }
             }
+            ArrivalSpec::Search(search) => {
+                let at = search.slo.referenced;
+                faults.count(at, "slo", search.slo.value.len(), 1..=MAX_CONDITIONS);
+                for condition in &search.slo.value {
+                    if let Err(error) = condition.parse::<Threshold>() {
+                        faults.add(at, error.to_string());
+                    }
+                }
+            }
             ArrivalSpec::Closed | ArrivalSpec::Flow(_) | ArrivalSpec::Idle => {}
         }
     }
@@ -217,6 +231,7 @@ impl Case {
             ArrivalSpec::Open(_)
             | ArrivalSpec::Closed
             | ArrivalSpec::ShareOfSlowest(_)
+            | ArrivalSpec::Search(_)
             | ArrivalSpec::Flow(_)
             | ArrivalSpec::Idle => vec![name.clone()],
         }

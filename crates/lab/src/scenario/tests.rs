@@ -13,6 +13,8 @@ fn every_built_in_scenario_fits_schema_and_check() {
         assert!(faults.is_empty(), "{}: {faults:#?}", known.name);
         let scenario: Scenario = serde_saphyr::from_str(known.text).unwrap();
         assert_eq!(scenario.check(&Catalogue::built_in()), [], "{}", known.name);
+        // Two blocks leave an interval one degree of freedom: it says nothing.
+        assert!(scenario.lengths.quick.value.blocks >= 3, "{}", known.name);
     }
 }
 
@@ -64,6 +66,13 @@ fn mistakes_of_meaning_are_found_with_their_place() {
     check("throughput", "protocol: tcp", "protocol: http1", "of raw TCP");
     check("throughput", "connections: 8", "connections: 65", "at most 64 connections");
     check("throughput", "connections: 8", "connections: 8\n    streams: 2", "`streams` is from 1");
+    check("max-rate", "p99<10ms", "p99<10", "unit");
+    check(
+        "tls",
+        "    tls: tls\n    handshakes: full",
+        "    handshakes: full",
+        "`handshakes` are of",
+    );
     check("push", "per_stream: 1000", "per_stream: 0", "`per_stream` is from 1");
     check("push", "per_stream: 1000", "in_flight: 1001", "`in_flight` is from 1");
     check("push", "protocol: grpc-stream", "protocol: grpc-unary", "`messages` are of streams");

@@ -12,7 +12,10 @@ use crate::progress::Progress;
 /// Nothing between caller and callee.
 pub struct Direct;
 
-const PLAIN: &[Variant] = &[Variant::known("plain", "nothing between caller and app")];
+const VARIANTS: &[Variant] = &[
+    Variant::known("plain", "nothing between caller and app"),
+    Variant::known("again", "the same once more: what this machine's noise makes of a comparison"),
+];
 
 impl SubjectKind for Direct {
     fn name(&self) -> &str {
@@ -24,7 +27,7 @@ impl SubjectKind for Direct {
     }
 
     fn variants(&self) -> &[Variant] {
-        PLAIN
+        VARIANTS
     }
 
     fn availability(&self) -> Availability {

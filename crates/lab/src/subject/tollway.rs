@@ -7,7 +7,7 @@ mod mesh;
 
 use tollway_record::record::{Protocol, Tls};
 
-use super::{Availability, Leg, Listener, Standing, Subject, SubjectKind, Variant};
+use super::{Availability, HOME, Leg, Listener, Standing, Subject, SubjectKind, Variant};
 use crate::commands::GATEWAY_PORT;
 use crate::error::LabError;
 use crate::experiment::Ground;
@@ -22,6 +22,7 @@ const VARIANTS: &[Variant] = &[
     Variant::known("traced-1", "and every request traced"),
     Variant::known("access-log", "and a line of log for each request"),
     Variant::known("policy", "and a policy that names caller, method and path"),
+    Variant::known("one-sidecar", "caller and app beside the same sidecar, which calls itself"),
 ];
 
 /// What a variant's sidecars do besides their work.
@@ -64,7 +65,8 @@ impl SubjectKind for Tollway {
             "policy" => Duties { policy: true, ..Duties::default() },
             _ => Duties::default(),
         };
-        Box::new(Mesh { variant: variant.clone(), duties })
+        let is_alone = variant.name == "one-sidecar";
+        Box::new(Mesh { variant: variant.clone(), duties, is_alone })
     }
 }
 
@@ -72,6 +74,8 @@ impl SubjectKind for Tollway {
 pub(super) struct Mesh {
     pub(super) variant: Variant,
     pub(super) duties: Duties,
+    /// Whether the caller uses the app's own sidecar.
+    pub(super) is_alone: bool,
 }
 
 impl Mesh {
@@ -95,6 +99,9 @@ impl Subject for Mesh {
     fn carries(&self, leg: &Leg) -> Result<(), String> {
         if leg.tls != Tls::Plain {
             return Err("apps call their own sidecar in plain text on loopback".to_owned());
+        }
+        if self.is_alone && leg.network != HOME {
+            return Err("caller and app share a sidecar, so they are in one network".to_owned());
         }
         if leg.protocol == Protocol::Tcp && self.duties.is_of_requests() {
             return Err("its duty is about requests, and TCP has none".to_owned());

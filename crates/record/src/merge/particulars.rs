@@ -13,6 +13,7 @@ pub(super) fn merged(blocks: &[Block]) -> Particulars {
         tls_facts: merged_tls(blocks),
         streaming: merged_streaming(blocks),
         throughput: merged_throughput(blocks),
+        search: blocks.iter().find_map(|block| block.particulars.search.clone()),
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::run::{RunResult, Streaming};
+use crate::search::SearchResult;
 use crate::throughput::ThroughputTotals;
 use crate::tls::TlsFacts;
 
@@ -18,6 +19,9 @@ pub struct Particulars {
     /// Absent in runs of anything but raw throughput.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<ThroughputTotals>,
+    /// Absent unless the run searched for the highest rate; of a row the first block's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<SearchResult>,
 }
 
 impl From<&RunResult> for Particulars {
@@ -26,6 +30,7 @@ impl From<&RunResult> for Particulars {
             tls_facts: run.tls_facts.clone(),
             streaming: run.streaming.clone(),
             throughput: run.throughput.as_ref().map(ThroughputTotals::from),
+            search: run.search.clone(),
         }
     }
 }

@@ -61,7 +61,7 @@ struct ListedVariant {
 }
 
 pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
-    let catalogue = subject::catalogue(&args.subject_file)?;
+    let catalogue = subject::catalogue(&subject::read(&args.subject_file)?)?;
     let scenarios = BUILT_IN.iter().map(|known| listed_scenario(known.name, &catalogue));
     let listed =
         Listed { scenarios: scenarios.collect::<Result<_>>()?, subjects: subjects(&catalogue) };

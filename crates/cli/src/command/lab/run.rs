@@ -73,7 +73,11 @@ pub(crate) struct RunArgs {
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
-    let catalogue = subject::catalogue(&args.subject_file)?;
+    let header = args.resume.as_deref().map(begun).transpose()?;
+    // A resumed experiment has its subjects as they were; a file that is given again replaces them.
+    let mut subject_files = header.as_ref().map_or(Vec::new(), |begun| begun.subject_files.clone());
+    subject_files.extend(subject::read(&args.subject_file)?);
+    let catalogue = subject::catalogue(&subject_files)?;
     if args.install_peers {
         // As the user: in a namespace we may be another.
         install_missing(&catalogue, &asked_subjects(args, &catalogue)?)?;
@@ -86,15 +90,14 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
         // First of all: the kernel allows it to a single thread only.
         Isolation::prepare()
     };
-    let record = match &args.resume {
-        Some(dir) => {
-            let header = Journal::open(dir).map(|journal| journal.header().clone());
-            let experiment =
-                resumed(header.map_err(tollway_lab::LabError::from)?, isolation, args, &catalogue)?;
+    let record = match args.resume.as_ref().zip(header) {
+        Some((dir, header)) => {
+            let experiment = resumed(header, isolation, args, &catalogue)?;
             experiment.resume(dir, &catalogue, &mut Screen::default())?
         }
         None => {
-            let experiment = asked(args, isolation, &catalogue)?;
+            let mut experiment = asked(args, isolation, &catalogue)?;
+            experiment.options.subject_files = subject_files;
             if args.dry_run {
                 return preview(&experiment, &catalogue);
             }
@@ -122,6 +125,12 @@ fn asked(args: &RunArgs, isolation: Isolation, catalogue: &Catalogue) -> Result<
         options.gate = options.gate.without_repeats();
     }
     Ok(Experiment { scenario, text, options })
+}
+
+/// How the experiment in a directory was begun.
+fn begun(dir: &Path) -> Result<Header> {
+    let journal = Journal::open(dir).map_err(tollway_lab::LabError::from)?;
+    Ok(journal.header().clone())
 }
 
 /// The experiment that a journal began, to be ended as it was asked for.

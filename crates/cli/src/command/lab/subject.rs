@@ -1,8 +1,9 @@
 //! Reads users' descriptions of subjects, every mistake with its place.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
+use tollway_lab::experiment::SubjectText;
 use tollway_lab::subject::{Adapter, AdapterFile, Catalogue};
 
 use super::scenario::located;
@@ -11,14 +12,19 @@ use crate::yaml;
 
 /// The program's own subjects and those of `files`, of which a later one replaces an earlier one
 /// of the same name.
-pub(super) fn catalogue(files: &[PathBuf]) -> Result<Catalogue> {
-    files
-        .iter()
-        .try_fold(Catalogue::built_in(), |known, path| Ok(known.with(Box::new(read(path)?))))
+pub(super) fn catalogue(files: &[SubjectText]) -> Result<Catalogue> {
+    let add = |known: Catalogue, file: &SubjectText| {
+        Ok(known.with(Box::new(parse(&file.text, &file.source)?)))
+    };
+    files.iter().try_fold(Catalogue::built_in(), add)
 }
 
-fn read(path: &Path) -> Result<Adapter> {
-    parse(&yaml::read_file(path)?, &path.display().to_string())
+/// The texts of files.
+pub(super) fn read(files: &[PathBuf]) -> Result<Vec<SubjectText>> {
+    let read = |path: &PathBuf| {
+        Ok(SubjectText { source: path.display().to_string(), text: yaml::read_file(path)? })
+    };
+    files.iter().map(read).collect()
 }
 
 fn parse(text: &str, source: &str) -> Result<Adapter> {
@@ -79,7 +85,7 @@ mod tests {
         let path = dir.path().join("x.yaml");
         let names = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            catalogue(std::slice::from_ref(&path)).unwrap().names()
+            catalogue(&read(std::slice::from_ref(&path)).unwrap()).unwrap().names()
         };
         let built_in = Catalogue::built_in().names();
         assert_eq!(names(GOOD).len(), built_in.len() + 1);

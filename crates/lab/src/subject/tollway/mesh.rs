@@ -109,7 +109,7 @@ impl<'a> Start<'a> {
         if self.networks.len() > 1 {
             self.gateway(ground, network, control)?;
         }
-        if network == HOME {
+        if network == HOME && !self.mesh.is_alone {
             self.sidecar(ground, network, control, CLIENT, None)?;
         }
         for app in self.protocols(network) {
@@ -156,7 +156,8 @@ impl<'a> Start<'a> {
         let name = ground.process(network, &part);
         let ports_file = ground.ports_path(&name);
         let token_file = &token_file;
-        let upstreams = if app.is_none() { self.tcp_services(ground) } else { Vec::new() };
+        let is_called = app.is_none() || self.mesh.is_alone;
+        let upstreams = if is_called { self.tcp_services(ground) } else { Vec::new() };
         let sidecar =
             Sidecar { name: part, app_id, control, token_file, app, upstreams, ports_file };
         let mut spec = ground.commands().sidecar(ground.network(network), &sidecar);
@@ -231,28 +232,29 @@ impl<'a> Start<'a> {
     }
 
     fn routes(mut self, ground: &Ground) -> Result<Standing, LabError> {
-        let client = self.process(ground, HOME, &format!("sidecar-{CLIENT}"));
-        let ports_file = ground.ports_path(&client);
-        let ports = ports::read(&ports_file)?.unwrap_or_default();
-        let http = ports::port(&ports_file, &ports, HTTP_PORT)?;
-        let grpc = ports::port(&ports_file, &ports, GRPC_PORT)?;
         for leg in self.legs {
             let service = service(ground, leg);
-            let api = match leg.protocol {
-                Protocol::Http1 | Protocol::Http2 => http,
-                Protocol::GrpcUnary | Protocol::GrpcStream => grpc,
-                Protocol::Tcp => {
-                    ports::port(&ports_file, &ports, &commands::upstream_port(&service))?
-                }
+            let called = self.process(ground, HOME, &format!("sidecar-{}", self.caller(leg)));
+            let ports_file = ground.ports_path(&called);
+            let ports = ports::read(&ports_file)?.unwrap_or_default();
+            let port = match leg.protocol {
+                Protocol::Http1 | Protocol::Http2 => HTTP_PORT.to_owned(),
+                Protocol::GrpcUnary | Protocol::GrpcStream => GRPC_PORT.to_owned(),
+                Protocol::Tcp => commands::upstream_port(&service),
             };
+            let api = ports::port(&ports_file, &ports, &port)?;
             let (url, headers) = commands::mesh_url(leg.protocol, api, &service);
             let crosses = leg.network != HOME;
-            let made_of = if crosses { "sidecar–gateway–sidecar" } else { "sidecar–sidecar" };
+            let (hops, made_of) = match (self.mesh.is_alone, crosses) {
+                (true, _) => (1, "sidecar"),
+                (false, false) => (2, "sidecar–sidecar"),
+                (false, true) => (3, "sidecar–gateway–sidecar"),
+            };
             let route = Route {
                 url,
                 headers,
                 caller_tls: None,
-                hops: if crosses { 3 } else { 2 },
+                hops,
                 tls: Tls::Mtls,
                 made_of: made_of.to_owned(),
                 roles: self.roles(ground, leg),
@@ -262,13 +264,21 @@ impl<'a> Start<'a> {
         Ok(self.standing)
     }
 
+    /// The app id whose sidecar a leg's caller uses.
+    fn caller(&self, leg: &Leg) -> &'static str {
+        if self.mesh.is_alone { app_id(leg.protocol) } else { CLIENT }
+    }
+
     fn roles(&self, ground: &Ground, leg: &Leg) -> BTreeMap<String, Vec<String>> {
         let sidecar = |network, app| self.process(ground, network, &format!("sidecar-{app}"));
         let mut controls = vec![self.process(ground, HOME, "control")];
-        let mut roles = vec![
-            ("client-sidecar", vec![sidecar(HOME, CLIENT)]),
-            ("app-sidecar", vec![sidecar(leg.network, app_id(leg.protocol))]),
-        ];
+        let of_app = vec![sidecar(leg.network, app_id(leg.protocol))];
+        let mut roles = match self.mesh.is_alone {
+            true => vec![("sidecar", of_app)],
+            false => {
+                vec![("client-sidecar", vec![sidecar(HOME, CLIENT)]), ("app-sidecar", of_app)]
+            }
+        };
         if leg.network != HOME {
             roles.push(("gateway", vec![ground.process(leg.network, &self.mesh.gateway())]));
             controls.push(self.process(ground, leg.network, "control"));
