@@ -173,7 +173,8 @@
         tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
         width: Math.max(this.stage.clientWidth, 200),
         height: HEIGHT,
-        padding: [10, 22, 0, 0],
+        // The last name of a date reaches beyond its tick.
+        padding: [10, x.unit === "date" ? 36 : 22, 0, 0],
         legend: { show: false },
         cursor: {
           drag: { x: true, y: false, uni: 20 },

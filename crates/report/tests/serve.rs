@@ -104,6 +104,25 @@ fn rows_are_chosen_on_the_overlay_and_followed_through_time() {
 }
 
 #[test]
+fn experiments_without_a_row_in_common_are_both_drawn() {
+    let (folder, site) = served();
+    let mut other = experiment("2026-01-04T03:04:05Z");
+    other.scenario = "another".to_owned();
+    other.comparisons.clear();
+    for row in &mut other.rows {
+        row.conditions.id = format!("elsewhere/{}", row.conditions.id);
+    }
+    std::fs::write(folder.path().join("other.json"), other.to_json()).unwrap();
+    let page = site.get("/overlay?file=first.json&file=other.json");
+    for name in ["cross-network · direct", "another · direct", "another · tollway"] {
+        assert!(page.contains(&format!("<bdi>{name}</bdi>")), "{name} is not drawn");
+    }
+    let page = site.get("/overlay?file=first.json&file=second.json");
+    assert_eq!(page.matches("name=\"row\" value=").count(), 8, "rows to choose from");
+    assert_eq!(page.matches(" checked").count(), 2, "one group of both");
+}
+
+#[test]
 fn every_page_fits_a_telephone_and_a_desk_in_both_themes() {
     let chromium = need_tool!("chromium");
     let (_folder, site) = served();

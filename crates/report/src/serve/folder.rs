@@ -89,7 +89,10 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(CWD, path, flags, Mode::empty());
         let failed = |error: Errno| FolderError { path: path.into(), source: error.into() };
-        Ok(Self { fd: opened.map_err(failed)?, path: path.to_owned() })
+        let fd = opened.map_err(failed)?;
+        // What is shown says more than `.`.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        Ok(Self { fd, path })
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -51,7 +51,7 @@ pub(crate) fn body(shelf: &Shelf, query: &Query) -> Result<Markup, PageError> {
     let ids = row_ids(&chosen);
     let mut wanted: Vec<&str> = query.all("row").filter(|row| ids.contains(row)).collect();
     if wanted.is_empty() {
-        wanted = first_group(&chosen);
+        wanted = first_groups(&chosen);
     }
     let drawn = drawn(&chosen, &wanted);
     let title = format!("{} results over each other", chosen.len());
@@ -116,12 +116,17 @@ fn row_ids(chosen: &[Chosen]) -> Vec<&str> {
     ids
 }
 
-/// The rows that belong together in the first file that has several.
-fn first_group(chosen: &[Chosen]) -> Vec<&str> {
-    let experiment = |one: &&Chosen| matches!(one.document, Document::Experiment(_));
-    let groups = chosen.iter().find(experiment).map(|one| one.document.groups());
-    let first = groups.and_then(|groups| groups.into_iter().next()).unwrap_or_default();
-    first.into_iter().map(|part| part.id).collect()
+/// The rows that belong together at the beginning of the first experiment; of each further one
+/// that has none of these, its own.
+fn first_groups(chosen: &[Chosen]) -> Vec<&str> {
+    let mut ids: Vec<&str> = Vec::new();
+    for one in chosen.iter().filter(|one| matches!(one.document, Document::Experiment(_))) {
+        let groups = one.document.groups();
+        if !groups.iter().flatten().any(|part| ids.contains(&part.id)) {
+            ids.extend(groups.into_iter().next().unwrap_or_default().iter().map(|part| part.id));
+        }
+    }
+    ids
 }
 
 fn drawn<'a>(chosen: &'a [Chosen], wanted: &[&str]) -> Vec<Drawn<'a>> {

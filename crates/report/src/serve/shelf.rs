@@ -143,10 +143,10 @@ impl Summary {
     fn of(document: &Document, file: &str) -> Self {
         let (subjects, finding) = match document {
             Document::Experiment(record) => {
-                let mut names: Vec<&str> = Vec::new();
-                for row in &record.rows {
-                    if !names.contains(&row.conditions.subject.as_str()) {
-                        names.push(&row.conditions.subject);
+                let mut names: Vec<String> = Vec::new();
+                for label in record.rows.iter().map(|row| row.conditions.label()) {
+                    if !names.contains(&label) {
+                        names.push(label);
                     }
                 }
                 (names.join(", "), contents::headline(record).into_iter().next())
