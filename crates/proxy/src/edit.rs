@@ -45,20 +45,28 @@ pub(crate) struct Route<'a> {
     pub(crate) credentials_used: bool,
 }
 
-/// A request leaving the caller's sidecar for the mesh. Says whether its caller asks for the way
-/// that it takes.
+/// What was found in a request on its way out.
+pub(crate) struct Outgoing {
+    /// Its caller asks for the way that it takes.
+    pub(crate) asks: bool,
+    /// The addresses that it came from, this hop's included: what `x-forwarded-for` lists.
+    pub(crate) hops: usize,
+}
+
+/// A request leaving the caller's sidecar for the mesh.
 pub(crate) fn outbound_request(
     head: &mut RequestHead,
     client: Option<IpAddr>,
     route: &Route<'_>,
-) -> bool {
+) -> Outgoing {
     let fields = &mut head.fields;
     let asks = take_own(fields, |name| name == b"dapr-app-id");
     if route.credentials_used {
         fields.remove(b"authorization");
     }
+    let mut hops = 0;
     if let Some(client) = client {
-        append(fields, b"x-forwarded-for", client.to_string().as_bytes());
+        hops = append(fields, b"x-forwarded-for", client.to_string().as_bytes());
         append(fields, b"forwarded", &forwarded_element(client, &head.authority, "http"));
     }
     if !head.authority.is_empty() && !fields.contains(b"x-forwarded-host") {
@@ -69,7 +77,7 @@ pub(crate) fn outbound_request(
     fields.set(b"dapr-callee-app-id", route.to.app.as_str().as_bytes());
     head.authority = route.to.dns_san().into_bytes();
     head.scheme = b"https".to_vec();
-    asks
+    Outgoing { asks, hops }
 }
 
 /// A request arriving at the callee's sidecar for the app: who calls is what was proven. Says
@@ -189,18 +197,24 @@ fn forwarded_element(client: IpAddr, host: &[u8], scheme: &str) -> Vec<u8> {
 
 /// Adds a value to a comma-separated list field, of which there is one already if `is_there`.
 fn add(fields: &mut Fields, name: &[u8], value: &[u8], is_there: bool) {
-    if is_there { append(fields, name, value) } else { fields.push(name, value) }
+    if is_there {
+        append(fields, name, value);
+    } else {
+        fields.push(name, value);
+    }
 }
 
-/// Adds a value to a comma-separated list field.
-fn append(fields: &mut Fields, name: &[u8], value: &[u8]) {
-    let mut list = Vec::new();
+/// Adds a value to a comma-separated list field; how many it has then.
+fn append(fields: &mut Fields, name: &[u8], value: &[u8]) -> usize {
+    let (mut list, mut count) = (Vec::new(), 1);
     for earlier in fields.values(name) {
+        count += 1 + earlier.iter().filter(|byte| **byte == b',').count();
         list.extend_from_slice(earlier);
         list.extend_from_slice(b", ");
     }
     list.extend_from_slice(value);
     fields.set(name, &list);
+    count
 }
 
 #[cfg(test)]
@@ -222,7 +236,8 @@ mod tests {
         head.fields.push(b"traceparent", b"00-abc");
         let (from, to) = (service("web"), service("stock.shop.east"));
         let route = Route { from: &from, to: &to, credentials_used: false };
-        assert!(!outbound_request(&mut head, Some("127.0.0.1".parse().unwrap()), &route));
+        let out = outbound_request(&mut head, Some("127.0.0.1".parse().unwrap()), &route);
+        assert_eq!((out.asks, out.hops), (false, 2));
         let value =
             |name: &[u8]| head.fields.value(name).map(|v| String::from_utf8_lossy(v).into_owned());
         assert_eq!(head.authority, b"stock.shop.east.mesh");
@@ -249,7 +264,7 @@ mod tests {
             let asked = asks_for_way(&head.fields);
             let (from, to) = (service("web"), service("stock"));
             let route = Route { from: &from, to: &to, credentials_used: false };
-            assert_eq!(outbound_request(&mut head, None, &route), asked);
+            assert_eq!(outbound_request(&mut head, None, &route).asks, asked);
             let own: Vec<_> = names(&head.fields);
             assert!(!own.iter().any(|name| name.starts_with("x-tollway-")), "{own:?}");
             asked

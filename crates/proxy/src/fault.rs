@@ -42,6 +42,8 @@ pub(crate) enum Fault {
     BodyTimedOut { within: Within },
     #[error("{what} is full ({limit}); try again later")]
     Overloaded { what: &'static str, limit: usize },
+    #[error("the request to {service} has passed more than {limit} hops (x-forwarded-for)")]
+    Loop { service: ServiceName, limit: usize },
     #[error("service {service} takes plain TCP, not HTTP")]
     NotHttp { service: ServiceName },
     #[error("{0}")]
@@ -140,6 +142,7 @@ impl Fault {
             Self::TimedOut { .. } => ErrorCode::TimedOut,
             Self::BodyTimedOut { .. } => ErrorCode::BodyTimedOut,
             Self::Overloaded { .. } => ErrorCode::Overloaded,
+            Self::Loop { .. } => ErrorCode::Loop,
             Self::NotHttp { .. } => ErrorCode::NotHttp,
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
             Self::PolicyUnknown { .. } => ErrorCode::PolicyUnknown,

@@ -106,6 +106,9 @@ pub struct Limits {
     pub replay_bytes: usize,
     /// Bytes of bodies held in a thread before connection windows are held back as well.
     pub held_bytes: usize,
+    /// Addresses that `x-forwarded-for` may list of a request to a service: one that has come so
+    /// far goes round in a circle.
+    pub hops: usize,
     /// Informational responses before the final one.
     pub informational: u8,
     /// Bytes of a ClientHello looked at by a gateway.
@@ -129,6 +132,7 @@ impl Default for Limits {
             pipe_bytes: 64 * 1024,
             replay_bytes: 64 * 1024,
             held_bytes: 64 * 1024 * 1024,
+            hops: 32,
             informational: 16,
             client_hello_bytes: 16 * 1024 + 512,
         }

@@ -201,6 +201,10 @@ catalogue! {
         [CallersSidecar, CalleesSidecar, Front],
         "A limit of the sidecar or front is reached: requests under way, requests that wait for a connection, services in use, or entries. The message names it.",
         "Call again later, call less at once, or add replicas.";
+    Loop, "ERR_LOOP", Limit, http(508, ResourceExhausted),
+        [CallersSidecar],
+        "The request lists more than 32 addresses that it came from (`x-forwarded-for`): services or proxies pass it to each other in a circle.",
+        "Look at which service passes it on to which, and at `--app-port`, which must not be a port of a sidecar.";
     OutOfDescriptors, "ERR_OUT_OF_DESCRIPTORS", Limit, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Gateway, Front],
         "The process may open no more files and sockets. It goes on with the connections it has, and new ones wait.",

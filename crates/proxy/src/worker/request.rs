@@ -141,10 +141,14 @@ impl Worker {
                 exchange.head.path = path;
                 let route = edit::Route { from: &self.config.home, to: &name, credentials_used };
                 let client = remote.map(|remote| remote.ip());
-                let asks = edit::outbound_request(&mut exchange.head, client, &route);
+                let out = edit::outbound_request(&mut exchange.head, client, &route);
+                let limit = self.config.limits.hops;
+                if out.hops > limit {
+                    return Err(Fault::Loop { service: name, limit });
+                }
                 exchange.destination = Destination::Service(name);
                 exchange.place = Some(ServicePlace::OTHER);
-                if asks {
+                if out.asks {
                     self.explain_as_caller(key);
                 }
             }

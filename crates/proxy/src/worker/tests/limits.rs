@@ -52,6 +52,23 @@ fn requests_that_were_called_off_take_no_place_in_the_line() {
     assert!(answer.contains("ERR_DISCOVERY_TIMED_OUT"), "it waited in line: {answer}");
 }
 
+#[test]
+fn a_request_that_goes_in_a_circle_ends() {
+    let sidecar = sidecar(Limits::default());
+    let ask = |hops: usize| {
+        let list = vec!["10.0.0.1"; hops].join(", ");
+        let request = format!(
+            "GET /v1.0/invoke/nobody/method/x HTTP/1.1\r\nhost: a\r\nx-forwarded-for: {list}\r\n\r\n"
+        );
+        talk(&mut connect(sidecar.addresses[0]), request.as_bytes(), b"}")
+    };
+    let answer = ask(31);
+    assert!(answer.contains("ERR_DISCOVERY_TIMED_OUT"), "{answer}");
+    let answer = ask(32);
+    assert!(answer.starts_with("HTTP/1.1 508 "), "{answer}");
+    assert!(answer.contains("ERR_LOOP"), "{answer}");
+}
+
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !is_so() {
