@@ -1,0 +1,166 @@
+//! `docs/limits.md` has every limit with its default. A new field does not compile before it is
+//! named here, and does not pass before it is written there.
+
+use super::*;
+
+const PAGE: &str = include_str!("../../../../docs/limits.md");
+
+/// The page has a row for `name` that begins with the default.
+#[track_caller]
+fn check(name: &str, default: &str) {
+    let row = PAGE.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+    let row = row.unwrap_or_else(|| panic!("docs/limits.md has no row for `{name}`"));
+    let written = row.split('|').nth(2).unwrap_or_default().trim();
+    assert_eq!(written, default, "`{name}` in docs/limits.md");
+}
+
+/// With commas between thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let (mut text, lead) = (String::new(), digits.len() % 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && at % 3 == lead {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn count(name: &str, default: usize) {
+    check(name, &grouped(default as u64));
+}
+
+fn rate(name: &str, rate: h2::Rate) {
+    let (burst, more) = (grouped(rate.burst.into()), grouped(rate.per_second.into()));
+    check(name, &format!("{burst}, then {more} a second"));
+}
+
+fn seconds(name: &str, time: Duration) {
+    check(name, &format!("{} s", time.as_secs()));
+}
+
+#[test]
+fn limits_of_a_thread_are_documented() {
+    let Limits {
+        h1: _,
+        h2: _,
+        connections,
+        exchanges,
+        waiting_per_service,
+        services,
+        app_connections,
+        out_bytes,
+        unread_bytes,
+        bulk_bytes,
+        bulk_connections,
+        pipe_bytes,
+        replay_bytes,
+        held_bytes,
+        hops,
+        informational,
+        client_hello_bytes,
+    } = Limits::default();
+    for (name, default) in [
+        ("connections", connections),
+        ("exchanges", exchanges),
+        ("waiting_per_service", waiting_per_service),
+        ("services", services),
+        ("app_connections", app_connections),
+        ("out_bytes", out_bytes),
+        ("unread_bytes", unread_bytes),
+        ("bulk_bytes", bulk_bytes),
+        ("bulk_connections", bulk_connections),
+        ("pipe_bytes", pipe_bytes),
+        ("replay_bytes", replay_bytes),
+        ("held_bytes", held_bytes),
+        ("hops", hops),
+        ("informational", informational.into()),
+        ("client_hello_bytes", client_hello_bytes),
+    ] {
+        count(name, default);
+    }
+}
+
+#[test]
+fn limits_of_a_message_are_documented() {
+    let h1::Limits {
+        head_bytes,
+        fields,
+        target_bytes,
+        chunk_line_bytes,
+        chunk_extension_total_bytes,
+        trailer_bytes,
+        trailer_fields,
+    } = Limits::default().h1;
+    for (name, default) in [
+        ("head_bytes", head_bytes),
+        ("fields", fields),
+        ("target_bytes", target_bytes),
+        ("chunk_line_bytes", chunk_line_bytes),
+        ("chunk_extension_total_bytes", chunk_extension_total_bytes),
+        ("trailer_bytes", trailer_bytes),
+        ("trailer_fields", trailer_fields),
+    ] {
+        count(name, default);
+    }
+}
+
+#[test]
+fn limits_of_an_http2_connection_are_documented() {
+    let h2::Config {
+        initial_stream_window,
+        connection_window,
+        max_frame,
+        max_concurrent_streams,
+        header_list_bytes,
+        header_fields,
+        header_table_bytes,
+        enable_connect_protocol: _,
+        limits,
+    } = Limits::default().h2;
+    for (name, default) in [
+        ("initial_stream_window", initial_stream_window),
+        ("connection_window", connection_window),
+        ("max_frame", max_frame),
+        ("max_concurrent_streams", max_concurrent_streams),
+        ("header_list_bytes", header_list_bytes),
+        ("header_table_bytes", header_table_bytes),
+    ] {
+        count(name, default as usize);
+    }
+    count("header_fields", header_fields);
+    let h2::Limits {
+        resets,
+        control_frames,
+        window_updates,
+        empty_data,
+        continuation_frames,
+        live_head_bytes,
+        queued_replies,
+        unfinished_timeout,
+        settings_timeout,
+    } = limits;
+    rate("resets", resets);
+    rate("control_frames", control_frames);
+    rate("window_updates", window_updates);
+    rate("empty_data", empty_data);
+    count("continuation_frames", continuation_frames as usize);
+    count("live_head_bytes", live_head_bytes);
+    count("queued_replies", queued_replies as usize);
+    seconds("unfinished_timeout", unfinished_timeout);
+    seconds("settings_timeout", settings_timeout);
+}
+
+#[test]
+fn times_that_a_peer_meets_are_documented() {
+    let times = Timeouts::default();
+    seconds("handshake", times.handshake);
+    seconds("head", times.head);
+    seconds("request", times.request);
+    seconds("stream_idle", times.stream_idle);
+    seconds("downstream_idle", times.downstream_idle);
+    seconds("connect", times.connect);
+    seconds("discovery", times.discovery);
+    seconds("drain", times.drain);
+}
