@@ -81,3 +81,15 @@ fn integer(length: usize, out: &mut Vec<u8>) {
     }
     out.push(u8::try_from(rest).unwrap());
 }
+
+/// The types of the whole frames that `bytes` begins with.
+pub(crate) fn kinds(mut bytes: &[u8]) -> Vec<u8> {
+    let mut kinds = Vec::new();
+    while let Some((head, rest)) = bytes.split_first_chunk::<9>() {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let Some(behind) = rest.get(length..) else { break };
+        kinds.push(head[3]);
+        bytes = behind;
+    }
+    kinds
+}

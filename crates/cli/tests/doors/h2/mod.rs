@@ -3,6 +3,7 @@
 
 mod attacker;
 mod attacks;
+mod downgrade;
 mod frames;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
