@@ -117,7 +117,7 @@ fn latency_section(index: usize, section: &Section<'_>, groups: &[Group<'_>]) ->
             @for (place, group) in groups.iter().enumerate() {
                 @let charts = charts(&format!("chart-{index}-{place}"), group);
                 @if groups.len() <= GROUPS_OPEN {
-                    @if !charts.0.is_empty() { h3 { (group.title) } }
+                    @if !charts.0.is_empty() && !table.is_empty() { h3 { (group.title) } }
                     (charts)
                 } @else {
                     details open[place == 0] {
@@ -126,9 +126,12 @@ fn latency_section(index: usize, section: &Section<'_>, groups: &[Group<'_>]) ->
                     }
                 }
             }
-            p.note {
-                "Percentiles: bold is all blocks merged, faint a single block, dashed where fewer \
-                 than 100 samples lie beyond. Spread: up to the 99.5th percentile of the slowest."
+            @if !table.is_empty() {
+                p.note {
+                    "Percentiles: bold is all blocks merged, faint a single block, dashed where \
+                     fewer than 100 samples lie beyond. Spread: up to the 99.5th percentile of the \
+                     slowest."
+                }
             }
         }
     }

@@ -100,18 +100,16 @@ impl Drawing<'_> {
         if with_cost().count() > COST_CHARTS_LIMIT {
             return Vec::new();
         }
-        let (cpu, throttled) = (
-            self.roles(|point| point.cpu_cores.keys()),
-            self.roles(|point| point.throttled_fraction.keys()),
-        );
+        let mut roles = self.roles(|point| point.cpu_cores.keys());
+        roles.extend(self.roles(|point| point.throttled_fraction.keys()));
         with_cost()
             .flat_map(|course| {
                 let titled = |title: &str| match course.name.as_str() {
                     "" => title.to_owned(),
                     name => format!("{title}, {name}"),
                 };
-                let cores = by_role(course, &cpu, |point| &point.cpu_cores);
-                let mut held = by_role(course, &throttled, |point| &point.throttled_fraction);
+                let cores = by_role(course, &roles, |point| &point.cpu_cores);
+                let mut held = by_role(course, &roles, |point| &point.throttled_fraction);
                 let is_held = |(_, pct): &(f64, Option<f64>)| pct.is_some_and(|pct| pct > 0.0);
                 held.retain(|track| track.values.iter().any(is_held));
                 let (cpu_label, held_label) = ("CPU, 100 % is one processor", "of the time");

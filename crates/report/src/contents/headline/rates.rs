@@ -10,7 +10,7 @@ use crate::contents::pairs::Pair;
 use crate::figures;
 
 /// More rates than this are told by their range.
-const RATES_TOLD: usize = 4;
+const RATES_TOLD: usize = 6;
 
 /// Which rates Tollway reaches when as much is asked for as goes; `None` without such pairs.
 pub(super) fn full_load(record: &Record, pairs: &[&Pair<'_>]) -> Option<String> {
