@@ -9,6 +9,7 @@ mod cpu;
 mod memory;
 mod process;
 mod program;
+mod python;
 mod raw_client;
 mod skip;
 mod temp_dir;
@@ -21,6 +22,7 @@ pub use cpu::{cpu_time, thread_cpu_time};
 pub use memory::{peak_resident_bytes, reset_peak, resident_bytes};
 pub use process::{Process, Start};
 pub use program::{binary, tool};
+pub use python::python_with;
 pub use raw_client::{Answer, End, RawClient};
 pub use skip::{Skipped, TOOL_MISSING, runs_slow_tests};
 #[doc(hidden)]
