@@ -151,6 +151,11 @@ pub(crate) const TOOLS: &[Tool] = &[
         why: "Fortio's own report server and runner, for its result files",
         source: Source::NewGo("fortio.org/fortio"),
     },
+    Tool {
+        name: "k6summary",
+        why: "k6's own types of its summary, for ours in its shape",
+        source: Source::NewGo("."),
+    },
 ];
 
 /// What the proofs need besides, too large to be built for every test run.

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tollway_record::{RunResult, fortio};
-use tollway_testkit::{Process, Start, TempDir, binary, need_tool, retry_until};
+use tollway_testkit::{Process, Start, TempDir, binary, need_tool, python_with, retry_until, skip};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -69,6 +69,70 @@ fn fortios_own_result_is_read_as_it_was_measured() {
 }
 
 #[test]
+fn k6s_own_types_take_our_summary() {
+    let reader = need_tool!("k6summary");
+    let files = TempDir::new().unwrap();
+    let path = files.path().join("k6.json");
+    let result = load(&["--out", &format!("k6-summary={}", path.display())]);
+    let output = Command::new(reader).stdin(std::fs::File::open(&path).unwrap()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let read = String::from_utf8(output.stdout).unwrap();
+    let requests = format!("http_reqs counter default {{\"count\":{}}}", result.traffic.requests);
+    assert!(read.contains(&requests), "{read}");
+    for trend in ["http_req_duration", "http_req_waiting", "tollway_response_time"] {
+        assert!(read.contains(&format!("{trend} trend time {{\"avg\":")), "{trend}: {read}");
+    }
+}
+
+/// The package that Home Assistant reads iperf3's results with; it came as source.
+#[test]
+fn a_foreign_reader_of_iperf3_finds_our_throughput() {
+    const READ: &str = "import sys, iperf3\n\
+        r = iperf3.TestResult(sys.stdin.read())\n\
+        print(r.error, r.protocol, r.num_streams, r.reverse, r.sent_bytes, r.received_bytes)\n\
+        print(r.sent_bps, r.received_bps, r.retransmits, r.local_cpu_total)\n";
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("iperf3-0.1.11");
+    let python = match python_with(&folder, &["iperf3==0.1.11"]) {
+        Ok(python) => python,
+        Err(reason) => skip!("{reason}"),
+    };
+    let echo = Echo::start();
+    let files = TempDir::new().unwrap();
+    let path = |name: &str| files.path().join(name);
+    for (flags, streams, reverse) in [(&["-P", "3"][..], 3, false), (&["-R"], 1, true)] {
+        let target = echo.process.port("tcp").unwrap().to_string();
+        let output = Command::new(binary("tollway").unwrap())
+            .args(["load", "tcp", "--quiet", "-z", "1s", "--warm-up", "0s", "--json"])
+            .arg(path("ours.json"))
+            .arg("--out")
+            .arg(format!("iperf3={}", path("iperf3.json").display()))
+            .args(flags)
+            .arg(target)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let ours = RunResult::from_json(&std::fs::read_to_string(path("ours.json")).unwrap());
+        let throughput = ours.unwrap().throughput.unwrap();
+        let flow = throughput.sent.or(throughput.received).unwrap();
+        let read = Command::new(&python)
+            .args(["-c", READ])
+            .stdin(std::fs::File::open(path("iperf3.json")).unwrap())
+            .output()
+            .unwrap();
+        assert!(read.status.success(), "{read:?}");
+        let read = String::from_utf8(read.stdout).unwrap();
+        let (facts, rates) = read.trim().split_once('\n').unwrap();
+        let told = format!("None TCP {streams} {}", if reverse { "True" } else { "False" });
+        assert!(facts.starts_with(&told), "{facts}");
+        let bytes: Vec<u64> = facts.split(' ').skip(4).map(|n| n.parse().unwrap()).collect();
+        assert!(bytes.contains(&flow.bytes), "{facts}: {flow:?}");
+        let rates: Vec<f64> = rates.split(' ').take(2).map(|n| n.parse().unwrap()).collect();
+        let near = |rate: &f64| (rate / flow.bits_per_s - 1.0).abs() < 1e-6;
+        assert!(rates.iter().any(near), "{rates:?}: {flow:?}");
+    }
+}
+
+#[test]
 fn every_format_tells_the_same_run() {
     let files = TempDir::new().unwrap();
     let path = |name: &str| files.path().join(name);
@@ -92,7 +156,13 @@ struct Echo {
 
 impl Echo {
     fn start() -> Self {
-        let echo = Start::new(binary("tollway").unwrap()).args(["echo", "--http", "127.0.0.1:0"]);
+        let echo = Start::new(binary("tollway").unwrap()).args([
+            "echo",
+            "--http",
+            "127.0.0.1:0",
+            "--tcp",
+            "127.0.0.1:0",
+        ]);
         Self { process: echo.start_listening().unwrap() }
     }
 

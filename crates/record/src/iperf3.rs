@@ -122,11 +122,16 @@ fn end(run: &RunResult, throughput: &Throughput) -> Value {
     };
     let peers = throughput.streams.iter().filter_map(|stream| stream.peer);
     let remote: f64 = peers.map(|peer| busy(peer.cpu_us, peer.flow.duration_s)).sum();
+    // Readers look all of these up; what is user's and what is the kernel's is not told apart.
     object.insert(
         "cpu_utilization_percent".to_owned(),
         json!({
             "host_total": busy(run.generator.cpu_us, run.traffic.duration_s),
+            "host_user": null,
+            "host_system": null,
             "remote_total": remote,
+            "remote_user": null,
+            "remote_system": null,
         }),
     );
     let congestion = throughput.streams.first().map_or("", |s| s.congestion_control.as_str());

@@ -17,6 +17,8 @@ pub const RESPONSE_TIME: &str = "tollway_response_time";
 
 /// The version of the machine-readable summary's format.
 const SUMMARY_VERSION: &str = "1.0.0";
+/// The statistics of a trend that this version has; it refuses others.
+const SUMMARY_STATISTICS: [&str; 6] = ["avg", "min", "med", "max", "p(90)", "p(95)"];
 
 /// One of k6's metrics.
 struct Metric {
@@ -80,8 +82,11 @@ pub fn write_export(run: &RunResult) -> Result<String, HistogramError> {
 pub fn write_summary(run: &RunResult, generated_at: &str) -> Result<String, HistogramError> {
     let metrics = metrics_of(run)?.into_iter().map(|metric| {
         let values = match metric.values {
-            Values::Trend(statistics) => trend_values(&statistics),
-            Values::Counter { count, rate } => json!({ "count": count, "rate": rate }),
+            Values::Trend(mut statistics) => {
+                statistics.retain(|(name, _)| SUMMARY_STATISTICS.contains(name));
+                trend_values(&statistics)
+            }
+            Values::Counter { count, .. } => json!({ "count": count }),
             Values::Rate { matches, total } => json!({
                 "matches": matches, "total": total, "rate": fraction(matches, total),
             }),
@@ -261,6 +266,7 @@ mod tests {
         assert_eq!(of("http_req_duration")["contains"], "time");
         assert_eq!(of("http_req_tls_handshaking")["values"]["avg"], 5.0);
         assert_eq!(of("data_received")["type"], "counter");
+        assert_eq!(of("http_reqs")["values"], json!({ "count": 1_100 }));
     }
 
     fn run() -> RunResult {
