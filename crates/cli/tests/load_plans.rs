@@ -178,6 +178,24 @@ fn streams_whose_messages_are_counted_end_the_run() {
     }
 }
 
+#[test]
+fn the_short_help_fits_a_screen_and_the_long_one_has_the_rest() {
+    for protocol in ["http", "grpc", "tcp"] {
+        let help = |flag| String::from_utf8(tollway(&["load", protocol, flag]).stdout).unwrap();
+        let (short, long) = (help("-h"), help("--help"));
+        let lines = short.lines().count();
+        assert!(lines <= 50, "{lines} lines: {short}");
+        for flag in ["--rate", "--duration", "--connections", "--json", "--fail-if", "--max-rate"] {
+            assert!(short.contains(flag), "{flag}: {short}");
+        }
+        for flag in ["--spacing", "--max-inflight", "--precision", "--tls-max", "--label"] {
+            assert!(!short.contains(flag), "{flag}: {short}");
+            assert!(long.contains(flag), "{flag}: {long}");
+        }
+        assert!(short.contains("see more with '--help'"), "{short}");
+    }
+}
+
 struct Echo {
     process: Process,
 }

@@ -24,14 +24,14 @@ pub(super) struct CommonArgs {
     #[arg(value_name = "URL")]
     pub(super) url: String,
     /// Connect here instead of to the URL's host.
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(hide_short_help = true, long, value_name = "IP:PORT")]
     pub(super) connect_to: Option<SocketAddr>,
     /// Requests per second in all, in open loop; without it each connection sends its next
     /// request when it has its answer.
     #[arg(long, visible_aliases = ["qps", "rps"], value_name = "PER_SECOND")]
     rate: Option<f64>,
     /// How arrivals lie in time: uniform, poisson, or jitter:FRACTION.
-    #[arg(long, default_value = "uniform", value_parser = spacing)]
+    #[arg(hide_short_help = true, long, default_value = "uniform", value_parser = spacing)]
     spacing: Spacing,
     /// Connections [default: 16, with --stream 1].
     #[arg(short = 'c', long, value_name = "COUNT")]
@@ -49,19 +49,19 @@ pub(super) struct CommonArgs {
     #[arg(long, visible_alias = "message-size", value_name = "BYTES")]
     pub(super) payload_size: Option<usize>,
     /// Whether an answer must carry exactly what was sent.
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(super) verify_echo: bool,
     /// Header line (gRPC: metadata), such as 'dapr-app-id: stock'.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
     /// Time for one answer.
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(hide_short_help = true, long, default_value = "10s", value_parser = duration)]
     timeout: Duration,
     /// Most requests released and not answered; more are dropped and counted.
-    #[arg(long, value_name = "COUNT", default_value_t = 100_000)]
+    #[arg(hide_short_help = true, long, value_name = "COUNT", default_value_t = 100_000)]
     max_inflight: usize,
     /// Seed of the arrivals.
-    #[arg(long, default_value_t = 1)]
+    #[arg(hide_short_help = true, long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
     tls: TlsArgs,

@@ -26,13 +26,13 @@ pub(super) struct OutputArgs {
     #[arg(long, value_name = "FORMAT=FILE", value_delimiter = ',')]
     out: Vec<Out>,
     /// What Fortio's page calls the run.
-    #[arg(long, value_name = "TEXT", default_value = "tollway load")]
+    #[arg(hide_short_help = true, long, value_name = "TEXT", default_value = "tollway load")]
     label: String,
     /// Exit with 99 if this is so, such as 'p99>5ms', 'error_rate>0.1%', 'rps<900'; repeatable.
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Threshold>,
     /// Nothing on the terminal while it runs.
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(super) quiet: bool,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct PlanArgs {
           conflicts_with_all = ["max_rate", "rate", "duration", "requests"])]
     steps: Option<Steps>,
     /// Length of a step or of a trial of --max-rate [default: 10s, of a trial 3s].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     step_time: Option<Duration>,
     /// Find the highest rate that holds: 99 % of it answered, and what --slo says.
     #[arg(long, conflicts_with_all = ["duration", "requests"])]
@@ -33,10 +33,10 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "CONDITION", requires = "max_rate")]
     slo: Vec<Threshold>,
     /// Share of requests that may fail at a rate of --max-rate.
-    #[arg(long, value_name = "PERCENT", default_value = "0.1%", value_parser = percent)]
+    #[arg(hide_short_help = true, long, value_name = "PERCENT", default_value = "0.1%", value_parser = percent)]
     slo_errors: f64,
     /// How near the ends of the interval of --max-rate come.
-    #[arg(long, value_name = "PERCENT", default_value_t = PRECISION_PERCENT, value_parser = precision)]
+    #[arg(hide_short_help = true, long, value_name = "PERCENT", default_value_t = PRECISION_PERCENT, value_parser = precision)]
     precision: f64,
 }
 

@@ -13,13 +13,13 @@ use super::common::duration;
 #[command(next_help_heading = "Connections and TLS")]
 pub(super) struct TlsArgs {
     /// Close a connection after so many requests; the next one opens another.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(hide_short_help = true, long, value_name = "COUNT")]
     requests_per_connection: Option<u64>,
     /// A connection for each request.
-    #[arg(long, conflicts_with = "requests_per_connection")]
+    #[arg(hide_short_help = true, long, conflicts_with = "requests_per_connection")]
     disable_keepalive: bool,
     /// Do not use a connection that has been idle for longer.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     max_idle: Option<Duration>,
     /// A TLS handshake for each request, of this kind.
     #[arg(long, value_name = "KIND")]
@@ -34,16 +34,16 @@ pub(super) struct TlsArgs {
     #[arg(long, value_name = "FILE")]
     cert: Option<PathBuf>,
     /// Its key [default: in the file of --cert].
-    #[arg(long, value_name = "FILE", requires = "cert")]
+    #[arg(hide_short_help = true, long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
     /// Name to ask for and to check [default: the URL's host].
-    #[arg(long, value_name = "NAME")]
+    #[arg(hide_short_help = true, long, value_name = "NAME")]
     server_name: Option<String>,
     /// TLS 1.3 only.
-    #[arg(long = "tlsv1.3", conflicts_with = "tls_max")]
+    #[arg(hide_short_help = true, long = "tlsv1.3", conflicts_with = "tls_max")]
     tls13: bool,
     /// Highest version: 1.2 or 1.3.
-    #[arg(long, value_name = "VERSION")]
+    #[arg(hide_short_help = true, long, value_name = "VERSION")]
     tls_max: Option<TlsMax>,
 }
 
