@@ -111,3 +111,39 @@ fn settings_may_come_from_a_file() {
     assert!(printed.contains("# Settings of `tollway front`."), "{printed}");
     assert!(printed.contains("to: http://127.0.0.1:1"), "{printed}");
 }
+
+/// What a check found, by name: level and what.
+fn checked(options: &[&str]) -> Vec<(String, String, String)> {
+    let mut command = Command::new(binary("tollway").unwrap());
+    let output = command.args(["check", "front", "--json"]).args(options).output().unwrap();
+    let page: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |check: &serde_json::Value, key: &str| check[key].as_str().unwrap().to_owned();
+    let checks = page["checks"].as_array().unwrap().iter();
+    checks.map(|c| (text(c, "name"), text(c, "level"), text(c, "what"))).collect()
+}
+
+#[test]
+fn a_check_says_what_a_start_would_meet() {
+    let files = Files::new();
+    let app = crate::app::App::start(crate::app::Script::new());
+    let (certificate, key) = (files.path("a.pem"), files.path("a.key"));
+    let to = format!("http://{}", app.address);
+    let listen = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+    let hold = |options: &[&str], name: &str, level: &str, part: &str| {
+        let found = checked(&[&listen[..], options].concat());
+        let is_it = |(n, l, what): &(String, String, String)| {
+            n == name && l == level && what.contains(part)
+        };
+        assert!(found.iter().any(is_it), "no {level} {name} with `{part}` in {found:#?}");
+    };
+    let well = ["--cert", &certificate, "--key", &key, "--to", &to];
+    // It is good for an hour, which is little for a certificate.
+    hold(&well, "certificate", "warn", "a.example, good for 59 min");
+    hold(&well, "app", "ok", "takes connections");
+    hold(&["--cert", &certificate, "--key", &certificate], "certificates", "fail", "private key");
+    hold(&["--cert", &certificate], "certificates", "fail", "--key 0 times");
+    hold(&["--to", "http://127.0.0.1:1"], "app", "warn", "takes none");
+    hold(&[], "app", "fail", "none is named");
+    let nowhere = checked(&[]);
+    assert!(nowhere.iter().any(|(name, level, _)| name == "listens" && level == "fail"));
+}

@@ -75,6 +75,12 @@ impl fmt::Display for FrontTarget {
 }
 
 impl FrontTarget {
+    /// Host and port.
+    #[must_use]
+    pub fn authority(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+
     /// Whether it is a name, whose address may change.
     pub(super) fn is_name(&self) -> bool {
         self.host.parse::<std::net::IpAddr>().is_err()

@@ -3,6 +3,7 @@
 
 mod control;
 mod finding;
+mod front;
 mod machine;
 mod ports;
 mod run;
@@ -51,6 +52,7 @@ impl CheckArgs {
 enum Part {
     Sidecar,
     Gateway,
+    Front,
     Control,
     /// An app with its sidecar; behind `--` its command.
     Run,
@@ -63,6 +65,7 @@ impl Part {
         match self {
             Self::Sidecar => "sidecar",
             Self::Gateway => "gateway",
+            Self::Front => "front",
             Self::Control => "control",
             Self::Run => "run",
             Self::Demo => "demo",
@@ -184,6 +187,9 @@ fn settings_file(settings: &Settings) -> Finding {
 fn part_itself(part: Part, settings: &Settings, options: &[OsString]) -> Result<Vec<Finding>> {
     if part == Part::Run {
         return run::look(settings, options);
+    }
+    if part == Part::Front {
+        return Ok(front::look(settings));
     }
     if part == Part::Control {
         let directory = PathBuf::from(text(settings, "store"));

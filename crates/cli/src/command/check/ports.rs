@@ -11,6 +11,8 @@ use crate::settings::Settings;
 
 /// Every setting that ends so is an address to listen on.
 const LISTEN: &str = "listen";
+/// Several of them.
+const LISTENS: &str = "listens";
 /// Begins what is said of port 0.
 const ANY_FREE: &str = "any free port";
 
@@ -32,7 +34,8 @@ pub(super) fn of(settings: &Settings) -> Vec<Finding> {
 
 fn each(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for setting in settings.list.iter().filter(|setting| setting.key.ends_with(LISTEN)) {
+    let is_address = |key: &str| key.ends_with(LISTEN) || key == LISTENS;
+    for setting in settings.list.iter().filter(|setting| is_address(&setting.key)) {
         for value in &setting.values {
             if let Ok(address) = value.parse() {
                 findings.push(address_is_free(&setting.key, address));
@@ -82,7 +85,11 @@ pub(super) fn address_is_free(key: &str, address: SocketAddr) -> Finding {
 }
 
 fn option(key: &str) -> String {
-    let key = if key == "upstreams" { "upstream" } else { key };
+    let key = match key {
+        "upstreams" => "upstream",
+        LISTENS => LISTEN,
+        key => key,
+    };
     format!("--{}", key.replace('_', "-"))
 }
 
