@@ -1,13 +1,15 @@
-//! A caller, a callee with its app, and one of the three doors that take HTTP/1.1: the API, the
-//! outbound port, and the mesh door (as an authenticated peer that prefers HTTP/1.1 sees it).
+//! An app, and one of the doors that take HTTP/1.1 for it: the API, the outbound port, the mesh door
+//! (as an authenticated peer that prefers HTTP/1.1 sees it), and a front.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tollway_testkit::{Answer, Process, RawClient, TlsRelay};
+use tollway_testkit::{Answer, Process, RawClient, TempDir, TlsRelay};
 
 use crate::app::{App, Request, Script, find};
-use crate::network::{Network, PATIENCE, until_status};
+use crate::network::{Network, PATIENCE, tollway, until_status};
+use crate::pki::Authority;
+use crate::tls_client::trusting;
 
 /// What a process may grow by under abuse; its limits add up to less.
 pub(crate) const GROWTH_BYTES: u64 = 32 << 20;
@@ -15,11 +17,13 @@ pub(crate) const GROWTH_BYTES: u64 = 32 << 20;
 /// A caller, a callee with its app, and one door of theirs.
 pub(crate) struct Door {
     pub(crate) app: App,
-    _network: Network,
+    _network: Option<Network>,
     _relay: Option<TlsRelay>,
     /// The process that reads what comes through the door.
     pub(crate) reader: Process,
-    pub(crate) other: Process,
+    /// The sidecar at the other end; a front has none.
+    other: Option<Process>,
+    _files: Option<TempDir>,
     pub(crate) address: SocketAddr,
     /// What stands before a path that is meant for the app.
     pub(crate) prefix: &'static str,
@@ -31,11 +35,15 @@ pub(crate) enum Kind {
     HttpApi,
     Outbound,
     Mesh,
+    Front,
 }
 
 impl Door {
     pub(crate) fn open(kind: Kind, script: Script, options: &[&str]) -> Self {
         let app = App::start(script);
+        if kind == Kind::Front {
+            return Self::open_front(app, options);
+        }
         let network = Network::start("west");
         let port = app.port();
         let stock = network.sidecar("stock", &[&["--app-port", &port], options].concat());
@@ -45,13 +53,61 @@ impl Door {
         let (address, prefix, host) = match kind {
             Kind::HttpApi => (web.port("http").unwrap(), "/v1.0/invoke/stock/method", "localhost"),
             Kind::Outbound => (web.port("outbound").unwrap(), "", "stock.default.west.mesh"),
-            Kind::Mesh => (relay.as_ref().unwrap().address(), "", "stock.default.west.mesh"),
+            Kind::Mesh | Kind::Front => {
+                (relay.as_ref().unwrap().address(), "", "stock.default.west.mesh")
+            }
         };
         let (reader, other) = if kind == Kind::Mesh { (stock, web) } else { (web, stock) };
-        let door =
-            Self { app, _network: network, _relay: relay, reader, other, address, prefix, host };
+        let door = Self {
+            app,
+            _network: Some(network),
+            _relay: relay,
+            reader,
+            other: Some(other),
+            _files: None,
+            address,
+            prefix,
+            host,
+        };
         until_status(address, &door.get("/warm"), 200);
         door
+    }
+
+    /// A front, seen in plain text by a client of it.
+    fn open_front(app: App, options: &[&str]) -> Self {
+        let (files, host) = (TempDir::new().unwrap(), "a.example");
+        let (certificate, key) = Authority::new("fronts").server(&[host]).write(files.path(), "a");
+        let reader = tollway()
+            .args(["front", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--cert"])
+            .arg(certificate)
+            .arg("--key")
+            .arg(key)
+            .args(["--to", &format!("http://{}", app.address)])
+            .args(options)
+            .start_listening()
+            .unwrap();
+        let front = reader.port("front").unwrap();
+        let relay = TlsRelay::start(front, host, trusting(None, b"http/1.1")).unwrap();
+        let address = relay.address();
+        Self {
+            app,
+            _network: None,
+            _relay: Some(relay),
+            reader,
+            other: None,
+            _files: Some(files),
+            address,
+            prefix: "",
+            host,
+        }
+    }
+
+    /// Who speaks to the app.
+    pub(crate) fn app_side(&self, kind: Kind) -> &Process {
+        match kind {
+            Kind::Mesh | Kind::Front => &self.reader,
+            Kind::HttpApi | Kind::Outbound => self.other.as_ref().unwrap(),
+        }
     }
 
     /// The first line for `path`.
@@ -129,7 +185,7 @@ pub(crate) fn received(door: &Door, path: &str) -> Request {
 }
 
 pub(crate) fn for_each_door(script: &Script, check: impl Fn(&Door, Kind)) {
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh] {
+    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
         check(&Door::open(kind, script.clone(), &[]), kind);
     }
 }

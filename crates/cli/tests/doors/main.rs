@@ -14,6 +14,9 @@ mod handshakes;
 mod identity;
 mod malformed;
 mod network;
+#[path = "../front/pki.rs"]
+#[allow(dead_code, reason = "the tests of the front use more of it")]
+mod pki;
 mod responses;
 mod tls_client;
 mod tls_door;

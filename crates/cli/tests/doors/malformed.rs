@@ -220,3 +220,8 @@ fn outbound_port_refuses_malformed_requests() {
 fn mesh_door_refuses_malformed_requests() {
     check_refused(Kind::Mesh);
 }
+
+#[test]
+fn front_refuses_malformed_requests() {
+    check_refused(Kind::Front);
+}

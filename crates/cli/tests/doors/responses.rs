@@ -112,8 +112,7 @@ fn check_door(kind: Kind) {
             door.check_honest(&format!("/own-{n}"));
         }
     }
-    let app_side = if kind == Kind::Mesh { &door.reader } else { &door.other };
-    assert!(metric(app_side, "tollway_faults_total") > 0);
+    assert!(metric(door.app_side(kind), "tollway_faults_total") > 0);
 }
 
 /// Whether the answer to the request behind has come, or cannot come any more.
@@ -171,6 +170,11 @@ fn outbound_callers_never_get_foreign_bytes() {
 #[test]
 fn mesh_callers_never_get_foreign_bytes() {
     check_door(Kind::Mesh);
+}
+
+#[test]
+fn clients_of_a_front_never_get_foreign_bytes() {
+    check_door(Kind::Front);
 }
 
 /// An app that accepts and never answers is given up after the request timeout, and by name.

@@ -56,7 +56,7 @@ fn the_app_is_told_who_the_client_is() {
 
 fn hash_of(pair: &Pair) -> String {
     use std::fmt::Write;
-    let digest = ring_free_sha256(&pair.der());
+    let digest = sha256(&pair.der());
     digest.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").unwrap();
         text
@@ -64,7 +64,7 @@ fn hash_of(pair: &Pair) -> String {
 }
 
 /// By the provider of TLS, which has one.
-fn ring_free_sha256(bytes: &[u8]) -> Vec<u8> {
+fn sha256(bytes: &[u8]) -> Vec<u8> {
     let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
     let hash = suite.tls13().unwrap().common.hash_provider.hash(bytes);
     hash.as_ref().to_vec()

@@ -9,6 +9,7 @@ mod app;
 mod certificates;
 mod clients;
 mod foreign;
+mod page;
 mod pki;
 mod reload;
 mod requests;

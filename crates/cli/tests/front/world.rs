@@ -189,9 +189,15 @@ pub(crate) fn request(method: &str, path: &str, fields: &str) -> String {
 
 /// The value of a metric without labels, on a front's admin port.
 pub(crate) fn metric(front: &Process, name: &str) -> u64 {
-    let admin = front.port("admin").unwrap();
-    let asked = "GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-    let page = RawClient::exchange(admin, asked, PATIENCE).unwrap().text();
+    let page = page(front);
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
+}
+
+/// Its page of metrics.
+pub(crate) fn page(front: &Process) -> String {
+    let admin = front.port("admin").unwrap();
+    let asked = "GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    let text = RawClient::exchange(admin, asked, PATIENCE).unwrap().text();
+    text.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
