@@ -98,6 +98,8 @@ fn tls_compares_plain_and_both_kinds_of_tls() {
     assert_eq!(of("same-network/get-4k-tls/direct"), Tls::Tls);
     assert_eq!(of("other-region/get-4k-mtls/floor"), Tls::Mtls);
     assert_eq!(of("same-network/get-4k/tollway"), Tls::Mtls);
+    assert_eq!(of("same-network/get-4k-tls/tollway:front"), Tls::Tls);
+    assert_eq!(of("other-region/get-4k-mtls/tollway:front"), Tls::Mtls);
     let handshakes = |case: &str| {
         let row = record.row(&format!("same-network/{case}/direct")).unwrap();
         let facts = row.particulars.tls_facts.as_ref().unwrap();

@@ -18,6 +18,7 @@ use crate::topology::Network;
 /// Names of listeners in ports files.
 pub const CONTROL_PORT: &str = "control";
 pub const GATEWAY_PORT: &str = "gateway";
+pub const FRONT_PORT: &str = "front";
 pub const HTTP_PORT: &str = "http";
 pub const GRPC_PORT: &str = "grpc";
 pub const HTTPS_PORT: &str = "https";
@@ -184,6 +185,32 @@ impl Commands {
             .args(ports_args(ports_file));
         if mutual {
             spec.args([OsString::from("--client-ca"), app.ca.clone().into()])
+        } else {
+            spec
+        }
+    }
+
+    /// A front of `app` that shows the certificate of `identity`; with `mutual` it demands those of
+    /// its callers, of the same authorities.
+    #[must_use]
+    pub(crate) fn front(
+        &self,
+        network: &Network,
+        process: &str,
+        identity: &Identity,
+        mutual: bool,
+        app: SocketAddr,
+        ports_file: &Path,
+    ) -> Spec {
+        let spec = self
+            .spec(network, process, ["front", "--to", &format!("http://{app}")])
+            .args(["--listen", &any_port(network.address)])
+            .args(["--admin-listen", &any_port(IpAddr::from([127, 0, 0, 1]))])
+            .args([OsString::from("--cert"), identity.certificate.clone().into()])
+            .args([OsString::from("--key"), identity.key.clone().into()])
+            .args(ports_args(ports_file));
+        if mutual {
+            spec.args([OsString::from("--client-ca"), identity.ca.clone().into()])
         } else {
             spec
         }

@@ -155,6 +155,12 @@ impl Ground {
         })
     }
 
+    /// The certificate under which the app of a network answers, where a case needs TLS.
+    #[must_use]
+    pub(crate) fn app_identity(&self, network: usize) -> Option<&Identity> {
+        self.tls.as_ref()?.apps.get(network)
+    }
+
     /// Which of the app's listeners a leg is for: `http`, `grpc`, `tcp`, `tls`, `mtls`.
     #[must_use]
     pub fn app_name(&self, leg: &Leg) -> &'static str {

@@ -2,7 +2,9 @@
 //!
 //! Variants add one duty each to the default, so that each duty's cost can be told apart. Mutual
 //! TLS, metrics and the question to the policies are always there: they cannot be switched off.
+//! `front` is no mesh at all: what outside clients meet.
 
+mod front;
 mod mesh;
 
 use tollway_record::record::{Protocol, Tls};
@@ -23,6 +25,7 @@ const VARIANTS: &[Variant] = &[
     Variant::known("access-log", "and a line of log for each request"),
     Variant::known("policy", "and a policy that names caller, method and path"),
     Variant::known("one-sidecar", "caller and app beside the same sidecar, which calls itself"),
+    Variant::known("front", "no mesh: one front before the app ends TLS and mutual TLS"),
 ];
 
 /// What a variant's sidecars do besides their work.
@@ -63,6 +66,7 @@ impl SubjectKind for Tollway {
             "traced-1" => Duties { trace_ratio: Some(1.0), ..Duties::default() },
             "access-log" => Duties { access_log: true, ..Duties::default() },
             "policy" => Duties { policy: true, ..Duties::default() },
+            "front" => return Box::new(front::Front),
             _ => Duties::default(),
         };
         let is_alone = variant.name == "one-sidecar";
