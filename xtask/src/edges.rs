@@ -33,6 +33,7 @@ pub(crate) const CRATES: &[Crate] = &[
     part("lab", &["model", "record", "net", "identity", "telemetry"]),
     part("report", &["model", "record"]),
     part("cli", &[]),
+    part("fuzz", &["http", "identity"]),
     part("testkit", &[]),
     part("xtask", &["model"]),
 ];

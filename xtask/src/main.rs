@@ -8,6 +8,7 @@ mod deps;
 mod docs;
 mod edges;
 mod errors;
+mod fuzz;
 mod lint;
 mod process;
 mod proof;
@@ -46,6 +47,8 @@ enum Command {
     Tidy,
     /// Write generated code, schemas of settings files and generated parts of docs again.
     Codegen,
+    /// Look for inputs that break a parser; keep those that reach new code.
+    Fuzz(fuzz::Options),
     /// Run one of the measured proofs; without a name, list them.
     Proof {
         name: Option<String>,
@@ -78,6 +81,7 @@ fn run(command: Command) -> Result<()> {
             errors::write(&workspace)?;
             codegen::write_settings(&workspace)
         }
+        Command::Fuzz(options) => fuzz::run(&workspace, &options),
         Command::Proof { name, quick } => {
             let extent = if quick { proof::Extent::Quick } else { proof::Extent::Whole };
             proof::run(&workspace, name.as_deref(), extent)

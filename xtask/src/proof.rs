@@ -3,6 +3,7 @@
 //! A proof differs from a test in that it measures and takes its time. Each is one line in
 //! [`PROOFS`] and a function that prints its figures and fails where a promise is broken.
 
+mod fuzz;
 mod load;
 mod reliability;
 
@@ -42,6 +43,12 @@ const PROOFS: &[Proof] = &[
         name: "load",
         about: "tollway load beside wrk, k6, h2load, ghz, iperf3; writes docs/load.md (15 minutes)",
         run: load::run,
+        may_be_quick: true,
+    },
+    Proof {
+        name: "fuzz",
+        about: "an hour of inputs for every parser; writes docs/fuzzing.md (six hours)",
+        run: fuzz::run,
         may_be_quick: true,
     },
 ];

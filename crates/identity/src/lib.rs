@@ -36,9 +36,10 @@ pub use peer::{
 };
 pub use renew::renew_at;
 pub use tls::{
-    Expected, GATEWAY_HERE_RECORD, Refusal, TICKET_LIFE_LIMIT, TlsError, UNRECOGNIZED_NAME_RECORD,
-    UPSTREAM_FAILED_RECORD, bootstrap_config, bootstrap_config_at, client_config, code_of,
-    control_server_config, explain, server_config, span,
+    Expected, GATEWAY_HERE_RECORD, Refusal, ServerNameRead, ServerNameReader, TICKET_LIFE_LIMIT,
+    TlsError, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, bootstrap_config,
+    bootstrap_config_at, client_config, code_of, control_server_config, explain, server_config,
+    span,
 };
 pub use token::{JoinToken, SecretHash, TokenError};
 

@@ -12,6 +12,7 @@
 mod bootstrap;
 mod refusal;
 mod resume;
+mod server_name;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -38,6 +39,7 @@ pub use refusal::{
 };
 pub use resume::TICKET_LIFE_LIMIT;
 use resume::{BoundedSessions, BoundedTickets};
+pub use server_name::{ServerNameRead, ServerNameReader};
 use verify::{AnyKnownPeer, ExactPeer, Requirement};
 
 /// Why a TLS configuration could not be made.

@@ -6,10 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls::server::Acceptor;
 use tollway_http::h2::StreamId;
 use tollway_http::{h1, h2};
-use tollway_identity::PeerIdentity;
+use tollway_identity::{PeerIdentity, ServerNameReader};
 use tollway_model::{NetworkName, ServiceName};
 use tollway_net::{Conn, Key};
 
@@ -353,7 +352,7 @@ impl H2Link {
 pub(crate) struct Hello {
     /// Everything read so far; it goes on unchanged.
     pub(crate) input: Vec<u8>,
-    pub(crate) acceptor: Acceptor,
+    pub(crate) reader: ServerNameReader,
     /// The server name, once it has been seen.
     pub(crate) name: Option<String>,
 }

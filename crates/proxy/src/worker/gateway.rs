@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use rustls::server::Acceptor;
 use tollway_identity::{
-    GATEWAY_HERE_RECORD, UNRECOGNIZED_NAME_RECORD, control_dns_san, gateway_dns_san,
+    GATEWAY_HERE_RECORD, ServerNameRead, UNRECOGNIZED_NAME_RECORD, control_dns_san, gateway_dns_san,
 };
 use tollway_model::{Endpoint, ErrorCode, NetworkName, ServiceName, ServiceState};
 use tollway_net::Key;
@@ -36,13 +35,15 @@ impl Worker {
             return;
         }
         hello.input.extend_from_slice(data);
-        match peek_server_name(&mut hello.acceptor, data) {
-            Peek::Partial if hello.input.len() < limit => {}
-            Peek::Named(name) => {
+        match hello.reader.take(data) {
+            ServerNameRead::Partial if hello.input.len() < limit => {}
+            ServerNameRead::Named(name) => {
                 hello.name = Some(name);
                 self.route_gateway(key);
             }
-            Peek::Partial | Peek::Unnamed | Peek::NotTls => self.refuse_hello(key),
+            ServerNameRead::Partial | ServerNameRead::Unnamed | ServerNameRead::NotTls => {
+                self.refuse_hello(key)
+            }
         }
     }
 
@@ -227,36 +228,6 @@ impl Worker {
 fn network_of_control(name: &str) -> Option<NetworkName> {
     let network = ServiceName::network_of_server_name(name)?;
     name.eq_ignore_ascii_case(&control_dns_san(&network)).then_some(network)
-}
-
-/// What a ClientHello told.
-enum Peek {
-    Partial,
-    Named(String),
-    Unnamed,
-    NotTls,
-}
-
-/// Looks at more bytes of a ClientHello, fragmented or not, without answering it.
-fn peek_server_name(acceptor: &mut Acceptor, mut data: &[u8]) -> Peek {
-    while !data.is_empty() {
-        match acceptor.read_tls(&mut data) {
-            Ok(0) => break,
-            Ok(_) => {}
-            Err(_) => return Peek::NotTls,
-        }
-        match acceptor.accept() {
-            Ok(Some(accepted)) => {
-                return match accepted.client_hello().server_name() {
-                    Some(name) => Peek::Named(name.to_owned()),
-                    None => Peek::Unnamed,
-                };
-            }
-            Ok(None) => {}
-            Err(_) => return Peek::NotTls,
-        }
-    }
-    Peek::Partial
 }
 
 #[cfg(test)]

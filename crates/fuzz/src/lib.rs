@@ -1,0 +1,62 @@
+//! What must hold of every parser of ours whatever a peer sends.
+//!
+//! A target is a function of bytes that panics where something does not hold: that no input makes
+//! the parser panic is the least of it. Each also compares the parser with itself (the same bytes
+//! in other pieces, what was read written and read again) or with one that nobody here wrote.
+//! `cargo xtask fuzz` looks for bytes that break a target; those that reach new code are kept in
+//! `corpus/NAME` and replayed by the tests.
+
+mod http1;
+mod http1_body;
+mod http2;
+mod pieces;
+mod server_name;
+
+/// One parser under test.
+pub struct Target {
+    pub name: &'static str,
+    /// What it reads, for whoever lists the targets.
+    pub about: &'static str,
+    /// Panics where a promise is broken. Keeps nothing from one call to the next.
+    pub run: fn(&[u8]),
+}
+
+/// Every target, in the order in which they are fuzzed.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "http1-request",
+        about: "heads of HTTP/1.1 requests: any pieces, written again, beside httparse",
+        run: http1::request,
+    },
+    Target {
+        name: "http1-response",
+        about: "heads of HTTP/1.1 responses: any pieces, written again, beside httparse",
+        run: http1::response,
+    },
+    Target {
+        name: "http1-body",
+        about: "chunked bodies and their trailers: any pieces, written again",
+        run: http1_body::run,
+    },
+    Target {
+        name: "server-name",
+        about: "the server name of a ClientHello, which a gateway goes by: any pieces",
+        run: server_name::run,
+    },
+    Target {
+        name: "http2-server",
+        about: "HTTP/2 frames from a client: sidecars, gateways, apps' calls; any pieces",
+        run: http2::server,
+    },
+    Target {
+        name: "http2-client",
+        about: "HTTP/2 frames from a server: other sidecars and apps; any pieces",
+        run: http2::client,
+    },
+];
+
+/// The target of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
