@@ -37,6 +37,10 @@ const CLIENT_CERTIFICATE: &[u8] = b"x-forwarded-client-cert";
 /// Fields that only the mesh writes begin so.
 const OWN_FIELDS: &[u8] = b"x-tollway-";
 
+/// The parts of the caller's name, as Dapr's apps read them; set by sidecars.
+const CALLER_APP: &[u8] = b"dapr-caller-app-id";
+const CALLER_NAMESPACE: &[u8] = b"dapr-caller-namespace";
+
 /// From which service to which.
 pub(crate) struct Route<'a> {
     pub(crate) from: &'a ServiceName,
@@ -72,8 +76,8 @@ pub(crate) fn outbound_request(
     if !head.authority.is_empty() && !fields.contains(b"x-forwarded-host") {
         fields.push(b"x-forwarded-host", &head.authority);
     }
-    fields.set(b"dapr-caller-app-id", route.from.app.as_str().as_bytes());
-    fields.set(b"dapr-caller-namespace", route.from.namespace.as_str().as_bytes());
+    fields.set(CALLER_APP, route.from.app.as_str().as_bytes());
+    fields.set(CALLER_NAMESPACE, route.from.namespace.as_str().as_bytes());
     fields.set(b"dapr-callee-app-id", route.to.app.as_str().as_bytes());
     head.authority = route.to.dns_san().into_bytes();
     head.scheme = b"https".to_vec();
@@ -84,10 +88,10 @@ pub(crate) fn outbound_request(
 /// whether the caller's sidecar asks for the way that it takes.
 pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) -> bool {
     let fields = &mut head.fields;
-    let asks = take_own(fields, |_| false);
+    let asks = take_own(fields, names_caller);
     fields.push(CALLER_IDENTITY, peer.spiffe.to_string().as_bytes());
-    fields.set(b"dapr-caller-app-id", peer.spiffe.app.as_str().as_bytes());
-    fields.set(b"dapr-caller-namespace", peer.spiffe.namespace.as_str().as_bytes());
+    fields.push(CALLER_APP, peer.spiffe.app.as_str().as_bytes());
+    fields.push(CALLER_NAMESPACE, peer.spiffe.namespace.as_str().as_bytes());
     head.scheme = b"http".to_vec();
     asks
 }
@@ -101,7 +105,7 @@ pub(crate) fn front_request(head: &mut RequestHead, client: &Client) {
     fields.retain(|name, _| {
         is_listed |= name == b"x-forwarded-for";
         is_forwarded |= name == b"forwarded";
-        !(is_fronts(name) || name.starts_with(OWN_FIELDS))
+        !(is_fronts(name) || is_own(name))
     });
     if let Some(address) = &client.address {
         let element = forwarded_element(address.ip, &head.authority, "https");
@@ -118,29 +122,45 @@ pub(crate) fn front_request(head: &mut RequestHead, client: &Client) {
     head.scheme = b"http".to_vec();
 }
 
-/// Whether only a front may set a field. Apps that take their fields from an environment (CGI,
-/// WSGI) see no difference between `-` and `_`, so neither may make one here.
+/// Whether only the mesh may set a field.
+fn is_own(name: &[u8]) -> bool {
+    begins_as(name, OWN_FIELDS)
+}
+
+/// Whether a field says to an app who calls it.
+fn names_caller(name: &[u8]) -> bool {
+    name.starts_with(b"dapr") && (reads_as(name, CALLER_APP) || reads_as(name, CALLER_NAMESPACE))
+}
+
+/// Whether only a front may set a field.
 fn is_fronts(name: &[u8]) -> bool {
-    let is = |own: &[u8]| {
-        let mut both = name.iter().zip(own);
-        name.len() == own.len()
-            && both.all(|(byte, own)| byte == own || (*byte, *own) == (b'_', b'-'))
-    };
+    let is = |own| reads_as(name, own);
     name.starts_with(b"x")
         && (is(CLIENT_CERTIFICATE) || is(b"x-forwarded-proto") || is(b"x-forwarded-host"))
+}
+
+/// Whether an app may take `name` for `own`: those that have their fields from an environment
+/// (CGI, WSGI) see no difference between `-` and `_`, so neither may make one here.
+fn reads_as(name: &[u8], own: &[u8]) -> bool {
+    name.len() == own.len() && begins_as(name, own)
+}
+
+fn begins_as(name: &[u8], own: &[u8]) -> bool {
+    let mut both = name.iter().zip(own);
+    name.len() >= own.len() && both.all(|(byte, own)| byte == own || (*byte, *own) == (b'_', b'-'))
 }
 
 /// A response on its way back, from the app or from the mesh. The app cannot speak for the mesh;
 /// of the mesh, the caller hears who failed and nothing else that sidecars say to each other.
 pub(crate) fn response(head: &mut ResponseHead, from_app: bool) {
     h1::strip_hop_by_hop_and(&mut head.fields, |name| {
-        name.starts_with(OWN_FIELDS) && (from_app || (name != ERROR && name != HOP))
+        is_own(name) && (from_app || (name != ERROR && name != HOP))
     });
 }
 
 /// Trailers in either direction: nobody speaks for the mesh there.
 pub(crate) fn trailers(mut fields: Fields) -> Fields {
-    fields.retain(|name, _| !name.starts_with(OWN_FIELDS) && name != CLIENT_CERTIFICATE);
+    fields.retain(|name, _| !is_own(name) && !reads_as(name, CLIENT_CERTIFICATE));
     fields
 }
 
@@ -159,7 +179,7 @@ pub(crate) fn ask_for_way(head: &mut RequestHead) {
 fn take_own(fields: &mut Fields, also: impl Fn(&[u8]) -> bool) -> bool {
     let mut asks = false;
     fields.retain(|name, value| {
-        let is_own = name.starts_with(OWN_FIELDS);
+        let is_own = is_own(name);
         asks |= is_own && name == EXPLAIN && value == YES;
         !is_own && !also(name)
     });
@@ -219,8 +239,11 @@ fn append(fields: &mut Fields, name: &[u8], value: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use tollway_model::{Label, SpiffeId};
+
     use super::*;
-    use tollway_model::Label;
 
     fn service(name: &str) -> ServiceName {
         let label = |text| Label::new(text).unwrap();
@@ -252,6 +275,47 @@ mod tests {
         assert_eq!(value(b"dapr-caller-app-id").unwrap(), "web");
         assert_eq!(value(b"traceparent").unwrap(), "00-abc");
     }
+
+    #[test]
+    fn what_an_app_could_take_for_the_meshs_word_does_not_pass() {
+        let forged: [&[u8]; 6] = [
+            b"x-tollway-caller",
+            b"x_tollway_caller",
+            b"X-Tollway_Caller",
+            b"dapr_caller_app_id",
+            b"dapr-caller_namespace",
+            b"dapr-caller-app-id",
+        ];
+        let peer = PeerIdentity {
+            spiffe: SpiffeId::parse("spiffe://west.tollway/ns/default/web").unwrap(),
+            service: service("web"),
+            dns_names: Vec::new(),
+            instance: None,
+            not_before: SystemTime::UNIX_EPOCH,
+            not_after: SystemTime::UNIX_EPOCH,
+        };
+        let mut head = RequestHead::default();
+        forged.iter().for_each(|name| head.fields.push(name, b"forged"));
+        head.fields.push(b"x_tollwaycaller", b"the app's own");
+        inbound_request(&mut head, &peer);
+        let told: Vec<_> = head.fields.iter().map(|f| (f.name, f.value)).collect();
+        assert_eq!(
+            told,
+            [
+                (&b"x_tollwaycaller"[..], &b"the app's own"[..]),
+                (CALLER_IDENTITY, b"spiffe://west.tollway/ns/default/web"),
+                (CALLER_APP, b"web"),
+                (CALLER_NAMESPACE, b"default"),
+            ]
+        );
+        let trailing = trailers(forged[..3].iter().map(|name| (*name, &b"1"[..])).collect());
+        assert!(trailing.is_empty(), "{:?}", names(&trailing));
+        let mut head = ResponseHead::new(200);
+        forged[..3].iter().for_each(|name| head.fields.push(name, b"1"));
+        response(&mut head, true);
+        assert!(head.fields.is_empty(), "{:?}", names(&head.fields));
+    }
+
     fn names(fields: &Fields) -> Vec<String> {
         fields.iter().map(|field| String::from_utf8_lossy(field.name).into_owned()).collect()
     }
