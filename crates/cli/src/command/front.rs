@@ -20,7 +20,10 @@ use crate::failure::Misuse;
 use crate::runtime::{block_on, shutdown};
 use crate::settings::{Given, watch};
 
+// In two lines, for narrow terminals: clap does not break a usage.
 #[derive(Args)]
+#[command(override_usage = "tollway front [OPTIONS] --listen <IP:PORT>\n       \
+    --cert <FILE> --key <FILE> --to <URL>")]
 pub(crate) struct FrontArgs {
     /// Where clients connect; may be repeated. Port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", required = true)]
