@@ -92,7 +92,7 @@ fn control_plane_cost_tells_idle_and_busy_use() {
 #[test]
 fn tls_compares_plain_and_both_kinds_of_tls() {
     slow!();
-    let record = run("tls", &["--subjects", "direct,floor,tollway"]);
+    let record = run("tls", &["--subjects", "direct,floor,tollway,tollway:front"]);
     let of = |id: &str| record.row(id).unwrap().conditions.tls;
     assert_eq!(of("same-network/get-4k/direct"), Tls::Plain);
     assert_eq!(of("same-network/get-4k-tls/direct"), Tls::Tls);

@@ -39,6 +39,8 @@ impl Terminal {
         let command = user
             .plain_command(setsid)
             .arg("--ctty")
+            // Keys that send signals have to, also where whoever runs the tests ignores those.
+            .args(["env", "--default-signal=INT,QUIT,TSTP"])
             .args(words)
             .stdin(tty.try_clone().unwrap())
             .stdout(tty.try_clone().unwrap())
