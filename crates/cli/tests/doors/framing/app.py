@@ -2,10 +2,18 @@
 
 One line each: the method, the target, and the body in hexadecimal. http.server reads heads and
 leaves bodies to its user, who reads them here as RFC 9112 says, without a check that is not needed.
+Whatever is printed is printed by one write, so that lines of several threads stay apart.
 """
 
 import http.server
+import os
 import sys
+
+
+class Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        # Python's own trace comes in pieces, and lines of other threads between them.
+        tell(f"BROKE OFF {sys.exc_info()[1]!r}")
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -13,14 +21,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def __getattr__(self, name):
         if name.startswith("do_"):
-            return self.tell
+            return self.answer
         raise AttributeError(name)
 
-    def tell(self):
+    def answer(self):
         body = self.read_body()
-        # One write, so that lines of several threads stay apart.
-        sys.stdout.write(f"READ {self.command} {self.path} {body.hex()}.\n")
-        sys.stdout.flush()
+        tell(f"READ {self.command} {self.path} {body.hex()}.")
         self.send_response(200)
         self.send_header("content-length", "2")
         self.end_headers()
@@ -45,8 +51,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def tell(line):
+    os.write(sys.stdout.fileno(), f"{line}\n".encode("latin-1", "backslashreplace"))
+
+
 def main():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     host, port = server.server_address
     with open(sys.argv[sys.argv.index("--ports-file") + 1], "w", encoding="ascii") as ports:
         ports.write(f'{{"http": "{host}:{port}"}}')
