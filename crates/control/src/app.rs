@@ -1,6 +1,5 @@
 //! The one place that wires a control plane: open the store, identity first, bind, then serve.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -112,7 +111,8 @@ impl ControlPlane {
         let admin = bind_admin(&options.store)?;
         let plane = start(options, store).await?;
         if let Some(path) = &plane.options.ports_file {
-            write_ports_file(path, &ports)?;
+            let failed = |source| StartError::PortsFile { path: path.clone(), source };
+            tollway_net::write_ports(path, ports).map_err(failed)?;
         }
         let guard = plane.stop.clone().drop_guard();
         Ok(Self { plane, listener, admin, metrics, commits, address, guard })
@@ -269,16 +269,4 @@ async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)>
     let listener = TcpListener::bind(address).await?;
     let bound = listener.local_addr()?;
     Ok((listener, bound))
-}
-
-/// Whole or not at all: a reader that polls for the file never sees half of it.
-fn write_ports_file(path: &Path, ports: &[(&str, SocketAddr)]) -> Result<(), StartError> {
-    let failed = |source| StartError::PortsFile { path: path.to_owned(), source };
-    let ports: BTreeMap<_, _> =
-        ports.iter().map(|(name, address)| (*name, address.to_string())).collect();
-    let content = serde_json::json!(ports).to_string();
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    std::fs::write(&partial, content).map_err(failed)?;
-    std::fs::rename(&partial, path).map_err(failed)
 }

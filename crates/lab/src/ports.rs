@@ -34,12 +34,9 @@ pub enum PortsError {
 
 /// Writes the file in one step.
 pub fn write(path: &Path, ports: &Ports) -> Result<(), PortsError> {
-    let failed = |source| PortsError::Write { path: path.into(), source };
-    let text = serde_json::to_string(ports).map_err(|error| failed(error.into()))?;
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    fs::write(&beside, text).map_err(failed)?;
-    fs::rename(&beside, path).map_err(failed)
+    let named = ports.iter().map(|(name, address)| (name.as_str(), *address));
+    tollway_net::write_ports(path, named)
+        .map_err(|source| PortsError::Write { path: path.into(), source })
 }
 
 /// Reads the file; `None` while it does not exist.

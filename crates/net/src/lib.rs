@@ -3,7 +3,8 @@
 //! `proxy` and `load` build their loops from these; nothing here knows HTTP or the mesh. Every
 //! socket is non-blocking and registered once, edge-triggered, for both directions: a connection
 //! remembers what it may still read or write. Beside the loop stand the lab's links between
-//! network namespaces ([`netns`], [`tun`], [`link`]), and how processes are started ([`spawn`]). Unsafe code is confined to this crate.
+//! network namespaces ([`netns`], [`tun`], [`link`]), how processes are started ([`spawn`]) and how
+//! they tell where they listen ([`write_ports`]). Unsafe code is confined to this crate.
 
 mod conn;
 mod descriptors;
@@ -11,6 +12,7 @@ pub mod link;
 mod listener;
 pub mod netns;
 mod poller;
+mod ports_file;
 mod slab;
 pub mod spawn;
 mod tcp_info;
@@ -21,6 +23,7 @@ pub use conn::{Agreed, Closed, Conn, ConnError, Flush, Peer, Read, Scratch};
 pub use descriptors::descriptor_limit;
 pub use listener::{AcceptError, Listener, ListenerOptions};
 pub use poller::{Poller, Readiness, Token, Waker};
+pub use ports_file::write_ports;
 pub use slab::{Key, Slab};
 pub use tcp_info::{TcpInfo, tcp_info};
 pub use timer::Wheel;

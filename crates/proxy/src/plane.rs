@@ -3,13 +3,12 @@
 //! Sidecar and gateway (`dataplane.rs`) and front (`front/`) put together what they are, start it
 //! here, and add what runs beside it.
 
-use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
-use tollway_net::Listener;
+use tollway_net::{Listener, write_ports};
 use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, serve_admin};
 
@@ -135,7 +134,9 @@ impl Plane {
     /// Tells where its doors are: everything that serves them runs.
     pub(crate) fn open(&self) -> Result<(), DataPlaneError> {
         if let Some(path) = &self.ports_file {
-            write_ports(path, &self.ports)?;
+            let ports = self.ports.iter().map(|(name, address)| (name.as_str(), *address));
+            let failed = |source| DataPlaneError::PortsFile { path: path.clone(), source };
+            write_ports(path, ports).map_err(failed)?;
         }
         for (name, address) in &self.ports {
             tracing::info!(%address, "{name} door open");
@@ -210,21 +211,4 @@ impl StartedWorkers {
 pub(crate) fn seed(number: usize) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(number) | 1
-}
-
-/// Writes the file whole or not at all: readers wait for it.
-fn write_ports(path: &Path, ports: &[(String, SocketAddr)]) -> Result<(), DataPlaneError> {
-    let failed = |source| DataPlaneError::PortsFile { path: path.to_owned(), source };
-    let object: serde_json::Map<String, serde_json::Value> =
-        ports.iter().map(|(name, address)| (name.clone(), address.to_string().into())).collect();
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let temporary = directory.unwrap_or(Path::new(".")).join(format!(
-        ".{}.{}",
-        path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default(),
-        std::process::id()
-    ));
-    let text = serde_json::Value::Object(object).to_string();
-    let mut file = std::fs::File::create(&temporary).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    std::fs::rename(&temporary, path).map_err(failed)
 }

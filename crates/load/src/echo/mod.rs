@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
-use serde::Serialize;
 use tollway_http::{Fields, RequestHead};
 
 use self::faults::Dice;
@@ -107,26 +106,23 @@ impl EchoOptions {
 }
 
 /// Where the servers listen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     pub http: SocketAddr,
     /// The same as `http` unless another was asked for.
     pub grpc: SocketAddr,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<SocketAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub https: Option<SocketAddr>,
 }
 
 impl Ports {
-    /// Writes the ports file as a whole: a reader finds all of it or none.
+    /// Writes the ports file.
     fn write(&self, path: &Path) -> Result<(), EchoError> {
+        let Self { http, grpc, tcp, https } = *self;
+        let named = [("http", Some(http)), ("grpc", Some(grpc)), ("tcp", tcp), ("https", https)];
+        let ports = named.into_iter().filter_map(|(name, address)| Some((name, address?)));
         let failed = |source| EchoError::PortsFile { path: path.to_owned(), source };
-        let text = serde_json::to_string(self).expect("socket addresses are plain strings");
-        let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(".part");
-        std::fs::write(&unfinished, text + "\n").map_err(failed)?;
-        std::fs::rename(&unfinished, path).map_err(failed)
+        tollway_net::write_ports(path, ports).map_err(failed)
     }
 }
 

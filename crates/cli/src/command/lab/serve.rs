@@ -1,8 +1,7 @@
 //! `tollway lab serve`: a folder's results as pages.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -49,7 +48,8 @@ async fn serve(args: &ServeArgs) -> Result<()> {
         );
     }
     if let Some(path) = &args.ports_file {
-        write_ports(path, address)?;
+        tollway_net::write_ports(path, [("http", address)])
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     tokio::select! {
         () = server.run() => {}
@@ -67,13 +67,4 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
         });
     }
     address
-}
-
-/// Under another name first, so that a reader never sees half of it.
-fn write_ports(path: &Path, address: SocketAddr) -> Result<()> {
-    let text = serde_json::to_string(&BTreeMap::from([("http", address)]))?;
-    let partial = path.with_extension("partial");
-    std::fs::write(&partial, text)
-        .and_then(|()| std::fs::rename(&partial, path))
-        .with_context(|| format!("cannot write {}", path.display()))
 }
