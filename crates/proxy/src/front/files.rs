@@ -79,16 +79,14 @@ impl FrontFiles {
     /// # Errors
     /// [`FrontFilesError`].
     pub fn check(&self, now: SystemTime) -> Result<Vec<CheckedPair>, FrontFilesError> {
-        self.load(now)?;
-        let pairs = self.pairs.iter().map(|files| {
-            let pair = read_pair(files, now)?;
-            let (names, not_after) = (pair.names().to_vec(), pair.not_after());
-            Ok(CheckedPair { certificate: files.0.clone(), names, not_after })
-        });
-        pairs.collect()
+        self.load(now).map(|(_, pairs)| pairs)
     }
 
-    pub(super) fn load(&self, now: SystemTime) -> Result<Served, FrontFilesError> {
+    /// What is served from now on, and of which pairs.
+    pub(super) fn load(
+        &self,
+        now: SystemTime,
+    ) -> Result<(Served, Vec<CheckedPair>), FrontFilesError> {
         let pairs = self.pairs.iter().map(|files| read_pair(files, now));
         let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
         let clients = self.client_ca.as_deref().map(read_clients).transpose()?;
@@ -97,22 +95,17 @@ impl FrontFiles {
         let config = front_config(&pairs, authorities.as_ref(), &protocols)
             .map_err(FrontFilesError::Config)?;
         let expires = pairs.iter().map(FrontPair::not_after).min().unwrap_or(now);
-        Ok(Served { config, clients, expires })
+        let checked = self.pairs.iter().zip(&pairs).map(|((certificate, _), pair)| CheckedPair {
+            certificate: certificate.clone(),
+            names: pair.names().to_vec(),
+            not_after: pair.not_after(),
+        });
+        Ok((Served { config, clients, expires }, checked.collect()))
     }
 
     pub(super) fn stamps(&self) -> Stamps {
         let pairs = self.pairs.iter().flat_map(|(certificate, key)| [certificate, key]);
         pairs.chain(&self.client_ca).map(|path| stamp(path)).collect()
-    }
-
-    /// Certificates that only a client which asks for nobody could be shown, though they are not
-    /// the one that is: of no use.
-    pub(super) fn unreachable(&self, now: SystemTime) -> Vec<&Path> {
-        let others = self.pairs.iter().skip(1);
-        let is_nameless = |files: &&(PathBuf, PathBuf)| {
-            read_pair(files, now).is_ok_and(|pair| pair.names().is_empty())
-        };
-        others.filter(is_nameless).map(|(certificate, _)| certificate.as_path()).collect()
     }
 }
 

@@ -59,10 +59,10 @@ impl Follower {
         reread: Arc<Notify>,
     ) -> Result<Self, DataPlaneError> {
         let taken = files.stamps();
-        let now = SystemTime::now();
-        let served = files.load(now)?;
-        for path in files.unreachable(now) {
-            let certificate = path.display();
+        let (served, pairs) = files.load(SystemTime::now())?;
+        // The first is for whoever asks for none.
+        for pair in pairs.iter().skip(1).filter(|pair| pair.names.is_empty()) {
+            let certificate = pair.certificate.display();
             tracing::warn!(%certificate, "no client can ask for this certificate: it has no DNS name");
         }
         let app = to.resolve(None).await;
@@ -129,7 +129,7 @@ impl Follower {
 
     fn reload(&mut self, fanout: &Fanout) {
         match self.files.load(SystemTime::now()) {
-            Ok(served) => {
+            Ok((served, _)) => {
                 self.status.revision += 1;
                 self.status.expires = unix_seconds(served.expires);
                 self.served = served;
@@ -140,7 +140,7 @@ impl Follower {
             Err(error) => {
                 self.status.refused += 1;
                 let code = error.code();
-                let error = chain_of(&error);
+                let error = tollway_model::chain(&error);
                 tracing::error!(%code, "certificates refused, the old ones stay: {error}");
             }
         }
@@ -163,16 +163,4 @@ impl Follower {
 
 fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-/// An error and its causes, from the outermost inwards.
-fn chain_of(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
