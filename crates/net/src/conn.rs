@@ -62,7 +62,8 @@ pub enum ConnError {
 pub enum Closed {
     /// With the end that its protocol has: FIN, and before it `close_notify` with TLS.
     Clean,
-    /// FIN without `close_notify`: the bytes before may have been cut off.
+    /// FIN without `close_notify`, or the end of a connection that broke: the bytes before may
+    /// have been cut off.
     Truncated,
 }
 
@@ -85,6 +86,8 @@ pub enum Flush {
     Done,
     /// The socket is full; an event will tell when to go on.
     Blocked,
+    /// Nothing can be sent any more. What the peer sent before can still be read, and its end
+    /// then.
     Failed(ConnError),
 }
 
@@ -123,6 +126,8 @@ pub struct Conn {
     writable: bool,
     /// The poller told that the peer closed or the socket failed.
     close_told: bool,
+    /// Sending failed: the end that reads find is not one that the peer chose.
+    is_broken: bool,
     read_ended: bool,
     close_notify_seen: bool,
     close_notify_sent: bool,
@@ -186,6 +191,7 @@ impl Conn {
             readable: false,
             writable: !connecting,
             close_told: false,
+            is_broken: false,
             read_ended: false,
             close_notify_seen: false,
             close_notify_sent: false,
@@ -304,7 +310,7 @@ impl Conn {
         match self.receive(&mut scratch.raw) {
             Ok(0) => {
                 self.read_ended = true;
-                let clean = self.tls.is_none();
+                let clean = self.tls.is_none() && !self.is_broken;
                 return Read::Closed(if clean { Closed::Clean } else { Closed::Truncated });
             }
             Ok(_) => {}
@@ -387,8 +393,7 @@ impl Conn {
             Ok(true) => {}
             Ok(false) => return Flush::Blocked,
             Err(error) => {
-                self.write_ended = true;
-                self.discard_output();
+                self.note_broken();
                 return Flush::Failed(ConnError::Socket(error.into()));
             }
         }
@@ -473,6 +478,16 @@ impl Conn {
             buffer.drain(..self.sent);
             self.sent = 0;
         }
+    }
+
+    /// The kernel tells why a connection broke once, here to the sender; a reader then finds what
+    /// had come before, and an end.
+    fn note_broken(&mut self) {
+        self.is_broken = true;
+        self.write_ended = true;
+        self.readable = true;
+        self.close_told = true;
+        self.discard_output();
     }
 
     fn discard_output(&mut self) {

@@ -60,8 +60,8 @@ pub(crate) enum Role {
     Relay(Relay),
     /// A gateway's connection of which the server name is not known yet.
     Hello(Box<Hello>),
-    /// All was said; waits for the peer to close.
-    Lingering,
+    /// All was said, at that time; what still comes is read and dropped until the peer closes.
+    Lingering(Instant),
 }
 
 /// A connection and what the worker remembers of it.
@@ -148,7 +148,7 @@ impl Connection {
             | Role::H2Server(_)
             | Role::Relay(_)
             | Role::Hello(_)
-            | Role::Lingering => None,
+            | Role::Lingering(_) => None,
         }
     }
 
@@ -171,7 +171,7 @@ impl Connection {
             | Role::H2Server(_)
             | Role::H2Client(_)
             | Role::Relay(_)
-            | Role::Lingering => false,
+            | Role::Lingering(_) => false,
         }
     }
 }

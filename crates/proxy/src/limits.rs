@@ -35,8 +35,10 @@ pub struct Timeouts {
     pub silence: Duration,
     /// How long a mesh connection stays apart after its last bulk; then one too many retires.
     pub bulk_rest: Duration,
-    /// For the peer to close after a final response.
+    /// Without a byte from a peer that has its final response and does not close.
     pub linger: Duration,
+    /// For such a peer to close, however much it still sends.
+    pub linger_longest: Duration,
     /// For requests under way when the process is told to end.
     pub drain: Duration,
     /// For other data planes to learn that this one has gone, before it refuses new streams.
@@ -64,7 +66,8 @@ impl Default for Timeouts {
             ping_answer: Duration::from_millis(1500),
             silence: Duration::from_secs(20),
             bulk_rest: Duration::from_secs(5),
-            linger: Duration::from_secs(1),
+            linger: Duration::from_secs(2),
+            linger_longest: Duration::from_secs(30),
             drain: Duration::from_secs(10),
             withdraw: Duration::from_millis(250),
             discovery: Duration::from_secs(5),

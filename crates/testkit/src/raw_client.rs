@@ -55,6 +55,18 @@ impl RawClient {
         self.stream.shutdown(Shutdown::Write).context("could not close the sending side")
     }
 
+    /// The same connection, for a thread that sends while this one reads.
+    pub fn sender(&self) -> Result<Self> {
+        let stream = self.stream.try_clone().context("could not share the connection")?;
+        Ok(Self { stream })
+    }
+
+    /// Ends the connection by a reset.
+    pub fn reset(self) -> Result<()> {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
+            .context("could not have the close be a reset")
+    }
+
     /// Reads until the peer closes, at most for `within`.
     pub fn read_to_end(&mut self, within: Duration) -> Result<Answer> {
         self.read_until(within, |_| false)

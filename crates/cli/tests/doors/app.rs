@@ -5,6 +5,9 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
 
 /// Answers to paths that end in the key; every other path is answered with 200 and itself.
 pub(crate) type Script = HashMap<&'static str, Reply>;
@@ -20,7 +23,11 @@ pub(crate) struct Reply {
 pub(crate) enum Then {
     /// Takes the next request.
     GoOn,
+    /// Takes the rest of the body that it answered early, and then the next request.
+    TakeRest,
     Close,
+    /// Closes by a reset.
+    Reset,
     /// Answers nothing more and keeps the connection.
     Hang,
 }
@@ -36,6 +43,8 @@ struct Seen {
     bytes: Vec<u8>,
     /// Whole requests: head and body.
     requests: Vec<Request>,
+    /// Heads of requests whose connection ended before they did.
+    broken_off: Vec<String>,
 }
 
 #[derive(Clone)]
@@ -76,6 +85,12 @@ impl App {
         seen.requests.iter().filter(to).cloned().collect()
     }
 
+    /// How many requests whose head says `text` ended before they were whole.
+    pub(crate) fn broken_off(&self, text: &str) -> usize {
+        let seen = self.seen.lock().unwrap();
+        seen.broken_off.iter().filter(|head| head.contains(text)).count()
+    }
+
     /// Lets go what was seen, so that long tests do not grow.
     pub(crate) fn forget(&self) {
         *self.seen.lock().unwrap() = Seen::default();
@@ -101,13 +116,20 @@ fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Seen>) {
     let mut input = Vec::new();
     while let Some(request) = read_request(&mut stream, &mut input, script, seen) {
         let reply = reply_to(&request, script);
-        seen.lock().unwrap().requests.push(request);
-        if stream.write_all(&reply.bytes).is_err() || reply.then == Then::Close {
+        seen.lock().unwrap().requests.push(request.clone());
+        if stream.write_all(&reply.bytes).is_err() {
             return;
         }
-        if reply.then == Then::Hang {
-            while more(&mut stream, &mut input, seen) {}
-            return;
+        match reply.then {
+            Then::GoOn => {}
+            Then::TakeRest if take_body(&request, &mut stream, &mut input, seen).is_some() => {}
+            Then::TakeRest => return,
+            Then::Close => return,
+            Then::Reset => return set_socket_linger(&stream, Some(Duration::ZERO)).unwrap(),
+            Then::Hang => {
+                while more(&mut stream, &mut input, seen) {}
+                return;
+            }
         }
     }
 }
@@ -143,29 +165,43 @@ fn read_request(
     };
     let head = String::from_utf8_lossy(&input[..head_end]).into_owned();
     input.drain(..head_end);
-    let mut request = Request { head, body: Vec::new() };
+    let request = Request { head, body: Vec::new() };
     if script.keys().any(|path| request.target().ends_with(path) && path.contains("early")) {
         return Some(request);
     }
-    let length = if request.values("transfer-encoding").is_empty() {
-        request.values("content-length").first().map_or(0, |value| value.parse().unwrap())
-    } else {
-        loop {
-            if let Some(end) = chunked_end(input) {
-                break end;
-            }
-            if !more(stream, input, seen) {
-                return None;
-            }
+    match take_body(&request, stream, input, seen) {
+        Some(body) => Some(Request { body, ..request }),
+        None => {
+            seen.lock().unwrap().broken_off.push(request.head);
+            None
         }
-    };
-    while input.len() < length {
+    }
+}
+
+/// The body as it was framed; `None` if it does not come to its end.
+fn take_body(
+    request: &Request,
+    stream: &mut TcpStream,
+    input: &mut Vec<u8>,
+    seen: &Mutex<Seen>,
+) -> Option<Vec<u8>> {
+    loop {
+        if let Some(end) = body_end(request, input).filter(|end| *end <= input.len()) {
+            return Some(input.drain(..end).collect());
+        }
         if !more(stream, input, seen) {
             return None;
         }
     }
-    request.body = input.drain(..length).collect();
-    Some(request)
+}
+
+/// Where a body ends that `input` begins with, as far as that can be told.
+fn body_end(request: &Request, input: &[u8]) -> Option<usize> {
+    if request.values("transfer-encoding").is_empty() {
+        let length = request.values("content-length");
+        return Some(length.first().map_or(0, |value| value.parse().unwrap()));
+    }
+    chunked_end(input)
 }
 
 /// Where a chunked body ends, trailers included.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tollway_testkit::{Answer, Process, RawClient, TempDir, TlsRelay};
 
 use crate::app::{App, Request, Script, find};
+use crate::mesh::http::{Client, Version, empty, runtime};
 use crate::network::{Network, PATIENCE, tollway, until_status};
 use crate::pki::Authority;
 use crate::tls_client::trusting;
@@ -17,7 +18,7 @@ pub(crate) const GROWTH_BYTES: u64 = 32 << 20;
 /// A caller, a callee with its app, and one door of theirs.
 pub(crate) struct Door {
     pub(crate) app: App,
-    _network: Option<Network>,
+    network: Option<Network>,
     _relay: Option<TlsRelay>,
     /// The process that reads what comes through the door.
     pub(crate) reader: Process,
@@ -40,9 +41,14 @@ pub(crate) enum Kind {
 
 impl Door {
     pub(crate) fn open(kind: Kind, script: Script, options: &[&str]) -> Self {
+        Self::open_over(b"http/1.1", kind, script, options)
+    }
+
+    /// The same for a caller that speaks `alpn`, where TLS has the two agree on that.
+    pub(crate) fn open_over(alpn: &[u8], kind: Kind, script: Script, options: &[&str]) -> Self {
         let app = App::start(script);
         if kind == Kind::Front {
-            return Self::open_front(app, options);
+            return Self::open_front(alpn, app, options);
         }
         let network = Network::start("west");
         let port = app.port();
@@ -58,9 +64,9 @@ impl Door {
             }
         };
         let (reader, other) = if kind == Kind::Mesh { (stock, web) } else { (web, stock) };
-        let door = Self {
+        let mut door = Self {
             app,
-            _network: Some(network),
+            network: Some(network),
             _relay: relay,
             reader,
             other: Some(other),
@@ -70,11 +76,17 @@ impl Door {
             host,
         };
         until_status(address, &door.get("/warm"), 200);
+        if kind == Kind::Mesh && alpn != b"http/1.1" {
+            let network = door.network.as_ref().unwrap();
+            let relay = network.relay(door.reader.port("inbound").unwrap(), "web", "stock", alpn);
+            door.address = relay.address();
+            door._relay = Some(relay);
+        }
         door
     }
 
     /// A front, seen in plain text by a client of it.
-    fn open_front(app: App, options: &[&str]) -> Self {
+    fn open_front(alpn: &[u8], app: App, options: &[&str]) -> Self {
         let (files, host) = (TempDir::new().unwrap(), "a.example");
         let (certificate, key) = Authority::new("fronts").server(&[host]).write(files.path(), "a");
         let reader = tollway()
@@ -87,11 +99,11 @@ impl Door {
             .start_listening()
             .unwrap();
         let front = reader.port("front").unwrap();
-        let relay = TlsRelay::start(front, host, trusting(None, b"http/1.1")).unwrap();
+        let relay = TlsRelay::start(front, host, trusting(None, alpn)).unwrap();
         let address = relay.address();
         Self {
             app,
-            _network: None,
+            network: None,
             _relay: Some(relay),
             reader,
             other: None,
@@ -139,6 +151,17 @@ impl Door {
         let answer = self.connect().ask(&self.get(path));
         assert_eq!(statuses(&answer), [200], "{}", answer.text());
         assert!(answer.text().ends_with(&format!("own {path}")), "{}", answer.text());
+    }
+
+    /// The same where callers speak HTTP/2.
+    #[track_caller]
+    pub(crate) fn check_honest_over_http2(&self, path: &str) {
+        let uri = format!("http://{}{}{path}", self.host, self.prefix);
+        let request = hyper::Request::builder().uri(uri).body(empty()).unwrap();
+        let answer = runtime().block_on(async {
+            Client::connect(Version::Http2, self.address).await.exchange(request).await
+        });
+        assert_eq!((answer.status, answer.text()), (200, format!("own {path}")));
     }
 }
 

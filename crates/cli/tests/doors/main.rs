@@ -5,6 +5,7 @@
 
 mod app;
 mod door;
+mod early;
 mod forged;
 mod framing;
 mod h1;
@@ -13,6 +14,8 @@ mod h2spec;
 mod handshakes;
 mod identity;
 mod malformed;
+#[path = "../mesh/mod.rs"]
+mod mesh;
 mod network;
 #[path = "../front/pki.rs"]
 #[allow(dead_code, reason = "the tests of the front use more of it")]

@@ -78,6 +78,37 @@ fn drain(
     }
 }
 
+/// A peer that answers and closes over bytes that it has not read, as one does that wants no more
+/// of them: its reset may come before its answer is looked at.
+#[test]
+fn what_came_before_a_failed_flush_is_read_and_its_end_is_not_clean() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut conn = Conn::connect(listener.local_addr().unwrap(), None).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    let mut poller = Poller::new().unwrap();
+    poller.add(&conn, Token(0)).unwrap();
+    let mut ready = Vec::new();
+    poller.wait(Some(Duration::from_secs(5)), &mut ready).unwrap();
+    ready.iter().for_each(|readiness| conn.ready(*readiness));
+    conn.out().extend_from_slice(b"more than is read");
+    assert!(matches!(conn.flush(), Flush::Done));
+    io::Read::read_exact(&mut peer, &mut [0]).unwrap();
+    io::Write::write_all(&mut peer, b"enough").unwrap();
+    drop(peer);
+    let end = std::time::Instant::now() + Duration::from_secs(5);
+    loop {
+        conn.out().extend_from_slice(b"x");
+        match conn.flush() {
+            Flush::Failed(_) => break,
+            Flush::Done | Flush::Blocked => assert!(std::time::Instant::now() < end),
+        }
+    }
+    let mut scratch = Scratch::new();
+    assert!(matches!(conn.read(&mut scratch), Read::Data(b"enough")));
+    assert!(matches!(conn.read(&mut scratch), Read::Closed(Closed::Truncated)));
+    assert!(!conn.may_read() && conn.is_finished());
+}
+
 fn tls_pair() -> (Tls, Tls) {
     let issued = rcgen::generate_simple_self_signed(["b.test".to_owned()]).unwrap();
     let certificate = issued.cert.der().clone();

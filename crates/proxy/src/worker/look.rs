@@ -125,7 +125,11 @@ impl Worker {
         match &mut conn.role {
             Role::Accepting if waited > timeouts.handshake => Expired::Close,
             Role::Hello(_) | Role::Detect { .. } if waited > timeouts.head => Expired::Close,
-            Role::Lingering if waited > timeouts.linger => Expired::Close,
+            Role::Lingering(began) => {
+                let long = now.saturating_duration_since(*began);
+                let is_over = waited > timeouts.linger || long > timeouts.linger_longest;
+                if is_over { Expired::Close } else { Expired::No }
+            }
             Role::Dialling(_) if waited > timeouts.connect => Expired::Dial,
             Role::H1Server(server) => {
                 conn.draining |= certificate_ended;
@@ -180,11 +184,9 @@ impl Worker {
                 let dead = relay.other.is_none() && waited > timeouts.discovery;
                 if idle > timeouts.stream_idle || dead { Expired::Relay } else { Expired::No }
             }
-            Role::Accepting
-            | Role::Hello(_)
-            | Role::Detect { .. }
-            | Role::Lingering
-            | Role::Dialling(_) => Expired::No,
+            Role::Accepting | Role::Hello(_) | Role::Detect { .. } | Role::Dialling(_) => {
+                Expired::No
+            }
         }
     }
 }
@@ -202,7 +204,10 @@ fn next_look(conn: &Connection, now: Instant, clock: Duration, timeouts: &Timeou
     match &conn.role {
         Role::Accepting => rest(true, timeouts.handshake),
         Role::Hello(_) | Role::Detect { .. } => rest(true, timeouts.head),
-        Role::Lingering => rest(true, timeouts.linger),
+        Role::Lingering(began) => {
+            let long = now.saturating_duration_since(*began);
+            rest(true, timeouts.linger).min(timeouts.linger_longest.saturating_sub(long))
+        }
         Role::Dialling(_) => rest(true, timeouts.connect),
         Role::H1Server(server) if server.in_head => rest(true, timeouts.head),
         Role::H1Server(server) => {

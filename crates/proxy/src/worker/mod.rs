@@ -358,7 +358,7 @@ impl Worker {
                     self.remove_if_over(key);
                 }
                 Flush::Blocked => {}
-                Flush::Failed(error) => self.on_failed(key, &error),
+                Flush::Failed(error) => self.on_unsendable(key, &error),
             }
         }
     }
@@ -411,11 +411,12 @@ impl Worker {
         }
     }
 
-    /// Ends our side after what is queued, and waits a moment for the peer to end its own, so
-    /// that the last response is not cut off by a reset.
+    /// Ends our side after what is queued, and waits for the peer to end its own for as long as it
+    /// sends something: to close over unread bytes would be a reset, which takes from a peer that
+    /// is still sending the last response that it has not read yet.
     fn linger(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.role = Role::Lingering;
+        conn.role = Role::Lingering(self.now);
         conn.since = self.now;
         conn.line.clear();
         conn.io.finish();

@@ -138,7 +138,8 @@ impl Worker {
         client.answered = false;
         client.scanner = h1::HeadScanner::new();
         let destination = client.destination.clone();
-        if !client.keep_alive || client.dedicated || conn.draining || conn.io.read_ended() {
+        let is_over = conn.io.read_ended() || conn.io.is_finished();
+        if !client.keep_alive || client.dedicated || conn.draining || is_over {
             return self.drop_h1_client(key);
         }
         client.keep_alive = true;

@@ -23,7 +23,12 @@ impl Worker {
             Role::H2Server(_) | Role::H2Client(_) => self.on_h2_bytes(key, data),
             Role::Relay(_) => self.on_relay_bytes(key, data),
             Role::Hello(_) => self.on_hello_bytes(key, data),
-            Role::Lingering | Role::Accepting | Role::Dialling(_) => {}
+            Role::Lingering(_) => {
+                if !data.is_empty() {
+                    conn.since = self.now;
+                }
+            }
+            Role::Accepting | Role::Dialling(_) => {}
         }
     }
 
@@ -48,8 +53,21 @@ impl Worker {
                 self.metrics.handshakes_failed.add(1);
                 self.remove(key);
             }
-            Role::Detect { .. } | Role::Lingering => self.remove(key),
+            Role::Detect { .. } | Role::Lingering(_) => self.remove(key),
         }
+    }
+
+    /// Nothing more can be sent. An upstream may have answered before it closed, as one does that
+    /// wants no more of a body: what it has said is read first, and the end behind it tells the rest.
+    pub(super) fn on_unsendable(&mut self, key: Key, error: &ConnError) {
+        let Some(conn) = self.conns.get(key) else { return };
+        let may_have_answered = matches!(conn.role, Role::H1Client(_) | Role::H2Client(_));
+        if !may_have_answered || conn.io.read_ended() {
+            return self.on_failed(key, error);
+        }
+        tracing::debug!(%error, "nothing more can be sent");
+        self.leave_pool(key);
+        self.queue_read(key);
     }
 
     /// The connection broke.
@@ -65,7 +83,7 @@ impl Worker {
                 let why = self.tls.why_refused(error);
                 self.refuse_peer(key, &why);
             }
-            Role::Detect { .. } | Role::Hello(_) | Role::Lingering => self.remove(key),
+            Role::Detect { .. } | Role::Hello(_) | Role::Lingering(_) => self.remove(key),
         }
     }
 }

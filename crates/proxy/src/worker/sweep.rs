@@ -217,7 +217,7 @@ fn is_upstream(role: &Role) -> bool {
         | Role::Hello(_)
         | Role::Detect { .. }
         | Role::Accepting
-        | Role::Lingering => false,
+        | Role::Lingering(_) => false,
     }
 }
 
@@ -227,7 +227,7 @@ fn is_expendable(conn: &Connection) -> bool {
         Role::H2Client(link) => link.streams.is_empty(),
         Role::H1Client(client) => client.exchange.is_none(),
         Role::Dialling(_) | Role::Hello(_) | Role::Detect { .. } | Role::Accepting => true,
-        Role::Lingering => conn.io.pending() == 0,
+        Role::Lingering(_) => conn.io.pending() == 0,
         Role::H1Server(_) | Role::H2Server(_) | Role::Relay(_) => false,
     }
 }

@@ -38,7 +38,7 @@ impl Worker {
             | Role::Dialling(_)
             | Role::Detect { .. }
             | Role::Hello(_)
-            | Role::Lingering => {}
+            | Role::Lingering(_) => {}
         }
         // What is queued for such a peer is not for it any more.
         if let Some(conn) = self.conns.get_mut(key) {

@@ -22,6 +22,7 @@ fn all_late() -> Timeouts {
         head: LATE,
         downstream_idle: LATE,
         linger: LATE,
+        linger_longest: LATE,
         ..patient()
     }
 }
@@ -48,6 +49,24 @@ fn a_silent_connection_is_closed() {
     let (answer, waited) = read_to_end(&connect(sidecar.addresses[0]));
     assert_eq!(answer, "");
     assert_in_time(waited);
+}
+
+/// Who has the last answer and goes on sending is read for as long as it sends, but not longer
+/// than that.
+#[test]
+fn a_refused_peer_that_sends_on_is_closed_in_the_end() {
+    let sidecar = sidecar(Timeouts { linger: SOON * 2, linger_longest: SOON * 4, ..all_late() });
+    let mut stream = connect(sidecar.addresses[0]);
+    let begun = Instant::now();
+    stream.write_all(b"GET / HTTP/1.1\r\nno colon\r\n\r\n").unwrap();
+    let (answer, _) = read_to_end(&stream);
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    // Far sooner than `linger` each time, also on a machine that is busy.
+    while stream.write_all(b"more").is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "still read");
+        std::thread::sleep(SOON / 20);
+    }
+    assert!(begun.elapsed() >= SOON * 2, "{:?}", begun.elapsed());
 }
 
 #[test]
