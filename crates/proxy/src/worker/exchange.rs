@@ -47,6 +47,7 @@ impl Worker {
     pub(super) fn abort_down(&mut self, key: Key, code: ErrorCode) {
         let Some(exchange) = self.exchanges.get(key) else { return };
         let down = exchange.down;
+        let code = breaking_off(exchange, code);
         self.count_call(exchange, CallEnd::Failed);
         if let Some(conn) = self.conns.get_mut(down.conn) {
             match &mut conn.role {
@@ -88,11 +89,12 @@ impl Worker {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let up = std::mem::replace(&mut exchange.up, Upstream::Gone);
         let Upstream::Open(up) = up else { return };
+        let code = calling_off(exchange);
         let Some(conn) = self.conns.get_mut(up.conn) else { return };
         match &mut conn.role {
             Role::H2Client(link) => {
                 link.close(up.stream, self.now);
-                link.codec.reset(up.stream, ErrorCode::CANCEL, conn.io.out());
+                link.codec.reset(up.stream, code, conn.io.out());
                 let is_worn = link.codec.is_worn();
                 mark(&mut self.dirty, &mut conn.dirty, up.conn);
                 if is_worn && !conn.draining {
@@ -123,12 +125,13 @@ impl Worker {
         let whole = exchange.request.finished;
         let up = std::mem::replace(&mut exchange.up, Upstream::Gone);
         let Upstream::Open(up) = up else { return };
+        let code = calling_off(exchange);
         let Some(conn) = self.conns.get_mut(up.conn) else { return };
         match &mut conn.role {
             Role::H2Client(link) => {
                 link.close(up.stream, self.now);
                 if !whole {
-                    link.codec.reset(up.stream, ErrorCode::CANCEL, conn.io.out());
+                    link.codec.reset(up.stream, code, conn.io.out());
                     mark(&mut self.dirty, &mut conn.dirty, up.conn);
                 }
                 conn.since = self.now;
@@ -209,6 +212,23 @@ impl Worker {
             }
         }
     }
+}
+
+/// The code by which an answer is broken off that is not whole. Common clients take a body that
+/// ends by one of the two codes that blame nobody (hyper by `NO_ERROR`, Node.js by either) for
+/// whole. Of a gRPC call they do not, as its trailers are missing, and the code is its status.
+fn breaking_off(exchange: &Exchange, code: ErrorCode) -> ErrorCode {
+    let blames_nobody = matches!(code, ErrorCode::NO_ERROR | ErrorCode::CANCEL);
+    if blames_nobody && !exchange.is_grpc { ErrorCode::INTERNAL_ERROR } else { code }
+}
+
+/// The code by which a request is called off. A body that is not whole is broken off as an answer
+/// is.
+fn calling_off(exchange: &Exchange) -> ErrorCode {
+    if exchange.request.finished {
+        return ErrorCode::CANCEL;
+    }
+    breaking_off(exchange, ErrorCode::CANCEL)
 }
 
 /// How an exchange ended whose response has wholly gone downstream.

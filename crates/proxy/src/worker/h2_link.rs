@@ -155,7 +155,7 @@ impl Worker {
         let bodiless =
             self.exchanges.get(exchange).is_some_and(|e| e.is_head) || head.status == 304;
         let size = match content_length {
-            _ if end => BodySize::None,
+            _ if end || head.status == 204 => BodySize::None,
             Some(length) => BodySize::Fixed(length),
             None => BodySize::Unknown,
         };

@@ -1,5 +1,7 @@
 //! HTTP/2 frames and header blocks by hand: what no codec of ours or of anybody else would send.
 
+use std::io::Read;
+
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(crate) const DATA: u8 = 0;
@@ -8,6 +10,7 @@ pub(crate) const PRIORITY: u8 = 2;
 pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
 
@@ -29,9 +32,20 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
+pub(crate) const NO_ERROR: u32 = 0;
+pub(crate) const CANCEL: u32 = 8;
+
 pub(crate) fn reset(stream: u32) -> Vec<u8> {
-    const CANCEL: u32 = 8;
-    frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes())
+    reset_with(stream, CANCEL)
+}
+
+pub(crate) fn reset_with(stream: u32, code: u32) -> Vec<u8> {
+    frame(RST_STREAM, 0, stream, &code.to_be_bytes())
+}
+
+/// Streams above `last` were not looked at.
+pub(crate) fn goaway(last: u32, code: u32) -> Vec<u8> {
+    frame(GOAWAY, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat())
 }
 
 pub(crate) fn window_update(stream: u32, by: u32) -> Vec<u8> {
@@ -82,14 +96,44 @@ fn integer(length: usize, out: &mut Vec<u8>) {
     out.push(u8::try_from(rest).unwrap());
 }
 
-/// The types of the whole frames that `bytes` begins with.
-pub(crate) fn kinds(mut bytes: &[u8]) -> Vec<u8> {
-    let mut kinds = Vec::new();
-    while let Some((head, rest)) = bytes.split_first_chunk::<9>() {
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        let Some(behind) = rest.get(length..) else { break };
-        kinds.push(head[3]);
-        bytes = behind;
+/// A frame that came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Frame {
+    /// The next one; `None` once the peer has ended.
+    pub(crate) fn read(from: &mut impl Read) -> Option<Self> {
+        let mut head = [0; 9];
+        from.read_exact(&mut head).ok()?;
+        let [l0, l1, l2, kind, flags, stream @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, l0, l1, l2]) as usize];
+        from.read_exact(&mut payload).ok()?;
+        Some(Self { kind, flags, stream: u32::from_be_bytes(stream), payload })
     }
-    kinds
+
+    /// The whole ones that `bytes` begins with.
+    pub(crate) fn all(mut bytes: &[u8]) -> Vec<Self> {
+        std::iter::from_fn(|| Self::read(&mut bytes)).collect()
+    }
+
+    /// Whether its sender says nothing more on the stream.
+    pub(crate) fn ends_stream(&self) -> bool {
+        matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
+    }
+
+    /// The code of a reset.
+    pub(crate) fn code(&self) -> Option<u32> {
+        let code = <[u8; 4]>::try_from(&self.payload[..]);
+        code.ok().filter(|_| self.kind == RST_STREAM).map(u32::from_be_bytes)
+    }
+}
+
+/// The types of the whole frames that `bytes` begins with.
+pub(crate) fn kinds(bytes: &[u8]) -> Vec<u8> {
+    Frame::all(bytes).into_iter().map(|frame| frame.kind).collect()
 }

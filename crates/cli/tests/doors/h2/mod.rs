@@ -1,10 +1,12 @@
 //! Attacks on every listener that speaks HTTP/2. During each of them the attacker pays for what he
 //! causes, the process that he attacks stays small, and another caller notices nothing.
 
-mod attacker;
+mod answers;
+pub(crate) mod app;
+pub(crate) mod attacker;
 mod attacks;
 mod downgrade;
-mod frames;
+pub(crate) mod frames;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
