@@ -10,6 +10,8 @@ use std::process::Command;
 
 use tollway_testkit::{Process, need_tool};
 
+use crate::app::Script;
+use crate::door::{Door, Kind};
 use crate::network::{Network, tollway, until_status};
 
 /// How often h2spec is run at most.
@@ -113,6 +115,13 @@ fn mesh_door_passes() {
     let door = stock.sidecar.port("inbound").unwrap();
     let relay = stock.network.relay(door, "web", "stock", b"h2");
     check(&h2spec, relay.address(), "/size?bytes=1000");
+}
+
+#[test]
+fn front_passes() {
+    let h2spec = need_tool!("h2spec");
+    let door = Door::open_over(b"h2", Kind::Front, Script::new(), &[]);
+    check(&h2spec, door.address, "/");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod h2;
 mod h2spec;
 mod handshakes;
 mod identity;
+mod interim;
 mod malformed;
 #[path = "../mesh/mod.rs"]
 mod mesh;

@@ -7,30 +7,32 @@ use super::attacker::{Aim, Wire};
 use super::frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, block, frame, hello, kinds,
 };
-use crate::app::{App, Script};
-use crate::network::{Network, PATIENCE, until_status};
+use crate::app::Script;
+use crate::door::{Door, Kind};
+use crate::network::PATIENCE;
 
-const HOST: &str = "stock.default.west.mesh";
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
 
 /// The frames of one request on a connection of its own.
-fn cases() -> Vec<(&'static str, Vec<u8>)> {
+fn cases(door: &Door) -> Vec<(&'static str, Vec<u8>)> {
+    let (host, prefix) = (door.host, door.prefix);
     let lines = |name: &'static str, more: &[(&str, &str)]| {
-        let path = format!("/{name}");
+        let path = format!("{prefix}/{name}");
         let pseudo =
-            [(":method", "POST"), (":scheme", "http"), (":path", &path), (":authority", HOST)];
+            [(":method", "POST"), (":scheme", "http"), (":path", &path), (":authority", host)];
         (name, frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[&pseudo, more].concat())))
     };
     let pseudo = |name: &'static str, fields: [(&str, &str); 4]| {
         (name, frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&fields)))
     };
     let value = format!("a\r\n\r\n{SMUGGLED}");
-    let path = format!("/path-with-lines HTTP/1.1\r\nhost: x\r\n\r\n{SMUGGLED}");
-    let method = format!("GET /method-with-lines HTTP/1.1\r\nhost: x\r\n\r\n{SMUGGLED}");
+    let to = |name: &str| format!("{prefix}/{name}");
+    let path = format!("{prefix}/path-with-lines HTTP/1.1\r\nhost: x\r\n\r\n{SMUGGLED}");
+    let method = format!("GET {prefix}/method-with-lines HTTP/1.1\r\nhost: x\r\n\r\n{SMUGGLED}");
     let (post, http) = ((":method", "POST"), (":scheme", "http"));
-    let host = (":authority", HOST);
-    let below =
-        block(&[post, http, (":path", "/length-below-data"), host, ("content-length", "1")]);
+    let host = (":authority", host);
+    let below = to("length-below-data");
+    let below = block(&[post, http, (":path", &below), host, ("content-length", "1")]);
     let below = [
         frame(HEADERS, END_HEADERS, 1, &below),
         frame(DATA, END_STREAM, 1, format!("x{SMUGGLED}").as_bytes()),
@@ -56,44 +58,81 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
         lines("path-twice", &[(":path", "/smuggled")]),
         lines("unknown-pseudo", &[(":smuggled", "b")]),
         pseudo("path-with-lines", [post, http, (":path", &path), host]),
-        pseudo("path-with-space", [post, http, (":path", "/path-with-space x"), host]),
+        pseudo("path-with-space", [post, http, (":path", &to("path-with-space x")), host]),
         pseudo("path-without-slash", [post, http, (":path", "path-without-slash"), host]),
-        pseudo("method-with-lines", [(":method", &method), http, (":path", "/method-with"), host]),
+        pseudo("method-with-lines", [(":method", &method), http, (":path", &to("method")), host]),
         pseudo(
             "authority-with-lines",
-            [post, http, (":path", "/authority-with-lines"), (":authority", "x\r\nhost: y")],
+            [post, http, (":path", &to("authority")), (":authority", "x\r\nhost: y")],
         ),
+        pseudo("no-scheme", [post, host, (":path", &to("no-scheme")), ("x-a", "b")]),
+        pseudo("no-path", [post, http, host, ("x-a", "b")]),
+        pseudo("no-method", [http, host, (":path", &to("no-method")), ("x-a", "b")]),
+        pseudo("field-first", [post, ("x-a", "b"), (":path", &to("field-first")), host]),
+        pseudo("status-in-request", [post, http, (":path", &to("status")), (":status", "200")]),
         ("length-below-data", below),
     ]
 }
 
 #[test]
 fn nothing_that_http1_reads_differently_reaches_an_app() {
-    let app = App::start(Script::new());
-    let network = Network::start("west");
-    let stock = network.sidecar("stock", &["--app-port", &app.port()]);
-    let relay = network.relay(stock.port("inbound").unwrap(), "web", "stock", b"h2");
-    let http1 = network.relay(stock.port("inbound").unwrap(), "web", "stock", b"http/1.1");
-    for (name, frames) in cases() {
-        let mut wire = Wire::open(&Aim { address: relay.address(), tls: None }).unwrap();
-        wire.send(&[hello(), frames].concat()).unwrap();
-        // Refused in either way: the stream is reset, or answered from here.
-        let mut answer = Vec::new();
-        let is_refused = retry_until(PATIENCE, name, || {
-            match wire.take() {
-                Ok(more) => answer.extend(more),
-                // GOAWAY has come, and the end.
-                Err(_) => return Some(()),
-            }
-            let is_over = |kind| matches!(kind, HEADERS | RST_STREAM);
-            kinds(&answer).into_iter().any(is_over).then_some(())
-        });
-        assert!(is_refused.is_ok(), "{name} is not refused");
-        let honest = format!("GET /behind-{name} HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
-        until_status(http1.address(), &honest, 200);
-        assert!(!app.was_sent("smuggled"), "{name} smuggled a request");
-        let reached: Vec<_> = app.requests("").iter().map(|r| r.target().to_owned()).collect();
-        assert!(reached.iter().all(|target| target.starts_with("/behind-")), "{name}: {reached:?}");
-        app.forget();
+    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
+        let door = Door::open_over(b"h2", kind, Script::new(), &[]);
+        let cases = cases(&door);
+        door.app.forget();
+        for (name, frames) in &cases {
+            check_refused(&door, name, frames);
+            door.check_honest_over_http2("/behind");
+            assert!(!door.app.was_sent("smuggled"), "{name} smuggled a request");
+            let reached: Vec<_> =
+                door.app.requests("").iter().map(|r| r.target().to_owned()).collect();
+            assert_eq!(reached, ["/behind"], "{name}");
+            door.app.forget();
+        }
+    }
+}
+
+/// In either way: the stream is reset, or answered from here.
+#[track_caller]
+fn check_refused(door: &Door, name: &str, frames: &[u8]) {
+    let mut wire = Wire::open(&Aim { address: door.address, tls: None }).unwrap();
+    wire.send(&[&hello()[..], frames].concat()).unwrap();
+    let mut answer = Vec::new();
+    let is_refused = retry_until(PATIENCE, name, || {
+        match wire.take() {
+            Ok(more) => answer.extend(more),
+            // GOAWAY has come, and the end.
+            Err(_) => return Some(()),
+        }
+        let is_over = |kind| matches!(kind, HEADERS | RST_STREAM);
+        kinds(&answer).into_iter().any(is_over).then_some(())
+    });
+    assert!(is_refused.is_ok(), "{name} is not refused");
+}
+
+/// The one connection-specific field that HTTP/2 knows, and crumbs of a cookie, arrive as HTTP/1.1
+/// says them.
+#[test]
+fn what_http2_says_in_its_own_way_arrives_as_http1_says_it() {
+    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
+        let door = Door::open_over(b"h2", kind, Script::new(), &[]);
+        let path = format!("{}/own-way", door.prefix);
+        let lines = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":path", &path),
+            (":authority", door.host),
+            ("te", "trailers"),
+            ("cookie", "a=1"),
+            ("cookie", "b=2"),
+        ];
+        let mut wire = Wire::open(&Aim { address: door.address, tls: None }).unwrap();
+        let request = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&lines));
+        wire.send(&[hello(), request].concat()).unwrap();
+        let arrived = || door.app.requests("/own-way").pop();
+        let request = retry_until(PATIENCE, "the request at the app", arrived).unwrap();
+        assert_eq!(request.values("te"), ["trailers"]);
+        assert_eq!(request.values("connection"), ["te"]);
+        assert_eq!(request.values("cookie"), ["a=1; b=2"]);
     }
 }
