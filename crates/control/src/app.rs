@@ -47,6 +47,19 @@ const STORE_NAME: &str = "tollway.store";
 const STREAMS_PER_CONNECTION_LIMIT: u32 = 64;
 /// Requests of one connection that are worked on at once.
 const REQUESTS_PER_CONNECTION_LIMIT: usize = 64;
+/// Bytes of one request that names one workload, one network or a bundle of roots. Anybody may send
+/// such a one; what follows services by name may be as long as [`MESSAGE_LIMIT_BYTES`], and is read
+/// only from workloads and networks with a certificate.
+const REQUEST_LIMIT_BYTES: usize = 32 << 10;
+/// Bytes that a peer may send on a stream and on a connection before they are taken.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// Bytes of a head, and 32 for each line.
+const HEAD_LIMIT_BYTES: u32 = 16 << 10;
+/// Streams of one connection that were called off before they were looked at, and streams that had
+/// to be reset for its peer's mistakes: over either, the connection ends.
+const CALLED_OFF_LIMIT: usize = 20;
+const MISTAKES_LIMIT: usize = 256;
 /// A connection that does not answer a ping is closed after this and [`PING_TIMEOUT`].
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -185,15 +198,20 @@ fn public_server(plane: &Arc<Plane>) -> tonic::transport::server::Router {
     Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_LIMIT)
         .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_LIMIT)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_max_header_list_size(HEAD_LIMIT_BYTES)
+        .http2_max_pending_accept_reset_streams(Some(CALLED_OFF_LIMIT))
+        .http2_max_local_error_reset_streams(Some(MISTAKES_LIMIT))
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .add_service(
             IdentityServer::new(IdentityService(plane.clone()))
-                .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+                .max_decoding_message_size(REQUEST_LIMIT_BYTES),
         )
         .add_service(
             RegistryServer::new(RegistryService(plane.clone()))
-                .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+                .max_decoding_message_size(REQUEST_LIMIT_BYTES),
         )
         .add_service(
             DiscoveryServer::new(DiscoveryService(plane.clone()))
@@ -201,7 +219,7 @@ fn public_server(plane: &Arc<Plane>) -> tonic::transport::server::Router {
         )
         .add_service(
             PeeringServer::new(PeeringService(plane.clone()))
-                .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+                .max_decoding_message_size(REQUEST_LIMIT_BYTES),
         )
 }
 

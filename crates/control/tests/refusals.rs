@@ -14,6 +14,7 @@ use tollway_control::{BundleError, ControlPlane, JoinBundle, Options, StartError
 use tollway_identity::JoinToken;
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
+use tollway_wire::v1::identity_client::IdentityClient;
 use tollway_wire::v1::peering_client::PeeringClient;
 use tollway_wire::v1::register_request::Request as Announce;
 use tonic::Code;
@@ -32,6 +33,16 @@ async fn a_token_that_was_never_made_is_refused() {
         refused.message(),
         "the join token is not known here; make a new one with `tollway token create`"
     );
+}
+
+#[tokio::test]
+async fn what_nobody_honest_would_send_is_not_read() {
+    let mut west = Network::start("west").await;
+    let token = west.token(Scope::Any(v1::AnyWorkload {})).await;
+    let mut client = IdentityClient::new(bootstrap(west.address, &token).await);
+    let token = "x".repeat(64 << 10);
+    let refused = client.check(v1::CheckRequest { token }).await.unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused:?}");
 }
 
 #[tokio::test]
