@@ -132,7 +132,7 @@ impl Target {
 pub struct Reuse {
     /// Requests that one connection carries.
     pub requests: Option<u64>,
-    /// Longest time between two requests.
+    /// Longest time from an answer to the next request.
     pub idle: Option<Duration>,
 }
 

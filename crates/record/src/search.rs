@@ -233,7 +233,8 @@ impl Search {
     }
 }
 
-/// What a rate must meet to count as held, besides at least 99 % of it being achieved.
+/// What a rate must meet to count as held, besides at least 99 % of it being achieved; errors that
+/// are allowed are not missed there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slo {
     /// Conditions that must hold.
@@ -265,9 +266,11 @@ impl Slo {
             let percent = lost as f64 / scheduled.max(1) as f64 * 100.0;
             return Ok(Some(format!("{percent:.2} % of the requests failed")));
         }
-        // One request on the border of the window decides nothing.
-        if in_time + 1.0 < ACHIEVED_FRACTION_LIMIT * scheduled as f64 {
-            let percent = in_time / scheduled.max(1) as f64 * 100.0;
+        // Errors are answers too, and how many there may be is judged above. One request on the
+        // border of the window decides nothing.
+        let due = scheduled - traffic.errors.min(scheduled);
+        if in_time + 1.0 < ACHIEVED_FRACTION_LIMIT * due as f64 {
+            let percent = in_time / due.max(1) as f64 * 100.0;
             return Ok(Some(format!("{percent:.1} % of the rate was achieved")));
         }
         for condition in &self.conditions {

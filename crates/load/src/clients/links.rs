@@ -40,8 +40,8 @@ struct Link {
     settled: bool,
     /// Calls that the connection has carried or carries.
     calls: u64,
-    /// When the last of them was sent.
-    last_call_ns: u64,
+    /// When the last of them was sent or answered.
+    last_used_ns: u64,
     /// What the peer said in the read that ended the handshake.
     early: Vec<u8>,
 }
@@ -85,7 +85,7 @@ impl Links {
             generation: 0,
             settled: false,
             calls: 0,
-            last_call_ns: 0,
+            last_used_ns: 0,
             early: Vec::new(),
         };
         Self {
@@ -142,8 +142,13 @@ impl Links {
         let link = &mut self.links[index];
         let State::Up(conn) = &mut link.state else { return None };
         link.calls += 1;
-        link.last_call_ns = now_ns;
+        link.last_used_ns = now_ns;
         Some(conn)
+    }
+
+    /// The peer has answered a call at `now_ns`: from here on the connection may be idle.
+    pub(super) fn answered(&mut self, index: usize, now_ns: u64) {
+        self.links[index].last_used_ns = now_ns;
     }
 
     /// Whether the connection carries no call beyond those it has.
@@ -246,7 +251,7 @@ impl Links {
         }
         link.state = State::Up(attempt.conn);
         link.settled = true;
-        link.last_call_ns = io.clock.now_ns();
+        link.last_used_ns = io.clock.now_ns();
         LinkEvent::Connected
     }
 
@@ -328,7 +333,7 @@ impl Links {
 impl Link {
     /// Whether the connection has carried enough or has been idle for too long.
     fn is_stale(&self, reuse: Reuse, now_ns: u64) -> bool {
-        let idle_ns = now_ns.saturating_sub(self.last_call_ns);
+        let idle_ns = now_ns.saturating_sub(self.last_used_ns);
         reuse.requests.is_some_and(|most| self.calls >= most)
             || reuse.idle.is_some_and(|longest| idle_ns > nanos(longest))
     }

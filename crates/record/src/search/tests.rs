@@ -1,4 +1,5 @@
 use super::*;
+use crate::Traffic;
 use crate::seeded::Seeded;
 use proptest::prelude::*;
 
@@ -100,6 +101,21 @@ fn a_rate_holds_when_it_is_achieved_without_errors_and_its_conditions_are_true()
     assert_eq!(why(&late), "held", "in spite of a late generator");
     late.traffic.achieved_rps = 5_000.0;
     assert_eq!(why(&late), "50.0 % of the rate was achieved; by the client: true");
+}
+
+#[test]
+fn errors_that_are_allowed_do_not_count_as_a_rate_that_was_missed() {
+    let slo = Slo { conditions: Vec::new(), error_fraction: 0.3 };
+    let holds = |achieved_rps: f64, unfinished: u64| {
+        let mut latencies = crate::Histogram::new();
+        latencies.record_n(1_000_000, 8_000);
+        let mut run = crate::run::tests::run_of(&latencies);
+        run.traffic = Traffic { errors: 2_000, unfinished, achieved_rps, ..run.traffic };
+        slo.judge(&run).unwrap() == Outcome::Held
+    };
+    assert!(holds(8_000.0, 0), "all others came in time");
+    assert!(!holds(7_000.0, 0), "some came late");
+    assert!(!holds(8_000.0, 500), "what was not answered at all is no allowed error");
 }
 
 /// Each trial sees the capacity with an error of 0.5 % (longer ones of 0.3 %), and one trial in

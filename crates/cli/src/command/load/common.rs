@@ -156,6 +156,11 @@ impl CommonArgs {
         Ok(())
     }
 
+    /// Refuses what ends connections, of what keeps those it has.
+    pub(super) fn refuse_reuse(&self, kind: &str) -> Result<()> {
+        self.tls.refuse_reuse(kind)
+    }
+
     pub(super) fn header_lines(&self) -> Result<Vec<(String, String)>> {
         self.headers.iter().map(|line| Ok(header(line)?)).collect()
     }

@@ -43,6 +43,7 @@ impl TcpArgs {
 
     pub(super) fn run(&self, watch: &mut Watch<'_>) -> Result<RunResult> {
         self.common.refuse_of_requests("raw TCP", false)?;
+        self.common.refuse_reuse("raw TCP")?;
         if self.ping_pong {
             let options = self.common.options(Target::tcp(&self.common.url)?, 1)?;
             let bytes = self.common.payload_size.unwrap_or(PING_BYTES);

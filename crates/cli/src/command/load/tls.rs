@@ -87,6 +87,21 @@ impl TlsArgs {
         Ok((tls, Reuse { requests, idle: self.max_idle }))
     }
 
+    /// Refuses the flags that end connections: `kind` keeps those it has.
+    pub(super) fn refuse_reuse(&self, kind: &str) -> Result<()> {
+        let given = [
+            (self.requests_per_connection.is_some(), "--requests-per-connection"),
+            (self.disable_keepalive, "--disable-keepalive"),
+            (self.max_idle.is_some(), "--max-idle"),
+        ];
+        match given.into_iter().find(|(given, _)| *given) {
+            Some((_, flag)) => {
+                bail!("{flag} ends connections, and {kind} keeps its own; leave it out")
+            }
+            None => Ok(()),
+        }
+    }
+
     fn refuse_without_tls(&self) -> Result<()> {
         let given = [
             (self.handshakes.is_some(), "--handshakes"),

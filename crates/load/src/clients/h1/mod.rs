@@ -113,6 +113,7 @@ impl H1Client {
         }
         let kept = answered.reusable && !self.links.is_used_up(index);
         if kept {
+            self.links.answered(index, now_ns);
             self.idle.push_back(index);
         } else {
             self.renew(index, io);

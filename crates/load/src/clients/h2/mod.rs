@@ -226,7 +226,10 @@ impl<S: Session> H2Client<S> {
         for event in self.events.drain(..) {
             session.take(event, bytes, now_ns, &self.plan, conn.out(), &mut self.ended);
         }
-        self.settle(now_ns, recorder);
+        if !self.ended.is_empty() {
+            self.links.answered(index, now_ns);
+            self.settle(now_ns, recorder);
+        }
         received.err().map(|error| {
             self.refusal = Some(error.into());
             Failure::Protocol
