@@ -4,6 +4,7 @@
 //! Quantiles are compared as what they are, differences of two quantiles of merged histograms.
 
 mod flow;
+mod highest;
 
 use thiserror::Error;
 
@@ -82,7 +83,8 @@ pub fn compare_all(rows: &[Row], options: CompareOptions) -> Result<Vec<Comparis
 
 /// All metrics of one row against one baseline: the mean first, then the quantiles both rows may
 /// print, then processor time where both have it, then in closed loop the time per answer. Of
-/// flows, which have none of these, the time per megabyte.
+/// flows, which have none of these, the time per megabyte. Of searches, whose latencies are of
+/// different rates, only the time per answer at the highest rate that held.
 ///
 /// # Errors
 /// [`CompareError`] when a histogram is damaged or the rows share no block.
@@ -113,6 +115,10 @@ pub fn compare(
         let pairs = flow::pair_blocks(row, baseline)?;
         let found = paired_means(&pairs, options.seed);
         return Ok(vec![judged(pairs.len(), Metric::TimePerMegabyte, found)]);
+    }
+    if let Some(found) = highest::pair(row, baseline) {
+        let (ratio, difference) = found?;
+        return Ok(vec![judged(1, Metric::TimePerAnswer, (Some(ratio), difference))]);
     }
     let pairs = pair_blocks(row, baseline)?;
     let judged = |metric, found| judged(pairs.len(), metric, found);

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::record::*;
 use tollway_record::run::Streaming;
+use tollway_record::search::SearchResult;
 use tollway_record::throughput::{Direction, Flow, RttRange, ThroughputTotals};
 use tollway_record::tls::TlsFacts;
 use tollway_record::traffic::{Bytes, Traffic};
@@ -69,6 +70,35 @@ fn at_full_load_the_rate_is_what_counts() {
     let forest = &page[page.find("<table class=\"forest\"").unwrap()..];
     let forest = &forest[..forest.find("</table>").unwrap()];
     assert!(!forest.contains("Mean response time"), "a by-product of the rate is judged");
+}
+
+#[test]
+fn a_search_is_told_by_the_interval_it_found() {
+    let mut record = fixtures::fabricated();
+    record.rows.truncate(2);
+    for (row, held_rps) in record.rows.iter_mut().zip([20_000.0, 8_000.0]) {
+        row.traffic.achieved_rps = held_rps;
+        row.particulars.search = Some(SearchResult {
+            slo: vec!["achieved>=99% of the rate".to_owned(), "p99<10ms".to_owned()],
+            held_rps: Some(held_rps),
+            missed_rps: Some(held_rps * 1.05),
+            client_limited: held_rps > 10_000.0,
+            complete: true,
+            trials: Vec::new(),
+        });
+    }
+    record.comparisons = compare_all(&record.rows, CompareOptions::seeded(1)).unwrap();
+    let direct = line_of(&record, "Highest rate that holds", "direct");
+    for figure in ["20,000", "21,000", "the generator's", "achieved>=99% of the rate, p99<10ms"] {
+        assert!(direct.contains(figure), "{figure} is missing in {direct:?}");
+    }
+    let tollway = line_of(&record, "Highest rate that holds", "tollway");
+    assert!(tollway.contains("8,000") && tollway.contains("confirmed"), "{tollway:?}");
+    let text = terminal(&record, 400, false);
+    let expected = "at full load Tollway reaches 8,000 requests/s, 40 % of direct, in the same";
+    assert!(text.lines().nth(1).unwrap().contains(expected), "{text}");
+    let page = html(&record);
+    assert!(page.contains("<h2>Highest rate that holds</h2>") && page.contains("Time per answer"));
 }
 
 #[test]

@@ -305,7 +305,6 @@ fn notes(experiment: &Experiment, plan: &Plan, rows: &[Row]) -> Vec<String> {
         ));
     }
     notes.extend(connection_notes(plan, rows));
-    notes.extend(rows.iter().filter_map(search_note));
     if rows.iter().any(|row| row.conditions.subject == BASELINE_SUBJECT) {
         notes.push(
             "direct is the same request to the same app over the same link, with nothing \
@@ -332,26 +331,6 @@ fn notes(experiment: &Experiment, plan: &Plan, rows: &[Row]) -> Vec<String> {
         ));
     }
     notes
-}
-
-/// `same-network/http-search/tollway held 12,300 requests/s (…) and not 12,900`.
-fn search_note(row: &Row) -> Option<String> {
-    let search = row.particulars.search.as_ref()?;
-    let id = &row.conditions.id;
-    let held = match search.held_rps {
-        Some(held) => format!("held {held:.0} requests/s"),
-        None => "held no rate".to_owned(),
-    };
-    let missed = match search.missed_rps {
-        Some(missed) if search.client_limited => {
-            format!(", and at {missed:.0} the load generator was at its limit")
-        }
-        Some(missed) => format!(" and not {missed:.0}"),
-        None => String::new(),
-    };
-    let ends = if search.complete { "" } else { "; the ends were not confirmed" };
-    let (trials, slo) = (search.trials.len(), search.slo.join(", "));
-    Some(format!("{id} {held}{missed}, in {trials} trials ({slo}){ends}."))
 }
 
 /// Says where the asked number of connections could not carry the rate.

@@ -4,6 +4,7 @@ use super::*;
 use crate::record::{
     Arrival, Block, Conditions, Cost, IntervalMethod, Layout, Protocol, Tls, Verdict,
 };
+use crate::search::SearchResult;
 use crate::seeded::Seeded;
 use crate::traffic::{Bytes, Traffic};
 
@@ -20,6 +21,41 @@ fn ten_percent_more_is_found() {
         (0..100).filter(|&seed| mean_of(&experiment(seed, 5, 0.10)).verdict == Verdict::Slower);
     let slower = slower.count();
     assert!(slower >= 95, "{slower} of 100");
+}
+
+#[test]
+fn searches_are_compared_by_what_their_ends_leave_open() {
+    let search = |held: Option<f64>, missed| SearchResult {
+        slo: Vec::new(),
+        held_rps: held,
+        missed_rps: Some(missed),
+        client_limited: false,
+        complete: true,
+        trials: Vec::new(),
+    };
+    let found = |change: fn(&mut SearchResult, &mut SearchResult)| {
+        let (mut row, mut base) = rows(1, 1, 0.0);
+        let mut searches = (search(Some(4_000.0), 5_000.0), search(Some(10_000.0), 12_500.0));
+        change(&mut searches.0, &mut searches.1);
+        row.particulars.search = Some(searches.0);
+        base.particulars.search = Some(searches.1);
+        compare(&row, &base, Question::AddedByTollway, CompareOptions::seeded(1))
+    };
+    let known = found(|_, _| {}).unwrap();
+    assert_eq!(known.len(), 1, "the latencies are of different rates: {known:?}");
+    assert_eq!((known[0].metric, known[0].verdict), (Metric::TimePerAnswer, Verdict::Slower));
+    assert_eq!((known[0].ratio, known[0].ratio_ci95), (Some(2.5), Some([2.0, 3.125])));
+    assert_eq!(
+        (known[0].difference_us, known[0].difference_ci95_us),
+        (150.0, Some([100.0, 170.0]))
+    );
+    assert_eq!(known[0].method, Some(IntervalMethod::Search));
+
+    let limited = found(|_, base| base.client_limited = true).unwrap();
+    assert_eq!((limited[0].ratio, limited[0].ratio_ci95), (Some(2.5), None), "its own end unknown");
+    let unconfirmed = found(|row, _| row.complete = false).unwrap();
+    assert_eq!(unconfirmed[0].verdict, Verdict::Undecided);
+    assert!(found(|row, _| row.held_rps = None).is_err(), "nothing held");
 }
 
 #[test]

@@ -101,7 +101,8 @@ words! {
         LatencyP99 = "latency-p99",
         /// Of all the machine's processors, per request.
         MachineCpu = "machine-cpu-per-request",
-        /// A second over the answers in it, in closed loop: what one more answer takes.
+        /// A second over the answers in it, in closed loop or at the highest rate that a search
+        /// found: what one more answer takes.
         TimePerAnswer = "time-per-answer",
         /// Of a flow: the window over the megabytes (1,000,000 bytes) in it.
         TimePerMegabyte = "time-per-megabyte",
@@ -112,12 +113,15 @@ words! {
     Verdict { Faster = "faster", Slower = "slower", Same = "same", Undecided = "undecided" }
 }
 words! {
-    /// How 95 % intervals were made.
+    /// How intervals were made: of 95 %, but for those of searches.
     IntervalMethod {
         /// Student's t over blocks (jackknifed over blocks for quantiles); fewer than 6 blocks.
         BlockT = "block-t",
         /// Bootstrap over blocks, percentiles widened for the number of blocks; 6 blocks or more.
         BlockBootstrap = "block-bootstrap",
+        /// No repetition: what the intervals of two searches leave open, from the highest rate
+        /// that held to the lowest that did not.
+        Search = "search",
     }
 }
 words! {

@@ -61,6 +61,7 @@ fn interval_note(record: &Record) -> Option<String> {
         .map(|method| match method {
             IntervalMethod::BlockT => "Student's t over blocks (fewer than 6)",
             IntervalMethod::BlockBootstrap => "bootstrap over blocks",
+            IntervalMethod::Search => "of searches, what their two ends leave open",
         })
         .collect();
     (!texts.is_empty()).then(|| format!("95 % intervals: {}.", texts.join("; ")))

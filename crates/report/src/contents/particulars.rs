@@ -1,8 +1,10 @@
-//! What only some rows have: streams of messages, bytes over raw connections, TLS handshakes.
+//! What only some rows have: streams of messages, bytes over raw connections, TLS handshakes,
+//! searches for the highest rate.
 
 use tollway_record::LatencyUs;
 use tollway_record::record::{Record, Row};
 use tollway_record::run::Streaming;
+use tollway_record::search::SearchResult;
 use tollway_record::throughput::{Flow, ThroughputTotals};
 use tollway_record::tls::TlsFacts;
 
@@ -12,9 +14,42 @@ use crate::table::{Cell, Column, Table, Tone};
 
 /// One table for each kind that the record has.
 pub(crate) fn particular_tables(record: &Record) -> Vec<Table> {
-    let tables = [stream_table(record), throughput_table(record), tls_table(record)];
+    let tables =
+        [search_table(record), stream_table(record), throughput_table(record), tls_table(record)];
     let tables = tables.into_iter().filter(|table| !table.is_empty());
     tables.map(Table::without_empty_columns).collect()
+}
+
+fn search_table(record: &Record) -> Table {
+    let columns = vec![
+        Column::right("held", "req/s"),
+        Column::right("did not", "req/s"),
+        Column::right("trials", ""),
+        Column::left("ends", ""),
+        Column::left("what held", "").spare(1),
+    ];
+    let note = "the interval in which the highest rate lies that holds in open loop, whatever \
+                comes back";
+    let cells = |row: &Row| row.particulars.search.as_ref().map(search_cells);
+    table(record, "Highest rate that holds", note, columns, cells)
+}
+
+fn search_cells(search: &SearchResult) -> Vec<Cell> {
+    let ends = match search {
+        SearchResult { complete: false, .. } => Cell::plain("not confirmed").toned(Tone::Doubt),
+        SearchResult { client_limited: true, .. } => {
+            Cell::plain("the generator's").toned(Tone::Doubt)
+        }
+        SearchResult { .. } => Cell::plain("confirmed"),
+    };
+    let held = search.held_rps.map(figures::digits3_down);
+    vec![
+        held.map_or_else(nothing, |held| Cell::plain(held).toned(Tone::Strong)),
+        figure(search.missed_rps.map(figures::digits3)),
+        Cell::plain(figures::count(search.trials.len() as u64)),
+        ends,
+        Cell::plain(clipped(&search.slo.join(", "))),
+    ]
 }
 
 fn stream_table(record: &Record) -> Table {

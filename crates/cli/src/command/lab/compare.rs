@@ -168,6 +168,7 @@ fn text(compared: &Compared, a: &Record, b: &Record) -> String {
         }
         let change = change(found);
         text += &format!("  {:<24} {change:<28} {}\n", found.metric, found.verdict);
+        text += &highest_rates(found, a, b).unwrap_or_default();
     }
     for row in &compared.unmatched {
         text += &format!("\n{row}: not to be compared, since only one record answers it\n");
@@ -179,6 +180,17 @@ fn text(compared: &Compared, a: &Record, b: &Record) -> String {
         text.push('\n');
     }
     text
+}
+
+/// The rates that two searches found, beneath what is compared of them.
+fn highest_rates(found: &Comparison, a: &Record, b: &Record) -> Option<String> {
+    let interval = |record: &Record, row: &str| {
+        let search = record.row(row)?.particulars.search.as_ref()?;
+        let missed = search.missed_rps.map(|missed| format!(", not {missed:.0}"));
+        Some(format!("{:.0}/s held{}", search.held_rps?, missed.unwrap_or_default()))
+    };
+    let (before, after) = (interval(a, &found.baseline_row)?, interval(b, &found.row)?);
+    Some(format!("    A {before}; B {after}\n"))
 }
 
 /// `+3.1 % [1.0, 5.2]`: what B takes more than A.
