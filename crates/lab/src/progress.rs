@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use tollway_record::Traffic;
+use tollway_record::record::Protocol;
+
 use crate::experiment::Plan;
 
 /// Listens to a scenario.
@@ -33,10 +36,50 @@ pub enum Event<'a> {
     Warning(&'a str),
 }
 
+/// What was done in a second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pace {
+    Requests(f64),
+    /// Of streams.
+    Messages(f64),
+    /// Of a flow, 1,000,000 bytes each, both ways together.
+    Megabytes(f64),
+}
+
+impl Pace {
+    pub(crate) fn of(protocol: Protocol, traffic: &Traffic, is_flow: bool) -> Self {
+        match protocol {
+            _ if is_flow => {
+                let seconds = traffic.duration_s.max(f64::MIN_POSITIVE);
+                Self::Megabytes(traffic.bytes.total() as f64 / 1e6 / seconds)
+            }
+            Protocol::GrpcStream => Self::Messages(traffic.achieved_rps),
+            Protocol::Http1 | Protocol::Http2 | Protocol::GrpcUnary | Protocol::Tcp => {
+                Self::Requests(traffic.achieved_rps)
+            }
+        }
+    }
+
+    pub(crate) fn per_s(self) -> f64 {
+        let (Self::Requests(per_s) | Self::Messages(per_s) | Self::Megabytes(per_s)) = self;
+        per_s
+    }
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requests(per_s) => write!(f, "{per_s:.0} requests/s"),
+            Self::Messages(per_s) => write!(f, "{per_s:.0} messages/s"),
+            Self::Megabytes(per_s) => write!(f, "{:.0} Mbit/s", per_s * 8.0),
+        }
+    }
+}
+
 /// One run in a few numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunSummary {
-    pub achieved_rps: f64,
+    pub pace: Pace,
     pub mean_us: Option<f64>,
     pub errors: u64,
     pub client_limited: bool,
@@ -61,7 +104,7 @@ impl fmt::Display for Event<'_> {
 
 impl fmt::Display for RunSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.0} requests/s", self.achieved_rps)?;
+        write!(f, "{}", self.pace)?;
         if let Some(mean) = self.mean_us {
             write!(f, ", mean {:.3} ms", mean / 1e3)?;
         }

@@ -431,6 +431,7 @@ impl Series {
                 p50: quantile(0.50),
                 p99: quantile(0.99),
                 lateness_us: self.latest_ns.take().map(|late_ns| late_ns as f64 / 1e3),
+                bits_per_s: None,
             });
             self.current.reset();
             if let Some((seconds, current)) = &mut self.kept {

@@ -135,14 +135,18 @@ fn check_bound(row: &Row) -> Option<String> {
     let connections = conditions.connections;
     let each = conditions.in_flight_per_connection.unwrap_or(1);
     let bound = rate_bound_rps(f64::from(connections) * f64::from(each), rtt_us);
+    let is_stream = conditions.protocol == Protocol::GrpcStream;
+    let what = if is_stream { "messages" } else { "requests" };
     // Without the number, the load generator chose how many are under way.
     let known = conditions.protocol != Protocol::GrpcUnary || each > 1;
     if conditions.arrival == Arrival::Closed {
         let told = || {
-            let of = if each > 1 { format!(" of {each} requests") } else { String::new() };
+            let of = if each > 1 { format!(" of {each} {what}") } else { String::new() };
             format!(
-                "{connections} connections{of} over {rtt_us:.0} µs carry {bound:.0} requests/s at \
-                 most, which is what was seen: the rate shows the link, not the subject"
+                "{connections} connection{}{of} over {rtt_us:.0} µs carr{} {bound:.0} {what}/s at \
+                 most, which is what was seen: the rate shows the link, not the subject",
+                plural(connections, "", "s"),
+                plural(connections, "ies", "y")
             )
         };
         return (known && row.traffic.achieved_rps >= bound * CLOSED_BOUND_FRACTION).then(told);
@@ -150,10 +154,16 @@ fn check_bound(row: &Row) -> Option<String> {
     let requested = row.traffic.requested_rps?;
     (conditions.protocol == Protocol::Http1 && bound < requested).then(|| {
         format!(
-            "{connections} HTTP/1.1 connections over {rtt_us:.0} µs carry {bound:.0} requests/s \
-             at most, {requested:.0} were offered: requests waited for a connection"
+            "{connections} HTTP/1.1 connection{} over {rtt_us:.0} µs carr{} {bound:.0} \
+             requests/s at most, {requested:.0} were offered: requests waited for a connection",
+            plural(connections, "", "s"),
+            plural(connections, "ies", "y")
         )
     })
+}
+
+fn plural(count: u32, one: &'static str, several: &'static str) -> &'static str {
+    if count == 1 { one } else { several }
 }
 
 fn check_link(row: &Row) -> Option<String> {
@@ -192,7 +202,8 @@ fn check_in_flight(row: &Row) -> Option<String> {
     ((in_flight / connections - 1.0).abs() > slack).then(|| {
         format!(
             "rate times mean latency is {in_flight:.1} requests under way on {connections} \
-             connections of one each; the figures do not belong together"
+             connection{} of one each; the figures do not belong together",
+            plural(conditions.connections, "", "s")
         )
     })
 }

@@ -16,7 +16,11 @@ impl Block {
     #[must_use]
     pub fn from_run(block: u32, position: u32, run: RunResult, cost: Cost) -> Self {
         let particulars = Particulars::from(&run);
-        Self { block, position, traffic: run.traffic, cost, particulars, ..Self::default() }
+        let mut traffic = run.traffic;
+        if let Some(throughput) = &run.throughput {
+            traffic.series = throughput.series();
+        }
+        Self { block, position, traffic, cost, particulars, ..Self::default() }
     }
 }
 
@@ -162,15 +166,19 @@ fn merge_limits(row: &Traffic, arrival: Arrival, blocks: &[Block]) -> Vec<Client
 
 fn merge_cost(blocks: &[Block]) -> Cost {
     let mut cost = Cost {
-        cpu_us_per_request: merge_cpu(blocks),
-        machine_cpu_us_per_request: per_request(
-            blocks.iter().map(|b| (b.cost.machine_cpu_us_per_request, b.traffic.requests)),
+        cpu_us_per_request: merge_cpu(blocks, requests, |cost| &cost.cpu_us_per_request),
+        machine_cpu_us_per_request: weighted(
+            blocks.iter().map(|b| (b.cost.machine_cpu_us_per_request, requests(&b.traffic))),
+        ),
+        cpu_us_per_megabyte: merge_cpu(blocks, bytes, |cost| &cost.cpu_us_per_megabyte),
+        machine_cpu_us_per_megabyte: weighted(
+            blocks.iter().map(|b| (b.cost.machine_cpu_us_per_megabyte, bytes(&b.traffic))),
         ),
         tcp: Tcp {
             retransmitted_segments: sum_known(
                 blocks.iter().map(|b| b.cost.tcp.retransmitted_segments),
             ),
-            rtt_us: per_request(blocks.iter().map(|b| (b.cost.tcp.rtt_us, b.traffic.requests))),
+            rtt_us: weighted(blocks.iter().map(|b| (b.cost.tcp.rtt_us, requests(&b.traffic)))),
         },
         throttled_us: sum_known(blocks.iter().map(|b| b.cost.throttled_us)),
         cost_series: merge_cost_series(blocks),
@@ -201,28 +209,39 @@ fn merge_cost_series(blocks: &[Block]) -> Vec<CostPoint> {
     series
 }
 
-fn merge_cpu(blocks: &[Block]) -> BTreeMap<String, f64> {
-    let names = blocks.iter().flat_map(|block| block.cost.cpu_us_per_request.keys());
+fn requests(traffic: &Traffic) -> u64 {
+    traffic.requests
+}
+
+fn bytes(traffic: &Traffic) -> u64 {
+    traffic.bytes.total()
+}
+
+/// What each process used for one unit of work, of which a block has so much.
+fn merge_cpu(
+    blocks: &[Block],
+    work: fn(&Traffic) -> u64,
+    used: fn(&Cost) -> &BTreeMap<String, f64>,
+) -> BTreeMap<String, f64> {
+    let names = blocks.iter().flat_map(|block| used(&block.cost).keys());
     let mut merged = BTreeMap::new();
     for name in names {
         if merged.contains_key(name) {
             continue;
         }
-        let known = blocks
-            .iter()
-            .map(|b| (b.cost.cpu_us_per_request.get(name).copied(), b.traffic.requests));
-        merged.extend(per_request(known).map(|cpu_us| (name.clone(), cpu_us)));
+        let known = blocks.iter().map(|b| (used(&b.cost).get(name).copied(), work(&b.traffic)));
+        merged.extend(weighted(known).map(|cpu_us| (name.clone(), cpu_us)));
     }
     merged
 }
 
-/// Mean of the known values, weighted by requests.
-fn per_request(values: impl Iterator<Item = (Option<f64>, u64)>) -> Option<f64> {
+/// Mean of the known values, each with its weight.
+fn weighted(values: impl Iterator<Item = (Option<f64>, u64)>) -> Option<f64> {
     let (mut sum, mut weight) = (0.0, 0.0);
-    for (value, requests) in values {
+    for (value, of_value) in values {
         if let Some(value) = value {
-            sum += value * requests as f64;
-            weight += requests as f64;
+            sum += value * of_value as f64;
+            weight += of_value as f64;
         }
     }
     (weight > 0.0).then(|| sum / weight)

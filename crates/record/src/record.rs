@@ -200,6 +200,12 @@ pub struct Cost {
     /// Busy time of all the machine's processors, load generator included, per successful request.
     #[serde(default)]
     pub machine_cpu_us_per_request: Option<f64>,
+    /// Of a flow: user and system time by process, per megabyte (1,000,000 bytes) that moved.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cpu_us_per_megabyte: BTreeMap<String, f64>,
+    /// Of a flow: busy time of all the machine's processors, load generator included, per megabyte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_cpu_us_per_megabyte: Option<f64>,
     /// Largest resident set by process.
     #[serde(default)]
     pub rss_bytes: BTreeMap<String, u64>,

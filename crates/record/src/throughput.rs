@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::traffic::SeriesPoint;
+
 /// Which way the bytes went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -65,6 +67,21 @@ impl From<&Throughput> for ThroughputTotals {
                 .map(|stream| stream.congestion_control.clone())
                 .unwrap_or_default(),
         }
+    }
+}
+
+impl Throughput {
+    /// What moved in each interval of the window, both ways together.
+    #[must_use]
+    pub fn series(&self) -> Vec<SeriesPoint> {
+        let measured = || self.intervals.iter().filter(|interval| !interval.omitted);
+        let begin_s = measured().next().map_or(0.0, |first| first.start_s);
+        let point = |interval: &Interval| SeriesPoint {
+            t_s: interval.end_s - begin_s,
+            bits_per_s: Some(interval.sum(true).bits_per_s + interval.sum(false).bits_per_s),
+            ..SeriesPoint::default()
+        };
+        measured().map(point).collect()
     }
 }
 

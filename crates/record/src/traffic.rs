@@ -113,6 +113,9 @@ pub struct SeriesPoint {
     /// where nothing was to be sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness_us: Option<f64>,
+    /// Of a flow, both ways together; absent where requests are sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits_per_s: Option<f64>,
 }
 
 impl Bytes {

@@ -299,6 +299,10 @@ fn full_row(id: &str, subject: &str, topology: Topology, base_ns: u64) -> Row {
         (0..2).map(|number| full_block(number, base_ns + u64::from(number) * 500)).collect();
     let mut row = Row::from_blocks(conditions, blocks).unwrap();
     row.set_aside = vec![full_block(0, base_ns)];
+    // Searches are compared by what they found alone; the other rows keep the other metrics.
+    if topology != Topology::SameNetwork {
+        row.particulars.search = None;
+    }
     row
 }
 
@@ -338,6 +342,7 @@ fn full_block(number: u32, base_ns: u64) -> Block {
             p50: Some(90.0),
             p99: None,
             lateness_us: Some(40.0),
+            bits_per_s: Some(8e9),
         }],
         ..Traffic::default()
     };
@@ -351,6 +356,8 @@ fn full_block(number: u32, base_ns: u64) -> Block {
         position: 0,
         traffic,
         cost: Cost {
+            cpu_us_per_megabyte: BTreeMap::from([("app".to_owned(), 120.0)]),
+            machine_cpu_us_per_megabyte: Some(400.0),
             cpu_us_per_request: BTreeMap::from([("echo".to_owned(), 11.5)]),
             machine_cpu_us_per_request: Some(40.0 + base_ns as f64 / 1e8),
             rss_bytes: BTreeMap::from([("echo".to_owned(), 5 << 20)]),

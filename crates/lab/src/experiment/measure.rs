@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use tollway_record::Traffic;
 use tollway_record::record::{Block, Cost, CostPoint, Layout, Link, Tls};
 use tollway_record::run::RunResult;
 
@@ -19,7 +20,7 @@ use crate::cancel::Cancel;
 use crate::commands::{Load, LoadArrival};
 use crate::error::LabError;
 use crate::process::{Running, Spec};
-use crate::progress::{Event, Progress, RunSummary};
+use crate::progress::{Event, Pace, Progress, RunSummary};
 use crate::sample::{MachineUsage, cpu_pressure};
 use crate::scenario::{MessagesSpec, Spacing};
 use crate::subject::{HOME, Leg, Route, Standing};
@@ -216,7 +217,7 @@ fn run_all(
 
 fn tell(block: &Block, cell: &Cell, (done, total): (usize, usize), progress: &mut dyn Progress) {
     let summary = RunSummary {
-        achieved_rps: block.traffic.achieved_rps,
+        pace: pace(cell, &block.traffic),
         mean_us: block.traffic.latency_us.mean,
         errors: block.traffic.errors,
         client_limited: block.traffic.client_limited,
@@ -224,6 +225,11 @@ fn tell(block: &Block, cell: &Cell, (done, total): (usize, usize), progress: &mu
     };
     let (row, block) = (cell.id.as_str(), block.block);
     progress.told(&Event::Run { done, total, row, block, summary: &summary });
+}
+
+fn pace(cell: &Cell, traffic: &Traffic) -> Pace {
+    let is_flow = matches!(cell.arrival, CellArrival::Flow(_));
+    Pace::of(cell.leg.protocol, traffic, is_flow)
 }
 
 /// The rate of a cell in open loop; what others find out is rounded down to whole tens.
@@ -432,7 +438,7 @@ fn run_unpinned(
     let limit = cell.warm_up + cell.window + RUN_GRACE;
     let result = bench.finish_load(&mut running, &spec, &load, &cell.id, limit)?;
     let Watched { first, last, series } = watched;
-    let mut cost = last.cost_since(&first, result.traffic.achieved_rps);
+    let mut cost = last.cost_since(&first, pace(cell, &result.traffic));
     cost.cost_series = series;
     let mut block = Block::from_run(run.block, run.position, result, cost);
     block.calibration_us = Some(calibration.as_secs_f64() * 1e6);

@@ -7,6 +7,7 @@ use tollway_record::record::{Cost, Noise, Throttling};
 
 use crate::cgroup::Cgroups;
 use crate::machine;
+use crate::progress::Pace;
 use crate::sample::{self, MachineUsage, ProcessUsage};
 
 /// Processes by role.
@@ -43,21 +44,25 @@ impl Reading {
         }
     }
 
-    /// CPU time per request since `first`, at the rate the run achieved.
-    pub(super) fn cost_since(&self, first: &Self, achieved_rps: f64) -> Cost {
-        let window = self.window_since(first);
-        let requests = achieved_rps * window.as_secs_f64();
+    /// CPU time since `first` for each request or megabyte, at the pace of the run.
+    pub(super) fn cost_since(&self, first: &Self, pace: Pace) -> Cost {
+        let seconds = self.window_since(first).as_secs_f64();
+        let done = seconds * pace.per_s();
+        let each_us = |used: Duration| (done >= 1.0).then(|| used.as_secs_f64() * 1e6 / done);
         let mut cost = Cost::default();
+        let mut by_role = BTreeMap::new();
         for (role, used, rss_bytes) in self.usage_since(first) {
             cost.rss_bytes.insert(role.clone(), rss_bytes);
-            if requests >= 1.0 {
-                cost.cpu_us_per_request.insert(role, used.as_secs_f64() * 1e6 / requests);
-            }
+            by_role.extend(each_us(used).map(|us| (role, us)));
         }
-        if let Some(busy) = self.busy_since(first)
-            && requests >= 1.0
-        {
-            cost.machine_cpu_us_per_request = Some(busy.as_secs_f64() * 1e6 / requests);
+        let machine = self.busy_since(first).and_then(each_us);
+        match pace {
+            Pace::Requests(_) | Pace::Messages(_) => {
+                (cost.cpu_us_per_request, cost.machine_cpu_us_per_request) = (by_role, machine);
+            }
+            Pace::Megabytes(_) => {
+                (cost.cpu_us_per_megabyte, cost.machine_cpu_us_per_megabyte) = (by_role, machine);
+            }
         }
         for (role, after) in &self.throttling {
             let before = first.throttling.get(role).copied().unwrap_or_default();

@@ -182,9 +182,8 @@ fn write_doubts(text: &mut String, result: &RunResult) -> std::fmt::Result {
         {
             writeln!(
                 text,
-                "  closed-loop bound: {} connections / {} = {}/s; the rate says nothing more than \
-                 the latency",
-                result.connections,
+                "  closed-loop bound: {} / {} = {}/s; the rate says nothing more than the latency",
+                counted(u64::from(result.connections), "connection"),
                 duration(typical_us),
                 significant(bound_rps)
             )?;

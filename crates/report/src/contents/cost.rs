@@ -1,8 +1,9 @@
-//! Processor time per request and memory of each process, one column per row of the record.
+//! Processor time per request, or per megabyte of flows, and memory of each process, one column per
+//! row of the record.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tollway_record::record::{Record, Row};
+use tollway_record::record::{Cost, Record, Row};
 
 use super::{Differences, by_protocol, figure, place_short, protocol};
 use crate::figures;
@@ -11,7 +12,25 @@ use crate::table::{Cell, Column, Table, Tone};
 /// Most columns of figures in one cost table; more rows of the record make more tables.
 const COST_COLUMNS: usize = 6;
 
-/// Processor time per request and memory of each process, one column per row of the record.
+/// What processor time is told per.
+struct Unit {
+    title: &'static str,
+    of_process: fn(&Cost) -> &BTreeMap<String, f64>,
+    of_machine: fn(&Cost) -> Option<f64>,
+}
+
+const PER_REQUEST: Unit = Unit {
+    title: "CPU per request",
+    of_process: |cost| &cost.cpu_us_per_request,
+    of_machine: |cost| cost.machine_cpu_us_per_request,
+};
+const PER_MEGABYTE: Unit = Unit {
+    title: "CPU per megabyte",
+    of_process: |cost| &cost.cpu_us_per_megabyte,
+    of_machine: |cost| cost.machine_cpu_us_per_megabyte,
+};
+
+/// Processor time and memory of each process, one column per row of the record.
 pub(crate) fn cost_tables(record: &Record) -> Vec<Table> {
     let mut tables = Vec::new();
     let differences = Differences::of(record);
@@ -19,8 +38,10 @@ pub(crate) fn cost_tables(record: &Record) -> Vec<Table> {
     all.sort_by_key(|row| row.conditions.topology);
     for rows in by_protocol(&all) {
         let name = protocol(rows[0].conditions.protocol);
-        for rows in rows.chunks(COST_COLUMNS) {
-            tables.push(cpu_table(name, rows, differences));
+        let (flows, asked): (Vec<&Row>, Vec<_>) = rows.iter().partition(|row| row.is_flow());
+        for (unit, rows) in [(&PER_REQUEST, asked), (&PER_MEGABYTE, flows)] {
+            let chunks = rows.chunks(COST_COLUMNS);
+            tables.extend(chunks.map(|rows| cpu_table(unit, name, rows, differences)));
         }
     }
     for places in places_of(&all, differences).chunks(COST_COLUMNS) {
@@ -30,29 +51,29 @@ pub(crate) fn cost_tables(record: &Record) -> Vec<Table> {
     tables
 }
 
-fn cpu_table(name: &str, rows: &[&Row], differences: Differences) -> Table {
+fn cpu_table(unit: &Unit, name: &str, rows: &[&Row], differences: Differences) -> Table {
     let processes: BTreeSet<&str> = rows
         .iter()
-        .flat_map(|row| row.cost.cpu_us_per_request.keys().map(String::as_str))
+        .flat_map(|row| (unit.of_process)(&row.cost).keys().map(String::as_str))
         .collect();
     let mut group: Vec<Vec<Cell>> = processes
         .into_iter()
         .map(|process| {
             let cells = rows.iter().map(|row| {
-                figure(row.cost.cpu_us_per_request.get(process).map(|us| figures::digits3(*us)))
+                figure((unit.of_process)(&row.cost).get(process).map(|us| figures::digits3(*us)))
             });
             line(process, cells)
         })
         .collect();
-    if rows.iter().any(|row| row.cost.machine_cpu_us_per_request.is_some()) {
+    if rows.iter().any(|row| (unit.of_machine)(&row.cost).is_some()) {
         let cells = rows
             .iter()
-            .map(|row| figure(row.cost.machine_cpu_us_per_request.map(figures::digits3)))
+            .map(|row| figure((unit.of_machine)(&row.cost).map(figures::digits3)))
             .map(|cell| if cell.tone == Tone::Plain { cell.toned(Tone::Strong) } else { cell });
         group.push(line("whole machine", cells));
     }
     Table {
-        title: format!("CPU per request, {name}, µs"),
+        title: format!("{}, {name}, µs", unit.title),
         note: Some(
             "the whole machine includes the load generator, idle duties and interrupts".to_owned(),
         ),

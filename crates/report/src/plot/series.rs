@@ -46,10 +46,13 @@ pub(crate) fn courses(courses: &[Course], joints_s: &[f64]) -> Vec<Plot> {
     let median = if tails { Weight::Thin } else { Weight::Bold };
     let mut times = drawing.tracks(" p50", median, |point| point.p50);
     times.extend(drawing.tracks(" p99", Weight::Bold, |point| point.p99));
-    let rates = drawing.tracks("", Weight::Bold, |point| Some(point.rps));
+    let is_asked = |point: &SeriesPoint| point.bits_per_s.is_none();
+    let rates = drawing.tracks("", Weight::Bold, |point| is_asked(point).then_some(point.rps));
+    let bits = drawing.tracks("", Weight::Bold, |point| Some(point.bits_per_s? / 1e6));
     let lateness = drawing.tracks("", Weight::Bold, |point| point.lateness_us);
     let mut plots = vec![
         drawing.plot("Rate over time", "rate", Unit::Rps, rates),
+        drawing.plot("Bytes over time", "rate", Unit::Mbit, bits),
         drawing.plot("Response time over time", "response time", Unit::Us, times),
     ];
     plots.extend(drawing.costs());
@@ -82,7 +85,7 @@ impl Drawing<'_> {
         &self,
         suffix: &str,
         weight: Weight,
-        figure: fn(&SeriesPoint) -> Option<f64>,
+        figure: impl Fn(&SeriesPoint) -> Option<f64>,
     ) -> Vec<Track> {
         let of = |course: &&Course| Track {
             name: format!("{}{suffix}", course.name).trim().to_owned(),
@@ -288,6 +291,19 @@ mod tests {
         assert!(plot.xs.len() <= POINTS_LIMIT);
         assert!(plot.y.label.contains("largest of 5 intervals"));
         assert!(plot.lines[0].ys.contains(&Some(9_000.0)));
+    }
+
+    #[test]
+    fn a_flow_has_bytes_and_no_rate() {
+        let mut flow = course("a", 3);
+        for point in &mut flow.points {
+            *point =
+                SeriesPoint { t_s: point.t_s, bits_per_s: Some(2e9), ..SeriesPoint::default() };
+        }
+        let plots = courses(&[flow], &[]);
+        let titles: Vec<_> = plots.iter().map(|plot| plot.title.as_str()).collect();
+        assert_eq!(titles, ["Bytes over time"]);
+        assert_eq!((plots[0].y.unit, plots[0].lines[0].ys[2]), (Unit::Mbit, Some(2_000.0)));
     }
 
     #[test]
