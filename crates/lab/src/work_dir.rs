@@ -1,10 +1,11 @@
 //! The scenario's working directory: logs, ports files, stores and tokens of its processes.
 //!
-//! Removed at the end, kept after a failure; of an interrupted experiment the journal stays. A lab that was killed cannot remove its own, so the
-//! next one does: a directory is abandoned when nobody holds the lock of its `in-use` file.
+//! Removed at the end, kept after a failure; of an interrupted experiment that has made a run the
+//! journal stays. A lab that was killed cannot remove its own, so the next one does: a directory is
+//! abandoned when nobody holds the lock of its `in-use` file. What was kept goes after a week.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,10 +15,12 @@ use tempfile::TempDir;
 
 const PREFIX: &str = "tollway-lab-";
 const IN_USE: &str = "in-use";
+/// Stands in a directory that is kept for a person.
+const KEPT: &str = "kept";
 /// Where an experiment notes what it has done.
 pub(crate) const JOURNAL: &str = "journal";
-/// How long the journal of a killed experiment is kept.
-const JOURNAL_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long the journal of an interrupted experiment, and what a failed one left, is kept.
+const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A directory of one run.
 #[derive(Debug)]
@@ -51,7 +54,7 @@ impl WorkDir {
         rustix::fs::flock(&in_use, FlockOperation::NonBlockingLockExclusive)?;
         let dir = Self { dir: Dir::Reopened(fs::canonicalize(path)?), _in_use: in_use };
         // Ports files of processes that are gone would be taken for those of new ones.
-        dir.remove_files(|name| name != JOURNAL && name != IN_USE);
+        remove_files(dir.path(), |name| name != JOURNAL && name != IN_USE);
         Ok(dir)
     }
 
@@ -64,29 +67,22 @@ impl WorkDir {
 
     /// Leaves the journal alone for a later process.
     pub(crate) fn keep_journal(self) -> PathBuf {
-        self.remove_files(|name| name != JOURNAL);
-        self.keep()
+        remove_files(self.path(), |name| name != JOURNAL);
+        self.leave()
     }
 
-    fn remove_files(&self, unwanted: impl Fn(&str) -> bool) {
-        let Ok(entries) = fs::read_dir(self.path()) else { return };
-        for entry in entries.filter_map(Result::ok) {
-            if entry.file_name().to_str().is_some_and(&unwanted) {
-                // What cannot be removed is in nobody's way but the reader's.
-                let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
-            }
-        }
+    /// Leaves the directory for a person to look into, for a week at least.
+    pub(crate) fn keep(self) -> PathBuf {
+        // If this fails the next run removes what was meant to be kept: no harm.
+        let _ = fs::rename(self.path().join(IN_USE), self.path().join(KEPT));
+        self.leave()
     }
 
-    /// Leaves the directory for a person to look into; no later run removes it.
-    pub(crate) fn keep(mut self) -> PathBuf {
-        let path = match std::mem::replace(&mut self.dir, Dir::Reopened(PathBuf::new())) {
+    fn leave(mut self) -> PathBuf {
+        match std::mem::replace(&mut self.dir, Dir::Reopened(PathBuf::new())) {
             Dir::New(dir) => dir.keep(),
             Dir::Reopened(path) => path,
-        };
-        // If this fails the next run removes what was meant to be kept: no harm.
-        let _ = fs::remove_file(path.join(IN_USE));
-        path
+        }
     }
 }
 
@@ -109,24 +105,67 @@ fn remove_abandoned(root: &Path) {
         let named = entry.file_name().to_string_lossy().starts_with(PREFIX);
         // Not through a symbolic link, and nobody else's: the root is often shared.
         let ours = named && entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
-        if ours && is_abandoned(&entry.path()) {
-            let _ = fs::remove_dir_all(entry.path());
+        if ours {
+            match fate(&entry.path()) {
+                Fate::Stays => {}
+                Fate::JournalStays => remove_files(&entry.path(), |name| name != JOURNAL),
+                Fate::Goes => {
+                    let _ = fs::remove_dir_all(entry.path());
+                }
+            }
         }
     }
 }
 
-fn is_abandoned(dir: &Path) -> bool {
-    // Somebody may want to go on with it.
-    let journal = fs::metadata(dir.join(JOURNAL)).and_then(|journal| journal.modified());
-    if journal.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < JOURNAL_KEPT)) {
-        return false;
+/// What becomes of a directory that an earlier lab left.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    /// In use, kept for somebody, or no lab's.
+    Stays,
+    /// Of a killed lab, whose experiment can go on.
+    JournalStays,
+    Goes,
+}
+
+fn fate(dir: &Path) -> Fate {
+    let (journal, kept) = (dir.join(JOURNAL), dir.join(KEPT));
+    match File::open(dir.join(IN_USE)) {
+        Ok(in_use) => match rustix::fs::flock(&in_use, FlockOperation::NonBlockingLockExclusive) {
+            Err(_) => Fate::Stays,
+            Ok(()) if is_young(&journal) && has_runs(&journal) => Fate::JournalStays,
+            Ok(()) => Fate::Goes,
+        },
+        Err(_) if is_young(&kept) || (is_young(&journal) && has_runs(&journal)) => Fate::Stays,
+        Err(_) if kept.exists() || journal.exists() => Fate::Goes,
+        Err(_) => Fate::Stays,
     }
-    let Ok(in_use) = File::open(dir.join(IN_USE)) else { return false };
-    rustix::fs::flock(&in_use, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+fn is_young(file: &Path) -> bool {
+    let modified = fs::metadata(file).and_then(|file| file.modified());
+    modified.is_ok_and(|at| at.elapsed().map_or(true, |age| age < KEPT_FOR))
+}
+
+/// Whether the journal has a line behind its header: a run to go on from.
+fn has_runs(journal: &Path) -> bool {
+    let Ok(file) = File::open(journal) else { return false };
+    BufReader::new(file).split(b'\n').map_while(Result::ok).nth(1).is_some()
+}
+
+/// Best effort: what cannot be removed is in nobody's way but the reader's.
+fn remove_files(dir: &Path, unwanted: impl Fn(&str) -> bool) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        if entry.file_name().to_str().is_some_and(&unwanted) {
+            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]
@@ -137,6 +176,41 @@ mod tests {
         let kept = WorkDir::create(root.path()).unwrap().keep();
         drop(WorkDir::create(root.path()).unwrap());
         assert!(kept.is_dir(), "a later run does not remove what was kept");
+        age(&kept.join(KEPT));
+        drop(WorkDir::create(root.path()).unwrap());
+        assert!(!kept.exists(), "unless it was long ago");
+    }
+
+    #[test]
+    fn of_a_killed_run_stays_what_can_go_on_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let killed = |name: &str, journal: &str| {
+            let dir = root.path().join(format!("tollway-lab-{name}"));
+            fs::create_dir(&dir).unwrap();
+            for (file, text) in [(IN_USE, ""), (JOURNAL, journal), ("west-echo.err", "started")] {
+                fs::write(dir.join(file), text).unwrap();
+            }
+            dir
+        };
+        let begun = killed("begun", "header\n");
+        let measured = killed("measured", "header\nrun\n");
+        let old = killed("old", "header\nrun\n");
+        age(&old.join(JOURNAL));
+        for _ in 0..2 {
+            drop(WorkDir::create(root.path()).unwrap());
+            assert!(!begun.exists() && !old.exists(), "there is nothing to go on from");
+            let left = fs::read_dir(&measured).unwrap().map(|entry| entry.unwrap().file_name());
+            assert_eq!(left.collect::<Vec<_>>(), [JOURNAL]);
+        }
+        age(&measured.join(JOURNAL));
+        drop(WorkDir::create(root.path()).unwrap());
+        assert!(!measured.exists());
+    }
+
+    /// Makes a file look older than anything is kept.
+    fn age(file: &Path) {
+        let then = SystemTime::now() - KEPT_FOR - Duration::from_secs(1);
+        File::options().append(true).open(file).unwrap().set_modified(then).unwrap();
     }
 
     #[test]
