@@ -23,7 +23,7 @@ use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneOptions};
 use crate::probe::Probe;
 use crate::tls::PlaneTls;
-use crate::worker::{AppTarget, GatewayRoutes, WorkerConfig};
+use crate::worker::{AppTarget, GatewayRoutes, MeshProtocol, WorkerConfig};
 
 /// Why a data plane could not start or had to end.
 #[derive(Debug, Error)]
@@ -101,6 +101,8 @@ pub struct SidecarOptions {
     pub inbound_listen: SocketAddr,
     /// Where other workloads reach the mesh door, if not where it listens. Port 0: its port.
     pub advertise: Option<SocketAddr>,
+    /// What carries the requests of this side to services of HTTP/1.1.
+    pub mesh_protocol: MeshProtocol,
     /// `PORT=SERVICE`: loopback ports that stand for TCP services.
     pub upstreams: Vec<String>,
     /// What is told of single requests.
@@ -157,7 +159,7 @@ impl Sidecar {
         let app = options.app.map(|(address, protocol)| AppTarget { address, protocol });
         let withdraw = common.plane.timeouts.withdraw;
         let telemetry = Telemetry::start(options.telemetry, &mesh.credentials().borrow())?;
-        let role = Role { app, gateway: None };
+        let role = Role { app, mesh_protocol: options.mesh_protocol, gateway: None };
         let plane = Member::start(common.plane, mesh, fanout, doors, role, telemetry).await?;
         let probe = app.map(|app| {
             let protocol = app.protocol;
@@ -228,7 +230,8 @@ pub async fn run_gateway(
     let control = resolve(&common.mesh.control).await?;
     let routes = GatewayRoutes { network: mesh.service().network.clone(), control };
     let telemetry = Telemetry::start(TelemetryOptions::default(), &mesh.credentials().borrow())?;
-    let role = Role { app: None, gateway: Some(routes) };
+    let mesh_protocol = MeshProtocol::default();
+    let role = Role { app: None, mesh_protocol, gateway: Some(routes) };
     let plane = Member::start(common.plane, mesh, fanout, doors, role, telemetry).await?;
     plane.mesh.register(Announcement::Gateway { outside, inside });
     // A sender that is dropped would end the wait for it; there is no app to be ready.
@@ -257,6 +260,7 @@ async fn resolve(control: &str) -> Result<SocketAddr, DataPlaneError> {
 struct Role {
     /// A sidecar's, if it takes calls.
     app: Option<AppTarget>,
+    mesh_protocol: MeshProtocol,
     /// Set in a gateway.
     gateway: Option<GatewayRoutes>,
 }
@@ -277,12 +281,13 @@ impl Member {
         role: Role,
         telemetry: Telemetry,
     ) -> Result<Self, DataPlaneError> {
-        let Role { app, gateway } = role;
+        let Role { app, mesh_protocol, gateway } = role;
         let part = if gateway.is_some() { Part::Gateway } else { Part::Sidecar };
         let config = WorkerConfig {
             hop: format!("sidecar {}", mesh.service()),
             home: mesh.service().clone(),
             app,
+            mesh_protocol,
             gateway,
             limits: options.limits.clone(),
             timeouts: options.timeouts,

@@ -41,3 +41,4 @@ pub use limits::{Limits, Timeouts};
 pub use live::{Live, LiveHandle, LiveOptions, live};
 pub use observe::{TelemetryError, TelemetryOptions, TracingOptions};
 pub use plane::PlaneOptions;
+pub use worker::MeshProtocol;

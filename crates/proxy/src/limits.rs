@@ -90,7 +90,7 @@ pub struct Limits {
     pub waiting_per_service: usize,
     /// Services subscribed at once.
     pub services: usize,
-    /// Connections to the app (HTTP/1.1).
+    /// Connections of HTTP/1.1 to the app, and to each service where the mesh's are pooled.
     pub app_connections: usize,
     /// Bytes queued on a connection before what feeds it is held back.
     pub out_bytes: usize,

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tollway_model::{AppId, AppProtocol, Label, ServiceName};
 use tollway_proxy::mesh::Role;
-use tollway_proxy::{Live, LiveOptions, SidecarOptions, live, run_sidecar};
+use tollway_proxy::{Live, LiveOptions, MeshProtocol, SidecarOptions, live, run_sidecar};
 
 use super::mesh::{CommonArgs, end_of, serve_live};
 use super::telemetry::TelemetryArgs;
@@ -46,6 +46,10 @@ pub(crate) struct SidecarArgs {
     /// Where others of the network reach the mesh door, if not where it listens.
     #[arg(long, value_name = "IP:PORT")]
     advertise: Option<SocketAddr>,
+    /// What carries requests to services of HTTP/1.1: http2 (many at once on a connection) or http1
+    /// (a pool of connections, one at a time on each).
+    #[arg(long, value_name = "PROTOCOL", default_value = "http2")]
+    mesh_protocol: MeshProtocolArg,
     /// A loopback port that stands for a TCP service, such as `5432=db.shop.east`.
     #[arg(long = "upstream", value_name = "PORT=SERVICE", value_parser = upstream)]
     upstreams: Vec<String>,
@@ -53,6 +57,21 @@ pub(crate) struct SidecarArgs {
     telemetry: Box<TelemetryArgs>,
     #[command(flatten)]
     common: CommonArgs,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum MeshProtocolArg {
+    Http1,
+    Http2,
+}
+
+impl From<MeshProtocolArg> for MeshProtocol {
+    fn from(arg: MeshProtocolArg) -> Self {
+        match arg {
+            MeshProtocolArg::Http1 => Self::Http1,
+            MeshProtocolArg::Http2 => Self::Http2,
+        }
+    }
 }
 
 pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
@@ -89,6 +108,7 @@ impl SidecarArgs {
             outbound_listen: self.outbound_listen,
             inbound_listen: self.inbound_listen,
             advertise: self.advertise,
+            mesh_protocol: self.mesh_protocol.into(),
             upstreams: self.upstreams,
             telemetry: self.telemetry.options()?,
         })

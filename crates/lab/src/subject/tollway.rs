@@ -1,7 +1,8 @@
 //! `tollway`: control planes, gateways where networks differ, and a sidecar at each end.
 //!
-//! Variants add one duty each to the default, so that each duty's cost can be told apart. Mutual
-//! TLS, metrics and the question to the policies are always there: they cannot be switched off.
+//! Variants add one duty each to the default, so that each duty's cost can be told apart; `pooled`
+//! carries the same requests in another way. Mutual TLS, metrics and the question to the policies
+//! are always there: they cannot be switched off.
 //! `front` is no mesh at all: what outside clients meet.
 
 mod front;
@@ -24,16 +25,22 @@ const VARIANTS: &[Variant] = &[
     Variant::known("traced-1", "and every request traced"),
     Variant::known("access-log", "and a line of log for each request"),
     Variant::known("policy", "and a policy that names caller, method and path"),
+    Variant::known(
+        "pooled",
+        "and HTTP/1.1 between the sidecars, one request at a time on each connection",
+    ),
     Variant::known("one-sidecar", "caller and app beside the same sidecar, which calls itself"),
     Variant::known("front", "no mesh: one front before the app ends TLS and mutual TLS"),
 ];
 
-/// What a variant's sidecars do besides their work.
+/// What a variant's sidecars do besides their work, or otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Duties {
     pub(super) trace_ratio: Option<f64>,
     pub(super) access_log: bool,
     pub(super) policy: bool,
+    /// Connections between sidecars carry one request at a time.
+    pub(super) pooled: bool,
 }
 
 impl Duties {
@@ -66,6 +73,7 @@ impl SubjectKind for Tollway {
             "traced-1" => Duties { trace_ratio: Some(1.0), ..Duties::default() },
             "access-log" => Duties { access_log: true, ..Duties::default() },
             "policy" => Duties { policy: true, ..Duties::default() },
+            "pooled" => Duties { pooled: true, ..Duties::default() },
             "front" => return Box::new(front::Front),
             _ => Duties::default(),
         };
@@ -106,6 +114,9 @@ impl Subject for Mesh {
         }
         if self.is_alone && leg.network != HOME {
             return Err("caller and app share a sidecar, so they are in one network".to_owned());
+        }
+        if leg.protocol != Protocol::Http1 && self.duties.pooled {
+            return Err("only requests of HTTP/1.1 are pooled".to_owned());
         }
         if leg.protocol == Protocol::Tcp && self.duties.is_of_requests() {
             return Err("its duty is about requests, and TCP has none".to_owned());

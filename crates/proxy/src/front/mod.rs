@@ -25,7 +25,7 @@ use crate::fanout::Fanout;
 use crate::observe::{Telemetry, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneOptions};
 use crate::tls::PlaneTls;
-use crate::worker::WorkerConfig;
+use crate::worker::{MeshProtocol, WorkerConfig};
 
 pub(crate) use client::Client;
 pub(crate) use files::Served;
@@ -75,6 +75,7 @@ pub async fn run_front(
         home: nobody(),
         hop: "front".to_owned(),
         app: Some(follower.app()),
+        mesh_protocol: MeshProtocol::default(),
         gateway: None,
         limits: settings.limits.clone(),
         timeouts: settings.timeouts,

@@ -6,6 +6,7 @@ use tollway_net::Key;
 use tollway_routing::pick_of_two;
 
 use super::Worker;
+use super::outside::MeshProtocol;
 use super::pool::Pool;
 use crate::connection::Role;
 use crate::exchange::Destination;
@@ -69,8 +70,12 @@ impl Worker {
         }
     }
 
+    /// The one that was used last; of a service one by chance, since they lead to several replicas.
     fn choose_idle(&mut self, destination: &Destination) -> Option<Key> {
         loop {
+            if let Destination::Service(_) = destination {
+                self.shuffle_idle(destination);
+            }
             let key = self.pools.get_mut(destination)?.idle.pop()?;
             let fresh = self.conns.get(key).is_some_and(|conn| {
                 !conn.draining && !conn.io.may_read() && matches!(conn.role, Role::H1Client(_))
@@ -80,6 +85,16 @@ impl Worker {
             }
             // Something came or it closed: a read will tell; it is not for a request.
             self.queue_read(key);
+        }
+    }
+
+    /// Puts one of the idle connections where the next is taken from.
+    fn shuffle_idle(&mut self, destination: &Destination) {
+        let random = self.next_random();
+        let Some(pool) = self.pools.get_mut(destination) else { return };
+        if let Some(last) = pool.idle.len().checked_sub(1) {
+            let chosen = usize::try_from(random >> 40).unwrap_or(0) % pool.idle.len();
+            pool.idle.swap(chosen, last);
         }
     }
 
@@ -156,9 +171,12 @@ impl Worker {
         self.conns.get(key)?.peer.as_ref()?.instance.as_ref()
     }
 
-    fn speaks_h1(&self, destination: &Destination) -> bool {
+    pub(super) fn speaks_h1(&self, destination: &Destination) -> bool {
         match destination {
-            Destination::Service(_) => false,
+            Destination::Service(_) => {
+                self.config.mesh_protocol == MeshProtocol::Http1
+                    && self.pools.get(destination).is_some_and(Pool::is_of_h1)
+            }
             Destination::Api => true,
             Destination::App => self.config.app.is_none_or(|app| app.protocol == AppProtocol::Http),
         }

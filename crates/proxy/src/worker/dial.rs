@@ -14,7 +14,7 @@ use tollway_routing::Failure;
 use super::Worker;
 use super::accept::proven_identity;
 use super::exchange::describe;
-use super::pool::Candidates;
+use super::pool::{Candidates, Pool};
 use crate::connection::{Connection, Dial, H1Client, H2Link, Opened, Purpose, Role};
 use crate::exchange::{Destination, Upstream};
 use crate::fault::Fault;
@@ -174,13 +174,11 @@ impl Worker {
         match purpose {
             Purpose::PoolH2(destination) => self.join_pool_h2(key, destination, address, opened),
             Purpose::PoolH1(destination) => {
-                let client = h1_client(destination.clone(), false);
+                let opened = matches!(destination, Destination::Service(_)).then_some(opened);
+                let client = H1Client { opened, ..h1_client(destination.clone(), false) };
                 conn.role = Role::H1Client(Box::new(client));
-                let pool = self.pool(&destination);
-                pool.dialling.retain(|dialling| *dialling != key);
-                pool.conns.push(key);
-                pool.idle.push(key);
                 self.look_in_time(key);
+                self.join_pool(key, &destination, address).idle.push(key);
                 self.serve_waiting(&destination);
             }
             Purpose::Upgrade(exchange) => self.start_upgrade(key, exchange, opened),
@@ -205,15 +203,26 @@ impl Worker {
         conn.role = Role::H2Client(Box::new(link));
         self.look_in_time(key);
         self.mark_dirty(key);
-        let pool = self.pool(&destination);
+        self.join_pool(key, &destination, address);
+        self.serve_waiting(&destination);
+        self.keep_dialled(&destination);
+    }
+
+    /// A dial is a connection of its pool from now on, and its address answers.
+    fn join_pool(
+        &mut self,
+        key: Key,
+        destination: &Destination,
+        address: Option<SocketAddr>,
+    ) -> &mut Pool {
+        let pool = self.pool(destination);
         pool.dialling.retain(|dialling| *dialling != key);
         pool.conns.push(key);
         pool.outage = None;
         if let Some(address) = address {
             pool.backoff.remove(&address);
         }
-        self.serve_waiting(&destination);
-        self.keep_dialled(&destination);
+        pool
     }
 
     fn start_upgrade(&mut self, key: Key, exchange: Key, opened: Opened) {

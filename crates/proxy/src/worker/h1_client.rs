@@ -1,13 +1,16 @@
-//! HTTP/1.1 upstreams: the app, the sidecar's own API, and connections about to leave HTTP.
+//! HTTP/1.1 upstreams: the app, the sidecar's own API, connections about to leave HTTP, and other
+//! sidecars where mesh connections are pooled.
 
 use tollway_http::h1::{self, BodyDecoder, BodyLength, Parsed, ResponseContext};
+use tollway_model::{ErrorCode, ServiceState};
 use tollway_net::{Closed, Key};
 use tollway_routing::Failure;
 
 use super::Worker;
 use super::h1_server::{behind, size_of};
 use crate::connection::{H1Client, Role};
-use crate::exchange::Side;
+use crate::edit;
+use crate::exchange::{Destination, Side};
 use crate::why::Why;
 
 enum Next {
@@ -85,6 +88,9 @@ impl Worker {
             return self.h1_upgraded(key, exchange, response, &bytes[consumed..]);
         }
         let informational = response.head.status < 200;
+        if edit::is_unprocessed(&response.head) && self.ask_another_way(key, exchange) {
+            return Next::Gone;
+        }
         let Some(client) = self.h1_client(key) else { return Next::Gone };
         if informational {
             let size = crate::exchange::BodySize::None;
@@ -106,6 +112,40 @@ impl Worker {
         }
         self.on_response(exchange, response.head, size, declared, ended);
         if ended { Next::Gone } else { Next::Again(consumed) }
+    }
+
+    /// The peer's sidecar passed nothing on to its app: nothing leads there for a while, and another
+    /// replica is asked. False when that was tried often enough: the answer is the reason.
+    fn ask_another_way(&mut self, key: Key, exchange: Key) -> bool {
+        let Some(client) = self.h1_client(key) else { return false };
+        let destination = client.destination.clone();
+        if !matches!(destination, Destination::Service(_)) {
+            return false;
+        }
+        self.leave_replica(key, &destination);
+        if !self.may_retry(exchange, Failure::Refused) {
+            return false;
+        }
+        self.cancel_upstream(exchange);
+        let why = Why::coded(ErrorCode::AppUnreachable, "its app cannot be reached");
+        self.on_attempt_failed(exchange, Failure::Refused, why);
+        true
+    }
+
+    /// Drops the idle connections to the replica that this one leads to. Its address rests, unless
+    /// it is a gateway's, behind which there may be others.
+    fn leave_replica(&mut self, key: Key, destination: &Destination) {
+        let Some(pool) = self.pools.get(destination) else { return };
+        let is_local = matches!(pool.state, Some(ServiceState::Local { .. }));
+        let leads_there = |other: &&Key| self.instance(**other) == self.instance(key);
+        let idle: Vec<Key> = pool.idle.iter().filter(leads_there).copied().collect();
+        if is_local {
+            let address = self.conns.get(key).and_then(|conn| conn.remote);
+            self.rest(destination, address, self.now + self.config.timeouts.dial_backoff);
+        }
+        for other in idle {
+            self.drop_h1_client(other);
+        }
     }
 
     fn h1_response_body(&mut self, key: Key, exchange: Key, bytes: &[u8]) -> Next {

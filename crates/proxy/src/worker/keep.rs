@@ -46,6 +46,10 @@ impl Worker {
             return;
         }
         let candidates = Candidates::of(state);
+        if self.speaks_h1(&destination) {
+            let count = self.plan_pooled(pool, &candidates);
+            return self.dial_pooled(&destination, count);
+        }
         let (count, retire) = match candidates.remote_replicas {
             // One at a time is enough to see whether somebody answers again.
             _ if pool.outage.is_some() => (usize::from(pool.dialling.is_empty()), Vec::new()),
@@ -63,6 +67,34 @@ impl Worker {
             if let Err(fault) = self.dial_for(&destination, purpose, alpn::H2) {
                 if self.pools.get(&destination).is_some_and(|p| p.dialling.is_empty()) {
                     self.fail_waiting(&destination, &fault);
+                }
+                return;
+            }
+        }
+    }
+
+    /// How many connections of one request at a time a service is short of: one for each request
+    /// that waits and, where its endpoints are known, one to each of them.
+    fn plan_pooled(&self, pool: &Pool, candidates: &Candidates) -> usize {
+        if pool.outage.is_some() {
+            return usize::from(pool.dialling.is_empty());
+        }
+        let standing = pool.conns.len() + pool.dialling.len();
+        let room = self.config.limits.app_connections.saturating_sub(standing);
+        let wanted = pool.waiting.len().saturating_sub(pool.dialling.len());
+        let missing = match candidates.remote_replicas {
+            Some(_) => usize::from(standing == 0),
+            None => self.missing_endpoints(pool, candidates).len(),
+        };
+        wanted.max(missing).min(room)
+    }
+
+    fn dial_pooled(&mut self, destination: &Destination, count: usize) {
+        for _ in 0..count {
+            let purpose = Purpose::PoolH1(destination.clone());
+            if let Err(fault) = self.dial_for(destination, purpose, alpn::HTTP1) {
+                if self.pools.get(destination).is_some_and(|pool| pool.dialling.is_empty()) {
+                    self.fail_waiting(destination, &fault);
                 }
                 return;
             }

@@ -145,8 +145,10 @@ impl Worker {
                 }
             }
             Role::H1Client(client) => {
-                let idle = client.exchange.is_none() && waited > timeouts.app_idle;
-                if idle { Expired::Close } else { Expired::No }
+                conn.draining |= certificate_ended;
+                let limit = pooled_idle(conn.peer.is_some(), &timeouts);
+                let over = conn.draining || waited > limit;
+                if client.exchange.is_none() && over { Expired::Close } else { Expired::No }
             }
             Role::H2Server(link) => {
                 if let Err(error) = link.codec.tick(clock, conn.io.out()) {
@@ -213,7 +215,10 @@ fn next_look(conn: &Connection, now: Instant, clock: Duration, timeouts: &Timeou
         Role::H1Server(server) => {
             rest(server.exchange.is_none(), timeouts.downstream_idle).min(trusted(conn))
         }
-        Role::H1Client(client) => rest(client.exchange.is_none(), timeouts.app_idle),
+        Role::H1Client(client) => {
+            let idle = pooled_idle(conn.peer.is_some(), timeouts);
+            rest(client.exchange.is_none(), idle).min(trusted(conn))
+        }
         Role::H2Server(link) => rest(link.streams.is_empty(), timeouts.downstream_idle)
             .min(owed(link, clock))
             .min(trusted(conn)),
@@ -228,6 +233,12 @@ fn next_look(conn: &Connection, now: Instant, clock: Duration, timeouts: &Timeou
             if relay.other.is_none() { undialled.min(silent) } else { silent }
         }
     }
+}
+
+/// How long a connection of HTTP/1.1 is kept for the next request: less than the other end keeps
+/// it, an app or, over the mesh, a sidecar.
+fn pooled_idle(is_mesh: bool, timeouts: &Timeouts) -> Duration {
+    if is_mesh { timeouts.mesh_idle.min(timeouts.downstream_idle / 2) } else { timeouts.app_idle }
 }
 
 /// How long until the codec may have something to say; it may not have begun to count.

@@ -58,6 +58,7 @@ use crate::told::Told;
 use beyond::WayInto;
 pub(crate) use gateway::GatewayRoutes;
 use listeners::{Listeners, slot_of};
+pub use outside::MeshProtocol;
 pub(crate) use outside::{AppTarget, Command, Commands, Outside, WorkerConfig};
 use policy::PolicyGate;
 pub(crate) use policy::{PolicyDenial, Rights, Upgraded};

@@ -24,6 +24,16 @@ pub(crate) struct AppTarget {
     pub(crate) protocol: AppProtocol,
 }
 
+/// What carries requests to services whose apps speak HTTP/1.1. Others are always multiplexed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MeshProtocol {
+    /// One connection of HTTP/2 to each endpoint carries many at a time.
+    #[default]
+    Http2,
+    /// A pool of connections of HTTP/1.1, each of which carries one at a time.
+    Http1,
+}
+
 /// What a worker is told at its start, and again when settings change.
 #[derive(Clone)]
 pub(crate) struct WorkerConfig {
@@ -33,6 +43,8 @@ pub(crate) struct WorkerConfig {
     /// This process in words, as one hop of a request.
     pub(crate) hop: String,
     pub(crate) app: Option<AppTarget>,
+    /// What carries requests to services of HTTP/1.1.
+    pub(crate) mesh_protocol: MeshProtocol,
     /// Set in a gateway.
     pub(crate) gateway: Option<GatewayRoutes>,
     pub(crate) limits: Limits,

@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tollway_http::h1;
-use tollway_model::{ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason};
+use tollway_model::{
+    AppProtocol, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
+};
 use tollway_net::Key;
 use tollway_telemetry::ServicePlace;
 
@@ -74,6 +76,11 @@ impl Pool {
     /// Of a gateway: the service is not there any more, and nothing leads to it.
     fn is_gone(&self) -> bool {
         matches!(self.state, Some(ServiceState::Unavailable(_))) && self.relays.is_empty()
+    }
+
+    /// Whether its service's apps speak HTTP/1.1.
+    pub(super) fn is_of_h1(&self) -> bool {
+        self.state.as_ref().and_then(protocol_of) == Some(AppProtocol::Http)
     }
 
     pub(super) fn is_unused(&self) -> bool {
@@ -180,6 +187,9 @@ impl Worker {
     pub(super) fn retire(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.draining = true;
+        if matches!(&conn.role, Role::H1Client(client) if client.exchange.is_none()) {
+            return self.drop_h1_client(key);
+        }
         self.look_in_time(key);
         self.on_link_draining(key);
     }
@@ -213,6 +223,8 @@ impl Worker {
             let name = update.service.to_string().to_ascii_lowercase();
             pool.place = self.metrics.services.place(&name);
         }
+        // What carries them depends on it.
+        let other = pool.state.as_ref().and_then(protocol_of) != protocol_of(&update.state);
         pool.state = Some(update.state);
         let conns = pool.conns.clone();
         let dialling = pool.dialling.clone();
@@ -224,12 +236,12 @@ impl Worker {
             remote.is_some_and(|address| listed.contains(&address))
         };
         for key in conns {
-            if !is_listed(self, key) {
+            if other || !is_listed(self, key) {
                 self.retire(key);
             }
         }
         for key in dialling {
-            if !is_listed(self, key) {
+            if other || !is_listed(self, key) {
                 self.pool(&destination).dialling.retain(|dialling| *dialling != key);
                 self.remove(key);
             }
@@ -329,6 +341,15 @@ impl Worker {
         for key in conns {
             self.retire(key);
         }
+    }
+}
+
+fn protocol_of(state: &ServiceState) -> Option<AppProtocol> {
+    match state {
+        ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
+            Some(*protocol)
+        }
+        ServiceState::Unavailable(_) => None,
     }
 }
 

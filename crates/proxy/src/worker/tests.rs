@@ -28,6 +28,7 @@ mod bulk;
 mod life;
 mod limits;
 mod policy;
+mod pooled;
 mod times;
 mod trust;
 
@@ -169,7 +170,8 @@ impl Running {
             .collect();
         let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
         let hop = format!("sidecar {home}");
-        let config = WorkerConfig { home, hop, app, gateway, limits, timeouts };
+        let mesh_protocol = MeshProtocol::default();
+        let config = WorkerConfig { home, hop, app, mesh_protocol, gateway, limits, timeouts };
         let metrics = Arc::new(DataPlaneMetrics::default());
         let unsubscribed = Arc::new(AtomicUsize::new(0));
         let (worker, commands) = Worker::new(

@@ -9,7 +9,8 @@ use hyper::Uri;
 use tollway_model::{AppId, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
 use tollway_proxy::{
-    CommonOptions, Limits, Live, PlaneOptions, Sidecar, SidecarOptions, TelemetryOptions, Timeouts,
+    CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, Sidecar, SidecarOptions,
+    TelemetryOptions, Timeouts,
 };
 
 use super::CallArgs;
@@ -92,6 +93,7 @@ fn options(
         outbound_listen: any,
         inbound_listen: any,
         advertise: None,
+        mesh_protocol: MeshProtocol::default(),
         upstreams: Vec::new(),
         telemetry: TelemetryOptions::default(),
     })

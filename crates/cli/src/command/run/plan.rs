@@ -8,7 +8,7 @@ use thiserror::Error;
 use tokio::net::TcpStream;
 use tollway_model::{AppId, AppProtocol, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
-use tollway_proxy::{CommonOptions, Limits, Live, PlaneOptions, SidecarOptions};
+use tollway_proxy::{CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, SidecarOptions};
 
 use super::RunArgs;
 use super::voice::Voice;
@@ -80,6 +80,7 @@ impl Plan {
             outbound_listen: args.outbound_listen,
             inbound_listen: args.inbound_listen,
             advertise: args.advertise,
+            mesh_protocol: MeshProtocol::default(),
             upstreams: args.upstreams,
             telemetry: args.telemetry.options()?,
         };

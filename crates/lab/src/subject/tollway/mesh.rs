@@ -171,6 +171,9 @@ impl<'a> Start<'a> {
             let log = ground.file(&format!("{}.access", name.replace('/', "-")));
             spec = spec.args(["--access-log".into(), log.into_os_string()]);
         }
+        if self.mesh.duties.pooled {
+            spec = spec.args(["--mesh-protocol", "http1"]);
+        }
         ground.start(&spec)?;
         self.standing.processes.push(name);
         Ok(())

@@ -3,7 +3,7 @@
 use super::*;
 
 /// An address where nobody listens. (Its port was free a moment ago.)
-fn nobody() -> SocketAddr {
+pub(super) fn nobody() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
@@ -26,15 +26,15 @@ fn start_tcp_echo() -> SocketAddr {
 
 /// `stock` in the caller's own network, with a sidecar for each app, or behind a gateway.
 pub(super) struct Fleet {
-    network: Network,
+    pub(super) network: Network,
     pub(super) stock: ServiceName,
     protocol: AppProtocol,
-    callees: Vec<Running>,
+    pub(super) callees: Vec<Running>,
     pub(super) caller: Running,
 }
 
 impl Fleet {
-    fn new(protocol: AppProtocol, apps: &[SocketAddr]) -> Self {
+    pub(super) fn new(protocol: AppProtocol, apps: &[SocketAddr]) -> Self {
         Self::with(patient(), protocol, apps)
     }
 
@@ -59,7 +59,7 @@ impl Fleet {
         self.callees.iter().map(|callee| callee.addresses[0]).collect()
     }
 
-    fn local(&self, addresses: &[SocketAddr]) -> ServiceState {
+    pub(super) fn local(&self, addresses: &[SocketAddr]) -> ServiceState {
         let endpoint = |(index, address): (usize, &SocketAddr)| Endpoint {
             instance: label(&format!("s-{index}")),
             address: *address,
@@ -71,7 +71,7 @@ impl Fleet {
         }
     }
 
-    fn remote(&self, gateway: SocketAddr) -> ServiceState {
+    pub(super) fn remote(&self, gateway: SocketAddr) -> ServiceState {
         self.remote_through(&[gateway], &[])
     }
 
@@ -92,7 +92,7 @@ impl Fleet {
         }
     }
 
-    fn start_gateway(&self, address: SocketAddr, endpoints: &[SocketAddr]) -> Running {
+    pub(super) fn start_gateway(&self, address: SocketAddr, endpoints: &[SocketAddr]) -> Running {
         let name = service("gateway");
         let routes = GatewayRoutes { network: label("west"), control: nobody() };
         let credentials = self.network.credentials(&name, "g-1", &[]);

@@ -1,0 +1,146 @@
+//! Sidecars that carry one request at a time on each of several mesh connections.
+
+use std::sync::Barrier;
+
+use super::away::{Fleet, nobody};
+use super::*;
+
+/// A fleet whose caller pools its connections.
+fn pooled(protocol: AppProtocol, apps: &[SocketAddr]) -> Fleet {
+    let fleet = Fleet::new(protocol, apps);
+    let config = WorkerConfig {
+        home: service("web"),
+        hop: "sidecar web".to_owned(),
+        app: None,
+        mesh_protocol: MeshProtocol::Http1,
+        gateway: None,
+        limits: Limits::default(),
+        timeouts: patient(),
+    };
+    fleet.caller.commands.send(Command::Configure(Arc::new(config)));
+    fleet
+}
+
+/// An app that answers nobody before `at_once` have asked.
+fn start_crowd_app(at_once: usize) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let crowd = Arc::new(Barrier::new(at_once));
+        for stream in listener.incoming() {
+            let (mut stream, crowd) = (stream.unwrap(), Arc::clone(&crowd));
+            std::thread::spawn(move || {
+                talk(&mut stream, b"", b"hi");
+                crowd.wait();
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi";
+                stream.write_all(answer).unwrap();
+            });
+        }
+    });
+    address
+}
+
+fn handshakes(fleet: &Fleet) -> u64 {
+    fleet.callees.iter().map(|callee| callee.metrics.handshakes.value()).sum()
+}
+
+#[track_caller]
+fn check_all_answered(fleet: &Fleet, count: usize) {
+    for _ in 0..count {
+        let answer = fleet.post();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
+    }
+}
+
+#[test]
+fn requests_at_once_have_connections_of_their_own() {
+    const AT_ONCE: usize = 5;
+    let fleet = pooled(AppProtocol::Http, &[start_crowd_app(AT_ONCE)]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| check_all_answered(&fleet, 1));
+        }
+    });
+    assert_eq!(handshakes(&fleet), AT_ONCE as u64);
+}
+
+#[test]
+fn a_connection_of_a_pool_is_used_again() {
+    let fleet = pooled(AppProtocol::Http, &[start_app()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    check_all_answered(&fleet, 20);
+    assert_eq!(handshakes(&fleet), 1);
+}
+
+#[test]
+fn what_is_not_http1_is_multiplexed_all_the_same() {
+    let fleet = pooled(AppProtocol::H2c, &[start_app()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    std::thread::scope(|scope| {
+        for _ in 0..5 {
+            scope.spawn(|| check_all_answered(&fleet, 4));
+        }
+    });
+    assert_eq!(handshakes(&fleet), 1);
+}
+
+#[test]
+fn a_pool_reaches_all_replicas_and_none_that_is_without_its_app() {
+    let fleet = pooled(AppProtocol::Http, &[nobody(), start_app(), start_app(), nobody()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    check_all_answered(&fleet, 40);
+    let served = |at: usize| fleet.callees[at].metrics.inbound_requests.value();
+    assert!(served(1) > 0 && served(2) > 0, "{} and {}", served(1), served(2));
+}
+
+#[test]
+fn a_pool_leads_through_a_gateway() {
+    let fleet = pooled(AppProtocol::Http, &[start_app(), nobody()]);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let gateway = fleet.start_gateway(any, &fleet.addresses());
+    fleet.caller.tell(&fleet.stock, fleet.remote(gateway.addresses[0]));
+    check_all_answered(&fleet, 20);
+}
+
+#[test]
+fn new_credentials_and_other_endpoints_end_idle_connections() {
+    let fleet = pooled(AppProtocol::Http, &[start_app(), start_app()]);
+    let [first, second] = fleet.addresses()[..] else { unreachable!("two were started") };
+    let tell = |address: SocketAddr| {
+        let update = ServiceUpdate {
+            service: fleet.stock.clone(),
+            revision: Revision(1),
+            state: fleet.local(&[address]),
+        };
+        fleet.caller.commands.send(Command::Services(vec![update]));
+    };
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| check_all_answered(&fleet, 3));
+        // States reach a worker only for services it has asked for.
+        while !asked.is_finished() {
+            tell(first);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    assert_eq!(handshakes(&fleet), 1);
+    let credentials = fleet.network.credentials(&service("web"), "w-1", &[]);
+    fleet.caller.commands.send(Command::Credentials(credentials));
+    ask_until(&fleet, "a connection that proves the new identity", || handshakes(&fleet) == 2);
+    tell(second);
+    let served = |at: usize| fleet.callees[at].metrics.inbound_requests.value();
+    ask_until(&fleet, "the endpoint that is there now", || served(1) > 0);
+    let before = served(0);
+    check_all_answered(&fleet, 3);
+    assert_eq!(served(0), before, "the one that has gone is asked no more");
+    assert_eq!(handshakes(&fleet), 3, "each change cost one connection");
+}
+
+/// Calls go on without a failure until `is_so`.
+fn ask_until(fleet: &Fleet, what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        check_all_answered(fleet, 1);
+    }
+}
