@@ -1,6 +1,7 @@
 //! Waiting for a condition with a deadline, and ports.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -33,12 +34,26 @@ pub fn retry_until<T>(
 
 /// A TCP port of 127.0.0.1 that nobody used a moment ago.
 ///
-/// Somebody else may take it before you do: prefer port 0 and a ports file, and use this only
-/// for an address that must be known in advance or where nothing must answer.
+/// Somebody else may take it before you do: prefer port 0 and a ports file, then
+/// [`free_address`], and use this only where the port alone can be told in advance.
 pub fn free_port() -> Result<u16> {
-    let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("could not bind 127.0.0.1:0")?;
-    Ok(listener.local_addr().context("a bound socket has no address")?.port())
+    Ok(free_on(Ipv4Addr::LOCALHOST)?.port())
+}
+
+/// A TCP address for a program that must be told where to listen: nobody takes it meanwhile, as
+/// each call has an address of loopback to itself.
+pub fn free_address() -> Result<SocketAddr> {
+    /// From 127.128 on, so that none is what a test has written down.
+    const FIRST: u8 = 128;
+    static CALLS: AtomicU8 = AtomicU8::new(0);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let call = CALLS.fetch_add(1, Ordering::Relaxed) % (u8::MAX - FIRST);
+    free_on(Ipv4Addr::new(127, FIRST + call, high, low))
+}
+
+fn free_on(ip: Ipv4Addr) -> Result<SocketAddr> {
+    let listener = TcpListener::bind((ip, 0)).with_context(|| format!("could not bind {ip}:0"))?;
+    listener.local_addr().context("a bound socket has no address")
 }
 
 #[cfg(test)]
@@ -64,5 +79,12 @@ mod tests {
     #[test]
     fn free_port_can_be_bound() {
         TcpListener::bind((Ipv4Addr::LOCALHOST, free_port().unwrap())).unwrap();
+    }
+
+    #[test]
+    fn free_addresses_can_be_bound_and_have_no_ip_in_common() {
+        let (one, other) = (free_address().unwrap(), free_address().unwrap());
+        assert_ne!(one.ip(), other.ip());
+        assert!(one.ip().is_loopback() && TcpListener::bind(one).is_ok());
     }
 }
