@@ -4,15 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod mesh;
+mod metrics_page;
 
-use std::collections::BTreeMap;
-use std::io::Write;
-use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mesh::http::get;
 use mesh::{App, AppProtocol, Mesh, PATIENCE, Sidecar};
-use tollway_testkit::{Process, retry_until};
+use metrics_page::{check_documented, check_lint};
+use tollway_testkit::{Process, metric_in, retry_until};
 
 const SERVICE: &str = "echo.default.east";
 
@@ -46,7 +45,7 @@ impl World {
 fn every_part_shows_what_is_documented() {
     let world = World::start();
     for (part, process) in world.parts() {
-        assert_eq!(shown(&page(process)), documented(part), "on the page of the {part}");
+        check_documented(part, &process.metrics().unwrap());
     }
 }
 
@@ -55,12 +54,7 @@ fn prometheus_own_linter_finds_no_fault_with_any_page() {
     let promlint = tollway_testkit::need_tool!("promlint");
     let world = World::start();
     for (part, process) in world.parts() {
-        let mut linter =
-            Command::new(&promlint).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        linter.stdin.take().unwrap().write_all(page(process).as_bytes()).unwrap();
-        let output = linter.wait_with_output().unwrap();
-        let problems = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "on the page of the {part}:\n{problems}");
+        check_lint(&promlint, part, &process.metrics().unwrap());
     }
 }
 
@@ -68,10 +62,8 @@ fn prometheus_own_linter_finds_no_fault_with_any_page() {
 fn values_are_those_of_the_processes() {
     let world = World::start();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-    for (part, process) in world.parts() {
-        let page = page(process);
-        let build = format!("tollway_build_info{{part=\"{part}\",version=\"");
-        assert!(page.contains(&build), "{page}");
+    for (_, process) in world.parts() {
+        let page = process.metrics().unwrap();
         assert!(value(&page, "tollway_certificate_expiry_timestamp_seconds") > now + 3600.0);
         assert!(value(&page, "process_resident_memory_bytes") > 1e6);
         assert!(value(&page, "process_cpu_seconds_total") > 0.0);
@@ -81,7 +73,7 @@ fn values_are_those_of_the_processes() {
         assert!((5.0..value(&page, "process_max_fds")).contains(&open), "{open}");
     }
     get(world.caller.http(), "/v1.0/invoke/made-up-by-the-app.default.east/method/x");
-    let caller = page(&world.caller.process);
+    let caller = world.caller.process.metrics().unwrap();
     let unknown = "tollway_service_requests_total{service=\"other\",outcome=\"failed\"}";
     assert!(value(&caller, unknown) >= 1.0);
     assert!(!caller.contains("made-up-by-the-app"), "a made-up name became a label:\n{caller}");
@@ -92,7 +84,7 @@ fn values_are_those_of_the_processes() {
     assert!(value(&caller, called) >= 1.0);
     assert!((value(&caller, "tollway_control_connected") - 1.0).abs() < 0.1);
     let settled = retry_until(PATIENCE, "every watcher to acknowledge", || {
-        let control = page(&world.mesh.east.control);
+        let control = world.mesh.east.control.metrics().unwrap();
         (value(&control, "tollway_watcher_lag_revisions") == 0.0).then_some(control)
     });
     let control = settled.unwrap();
@@ -114,29 +106,6 @@ fn values_are_those_of_the_processes() {
     assert!(file >= value(&control, "tollway_store_live_bytes"), "{control}");
 }
 
-fn page(process: &Process) -> String {
-    let answer = get(process.port("admin").unwrap(), "/metrics");
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
-}
-
-/// Names and types as the page introduces them.
-fn shown(page: &str) -> BTreeMap<&str, &str> {
-    page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect()
-}
-
-/// Names and types of the rows of `docs/metrics.md` that are for `part`.
-fn documented(part: &str) -> BTreeMap<&'static str, &'static str> {
-    let rows = include_str!("../../../docs/metrics.md").lines().filter(|l| l.starts_with("| `"));
-    rows.filter_map(|row| {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        let (name, kind, parts) = (cells[1].trim_matches('`'), cells[2], cells[4]);
-        (parts == "all" || parts.split(", ").any(|word| word == part)).then_some((name, kind))
-    })
-    .collect()
-}
-
 fn value(page: &str, name: &str) -> f64 {
-    let found = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    found.unwrap_or_else(|| panic!("no {name} in:\n{page}")).parse().unwrap()
+    metric_in(page, name).unwrap()
 }

@@ -155,14 +155,8 @@ fn read_request(
     script: &Script,
     seen: &Mutex<Seen>,
 ) -> Option<Request> {
-    let head_end = loop {
-        if let Some(at) = find(input, b"\r\n\r\n") {
-            break at + 4;
-        }
-        if !more(stream, input, seen) {
-            return None;
-        }
-    };
+    let head_end =
+        read_until(stream, input, seen, |bytes| find(bytes, b"\r\n\r\n").map(|at| at + 4))?;
     let head = String::from_utf8_lossy(&input[..head_end]).into_owned();
     input.drain(..head_end);
     let request = Request { head, body: Vec::new() };
@@ -185,14 +179,9 @@ fn take_body(
     input: &mut Vec<u8>,
     seen: &Mutex<Seen>,
 ) -> Option<Vec<u8>> {
-    loop {
-        if let Some(end) = body_end(request, input).filter(|end| *end <= input.len()) {
-            return Some(input.drain(..end).collect());
-        }
-        if !more(stream, input, seen) {
-            return None;
-        }
-    }
+    let whole = |bytes: &[u8]| body_end(request, bytes).filter(|end| *end <= bytes.len());
+    let end = read_until(stream, input, seen, whole)?;
+    Some(input.drain(..end).collect())
 }
 
 /// Where a body ends that `input` begins with, as far as that can be told.
@@ -201,24 +190,40 @@ fn body_end(request: &Request, input: &[u8]) -> Option<usize> {
         let length = request.values("content-length");
         return Some(length.first().map_or(0, |value| value.parse().unwrap()));
     }
-    chunked_end(input)
+    chunked(input).map(|(_, end)| end)
 }
 
-/// Where a chunked body ends, trailers included.
-fn chunked_end(input: &[u8]) -> Option<usize> {
-    let mut at = 0;
+/// Reads until `find` has found something in all that came.
+fn read_until<T>(
+    stream: &mut TcpStream,
+    input: &mut Vec<u8>,
+    seen: &Mutex<Seen>,
+    find: impl Fn(&[u8]) -> Option<T>,
+) -> Option<T> {
     loop {
-        let line_end = at + find(&input[at..], b"\r\n")?;
+        if let Some(found) = find(input) {
+            return Some(found);
+        }
+        if !more(stream, input, seen) {
+            return None;
+        }
+    }
+}
+
+/// What the honest chunks that `input` begins with carry, and where they end, trailers included.
+pub(crate) fn chunked(input: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let (mut body, mut at) = (Vec::new(), 0);
+    loop {
+        let line_end = at + find(input.get(at..)?, b"\r\n")?;
         let size = std::str::from_utf8(&input[at..line_end]).unwrap();
         let size = usize::from_str_radix(size, 16).unwrap();
         if size == 0 {
             // The last chunk's line and the trailers end in an empty line.
-            return Some(line_end + find(&input[line_end..], b"\r\n\r\n")? + 4);
+            return Some((body, line_end + find(&input[line_end..], b"\r\n\r\n")? + 4));
         }
-        at = line_end + 2 + size + 2;
-        if input.len() < at {
-            return None;
-        }
+        let start = line_end + 2;
+        body.extend_from_slice(input.get(start..start + size)?);
+        at = start + size + 2;
     }
 }
 
@@ -236,4 +241,20 @@ fn more(stream: &mut TcpStream, input: &mut Vec<u8>, seen: &Mutex<Seen>) -> bool
 
 pub(crate) fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     bytes.windows(pattern.len()).position(|window| window == pattern)
+}
+
+/// How many whole answers with `content-length` (or without a body) `bytes` begins with.
+pub(crate) fn answers(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    while let Some(end) = find(bytes, b"\r\n\r\n") {
+        let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let end = end + 4 + length.map_or(0, |length| length.parse::<usize>().unwrap());
+        if bytes.len() < end {
+            break;
+        }
+        count += usize::from(!head.starts_with("http/1.1 1"));
+        bytes = &bytes[end..];
+    }
+    count
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tollway_testkit::{Answer, Process, RawClient, TempDir, TlsRelay};
 
-use crate::app::{App, Request, Script, find};
+use crate::app::{App, Request, Script, answers};
 use crate::mesh::http::{Client, Version, empty, runtime};
 use crate::network::{Network, PATIENCE, tollway, until_status};
 use crate::pki::Authority;
 use crate::tls_client::trusting;
+use crate::tls_door::{HTTP1, STOCK};
 
 /// What a process may grow by under abuse; its limits add up to less.
 pub(crate) const GROWTH_BYTES: u64 = 32 << 20;
@@ -55,13 +56,11 @@ impl Door {
         let stock = network.sidecar("stock", &[&["--app-port", &port], options].concat());
         let web = network.sidecar("web", options);
         let relay = (kind == Kind::Mesh)
-            .then(|| network.relay(stock.port("inbound").unwrap(), "web", "stock", b"http/1.1"));
+            .then(|| network.relay(stock.port("inbound").unwrap(), "web", "stock", HTTP1));
         let (address, prefix, host) = match kind {
             Kind::HttpApi => (web.port("http").unwrap(), "/v1.0/invoke/stock/method", "localhost"),
-            Kind::Outbound => (web.port("outbound").unwrap(), "", "stock.default.west.mesh"),
-            Kind::Mesh | Kind::Front => {
-                (relay.as_ref().unwrap().address(), "", "stock.default.west.mesh")
-            }
+            Kind::Outbound => (web.port("outbound").unwrap(), "", STOCK),
+            Kind::Mesh | Kind::Front => (relay.as_ref().unwrap().address(), "", STOCK),
         };
         let (reader, other) = if kind == Kind::Mesh { (stock, web) } else { (web, stock) };
         let mut door = Self {
@@ -181,22 +180,6 @@ impl Ask for RawClient {
 pub(crate) fn statuses(answer: &Answer) -> Vec<u16> {
     let text = answer.text();
     text.split("HTTP/1.1 ").skip(1).filter_map(|rest| rest.get(..3)?.parse().ok()).collect()
-}
-
-/// How many whole answers with `content-length` (or without a body) `bytes` begins with.
-pub(crate) fn answers(mut bytes: &[u8]) -> usize {
-    let mut count = 0;
-    while let Some(end) = find(bytes, b"\r\n\r\n") {
-        let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-        let end = end + 4 + length.map_or(0, |length| length.parse::<usize>().unwrap());
-        if bytes.len() < end {
-            break;
-        }
-        count += usize::from(!head.starts_with("http/1.1 1"));
-        bytes = &bytes[end..];
-    }
-    count
 }
 
 /// The one request to `path` that the app has got.

@@ -10,8 +10,8 @@ use hyper::Request;
 use hyper::body::Frame;
 use tollway_testkit::{Answer, End, RawClient};
 
-use crate::app::{Reply, Script, Then};
-use crate::door::{Ask, Door, Kind, answers, for_each_door, statuses};
+use crate::app::{Reply, Script, Then, answers};
+use crate::door::{Ask, Door, Kind, for_each_door, statuses};
 use crate::mesh::http::{Body, Client, Version, runtime};
 use crate::network::PATIENCE;
 

@@ -5,10 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::string::Ia5String;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, SanType};
-use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use tollway_identity::Authority;
+use tollway_model::TrustDomain;
+
+use crate::network::label;
+use crate::pki::Pair;
 
 /// What a certificate says.
 pub(crate) struct Forge {
@@ -37,7 +39,7 @@ impl Forge {
         let issuer = Issuer::from_ca_cert_der(authority.root_der(), issuer_key).unwrap();
         let key = rcgen::KeyPair::generate().unwrap();
         let leaf = self.params().signed_by(&key, &issuer).unwrap();
-        certified(leaf.der().clone(), &key)
+        Pair { certificate: leaf.pem(), key: key.serialize_pem() }.shown()
     }
 
     fn params(&self) -> CertificateParams {
@@ -52,12 +54,6 @@ impl Forge {
         params.is_ca = IsCa::ExplicitNoCa;
         params
     }
-}
-
-fn certified(leaf: CertificateDer<'static>, key: &rcgen::KeyPair) -> Arc<CertifiedKey> {
-    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
-    let key = default_provider().key_provider.load_private_key(key.into()).unwrap();
-    Arc::new(CertifiedKey::new(vec![leaf], key))
 }
 
 fn shifted(seconds: i64) -> SystemTime {
@@ -75,8 +71,6 @@ pub(crate) struct Stranger {
 
 /// Who comes as `app`, or nearly so, without being it. `west` is the network's real authority.
 pub(crate) fn strangers(app: &str, west: &Authority) -> Vec<Stranger> {
-    use crate::network::label;
-    use tollway_model::TrustDomain;
     let authority = |network: &str| {
         let network = label(network);
         let domain = TrustDomain::default_for(&network);
@@ -121,8 +115,7 @@ pub(crate) fn strangers(app: &str, west: &Authority) -> Vec<Stranger> {
 
 /// A workload of a network that nobody has joined.
 pub(crate) fn foreigner(app: &str) -> Arc<CertifiedKey> {
-    use tollway_model::TrustDomain;
-    let network = crate::network::label("north");
+    let network = label("north");
     let domain = TrustDomain::default_for(&network);
     let north = Authority::create(&domain, &network, SystemTime::now()).unwrap();
     Forge::workload(app, "north").sign(&north)

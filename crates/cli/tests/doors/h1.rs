@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tollway_testkit::{End, peak_resident_bytes, reset_peak, resident_bytes, retry_until};
 
-use crate::app::{Reply, Script, Then};
-use crate::door::{Ask, Door, GROWTH_BYTES, Kind, answers, for_each_door, received, statuses};
+use crate::app::{Reply, Script, Then, answers};
+use crate::door::{Ask, Door, GROWTH_BYTES, Kind, for_each_door, received, statuses};
 use crate::network::PATIENCE;
 
 /// What looks odd and has one meaning goes through as it is.

@@ -172,11 +172,22 @@ impl Network {
         callee: &str,
         alpn: &[u8],
     ) -> TlsRelay {
+        let (config, name) = self.client(caller, callee, alpn);
+        TlsRelay::start(address, &name, config).unwrap()
+    }
+
+    /// How `caller` of this network reaches `callee`: what it shows and expects, and the name that
+    /// it asks for.
+    pub(crate) fn client(
+        &self,
+        caller: &str,
+        callee: &str,
+        alpn: &[u8],
+    ) -> (Arc<ClientConfig>, String) {
         let callee = self.service(callee);
         let expected = Expected::service(&callee, &self.trust_domain());
-        let config: Arc<ClientConfig> =
-            client_config(&self.credentials(caller), &expected, &[alpn]).unwrap();
-        TlsRelay::start(address, &callee.dns_san(), config).unwrap()
+        let config = client_config(&self.credentials(caller), &expected, &[alpn]).unwrap();
+        (config, callee.dns_san())
     }
 }
 
@@ -229,9 +240,5 @@ pub(crate) fn until_status(address: SocketAddr, request: &str, status: u16) {
 
 /// The value of a counter without labels on a process's admin port.
 pub(crate) fn metric(process: &Process, name: &str) -> u64 {
-    let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    let answer = RawClient::exchange(process.port("admin").unwrap(), request, PATIENCE).unwrap();
-    let text = answer.text();
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    process.metric(name).unwrap()
 }

@@ -5,16 +5,17 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::sign::CertifiedKey;
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, ServerConfig, ServerConnection,
     SignatureScheme, Stream, version,
 };
+
+use crate::pki::showing;
 
 /// A caller that believes every server and shows `shown`, or nothing.
 pub(crate) fn trusting(shown: Option<Arc<CertifiedKey>>, alpn: &[u8]) -> Arc<ClientConfig> {
@@ -23,15 +24,7 @@ pub(crate) fn trusting(shown: Option<Arc<CertifiedKey>>, alpn: &[u8]) -> Arc<Cli
         .unwrap()
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(BelievesAll));
-    let mut config = match shown {
-        Some(shown) => {
-            let resolver: Arc<dyn ResolvesClientCert> = Arc::new(SingleCertAndKey::from(shown));
-            builder.with_client_cert_resolver(resolver)
-        }
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![alpn.to_vec()];
-    Arc::new(config)
+    Arc::new(showing(builder, shown, alpn))
 }
 
 /// Sends `request` inside TLS and returns the beginning of the answer, or why there is none.

@@ -3,30 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use tollway_testkit::{Process, need_tool};
+use tollway_testkit::need_tool;
 
-use crate::world::{Files, HOST, tollway};
-
-/// An echo server and a front of it.
-struct Echo {
-    files: Files,
-    _app: Process,
-    front: Process,
-}
-
-impl Echo {
-    fn start(scheme: &str) -> Self {
-        let files = Files::new();
-        let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
-        let to = format!("{scheme}://{}", app.port("http").unwrap());
-        let front = files.front(&to, &[]);
-        Self { files, _app: app, front }
-    }
-
-    fn port(&self) -> u16 {
-        self.front.port("front").unwrap().port()
-    }
-}
+use crate::world::{Echo, HOST};
 
 #[track_caller]
 fn run(command: &mut Command) -> String {

@@ -9,6 +9,8 @@ mod app;
 mod certificates;
 mod clients;
 mod foreign;
+#[path = "../metrics_page/mod.rs"]
+mod metrics_page;
 mod page;
 mod pki;
 mod reload;

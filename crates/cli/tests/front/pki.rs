@@ -8,10 +8,12 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, SignatureAlgorithm,
 };
+use rustls::client::{ResolvesClientCert, WantsClientCert};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, ConfigBuilder};
 
 /// Somebody who signs certificates.
 pub(crate) struct Authority {
@@ -105,6 +107,23 @@ impl Pair {
         let key = default_provider().key_provider.load_private_key(key).unwrap();
         Arc::new(CertifiedKey::new(vec![self.der()], key))
     }
+}
+
+/// The client that `builder` has begun: it shows `shown` where it is asked to, or nothing.
+pub(crate) fn showing(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    shown: Option<Arc<CertifiedKey>>,
+    alpn: &[u8],
+) -> ClientConfig {
+    let mut config = match shown {
+        Some(shown) => {
+            let resolver: Arc<dyn ResolvesClientCert> = Arc::new(SingleCertAndKey::from(shown));
+            builder.with_client_cert_resolver(resolver)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![alpn.to_vec()];
+    config
 }
 
 /// Puts a file in the place of another, whole.

@@ -79,7 +79,7 @@ fn files_that_cannot_be_served_change_nothing() {
     let log = world.front.log();
     assert!(log.contains("certificates refused, the old ones stay: cannot serve"), "{log}");
     assert!(log.contains("ERR_CERTIFICATE_UNUSABLE") && log.contains("no private key"), "{log}");
-    let client = Https::connect(world.address(), HOST, Arc::new(world.files.client())).unwrap();
+    let client = world.files.connect(&world.front);
     assert_eq!(client.shown(), world.files.pair.der());
     assert_eq!(world.metric("tollway_front_certificates_revision"), 1);
     // Put right, it is served without a word.

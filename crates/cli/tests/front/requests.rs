@@ -2,14 +2,13 @@
 //! is no app.
 
 use std::io::{Read, Write};
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::{Ipv4Addr, TcpListener};
 
 use rustix::process::Signal;
-use tollway_testkit::{Process, free_port, retry_until};
+use tollway_testkit::{ClosedPort, retry_until};
 
 use crate::app::{Reply, Script, Then};
-use crate::world::{Files, HOST, Https, PATIENCE, World, get, metric, request, tollway};
+use crate::world::{Echo, Files, HOST, PATIENCE, World, get, request};
 
 #[test]
 fn the_app_is_told_who_asked_for_what_and_how() {
@@ -76,14 +75,13 @@ fn answers_pass_but_for_what_only_the_data_plane_says() {
 #[test]
 fn without_an_app_clients_are_told_so() {
     let files = Files::new();
-    let port = free_port().unwrap();
-    let front = files.front(&format!("http://127.0.0.1:{port}"), &[]);
-    let config = Arc::new(files.client());
-    let mut client = Https::connect(front.port("front").unwrap(), HOST, config).unwrap();
+    let nobody = ClosedPort::on(Ipv4Addr::LOCALHOST).unwrap();
+    let front = files.front(&format!("http://{}", nobody.address()), &[]);
+    let mut client = files.connect(&front);
     let answer = client.ask(&get("/")).unwrap();
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.contains("ERR_APP_UNREACHABLE") && answer.contains("x-tollway-hop: front"));
-    let what = format!("front: cannot reach the app at 127.0.0.1:{port}");
+    let what = format!("front: cannot reach the app at {}", nobody.address());
     assert!(answer.contains(&what), "{answer}");
     // The same connection carries on.
     assert!(client.ask(&get("/")).unwrap().starts_with("HTTP/1.1 503 "));
@@ -97,8 +95,7 @@ fn a_connection_may_leave_http() {
         b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: raw\r\n\r\nwelcome";
     let script = Script::from([("/raw", Reply { bytes: bytes.to_vec(), then: Then::Hang })]);
     let world = World::start(script, &[]);
-    let config = Arc::new(world.files.client());
-    let mut client = Https::connect(world.address(), HOST, config).unwrap();
+    let mut client = world.files.connect(&world.front);
     let fields = "connection: upgrade\r\nupgrade: raw\r\n";
     client.0.write_all(request("GET", "/raw", fields).as_bytes()).unwrap();
     let (mut answer, mut piece) = (Vec::new(), [0; 1024]);
@@ -115,12 +112,8 @@ fn a_connection_may_leave_http() {
 
 #[test]
 fn an_app_may_speak_http2() {
-    let files = Files::new();
-    let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
-    let to = format!("h2c://{}", app.port("http").unwrap());
-    let front = files.front(&to, &[]);
-    let config = Arc::new(files.client());
-    let mut client = Https::connect(front.port("front").unwrap(), HOST, config).unwrap();
+    let echo = Echo::start("h2c");
+    let mut client = echo.connect();
     let answer =
         client.ask(&(request("POST", "/echo", "content-length: 5\r\n") + "hello")).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hello"), "{answer}");
@@ -130,23 +123,25 @@ fn an_app_may_speak_http2() {
 #[test]
 fn requests_under_way_are_answered_at_the_end() {
     let files = Files::new();
-    let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
-    let to = format!("http://{}", app.port("http").unwrap());
-    let mut front = files.front(&to, &[]);
-    let config = Arc::new(files.client());
-    let mut client = Https::connect(front.port("front").unwrap(), HOST, config).unwrap();
-    client.0.write_all(get("/echo?delay=1500ms").as_bytes()).unwrap();
-    until_inbound(&front, 1);
+    let app = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    app.set_nonblocking(true).unwrap();
+    let mut front = files.front(&format!("http://{}", app.local_addr().unwrap()), &[]);
+    let mut client = files.connect(&front);
+    client.0.write_all(get("/slow").as_bytes()).unwrap();
+    let came = || {
+        let (mut stream, _) = app.accept().ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        (stream.read(&mut [0; 4096]).unwrap() > 0).then_some(stream)
+    };
+    let mut stream = retry_until(PATIENCE, "the request at the app", came).unwrap();
     front.signal(Signal::TERM).unwrap();
+    let is_told = || front.log().contains("draining").then_some(());
+    retry_until(PATIENCE, "the front's drain", is_told).unwrap();
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
     let answer = client.ask("").unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
-    assert!(front.wait(Duration::from_secs(20)).unwrap().success());
-}
-
-fn until_inbound(front: &Process, count: u64) {
-    let came = || (metric(front, "tollway_inbound_requests_total") >= count).then_some(());
-    retry_until(PATIENCE, "the request", came).unwrap();
+    assert!(front.wait(PATIENCE).unwrap().success());
 }
 
 #[test]
@@ -154,8 +149,7 @@ fn each_request_has_a_line_in_the_access_log() {
     let files = Files::new();
     let log = files.path("access.log");
     let front = files.front("http://127.0.0.1:1", &["--access-log", &log]);
-    let config = Arc::new(files.client());
-    let mut client = Https::connect(front.port("front").unwrap(), HOST, config).unwrap();
+    let mut client = files.connect(&front);
     client.ask(&get("/secret?not=told")).unwrap();
     let line = retry_until(PATIENCE, "the line", || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();

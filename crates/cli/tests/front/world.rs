@@ -6,18 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::client::ResolvesClientCert;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::sign::CertifiedKey;
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version,
 };
-use tollway_testkit::{Process, RawClient, Start, TempDir, binary};
+use tollway_testkit::{Process, Start, TempDir, binary};
 
-use crate::app::{App, Script};
-use crate::pki::{Authority, Pair, write};
+use crate::app::{App, Script, answers};
+use crate::pki::{Authority, Pair, showing, write};
 
 /// Far more than anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,6 +34,13 @@ pub(crate) struct Files {
 pub(crate) struct World {
     pub(crate) files: Files,
     pub(crate) app: App,
+    pub(crate) front: Process,
+}
+
+/// An echo server and a front of it.
+pub(crate) struct Echo {
+    pub(crate) files: Files,
+    _app: Process,
     pub(crate) front: Process,
 }
 
@@ -79,6 +85,12 @@ impl Files {
     pub(crate) fn client(&self) -> ClientConfig {
         client_of(&self.authority.root, None, &[&version::TLS13, &version::TLS12])
     }
+
+    /// That client, connected to a front of this certificate.
+    pub(crate) fn connect(&self, front: &Process) -> Https {
+        let address = front.port("front").unwrap();
+        Https::connect(address, HOST, Arc::new(self.client())).unwrap()
+    }
 }
 
 impl World {
@@ -98,7 +110,26 @@ impl World {
     }
 
     pub(crate) fn metric(&self, name: &str) -> u64 {
-        metric(&self.front, name)
+        self.front.metric(name).unwrap()
+    }
+}
+
+impl Echo {
+    /// The front speaks to its app as `scheme` says.
+    pub(crate) fn start(scheme: &str) -> Self {
+        let files = Files::new();
+        let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
+        let to = format!("{scheme}://{}", app.port("http").unwrap());
+        let front = files.front(&to, &[]);
+        Self { files, _app: app, front }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.front.port("front").unwrap().port()
+    }
+
+    pub(crate) fn connect(&self) -> Https {
+        self.files.connect(&self.front)
     }
 }
 
@@ -134,9 +165,8 @@ impl Https {
                 return Err(format!("closed after {} bytes", bytes.len()));
             }
             bytes.extend_from_slice(&piece[..count]);
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            if is_whole(&text) {
-                return Ok(text);
+            if answers(&bytes) > 0 {
+                return Ok(String::from_utf8_lossy(&bytes).into_owned());
             }
         }
     }
@@ -145,14 +175,6 @@ impl Https {
     pub(crate) fn shown(&self) -> CertificateDer<'static> {
         self.0.conn.peer_certificates().unwrap()[0].clone().into_owned()
     }
-}
-
-fn is_whole(text: &str) -> bool {
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
-    let length = head.to_lowercase().lines().find_map(|line| {
-        line.strip_prefix("content-length: ").map(|length| length.parse::<usize>().unwrap())
-    });
-    body.len() >= length.unwrap_or(0)
 }
 
 /// A client that believes `root`, and shows `shown` when it is asked.
@@ -167,15 +189,7 @@ pub(crate) fn client_of(
         .with_protocol_versions(versions)
         .unwrap()
         .with_root_certificates(roots);
-    let mut config = match shown {
-        Some(shown) => {
-            let resolver: Arc<dyn ResolvesClientCert> = Arc::new(SingleCertAndKey::from(shown));
-            builder.with_client_cert_resolver(resolver)
-        }
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    config
+    showing(builder, shown, b"http/1.1")
 }
 
 pub(crate) fn get(path: &str) -> String {
@@ -185,19 +199,4 @@ pub(crate) fn get(path: &str) -> String {
 /// `fields` are whole lines.
 pub(crate) fn request(method: &str, path: &str, fields: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: {HOST}\r\n{fields}\r\n")
-}
-
-/// The value of a metric without labels, on a front's admin port.
-pub(crate) fn metric(front: &Process, name: &str) -> u64 {
-    let page = page(front);
-    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
-}
-
-/// Its page of metrics.
-pub(crate) fn page(front: &Process) -> String {
-    let admin = front.port("admin").unwrap();
-    let asked = "GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-    let text = RawClient::exchange(admin, asked, PATIENCE).unwrap().text();
-    text.split_once("\r\n\r\n").unwrap().1.to_owned()
 }

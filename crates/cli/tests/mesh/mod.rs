@@ -262,9 +262,7 @@ impl App {
 
 /// A counter of a sidecar or gateway, as Prometheus reads it.
 pub(crate) fn counter(process: &Process, name: &str) -> u64 {
-    let metrics = http::get(process.port("admin").unwrap(), "/metrics");
-    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.unwrap_or_else(|| panic!("no {name} in:\n{metrics}")).parse().unwrap()
+    process.metric(name).unwrap()
 }
 
 /// Runs a short command to its end and returns what it printed; it has to succeed.

@@ -1,6 +1,6 @@
 //! Requests that are valid, odd or evil, and what those that have a meaning mean.
 
-pub(crate) const HOST: &str = "stock.default.west.mesh";
+use crate::tls_door::STOCK;
 
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 /// A request that would be read if a body ended where some reader believes it does.
@@ -64,7 +64,7 @@ fn valid(cases: &mut Vec<Case>) {
     );
     add("trailer-without-any", "GET", "trailer: x-a\r\n");
     cases.push(Case {
-        bytes: format!("\r\nGET /empty-line-first HTTP/1.1\r\nhost: {HOST}\r\n\r\n").into(),
+        bytes: format!("\r\nGET /empty-line-first HTTP/1.1\r\nhost: {STOCK}\r\n\r\n").into(),
         ..case("empty-line-first", "GET", "", "", "", "")
     });
 }
@@ -113,7 +113,7 @@ fn targets(cases: &mut Vec<Case>) {
         cases.push(case(name, "GET", suffix, "", "", ""));
     }
     let absolute = case("absolute-form", "GET", "", "", "", "");
-    let bytes = format!("GET http://{HOST}/absolute-form HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+    let bytes = format!("GET http://{STOCK}/absolute-form HTTP/1.1\r\nhost: {STOCK}\r\n\r\n");
     cases.push(Case { bytes: bytes.into(), ..absolute });
 }
 
@@ -149,8 +149,8 @@ fn evil_heads(cases: &mut Vec<Case>) {
     let mut raw = |name, text: String| {
         cases.push(Case { bytes: text.into(), ..case(name, "GET", "", "", "", "") });
     };
-    let rest = format!("host: {HOST}\r\n\r\n");
-    raw("only-line-feeds", format!("GET /only-line-feeds HTTP/1.1\nhost: {HOST}\n\n"));
+    let rest = format!("host: {STOCK}\r\n\r\n");
+    raw("only-line-feeds", format!("GET /only-line-feeds HTTP/1.1\nhost: {STOCK}\n\n"));
     raw("two-spaces", format!("GET  /two-spaces HTTP/1.1\r\n{rest}"));
     raw("tabs-for-spaces", format!("GET\t/tabs-for-spaces\tHTTP/1.1\r\n{rest}"));
     raw("space-behind-version", format!("GET /space-behind-version HTTP/1.1 \r\n{rest}"));
@@ -212,7 +212,7 @@ fn case(
     sent: &str,
     body: &str,
 ) -> Case {
-    let head = format!("{method} /{name}{suffix} HTTP/1.1\r\nhost: {HOST}\r\n{fields}\r\n");
+    let head = format!("{method} /{name}{suffix} HTTP/1.1\r\nhost: {STOCK}\r\n{fields}\r\n");
     Case {
         name,
         bytes: (head + sent).into_bytes(),

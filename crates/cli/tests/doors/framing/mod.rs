@@ -12,11 +12,12 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use tollway_testkit::{End, RawClient, TlsRelay, need_tool, retry_until};
+use tollway_testkit::{End, RawClient, TlsRelay, need_tool};
 
 use crate::door::statuses;
-use crate::network::{Network, PATIENCE, until_status};
-use corpus::{HOST, corpus};
+use crate::network::{Network, until_status};
+use crate::tls_door::{HTTP1, STOCK};
+use corpus::corpus;
 use servers::Server;
 
 const GOLDEN: &str = "tests/doors/framing/outcomes.txt";
@@ -51,10 +52,10 @@ struct Behind {
 impl Behind {
     fn us(server: &Server) -> Self {
         let network = Network::start("west");
-        let port = server.address.port().to_string();
-        let sidecar = network.sidecar("stock", &["--app-port", &port]);
-        let relay = network.relay(sidecar.port("inbound").unwrap(), "web", "stock", b"http/1.1");
-        let warm = format!("GET /warm HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+        let (ip, port) = (server.address.ip().to_string(), server.address.port().to_string());
+        let sidecar = network.sidecar("stock", &["--app-address", &ip, "--app-port", &port]);
+        let relay = network.relay(sidecar.port("inbound").unwrap(), "web", "stock", HTTP1);
+        let warm = format!("GET /warm HTTP/1.1\r\nhost: {STOCK}\r\n\r\n");
         until_status(relay.address(), &warm, 200);
         Self { _network: network, _sidecar: sidecar, relay }
     }
@@ -66,7 +67,7 @@ fn check(server: &Server) {
     for case in corpus() {
         // Whatever is left over of the case before would be read as the beginning of this.
         let end = format!(
-            "GET /end-of-{} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n",
+            "GET /end-of-{} HTTP/1.1\r\nhost: {STOCK}\r\nconnection: close\r\n\r\n",
             case.name
         );
         let bytes = [&case.bytes[..], end.as_bytes()].concat();
@@ -75,9 +76,7 @@ fn check(server: &Server) {
         let text = answer.text();
         let code = text.lines().find_map(|line| line.strip_prefix("x-tollway-error: "));
         let is_refused = code.is_some() || text.is_empty();
-        // An honest request comes behind whatever was passed on.
-        let fence = server.fence(behind.relay.address());
-        let read = retry_until(PATIENCE, "the fence", || server.read_until(&fence)).unwrap();
+        let read = server.read_until_fence(behind.relay.address(), case.name);
         let finals: Vec<u16> =
             statuses(&answer).into_iter().filter(|status| *status >= 200).collect();
         if is_refused {

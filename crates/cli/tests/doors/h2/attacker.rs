@@ -75,22 +75,34 @@ fn flood(aim: &Aim, attack: &Attack<'_>, is_over: &dyn Fn() -> bool) -> io::Resu
 
 /// A connection that is written to whether or not anybody reads.
 pub(crate) struct Wire {
-    io: Io,
+    stream: Box<dyn Stream>,
     /// What the door did not take yet.
     unsent: Vec<u8>,
 }
 
-enum Io {
-    Plain(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+/// A connection with TLS or without.
+trait Stream: Read + Write {
+    fn socket(&self) -> &TcpStream;
+}
+
+impl Stream for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Stream for StreamOwned<ClientConnection, TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        &self.sock
+    }
 }
 
 impl Wire {
     pub(crate) fn open(aim: &Aim) -> io::Result<Self> {
         let socket = TcpStream::connect(aim.address)?;
         socket.set_nodelay(true)?;
-        let io = match &aim.tls {
-            None => Io::Plain(socket),
+        let stream: Box<dyn Stream> = match &aim.tls {
+            None => Box::new(socket),
             Some((config, name)) => {
                 let name = ServerName::try_from(name.clone()).unwrap();
                 let tls = ClientConnection::new(Arc::clone(config), name).unwrap();
@@ -98,19 +110,11 @@ impl Wire {
                 while stream.conn.is_handshaking() {
                     stream.conn.complete_io(&mut stream.sock)?;
                 }
-                Io::Tls(Box::new(stream))
+                Box::new(stream)
             }
         };
-        let wire = Self { io, unsent: Vec::new() };
-        wire.socket().set_write_timeout(Some(WRITE_WITHIN))?;
-        Ok(wire)
-    }
-
-    fn socket(&self) -> &TcpStream {
-        match &self.io {
-            Io::Plain(socket) => socket,
-            Io::Tls(stream) => &stream.sock,
-        }
+        stream.socket().set_write_timeout(Some(WRITE_WITHIN))?;
+        Ok(Self { stream, unsent: Vec::new() })
     }
 
     /// Writes `bytes` behind what was left before; false if the door does not take them all now.
@@ -130,30 +134,23 @@ impl Wire {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while sent < bytes.len() {
-            let written = match &mut self.io {
-                Io::Plain(socket) => socket.write(&bytes[sent..]),
-                Io::Tls(stream) => stream.write(&bytes[sent..]),
-            };
-            match written {
+            match self.stream.write(&bytes[sent..]) {
                 Ok(count) => sent += count,
                 Err(error) if is_pause(&error) => break,
                 Err(error) => return Err(error),
             }
         }
-        if let Io::Tls(stream) = &mut self.io {
-            match stream.flush() {
-                Err(error) if !is_pause(&error) => return Err(error),
-                _ => {}
-            }
+        match self.stream.flush() {
+            Err(error) if !is_pause(&error) => Err(error),
+            _ => Ok(sent),
         }
-        Ok(sent)
     }
 
     /// Takes what has come and waits for nothing; an error once the door has closed.
     pub(crate) fn take(&mut self) -> io::Result<Vec<u8>> {
-        self.socket().set_nonblocking(true)?;
+        self.stream.socket().set_nonblocking(true)?;
         let taken = self.take_ready();
-        self.socket().set_nonblocking(false)?;
+        self.stream.socket().set_nonblocking(false)?;
         taken
     }
 
@@ -161,11 +158,7 @@ impl Wire {
         let mut all = Vec::new();
         let mut chunk = [0; 64 * 1024];
         loop {
-            let read = match &mut self.io {
-                Io::Plain(socket) => socket.read(&mut chunk),
-                Io::Tls(stream) => stream.read(&mut chunk),
-            };
-            match read {
+            match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(ErrorKind::ConnectionAborted.into()),
                 Ok(count) => all.extend_from_slice(&chunk[..count]),
                 Err(error) if is_pause(&error) => return Ok(all),

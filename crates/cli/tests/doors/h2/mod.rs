@@ -11,13 +11,13 @@ pub(crate) mod frames;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tollway_identity::{Expected, client_config};
 use tollway_testkit::{
     End, Process, RawClient, cpu_time, peak_resident_bytes, reset_peak, resident_bytes,
 };
 
-use crate::door::answers;
+use crate::door::Ask;
 use crate::network::{Network, PATIENCE, metric, tollway, until_status};
+use crate::tls_door::{H2, HTTP1, STOCK};
 use attacker::{Aim, Spent, attack};
 use attacks::{Named, Target, attacks};
 
@@ -57,8 +57,6 @@ enum Kind {
     Gateway,
 }
 
-const HOST: &str = "stock.default.west.mesh";
-
 impl Stand {
     fn open(kind: Kind, app_protocol: &str) -> Self {
         let network = Network::start("west");
@@ -70,7 +68,7 @@ impl Stand {
         let (authority, prefix, app_id) = match kind {
             Kind::HttpApi => ("localhost", "/v1.0/invoke/stock/method", None),
             Kind::GrpcApi => ("localhost", "", Some("stock")),
-            Kind::Outbound | Kind::Mesh | Kind::Gateway => (HOST, "", None),
+            Kind::Outbound | Kind::Mesh | Kind::Gateway => (STOCK, "", None),
         };
         let target = Target { authority, prefix, app_id };
         let (attacked, aim, relay) = if is_plain {
@@ -88,11 +86,8 @@ impl Stand {
                 Some(gateway) => gateway.port("gateway").unwrap(),
                 None => stock.port("inbound").unwrap(),
             };
-            let service = network.service("stock");
-            let expected = Expected::service(&service, &network.trust_domain());
-            let config = client_config(&network.credentials("web"), &expected, &[b"h2"]).unwrap();
-            let aim = Aim { address, tls: Some((config, service.dns_san())) };
-            let relay = network.relay(address, "web", "stock", b"http/1.1");
+            let aim = Aim { address, tls: Some(network.client("web", "stock", H2)) };
+            let relay = network.relay(address, "web", "stock", HTTP1);
             (std::iter::once(stock).chain(gateway).collect(), aim, Some(relay))
         };
         let address = relay.as_ref().map_or(aim.address, |relay| relay.address());
@@ -109,8 +104,7 @@ impl Stand {
         let (address, request) = &self.honest;
         let mut client = RawClient::connect(*address).unwrap();
         while !stop.load(Ordering::Relaxed) {
-            client.send(request).unwrap();
-            let answer = client.read_until(PATIENCE, |bytes| answers(bytes) > 0).unwrap();
+            let answer = client.ask(request);
             let end = (answer.end, answer.statuses());
             assert_eq!(end, (End::Complete, vec![200]), "{}", answer.text());
             count.fetch_add(1, Ordering::Relaxed);
