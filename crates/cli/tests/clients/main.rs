@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-#[path = "../mesh/mod.rs"]
-mod mesh;
-
 mod grpcgo;
 mod grpcio;
+#[path = "../grpcio_python/mod.rs"]
+mod grpcio_python;
 mod interop;
+#[path = "../mesh/mod.rs"]
+mod mesh;
 
 use std::path::Path;
 use std::process::Command;

@@ -41,6 +41,7 @@ class Echo(services.EchoServicer):
 # Each stream keeps a thread.
 server = grpc.server(futures.ThreadPoolExecutor(max_workers=32))
 services.add_EchoServicer_to_server(Echo(), server)
-print("port", server.add_insecure_port("127.0.0.1:0"), flush=True)
+port = server.add_insecure_port("127.0.0.1:0")
 server.start()
+print("port", port, flush=True)
 server.wait_for_termination()

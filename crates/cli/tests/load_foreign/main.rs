@@ -1,20 +1,20 @@
-//! `tollway load` against a gRPC server that nobody here wrote: grpcio, which is C inside, with a
-//! flow control and settings of its own.
+//! `tollway load` against a gRPC server that nobody here wrote: grpcio, with a flow control and
+//! settings of its own.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+#[path = "../grpcio_python/mod.rs"]
+mod grpcio_python;
+
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Duration;
 
+use grpcio_python::{PROTO, python, script};
 use tollway_record::RunResult;
-use tollway_testkit::{Process, Start, binary, python_with, retry_until, skip};
+use tollway_testkit::{Process, Start, binary, retry_until, skip};
 
 const SOON: Duration = Duration::from_secs(30);
-/// Ready to run: to build it would take longer than all tests.
-const PACKAGES: [&str; 4] = ["--only-binary", ":all:", "grpcio==1.85.1", "grpcio-tools==1.85.1"];
 
 #[test]
 fn every_kind_of_stream_runs_against_grpcio() {
@@ -60,17 +60,8 @@ struct Server {
 impl Server {
     /// The reason if grpcio cannot be had.
     fn start() -> Result<Self, String> {
-        // Installed beside the build, by the first test that wants it, and kept.
-        static PYTHON: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("grpcio-1.85.1");
-        let python = PYTHON.get_or_init(|| python_with(&folder, &PACKAGES)).clone()?;
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let process = Start::new(python)
-            .arg(here.join("tests/load_foreign/grpcio_server.py"))
-            // Where it finds echo.proto.
-            .env("PYTHONPATH", here.join("../load/proto"))
-            .start()
-            .unwrap();
+        let server = script("load_foreign/grpcio_server.py");
+        let process = Start::new(python()?).arg(server).env(PROTO.0, PROTO.1).start().unwrap();
         let port = retry_until(SOON, "the server's port", || port_in(&process.log())).unwrap();
         Ok(Self { _process: process, address: ([127, 0, 0, 1], port).into() })
     }
