@@ -6,10 +6,8 @@
 
 mod support;
 
-use std::time::Duration;
-
-use support::{Echo, get, grpc, http, http2};
-use tollway_load::{Arrival, Extent, GrpcRequest, HttpRequest, LoadOptions, Target, payload};
+use support::{Echo, closed, get, grpc, http, http2};
+use tollway_load::{GrpcRequest, HttpRequest, LoadOptions, Target, payload};
 
 /// Allocations that a longer run may have more of: buffers that found their size late.
 const SLACK: u64 = 50;
@@ -24,7 +22,7 @@ fn http_requests_allocate_nothing() {
         ..HttpRequest::default()
     };
     let run = |requests| {
-        let options = closed(&echo.url("/echo"), requests);
+        let options = eight(&echo, "/echo", requests);
         allocation_counter::measure(|| {
             assert_eq!(http(&options, &request).traffic.requests, requests);
         })
@@ -40,7 +38,7 @@ fn http2_requests_allocate_nothing() {
     let request =
         HttpRequest { method: "POST".into(), body: payload(1024), ..HttpRequest::default() };
     let run = |requests| {
-        let options = closed(&echo.url("/echo"), requests);
+        let options = eight(&echo, "/echo", requests);
         allocation_counter::measure(|| {
             assert_eq!(http2(&options, &request).traffic.requests, requests);
         })
@@ -55,9 +53,7 @@ fn grpc_calls_allocate_nothing() {
     let echo = Echo::start();
     let request = GrpcRequest { verify_echo: true, ..GrpcRequest::echo(1024) };
     let run = |requests| {
-        let mut options = closed("127.0.0.1:1", requests);
-        options.streams = 10;
-        options.target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
+        let options = LoadOptions { connections: 8, streams: 10, ..closed(echo.grpc(), requests) };
         allocation_counter::measure(|| {
             assert_eq!(grpc(&options, &request).traffic.requests, requests);
         })
@@ -71,7 +67,7 @@ fn grpc_calls_allocate_nothing() {
 fn a_long_run_needs_no_more_memory_than_a_short_one() {
     let echo = Echo::start();
     let run = |requests| {
-        let options = closed(&echo.url("/size?bytes=100"), requests);
+        let options = eight(&echo, "/size?bytes=100", requests);
         allocation_counter::measure(|| {
             get(&options);
         })
@@ -86,12 +82,7 @@ fn a_long_run_needs_no_more_memory_than_a_short_one() {
     );
 }
 
-fn closed(url: &str, requests: u64) -> LoadOptions {
-    LoadOptions {
-        arrival: Arrival::Closed,
-        extent: Extent::Requests(requests),
-        warmup: Duration::ZERO,
-        connections: 8,
-        ..LoadOptions::new(Target::http(url).unwrap())
-    }
+/// So many requests on eight connections.
+fn eight(echo: &Echo, path: &str, requests: u64) -> LoadOptions {
+    LoadOptions { connections: 8, ..closed(Target::http(&echo.url(path)).unwrap(), requests) }
 }

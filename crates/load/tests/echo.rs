@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Echo, free_port, grpc, http, http2};
+use support::{Echo, any_port, closed, grpc, http, http2};
 use tollway_load::{
-    Arrival, EchoOptions, Extent, Faults, GrpcRequest, HttpRequest, LoadOptions, Stop, Target,
-    payload, serve_echo,
+    EchoOptions, Faults, GrpcRequest, HttpRequest, LoadOptions, Stop, Target, payload, serve_echo,
 };
+use tollway_testkit::{free_address, retry_until};
 
 /// Where the child of `bodies_of_100_mb_pass_in_bounded_memory` writes its ports.
 const CHILD_PORTS: &str = "TOLLWAY_ECHO_TEST_PORTS";
@@ -67,7 +67,7 @@ fn curl_is_answered_as_it_asks() {
 #[test]
 fn replicas_sign_their_answers() {
     let echo =
-        Echo::with(EchoOptions { name: Some("stock-2".into()), ..EchoOptions::new(free_port()) });
+        Echo::with(EchoOptions { name: Some("stock-2".into()), ..EchoOptions::new(any_port()) });
     for version in ["--http1.1", "--http2-prior-knowledge"] {
         let text = curl(&[version, "-D", "-", &echo.url("/")]);
         assert!(text.to_lowercase().contains("x-echo-name: stock-2"), "{version} {text}");
@@ -134,16 +134,22 @@ fn tcp_comes_back_until_the_peer_has_closed() {
 fn a_stop_answers_what_is_under_way() {
     let directory = tempfile::tempdir().unwrap();
     let ports_file = directory.path().join("ports.json");
-    let options =
-        EchoOptions { ports_file: Some(ports_file.clone()), ..EchoOptions::new(free_port()) };
+    // Nobody else listens at this one afterwards.
+    let address = free_address().unwrap();
+    let options = EchoOptions { ports_file: Some(ports_file.clone()), ..EchoOptions::new(address) };
     let stop = Stop::new();
     let stopped = stop.clone();
     let server = std::thread::spawn(move || serve_echo(&options, &stopped));
-    let address = wait_for_ports(&ports_file);
+    wait_for_ports(&ports_file);
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /delay?ms=300 HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    let fields = "expect: 100-continue\r\ncontent-length: 1\r\n";
+    let request = format!("POST /delay?ms=300 HTTP/1.1\r\nhost: a\r\n{fields}\r\nx");
+    stream.write_all(request.as_bytes()).unwrap();
+    // It says so once it has read the head.
+    let mut interim = [0; 25];
+    stream.read_exact(&mut interim).unwrap();
+    assert_eq!(interim, *b"HTTP/1.1 100 Continue\r\n\r\n");
     let _idle = TcpStream::connect(address).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
     stop.request();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -214,7 +220,7 @@ fn find_h2spec() -> Option<PathBuf> {
 fn echo_child() {
     let ports_file = std::env::var_os(CHILD_PORTS).unwrap();
     let options =
-        EchoOptions { ports_file: Some(ports_file.into()), ..EchoOptions::new(free_port()) };
+        EchoOptions { ports_file: Some(ports_file.into()), ..EchoOptions::new(any_port()) };
     let stop = Stop::new();
     let stopper = stop.clone();
     std::thread::spawn(move || {
@@ -247,15 +253,10 @@ fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
 }
 
 fn wait_for_ports(path: &Path) -> SocketAddr {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while Instant::now() < deadline {
-        if let Ok(text) = std::fs::read_to_string(path) {
-            let ports: serde_json::Value = serde_json::from_str(&text).unwrap();
-            return ports["http"].as_str().unwrap().parse().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("no ports file at {}", path.display());
+    let written = || std::fs::read_to_string(path).ok();
+    let text = retry_until(Duration::from_secs(20), "the ports file", written).unwrap();
+    let ports: serde_json::Value = serde_json::from_str(&text).unwrap();
+    ports["http"].as_str().unwrap().parse().unwrap()
 }
 
 fn peak_memory_kb(pid: u32) -> u64 {
@@ -272,7 +273,8 @@ fn faults_happen_as_often_as_asked_over_every_protocol() {
     let request = HttpRequest::default();
     for two in [false, true] {
         let run = |query: &str| {
-            let options = closed(&echo.url(&format!("/echo?{query}")), 1000);
+            let target = Target::http(&echo.url(&format!("/echo?{query}"))).unwrap();
+            let options = twenty_at_once(target, 1000);
             if two { http2(&options, &request) } else { http(&options, &request) }
         };
         let delayed = run("delay=3ms").traffic;
@@ -298,9 +300,8 @@ fn a_servers_own_faults_hold_for_calls_of_grpc_too() {
         status: "503:50".parse().unwrap(),
         ..Faults::default()
     };
-    let echo = Echo::with(EchoOptions { faults, ..EchoOptions::new(free_port()) });
-    let mut options = closed("127.0.0.1:1", 400);
-    options.target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
+    let echo = Echo::with(EchoOptions { faults, ..EchoOptions::new(any_port()) });
+    let options = twenty_at_once(echo.grpc(), 400);
     let call = GrpcRequest { verify_echo: true, ..GrpcRequest::echo(100_000) };
     let traffic = grpc(&options, &call).traffic;
     assert_eq!(traffic.scheduled(), 400);
@@ -308,13 +309,6 @@ fn a_servers_own_faults_hold_for_calls_of_grpc_too() {
     assert!(traffic.service_us.mean.unwrap() >= 2_000.0, "{traffic:?}");
 }
 
-fn closed(url: &str, requests: u64) -> LoadOptions {
-    LoadOptions {
-        arrival: Arrival::Closed,
-        extent: Extent::Requests(requests),
-        warmup: Duration::ZERO,
-        connections: 4,
-        streams: 5,
-        ..LoadOptions::new(Target::http(url).unwrap())
-    }
+fn twenty_at_once(target: Target, requests: u64) -> LoadOptions {
+    LoadOptions { connections: 4, streams: 5, ..closed(target, requests) }
 }

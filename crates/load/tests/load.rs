@@ -4,9 +4,10 @@
 
 mod support;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use support::{Echo, get, grpc, http, http2, open_loop};
+use support::{Echo, closed, get, grpc, http, http2, open_loop, unwatched};
 use tollway_load::arrival::Schedule;
 use tollway_load::{
     Arrival, Extent, GrpcRequest, HttpRequest, LoadError, LoadOptions, Spacing, Stop, Target,
@@ -14,6 +15,7 @@ use tollway_load::{
 };
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::record::Protocol;
+use tollway_testkit::ClosedPort;
 
 #[test]
 fn http_requests_are_answered_and_verified() {
@@ -38,7 +40,7 @@ fn http_requests_are_answered_and_verified() {
 fn grpc_calls_are_answered_and_verified() {
     let echo = Echo::start();
     let mut options = open_loop(&echo.url(""), 500.0, 1.0);
-    options.target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
+    options.target = echo.grpc();
     options.connections = 4;
     let request = GrpcRequest { verify_echo: true, ..GrpcRequest::echo(1024) };
     let result = grpc(&options, &request);
@@ -77,15 +79,7 @@ fn http2_answers_are_judged_by_their_status() {
 #[test]
 fn a_message_larger_than_the_windows_comes_back_whole() {
     let echo = Echo::start();
-    let target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
-    let options = LoadOptions {
-        arrival: Arrival::Closed,
-        extent: Extent::Requests(8),
-        warmup: Duration::ZERO,
-        connections: 2,
-        streams: 2,
-        ..LoadOptions::new(target)
-    };
+    let options = LoadOptions { connections: 2, streams: 2, ..closed(echo.grpc(), 8) };
     let request = GrpcRequest { verify_echo: true, ..GrpcRequest::echo(3_000_000) };
     let result = grpc(&options, &request);
     assert_eq!(result.traffic.requests, 8, "{result:?}");
@@ -94,13 +88,8 @@ fn a_message_larger_than_the_windows_comes_back_whole() {
 #[test]
 fn a_closed_loop_sends_exactly_so_many() {
     let echo = Echo::start();
-    let options = LoadOptions {
-        arrival: Arrival::Closed,
-        extent: Extent::Requests(1000),
-        warmup: Duration::ZERO,
-        connections: 8,
-        ..LoadOptions::new(Target::http(&echo.url("/size?bytes=100")).unwrap())
-    };
+    let target = Target::http(&echo.url("/size?bytes=100")).unwrap();
+    let options = LoadOptions { connections: 8, ..closed(target, 1000) };
     let result = get(&options);
     assert_eq!(result.traffic.requests, 1000);
     assert_eq!(result.traffic.scheduled(), 1000);
@@ -199,14 +188,9 @@ fn a_target_that_goes_away_fails_requests_and_hides_none() {
 
 #[test]
 fn a_target_that_does_not_listen_is_an_error_of_the_run() {
-    let address = {
-        let echo = Echo::start();
-        echo.ports.http
-    };
-    let options = LoadOptions::new(Target::http(&address.to_string()).unwrap());
-    let mut report = |_: &tollway_load::Progress| {};
-    let mut watch = Watch { report: &mut report, stop: Stop::new() };
-    let error = run_http(&options, &HttpRequest::default(), &mut watch).unwrap_err();
+    let nobody = ClosedPort::on(Ipv4Addr::LOCALHOST).unwrap();
+    let options = LoadOptions::new(Target::http(&nobody.address().to_string()).unwrap());
+    let error = unwatched(|watch| run_http(&options, &HttpRequest::default(), watch)).unwrap_err();
     assert!(matches!(error, LoadError::Connect { .. }), "{error}");
 }
 
@@ -214,7 +198,7 @@ fn a_target_that_does_not_listen_is_an_error_of_the_run() {
 fn grpc_calls_fail_and_do_not_vanish_when_the_target_goes_away() {
     let echo = Echo::start();
     let mut options = open_loop(&echo.url(""), 200.0, 1.0);
-    options.target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
+    options.target = echo.grpc();
     let result = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(600));
@@ -230,14 +214,7 @@ fn grpc_calls_fail_and_do_not_vanish_when_the_target_goes_away() {
 #[test]
 fn more_calls_than_the_target_takes_streams_wait_for_one() {
     let echo = Echo::start();
-    let options = LoadOptions {
-        arrival: Arrival::Closed,
-        extent: Extent::Requests(3000),
-        warmup: Duration::ZERO,
-        connections: 1,
-        streams: 1000,
-        ..LoadOptions::new(Target::grpc(&echo.ports.grpc.to_string()).unwrap())
-    };
+    let options = LoadOptions { connections: 1, streams: 1000, ..closed(echo.grpc(), 3000) };
     let result = grpc(&options, &GrpcRequest::echo(1024));
     assert_eq!((result.traffic.requests, result.traffic.errors), (3000, 0), "{:?}", result.traffic);
 }
@@ -255,9 +232,7 @@ fn a_target_of_another_protocol_is_an_error_of_the_run() {
     });
     let mut options = LoadOptions::new(Target::grpc(&address.to_string()).unwrap());
     options.connect_timeout = Duration::from_millis(500);
-    let mut report = |_: &tollway_load::Progress| {};
-    let mut watch = Watch { report: &mut report, stop: Stop::new() };
-    let error = run_grpc(&options, &GrpcRequest::echo(1), &mut watch).unwrap_err();
+    let error = unwatched(|watch| run_grpc(&options, &GrpcRequest::echo(1), watch)).unwrap_err();
     assert!(matches!(error, LoadError::Connect { source: Some(_), .. }), "{error:?}");
 }
 

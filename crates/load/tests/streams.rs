@@ -6,10 +6,8 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Echo, open_loop};
-use tollway_load::{
-    Arrival, Extent, LoadOptions, Stop, StreamKind, StreamRequest, Target, Watch, run_stream,
-};
+use support::{Echo, closed, open_loop, unwatched};
+use tollway_load::{LoadOptions, StreamKind, StreamRequest, Target, run_stream};
 use tollway_record::RunResult;
 use tollway_record::record::Protocol;
 
@@ -95,7 +93,7 @@ fn a_small_window_holds_up_the_messages_and_loses_none() {
 fn a_stream_that_outlives_its_deadline_is_cancelled() {
     let echo = Echo::start();
     let mut options = open_loop(&echo.url(""), 40.0, 1.0);
-    options.target = Target::grpc(&echo.ports.grpc.to_string()).unwrap();
+    options.target = echo.grpc();
     options.connections = 1;
     options.streams = 1;
     let deadline = Some(Duration::from_millis(200));
@@ -118,19 +116,10 @@ fn a_method_that_is_not_there_fails_every_message() {
     assert_eq!(result.streaming.unwrap().failed, 10);
 }
 
-/// So many requests in closed loop, without a warm-up.
 fn exactly(echo: &Echo, connections: usize, streams: usize, requests: u64) -> LoadOptions {
-    LoadOptions {
-        arrival: Arrival::Closed,
-        extent: Extent::Requests(requests),
-        warmup: Duration::ZERO,
-        connections,
-        streams,
-        ..LoadOptions::new(Target::grpc(&echo.ports.grpc.to_string()).unwrap())
-    }
+    LoadOptions { connections, streams, ..closed(echo.grpc(), requests) }
 }
 
 fn run(options: &LoadOptions, request: &StreamRequest) -> RunResult {
-    let mut watch = Watch { report: &mut |_| {}, stop: Stop::new() };
-    run_stream(options, request, &mut watch).unwrap()
+    unwatched(|watch| run_stream(options, request, watch)).unwrap()
 }

@@ -9,17 +9,17 @@ mod support;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use certificates::Certificates;
-use support::{Echo, get, grpc, http, http2, open_loop};
+use support::{Echo, any_port, closed, get, grpc, http, http2, open_loop, unwatched};
 use tollway_load::{
-    Arrival, EchoOptions, Extent, GrpcRequest, HttpRequest, HttpsOptions, LoadError, LoadOptions,
-    Reuse, Stop, Target, TlsOptions, TlsVersions, Watch, payload, run_http,
+    EchoOptions, GrpcRequest, HttpRequest, HttpsOptions, LoadError, LoadOptions, Reuse, Target,
+    TlsOptions, TlsVersions, payload, run_http,
 };
 use tollway_record::RunResult;
 use tollway_record::record::Tls;
-use tollway_testkit::{free_port, need_tool};
+use tollway_testkit::{free_address, need_tool, retry_until};
 
 #[test]
 fn every_protocol_is_spoken_over_tls() {
@@ -99,7 +99,7 @@ fn connections_carry_as_many_requests_as_allowed() {
     let (certificates, secure_echo) = secure_echo(false);
     for (plain, streams) in [(true, 1), (false, 1), (false, 4)] {
         let mut options = match plain {
-            true => closed(&echo.url("/size?bytes=10"), 200),
+            true => to(&echo.url("/size?bytes=10"), 200),
             false => secure(&secure_echo, &certificates, 200),
         };
         options.connections = 4;
@@ -130,9 +130,9 @@ fn a_connection_that_was_idle_for_too_long_is_not_used() {
 
 #[test]
 fn nobody_there_fails_the_requests_that_wanted_to_connect() {
-    let port = free_port().unwrap();
-    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
-    let mut options = open_loop(&format!("http://127.0.0.1:{port}/"), 50.0, 1.0);
+    let listener = TcpListener::bind(any_port()).unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let mut options = open_loop(&url, 50.0, 1.0);
     options.reuse = Reuse { requests: Some(1), idle: None };
     options.connections = 2;
     // The first connections stand, then nobody listens.
@@ -165,7 +165,7 @@ fn each_delay_is_in_its_phase() {
     assert!(least(&result, "waiting") < 29_000.0, "{result:?}");
 
     // An answer that takes its time.
-    let mut options = closed(&echo.url("/delay?ms=30"), 5);
+    let mut options = to(&echo.url("/delay?ms=30"), 5);
     options.connections = 1;
     let result = get(&options);
     assert!(least(&result, "waiting") >= 29_000.0, "{result:?}");
@@ -195,7 +195,7 @@ fn slow_readers_and_slow_writers_show_in_sending_and_receiving() {
         std::thread::sleep(Duration::from_millis(60));
         stream.write_all(b"k").unwrap();
     });
-    let mut options = closed(&url, 1);
+    let mut options = to(&url, 1);
     options.connections = 1;
     let request = HttpRequest { method: "POST".into(), body, ..HttpRequest::default() };
     let result = http(&options, &request);
@@ -213,8 +213,8 @@ fn nginx_agrees_about_tls() {
     let nginx = need_tool!("nginx");
     let certificates = Certificates::make();
     let server = Nginx::start(&nginx, &certificates);
-    let mut options = closed(&format!("https://localhost:{}/", server.port), 200);
-    options.connect_to = Some(([127, 0, 0, 1], server.port).into());
+    let mut options = to(&format!("https://localhost:{}/", server.address.port()), 200);
+    options.connect_to = Some(server.address);
     options.tls.authorities = Some(certificates.path("ca.pem"));
     let request = HttpRequest::default();
     for (versions, name) in [(TlsVersions::Only12, "TLSv1_2"), (TlsVersions::Only13, "TLSv1_3")] {
@@ -268,12 +268,12 @@ fn secure_echo(mutual: bool) -> (Certificates, Echo) {
     let certificates = Certificates::make();
     let echo = Echo::with(EchoOptions {
         https: Some(HttpsOptions {
-            address: ([127, 0, 0, 1], 0).into(),
+            address: any_port(),
             certificate: certificates.path("server.pem"),
             key: certificates.path("server.key"),
             client_authorities: mutual.then(|| certificates.path("ca.pem")),
         }),
-        ..EchoOptions::new(([127, 0, 0, 1], 0).into())
+        ..EchoOptions::new(any_port())
     });
     (certificates, echo)
 }
@@ -283,17 +283,12 @@ fn secure(echo: &Echo, certificates: &Certificates, requests: u64) -> LoadOption
     let address = echo.ports.https.unwrap();
     let tls =
         TlsOptions { authorities: Some(certificates.path("ca.pem")), ..TlsOptions::default() };
-    LoadOptions { tls, connections: 4, ..closed(&format!("https://{address}/echo"), requests) }
+    LoadOptions { tls, connections: 4, ..to(&format!("https://{address}/echo"), requests) }
 }
 
-fn closed(url: &str, requests: u64) -> LoadOptions {
-    LoadOptions {
-        arrival: Arrival::Closed,
-        extent: Extent::Requests(requests),
-        warmup: Duration::ZERO,
-        streams: 10,
-        ..LoadOptions::new(Target::http(url).unwrap())
-    }
+/// `requests` one after the other on each of the connections.
+fn to(url: &str, requests: u64) -> LoadOptions {
+    LoadOptions { streams: 10, ..closed(Target::http(url).unwrap(), requests) }
 }
 
 fn check(result: &RunResult, requests: u64, alpn: &str) {
@@ -307,9 +302,7 @@ fn check(result: &RunResult, requests: u64, alpn: &str) {
 
 /// The causes of a run that does not begin.
 fn failure(options: &LoadOptions) -> String {
-    let mut report = |_: &tollway_load::Progress| {};
-    let mut watch = Watch { report: &mut report, stop: Stop::new() };
-    match run_http(options, &HttpRequest::default(), &mut watch) {
+    match unwatched(|watch| run_http(options, &HttpRequest::default(), watch)) {
         Err(LoadError::Connect { source: Some(source), .. }) => source.to_string(),
         other => panic!("the run was not refused: {other:?}"),
     }
@@ -358,12 +351,12 @@ fn read_request(stream: &mut TcpStream, body_bytes: usize) {
 
 struct Nginx {
     child: Child,
-    port: u16,
+    address: SocketAddr,
 }
 
 impl Nginx {
     fn start(program: &std::path::Path, certificates: &Certificates) -> Self {
-        let port = free_port().unwrap();
+        let address = free_address().unwrap();
         let directory = certificates.path("");
         let directory = directory.display();
         certificates.write(
@@ -374,7 +367,7 @@ impl Nginx {
                  http {{\n  access_log off;\n  client_body_temp_path {directory}/body;\n\
                  proxy_temp_path {directory}/proxy; fastcgi_temp_path {directory}/fastcgi;\n\
                  uwsgi_temp_path {directory}/uwsgi; scgi_temp_path {directory}/scgi;\n\
-                 server {{\n    listen 127.0.0.1:{port} ssl http2;\n\
+                 server {{\n    listen {address} ssl http2;\n\
                  ssl_certificate {directory}/server.pem;\n\
                  ssl_certificate_key {directory}/server.key;\n\
                  ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache builtin;\n\
@@ -388,12 +381,9 @@ impl Nginx {
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
-        let server = Self { child, port };
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < deadline, "nginx does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let server = Self { child, address };
+        let listens = || TcpStream::connect(address).ok();
+        retry_until(Duration::from_secs(30), "nginx", listens).unwrap();
         server
     }
 }

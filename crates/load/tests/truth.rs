@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use support::{Echo, free_port, get, open_loop};
+use support::{Echo, any_port, get, open_loop};
 use tollway_load::{
     Arrival, EchoOptions, HttpRequest, LoadOptions, Progress, Stall, Stop, Watch, run_http,
 };
@@ -26,7 +26,7 @@ const CHILD_URL: &str = "TOLLWAY_LOAD_TEST_URL";
 #[test]
 fn a_stall_shows_in_response_time_and_not_in_service_time() {
     let stall = Stall { lasting: Duration::from_millis(400), every: Duration::from_secs(2) };
-    let echo = Echo::with(EchoOptions { stall: Some(stall), ..EchoOptions::new(free_port()) });
+    let echo = Echo::with(EchoOptions { stall: Some(stall), ..EchoOptions::new(any_port()) });
     let mut options = open_loop(&echo.url("/"), 1000.0, 4.0);
     // At most 4 of about 2,000 requests are in flight when a stall begins.
     options.connections = 4;

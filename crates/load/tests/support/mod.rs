@@ -19,13 +19,14 @@ pub(crate) struct Echo {
     thread: Option<JoinHandle<()>>,
 }
 
-pub(crate) fn free_port() -> SocketAddr {
+/// Of loopback, free, and told by the listener itself.
+pub(crate) fn any_port() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
 }
 
 impl Echo {
     pub(crate) fn start() -> Self {
-        Self::with(EchoOptions { tcp: Some(free_port()), ..EchoOptions::new(free_port()) })
+        Self::with(EchoOptions { tcp: Some(any_port()), ..EchoOptions::new(any_port()) })
     }
 
     pub(crate) fn with(options: EchoOptions) -> Self {
@@ -39,6 +40,10 @@ impl Echo {
 
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.ports.http)
+    }
+
+    pub(crate) fn grpc(&self) -> Target {
+        Target::grpc(&self.ports.grpc.to_string()).unwrap()
     }
 
     pub(crate) fn stop(&self) {
@@ -56,7 +61,7 @@ impl Drop for Echo {
     }
 }
 
-/// Two seconds of open loop after a short warm-up.
+/// Open loop after a short warm-up.
 pub(crate) fn open_loop(url: &str, rate_rps: f64, seconds: f64) -> LoadOptions {
     LoadOptions {
         arrival: Arrival::Open { rate_rps, spacing: Spacing::Uniform },
@@ -66,9 +71,23 @@ pub(crate) fn open_loop(url: &str, rate_rps: f64, seconds: f64) -> LoadOptions {
     }
 }
 
+/// So many requests, each once the one before it on its stream is answered; without a warm-up.
+pub(crate) fn closed(target: Target, requests: u64) -> LoadOptions {
+    LoadOptions {
+        arrival: Arrival::Closed,
+        extent: Extent::Requests(requests),
+        warmup: Duration::ZERO,
+        ..LoadOptions::new(target)
+    }
+}
+
+/// Runs to its end what nobody looks at meanwhile.
+pub(crate) fn unwatched<T>(run: impl FnOnce(&mut Watch<'_>) -> T) -> T {
+    run(&mut Watch { report: &mut |_| {}, stop: Stop::new() })
+}
+
 pub(crate) fn http(options: &LoadOptions, request: &HttpRequest) -> RunResult {
-    let mut report = |_: &tollway_load::Progress| {};
-    run_http(options, request, &mut Watch { report: &mut report, stop: Stop::new() }).unwrap()
+    unwatched(|watch| run_http(options, request, watch)).unwrap()
 }
 
 pub(crate) fn get(options: &LoadOptions) -> RunResult {
@@ -76,11 +95,9 @@ pub(crate) fn get(options: &LoadOptions) -> RunResult {
 }
 
 pub(crate) fn http2(options: &LoadOptions, request: &HttpRequest) -> RunResult {
-    let mut report = |_: &tollway_load::Progress| {};
-    run_http2(options, request, &mut Watch { report: &mut report, stop: Stop::new() }).unwrap()
+    unwatched(|watch| run_http2(options, request, watch)).unwrap()
 }
 
 pub(crate) fn grpc(options: &LoadOptions, request: &GrpcRequest) -> RunResult {
-    let mut report = |_: &tollway_load::Progress| {};
-    run_grpc(options, request, &mut Watch { report: &mut report, stop: Stop::new() }).unwrap()
+    unwatched(|watch| run_grpc(options, request, watch)).unwrap()
 }
