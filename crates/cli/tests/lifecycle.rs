@@ -17,9 +17,9 @@ const SERVICE: &str = "echo.default.east";
 const RATE: u32 = 300;
 /// Load before and after what happens.
 const CALM: Duration = Duration::from_millis(1500);
-/// Until a process that was told to leave has ended: its time to drain is twice that, and only
-/// needed for requests that take so long.
-const LEFT_WITHIN: Duration = Duration::from_secs(5);
+/// Until a process that was told to leave has ended: less than its time to drain (10 s), which only
+/// requests that take so long need.
+const LEFT_WITHIN: Duration = Duration::from_secs(9);
 
 #[test]
 fn a_replica_that_leaves_costs_no_request() {
@@ -63,12 +63,15 @@ fn a_request_under_way_is_finished_by_all_that_leave() {
             let warm = client.exchange(Request::get(uri).body(empty()).unwrap()).await;
             assert_eq!(warm.status, 200);
         }
+        let came = || counter(&app.sidecar.process, "tollway_inbound_requests_total");
+        let before = came();
         let mut client = Client::connect(Version::Http1, door).await;
         let uri = format!("http://sidecar/v1.0/invoke/{SERVICE}/method/delay?ms=1500");
         let slow = tokio::spawn(async move {
             client.exchange(Request::get(uri).body(empty()).unwrap()).await.status
         });
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        let is_under_way = || (came() > before).then_some(());
+        retry_until(PATIENCE, "the request at the app's sidecar", is_under_way).unwrap();
         app.sidecar.process.signal(Signal::TERM).unwrap();
         caller.process.signal(Signal::TERM).unwrap();
         assert_eq!(slow.await.unwrap(), 200);

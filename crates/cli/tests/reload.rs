@@ -15,7 +15,7 @@ use hyper::Request;
 use mesh::http::{Client, Version, empty, get, runtime};
 use mesh::{App, AppProtocol, Mesh, Network, PATIENCE, Sidecar, counter};
 use rustix::process::Signal;
-use tollway_testkit::{Process, TempDir, retry_until};
+use tollway_testkit::{Process, TempDir, free_port, retry_until};
 
 const CHANGES: u64 = 50;
 /// One change in this many is a file that must be refused.
@@ -29,7 +29,7 @@ fn fifty_changes_under_load_cost_no_request_and_no_connection() {
     let caller = mesh.west.caller(&["--config", settings.path()]);
     caller.until_served("echo.default.east");
     let load = Load::start(&caller);
-    let spare = free_port();
+    let spare = free_port().unwrap();
     for change in 1..=CHANGES {
         let refused = change.is_multiple_of(REFUSED_EVERY);
         settings.replace(&if refused {
@@ -91,7 +91,7 @@ fn a_file_is_taken_however_it_is_replaced() {
 fn upstreams_come_and_go_and_open_connections_stay() {
     let mesh = Mesh::start();
     let _apps = apps(&mesh.east);
-    let port = free_port();
+    let port = free_port().unwrap();
     let settings = File::new("");
     let caller = mesh.west.caller(&["--config", settings.path()]);
     let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -204,10 +204,6 @@ fn echo(stream: &mut TcpStream, said: &[u8]) {
     let mut heard = vec![0; said.len()];
     stream.read_exact(&mut heard).unwrap();
     assert_eq!(heard, said);
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A settings file, behind a link to the directory that it is in.

@@ -168,7 +168,8 @@ fn what_an_app_leaves_behind_ends_with_it() {
     let script = "sleep 1000 & echo child $!; exit 3";
     let mut run = user.run(&["--app-id", "parent"], script);
     assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(3), "{}", run.log());
-    assert!(is_gone(pid_in(&run.log(), "child ")));
+    let child = pid_in(&run.log(), "child ");
+    retry_until(PATIENCE, "the child's end", || is_gone(child).then_some(())).unwrap();
 }
 
 #[test]

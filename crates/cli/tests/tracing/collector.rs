@@ -1,31 +1,32 @@
 //! An OpenTelemetry collector, which nobody here wrote, and what it has taken.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tollway_testkit::{Process, Start, TempDir, free_port, retry_until};
+use tollway_testkit::{Process, Start, TempDir, free_address, retry_until};
 
 use crate::mesh::PATIENCE;
 
 /// A collector that prints every request it takes as a line of JSON.
 pub(crate) struct Collector {
     pub(crate) process: Process,
-    pub(crate) grpc: u16,
-    pub(crate) http: u16,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
     _files: TempDir,
 }
 
 impl Collector {
-    pub(crate) fn start(program: &PathBuf, grpc: u16, http: u16) -> Self {
+    pub(crate) fn start(program: &PathBuf, grpc: SocketAddr, http: SocketAddr) -> Self {
         Self::with(program, grpc, http, "")
     }
 
     /// `tls` is put beside each endpoint.
-    pub(crate) fn with(program: &PathBuf, grpc: u16, http: u16, tls: &str) -> Self {
+    pub(crate) fn with(program: &PathBuf, grpc: SocketAddr, http: SocketAddr, tls: &str) -> Self {
         let files = TempDir::new().unwrap();
         let config = files.path().join("config.yaml");
-        let endpoint = |port: u16| format!("{{endpoint: '127.0.0.1:{port}'{tls}}}");
+        let endpoint = |at: SocketAddr| format!("{{endpoint: '{at}'{tls}}}");
         let text = format!(
             "receivers: {{otlp: {{protocols: {{grpc: {}, http: {}}}}}}}\nexporters: {{print: }}\n\
              service:\n  telemetry: {{metrics: {{level: none}}}}\n  \
@@ -43,7 +44,7 @@ impl Collector {
     }
 
     pub(crate) fn anywhere(program: &PathBuf) -> Self {
-        Self::start(program, free_port().unwrap(), free_port().unwrap())
+        Self::start(program, free_address().unwrap(), free_address().unwrap())
     }
 
     pub(crate) fn spans(&self) -> Vec<Span> {

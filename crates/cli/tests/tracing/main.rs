@@ -11,6 +11,7 @@ mod run;
 #[path = "../user/mod.rs"]
 mod user;
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use collector::Collector;
@@ -23,9 +24,6 @@ use tollway_testkit::{TempDir, free_port, need_tool, retry_until};
 const SERVICE: &str = "echo.default.east";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const APP_SPAN: &str = "b7ad6b7169203331";
-/// Longer than spans are gathered before they are sent.
-const GATHERED: Duration = Duration::from_millis(2500);
-
 /// Two networks; the caller exports over gRPC and the callee over HTTP.
 struct World {
     _mesh: Mesh,
@@ -36,8 +34,8 @@ struct World {
 impl World {
     fn start(collector: &Collector, protocol: AppProtocol, ratio: &str) -> Self {
         let mesh = Mesh::start();
-        let grpc = format!("http://127.0.0.1:{}", collector.grpc);
-        let http = format!("http://127.0.0.1:{}/v1/traces", collector.http);
+        let grpc = format!("http://{}", collector.grpc);
+        let http = format!("http://{}/v1/traces", collector.http);
         let told = ["--trace-endpoint", &http, "--trace-ratio", "0"];
         let app = mesh.east.app_with("echo", "a", protocol, &told);
         let caller = mesh.west.caller(&["--trace-endpoint", &grpc, "--trace-ratio", ratio]);
@@ -50,6 +48,14 @@ impl World {
             self.call("/healthz", Some("00")).starts_with("200").then_some(())
         });
         served.unwrap();
+    }
+
+    /// Ends both sidecars: what they have recorded is with the collector then.
+    fn end(mut self) {
+        for sidecar in [&mut self.caller, &mut self.app.sidecar] {
+            let status = sidecar.process.terminate(PATIENCE).unwrap();
+            assert!(status.success(), "{status}: {}", sidecar.process.log());
+        }
     }
 
     /// The status and the body of a call with a trace context of these flags.
@@ -134,17 +140,19 @@ fn a_collector_is_reached_over_tls_if_its_authority_is_trusted() {
     std::fs::write(&cert, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let tls = format!(", tls: {{cert_file: '{}', key_file: '{}'}}", cert.display(), key.display());
-    let collector = Collector::with(&otelcol, free_port().unwrap(), free_port().unwrap(), &tls);
+    // What `localhost` stands for.
+    let local = || SocketAddr::from((Ipv4Addr::LOCALHOST, free_port().unwrap()));
+    let collector = Collector::with(&otelcol, local(), local(), &tls);
     let ca = cert.to_str().unwrap();
     let mesh = Mesh::start();
-    let http = format!("https://localhost:{}/v1/traces", collector.http);
+    let http = format!("https://localhost:{}/v1/traces", collector.http.port());
     let app = mesh.east.app_with(
         "echo",
         "a",
         AppProtocol::Http,
         &["--trace-endpoint", &http, "--trace-ca", ca],
     );
-    let grpc = format!("https://localhost:{}", collector.grpc);
+    let grpc = format!("https://localhost:{}", collector.grpc.port());
     let told = ["--trace-endpoint", &grpc, "--trace-ratio", "1"];
     let trusting = mesh.west.caller(&[&told[..], &["--trace-ca", ca]].concat());
     let other = mesh.west.app_with("other", "b", AppProtocol::Http, &told);
@@ -167,7 +175,7 @@ fn a_grpc_call_is_a_trace_with_the_words_of_rpc() {
     world.caller.until_served(SERVICE);
     let calls = Load::grpc(world.caller.grpc(), SERVICE, 50, Duration::from_secs(1));
     calls.assert_no_errors();
-    std::thread::sleep(GATHERED);
+    world.end();
     let spans = collector.spans();
     let calls: Vec<_> = spans.iter().filter(|s| s.attributes.contains_key("rpc.system")).collect();
     assert!(calls.len() >= 20, "{spans:#?}");
@@ -193,7 +201,11 @@ fn callers_decisions_and_the_ratio_are_kept() {
     let total = 2000;
     let url = format!("http://{}/v1.0/invoke/{SERVICE}/method/echo", world.caller.http());
     let sent = Load::http(&url, 400, Duration::from_millis(2500 * total / 1000)).assert_no_errors();
-    std::thread::sleep(GATHERED);
+    // A request that nobody records says so to all behind it.
+    let own = world.call("/headers", None);
+    let line = own.lines().find(|line| line.starts_with("traceparent: ")).unwrap();
+    assert!(line.ends_with("-00") || line.ends_with("-01"), "{line}");
+    world.end();
     let spans = collector.spans();
     assert!(spans.iter().all(|span| span.trace != TRACE), "{spans:#?}");
     let of = |kind| spans.iter().filter(|span| span.kind == kind).collect::<Vec<_>>();
@@ -206,10 +218,6 @@ fn callers_decisions_and_the_ratio_are_kept() {
     for server in servers {
         assert!(clients.iter().any(|c| c.trace == server.trace && c.id == server.parent));
     }
-    // A request that nobody records says so to all behind it.
-    let own = world.call("/headers", None);
-    let line = own.lines().find(|line| line.starts_with("traceparent: ")).unwrap();
-    assert!(line.ends_with("-00") || line.ends_with("-01"), "{line}");
 }
 
 #[test]

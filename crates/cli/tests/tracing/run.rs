@@ -21,7 +21,7 @@ fn an_app_that_is_run_is_traced_and_logged_and_both_can_move_while_it_runs() {
     let (here, there) = (user.path("here.jsonl"), user.path("there.jsonl"));
     let write = |collector: &Collector, log: &Path, more: &str| {
         let text = format!(
-            "trace_endpoint: http://127.0.0.1:{}\ntrace_ratio: 1\naccess_log: {}\n{more}",
+            "trace_endpoint: http://{}\ntrace_ratio: 1\naccess_log: {}\n{more}",
             collector.grpc,
             log.display()
         );
