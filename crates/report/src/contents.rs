@@ -44,11 +44,12 @@ pub(crate) struct Section<'a> {
 
 /// The record's rows by topology, nearest first.
 pub(crate) fn sections(record: &Record) -> Vec<Section<'_>> {
+    let differences = Differences::of(record);
     let of = |topology: &Topology| {
         let rows: Vec<_> =
             record.rows.iter().filter(|row| row.conditions.topology == *topology).collect();
         let (title, link) = (section_title(*topology), link_sentence(&rows));
-        Section { title, link, rows, differences: Differences::of(record) }
+        Section { title, link, rows, differences }
     };
     Topology::ALL.iter().map(of).filter(|section| !section.rows.is_empty()).collect()
 }
@@ -132,11 +133,25 @@ pub(crate) fn arrival(arrival: Arrival) -> &'static str {
     }
 }
 
+/// What stands under `key`; it enters behind the others where there is nothing yet.
+fn under<K: PartialEq, T: Default>(lists: &mut Vec<(K, T)>, key: K) -> &mut T {
+    let at = lists.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+        lists.push((key, T::default()));
+        lists.len() - 1
+    });
+    &mut lists[at].1
+}
+
 pub(crate) fn by_protocol<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
     let of = |wanted: &Protocol| -> Vec<&'a Row> {
         rows.iter().copied().filter(|row| row.conditions.protocol == *wanted).collect()
     };
     Protocol::ALL.iter().map(of).filter(|rows| !rows.is_empty()).collect()
+}
+
+/// How many failed, which casts doubt on the rest of the row.
+pub(crate) fn failures(count: u64) -> Cell {
+    Cell::plain(figures::count(count)).doubted(count > 0)
 }
 
 fn figure(text: Option<String>) -> Cell {

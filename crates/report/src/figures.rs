@@ -94,14 +94,11 @@ fn rounded_to_zero(value: f64, places: i32) -> f64 {
 /// A ratio and its interval: `1.70` and `[1.65, 1.75]`; the latter empty without one.
 pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String) {
     let Some([lo, hi]) = ci95 else { return (digits3(ratio), String::new()) };
-    if hi >= lo * WIDE_RATIOS {
-        // So wide an interval justifies no place, and its ends no digits.
-        return (digits3(ratio), format!("[{}, {}]", ratio_end(lo), ratio_end(hi)));
-    }
     // More places would be the digits of the arithmetic.
     let least = i32::from(lo < 10.0);
     let places = places_for((hi - lo) / 2.0, ratio).clamp(least, 4);
-    if lo > 0.0 && rounded_to_zero(lo, places) == 0.0 {
+    if hi >= lo * WIDE_RATIOS || (lo > 0.0 && rounded_to_zero(lo, places) == 0.0) {
+        // So wide an interval justifies no place, and its ends no digits.
         return (digits3(ratio), format!("[{}, {}]", ratio_end(lo), ratio_end(hi)));
     }
     (fixed(ratio, places), format!("[{}, {}]", fixed(lo, places), fixed(hi, places)))

@@ -12,7 +12,7 @@ pub(crate) mod tables;
 use maud::{Markup, PreEscaped, html as markup};
 use tollway_record::{HistogramError, Record};
 
-use crate::contents::{self, Group, Section, SeedLines};
+use crate::contents::{self, Differences, Group, Section, SeedLines};
 use crate::document::RunFile;
 use crate::figures::NONE;
 use crate::plot;
@@ -60,12 +60,13 @@ pub(crate) fn body(record: &Record, tools: Markup) -> Markup {
         (header(record, tools))
         (tables::list("warnings", "Warnings", &contents::warnings_in_short(record)))
         @let contests = contents::contests(record);
+        @let differences = Differences::of(record);
         @let (first, other) = contests.split_at(forest::shown_first(&contests));
         @for contest in first {
-            (forest::ratios(record, contest))
-            (forest::added(record, contest))
+            (forest::ratios(contest, differences))
+            (forest::added(contest, differences))
         }
-        @for contest in other { (forest::folded(record, contest)) }
+        @for contest in other { (forest::folded(contest, differences)) }
         (ladders(&groups))
         @for (index, section) in contents::sections(record).iter().enumerate() {
             (latency_section(index, section, &groups))
@@ -76,7 +77,7 @@ pub(crate) fn body(record: &Record, tools: Markup) -> Markup {
         (tables::titled(&contents::idle_table(record)))
         (published(record))
         @for table in &contents::detail_tables(record) { (tables::folded(table)) }
-        (blocks(record))
+        (tables::folded(&contents::block_table(record)))
         (tables::list("notes", "Notes", &contents::notes(record)))
         (tables::list("notes", "Not measured here", &record.not_measured))
         (machine(record))
@@ -231,10 +232,6 @@ fn named_values(values: &[(String, String)]) -> Markup {
             span.pair { bdi { (name) } span.value { (value) } }
         }
     }
-}
-
-fn blocks(record: &Record) -> Markup {
-    tables::folded(&contents::block_table(record))
 }
 
 fn machine(record: &Record) -> Markup {

@@ -74,6 +74,11 @@ impl Cell {
     pub(crate) fn toned(self, tone: Tone) -> Self {
         Self { tone, ..self }
     }
+
+    /// Toned where there is a doubt.
+    pub(crate) fn doubted(self, doubt: bool) -> Self {
+        if doubt { self.toned(Tone::Doubt) } else { self }
+    }
 }
 
 impl Table {

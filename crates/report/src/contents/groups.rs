@@ -6,7 +6,7 @@ use tollway_record::HistogramError;
 use tollway_record::record::{Arrival, Conditions, Limits, Record, Row};
 
 use super::differences::{Differences, limited, offered};
-use super::{place, protocol};
+use super::{place, protocol, under};
 use crate::figures;
 use crate::plot::{Climb, Course, Sample};
 
@@ -31,11 +31,7 @@ pub(crate) struct Named<'a> {
 pub(crate) fn groups(record: &Record) -> Vec<Group<'_>> {
     let mut grouped: Vec<(Key, Vec<&Row>)> = Vec::new();
     for row in &record.rows {
-        let key = Key::of(row);
-        match grouped.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, rows)) => rows.push(row),
-            None => grouped.push((key, vec![row])),
-        }
+        under(&mut grouped, Key::of(row)).push(row);
     }
     let differences = Differences::of(record);
     let title = |key: &Key, row: &Row| match differences.words(row) {
@@ -64,11 +60,7 @@ pub(crate) fn climbs(groups: &[Group<'_>]) -> Vec<(String, Vec<Climb>)> {
             format!("{layout} processors"),
         ];
         let title = title.into_iter().chain(limits).collect::<Vec<_>>().join(", ");
-        let at = found.iter().position(|(known, _)| *known == title).unwrap_or_else(|| {
-            found.push((title, Vec::new()));
-            found.len() - 1
-        });
-        let climbs = &mut found[at].1;
+        let climbs = under(&mut found, title);
         let rung = (rps, named.row.traffic.latency_us);
         match climbs.iter_mut().find(|climb| climb.name == named.name) {
             Some(climb) => climb.rungs.push(rung),

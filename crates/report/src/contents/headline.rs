@@ -5,7 +5,7 @@ mod rates;
 use tollway_record::record::{Comparison, Protocol, Question, Record, Row, Topology};
 
 use super::pairs::{Contest, Pair, TOLLWAY};
-use super::{Differences, contests, protocol, warnings};
+use super::{Differences, contests, protocol, under, warnings};
 use crate::figures;
 
 /// More paths than this are told by their range; the tables have each.
@@ -14,14 +14,14 @@ const PATHS_TOLD: usize = 3;
 /// One line per protocol: what Tollway adds to the mean call, place by place, or which share of
 /// direct's rate it reaches at full load; then the other subjects. A last line where warnings qualify them.
 pub(crate) fn headline(record: &Record) -> Vec<String> {
-    let contests = contests(record);
+    let (contests, differences) = (contests(record), Differences::of(record));
     let mut lines = Vec::new();
     for wanted in Protocol::ALL {
         for contest in contests.iter().filter(|c| c.question == Question::AddedByTollway) {
-            lines.extend(tolls(record, contest, *wanted));
+            lines.extend(tolls(contest, *wanted, differences));
         }
     }
-    lines.extend(others(record, &contests));
+    lines.extend(others(&contests, differences));
     if lines.is_empty() {
         lines.push("This record has no pair of rows with and without Tollway.".to_owned());
     }
@@ -51,21 +51,21 @@ pub(crate) fn question(record: &Record) -> String {
 }
 
 /// What Tollway, as it usually is, does to a protocol: at full load and at given rates.
-fn tolls(record: &Record, contest: &Contest<'_>, wanted: Protocol) -> Vec<String> {
+fn tolls(contest: &Contest<'_>, wanted: Protocol, differences: Differences) -> Vec<String> {
     let own = |pair: &&Pair<'_>| {
         pair.row.conditions.protocol == wanted && pair.row.conditions.label() == TOLLWAY
     };
     let (full, paced): (Vec<&Pair<'_>>, Vec<_>) =
         contest.pairs.iter().filter(own).partition(|pair| pair.full_load().is_some());
     let name = protocol(wanted);
-    let sentences = [rates::full_load(record, &full), at_given_rates(record, &paced)];
+    let sentences = [rates::full_load(&full, differences), at_given_rates(&paced, differences)];
     sentences.into_iter().flatten().map(|sentence| format!("{name}: {sentence}")).collect()
 }
 
 /// What every other subject adds to direct, and variants of Tollway to Tollway as it usually is:
 /// one line per protocol and path where these are few, else one per protocol. Other baselines are
 /// the tables'.
-fn others(record: &Record, contests: &[Contest<'_>]) -> Vec<String> {
+fn others(contests: &[Contest<'_>], differences: Differences) -> Vec<String> {
     let against_tollway = |contest: &&Contest<'_>| contest.baseline == TOLLWAY;
     let compared_closer = |pair: &Pair<'_>| {
         let contest = contests.iter().find(against_tollway);
@@ -81,24 +81,20 @@ fn others(record: &Record, contests: &[Contest<'_>]) -> Vec<String> {
             (Question::AgainstBaseline, _) => contest.is_against_direct(),
         };
         let pairs: Vec<&Pair<'_>> = contest.pairs.iter().filter(told).collect();
-        lines.extend(lines_of(record, contest, &pairs));
+        lines.extend(lines_of(contest, &pairs, differences));
     }
     lines
 }
 
-fn lines_of(record: &Record, contest: &Contest<'_>, pairs: &[&Pair<'_>]) -> Vec<String> {
+fn lines_of(contest: &Contest<'_>, pairs: &[&Pair<'_>], differences: Differences) -> Vec<String> {
     // By protocol and path: what is said of each subject there.
     let mut paths: Vec<((Protocol, String), Said)> = Vec::new();
     let mut subjects: Vec<(Protocol, Subjects<'_>)> = Vec::new();
     for pair in pairs {
         let protocol = pair.row.conditions.protocol;
         let said = (pair.label(), against(contest, &[pair]));
-        push_under(&mut paths, (protocol, place(record, pair.row)), said);
-        let at = subjects.iter().position(|(known, _)| *known == protocol).unwrap_or_else(|| {
-            subjects.push((protocol, Vec::new()));
-            subjects.len() - 1
-        });
-        push_under(&mut subjects[at].1, pair.label(), *pair);
+        under(&mut paths, (protocol, place(pair.row, differences))).push(said);
+        under(under(&mut subjects, protocol), pair.label()).push(*pair);
     }
     let name = |wanted: Protocol| match contest.is_against_direct() {
         true => protocol(wanted).to_owned(),
@@ -127,7 +123,7 @@ type Subjects<'a> = Vec<(String, Vec<&'a Pair<'a>>)>;
 fn one_by_one(said: Said) -> String {
     let mut by_words: Vec<(String, Vec<String>)> = Vec::new();
     for (subject, words) in said {
-        push_under(&mut by_words, words, subject);
+        under(&mut by_words, words).push(subject);
     }
     let phrases: Vec<String> = by_words
         .into_iter()
@@ -141,13 +137,6 @@ fn one_by_one(said: Said) -> String {
         })
         .collect();
     phrases.join("; ")
-}
-
-fn push_under<K: PartialEq, T>(lists: &mut Vec<(K, Vec<T>)>, name: K, item: T) {
-    match lists.iter_mut().find(|(known, _)| *known == name) {
-        Some((_, items)) => items.push(item),
-        None => lists.push((name, vec![item])),
-    }
 }
 
 /// What these pairs of one subject say: a share of the baseline's rate, or an added time.
@@ -189,17 +178,17 @@ fn added_words(comparisons: &[&Comparison], baseline: &str) -> String {
 }
 
 /// The sentences on pairs at the same given rate; `None` without such.
-fn at_given_rates(record: &Record, pairs: &[&Pair<'_>]) -> Option<String> {
+fn at_given_rates(pairs: &[&Pair<'_>], differences: Differences) -> Option<String> {
     let mut measured = Vec::new();
     let mut compared = Vec::new();
     let mut limited: Vec<(String, String)> = Vec::new();
     for pair in pairs {
         let Some(comparison) = pair.mean() else { continue };
         match limit_instead(comparison, pair) {
-            Some(why) => limited.push((place(record, pair.row), why)),
+            Some(why) => limited.push((place(pair.row, differences), why)),
             None => {
                 compared.push(comparison);
-                measured.push(headline_phrase(record, comparison, pair.row));
+                measured.push(headline_phrase(comparison, pair.row, differences));
             }
         }
     }
@@ -245,21 +234,25 @@ fn within_noise(comparison: &Comparison) -> Option<[f64; 2]> {
 }
 
 /// Where, and in which case where there are several.
-fn place(record: &Record, row: &Row) -> String {
+fn place(row: &Row, differences: Differences) -> String {
     let place = match row.conditions.topology {
         Topology::SameNetwork => "in the same network",
         Topology::OtherNetwork => "to another network",
         Topology::OtherRegion => "to another region",
     };
-    match Differences::of(record).words(row) {
+    match differences.words(row) {
         words if words.is_empty() => place.to_owned(),
         words => format!("{place} ({words})"),
     }
 }
 
 /// The phrase's verb, and the rest of it.
-fn headline_phrase(record: &Record, comparison: &Comparison, row: &Row) -> (&'static str, String) {
-    let place = place(record, row);
+fn headline_phrase(
+    comparison: &Comparison,
+    row: &Row,
+    differences: Differences,
+) -> (&'static str, String) {
+    let place = place(row, differences);
     let us = comparison.difference_us;
     if let Some([lo, hi]) = within_noise(comparison) {
         let (lo, hi) = (figures::difference(lo), figures::difference(hi));

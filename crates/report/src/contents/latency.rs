@@ -2,7 +2,7 @@
 
 use tollway_record::record::Row;
 
-use super::{Section, by_protocol, nothing, protocol};
+use super::{Section, by_protocol, failures, nothing, protocol};
 use crate::figures::{self, TimeUnit};
 use crate::table::{Cell, Column, Table, Tone};
 
@@ -72,19 +72,15 @@ fn latency_cells(row: &Row, scale: &Scale) -> Vec<Cell> {
         Cell::plain(super::clipped(&conditions.label())).toned(Tone::Strong),
         Cell::plain(figures::count(conditions.connections.into())),
         Cell::plain(traffic.requested_rps.map_or("unpaced".to_owned(), figures::digits3)),
-        Cell::plain(figures::digits3_down(traffic.achieved_rps)).toned(doubt_if(missed)),
+        Cell::plain(figures::digits3_down(traffic.achieved_rps)).doubted(missed),
         scaled(latency.p50),
         scaled(latency.p75),
         scaled(latency.p90),
         scaled(latency.p99),
         scaled(latency.p999),
         Cell::plain(figures::count(traffic.requests)),
-        Cell::plain(figures::count(traffic.errors)).toned(doubt_if(traffic.errors > 0)),
+        failures(traffic.errors),
     ]
-}
-
-fn doubt_if(doubt: bool) -> Tone {
-    if doubt { Tone::Doubt } else { Tone::Plain }
 }
 
 /// One unit for a whole section, so that its figures can be compared at a glance.

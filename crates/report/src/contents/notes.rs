@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tollway_record::check;
 use tollway_record::record::{Arrival, IntervalMethod, Record};
 
-use super::arrival;
+use super::{arrival, under};
 use crate::figures::{self, NONE};
 
 /// Warnings of one kind that are told one by one.
@@ -82,11 +82,7 @@ pub(crate) fn warnings(record: &Record) -> Vec<String> {
 pub(crate) fn warnings_in_short(record: &Record) -> Vec<String> {
     let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
     for warning in warnings(record) {
-        let kind = kind_of(record, &warning);
-        match kinds.iter_mut().find(|(known, _)| *known == kind) {
-            Some((_, alike)) => alike.push(warning),
-            None => kinds.push((kind, vec![warning])),
-        }
+        under(&mut kinds, kind_of(record, &warning)).push(warning);
     }
     let told = |(_, alike): (String, Vec<String>)| match alike.len() {
         few if few <= ALIKE_TOLD => alike,

@@ -26,22 +26,18 @@ pub(crate) struct Contest<'a> {
 /// The record's comparisons, what the network and Tollway add first, then the other baselines in
 /// their order.
 pub(crate) fn contests(record: &Record) -> Vec<Contest<'_>> {
+    let mut pairs = pairs(record);
+    pairs.sort_by_key(|pair| pair.question);
     let mut found: Vec<Contest<'_>> = Vec::new();
-    let pairs = pairs(record);
-    for question in Question::ALL {
-        for pair in pairs.iter().filter(|pair| pair.question == *question) {
-            let baseline = pair.baseline_label();
-            let known = |contest: &&mut Contest<'_>| {
-                let one_baseline = *question != Question::AgainstBaseline;
-                contest.question == *question && (one_baseline || contest.baseline == baseline)
-            };
-            match found.iter_mut().find(known) {
-                Some(contest) => contest.pairs.push(pair.clone()),
-                None => {
-                    let (question, pairs) = (*question, vec![pair.clone()]);
-                    found.push(Contest { question, baseline, pairs });
-                }
-            }
+    for pair in pairs {
+        let (question, baseline) = (pair.question, pair.baseline_label());
+        let known = |contest: &&mut Contest<'_>| {
+            let one_baseline = question != Question::AgainstBaseline;
+            contest.question == question && (one_baseline || contest.baseline == baseline)
+        };
+        match found.iter_mut().find(known) {
+            Some(contest) => contest.pairs.push(pair),
+            None => found.push(Contest { question, baseline, pairs: vec![pair] }),
         }
     }
     found
@@ -93,12 +89,6 @@ impl<'a> Pair<'a> {
     pub(crate) fn baseline_label(&self) -> String {
         let baseline = self.baseline.unwrap_or(self.row);
         super::clipped(&baseline.conditions.label())
-    }
-}
-
-impl Clone for Pair<'_> {
-    fn clone(&self) -> Self {
-        Self { comparisons: self.comparisons.clone(), ..*self }
     }
 }
 

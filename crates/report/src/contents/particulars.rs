@@ -8,7 +8,7 @@ use tollway_record::search::SearchResult;
 use tollway_record::throughput::{Flow, ThroughputTotals};
 use tollway_record::tls::TlsFacts;
 
-use super::{Differences, clipped, figure, nothing, place_short, protocol};
+use super::{Differences, clipped, failures, figure, nothing, place_short, protocol};
 use crate::figures;
 use crate::table::{Cell, Column, Table, Tone};
 
@@ -82,7 +82,7 @@ fn stream_cells(streaming: &Streaming) -> Vec<Cell> {
         Cell::plain(figures::digits3_down(streaming.messages_per_s)).toned(Tone::Strong),
         Cell::plain(figures::digits3_down(8.0 * streaming.message_bytes_per_s / 1e6)),
         Cell::plain(figures::count(streaming.completed)),
-        counted_doubt(streaming.failed),
+        failures(streaming.failed),
     ];
     cells.extend(of(&streaming.first_message_us));
     cells.extend(of(&streaming.stream_us));
@@ -197,9 +197,4 @@ fn table(
         columns: heads.into_iter().chain(columns).collect(),
         groups: vec![record.rows.iter().filter_map(line).collect()],
     }
-}
-
-fn counted_doubt(count: u64) -> Cell {
-    let cell = Cell::plain(figures::count(count));
-    if count > 0 { cell.toned(Tone::Doubt) } else { cell }
 }

@@ -2,7 +2,7 @@
 //! is drawn, so that it reads without the drawing and fits any width.
 
 use maud::{Markup, html};
-use tollway_record::record::{Comparison, Metric, Question, Record, Verdict};
+use tollway_record::record::{Comparison, Metric, Question, Verdict};
 
 use crate::contents::{self, Contest, Differences, Pair};
 use crate::figures;
@@ -26,16 +26,16 @@ const METRICS: &[(Metric, &str)] = &[
 
 /// Ratios of the pairs to their baseline, by metric; nothing without them. What the network adds
 /// is not asked as a ratio.
-pub(crate) fn ratios(record: &Record, contest: &Contest<'_>) -> Markup {
-    match drawn(record, contest) {
+pub(crate) fn ratios(contest: &Contest<'_>, differences: Differences) -> Markup {
+    match drawn(contest, differences) {
         Some(drawn) => html! { section { h2 { (title(contest)) } (drawn) } },
         None => Markup::default(),
     }
 }
 
 /// As [`ratios`], to be opened.
-pub(crate) fn folded(record: &Record, contest: &Contest<'_>) -> Markup {
-    match drawn(record, contest) {
+pub(crate) fn folded(contest: &Contest<'_>, differences: Differences) -> Markup {
+    match drawn(contest, differences) {
         Some(drawn) => html! { details { summary { (title(contest)) } (drawn) } },
         None => Markup::default(),
     }
@@ -57,13 +57,13 @@ fn title(contest: &Contest<'_>) -> String {
     }
 }
 
-fn drawn(record: &Record, contest: &Contest<'_>) -> Option<Markup> {
+fn drawn(contest: &Contest<'_>, differences: Differences) -> Option<Markup> {
     if contest.question == Question::AddedByNetwork {
         return None;
     }
     let found: Vec<Group<'_>> = METRICS
         .iter()
-        .map(|(metric, name)| Group { name, lines: lines(record, contest, *metric) })
+        .map(|(metric, name)| Group { name, lines: lines(contest, *metric, differences) })
         .filter(|group| !group.lines.is_empty())
         .collect();
     let ratios: Vec<[f64; 3]> =
@@ -84,11 +84,11 @@ fn drawn(record: &Record, contest: &Contest<'_>) -> Option<Markup> {
 }
 
 /// What Tollway adds to the mean call of each path, in time; nothing without such.
-pub(crate) fn added(record: &Record, contest: &Contest<'_>) -> Markup {
+pub(crate) fn added(contest: &Contest<'_>, differences: Differences) -> Markup {
     if contest.question != Question::AddedByTollway {
         return Markup::default();
     }
-    let found = lines(record, contest, Metric::LatencyMean);
+    let found = lines(contest, Metric::LatencyMean, differences);
     let differences: Vec<[f64; 3]> = found.iter().map(|line| line.difference).collect();
     let Some(scale) = Scale::of_differences(&differences) else { return Markup::default() };
     html! {
@@ -170,7 +170,7 @@ impl Line<'_> {
 }
 
 /// The pairs of which that can be drawn; those without an interval are points.
-fn lines<'a>(record: &Record, contest: &Contest<'a>, metric: Metric) -> Vec<Line<'a>> {
+fn lines<'a>(contest: &Contest<'a>, metric: Metric, differences: Differences) -> Vec<Line<'a>> {
     let named = contest.names_subjects();
     // At full load response times follow from the rate and the connections.
     let of_its_own = |pair: &&Pair<'_>| {
@@ -181,10 +181,15 @@ fn lines<'a>(record: &Record, contest: &Contest<'a>, metric: Metric) -> Vec<Line
         pair.full_load().is_none() || !follows
     };
     let pairs = contest.pairs.iter().filter(of_its_own);
-    pairs.filter_map(|pair| line(record, pair, metric, named)).collect()
+    pairs.filter_map(|pair| line(pair, metric, named, differences)).collect()
 }
 
-fn line<'a>(record: &Record, pair: &Pair<'a>, metric: Metric, named: bool) -> Option<Line<'a>> {
+fn line<'a>(
+    pair: &Pair<'a>,
+    metric: Metric,
+    named: bool,
+    differences: Differences,
+) -> Option<Line<'a>> {
     let comparison = pair.find(metric)?;
     let ratio = comparison.ratio?;
     let [lo, hi] = comparison.ratio_ci95.unwrap_or([ratio; 2]);
@@ -192,7 +197,7 @@ fn line<'a>(record: &Record, pair: &Pair<'a>, metric: Metric, named: bool) -> Op
     let [lo_us, hi_us] = comparison.difference_ci95_us.unwrap_or([us; 2]);
     let drawn = ratio > 0.0 && hi.is_finite() && us.is_finite();
     drawn.then(|| Line {
-        name: name_of(record, pair, named),
+        name: name_of(pair, named, differences),
         comparison,
         verdict: comparison.verdict,
         ratio: [lo, ratio, hi],
@@ -200,9 +205,8 @@ fn line<'a>(record: &Record, pair: &Pair<'a>, metric: Metric, named: bool) -> Op
     })
 }
 
-fn name_of(record: &Record, pair: &Pair<'_>, named: bool) -> String {
+fn name_of(pair: &Pair<'_>, named: bool, differences: Differences) -> String {
     let conditions = &pair.row.conditions;
-    let differences = Differences::of(record);
     let words = differences.words(pair.row);
     let parts = [
         named.then(|| pair.label()),

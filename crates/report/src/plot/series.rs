@@ -103,8 +103,11 @@ impl Drawing<'_> {
         if with_cost().count() > COST_CHARTS_LIMIT {
             return Vec::new();
         }
-        let mut roles = self.roles(|point| point.cpu_cores.keys());
-        roles.extend(self.roles(|point| point.throttled_fraction.keys()));
+        let points = with_cost().flat_map(|course| &course.costs);
+        let roles: BTreeSet<&str> = points
+            .flat_map(|point| point.cpu_cores.keys().chain(point.throttled_fraction.keys()))
+            .map(String::as_str)
+            .collect();
         with_cost()
             .flat_map(|course| {
                 let titled = |title: &str| match course.name.as_str() {
@@ -122,14 +125,6 @@ impl Drawing<'_> {
                 ]
             })
             .collect()
-    }
-
-    fn roles<'a, K: Iterator<Item = &'a String>>(
-        &'a self,
-        keys: impl Fn(&'a CostPoint) -> K,
-    ) -> BTreeSet<&'a str> {
-        let points = self.courses.iter().flat_map(|course| &course.costs);
-        points.flat_map(keys).map(String::as_str).collect()
     }
 
     fn plot(&self, title: &str, label: &str, unit: Unit, tracks: Vec<Track>) -> Option<Plot> {

@@ -246,7 +246,6 @@ fn figures_table(drawn: &[Drawn<'_>]) -> Table {
                 |us| Cell::plain(figures::time(us)),
             )
         };
-        let errors = Cell::plain(figures::count(traffic.errors));
         vec![
             Cell::plain(one.name.as_str()).toned(Tone::Strong),
             Cell::plain(one.part.protocol),
@@ -261,7 +260,7 @@ fn figures_table(drawn: &[Drawn<'_>]) -> Table {
             time(latency.p999),
             time(latency.max),
             Cell::plain(figures::count(latency.n)),
-            if traffic.errors > 0 { errors.toned(Tone::Doubt) } else { errors },
+            contents::failures(traffic.errors),
         ]
     });
     Table {

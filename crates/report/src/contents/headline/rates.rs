@@ -2,9 +2,10 @@
 
 use tollway_record::Row;
 use tollway_record::compare::BASELINE_SUBJECT;
-use tollway_record::record::{Protocol, Record};
+use tollway_record::record::Protocol;
 
 use super::{join_phrases, place};
+use crate::contents::Differences;
 use crate::contents::added::inverse;
 use crate::contents::pairs::Pair;
 use crate::figures;
@@ -13,7 +14,7 @@ use crate::figures;
 const RATES_TOLD: usize = 6;
 
 /// Which rates Tollway reaches when as much is asked for as goes; `None` without such pairs.
-pub(super) fn full_load(record: &Record, pairs: &[&Pair<'_>]) -> Option<String> {
+pub(super) fn full_load(pairs: &[&Pair<'_>], differences: Differences) -> Option<String> {
     if pairs.is_empty() {
         return None;
     }
@@ -25,7 +26,7 @@ pub(super) fn full_load(record: &Record, pairs: &[&Pair<'_>]) -> Option<String> 
         .map(|pair| {
             let row = pair.row;
             let share = share_of(pair).map(|(share, doubt)| format!(", {share} of direct{doubt},"));
-            let (rate, place) = (rate(row), place(record, row));
+            let (rate, place) = (rate(row), place(row, differences));
             ("reaches", format!("{rate}{} {place}", share.unwrap_or_default()))
         })
         .collect();
