@@ -30,17 +30,17 @@ fn merged_tls(blocks: &[Block]) -> Option<TlsFacts> {
 
 fn merged_streaming(blocks: &[Block]) -> Option<Streaming> {
     let known = || {
-        let of =
-            |block: &Block| Some((block.particulars.streaming.clone()?, block.traffic.duration_s));
-        blocks.iter().filter_map(of)
+        blocks.iter().filter_map(|block| {
+            Some((block.particulars.streaming.as_ref()?, block.traffic.duration_s))
+        })
     };
     let total_s: f64 = known().map(|(_, duration_s)| duration_s).sum();
     let mean = |value: fn(&Streaming) -> f64| {
-        let sum: f64 = known().map(|(streaming, s)| value(&streaming) * s).sum();
+        let sum: f64 = known().map(|(streaming, s)| value(streaming) * s).sum();
         if total_s > 0.0 { sum / total_s } else { 0.0 }
     };
     let both = |a: LatencyUs, b| merge_bounds(Some(a), Some(b)).unwrap_or_default();
-    let merged = known().map(|(streaming, _)| streaming).reduce(|a, b| Streaming {
+    let merged = known().map(|(streaming, _)| streaming.clone()).reduce(|a, b| Streaming {
         completed: a.completed.saturating_add(b.completed),
         failed: a.failed.saturating_add(b.failed),
         first_message_us: both(a.first_message_us, b.first_message_us),
