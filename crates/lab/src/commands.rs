@@ -179,15 +179,8 @@ impl Commands {
         let unused = any_port(IpAddr::from([127, 0, 0, 1]));
         let spec = self
             .spec(network, process, ["echo", "--http", &unused])
-            .args(["--https", &any_port(network.listen_ip)])
-            .args([OsString::from("--cert"), app.certificate.clone().into()])
-            .args([OsString::from("--key"), app.key.clone().into()])
-            .args(ports_args(ports_file));
-        if mutual {
-            spec.args([OsString::from("--client-ca"), app.ca.clone().into()])
-        } else {
-            spec
-        }
+            .args(["--https", &any_port(network.listen_ip)]);
+        serving(spec, app, mutual, ports_file)
     }
 
     /// A front of `app` that shows the certificate of `identity`; with `mutual` it demands those of
@@ -205,15 +198,8 @@ impl Commands {
         let spec = self
             .spec(network, process, ["front", "--to", &format!("http://{app}")])
             .args(["--listen", &any_port(network.address)])
-            .args(["--admin-listen", &any_port(IpAddr::from([127, 0, 0, 1]))])
-            .args([OsString::from("--cert"), identity.certificate.clone().into()])
-            .args([OsString::from("--key"), identity.key.clone().into()])
-            .args(ports_args(ports_file));
-        if mutual {
-            spec.args([OsString::from("--client-ca"), identity.ca.clone().into()])
-        } else {
-            spec
-        }
+            .args(["--admin-listen", &any_port(IpAddr::from([127, 0, 0, 1]))]);
+        serving(spec, identity, mutual, ports_file)
     }
 
     /// Prints the join bundle of the network.
@@ -273,34 +259,46 @@ impl Commands {
     }
 }
 
+/// A server that shows the certificate of `identity`; with `mutual` it wants its clients', of the
+/// same authorities.
+fn serving(spec: Spec, identity: &Identity, mutual: bool, ports_file: &Path) -> Spec {
+    let spec = spec
+        .args([OsString::from("--cert"), identity.certificate.clone().into()])
+        .args([OsString::from("--key"), identity.key.clone().into()])
+        .args(ports_args(ports_file));
+    if mutual {
+        spec.args([OsString::from("--client-ca"), identity.ca.clone().into()])
+    } else {
+        spec
+    }
+}
+
 fn arrival_args(load: &Load) -> Vec<String> {
-    let of_requests = || {
-        let (connections, seed) = (load.connections.to_string(), load.seed.to_string());
-        let mut args = words(["--connections", &connections, "--seed", &seed]);
-        args.extend(payload_args(load));
-        args
-    };
     let duration = milliseconds(load.duration);
-    let mut args = words(["--duration", &duration]);
-    match &load.arrival {
+    let (connections, seed) = (load.connections.to_string(), load.seed.to_string());
+    let mut args = match &load.arrival {
         LoadArrival::Flow(direction) => {
-            args.extend(flow_args(load, *direction));
+            let mut args = words(["--duration", &duration, "--parallel", &connections]);
+            args.extend(way(*direction).map(str::to_owned));
+            args.extend(payload_args(load));
             return args;
         }
-        LoadArrival::Closed => args.extend(of_requests()),
+        LoadArrival::Closed => words(["--duration", &duration]),
         LoadArrival::Search { slo, trial } => {
-            args = words(["--max-rate", "--step-time", &milliseconds(*trial)]);
-            args.extend(of_requests());
+            let mut args = words(["--max-rate", "--step-time", &milliseconds(*trial)]);
             args.extend(slo.iter().flat_map(|condition| words(["--slo", condition])));
+            args
         }
         LoadArrival::Open(rate_rps, spacing) => {
-            args.extend(of_requests());
-            args.extend(words(["--rate", &rate_rps.to_string()]));
+            let mut args = words(["--duration", &duration, "--rate", &rate_rps.to_string()]);
             if *spacing == Spacing::Poisson {
                 args.extend(words(["--spacing", "poisson"]));
             }
+            args
         }
-    }
+    };
+    args.extend(words(["--connections", &connections, "--seed", &seed]));
+    args.extend(payload_args(load));
     args.extend(load.handshakes.iter().flat_map(|kind| words(["--handshakes", kind.as_str()])));
     if load.protocol == Protocol::Tcp {
         args.push("--ping-pong".to_owned());
@@ -308,15 +306,12 @@ fn arrival_args(load: &Load) -> Vec<String> {
     args
 }
 
-fn flow_args(load: &Load, direction: Direction) -> Vec<String> {
-    let mut args = words(["--parallel", &load.connections.to_string()]);
+fn way(direction: Direction) -> Option<&'static str> {
     match direction {
-        Direction::Send => {}
-        Direction::Receive => args.push("--reverse".to_owned()),
-        Direction::Both => args.push("--bidir".to_owned()),
+        Direction::Send => None,
+        Direction::Receive => Some("--reverse"),
+        Direction::Both => Some("--bidir"),
     }
-    args.extend(payload_args(load));
-    args
 }
 
 /// TCP without a size takes the load generator's own, since it cannot send nothing.

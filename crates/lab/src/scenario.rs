@@ -15,7 +15,6 @@ use tollway_record::record::{Arrival, Layout, Protocol, Tls, Topology};
 use tollway_record::throughput::Direction;
 
 pub use builtin::{BUILT_IN, BuiltIn, built_in};
-pub use check::{MAX_CASES, MAX_STEPS};
 pub use seed::{FigureMetric, FigureSpec, SeedSpec};
 
 /// The format's name and version.

@@ -4,15 +4,19 @@
 //! their order turns round from block to block (A B, B A, A B …), so that a drift of the
 //! machine's speed falls on both alike. Cases whose rate others find out come in a second phase.
 
-use std::fmt;
+mod cells;
+mod show;
+
 use std::time::Duration;
 
 use tollway_record::record::{Arrival, Layout, Limits, Protocol, Topology};
 use tollway_record::throughput::Direction;
 
 use crate::ping::PingPlan;
-use crate::scenario::{ArrivalSpec, Case, Handshakes, Length, MessagesSpec, Scenario, Spacing};
+use crate::scenario::{Case, Handshakes, Length, MessagesSpec, Scenario, Spacing};
 use crate::subject::Leg;
+use cells::cells;
+pub use show::minutes;
 
 /// Time from the decision to start a load process to its first request, and from its last
 /// answer to its end, together, on a loaded machine of two processors.
@@ -26,9 +30,6 @@ const WINDOW_MIN: Duration = Duration::from_millis(100);
 const TRIALS_IN_WINDOW: u32 = 4;
 const LONGEST_TRIAL: Duration = Duration::from_secs(3);
 const TRIALS_ESTIMATE: u32 = 30;
-/// Round trips of load before a window: connections that rested open their congestion windows
-/// anew, and what queued meanwhile has to be worked off.
-const WARM_UP_ROUND_TRIPS: u32 = 6;
 /// Requests on the way that the connections must carry, over what rate × RTT gives: with less,
 /// one slow start leaves a queue that outlasts the run.
 const CONNECTION_HEADROOM: f64 = 2.0;
@@ -231,100 +232,6 @@ impl Cell {
     }
 }
 
-fn cells(scenario: &Scenario, here: &Circumstances<'_>) -> Vec<Cell> {
-    let mut cells = Vec::new();
-    for (network, spec) in scenario.networks.iter().enumerate() {
-        for case in &scenario.cases {
-            let Some(limits) = (here.limits)(case) else { continue };
-            let here_too = case.networks.as_ref().map_or(network == 0, |names| {
-                names.iter().any(|name| name.value == spec.name.value)
-            });
-            if !here_too {
-                continue;
-            }
-            for (name, arrival) in arrivals(case) {
-                for &layout in case.layouts.iter().filter(|&&l| l == Layout::Shared || here.can_pin)
-                {
-                    let leg = Leg { network, protocol: case.protocol, tls: case.tls.value };
-                    let rtt =
-                        spec.link.map_or(Duration::ZERO, |link| Duration::from_micros(link.rtt_us));
-                    let wanted = |label: &String| {
-                        case.subjects
-                            .as_ref()
-                            .is_none_or(|names| names.iter().any(|n| n.value == *label))
-                    };
-                    let subjects = here.subjects.iter().enumerate();
-                    for (subject, label) in subjects.filter(|(_, label)| wanted(label)) {
-                        if !(here.carries)(subject, &leg) {
-                            continue;
-                        }
-                        let pinned = if layout == Layout::Pinned { "/pinned" } else { "" };
-                        let window = case.window_s.unwrap_or(here.length.window_s);
-                        cells.push(Cell {
-                            id: format!("{}/{name}/{label}{pinned}", spec.topology.value),
-                            case: name.clone(),
-                            subject,
-                            leg,
-                            topology: spec.topology.value,
-                            layout,
-                            phase: usize::from(matches!(
-                                arrival,
-                                CellArrival::ShareOfSlowest { .. }
-                            )),
-                            arrival: arrival.clone(),
-                            connections: case.connections.value,
-                            streams: case.streams,
-                            messages: messages(case),
-                            handshakes: case.handshakes,
-                            payload_bytes: case.payload_bytes,
-                            answer_bytes: case.answer_bytes,
-                            limits,
-                            rtt,
-                            warm_up: Duration::from_secs_f64(here.length.warm_up_s)
-                                .max(rtt * WARM_UP_ROUND_TRIPS),
-                            window: Duration::from_secs_f64(window),
-                        });
-                    }
-                }
-            }
-        }
-    }
-    cells
-}
-
-/// Streams that say nothing more are the default's.
-fn messages(case: &Case) -> Option<MessagesSpec> {
-    let said = case.messages.as_ref().map(|messages| messages.value);
-    (case.protocol == Protocol::GrpcStream).then(|| said.unwrap_or_default())
-}
-
-/// The rows of a case by name.
-fn arrivals(case: &Case) -> Vec<(String, CellArrival)> {
-    let name = case.name.value.clone();
-    match &case.arrival {
-        ArrivalSpec::Open(open) => {
-            vec![(name, CellArrival::Open { rate_rps: open.rate_rps.value, spacing: open.spacing })]
-        }
-        ArrivalSpec::Steps(steps) => {
-            let arrival = |&rate_rps| CellArrival::Open { rate_rps, spacing: steps.spacing };
-            case.row_names().into_iter().zip(steps.rates_rps.value.iter().map(arrival)).collect()
-        }
-        ArrivalSpec::ShareOfSlowest(share) => {
-            let (of, spacing) = (share.case.value.clone(), share.spacing);
-            vec![(
-                name,
-                CellArrival::ShareOfSlowest { case: of, share: share.share.value, spacing },
-            )]
-        }
-        ArrivalSpec::Closed => vec![(name, CellArrival::Closed)],
-        ArrivalSpec::Search(search) => {
-            vec![(name, CellArrival::Search(search.slo.value.clone()))]
-        }
-        ArrivalSpec::Flow(flow) => vec![(name, CellArrival::Flow(flow.direction))],
-        ArrivalSpec::Idle => vec![(name, CellArrival::Idle)],
-    }
-}
-
 /// Cells that stand side by side, as ranges.
 fn groups(cells: &[Cell]) -> Vec<std::ops::Range<usize>> {
     let mut groups: Vec<std::ops::Range<usize>> = Vec::new();
@@ -406,83 +313,6 @@ fn overhead(cells: &[Cell], scenario: &Scenario, blocks: u32) -> Duration {
 fn round_down(window: Duration) -> Duration {
     const STEP_MS: u128 = 10;
     Duration::from_millis(u64::try_from(window.as_millis() / STEP_MS * STEP_MS).unwrap_or(0))
-}
-
-impl fmt::Display for Plan {
-    /// A few lines for the screen.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (runs, blocks) = (self.runs.len(), self.blocks);
-        writeln!(f, "{runs} runs in {blocks} blocks, about {} in all", minutes(self.expected))?;
-        let width = self.cells.iter().map(|cell| cell.case.len()).max().unwrap_or(0);
-        for group in groups(&self.cells) {
-            let cells = &self.cells[group];
-            let Some(cell) = cells.first() else { continue };
-            let names: Vec<&str> =
-                cells.iter().map(|c| self.subjects[c.subject].as_str()).collect();
-            write!(f, "  {:<13}  {:<width$}  {}", cell.topology, cell.case, cell.arrival)?;
-            if cell.layout == Layout::Pinned {
-                f.write_str(", pinned")?;
-            }
-            let connections = match &cell.arrival {
-                CellArrival::Open { rate_rps, .. } => cell.connections_at(Some(*rate_rps)),
-                CellArrival::ShareOfSlowest { .. }
-                | CellArrival::Closed
-                | CellArrival::Flow(_)
-                | CellArrival::Search(_) => cell.connections,
-                CellArrival::Idle => 0,
-            };
-            if let Some(messages) = cell.messages {
-                write!(f, ", {} in {} streams", messages.kind.as_str(), cell.streams.unwrap_or(1))?;
-            }
-            if let Some(handshakes) = cell.handshakes {
-                write!(f, ", a {} handshake for each", handshakes.as_str())?;
-            }
-            if connections > 0 {
-                let plural = if connections == 1 { "" } else { "s" };
-                write!(f, " on {connections} connection{plural}")?;
-            }
-            let (each, names) = (cell.duration().as_secs_f64(), names.join(", "));
-            if matches!(cell.arrival, CellArrival::Search(_)) {
-                writeln!(f, ", once, about {each:.0} s each: {names}")?;
-            } else {
-                writeln!(f, ", {each:.2} s each: {names}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for CellArrival {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open { rate_rps, spacing: Spacing::Uniform } => {
-                write!(f, "{rate_rps} requests/s")
-            }
-            Self::Open { rate_rps, spacing: Spacing::Poisson } => {
-                write!(f, "{rate_rps} requests/s at random")
-            }
-            Self::ShareOfSlowest { case, share, .. } => {
-                write!(f, "{:.0} % of the slowest in {case}", share * 100.0)
-            }
-            Self::Closed => f.write_str("as fast as answers come"),
-            Self::Search(slo) => write!(f, "the highest rate with {}", slo.join(", ")),
-            Self::Flow(Direction::Send) => f.write_str("as many bytes as go to the app"),
-            Self::Flow(Direction::Receive) => f.write_str("as many bytes as come from the app"),
-            Self::Flow(Direction::Both) => f.write_str("as many bytes as go both ways"),
-            Self::Idle => f.write_str("no calls"),
-        }
-    }
-}
-
-/// `45 s`, `3 min`, `2 h 5 min`.
-#[must_use]
-pub fn minutes(time: Duration) -> String {
-    let seconds = time.as_secs_f64().ceil() as u64;
-    match seconds {
-        0..100 => format!("{seconds} s"),
-        100..6_000 => format!("{} min", seconds.div_ceil(60)),
-        _ => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
-    }
 }
 
 #[cfg(test)]

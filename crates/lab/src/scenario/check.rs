@@ -11,9 +11,9 @@ use crate::fault::{Fault, Faults};
 use crate::subject::{Catalogue, SubjectName};
 
 /// Cases in one scenario.
-pub const MAX_CASES: usize = 64;
+const MAX_CASES: usize = 64;
 /// Rates in one case.
-pub const MAX_STEPS: usize = 64;
+const MAX_STEPS: usize = 64;
 /// Networks in one scenario: one for each distance.
 const MAX_NETWORKS: usize = Topology::ALL.len();
 /// Subjects in one scenario.

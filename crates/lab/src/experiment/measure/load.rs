@@ -1,0 +1,151 @@
+//! The load generator of a run: what it is told, how its end is awaited, its result.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use tollway_record::run::RunResult;
+
+use super::super::bench::Bench;
+use super::super::plan::{Cell, CellArrival, Run};
+use crate::commands::{Load, LoadArrival};
+use crate::error::LabError;
+use crate::process::{Running, Spec};
+use crate::scenario::MessagesSpec;
+use crate::subject::{Leg, Route};
+
+/// Beyond a run's expected time, before it is given up: requests may wait this long.
+pub(super) const RUN_GRACE: Duration = Duration::from_secs(20);
+
+/// What makes a run's requests, and its process.
+pub(super) fn load_of(
+    bench: &Bench<'_>,
+    cell: &Cell,
+    run: &Run,
+    rate_rps: Option<f64>,
+) -> Result<(Spec, Load), LabError> {
+    let route = bench.route(cell)?;
+    let name = format!("load-{}-{}", file_name(&cell.id), run.block);
+    let load = bench.load(&name, &cell.leg, route);
+    let arrival = match (&cell.arrival, rate_rps) {
+        (
+            CellArrival::Open { spacing, .. } | CellArrival::ShareOfSlowest { spacing, .. },
+            Some(rate_rps),
+        ) => LoadArrival::Open(rate_rps, *spacing),
+        (CellArrival::Flow(direction), _) => LoadArrival::Flow(*direction),
+        (CellArrival::Search(slo), _) => {
+            LoadArrival::Search { slo: slo.clone(), trial: cell.trial() }
+        }
+        _ => LoadArrival::Closed,
+    };
+    let load = Load {
+        url: cell.answer_bytes.map_or(load.url.clone(), |bytes| sized(&load.url, bytes)),
+        arrival,
+        connections: cell.connections_at(rate_rps),
+        streams: cell.streams,
+        messages: cell.messages.unwrap_or_default(),
+        handshakes: cell.handshakes,
+        duration: cell.window,
+        warm_up: cell.warm_up,
+        payload_bytes: cell.payload_bytes,
+        seed: bench.experiment.options.seed.wrapping_add(u64::from(run.block)),
+        ..load
+    };
+    Ok((bench.ground.commands.load(bench.ground.home(), &name, &load), load))
+}
+
+/// The address of an answer of so many bytes; routes of HTTP end in `/echo`.
+fn sized(url: &str, bytes: u64) -> String {
+    url.strip_suffix("/echo").map_or(url.to_owned(), |base| format!("{base}/size?bytes={bytes}"))
+}
+
+fn file_name(id: &str) -> String {
+    id.replace(['/', ':'], "-")
+}
+
+impl Bench<'_> {
+    /// A load of one connection without a body.
+    pub(super) fn load(&self, name: &str, leg: &Leg, route: &Route) -> Load {
+        Load {
+            protocol: leg.protocol,
+            url: route.url.clone(),
+            headers: route.headers.clone(),
+            tls: route.caller_tls.clone(),
+            arrival: LoadArrival::Closed,
+            connections: 1,
+            streams: None,
+            messages: MessagesSpec::default(),
+            handshakes: None,
+            duration: Duration::ZERO,
+            warm_up: Duration::ZERO,
+            payload_bytes: 0,
+            seed: self.experiment.options.seed,
+            json: self.ground.file(&format!("{name}.json")),
+        }
+    }
+
+    pub(super) fn run_load(
+        &self,
+        spec: &Spec,
+        load: &Load,
+        row: &str,
+    ) -> Result<RunResult, LabError> {
+        let mut running = self.ground.supervisor.begin(spec)?;
+        let limit = load.warm_up + load.duration + RUN_GRACE;
+        self.finish_load(&mut running, spec, load, row, limit)
+    }
+
+    /// Waits for the end of a load generator. One that saw errors may say so by its status; what
+    /// counts is its result.
+    pub(super) fn finish_load(
+        &self,
+        running: &mut Running,
+        spec: &Spec,
+        load: &Load,
+        row: &str,
+        limit: Duration,
+    ) -> Result<RunResult, LabError> {
+        let status = self.ground.supervisor.finish(running, limit)?;
+        let result = read_result(&load.json, row).map_err(|error| {
+            if status.success() {
+                error
+            } else {
+                self.ground.supervisor.exit_error(&spec.name, status).into()
+            }
+        })?;
+        // The results are in the record; an experiment of hours would fill the directory.
+        let _ = fs::remove_file(&load.json);
+        Ok(result)
+    }
+}
+
+fn read_result(path: &Path, row: &str) -> Result<RunResult, LabError> {
+    let text = fs::read_to_string(path).map_err(|source| LabError::ReadResult {
+        row: row.into(),
+        path: path.into(),
+        source,
+    })?;
+    let mut result = RunResult::from_json(&text).map_err(|source| LabError::Result {
+        row: row.into(),
+        path: path.into(),
+        source,
+    })?;
+    result.judge_client();
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_s_size_is_asked_for_in_the_path() {
+        let check = |url, expected: &str| assert_eq!(sized(url, 4_096), expected);
+        check("http://127.0.0.1:80/echo", "http://127.0.0.1:80/size?bytes=4096");
+        check(
+            "http://127.0.0.1:1/v1.0/invoke/echo/method/echo",
+            "http://127.0.0.1:1/v1.0/invoke/echo/method/size?bytes=4096",
+        );
+        check("127.0.0.1:80", "127.0.0.1:80");
+    }
+}
