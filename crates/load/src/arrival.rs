@@ -230,12 +230,12 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 /// Steele, Lea and Flood's generator: a seed kept in a record must give the same arrivals in
 /// every later version, which no generator crate promises.
 #[derive(Clone, Debug)]
-struct SplitMix64 {
+pub(crate) struct SplitMix64 {
     state: u64,
 }
 
 impl SplitMix64 {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
@@ -248,7 +248,7 @@ impl SplitMix64 {
     }
 
     /// In [0, 1).
-    fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use prost::Message as _;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tollway_record::RunResult;
@@ -15,7 +16,7 @@ use crate::clients::h1::{H1Client, Rendered};
 use crate::clients::h2::{Calls, H2Client, Prepared};
 use crate::clients::ping::PingClient;
 use crate::clients::streams::{Setting, Shape, StreamKind, StreamSession, Tally};
-use crate::echo::{UNARY_PATH, encode_payload, encode_repeated};
+use crate::echo::{EchoMessage, UNARY_PATH};
 use crate::engine::{self, Outcome};
 use crate::error::LoadError;
 use crate::frames::frame;
@@ -129,12 +130,11 @@ fn setting(
         let ms = deadline.as_millis().clamp(1, 86_400_000);
         head.fields.push(b"grpc-timeout", format!("{ms}m").as_bytes());
     }
-    let message = match kind {
-        StreamKind::Server => encode_repeated(&payload(payload_bytes), messages),
-        StreamKind::Push | StreamKind::Bidi | StreamKind::Client => {
-            encode_payload(&payload(payload_bytes))
-        }
+    let repeat = match kind {
+        StreamKind::Server => messages,
+        StreamKind::Push | StreamKind::Bidi | StreamKind::Client => 0,
     };
+    let message = EchoMessage { payload: payload(payload_bytes), repeat }.encode_to_vec();
     let shape = Shape {
         kind,
         framed: frame(&message),

@@ -4,11 +4,12 @@
 //! one by one: `?delay=1ms:50,10ms:5&status=503:10&size=4096&close=1`. Chances are in percent; a
 //! value without one always happens. The form is that of Fortio's echo server.
 
-use std::cell::Cell;
+use std::borrow::Cow;
 use std::str::FromStr;
 use std::time::Duration;
 
 use super::routes::MAX_DELAY_US;
+use crate::arrival::SplitMix64;
 
 /// Values of one kind that can be told apart in a text.
 const MAX_CHOICES: usize = 16;
@@ -147,24 +148,16 @@ impl Faults {
             && self.close == 0.0
     }
 
-    /// Whether a query asks for faults of its own.
-    pub(super) fn are_asked_for(query: &[u8]) -> bool {
-        let names: [&[u8]; 4] = [b"delay=", b"status=", b"size=", b"close="];
-        query
-            .split(|byte| *byte == b'&')
-            .any(|pair| names.iter().any(|name| pair.starts_with(name)))
-    }
-
     /// These, but for what `query` asks for; the error is for who asked.
-    pub(super) fn asked(&self, query: &[u8]) -> Result<Self, ChoicesError> {
-        let mut faults = self.clone();
+    pub(super) fn asked(&self, query: &[u8]) -> Result<Cow<'_, Self>, ChoicesError> {
+        let mut faults = Cow::Borrowed(self);
         for pair in query.split(|byte| *byte == b'&') {
             let Ok(pair) = str::from_utf8(pair) else { continue };
             match pair.split_once('=') {
-                Some(("delay", text)) => faults.delay = text.parse()?,
-                Some(("status", text)) => faults.status = text.parse()?,
-                Some(("size", text)) => faults.size = text.parse()?,
-                Some(("close", text)) => faults.close = percent(text)?,
+                Some(("delay", text)) => faults.to_mut().delay = text.parse()?,
+                Some(("status", text)) => faults.to_mut().status = text.parse()?,
+                Some(("size", text)) => faults.to_mut().size = text.parse()?,
+                Some(("close", text)) => faults.to_mut().close = percent(text)?,
                 _ => {}
             }
         }
@@ -172,15 +165,16 @@ impl Faults {
     }
 
     /// What happens to one request.
-    pub(super) fn draw(&self, dice: &Dice) -> Fate {
+    pub(super) fn draw(&self, random: &mut SplitMix64) -> Fate {
         if self.is_none() {
             return Fate::default();
         }
+        let mut throw = || random.unit() * 100.0;
         Fate {
-            closes: dice.throw() < self.close,
-            delay: self.delay.at(dice.throw()),
-            status: self.status.at(dice.throw()),
-            size: self.size.at(dice.throw()),
+            closes: throw() < self.close,
+            delay: self.delay.at(throw()),
+            status: self.status.at(throw()),
+            size: self.size.at(throw()),
         }
     }
 }
@@ -192,25 +186,6 @@ pub(super) struct Fate {
     pub(super) delay: Option<Duration>,
     pub(super) status: Option<u16>,
     pub(super) size: Option<u64>,
-}
-
-/// Even numbers between 0 and 100: the same from the same seed.
-pub(super) struct Dice(Cell<u64>);
-
-impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(Cell::new(seed))
-    }
-
-    fn throw(&self) -> f64 {
-        // SplitMix64.
-        let state = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.0.set(state);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let mixed = mixed ^ (mixed >> 31);
-        (mixed >> 11) as f64 / (1_u64 << 53) as f64 * 100.0
-    }
 }
 
 #[cfg(test)]
@@ -250,8 +225,8 @@ mod tests {
             close: 10.0,
             ..Faults::default()
         };
-        let dice = Dice::new(1);
-        let fates: Vec<_> = (0..100_000).map(|_| faults.draw(&dice)).collect();
+        let mut random = SplitMix64::new(1);
+        let fates: Vec<_> = (0..100_000).map(|_| faults.draw(&mut random)).collect();
         let share = |holds: &dyn Fn(&Fate) -> bool| {
             fates.iter().filter(|fate| holds(fate)).count() as f64 / 1_000.0
         };

@@ -14,6 +14,7 @@ mod server;
 mod source;
 mod timers;
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,13 +23,13 @@ use std::time::Duration;
 use prost::Message as _;
 use tollway_http::{Fields, RequestHead};
 
-use self::faults::Dice;
 pub use self::faults::{Choices, ChoicesError, Faults, percent};
 pub use self::messages::{EchoMessage, StreamSummary};
 pub use self::routes::UNARY_PATH;
 use self::routes::{Plan, plan};
 pub use self::server::EchoServer;
 use self::timers::Timers;
+use crate::arrival::SplitMix64;
 use crate::error::EchoError;
 use crate::stop::Stop;
 use crate::tls::server_config;
@@ -142,22 +143,17 @@ pub fn encode_payload(payload: &[u8]) -> Vec<u8> {
     EchoMessage { payload: payload.to_vec(), repeat: 0 }.encode_to_vec()
 }
 
-/// An `EchoMessage` that asks a server stream for `repeat` copies of `payload`, encoded.
-pub(crate) fn encode_repeated(payload: &[u8], repeat: u32) -> Vec<u8> {
-    EchoMessage { payload: payload.to_vec(), repeat }.encode_to_vec()
-}
-
 /// What all connections share.
 struct Site {
     pattern: Arc<[u8]>,
     name: Option<String>,
     faults: Faults,
-    dice: Dice,
+    random: RefCell<SplitMix64>,
 }
 
 impl Site {
     fn plan(&self, head: &RequestHead) -> Plan {
-        plan(head, &self.faults, &self.dice)
+        plan(head, &self.faults, &mut self.random.borrow_mut())
     }
 
     fn sign(&self, fields: &mut Fields) {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tollway_http::RequestHead;
 
-use super::faults::{Dice, Fate, Faults};
+use super::faults::{Fate, Faults};
+use crate::arrival::SplitMix64;
 
 /// Path of the unary call.
 pub const UNARY_PATH: &str = "/tollway.lab.v1.Echo/Unary";
@@ -80,16 +81,12 @@ pub(super) enum Rpc {
 
 /// Decides by path and, for gRPC, by content type; then by chance, as the server's faults or those
 /// of the query say.
-pub(super) fn plan(head: &RequestHead, faults: &Faults, dice: &Dice) -> Plan {
+pub(super) fn plan(head: &RequestHead, faults: &Faults, random: &mut SplitMix64) -> Plan {
     let (_, query) = split_query(&head.path);
-    let fate = if Faults::are_asked_for(query) {
-        match faults.asked(query) {
-            Ok(asked) => asked.draw(dice),
-            Err(_) => return Action::Refuse(400, FAULTS_HELP).into(),
-        }
-    } else {
-        faults.draw(dice)
+    let Ok(faults) = faults.asked(query) else {
+        return Action::Refuse(400, FAULTS_HELP).into();
     };
+    let fate = faults.draw(random);
     let mut plan = decide(head);
     plan.delay = fate.delay.or(plan.delay);
     plan.action = match (plan.action, fate) {
@@ -231,15 +228,15 @@ mod tests {
     #[test]
     fn faults_of_the_query_or_the_server_change_the_plan() {
         let own = Faults { status: "503".parse().unwrap(), ..Faults::default() };
-        let dice = Dice::new(1);
-        let action = |path: &str, kind| plan(&head(path, kind), &own, &dice).action;
+        let random = &mut SplitMix64::new(1);
+        let mut action = |path: &str, kind| plan(&head(path, kind), &own, random).action;
         assert_eq!(action("/echo", None), Action::Status(503));
         assert_eq!(action("/echo?status=200&size=9", None), Action::Size(9));
         assert_eq!(action("/echo?close=100", None), Action::Close);
         assert!(matches!(action("/echo?status=1", None), Action::Refuse(400, _)));
         let grpc = Some("application/grpc");
         assert_eq!(action(UNARY_PATH, grpc), Action::Grpc(Rpc::Fail(14)));
-        let delayed = plan(&head("/echo?delay=3ms", None), &Faults::default(), &dice);
+        let delayed = plan(&head("/echo?delay=3ms", None), &Faults::default(), random);
         assert_eq!(delayed.delay, Some(Duration::from_millis(3)));
     }
 

@@ -1,5 +1,6 @@
 //! The echo server's loop: accept, serve who is ready, wake who is due.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,10 +10,10 @@ use tollway_net::{
     AcceptError, Conn, Key, Listener, ListenerOptions, Poller, Readiness, Scratch, Slab, Token,
 };
 
-use super::faults::Dice;
 use super::peer::{Peer, Turn};
 use super::source::plain_pattern;
 use super::{EchoOptions, MAX_CONNECTIONS, Ports, Site, Stall, Timers};
+use crate::arrival::SplitMix64;
 use crate::bulk;
 use crate::error::EchoError;
 use crate::pacer::ask_for_punctual_wakeups;
@@ -78,7 +79,7 @@ impl EchoServer {
                 pattern: plain_pattern(),
                 name: options.name.clone(),
                 faults: options.faults.clone(),
-                dice: Dice::new(options.seed),
+                random: RefCell::new(SplitMix64::new(options.seed)),
             },
             stall: options.stall,
         })

@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use tollway_load::{GrpcRequest, StreamKind, StreamRequest, Target, Watch, run_grpc, run_stream};
 use tollway_record::RunResult;
 
 use super::common::{CommonArgs, duration};
 use super::output::OutputArgs;
-
-/// Payload of a message of a stream.
-const STREAM_PAYLOAD_BYTES: usize = 4096;
 
 #[derive(Args)]
 pub(super) struct GrpcArgs {
@@ -53,7 +50,7 @@ impl GrpcArgs {
         let default = StreamRequest::new(kind);
         let request = StreamRequest {
             metadata: self.common.header_lines()?,
-            payload_bytes: self.common.payload_size.unwrap_or(STREAM_PAYLOAD_BYTES),
+            payload_bytes: self.common.payload_size.unwrap_or(default.payload_bytes),
             messages: self.messages.unwrap_or(default.messages),
             in_flight: self.in_flight,
             window_bytes: self.window,
@@ -80,11 +77,8 @@ impl GrpcArgs {
 }
 
 fn kind(text: &str) -> Result<StreamKind> {
-    Ok(match text {
-        "push" => StreamKind::Push,
-        "bidi" => StreamKind::Bidi,
-        "client" => StreamKind::Client,
-        "server" => StreamKind::Server,
-        _ => bail!("`{text}` is no kind of stream: give push, bidi, client or server"),
+    let known = StreamKind::ALL.into_iter().find(|kind| kind.as_str() == text);
+    known.with_context(|| {
+        format!("`{text}` is no kind of stream: give push, bidi, client or server")
     })
 }

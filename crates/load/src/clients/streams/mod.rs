@@ -26,6 +26,8 @@ pub enum StreamKind {
 }
 
 impl StreamKind {
+    pub const ALL: [Self; 4] = [Self::Push, Self::Bidi, Self::Client, Self::Server];
+
     /// As it is written on the command line and in results.
     #[must_use]
     pub fn as_str(self) -> &'static str {
