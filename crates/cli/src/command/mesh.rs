@@ -37,51 +37,6 @@ pub(crate) struct CommonArgs {
     start_timeout_ms: u64,
 }
 
-/// Settings that a running gateway takes over.
-pub(crate) const LIVE_IN_GATEWAY: &[&str] = &[
-    "drain_timeout_ms",
-    "request_timeout_ms",
-    "connect_timeout_ms",
-    "idle_timeout_ms",
-    "max_connections",
-    "max_requests",
-    "log_level",
-];
-
-/// Settings that a running front takes over.
-pub(crate) const LIVE_IN_FRONT: &[&str] = &[
-    "drain_timeout_ms",
-    "request_timeout_ms",
-    "connect_timeout_ms",
-    "idle_timeout_ms",
-    "max_connections",
-    "max_requests",
-    "log_level",
-    "trace_endpoint",
-    "trace_protocol",
-    "trace_ratio",
-    "trace_ca",
-    "access_log",
-];
-
-/// Settings that a running sidecar takes over.
-pub(crate) const LIVE_IN_SIDECAR: &[&str] = &[
-    "drain_timeout_ms",
-    "request_timeout_ms",
-    "connect_timeout_ms",
-    "idle_timeout_ms",
-    "silence_timeout_ms",
-    "max_connections",
-    "max_requests",
-    "log_level",
-    "upstreams",
-    "trace_endpoint",
-    "trace_protocol",
-    "trace_ratio",
-    "trace_ca",
-    "access_log",
-];
-
 impl CommonArgs {
     pub(crate) fn options(self, role: Role, live: Live) -> Result<CommonOptions> {
         let silence = self.silence_timeout();

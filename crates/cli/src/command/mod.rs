@@ -57,13 +57,13 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
 }
 
 /// Settings of a part that can change while it runs.
-pub(crate) fn live_settings(part: &str) -> &'static [&'static str] {
+pub(crate) fn live_settings(part: &str) -> Vec<&'static str> {
     match part {
-        "sidecar" => mesh::LIVE_IN_SIDECAR,
-        "gateway" => mesh::LIVE_IN_GATEWAY,
-        "front" => mesh::LIVE_IN_FRONT,
-        "run" => run::LIVE,
-        "control" => control::LIVE,
-        _ => &[],
+        "sidecar" => [plane::LIVE, telemetry::LIVE, sidecar::LIVE].concat(),
+        "gateway" => plane::LIVE.to_vec(),
+        "front" => [plane::LIVE, telemetry::LIVE].concat(),
+        "run" => [telemetry::LIVE, run::LIVE].concat(),
+        "control" => control::LIVE.to_vec(),
+        _ => Vec::new(),
     }
 }

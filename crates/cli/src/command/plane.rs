@@ -50,6 +50,17 @@ pub(crate) struct PlaneArgs {
     config: ConfigArgs,
 }
 
+/// Settings that every running data plane takes over.
+pub(crate) const LIVE: &[&str] = &[
+    "drain_timeout_ms",
+    "request_timeout_ms",
+    "connect_timeout_ms",
+    "idle_timeout_ms",
+    "max_connections",
+    "max_requests",
+    "log_level",
+];
+
 impl PlaneArgs {
     pub(crate) fn options(self, live: Live) -> PlaneOptions {
         PlaneOptions {

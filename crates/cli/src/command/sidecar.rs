@@ -59,6 +59,9 @@ pub(crate) struct SidecarArgs {
     common: CommonArgs,
 }
 
+/// Settings of its own that a running sidecar takes over.
+pub(crate) const LIVE: &[&str] = &["silence_timeout_ms", "upstreams"];
+
 #[derive(Clone, Copy, ValueEnum)]
 enum MeshProtocolArg {
     Http1,

@@ -40,6 +40,10 @@ pub(crate) struct TelemetryArgs {
     access_log: Option<LogTarget>,
 }
 
+/// Settings that a running part with telemetry takes over: all of them.
+pub(crate) const LIVE: &[&str] =
+    &["trace_endpoint", "trace_protocol", "trace_ratio", "trace_ca", "access_log"];
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Protocol {
     Grpc,

@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Reloads {
     argv: Vec<OsString>,
     running: Settings,
-    live: &'static [&'static str],
+    live: Vec<&'static str>,
     status: watch::Sender<RunningConfig>,
 }
 
@@ -90,7 +90,7 @@ impl Reloads {
     async fn reload(&mut self, asked: bool, apply: &mut impl AsyncFnMut(Command) -> Result<()>) {
         let refused = match super::invocation(self.argv.clone()) {
             Ok((wanted, _)) => {
-                let changes = self.running.changes(&wanted.given.settings, self.live);
+                let changes = self.running.changes(&wanted.given.settings, &self.live);
                 if changes.live.is_empty() {
                     self.running = self.running.with(&wanted.given.settings, &changes);
                     if asked && changes.restart.is_empty() {

@@ -9,10 +9,8 @@ use super::finding::Finding;
 use crate::failure::port_holder;
 use crate::settings::Settings;
 
-/// Every setting that ends so is an address to listen on.
+/// Every setting that ends so is an address to listen on, or several.
 const LISTEN: &str = "listen";
-/// Several of them.
-const LISTENS: &str = "listens";
 /// Begins what is said of port 0.
 const ANY_FREE: &str = "any free port";
 
@@ -34,7 +32,7 @@ pub(super) fn of(settings: &Settings) -> Vec<Finding> {
 
 fn each(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let is_address = |key: &str| key.ends_with(LISTEN) || key == LISTENS;
+    let is_address = |key: &str| singular(key).ends_with(LISTEN);
     for setting in settings.list.iter().filter(|setting| is_address(&setting.key)) {
         for value in &setting.values {
             if let Ok(address) = value.parse() {
@@ -85,12 +83,12 @@ pub(super) fn address_is_free(key: &str, address: SocketAddr) -> Finding {
 }
 
 fn option(key: &str) -> String {
-    let key = match key {
-        "upstreams" => "upstream",
-        LISTENS => LISTEN,
-        key => key,
-    };
-    format!("--{}", key.replace('_', "-"))
+    format!("--{}", singular(key).replace('_', "-"))
+}
+
+/// The option's own name of a key that may have several values.
+fn singular(key: &str) -> &str {
+    key.strip_suffix('s').unwrap_or(key)
 }
 
 #[cfg(test)]

@@ -109,16 +109,8 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// Settings that a running app's sidecar takes over.
-pub(crate) const LIVE: &[&str] = &[
-    "drain_timeout_ms",
-    "upstreams",
-    "trace_endpoint",
-    "trace_protocol",
-    "trace_ratio",
-    "trace_ca",
-    "access_log",
-];
+/// Settings of its own that a running app's sidecar takes over.
+pub(crate) const LIVE: &[&str] = &["drain_timeout_ms", "upstreams"];
 
 impl RunArgs {
     /// What a running sidecar takes over.
