@@ -8,9 +8,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use serde::Serialize;
 
 use crate::process;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, host};
 
 /// What libFuzzer needs to see which code an input reaches.
 const COVERAGE: &str = "-Cpasses=sancov-module \
@@ -31,6 +32,7 @@ pub(crate) struct Options {
 }
 
 /// What fuzzing a target came to, when nothing was found.
+#[derive(Serialize)]
 pub(crate) struct Fuzzed {
     pub(crate) target: String,
     pub(crate) seconds: u64,
@@ -81,15 +83,13 @@ fn corpus(root: &Path, name: &str) -> PathBuf {
 }
 
 fn build(root: &Path) -> Result<PathBuf> {
-    let version = process::output(Command::new("rustc").arg("-vV"))?;
-    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    let host = host.context("`rustc -vV` does not say which machine it compiles for")?;
+    let host = host()?;
     let target_dir = root.join("target/fuzz");
     // With a target, what runs while it is built needs no coverage.
     process::run(
-        Command::new("cargo")
+        process::cargo()
             .args(["build", "--profile", "fuzz", "-p", "tollway-fuzz", "--bin", "fuzz"])
-            .args(["--features", "libfuzzer", "--target", host, "--target-dir"])
+            .args(["--features", "libfuzzer", "--target", &host, "--target-dir"])
             .arg(&target_dir)
             .env("RUSTFLAGS", COVERAGE)
             .current_dir(root),

@@ -7,7 +7,7 @@ mod fuzz;
 mod load;
 mod reliability;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -103,7 +103,19 @@ fn told_facts(run: &Value) -> String {
     )
 }
 
-fn write(path: &PathBuf, text: &str) -> Result<()> {
+/// Keeps what was measured, and writes the page that shows it.
+fn publish(
+    root: &Path,
+    (record_at, record): (&str, &Value),
+    (page_at, page): (&str, &str),
+) -> Result<()> {
+    write(&root.join(record_at), &format!("{}\n", serde_json::to_string_pretty(record)?))?;
+    write(&root.join(page_at), page)?;
+    println!("\nwrote {record_at} and {page_at}");
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
     let dir = path.parent().context("a file lies in a directory")?;
     std::fs::create_dir_all(dir)
         .and_then(|()| std::fs::write(path, text))

@@ -189,7 +189,7 @@ fn metadata<T: serde::de::DeserializeOwned>(options: &[&str]) -> Result<T> {
 }
 
 /// The host's target triple.
-fn host() -> Result<String> {
+pub(crate) fn host() -> Result<String> {
     let text = process::output(process::cargo().arg("-vV"))?;
     text.lines()
         .find_map(|line| line.strip_prefix("host: "))

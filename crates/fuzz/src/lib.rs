@@ -15,44 +15,24 @@ mod server_name;
 /// One parser under test.
 pub struct Target {
     pub name: &'static str,
-    /// What it reads, for whoever lists the targets.
-    pub about: &'static str,
     /// Panics where a promise is broken. Keeps nothing from one call to the next.
     pub run: fn(&[u8]),
 }
 
 /// Every target, in the order in which they are fuzzed.
 pub const TARGETS: &[Target] = &[
-    Target {
-        name: "http1-request",
-        about: "heads of HTTP/1.1 requests: any pieces, written again, beside httparse",
-        run: http1::request,
-    },
-    Target {
-        name: "http1-response",
-        about: "heads of HTTP/1.1 responses: any pieces, written again, beside httparse",
-        run: http1::response,
-    },
-    Target {
-        name: "http1-body",
-        about: "chunked bodies and their trailers: any pieces, written again",
-        run: http1_body::run,
-    },
-    Target {
-        name: "server-name",
-        about: "the server name of a ClientHello, which a gateway goes by: any pieces",
-        run: server_name::run,
-    },
-    Target {
-        name: "http2-server",
-        about: "HTTP/2 frames from a client: sidecars, gateways, apps' calls; any pieces",
-        run: http2::server,
-    },
-    Target {
-        name: "http2-client",
-        about: "HTTP/2 frames from a server: other sidecars and apps; any pieces",
-        run: http2::client,
-    },
+    // Heads of HTTP/1.1 requests: any pieces, written again, beside httparse.
+    Target { name: "http1-request", run: http1::request },
+    // Heads of HTTP/1.1 responses: any pieces, written again, beside httparse.
+    Target { name: "http1-response", run: http1::response },
+    // Chunked bodies and their trailers: any pieces, written again.
+    Target { name: "http1-body", run: http1_body::run },
+    // The server name of a ClientHello, which a gateway goes by: any pieces.
+    Target { name: "server-name", run: server_name::run },
+    // HTTP/2 frames from a client: sidecars, gateways, apps' calls; any pieces.
+    Target { name: "http2-server", run: http2::server },
+    // HTTP/2 frames from a server: other sidecars and apps; any pieces.
+    Target { name: "http2-client", run: http2::client },
 ];
 
 /// The target of this name.

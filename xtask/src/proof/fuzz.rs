@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{Extent, facts, told_facts, write};
+use super::{Extent, facts, publish, told_facts};
 use crate::fuzz::{Fuzzed, fuzz};
 use crate::workspace::Workspace;
 
@@ -35,23 +35,8 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     if extent == Extent::Quick {
         return Ok(());
     }
-    let record = json!({ "run": facts, "targets": fuzzed.iter().map(told).collect::<Vec<_>>() });
-    let text = serde_json::to_string_pretty(&record)? + "\n";
-    write(&root.join(RECORD), &text)?;
-    write(&root.join(PAGE), &page(&fuzzed, &facts))?;
-    println!("wrote {RECORD} and {PAGE}");
-    Ok(())
-}
-
-fn told(fuzzed: &Fuzzed) -> Value {
-    let Fuzzed { target, seconds, inputs, peak_rss_mb, kept } = fuzzed;
-    json!({
-        "target": target,
-        "seconds": seconds,
-        "inputs": inputs,
-        "peak_rss_mb": peak_rss_mb,
-        "kept": kept,
-    })
+    let record = json!({ "run": facts, "targets": fuzzed });
+    publish(root, (RECORD, &record), (PAGE, &page(&fuzzed, &facts)))
 }
 
 fn page(fuzzed: &[Fuzzed], facts: &Value) -> String {

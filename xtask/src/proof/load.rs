@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use self::bench::Bench;
-use super::{Extent, facts, write};
+use super::{Extent, facts, publish};
 use crate::process;
 use crate::tools;
 use crate::workspace::Workspace;
@@ -55,11 +55,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         "pacing": pacing,
         "memory": memory(&bench)?,
     });
-    let text = format!("{}\n", serde_json::to_string_pretty(&record)?);
-    write(&workspace.root.join(RECORD), &text)?;
-    write(&workspace.root.join(PAGE), &page::page(&record))?;
-    println!("\nwrote {RECORD} and {PAGE}");
-    Ok(())
+    publish(&workspace.root, (RECORD, &record), (PAGE, &page::page(&record)))
 }
 
 /// Throughput is measured once for both tables: there the rate is the result.

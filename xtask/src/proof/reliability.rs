@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::{facts, told_facts, write};
+use super::{facts, publish, told_facts};
 use crate::process;
 
 const PAGE: &str = "docs/reliability.md";
@@ -42,9 +42,7 @@ pub(super) fn run(root: &Path) -> Result<()> {
     run["load_average_before"] = json!(load_before);
     run["load_average_after"] = json!(load_average());
     let record = json!({ "run": run, "measured": measured });
-    write(&root.join(RECORD), &format!("{}\n", serde_json::to_string_pretty(&record)?))?;
-    write(&root.join(PAGE), &page(&record))?;
-    println!("\nwrote {RECORD} and {PAGE}");
+    publish(root, (RECORD, &record), (PAGE, &page(&record)))?;
     ran
 }
 
