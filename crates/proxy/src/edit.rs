@@ -5,8 +5,9 @@
 
 use std::io::Write;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
-use tollway_http::{Fields, RequestHead, ResponseHead, h1};
+use tollway_http::{Fields, RequestHead, ResponseHead, grpc, h1};
 use tollway_identity::PeerIdentity;
 use tollway_model::ServiceName;
 
@@ -215,6 +216,22 @@ fn forwarded_element(client: IpAddr, host: &[u8], scheme: &str) -> Vec<u8> {
     element
 }
 
+/// What a caller of gRPC says of how long it waits.
+const TIMEOUT: &[u8] = b"grpc-timeout";
+
+/// When a call's time is over; `None` if it has no end, or one that gRPC does not know: that is for
+/// the app to judge.
+pub(crate) fn deadline(fields: &Fields, now: Instant) -> Option<Instant> {
+    now.checked_add(grpc::parse_timeout(fields.value(TIMEOUT)?)?)
+}
+
+/// Says how much is left of a call's time.
+pub(crate) fn set_time_left(fields: &mut Fields, left: Duration) {
+    let mut value = Vec::new();
+    grpc::write_timeout(left, &mut value);
+    fields.set(TIMEOUT, &value);
+}
+
 /// Adds a value to a comma-separated list field, of which there is one already if `is_there`.
 fn add(fields: &mut Fields, name: &[u8], value: &[u8], is_there: bool) {
     if is_there {
@@ -314,6 +331,25 @@ mod tests {
         forged[..3].iter().for_each(|name| head.fields.push(name, b"1"));
         response(&mut head, true);
         assert!(head.fields.is_empty(), "{:?}", names(&head.fields));
+    }
+
+    #[test]
+    fn a_calls_time_is_read_and_what_is_left_of_it_is_written() {
+        let now = Instant::now();
+        let read = |value: &[u8]| {
+            let mut fields = Fields::new();
+            fields.push(b"grpc-timeout", value);
+            deadline(&fields, now).map(|deadline| deadline - now)
+        };
+        assert_eq!(read(b"1500m"), Some(Duration::from_millis(1500)));
+        assert_eq!(read(b"soon"), None);
+        assert_eq!(deadline(&Fields::new(), now), None);
+        let mut fields = Fields::new();
+        fields.push(b"grpc-timeout", b"2S");
+        set_time_left(&mut fields, Duration::from_millis(1250));
+        assert_eq!(fields.values(b"grpc-timeout").collect::<Vec<_>>(), [b"1250000u"]);
+        set_time_left(&mut fields, Duration::ZERO);
+        assert_eq!(fields.value(b"grpc-timeout"), Some(&b"0n"[..]));
     }
 
     fn names(fields: &Fields) -> Vec<String> {

@@ -101,6 +101,8 @@ pub(crate) struct Exchange {
     /// Request body bytes already sent, for another attempt; `None` once they are too many.
     pub(crate) replay: Option<Vec<u8>>,
     pub(crate) started: Instant,
+    /// When the time that its caller gave it is over (`grpc-timeout`).
+    pub(crate) deadline: Option<Instant>,
     /// Last byte seen in either direction.
     pub(crate) active: Instant,
     /// Where it is counted; `None` if it calls no service.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use thiserror::Error;
-use tollway_http::{h1, h2};
+use tollway_http::{grpc, h1, h2};
 use tollway_model::{ErrorCode, NetworkName, ServiceName, UnavailableReason};
 use tollway_routing::TargetError;
 
@@ -113,6 +113,11 @@ impl Fault {
 
     /// The gRPC status that carries it.
     pub(crate) fn grpc_status(&self) -> u8 {
+        if let Self::Reset { reason, .. } = self {
+            // What the app, or another hop, said by its code.
+            let status = grpc::Status::from_reset(*reason).0;
+            return u8::try_from(status).expect("the statuses of gRPC are below 17");
+        }
         self.code().grpc_status().number()
     }
 
@@ -185,7 +190,9 @@ mod tests {
     fn a_fault_has_code_statuses_and_a_way_out() {
         let peer = || "service echo.default.east".to_owned();
         let reset = Fault::Reset { peer: peer(), reason: h2::ErrorCode::INTERNAL_ERROR };
-        check(&reset, "ERR_RESET", 502, 14, "east reset the request (INTERNAL_ERROR)");
+        check(&reset, "ERR_RESET", 502, 13, "east reset the request (INTERNAL_ERROR)");
+        let refused = Fault::Reset { peer: peer(), reason: h2::ErrorCode::REFUSED_STREAM };
+        check(&refused, "ERR_RESET", 502, 14, "east reset the request (REFUSED_STREAM)");
         let slow = Fault::BodyTimedOut { within: Within(Duration::from_secs(300)) };
         check(&slow, "ERR_BODY_TIMED_OUT", 408, 4, "300 s");
         let malformed = Fault::BadRequest { status: 417, reason: "no".to_owned() };

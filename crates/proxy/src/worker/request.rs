@@ -44,6 +44,7 @@ impl Worker {
             None => None,
         };
         let is_grpc = respond::is_grpc(&arrival.head.fields);
+        let deadline = if is_grpc { edit::deadline(&arrival.head.fields, self.now) } else { None };
         let exchange = Exchange {
             door,
             down: arrival.down,
@@ -66,6 +67,7 @@ impl Worker {
             failed: false,
             grpc_failed: false,
             started: self.now,
+            deadline,
             active: self.now,
             observed,
         };
@@ -158,7 +160,14 @@ impl Worker {
 
     /// Sends the request on an open connection.
     pub(super) fn send_request(&mut self, key: Key, conn_key: Key) {
+        let now = self.now;
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        if let Some(deadline) = exchange.deadline
+            && now > exchange.started
+        {
+            // What it has waited here is gone for whoever comes behind.
+            edit::set_time_left(&mut exchange.head.fields, deadline.saturating_duration_since(now));
+        }
         let Some(conn) = self.conns.get_mut(conn_key) else { return };
         exchange.attempts += 1;
         let mut ended = exchange.request.is_drained() && exchange.request.trailers.is_none();

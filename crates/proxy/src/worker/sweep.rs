@@ -75,6 +75,7 @@ impl Worker {
 
     fn sweep_exchanges(&mut self) {
         let timeouts = self.config.timeouts;
+        let mut expired = Vec::new();
         let mut late = Vec::new();
         let mut silent = Vec::new();
         let mut unconnected = Vec::new();
@@ -86,7 +87,9 @@ impl Worker {
         for (key, exchange) in self.exchanges.iter_places(from..to) {
             let quiet = self.now.saturating_duration_since(exchange.active);
             let answered = exchange.responding;
-            if exchange.request.finished && !answered && quiet > timeouts.request {
+            if exchange.deadline.is_some_and(|deadline| self.now >= deadline) {
+                expired.push(key);
+            } else if exchange.request.finished && !answered && quiet > timeouts.request {
                 late.push(key);
             } else if quiet > timeouts.stream_idle {
                 silent.push(key);
@@ -99,6 +102,9 @@ impl Worker {
             {
                 quiet_on.push((up.conn, quiet));
             }
+        }
+        for key in expired {
+            self.end_expired(key);
         }
         for key in late {
             self.cancel_upstream(key);
@@ -113,6 +119,19 @@ impl Worker {
         for (conn, quiet) in quiet_on {
             self.ask_for_life(conn, quiet);
         }
+    }
+
+    /// The time that a caller of gRPC gave its call is over. It knows that by itself; where it does
+    /// not act on it, or has not been heard of since, the app is not kept busy for it.
+    fn end_expired(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get(key) else { return };
+        if exchange.responding {
+            self.cancel_upstream(key);
+            return self.abort_down(key, ErrorCode::CANCEL);
+        }
+        let given = exchange.deadline.map(|deadline| deadline - exchange.started);
+        let within = Within(given.unwrap_or_default());
+        self.fail(key, &Fault::TimedOut { peer: describe(&exchange.destination), within });
     }
 
     fn give_up_waiting(&mut self, key: Key) {

@@ -118,7 +118,7 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) {
 /// A sidecar before such an app, and its mesh door for callers of either version.
 pub(crate) struct Before {
     pub(crate) app: FrameApp,
-    _network: Network,
+    network: Network,
     _sidecar: Process,
     http1: TlsRelay,
     http2: TlsRelay,
@@ -136,13 +136,18 @@ impl Before {
         let http1 = network.relay(inbound, "web", "stock", b"http/1.1");
         let http2 = network.relay(inbound, "web", "stock", b"h2");
         until_status(http1.address(), &Self::get("/warm"), 200);
-        Self { app, _network: network, _sidecar: sidecar, http1, http2 }
+        Self { app, network, _sidecar: sidecar, http1, http2 }
     }
 
     pub(crate) const HOST: &str = "stock.default.west.mesh";
 
     pub(crate) fn get(path: &str) -> String {
         format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", Self::HOST)
+    }
+
+    /// A sidecar of `app` that only calls.
+    pub(crate) fn caller(&self, app: &str) -> Process {
+        self.network.sidecar(app, &[])
     }
 
     pub(crate) fn http1(&self) -> SocketAddr {

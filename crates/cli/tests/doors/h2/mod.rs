@@ -7,6 +7,8 @@ pub(crate) mod attacker;
 mod attacks;
 mod downgrade;
 pub(crate) mod frames;
+mod grpc;
+mod grpc_app;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
