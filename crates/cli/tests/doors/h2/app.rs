@@ -139,7 +139,7 @@ impl Before {
         Self { app, network, _sidecar: sidecar, http1, http2 }
     }
 
-    pub(crate) const HOST: &str = "stock.default.west.mesh";
+    pub(crate) const HOST: &str = crate::tls_door::STOCK;
 
     pub(crate) fn get(path: &str) -> String {
         format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", Self::HOST)

@@ -1,10 +1,14 @@
 //! The attacks on HTTP/2 that were ever named, and what a door owes each of them.
 
+use std::net::SocketAddr;
+
+use super::Honest;
 use super::attacker::Attack;
 use super::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, NEWEST, PADDED, PING, PRIORITY, SETTINGS,
     block, frame, indexed_literal, reset, setting, window_update,
 };
+use crate::network::until_status;
 
 const INITIAL_WINDOW: u16 = 4;
 const HEADER_TABLE_SIZE: u16 = 1;
@@ -35,6 +39,16 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// An honest request over HTTP/1.1 at `address`, once it is answered.
+    pub(crate) fn honest(&self, address: SocketAddr) -> Honest {
+        let Self { authority, prefix, app_id } = self;
+        let app_id = app_id.map(|id| format!("dapr-app-id: {id}\r\n")).unwrap_or_default();
+        let request =
+            format!("GET {prefix}/size?bytes=10 HTTP/1.1\r\nhost: {authority}\r\n{app_id}\r\n");
+        until_status(address, &request, 200);
+        Honest::Http1(address, request)
+    }
+
     pub(crate) fn head(&self, method: &str, path: &str) -> Vec<u8> {
         let path = format!("{}{path}", self.prefix);
         let mut lines = vec![

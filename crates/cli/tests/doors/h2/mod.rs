@@ -9,22 +9,31 @@ mod downgrade;
 pub(crate) mod frames;
 mod grpc;
 mod grpc_app;
+mod held;
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use tollway_identity::{Expected, client_config};
 use tollway_testkit::{
-    End, Process, RawClient, cpu_time, peak_resident_bytes, reset_peak, resident_bytes,
+    End, Process, RawClient, TempDir, TlsRelay, cpu_time, peak_resident_bytes, reset_peak,
+    resident_bytes, retry_until,
 };
 
 use crate::door::Ask;
-use crate::network::{Network, PATIENCE, metric, tollway, until_status};
-use crate::tls_door::{H2, HTTP1, STOCK};
-use attacker::{Aim, Spent, attack};
+use crate::network::{Network, PATIENCE, label, metric, tollway};
+use crate::pki::Authority;
+use crate::tls_client::trusting;
+use crate::tls_door::{CONTROL, H2, HTTP1, STOCK};
+use attacker::{Aim, Spent, Wire, attack};
 use attacks::{Named, Target, attacks};
 
 /// How long each attack goes on at least; it ends when the other caller has got his answers.
 const EACH: Duration = Duration::from_millis(150);
+/// After how long without these answers the other caller was harmed.
+const STARVED: Duration = Duration::from_secs(90);
 /// What the other caller must be answered meanwhile.
 const ANSWERS: u32 = 3;
 /// Processor time that an attacker may cause for each of his own.
@@ -38,15 +47,23 @@ const MOST_GROWTH: u64 = 160 << 20;
 
 /// Everything that stands behind one door.
 struct Stand {
-    _network: Network,
-    _app: Process,
-    /// Those that see anything of an attack: the one that reads the frames first.
+    network: Option<Network>,
+    _app: Option<Process>,
+    /// Those that see anything of an attack: the one that reads the frames first. Without any it
+    /// is the control plane.
     attacked: Vec<Process>,
     aim: Aim,
     target: Target,
-    /// Where an honest caller asks over HTTP/1.1, and what.
-    honest: (std::net::SocketAddr, String),
-    _relay: Option<tollway_testkit::TlsRelay>,
+    honest: Honest,
+    _relay: Option<TlsRelay>,
+    _files: Option<TempDir>,
+}
+
+/// What an honest caller asks again and again, and where.
+enum Honest {
+    Http1(SocketAddr, String),
+    /// A call of gRPC, on a connection of its own.
+    Http2(SocketAddr),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,6 +76,18 @@ enum Kind {
     Gateway,
 }
 
+impl Kind {
+    /// What stands before a service's paths, and how it is named there.
+    fn target(self) -> Target {
+        let (authority, prefix, app_id) = match self {
+            Self::HttpApi => ("localhost", "/v1.0/invoke/stock/method", None),
+            Self::GrpcApi => ("localhost", "", Some("stock")),
+            Self::Outbound | Self::Mesh | Self::Gateway => (STOCK, "", None),
+        };
+        Target { authority, prefix, app_id }
+    }
+}
+
 impl Stand {
     fn open(kind: Kind, app_protocol: &str) -> Self {
         let network = Network::start("west");
@@ -67,12 +96,7 @@ impl Stand {
         let options = ["--app-port", &port, "--app-protocol", app_protocol];
         let stock = network.sidecar("stock", &options);
         let is_plain = matches!(kind, Kind::HttpApi | Kind::GrpcApi | Kind::Outbound);
-        let (authority, prefix, app_id) = match kind {
-            Kind::HttpApi => ("localhost", "/v1.0/invoke/stock/method", None),
-            Kind::GrpcApi => ("localhost", "", Some("stock")),
-            Kind::Outbound | Kind::Mesh | Kind::Gateway => (STOCK, "", None),
-        };
-        let target = Target { authority, prefix, app_id };
+        let target = kind.target();
         let (attacked, aim, relay) = if is_plain {
             let web = network.sidecar("web", &[]);
             let port = match kind {
@@ -93,22 +117,80 @@ impl Stand {
             (std::iter::once(stock).chain(gateway).collect(), aim, Some(relay))
         };
         let address = relay.as_ref().map_or(aim.address, |relay| relay.address());
-        let app_id = app_id.map(|id| format!("dapr-app-id: {id}\r\n")).unwrap_or_default();
-        let request =
-            format!("GET {prefix}/size?bytes=10 HTTP/1.1\r\nhost: {authority}\r\n{app_id}\r\n");
-        until_status(address, &request, 200);
-        let honest = (address, request);
-        Self { _network: network, _app: app, attacked, aim, target, honest, _relay: relay }
+        let honest = target.honest(address);
+        Self {
+            network: Some(network),
+            _app: Some(app),
+            attacked,
+            aim,
+            target,
+            honest,
+            _relay: relay,
+            _files: None,
+        }
+    }
+
+    /// A front before an app over HTTP/2.
+    fn front() -> Self {
+        const NAME: &str = "a.example";
+        let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
+        let files = TempDir::new().unwrap();
+        let (certificate, key) = Authority::new("fronts").server(&[NAME]).write(files.path(), "a");
+        let front = tollway()
+            .args(["front", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--cert"])
+            .arg(certificate)
+            .arg("--key")
+            .arg(key)
+            .args(["--to", &format!("h2c://{}", app.port("http").unwrap())])
+            .start_listening()
+            .unwrap();
+        let address = front.port("front").unwrap();
+        let aim = Aim { address, tls: Some((trusting(None, H2), NAME.to_owned())) };
+        let relay = TlsRelay::start(address, NAME, trusting(None, HTTP1)).unwrap();
+        let target = Target { authority: NAME, prefix: "", app_id: None };
+        Self {
+            network: None,
+            _app: Some(app),
+            attacked: vec![front],
+            aim,
+            target,
+            honest: target.honest(relay.address()),
+            _relay: Some(relay),
+            _files: Some(files),
+        }
+    }
+
+    /// A control plane, attacked by a workload of its own.
+    fn control() -> Self {
+        let network = Network::start("west");
+        let address = network.control_address();
+        let expected = Expected::control(&label("west"), &network.trust_domain());
+        let config = client_config(&network.credentials("web"), &expected, &[H2]).unwrap();
+        let name = CONTROL;
+        let relay = TlsRelay::start(address, name, Arc::clone(&config)).unwrap();
+        let target = Target { authority: name, prefix: "", app_id: None };
+        Self {
+            network: Some(network),
+            _app: None,
+            attacked: Vec::new(),
+            aim: Aim { address, tls: Some((config, name.to_owned())) },
+            target,
+            honest: Honest::Http2(relay.address()),
+            _relay: Some(relay),
+            _files: None,
+        }
+    }
+
+    fn attacked(&self) -> Vec<&Process> {
+        let control = self.network.iter().filter(|_| self.attacked.is_empty());
+        self.attacked.iter().chain(control.map(|network| &network.control)).collect()
     }
 
     /// Calls until told to stop, and counts the answers, each of which must be a good one.
     fn call_honestly(&self, stop: &AtomicBool, count: &AtomicU32) {
-        let (address, request) = &self.honest;
-        let mut client = RawClient::connect(*address).unwrap();
+        let mut call = self.honest.caller();
         while !stop.load(Ordering::Relaxed) {
-            let answer = client.ask(request);
-            let end = (answer.end, answer.statuses());
-            assert_eq!(end, (End::Complete, vec![200]), "{}", answer.text());
+            call();
             count.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -121,43 +203,52 @@ impl Stand {
         answered: &AtomicU32,
         gone: &dyn Fn() -> bool,
     ) -> Vec<String> {
-        let refused = || metric(&self.attacked[0], "tollway_requests_refused_total");
+        // A control plane's library refuses what it refuses, and counts nothing.
+        let is_counted = !self.attacked.is_empty();
+        let is_refused = named.is_refused && is_counted;
+        let refused = || self.attacked.first().map(|p| metric(p, "tollway_requests_refused_total"));
         let before = refused();
         answered.store(0, Ordering::Relaxed);
         let began = Instant::now();
         let is_over = |spent: &Spent| {
             let long = began.elapsed();
             let is_answered = answered.load(Ordering::Relaxed) >= ANSWERS;
-            let is_done = is_answered && (spent.ended > 0 || !named.is_refused);
-            (long > EACH && (is_done || gone())) || long > PATIENCE
+            let is_done = is_answered && (spent.ended > 0 || !is_refused);
+            (long > EACH && (is_done || gone())) || long > STARVED
         };
-        let (spent, mut wrong) = self.weigh(named, &is_over);
-        if began.elapsed() > PATIENCE {
+        let progress = || answered.load(Ordering::Relaxed);
+        let (spent, mut wrong) = self.weigh(named, &progress, &is_over);
+        if began.elapsed() > STARVED {
             wrong.push("the other caller was not answered".to_owned());
         }
-        if named.is_refused && spent.ended == 0 {
+        if is_refused && spent.ended == 0 {
             wrong.push(format!("never refused: {spent:?}"));
         }
-        if named.is_refused && refused() == before {
+        if is_refused && refused() == before {
             wrong.push("not counted".to_owned());
         }
         wrong.into_iter().map(|what| format!("{}: {what}", named.name)).collect()
     }
 
     /// Attacks, and compares what that costs both sides.
-    fn weigh(&self, named: &Named<'_>, is_over: &dyn Fn(&Spent) -> bool) -> (Spent, Vec<String>) {
+    fn weigh(
+        &self,
+        named: &Named<'_>,
+        progress: &dyn Fn() -> u32,
+        is_over: &dyn Fn(&Spent) -> bool,
+    ) -> (Spent, Vec<String>) {
         let usage = |process: &Process| cpu_time(process.pid()).unwrap();
-        let before: Vec<_> = self
-            .attacked
+        let attacked = self.attacked();
+        let before: Vec<_> = attacked
             .iter()
             .map(|process| {
                 reset_peak(process.pid()).unwrap();
                 (usage(process), resident_bytes(process.pid()).unwrap())
             })
             .collect();
-        let spent = attack(&self.aim, &named.attack, is_over);
+        let spent = attack(&self.aim, &named.attack, progress, is_over);
         let mut wrong = Vec::new();
-        for (process, (cpu, resident)) in self.attacked.iter().zip(before) {
+        for (process, (cpu, resident)) in attacked.iter().zip(before) {
             let pid = process.pid();
             let caused = (usage(process) - cpu).as_secs_f64() / spent.cpu.as_secs_f64();
             let grown = peak_resident_bytes(pid).unwrap().saturating_sub(resident);
@@ -173,8 +264,57 @@ impl Stand {
     }
 }
 
+impl Honest {
+    /// Asks once, and must get a good answer, whenever it is called.
+    fn caller(&self) -> Box<dyn FnMut() + '_> {
+        match self {
+            Self::Http1(address, request) => {
+                let mut client = RawClient::connect(*address).unwrap();
+                Box::new(move || {
+                    let answer = client.ask(request);
+                    let end = (answer.end, answer.statuses());
+                    assert_eq!(end, (End::Complete, vec![200]), "{}", answer.text());
+                })
+            }
+            Self::Http2(address) => {
+                let mut wire = Wire::open(&Aim { address: *address, tls: None }).unwrap();
+                wire.send(&frames::hello()).unwrap();
+                let mut stream = 1;
+                Box::new(move || {
+                    call_grpc(&mut wire, stream);
+                    stream += 2;
+                })
+            }
+        }
+    }
+}
+
+/// A call that a server of gRPC answers by a head alone: it does not know the method.
+fn call_grpc(wire: &mut Wire, stream: u32) {
+    let lines = [
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":path", "/nobody.Knows/This"),
+        (":authority", CONTROL),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let flags = frames::END_HEADERS | frames::END_STREAM;
+    wire.send(&frames::frame(frames::HEADERS, flags, stream, &frames::block(&lines))).unwrap();
+    let mut came = Vec::new();
+    let answered = retry_until(PATIENCE, "the answer of gRPC", || {
+        came.extend(wire.take().unwrap());
+        frames::Frame::all(&came).into_iter().find(|frame| frame.stream == stream)
+    });
+    let answer = answered.unwrap();
+    assert!(answer.ends_stream() && answer.kind == frames::HEADERS, "{answer:?}");
+}
+
 fn check_door(kind: Kind, app_protocol: &str) {
-    let stand = Stand::open(kind, app_protocol);
+    check(&Stand::open(kind, app_protocol));
+}
+
+fn check(stand: &Stand) {
     let (stop, answered) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
         let honest = scope.spawn(|| stand.call_honestly(&stop, &answered));
@@ -213,6 +353,16 @@ fn mesh_door_bears_attacks() {
 #[test]
 fn mesh_door_before_an_app_over_http2_bears_attacks() {
     check_door(Kind::Mesh, "h2c");
+}
+
+#[test]
+fn front_bears_attacks() {
+    check(&Stand::front());
+}
+
+#[test]
+fn control_plane_bears_attacks() {
+    check(&Stand::control());
 }
 
 #[test]
