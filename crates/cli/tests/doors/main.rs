@@ -7,6 +7,7 @@ mod aborted;
 mod app;
 mod door;
 mod early;
+mod fields;
 mod forged;
 mod framing;
 mod h1;

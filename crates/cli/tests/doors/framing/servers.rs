@@ -11,6 +11,7 @@ use crate::network::{PATIENCE, until_status};
 use crate::tls_door::STOCK;
 
 pub(crate) struct Server {
+    pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
     tells: Tells,
     _files: Option<TempDir>,
@@ -26,17 +27,17 @@ enum Tells {
 impl Server {
     pub(crate) fn go(program: &Path) -> Self {
         let process = Start::new(program).start_listening().unwrap();
-        Self::telling(process.port("http").unwrap(), Tells::Itself(process), None)
+        Self::telling("go", process.port("http").unwrap(), Tells::Itself(process), None)
     }
 
     pub(crate) fn python(program: &Path) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doors/framing/app.py");
         let process = Start::new(program).arg(script).start_listening().unwrap();
-        Self::telling(process.port("http").unwrap(), Tells::Itself(process), None)
+        Self::telling("python", process.port("http").unwrap(), Tells::Itself(process), None)
     }
 
     pub(crate) fn nginx(program: &Path) -> Self {
-        Self::proxy(|files, address, app| {
+        Self::proxy("nginx", |files, address, app| {
             let dir = files.path().display();
             let temp = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                 .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"));
@@ -55,7 +56,7 @@ impl Server {
     }
 
     pub(crate) fn haproxy(program: &Path) -> Self {
-        Self::proxy(|files, address, app| {
+        Self::proxy("haproxy", |files, address, app| {
             let config = format!(
                 "defaults\n mode http\n timeout client 30s\n timeout server 30s\n\
                  timeout connect 5s\n\
@@ -68,17 +69,25 @@ impl Server {
         })
     }
 
-    fn proxy(start: impl Fn(&TempDir, SocketAddr, SocketAddr) -> Start) -> Self {
+    fn proxy(
+        name: &'static str,
+        start: impl Fn(&TempDir, SocketAddr, SocketAddr) -> Start,
+    ) -> Self {
         let app = App::start(Script::new());
         let files = TempDir::new().unwrap();
         let address = free_address().unwrap();
         let process = start(&files, address, app.address).start().unwrap();
         until_status(address, &format!("GET /up HTTP/1.1\r\nhost: {STOCK}\r\n\r\n"), 200);
-        Self::telling(address, Tells::Behind(app, process), Some(files))
+        Self::telling(name, address, Tells::Behind(app, process), Some(files))
     }
 
-    fn telling(address: SocketAddr, tells: Tells, files: Option<TempDir>) -> Self {
-        Self { address, tells, _files: files }
+    fn telling(
+        name: &'static str,
+        address: SocketAddr,
+        tells: Tells,
+        files: Option<TempDir>,
+    ) -> Self {
+        Self { name, address, tells, _files: files }
     }
 
     /// What was read since the last of these fences: honest requests through `door`, behind
