@@ -109,6 +109,11 @@ fn tls_compares_plain_and_both_kinds_of_tls() {
     assert!(resumed == 0 && full + 8 >= requests, "{full} + {resumed} for {requests}");
     let (full, resumed, requests) = handshakes("handshake-resumed");
     assert!(full <= 8 && resumed + 8 >= requests, "{full} + {resumed} for {requests}");
+    let figures = &record.seed_table.as_ref().unwrap().figures;
+    let figure = figures.iter().find(|figure| figure.what.ends_with("a full handshake (derived)"));
+    let row = record.row("same-network/handshake-full/direct").unwrap();
+    let handshake_us = row.traffic.phases_us["tls_handshaking"].mean.unwrap();
+    assert_eq!(figure.unwrap().today["direct"], handshake_us / 1e3);
 }
 
 #[test]
@@ -126,6 +131,12 @@ fn throughput_and_push_count_bytes() {
         let told = row.particulars.throughput.as_ref().unwrap();
         let flow = told.sent.or(told.received).unwrap();
         assert_eq!(flow.bytes, most, "{id}: {told:?}");
+        let cost = &row.cost;
+        assert!(
+            cost.cpu_us_per_megabyte["app"] > 0.0 && cost.cpu_us_per_request.is_empty(),
+            "{id}"
+        );
+        assert!(cost.machine_cpu_us_per_megabyte > Some(cost.cpu_us_per_megabyte["app"]), "{id}");
     }
     let compared = record.comparisons.iter().any(|found| {
         found.row == "same-network/send-8/tollway" && found.metric == Metric::TimePerMegabyte
@@ -136,7 +147,7 @@ fn throughput_and_push_count_bytes() {
     let megabits = bytes.bytes.sent as f64 * 8e-6 / bytes.duration_s;
     assert!((figure.today["direct"] / megabits - 1.0).abs() < 1e-9, "{figure:?}");
 
-    let record = run("push", &[]);
+    let record = run("push", &["--subjects", "direct,floor,tollway"]);
     for row in record.rows.iter().filter(|row| row.conditions.subject == "direct") {
         let (id, traffic) = (&row.conditions.id, &row.traffic);
         assert_eq!(row.conditions.protocol, Protocol::GrpcStream);

@@ -82,6 +82,9 @@ fn of_row(spec: &FigureSpec, row: &Row, direct: Option<&Row>) -> Option<f64> {
         Metric::AddedP75 => added(p75),
         Metric::AddedP90 => added(p90),
         Metric::AddedP99 => added(p99),
+        Metric::HandshakeMean => {
+            row.traffic.phases_us.get("tls_handshaking").and_then(|phase| phase.mean)
+        }
         Metric::Rate => Some(row.traffic.achieved_rps),
         Metric::Throughput => throughput_bps(row),
         Metric::Cpu => cpu_cores(spec, row),

@@ -58,6 +58,8 @@ pub enum FigureMetric {
     AddedP75,
     AddedP90,
     AddedP99,
+    /// Of a TLS handshake, as the caller sees it.
+    HandshakeMean,
     Rate,
     /// Payload received and sent, bits per second.
     Throughput,
@@ -88,7 +90,8 @@ impl FigureMetric {
             | Self::AddedP50
             | Self::AddedP75
             | Self::AddedP90
-            | Self::AddedP99 => matches!(unit, Unit::Microseconds | Unit::Milliseconds),
+            | Self::AddedP99
+            | Self::HandshakeMean => matches!(unit, Unit::Microseconds | Unit::Milliseconds),
         }
     }
 }
