@@ -40,8 +40,14 @@ pub(crate) fn count(value: u64) -> String {
     separated(&value.to_string())
 }
 
+/// Less than this is what arithmetic leaves, no time that a clock tells: half a nanosecond.
+const LEAST_US: f64 = 0.0005;
+
 /// A time with the unit that fits: `87.3 µs`, `1.24 ms`, `2.03 s`.
 pub(crate) fn time(us: f64) -> String {
+    if us.abs() < LEAST_US {
+        return "0 µs".to_owned();
+    }
     let unit = TimeUnit::of(us);
     format!("{} {}", digits3(us / unit.us()), unit.name())
 }
@@ -53,7 +59,8 @@ pub(crate) fn megabytes(bytes: u64) -> String {
 
 /// A difference with its sign: `+61.2 µs`, `−3.10 µs`.
 pub(crate) fn difference(us: f64) -> String {
-    format!("{}{}", sign(us), time(us.abs()))
+    let sign = if us.abs() < LEAST_US { "" } else { sign(us) };
+    format!("{sign}{}", time(us.abs()))
 }
 
 /// A difference and its interval: `+61 µs` and `[58, 64]`; the latter empty without one.

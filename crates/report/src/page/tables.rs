@@ -39,7 +39,7 @@ pub(crate) fn folded(table: &Table) -> Markup {
 pub(crate) fn bare(table: &Table) -> Markup {
     html! {
         div.wide tabindex="0" role="region" aria-label=(table.title) {
-            table {
+            table.data {
                 caption.unseen { (table.title) }
                 thead { tr { @for column in &table.columns { (head(column)) } } }
                 @for group in &table.groups {
@@ -105,7 +105,7 @@ fn line(columns: &[Column], row: &[Cell]) -> Markup {
                     th scope="row" { bdi { (cell.text) } }
                 } @else {
                     td class=[classes(column, Some(cell))] {
-                        bdi { (cell.text) }
+                        @if column.align == Align::Right { (cell.text) } @else { bdi { (cell.text) } }
                         @if !cell.range.is_empty() { " " span.range { (cell.range) } }
                     }
                 }
@@ -114,8 +114,13 @@ fn line(columns: &[Column], row: &[Cell]) -> Markup {
     }
 }
 
+/// Most cells are figures: those are the ones without a class.
 fn classes(column: &Column, cell: Option<&Cell>) -> Option<String> {
-    let align = (column.align == Align::Right).then_some("figure");
+    let align = match (column.align, cell) {
+        (Align::Right, None) => Some("figure"),
+        (Align::Left, Some(_)) => Some("word"),
+        (Align::Right, Some(_)) | (Align::Left, None) => None,
+    };
     let spare = (column.spare > 0).then_some("spare");
     let tone = cell.and_then(|cell| match cell.tone {
         Tone::Plain => None,
