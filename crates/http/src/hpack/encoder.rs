@@ -12,8 +12,9 @@ pub struct Encoder {
     table: DynamicTable,
     /// Finds a line of the table by its hash.
     by_hash: Slots,
-    /// Hashes of lines seen lately and not in the table.
+    /// Hashes of lines seen lately that were not in the table; the next takes the oldest's place.
     seen: [u32; SEEN],
+    oldest_seen: usize,
     /// The most this side wants to use, whatever the peer offers.
     own_limit: usize,
     /// A size update the next block must begin with: the smallest size since the last block.
@@ -34,6 +35,7 @@ impl Encoder {
             table: DynamicTable::new(DEFAULT_TABLE_BYTES),
             by_hash: Slots::for_table_of(own_limit),
             seen: [0; SEEN],
+            oldest_seen: 0,
             own_limit,
             smallest_size: None,
         };
@@ -103,9 +105,11 @@ impl Encoder {
 
     /// Whether the line is worth a place: seen before, and not most of the table.
     fn enters_table(&mut self, size: usize, line_hash: u32) -> bool {
-        let seen = &mut self.seen[line_hash as usize % SEEN];
-        let is_second = *seen == line_hash;
-        *seen = line_hash;
+        let is_second = self.seen.contains(&line_hash);
+        if !is_second {
+            self.seen[self.oldest_seen] = line_hash;
+            self.oldest_seen = (self.oldest_seen + 1) % SEEN;
+        }
         is_second && size <= self.table.max_size() / 2
     }
 

@@ -171,6 +171,25 @@ fn a_line_is_indexed_the_second_time_and_referenced_the_third() {
 }
 
 #[test]
+fn the_lines_of_a_head_that_repeats_are_all_indexed() {
+    for service in 0..100 {
+        let lines: Vec<_> = (0..16)
+            .map(|line| (format!("x-field-{line}"), format!("service-{service}.default.west")))
+            .collect();
+        let mut encoder = Encoder::new(DEFAULT_TABLE_BYTES);
+        let mut block = Vec::new();
+        for _ in 0..3 {
+            block.clear();
+            encoder.begin(&mut block);
+            for (name, value) in &lines {
+                encoder.field(name.as_bytes(), value.as_bytes(), false, &mut block);
+            }
+        }
+        assert_eq!(block.len(), lines.len(), "service {service}: an octet each");
+    }
+}
+
+#[test]
 fn credentials_and_short_cookies_never_enter_the_table() {
     let mut encoder = Encoder::new(4096);
     for (name, value, sensitive) in [
