@@ -134,7 +134,7 @@ fn turn(
 fn request() -> RequestHead {
     let mut head = RequestHead {
         method: Method::Post,
-        scheme: b"http".to_vec(),
+        scheme: tollway_http::Scheme::Borrowed(b"http"),
         authority: b"stock.shop.east.mesh".to_vec(),
         path: b"/v1/items/reserve".to_vec(),
         ..RequestHead::default()

@@ -4,6 +4,7 @@
 //! lower case (RFC 9110 section 5.1 makes them case-insensitive); values have no leading or
 //! trailing white space. Order and repetition are kept.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// Field lines of a head or of trailers, in order.
@@ -48,6 +49,15 @@ impl Fields {
             end: offset(self.bytes.len()),
             sensitive: false,
         });
+    }
+
+    /// Appends a field line of which `write` appends the value: without a buffer in between.
+    pub fn push_with(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+        self.push(name, &[]);
+        write(&mut self.bytes);
+        if let Some(line) = self.lines.last_mut() {
+            line.end = offset(self.bytes.len());
+        }
     }
 
     /// Appends a field line that must never enter a compression table (RFC 7541 section 7.1.3).
@@ -236,13 +246,27 @@ impl Method {
     }
 }
 
+/// The scheme of a request; the usual two need no memory.
+pub type Scheme = Cow<'static, [u8]>;
+
+/// A scheme with memory of its own where it needs any.
+#[must_use]
+pub(crate) fn scheme_of(text: &[u8]) -> Scheme {
+    match text {
+        b"" => Cow::Borrowed(b""),
+        b"http" => Cow::Borrowed(b"http"),
+        b"https" => Cow::Borrowed(b"https"),
+        other => Cow::Owned(other.to_vec()),
+    }
+}
+
 /// The head of a request. `path` is the path and query (`/a?b`), `*` for `OPTIONS *`, and
 /// empty for CONNECT, whose target is `authority`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RequestHead {
     pub method: Method,
     /// `http`, `https` or what an absolute target or `:scheme` said; empty when not said.
-    pub scheme: Vec<u8>,
+    pub scheme: Scheme,
     /// Host and port as the request names them; empty when it does not. The `host` field line
     /// itself is not kept in `fields`: the codec moves it here and writes it back.
     pub authority: Vec<u8>,

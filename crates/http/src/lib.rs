@@ -13,4 +13,4 @@ pub mod h2;
 mod head;
 pub mod hpack;
 
-pub use head::{Field, Fields, Method, RequestHead, ResponseHead};
+pub use head::{Field, Fields, Method, RequestHead, ResponseHead, Scheme};

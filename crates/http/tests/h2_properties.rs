@@ -165,7 +165,7 @@ fn record(calls: &[Call]) -> Vec<u8> {
     for call in calls {
         let mut head = RequestHead {
             method: Method::Post,
-            scheme: b"http".to_vec(),
+            scheme: tollway_http::Scheme::Borrowed(b"http"),
             authority: b"stock.mesh".to_vec(),
             path: b"/".to_vec(),
             ..RequestHead::default()

@@ -219,7 +219,16 @@ impl ServiceName {
     /// certificates and the TLS server name under which it is dialled.
     #[must_use]
     pub fn dns_san(&self) -> String {
-        format!("{}.{}", self.to_string().to_ascii_lowercase(), MESH_SUFFIX)
+        let labels = [&self.app, &self.namespace, &self.network];
+        let bytes: usize = labels.iter().map(|label| label.as_str().len() + 1).sum();
+        let mut name = String::with_capacity(bytes + MESH_SUFFIX.len());
+        for label in labels {
+            name.push_str(label.as_str());
+            name.push('.');
+        }
+        name.make_ascii_lowercase();
+        name.push_str(MESH_SUFFIX);
+        name
     }
 
     /// `<instance>.<app>.<namespace>.<network>.mesh` in lower case.
@@ -317,9 +326,18 @@ impl SpiffeId {
     }
 }
 
+impl SpiffeId {
+    /// The parts that make the URI form, one after the other.
+    #[must_use]
+    pub fn parts(&self) -> [&str; 6] {
+        let domain = self.trust_domain.as_str();
+        ["spiffe://", domain, "/ns/", self.namespace.as_str(), "/", self.app.as_str()]
+    }
+}
+
 impl fmt::Display for SpiffeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "spiffe://{}/ns/{}/{}", self.trust_domain, self.namespace, self.app)
+        self.parts().into_iter().try_for_each(|part| f.write_str(part))
     }
 }
 

@@ -12,6 +12,7 @@ use tollway_identity::{PeerIdentity, ServerNameReader};
 use tollway_model::{NetworkName, ServiceName};
 use tollway_net::{Conn, Key};
 
+use crate::edit::Caller;
 use crate::exchange::{Destination, Side};
 use crate::front::Client;
 use crate::observe::Finished;
@@ -70,6 +71,8 @@ pub(crate) struct Connection {
     pub(crate) role: Role,
     pub(crate) door: Option<Door>,
     pub(crate) remote: Option<SocketAddr>,
+    /// Its address as text, once a request needed it.
+    remote_text: Option<Box<str>>,
     pub(crate) peer: Option<Arc<PeerIdentity>>,
     /// Who a front's client is.
     pub(crate) client: Option<Box<Client>>,
@@ -110,6 +113,7 @@ impl Connection {
             role,
             door: None,
             remote: None,
+            remote_text: None,
             peer: None,
             client: None,
             dirty: false,
@@ -127,6 +131,13 @@ impl Connection {
             upgraded: None,
             told: None,
         }
+    }
+
+    /// Where its requests come from.
+    pub(crate) fn caller(&mut self) -> Option<Caller<'_>> {
+        let ip = self.remote?.ip();
+        let text = self.remote_text.get_or_insert_with(|| ip.to_string().into());
+        Some(Caller { ip, text })
     }
 
     /// Whether this is a caller that has at least `limit` bytes of answers to read.

@@ -3,11 +3,10 @@
 //! Trace context (`traceparent`, `tracestate`, `baggage`) passes unchanged here; where requests are
 //! traced, `observe` has put the sidecar's own span in.
 
-use std::io::Write;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use tollway_http::{Fields, RequestHead, ResponseHead, grpc, h1};
+use tollway_http::{Fields, RequestHead, ResponseHead, Scheme, grpc, h1};
 use tollway_identity::PeerIdentity;
 use tollway_model::ServiceName;
 
@@ -61,7 +60,7 @@ pub(crate) struct Outgoing {
 /// A request leaving the caller's sidecar for the mesh.
 pub(crate) fn outbound_request(
     head: &mut RequestHead,
-    client: Option<IpAddr>,
+    client: Option<Caller<'_>>,
     route: &Route<'_>,
 ) -> Outgoing {
     let fields = &mut head.fields;
@@ -71,8 +70,8 @@ pub(crate) fn outbound_request(
     }
     let mut hops = 0;
     if let Some(client) = client {
-        hops = append(fields, b"x-forwarded-for", client.to_string().as_bytes());
-        append(fields, b"forwarded", &forwarded_element(client, &head.authority, "http"));
+        hops = append(fields, b"x-forwarded-for", |list| client.write(list));
+        append(fields, b"forwarded", |list| client.write_element(list, &head.authority, b"http"));
     }
     if !head.authority.is_empty() && !fields.contains(b"x-forwarded-host") {
         fields.push(b"x-forwarded-host", &head.authority);
@@ -81,7 +80,7 @@ pub(crate) fn outbound_request(
     fields.set(CALLER_NAMESPACE, route.from.namespace.as_str().as_bytes());
     fields.set(b"dapr-callee-app-id", route.to.app.as_str().as_bytes());
     head.authority = route.to.dns_san().into_bytes();
-    head.scheme = b"https".to_vec();
+    head.scheme = Scheme::Borrowed(b"https");
     Outgoing { asks, hops }
 }
 
@@ -90,10 +89,12 @@ pub(crate) fn outbound_request(
 pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) -> bool {
     let fields = &mut head.fields;
     let asks = take_own(fields, names_caller);
-    fields.push(CALLER_IDENTITY, peer.spiffe.to_string().as_bytes());
+    fields.push_with(CALLER_IDENTITY, |value| {
+        peer.spiffe.parts().iter().for_each(|part| value.extend_from_slice(part.as_bytes()));
+    });
     fields.push(CALLER_APP, peer.spiffe.app.as_str().as_bytes());
     fields.push(CALLER_NAMESPACE, peer.spiffe.namespace.as_str().as_bytes());
-    head.scheme = b"http".to_vec();
+    head.scheme = Scheme::Borrowed(b"http");
     asks
 }
 
@@ -109,9 +110,11 @@ pub(crate) fn front_request(head: &mut RequestHead, client: &Client) {
         !(is_fronts(name) || is_own(name))
     });
     if let Some(address) = &client.address {
-        let element = forwarded_element(address.ip, &head.authority, "https");
-        add(fields, b"x-forwarded-for", address.text.as_bytes(), is_listed);
-        add(fields, b"forwarded", &element, is_forwarded);
+        let caller = address.caller();
+        add(fields, b"x-forwarded-for", is_listed, |list| caller.write(list));
+        add(fields, b"forwarded", is_forwarded, |list| {
+            caller.write_element(list, &head.authority, b"https");
+        });
     }
     fields.push(b"x-forwarded-proto", b"https");
     if !head.authority.is_empty() {
@@ -120,7 +123,7 @@ pub(crate) fn front_request(head: &mut RequestHead, client: &Client) {
     if let Some(certificate) = &client.certificate {
         fields.push(CLIENT_CERTIFICATE, certificate.field());
     }
-    head.scheme = b"http".to_vec();
+    head.scheme = Scheme::Borrowed(b"http");
 }
 
 /// Whether only the mesh may set a field.
@@ -198,22 +201,33 @@ fn may_be_unprocessed(head: &ResponseHead) -> bool {
     head.status == 503 || (head.status == 200 && head.fields.contains(b"grpc-status"))
 }
 
-/// One element of RFC 7239.
-fn forwarded_element(client: IpAddr, host: &[u8], scheme: &str) -> Vec<u8> {
-    let mut element = Vec::with_capacity(64);
-    // Writing into a vector does not fail.
-    let _ = match client {
-        IpAddr::V4(ip) => write!(element, "for={ip}"),
-        IpAddr::V6(ip) => write!(element, "for=\"[{ip}]\""),
-    };
-    if !host.is_empty() && !host.iter().any(|b| matches!(b, b'"' | b'\\')) {
-        element.extend_from_slice(b";host=\"");
-        element.extend_from_slice(host);
-        element.push(b'"');
+/// Where a request came from, as an address and as text.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    pub(crate) ip: IpAddr,
+    pub(crate) text: &'a str,
+}
+
+impl Caller<'_> {
+    fn write(self, list: &mut Vec<u8>) {
+        list.extend_from_slice(self.text.as_bytes());
     }
-    element.extend_from_slice(b";proto=");
-    element.extend_from_slice(scheme.as_bytes());
-    element
+
+    /// One element of RFC 7239.
+    fn write_element(self, list: &mut Vec<u8>, host: &[u8], scheme: &[u8]) {
+        let (begin, end): (&[u8], &[u8]) =
+            if self.ip.is_ipv4() { (b"for=", b"") } else { (b"for=\"[", b"]\"") };
+        list.extend_from_slice(begin);
+        self.write(list);
+        list.extend_from_slice(end);
+        if !host.is_empty() && !host.iter().any(|b| matches!(b, b'"' | b'\\')) {
+            list.extend_from_slice(b";host=\"");
+            list.extend_from_slice(host);
+            list.push(b'"');
+        }
+        list.extend_from_slice(b";proto=");
+        list.extend_from_slice(scheme);
+    }
 }
 
 /// What a caller of gRPC says of how long it waits.
@@ -227,30 +241,34 @@ pub(crate) fn deadline(fields: &Fields, now: Instant) -> Option<Instant> {
 
 /// Says how much is left of a call's time.
 pub(crate) fn set_time_left(fields: &mut Fields, left: Duration) {
-    let mut value = Vec::new();
-    grpc::write_timeout(left, &mut value);
-    fields.set(TIMEOUT, &value);
+    fields.remove(TIMEOUT);
+    fields.push_with(TIMEOUT, |value| grpc::write_timeout(left, value));
 }
 
 /// Adds a value to a comma-separated list field, of which there is one already if `is_there`.
-fn add(fields: &mut Fields, name: &[u8], value: &[u8], is_there: bool) {
+fn add(fields: &mut Fields, name: &[u8], is_there: bool, write: impl FnOnce(&mut Vec<u8>)) {
     if is_there {
-        append(fields, name, value);
+        append(fields, name, write);
     } else {
-        fields.push(name, value);
+        fields.push_with(name, write);
     }
 }
 
 /// Adds a value to a comma-separated list field; how many it has then.
-fn append(fields: &mut Fields, name: &[u8], value: &[u8]) -> usize {
+fn append(fields: &mut Fields, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) -> usize {
     let (mut list, mut count) = (Vec::new(), 1);
     for earlier in fields.values(name) {
         count += 1 + earlier.iter().filter(|byte| **byte == b',').count();
         list.extend_from_slice(earlier);
         list.extend_from_slice(b", ");
     }
-    list.extend_from_slice(value);
-    fields.set(name, &list);
+    if count > 1 {
+        fields.remove(name);
+    }
+    fields.push_with(name, |value| {
+        value.extend_from_slice(&list);
+        write(value);
+    });
     count
 }
 
@@ -276,7 +294,8 @@ mod tests {
         head.fields.push(b"traceparent", b"00-abc");
         let (from, to) = (service("web"), service("stock.shop.east"));
         let route = Route { from: &from, to: &to, credentials_used: false };
-        let out = outbound_request(&mut head, Some("127.0.0.1".parse().unwrap()), &route);
+        let client = Caller { ip: "127.0.0.1".parse().unwrap(), text: "127.0.0.1" };
+        let out = outbound_request(&mut head, Some(client), &route);
         assert_eq!((out.asks, out.hops), (false, 2));
         let value =
             |name: &[u8]| head.fields.value(name).map(|v| String::from_utf8_lossy(v).into_owned());

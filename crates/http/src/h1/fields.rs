@@ -10,6 +10,9 @@ use crate::Fields;
 /// The most options that the `connection` fields of one message may name.
 pub(super) const CONNECTION_OPTIONS_MAX: usize = 64;
 
+/// Room for the lines, and their bytes, that who passes a request on adds to say so.
+const FORWARDING: (usize, usize) = (8, 320);
+
 /// The lines of a head that the scanner has found whole: each ends in CR LF.
 pub(super) struct Lines<'a> {
     rest: &'a [u8],
@@ -73,8 +76,9 @@ impl<'a> HeadFields<'a> {
     }
 
     fn read(lines: Lines<'a>, count: usize, is_request: bool) -> Result<Self, Refusal> {
-        let mut head =
-            Self { fields: Fields::with_capacity(count, lines.rest.len()), ..Self::default() };
+        let (more_lines, more_bytes) = if is_request { FORWARDING } else { (0, 0) };
+        let room = Fields::with_capacity(count + more_lines, lines.rest.len() + more_bytes);
+        let mut head = Self { fields: room, ..Self::default() };
         for (number, line) in lines {
             let (name, value) = split_field(line, number)?;
             head.take(name, value, is_request)?;

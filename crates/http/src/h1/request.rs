@@ -8,6 +8,7 @@ use super::scan::{Head, Role};
 use super::syntax::is_token;
 use super::target::resolve;
 use super::{BodyLength, HeadScanner, Limits, Parsed, Refusal, Version};
+use crate::head::scheme_of;
 use crate::{Method, RequestHead};
 
 /// The longest method. None in the IANA registry is longer than 17 bytes.
@@ -72,7 +73,7 @@ fn read_request(lines: &[u8], head: &Head, limits: &Limits) -> Result<Request, R
             || (is_current && fields.connection.upgrade && fields.upgrade.is_acceptable()),
         head: RequestHead {
             method: line.method,
-            scheme: target.scheme.to_vec(),
+            scheme: scheme_of(target.scheme),
             authority: target.authority.to_vec(),
             path: target.path.to_vec(),
             fields: fields.fields,

@@ -61,7 +61,7 @@ pub struct Connection {
     pub(super) spare: Vec<Fields>,
 }
 
-/// Emptied fields kept by a connection: one read may bring a head and trailers for each of many
+/// Emptied fields kept by a connection at most: one read may bring a head and trailers for each of many
 /// streams.
 const SPARE_FIELDS: usize = 256;
 /// Fields with more room than this are not kept.
@@ -239,10 +239,13 @@ impl Connection {
         Err(self.die(error, out))
     }
 
-    /// Gives fields of a [`Event::Response`] or [`Event::Trailers`] back when they have been read:
-    /// the next ones need no new memory. Not needed for correctness.
+    /// Gives the fields of a head or of trailers back when they have been read: the next ones
+    /// need no new memory. Not needed for correctness.
     pub fn recycle(&mut self, mut fields: Fields) {
-        if self.spare.len() < SPARE_FIELDS && fields.room() <= SPARE_FIELD_BYTES {
+        // As many as streams are open, and one: a connection at rest holds next to nothing.
+        let most = self.streams.len().saturating_add(1).min(SPARE_FIELDS);
+        self.spare.truncate(most);
+        if self.spare.len() < most && fields.room() <= SPARE_FIELD_BYTES {
             fields.clear();
             self.spare.push(fields);
         }

@@ -135,7 +135,7 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> Result<(), Fault> {
         let id = block.stream;
-        let mut builder = RequestBuilder::default();
+        let mut builder = RequestBuilder::collecting(self.take_spare());
         let decoded = self.decode(bytes, |field| builder.add(field))?;
         if block.is_malformed {
             return Err(Fault::stream(id, ErrorCode::PROTOCOL_ERROR));

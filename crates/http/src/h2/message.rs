@@ -2,6 +2,7 @@
 //!
 //! Whatever could mean something else once it is written as HTTP/1.1 is malformed here.
 
+use crate::head::{Scheme, scheme_of};
 use crate::{Field, Fields, Method, RequestHead, ResponseHead};
 
 /// The message breaks a rule of RFC 9113 section 8: a stream error PROTOCOL_ERROR.
@@ -12,7 +13,7 @@ pub(super) struct Malformed;
 #[derive(Default)]
 pub(super) struct RequestBuilder {
     method: Option<Method>,
-    scheme: Option<Vec<u8>>,
+    scheme: Option<Scheme>,
     authority: Option<Vec<u8>>,
     path: Option<Vec<u8>>,
     protocol: Option<Box<[u8]>>,
@@ -45,6 +46,11 @@ struct Regular {
 }
 
 impl RequestBuilder {
+    /// Collects into `fields`, which are empty.
+    pub(super) fn collecting(fields: Fields) -> Self {
+        Self { regular: Regular { fields, ..Regular::default() }, ..Self::default() }
+    }
+
     pub(super) fn add(&mut self, field: Field<'_>) {
         if !field.name.starts_with(b":") {
             return self.regular.add(field);
@@ -58,7 +64,7 @@ impl RequestBuilder {
         let value = field.value;
         match field.name {
             b":method" if is_token(value) => once(&mut self.method, || Method::from_token(value)),
-            b":scheme" if is_scheme(value) => once(&mut self.scheme, || value.to_vec()),
+            b":scheme" if is_scheme(value) => once(&mut self.scheme, || scheme_of(value)),
             b":authority" if is_authority(value) => once(&mut self.authority, || value.to_vec()),
             b":path" if is_target(value) => once(&mut self.path, || value.to_vec()),
             b":protocol" if is_token(value) => once(&mut self.protocol, || value.into()),

@@ -1,7 +1,7 @@
 //! The head of an HTTP request: what the caller asked for, checked.
 
 use tollway_http::h1::{BodyLength, syntax};
-use tollway_http::{Fields, Method, RequestHead};
+use tollway_http::{Fields, Method, RequestHead, Scheme};
 
 use crate::error::LoadError;
 use crate::options::{HttpRequest, Target};
@@ -24,7 +24,7 @@ pub(super) fn request_head(
     }
     let mut head = RequestHead {
         method,
-        scheme: if target.tls { b"https".to_vec() } else { b"http".to_vec() },
+        scheme: Scheme::Borrowed(if target.tls { b"https" } else { b"http" }),
         authority: target.authority.clone().into_bytes(),
         path: target.path.clone().into_bytes(),
         fields: Fields::new(),

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use tollway_identity::ClientCertificate;
 
+use crate::edit::Caller;
+
 /// Made once for a connection, so that its requests need only copy.
 pub(crate) struct Client {
     /// `None` when it has gone already.
@@ -16,6 +18,12 @@ pub(crate) struct Client {
 pub(crate) struct Address {
     pub(crate) ip: IpAddr,
     pub(crate) text: String,
+}
+
+impl Address {
+    pub(crate) fn caller(&self) -> Caller<'_> {
+        Caller { ip: self.ip, text: &self.text }
+    }
 }
 
 impl Client {

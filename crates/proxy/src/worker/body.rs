@@ -85,7 +85,8 @@ impl Worker {
         pipe.push(rest);
         self.held_bytes += rest.len();
         if let Some(replay) = replay {
-            remember(replay, &data[..taken], self.config.limits.replay_bytes);
+            let limit = self.config.limits.replay_bytes;
+            remember(replay, &data[..taken], limit, &mut self.spare_bodies);
         }
         self.after_taking(key, side);
     }
@@ -115,7 +116,8 @@ impl Worker {
         let out_bytes = self.config.limits.out_bytes;
         let taken = put(conn, sink, data, end, pipe.trailers.as_ref(), out_bytes);
         if let Some(replay) = replay {
-            remember(replay, &data[..taken], self.config.limits.replay_bytes);
+            let limit = self.config.limits.replay_bytes;
+            remember(replay, &data[..taken], limit, &mut self.spare_bodies);
         }
         mark(&mut self.dirty, &mut conn.dirty, sink.conn);
         pipe.consume(taken);
@@ -255,9 +257,35 @@ impl Worker {
     }
 }
 
+/// Memory of bodies that are over, for the next ones.
+#[derive(Default)]
+pub(super) struct SpareBodies(Vec<Vec<u8>>);
+
+impl SpareBodies {
+    const COUNT: usize = 16;
+    const BYTES: usize = 16 * 1024;
+
+    fn take(&mut self) -> Vec<u8> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    pub(super) fn keep(&mut self, body: Option<Vec<u8>>) {
+        let fits = |body: &Vec<u8>| (1..=Self::BYTES).contains(&body.capacity());
+        if let Some(mut body) = body.filter(fits)
+            && self.0.len() < Self::COUNT
+        {
+            body.clear();
+            self.0.push(body);
+        }
+    }
+}
+
 /// Keeps request bytes that were sent, while they are few enough to be sent again.
-fn remember(replay: &mut Option<Vec<u8>>, data: &[u8], limit: usize) {
+fn remember(replay: &mut Option<Vec<u8>>, data: &[u8], limit: usize, spare: &mut SpareBodies) {
     let Some(kept) = replay else { return };
+    if kept.capacity() == 0 && !data.is_empty() {
+        *kept = spare.take();
+    }
     if kept.len() + data.len() > limit {
         *replay = None;
     } else {

@@ -204,11 +204,14 @@ impl Worker {
     }
 
     fn forget(&mut self, key: Key) {
-        if let Some(exchange) = self.exchanges.remove(key) {
+        if let Some(mut exchange) = self.exchanges.remove(key) {
             self.discard_pipe(&exchange.request);
             self.discard_pipe(&exchange.response);
+            self.spare_bodies.keep(exchange.replay.take());
             if exchange.observed.is_some() {
                 self.tell(exchange);
+            } else {
+                self.recycle(exchange.down.conn, exchange.head.fields);
             }
         }
     }

@@ -79,7 +79,7 @@ impl Worker {
         &mut self,
         key: Key,
         exchange: Key,
-        response: h1::Response,
+        mut response: h1::Response,
         bytes: &[u8],
         consumed: usize,
     ) -> Next {
@@ -94,7 +94,7 @@ impl Worker {
         let Some(client) = self.h1_client(key) else { return Next::Gone };
         if informational {
             let size = crate::exchange::BodySize::None;
-            self.on_response(exchange, response.head, size, None, false);
+            self.on_response(exchange, &mut response.head, size, None, false);
             return Next::Again(consumed);
         }
         client.keep_alive = response.keep_alive;
@@ -110,7 +110,7 @@ impl Worker {
         if ended {
             self.release_upstream(exchange);
         }
-        self.on_response(exchange, response.head, size, declared, ended);
+        self.on_response(exchange, &mut response.head, size, declared, ended);
         if ended { Next::Gone } else { Next::Again(consumed) }
     }
 

@@ -1,7 +1,7 @@
 //! HTTP/2 connections, both sides: the codec's events become calls on exchanges.
 
 use tollway_http::h2::{ErrorCode, Event, StreamId};
-use tollway_http::{Method, RequestHead, ResponseHead, h1};
+use tollway_http::{Fields, Method, RequestHead, ResponseHead, h1};
 use tollway_net::Key;
 use tollway_routing::Failure;
 
@@ -47,6 +47,13 @@ impl Worker {
         match &mut self.conns.get_mut(key)?.role {
             Role::H2Server(link) | Role::H2Client(link) => Some(link),
             _ => None,
+        }
+    }
+
+    /// The next heads of a connection use the memory of this one.
+    pub(super) fn recycle(&mut self, key: Key, fields: Fields) {
+        if let Some(link) = self.link(key) {
+            link.codec.recycle(fields);
         }
     }
 
@@ -136,7 +143,7 @@ impl Worker {
         &mut self,
         key: Key,
         stream: StreamId,
-        head: ResponseHead,
+        mut head: ResponseHead,
         content_length: Option<u64>,
         end: bool,
     ) {
@@ -163,7 +170,8 @@ impl Worker {
         if end {
             self.release_upstream(exchange);
         }
-        self.on_response(exchange, head, size, declared, end);
+        self.on_response(exchange, &mut head, size, declared, end);
+        self.recycle(key, head.fields);
     }
 
     /// The peer's sidecar passed nothing on to its app: other connections are used for a while,

@@ -44,6 +44,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use tollway_http::h2;
 use tollway_identity::Credentials;
 use tollway_model::NetworkName;
@@ -56,6 +57,7 @@ use crate::observe::Observer;
 use crate::tls::PlaneTls;
 use crate::told::Told;
 use beyond::WayInto;
+use body::SpareBodies;
 pub(crate) use gateway::GatewayRoutes;
 use listeners::{Listeners, slot_of};
 pub use outside::MeshProtocol;
@@ -80,7 +82,7 @@ pub(crate) struct Worker {
     accept_again: Option<Instant>,
     conns: Slab<Connection>,
     exchanges: Slab<Exchange>,
-    pools: HashMap<Destination, Pool>,
+    pools: HashMap<Destination, Pool, RandomState>,
     /// Gateways of joined networks (in a gateway).
     networks: HashMap<NetworkName, WayInto>,
     tls: PlaneTls,
@@ -114,6 +116,7 @@ pub(crate) struct Worker {
     random: u64,
     draining: Option<Instant>,
     h2_events: Vec<h2::Event>,
+    spare_bodies: SpareBodies,
 }
 
 impl Worker {
@@ -139,7 +142,7 @@ impl Worker {
             accept_again: None,
             conns: Slab::new(),
             exchanges: Slab::new(),
-            pools: HashMap::new(),
+            pools: HashMap::default(),
             networks: HashMap::new(),
             tls,
             policy: PolicyGate::new(),
@@ -163,6 +166,7 @@ impl Worker {
             random: seed,
             draining: None,
             h2_events: Vec::new(),
+            spare_bodies: SpareBodies::default(),
         };
         Ok((worker, Commands { sender, waker }))
     }

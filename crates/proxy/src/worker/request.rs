@@ -1,6 +1,8 @@
 //! Requests: begun by a downstream, given a destination, sent to an upstream, sent again when that
 //! is safe.
 
+use std::borrow::Cow;
+
 use tollway_http::h2::{self, StreamId};
 use tollway_http::{Method, RequestHead, h1};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName};
@@ -11,7 +13,7 @@ use tollway_telemetry::ServicePlace;
 use super::exchange::describe;
 use super::observe::code_of;
 use super::{Worker, mark};
-use crate::connection::{Door, Role};
+use crate::connection::{Connection, Door, Role};
 use crate::edit;
 use crate::exchange::{BodySize, Destination, Exchange, Side, StreamRef, Upstream};
 use crate::fault::{Fault, Within};
@@ -131,8 +133,6 @@ impl Worker {
             return Ok(());
         }
         self.metrics.outbound_requests.add(1);
-        let conn = self.conns.get(exchange.down.conn);
-        let remote = conn.and_then(|c| c.remote);
         let target = outbound_target(&exchange.door, &exchange.head, &self.config.home)?;
         match target {
             Outbound::Api if exchange.door == Door::GrpcApi => {
@@ -140,9 +140,10 @@ impl Worker {
             }
             Outbound::Api => exchange.destination = Destination::Api,
             Outbound::Service { name, path, credentials_used } => {
-                exchange.head.path = path;
+                path.apply(&mut exchange.head.path);
                 let route = edit::Route { from: &self.config.home, to: &name, credentials_used };
-                let client = remote.map(|remote| remote.ip());
+                let down = self.conns.get_mut(exchange.down.conn);
+                let client = down.and_then(Connection::caller);
                 let out = edit::outbound_request(&mut exchange.head, client, &route);
                 let limit = self.config.limits.hops;
                 if out.hops > limit {
@@ -274,7 +275,30 @@ impl Worker {
 /// A target that owns its parts.
 enum Outbound {
     Api,
-    Service { name: ServiceName, path: Vec<u8>, credentials_used: bool },
+    Service { name: ServiceName, path: NewPath, credentials_used: bool },
+}
+
+/// What becomes of a request's path.
+enum NewPath {
+    /// It begins so many bytes later.
+    Later(usize),
+    Other(Vec<u8>),
+}
+
+impl NewPath {
+    fn of(path: Cow<'_, [u8]>, asked: &[u8]) -> Self {
+        match path {
+            Cow::Borrowed(path) if asked.ends_with(path) => Self::Later(asked.len() - path.len()),
+            path => Self::Other(path.into_owned()),
+        }
+    }
+
+    fn apply(self, path: &mut Vec<u8>) {
+        match self {
+            Self::Later(begin) => drop(path.drain(..begin)),
+            Self::Other(other) => *path = other,
+        }
+    }
 }
 
 fn outbound_target(door: &Door, head: &RequestHead, home: &ServiceName) -> Result<Outbound, Fault> {
@@ -282,7 +306,7 @@ fn outbound_target(door: &Door, head: &RequestHead, home: &ServiceName) -> Resul
         Door::HttpApi => tollway_routing::Door::HttpApi,
         Door::GrpcApi => tollway_routing::Door::GrpcApi,
         Door::Tunnel(name) => {
-            let (name, path) = (name.clone(), head.path.clone());
+            let (name, path) = (name.clone(), NewPath::Later(0));
             return Ok(Outbound::Service { name, path, credentials_used: false });
         }
         Door::Outbound | Door::Inbound | Door::Tcp(_) | Door::Gateway | Door::Front => {
@@ -300,7 +324,7 @@ fn outbound_target(door: &Door, head: &RequestHead, home: &ServiceName) -> Resul
     Ok(match decide_target(parts, home)? {
         Target::Api => Outbound::Api,
         Target::Service { name, path, credentials_used } => {
-            Outbound::Service { name, path: path.into_owned(), credentials_used }
+            Outbound::Service { name, path: NewPath::of(path, &head.path), credentials_used }
         }
     })
 }

@@ -16,7 +16,7 @@ impl Worker {
     pub(super) fn on_response(
         &mut self,
         key: Key,
-        mut head: ResponseHead,
+        head: &mut ResponseHead,
         size: BodySize,
         declared: Option<u64>,
         ended: bool,
@@ -28,10 +28,10 @@ impl Worker {
             if let Some(observed) = &mut exchange.observed {
                 observed.grpc_status = grpc_status(&head.fields);
             }
-            edit::response(&mut head, from_app);
-            return self.on_informational(key, &head);
+            edit::response(head, from_app);
+            return self.on_informational(key, head);
         }
-        exchange.replay = None;
+        let body = exchange.replay.take();
         if exchange.place.is_some() && (head.status >= 400 || exchange.is_grpc) {
             // Another hop of the mesh may speak for the service.
             exchange.failed = head.fields.value(edit::ERROR).is_some();
@@ -39,14 +39,15 @@ impl Worker {
             exchange.grpc_failed = status.is_some_and(|code| code > 0);
         }
         let is_observed = exchange.observed.is_some();
+        self.spare_bodies.keep(body);
         if is_observed {
-            self.hear_of_way(key, &head);
+            self.hear_of_way(key, head);
         }
-        edit::response(&mut head, from_app);
+        edit::response(head, from_app);
         if is_observed {
-            self.tell_way(key, &mut head, None);
+            self.tell_way(key, head, None);
         }
-        self.start_response(key, &head, size, declared, ended);
+        self.start_response(key, head, size, declared, ended);
     }
 
     fn on_informational(&mut self, key: Key, head: &ResponseHead) {

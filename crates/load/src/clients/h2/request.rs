@@ -1,7 +1,7 @@
 //! What every stream of a run carries, prepared once before it.
 
 use tollway_http::h1::BodyLength;
-use tollway_http::{Fields, Method, RequestHead};
+use tollway_http::{Fields, Method, RequestHead, Scheme};
 
 use crate::clients::request::request_head;
 use crate::error::LoadError;
@@ -75,7 +75,7 @@ impl Prepared {
         }
         let mut head = RequestHead {
             method: Method::Post,
-            scheme: if target.tls { b"https".to_vec() } else { b"http".to_vec() },
+            scheme: Scheme::Borrowed(if target.tls { b"https" } else { b"http" }),
             authority: target.authority.clone().into_bytes(),
             path: target.path.clone().into_bytes(),
             fields: Fields::new(),

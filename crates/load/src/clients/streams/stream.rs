@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use crate::frames::frame;
     use tollway_http::h2::Config;
-    use tollway_http::{Fields, Method, RequestHead};
+    use tollway_http::{Fields, Method, RequestHead, Scheme};
 
     #[test]
     fn each_message_has_its_own_phases() {
@@ -284,7 +284,7 @@ mod tests {
         let mut h2 = Connection::client(Config::default(), &mut Vec::new());
         let head = RequestHead {
             method: Method::Post,
-            scheme: b"http".to_vec(),
+            scheme: Scheme::Borrowed(b"http"),
             authority: b"h".to_vec(),
             path: b"/".to_vec(),
             fields: Fields::new(),
