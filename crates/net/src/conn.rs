@@ -314,6 +314,11 @@ impl Conn {
                 return Read::Closed(if clean { Closed::Clean } else { Closed::Truncated });
             }
             Ok(_) => {}
+            // Sending may fail where the peer knows nothing of it: no end of his is awaited.
+            Err(Errno::AGAIN) if self.is_broken => {
+                self.read_ended = true;
+                return Read::Closed(Closed::Truncated);
+            }
             Err(Errno::AGAIN) => {
                 self.readable = false;
                 return Read::Blocked;

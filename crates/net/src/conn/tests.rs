@@ -109,6 +109,16 @@ fn what_came_before_a_failed_flush_is_read_and_its_end_is_not_clean() {
     assert!(!conn.may_read() && conn.is_finished());
 }
 
+#[test]
+fn a_connection_that_broke_here_alone_ends_behind_what_has_come() {
+    let mut pair = Pair::new(None, None);
+    pair.b.out().extend_from_slice(b"said before");
+    pair.run(|p| p.a_received == b"said before");
+    pair.a.note_broken();
+    let mut scratch = Scratch::new();
+    assert!(matches!(pair.a.read(&mut scratch), Read::Closed(Closed::Truncated)));
+}
+
 fn tls_pair() -> (Tls, Tls) {
     let issued = rcgen::generate_simple_self_signed(["b.test".to_owned()]).unwrap();
     let certificate = issued.cert.der().clone();
