@@ -1,9 +1,13 @@
 //! What one data-plane thread spends on its peers: times, sizes, counts. Every field is a
 //! setting; the defaults suit a sidecar.
 
+mod named;
+
 use std::time::Duration;
 
 use tollway_http::{h1, h2};
+
+pub use named::{NAMED_LIMITS, NamedLimit};
 
 /// Times after which something is given up.
 #[derive(Clone, Copy, Debug)]

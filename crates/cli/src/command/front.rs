@@ -55,9 +55,10 @@ pub(crate) fn run(args: FrontArgs, given: Given) -> Result<()> {
         let end = shutdown()?;
         let apply = async |command| {
             let Command::Front(new) = command else { return Ok(()) };
+            let (limits, timeouts) = new.plane.bounds();
             let options = LiveOptions {
-                limits: new.plane.limits(),
-                timeouts: new.plane.timeouts(),
+                limits,
+                timeouts,
                 telemetry: new.telemetry.options()?,
                 upstreams: Vec::new(),
             };

@@ -54,9 +54,10 @@ impl CommonArgs {
 
     /// What a running data plane takes over.
     pub(crate) fn live_options(&self) -> LiveOptions {
+        let (limits, timeouts) = self.plane.bounds();
         LiveOptions {
-            limits: self.plane.limits(),
-            timeouts: Timeouts { silence: self.silence_timeout(), ..self.plane.timeouts() },
+            limits,
+            timeouts: Timeouts { silence: self.silence_timeout(), ..timeouts },
             telemetry: TelemetryOptions::default(),
             upstreams: Vec::new(),
         }

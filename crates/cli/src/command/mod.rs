@@ -11,6 +11,7 @@ pub(crate) mod gateway;
 pub(crate) mod get;
 pub(crate) mod join;
 pub(crate) mod lab;
+pub(crate) mod limits;
 pub(crate) mod load;
 pub(crate) mod local_control;
 pub(crate) mod log;

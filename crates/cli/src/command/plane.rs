@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use tollway_proxy::{Limits, Live, PlaneOptions, Timeouts};
 
+use super::limits::{LimitSetting, limit};
 use super::log::LogArgs;
 use crate::settings::ConfigArgs;
 
@@ -41,6 +42,14 @@ pub(crate) struct PlaneArgs {
     /// Most requests under way at once, in each data-plane thread.
     #[arg(long, value_name = "COUNT", default_value_t = 50_000, help_heading = "Times and limits")]
     max_requests: usize,
+    /// Set a limit by its name in docs/limits.md, such as `head_ms=5000`; may be repeated.
+    #[arg(
+        long = "limit",
+        value_name = "NAME=VALUE",
+        value_parser = limit,
+        help_heading = "Times and limits"
+    )]
+    limit: Vec<LimitSetting>,
     /// Receives the bound addresses as JSON.
     #[arg(long, value_name = "FILE")]
     ports_file: Option<PathBuf>,
@@ -58,14 +67,16 @@ pub(crate) const LIVE: &[&str] = &[
     "idle_timeout_ms",
     "max_connections",
     "max_requests",
+    "limits",
     "log_level",
 ];
 
 impl PlaneArgs {
     pub(crate) fn options(self, live: Live) -> PlaneOptions {
+        let (limits, timeouts) = self.bounds();
         PlaneOptions {
-            limits: self.limits(),
-            timeouts: self.timeouts(),
+            limits,
+            timeouts,
             admin_listen: self.admin_listen,
             threads: self.threads,
             ports_file: self.ports_file,
@@ -73,21 +84,23 @@ impl PlaneArgs {
         }
     }
 
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
+    /// What it spends on its peers.
+    pub(crate) fn bounds(&self) -> (Limits, Timeouts) {
+        let mut limits = Limits {
             connections: self.max_connections,
             exchanges: self.max_requests,
             ..Limits::default()
-        }
-    }
-
-    pub(crate) fn timeouts(&self) -> Timeouts {
-        Timeouts {
+        };
+        let mut timeouts = Timeouts {
             drain: Duration::from_millis(self.drain_timeout_ms),
             request: Duration::from_millis(self.request_timeout_ms),
             connect: Duration::from_millis(self.connect_timeout_ms),
             stream_idle: Duration::from_millis(self.idle_timeout_ms),
             ..Timeouts::default()
+        };
+        for setting in &self.limit {
+            setting.apply(&mut limits, &mut timeouts);
         }
+        (limits, timeouts)
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Entry {
 pub(super) enum Value {
     One(String),
     Many(Vec<String>),
+    /// A section, each line as `name=value`.
+    Pairs(Vec<String>),
     /// A key without a value.
     None,
 }
@@ -37,10 +39,11 @@ pub(super) fn read(text: &str, source: &str) -> Result<Vec<Entry>, YamlError> {
         Raw::Scalar(decoded) => {
             Value::One(decoded.unwrap_or_else(|| written(text, raw.referenced)))
         }
-        Raw::List(items) => Value::Many(
-            items
+        Raw::List(items) => Value::Many(items.into_iter().map(|item| plain(text, item)).collect()),
+        Raw::Section(lines) => Value::Pairs(
+            lines
                 .into_iter()
-                .map(|item| item.value.0.unwrap_or_else(|| written(text, item.referenced)))
+                .map(|(name, value)| format!("{name}={}", plain(text, value)))
                 .collect(),
         ),
         Raw::Null => Value::None,
@@ -54,6 +57,10 @@ pub(super) fn read(text: &str, source: &str) -> Result<Vec<Entry>, YamlError> {
             value: value(raw),
         })
         .collect())
+}
+
+fn plain(text: &str, item: Spanned<Scalar>) -> String {
+    item.value.0.unwrap_or_else(|| written(text, item.referenced))
 }
 
 /// The characters of a plain value: `007` and `1e3` are what the user wrote, not numbers.
@@ -74,6 +81,7 @@ struct Scalar(Option<String>);
 enum Raw {
     Scalar(Option<String>),
     List(Vec<Spanned<Scalar>>),
+    Section(Vec<(String, Spanned<Scalar>)>),
     Null,
 }
 
@@ -114,7 +122,8 @@ impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match deserializer.deserialize_any(RawVisitor)? {
             Raw::Scalar(text) => Ok(Self(text)),
-            Raw::List(_) => Err(D::Error::custom("a list in a list")),
+            Raw::List(_) => Err(D::Error::custom("a list where one value belongs")),
+            Raw::Section(_) => Err(D::Error::custom("a section where one value belongs")),
             Raw::Null => Err(D::Error::custom("an item without a value")),
         }
     }
@@ -126,7 +135,7 @@ impl<'de> Visitor<'de> for RawVisitor {
     type Value = Raw;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value or a list of values")
+        f.write_str("a value, a list of values, or a section of `name: value`")
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Raw, E> {
@@ -171,6 +180,17 @@ impl<'de> Visitor<'de> for RawVisitor {
         }
         Ok(Raw::List(list))
     }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut lines: A) -> Result<Raw, A::Error> {
+        let mut section = Vec::new();
+        while let Some(line) = lines.next_entry()? {
+            if section.len() == VALUES_LIMIT {
+                return Err(A::Error::custom(format!("more than {VALUES_LIMIT} values")));
+            }
+            section.push(line);
+        }
+        Ok(Raw::Section(section))
+    }
 }
 
 #[cfg(test)]
@@ -180,7 +200,7 @@ mod tests {
     #[test]
     fn values_are_taken_as_written() {
         let text = "a: 007\nb: '5 '\nc: no\nd: [1e3, \"x\"]\ne:\nf: 127.0.0.1:80 # there\n\
-                    g: 0.10\nh: true\ni: 18446744073709551616\n";
+                    g: 0.10\nh: true\ni: 18446744073709551616\nj:\n  k: 1e3\n  2: x\n";
         let entries = read(text, "x.yaml").unwrap();
         let found: Vec<_> =
             entries.iter().map(|entry| (entry.key.as_str(), &entry.value)).collect();
@@ -195,6 +215,7 @@ mod tests {
             ("g", &one("0.10")),
             ("h", &one("true")),
             ("i", &one("18446744073709551616")),
+            ("j", &Value::Pairs(vec!["k=1e3".to_owned(), "2=x".to_owned()])),
         ];
         assert_eq!(found, expected);
         assert_eq!((entries[5].value_at.line(), entries[5].value_at.column()), (6, 4));
@@ -202,7 +223,14 @@ mod tests {
 
     #[test]
     fn what_is_no_list_of_settings_is_refused() {
-        for text in ["- a\n", "a: {b: 1}\n", "a: [[1]]\n", "a: [~]\n", "just a text\n"] {
+        for text in [
+            "- a\n",
+            "a: {b: {c: 1}}\n",
+            "a: {b: [1]}\n",
+            "a: [[1]]\n",
+            "a: [~]\n",
+            "just a text\n",
+        ] {
             let message = read(text, "x.yaml").unwrap_err().to_string();
             assert!(message.starts_with("x.yaml:"), "{message}");
         }

@@ -101,6 +101,17 @@ pub(super) fn is_list(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Append)
 }
 
+/// The form of values that a file may give as a section, and that are printed as one.
+pub(super) const PAIRS: &str = "NAME=VALUE";
+
+fn takes_pairs(arg: &Arg) -> bool {
+    is_list(arg) && form(arg) == PAIRS
+}
+
+fn expected(arg: &Arg) -> &'static str {
+    if is_list(arg) { "a list" } else { "one value" }
+}
+
 impl Merged {
     /// The options that the file gives and the command line does not.
     fn take_file(
@@ -212,6 +223,10 @@ fn understand<'a>(
         }
         Value::One(value) => std::slice::from_ref(value),
         Value::Many(values) if is_list(arg) => values.as_slice(),
+        Value::Pairs(pairs) if takes_pairs(arg) => pairs.as_slice(),
+        Value::Pairs(_) => {
+            return refuse(format!("`{key}` takes {}, not a section", expected(arg)));
+        }
         Value::Many(_) => return refuse(format!("`{key}` takes one value, not a list")),
         Value::None => {
             return Err((format!("`{key}` has no value; give one or remove it"), entry.key_at));

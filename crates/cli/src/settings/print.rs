@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::merge::PAIRS;
 use super::{Origin, Setting, Settings};
 
 /// Column at which comments start, where the value leaves room.
@@ -44,6 +45,14 @@ impl Setting {
         match values.as_slice() {
             _ if self.origin == Origin::Unset => format!("# {key}: {}", self.form),
             [one] if !self.is_list => format!("{key}: {}", scalar(one)),
+            pairs if self.form == PAIRS => {
+                let line = |pair: &String| match pair.split_once('=') {
+                    Some((name, value)) => format!("{name}: {}", scalar(value)),
+                    None => scalar(pair),
+                };
+                let lines: Vec<String> = pairs.iter().map(line).collect();
+                format!("{key}: {{{}}}", lines.join(", "))
+            }
             many => {
                 let items: Vec<String> = many.iter().map(|value| scalar(value)).collect();
                 format!("{key}: [{}]", items.join(", "))

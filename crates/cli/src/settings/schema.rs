@@ -8,9 +8,11 @@ use std::net::SocketAddr;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Map, Value, json};
 use tollway_model::AppProtocol;
+use tollway_proxy::NAMED_LIMITS;
 use tollway_routing::SamplingRatio;
 
 use super::merge;
+use crate::command::limits::LimitSetting;
 use crate::command::live_settings;
 
 /// What most editors know.
@@ -49,13 +51,35 @@ fn property(arg: &Arg, is_live: bool) -> Value {
     let one = value(arg);
     let defaults = arg.get_default_values().iter().map(|text| text.to_string_lossy());
     let default = defaults.map(|text| typed(&one, &text)).next();
-    if merge::is_list(arg) {
+    if arg.get_value_parser().type_id() == TypeId::of::<LimitSetting>() {
+        schema.insert("anyOf".into(), limits());
+    } else if merge::is_list(arg) {
         schema.extend([("type".into(), "array".into()), ("items".into(), one.into())]);
     } else {
         schema.extend(one);
         schema.extend(default.map(|default| ("default".into(), default)));
     }
     schema.into()
+}
+
+/// A section with the limits by name, or a list of `NAME=VALUE`.
+fn limits() -> Value {
+    let properties: Map<String, Value> = NAMED_LIMITS
+        .iter()
+        .map(|limit| {
+            let (least, most) = limit.range;
+            let default = limit.default_value();
+            let number =
+                json!({ "type": "integer", "minimum": least, "maximum": most, "default": default });
+            (limit.name.to_owned(), number)
+        })
+        .collect();
+    let names: Vec<&str> = NAMED_LIMITS.iter().map(|limit| limit.name).collect();
+    let item = json!({ "type": "string", "pattern": format!("^({})=[0-9]+$", names.join("|")) });
+    json!([
+        { "type": "object", "additionalProperties": false, "properties": properties },
+        { "type": "array", "items": item },
+    ])
 }
 
 /// What one value looks like.

@@ -68,7 +68,8 @@ fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
 #[test]
 fn printed_settings_can_be_given_back() {
     let text = "app_id: 007\nnamespace: 'no'\nhttp_listen: \"[::1]:0\"\nupstreams: [1=a, 2=b.c]\n\
-                token_file: /run/a b#c\nlog_level: info,tollway_proxy=debug\n";
+                token_file: /run/a b#c\nlog_level: info,tollway_proxy=debug\n\
+                limits:\n  head_ms: 5000\n  hops: 9\n";
     let (_, first) = given(text, &["--drain-timeout-ms", "5"]).unwrap();
     let (_, second) = given(&first.to_yaml(), &[]).unwrap();
     let values = |settings: &Settings| -> Vec<(String, Vec<String>)> {
@@ -163,6 +164,14 @@ fn schema_and_part_agree_on_files() {
         ("threads: many", false),
         ("upstreams: ['5432=db', '1=b.c.d']", true),
         ("upstreams: 5432=db", false),
+        ("upstreams: {5432: db}", false),
+        ("limits: {head_ms: 5000, app_connections: 7}", true),
+        ("limits: [head_ms=5000]", true),
+        ("limits: {hed_ms: 5000}", false),
+        ("limits: [hed_ms=5000]", false),
+        ("limits: {head_ms: soon}", false),
+        ("limits: {head_ms: 0}", false),
+        ("limits: 7", false),
         ("access_log: '-'", true),
         ("namespace: 007", true),
         ("namespace: [a]", false),

@@ -165,4 +165,18 @@ fn times_that_a_peer_meets_are_documented() {
     seconds("linger", times.linger);
     seconds("linger_longest", times.linger_longest);
     seconds("drain", times.drain);
+    seconds("app_idle", times.app_idle);
+}
+
+#[test]
+fn limits_that_can_be_set_are_documented_with_their_range() {
+    let rows: Vec<String> = NAMED_LIMITS
+        .iter()
+        .map(|NamedLimit { name, range: (least, most), .. }| {
+            format!("| `{name}` | {} | {} |", grouped(*least), grouped(*most))
+        })
+        .collect();
+    let (_, table) = PAGE.split_once("| name | least | most |\n|---|---|---|\n").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    assert_eq!(table, rows.join("\n"));
 }
