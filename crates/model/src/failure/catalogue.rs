@@ -56,7 +56,7 @@ catalogue! {
     HeadTimedOut, "ERR_HEAD_TIMED_OUT", Request, http(408, DeadlineExceeded),
         [CallersSidecar, CalleesSidecar, Front],
         "The request's head began and did not end in time (10 s). Nothing was forwarded.",
-        "Send the whole head at once; look for a client or a network that stalls.";
+        "Send the whole head at once; look for a client or a network that stalls. `--limit head_ms=…` sets the time.";
     BodyTimedOut, "ERR_BODY_TIMED_OUT", Request, http(408, DeadlineExceeded),
         [CallersSidecar, CalleesSidecar, Front],
         "The rest of the request's body did not come in time.",
@@ -153,6 +153,10 @@ catalogue! {
         [CallersSidecar, Front],
         "The connection was made and no encrypted one came of it: the peer closed it, or does not speak TLS of a kind that is spoken here.",
         "Check that the address is a sidecar's or gateway's mesh door and that nothing in between changes the bytes.";
+    HandshakeTimedOut, "ERR_HANDSHAKE_TIMED_OUT", Trust, NONE,
+        [CalleesSidecar, Front],
+        "A connection was accepted, and its TLS handshake did not end in time (10 s). The connection is closed; the log and the access log tell.",
+        "Look for a client or a network that stalls, or something that connects without speaking TLS; `--limit handshake_ms=…` sets the time.";
     NoClientCertificate, "ERR_NO_CLIENT_CERTIFICATE", Trust, NONE,
         [Front],
         "A front was told to demand certificates of its clients (`--client-ca`), and a client showed none. Its connection is ended in the handshake; the log and the access log tell.",

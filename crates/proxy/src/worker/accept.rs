@@ -9,6 +9,7 @@ use tollway_net::{AcceptError, Conn, Key, Peer};
 
 use super::{ACCEPTS_PER_TURN, Worker};
 use crate::connection::{Connection, Door, H2Link, Role};
+use crate::fault::Within;
 use crate::tls::alpn;
 use crate::why::Why;
 
@@ -84,6 +85,13 @@ impl Worker {
             let hint = code.entry().remedy;
             tracing::warn!(%code, %error, limit, hint, "new connections wait: no descriptors are left");
         }
+    }
+
+    /// A handshake did not end in time.
+    pub(super) fn refuse_slow_handshake(&mut self, key: Key) {
+        let within = Within(self.config.timeouts.handshake);
+        let reason = format!("the TLS handshake did not end within {within}");
+        self.refuse_peer(key, &Why::coded(ErrorCode::HandshakeTimedOut, reason));
     }
 
     /// A peer that cannot be trusted ends here; the log has each once in a while.

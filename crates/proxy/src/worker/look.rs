@@ -30,6 +30,10 @@ enum Expired {
     No,
     /// Close without a word.
     Close,
+    /// A TLS handshake did not end in time.
+    Handshake,
+    /// A gateway was not told a server name in time.
+    Hello,
     /// Close both sides of a relay.
     Relay,
     /// A head did not come in time.
@@ -66,6 +70,11 @@ impl Worker {
                 Expired::Relay => {
                     self.fail_line(key, ErrorCode::TimedOut);
                     self.on_relay_failed(key);
+                }
+                Expired::Handshake => self.refuse_slow_handshake(key),
+                Expired::Hello => {
+                    self.metrics.gateway_refused.add(1);
+                    self.remove(key);
                 }
                 Expired::Head => self.refuse_slow_h1(key),
                 Expired::Dial => self.on_dial_failed(key, &DialFailure::Late),
@@ -122,12 +131,17 @@ impl Worker {
         let Some(conn) = self.conns.get_mut(key) else { return Expired::No };
         let waited = now.saturating_duration_since(conn.since);
         let certificate_ended = certificate_left(conn, wall).is_zero();
+        let unread = unread_for(conn, &timeouts);
         match &mut conn.role {
-            Role::Accepting if waited > timeouts.handshake => Expired::Close,
-            Role::Hello(_) | Role::Detect { .. } if waited > timeouts.head => Expired::Close,
+            Role::Accepting if waited > timeouts.handshake => Expired::Handshake,
+            Role::Hello(_) if waited > timeouts.head => Expired::Hello,
+            Role::Detect { .. } if waited > timeouts.head => Expired::Close,
             Role::Lingering(began) => {
                 let long = now.saturating_duration_since(*began);
-                let is_over = waited > timeouts.linger || long > timeouts.linger_longest;
+                let is_over = match unread {
+                    Some(limit) => long > limit,
+                    None => waited > timeouts.linger || long > timeouts.linger_longest,
+                };
                 if is_over { Expired::Close } else { Expired::No }
             }
             Role::Dialling(_) if waited > timeouts.connect => Expired::Dial,
@@ -137,7 +151,8 @@ impl Worker {
                     Expired::Head
                 } else if server.exchange.is_none()
                     && !server.in_head
-                    && (waited > timeouts.downstream_idle || conn.draining)
+                    && (waited > unread.unwrap_or(timeouts.downstream_idle)
+                        || (conn.draining && unread.is_none()))
                 {
                     Expired::Close
                 } else {
@@ -193,6 +208,12 @@ impl Worker {
     }
 }
 
+/// How long a peer may take for what it is owed: a slow reader is neither idle nor gone. `None` if
+/// it is owed nothing.
+fn unread_for(conn: &Connection, timeouts: &Timeouts) -> Option<Duration> {
+    (conn.io.pending() > 0).then_some(timeouts.stream_idle)
+}
+
 /// How long until something may run out for a connection that is left alone.
 fn next_look(conn: &Connection, now: Instant, clock: Duration, timeouts: &Timeouts) -> Duration {
     if conn.draining {
@@ -203,17 +224,20 @@ fn next_look(conn: &Connection, now: Instant, clock: Duration, timeouts: &Timeou
     let rest = |is_running: bool, limit: Duration| {
         if is_running { limit.saturating_sub(waited) } else { limit }
     };
+    let is_unread = unread_for(conn, timeouts).is_some();
+    let slow = if is_unread { timeouts.linger } else { Duration::ZERO };
     match &conn.role {
         Role::Accepting => rest(true, timeouts.handshake),
         Role::Hello(_) | Role::Detect { .. } => rest(true, timeouts.head),
         Role::Lingering(began) => {
             let long = now.saturating_duration_since(*began);
-            rest(true, timeouts.linger).min(timeouts.linger_longest.saturating_sub(long))
+            rest(true, timeouts.linger).min(timeouts.linger_longest.saturating_sub(long)).max(slow)
         }
         Role::Dialling(_) => rest(true, timeouts.connect),
         Role::H1Server(server) if server.in_head => rest(true, timeouts.head),
         Role::H1Server(server) => {
-            rest(server.exchange.is_none(), timeouts.downstream_idle).min(trusted(conn))
+            let idle = rest(server.exchange.is_none(), timeouts.downstream_idle);
+            idle.max(slow).min(trusted(conn))
         }
         Role::H1Client(client) => {
             let idle = pooled_idle(conn.peer.is_some(), timeouts);

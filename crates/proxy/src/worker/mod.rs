@@ -377,12 +377,17 @@ impl Worker {
         }
     }
 
-    /// A connection of which both sides have ended is of no more use.
+    /// A connection of which both sides have ended is of no more use. The peer's time to end its
+    /// side begins when it has been sent everything.
     fn remove_if_over(&mut self, key: Key) {
-        let Some(conn) = self.conns.get(key) else { return };
-        let over = conn.io.is_finished() && conn.io.read_ended();
-        if over && !matches!(conn.role, Role::Relay(_)) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if !conn.io.is_finished() || matches!(conn.role, Role::Relay(_)) {
+            return;
+        }
+        if conn.io.read_ended() {
             self.remove(key);
+        } else if let Role::Lingering(began) = &mut conn.role {
+            (*began, conn.since) = (self.now, self.now);
         }
     }
 

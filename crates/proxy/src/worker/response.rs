@@ -92,7 +92,7 @@ impl Worker {
         exchange.status = head.status;
         match &mut conn.role {
             Role::H1Server(server) => {
-                server.keep_alive &= !draining && server.body.is_none();
+                server.keep_alive &= !draining && !conn.draining && server.body.is_none();
                 let options = h1::ResponseOptions {
                     connection: if server.keep_alive {
                         h1::Connection::KeepAlive

@@ -116,3 +116,38 @@ fn an_answer_that_is_whole_reaches_a_caller_that_says_no_more() {
     stream.read_to_end(&mut answer).unwrap();
     assert!(answer.ends_with(&vec![b'x'; BYTES]), "{} bytes", answer.len());
 }
+
+/// The end of an answer may take its reader longer than the moment that a peer has to close: what
+/// waits here goes out only when much of what the kernel holds has been read.
+#[test]
+fn a_slow_reader_gets_the_last_answer_whole() {
+    const BYTES: usize = 8_000_000;
+    const SLOW_FROM: usize = 4_000_000;
+    const MOUTHFUL: usize = 128 * 1024;
+    let world = World::new(AppProtocol::Http);
+    let mut stream = connect(world.http());
+    let head = format!(
+        "POST {INVOKE}/echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
+         content-length: {BYTES}\r\n\r\n"
+    );
+    let mut sending = stream.try_clone().unwrap();
+    let sent = std::thread::spawn(move || {
+        sending.write_all(head.as_bytes()).unwrap();
+        sending.write_all(&vec![b'x'; BYTES]).unwrap();
+    });
+    let mut answer = Vec::new();
+    let mut mouthful = vec![0; MOUTHFUL];
+    loop {
+        match stream.read(&mut mouthful).unwrap() {
+            0 => break,
+            count => answer.extend_from_slice(&mouthful[..count]),
+        }
+        if answer.len() > SLOW_FROM {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    sent.join().unwrap();
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+    assert!(answer[..end].windows(5).any(|word| word == b"close"), "it is the last one");
+    assert_eq!(answer.len() - end - 4, BYTES);
+}

@@ -76,6 +76,7 @@ fn a_handshake_that_stops_is_closed() {
     stream.write_all(&[22, 3, 1, 0, 200]).unwrap();
     let (_, waited) = read_to_end(&stream);
     assert_in_time(waited);
+    assert_eq!(sidecar.metrics.handshakes_failed.value(), 1);
 }
 
 #[test]
