@@ -147,6 +147,12 @@ impl Connection {
 }
 
 impl Connection {
+    /// What a front's client proved, in the words that the app is told.
+    pub(crate) fn proven_client(&self) -> Option<Box<[u8]>> {
+        let certificate = self.client.as_ref()?.certificate.as_ref()?;
+        Some(certificate.field().into())
+    }
+
     /// How it was made, if it is one to another sidecar or to the app.
     pub(crate) fn opened(&self) -> Option<&Opened> {
         match &self.role {

@@ -1,11 +1,14 @@
 //! Clients that must prove who they are: those who do, and each way not to.
 
+use std::io::{Read, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{ExtendedKeyUsagePurpose, SanType};
+use rustix::process::Signal;
 use rustls::version;
-use tollway_testkit::retry_until;
+use tollway_testkit::{RawClient, TempDir, retry_until};
 
 use crate::app::Script;
 use crate::pki::{Authority, Pair, Wanted, write};
@@ -50,6 +53,84 @@ fn the_app_is_told_who_the_client_is() {
         assert_eq!(resumed.len(), 2);
         for seen in resumed {
             assert_eq!(seen.values(FIELD), [&told]);
+        }
+    }
+}
+
+#[test]
+fn the_access_log_says_who_the_client_is() {
+    let people = Authority::new("people");
+    let folder = TempDir::new().unwrap();
+    let log = folder.path().join("access.log");
+    let world = demanding(&people, &["--access-log", log.to_str().unwrap()]);
+    let pair = people.sign(&Wanted::client("robot"));
+    let root = &world.files.authority.root;
+    let config = client_of(root, Some(pair.shown()), &[&version::TLS13]);
+    world.ask(config, &get("/logged")).unwrap();
+    let line = retry_until(PATIENCE, "its line", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let line = text.lines().find(|line| line.contains("/logged") && line.ends_with('}'))?;
+        Some(serde_json::from_str::<serde_json::Value>(line).unwrap())
+    });
+    let line = line.unwrap();
+    assert_eq!(line["caller"], format!("Hash={};Subject=\"CN=robot\"", hash_of(&pair)), "{line}");
+    let remote = line["remote"].as_str().unwrap_or_default();
+    assert!(remote.starts_with("127.0.0.1:"), "{line}");
+}
+
+#[test]
+fn a_handshake_that_does_not_end_is_told_of() {
+    let files = Files::new();
+    let log = files.path("access.log");
+    let app = crate::app::App::start(Script::new());
+    let to = format!("http://{}", app.address);
+    let front = files.front(&to, &["--limit", "handshake_ms=300", "--access-log", &log]);
+    let mut silent = RawClient::connect(front.port("front").unwrap()).unwrap();
+    silent.send([22, 3, 1, 0, 200]).unwrap();
+    silent.read_to_end(PATIENCE).unwrap();
+    let line = retry_until(PATIENCE, "its line", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.lines().find(|line| line.ends_with('}')).map(str::to_owned)
+    });
+    let line = line.unwrap();
+    assert!(line.contains(r#""kind":"connection""#), "{line}");
+    assert!(line.contains(r#""error_code":"ERR_HANDSHAKE_TIMED_OUT""#), "{line}");
+    assert_eq!(front.metric("tollway_handshakes_failed_total").unwrap(), 1);
+    assert!(front.log().contains("did not end within 300 ms"), "{}", front.log());
+}
+
+/// Who stands when others come to vouch for clients proves anew who it is; its connection ends
+/// behind the answer that it waits for, and the answer says so.
+#[test]
+fn the_last_answer_before_clients_prove_anew_announces_the_end() {
+    let people = Authority::new("people");
+    let (files, listener) = (Files::new(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let ca = write(files.folder(), "people.pem", &people.root).display().to_string();
+    let to = format!("http://{}", listener.local_addr().unwrap());
+    let front = files.front(&to, &["--client-ca", &ca]);
+    let shown = people.sign(&Wanted::client("robot")).shown();
+    let config = client_of(&files.authority.root, Some(shown), &[&version::TLS13]);
+    let address = front.port("front").unwrap();
+    let mut client = Https::connect(address, HOST, Arc::new(config)).unwrap();
+    let asking = std::thread::spawn(move || client.ask(&get("/slow")).unwrap());
+    let mut app = request_of(&listener);
+    write(files.folder(), "people.pem", &Authority::new("others").root);
+    front.signal(Signal::HUP).unwrap();
+    let is_new =
+        || (front.metric("tollway_front_certificates_revision").unwrap() == 2).then_some(());
+    retry_until(PATIENCE, "the new authority", is_new).unwrap();
+    app.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+    let answer = asking.join().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
+}
+
+/// The first connection on which a request comes; a front looks whether its app is there first.
+fn request_of(listener: &TcpListener) -> TcpStream {
+    loop {
+        let (mut stream, _) = listener.accept().unwrap();
+        if stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
+            return stream;
         }
     }
 }
@@ -122,7 +203,7 @@ fn strangers(people: &Authority) -> Vec<Stranger> {
 #[test]
 fn whoever_cannot_prove_it_is_refused_with_the_reason() {
     let people = Authority::new("people");
-    let access = tollway_testkit::TempDir::new().unwrap();
+    let access = TempDir::new().unwrap();
     let log = access.path().join("access.log");
     let world =
         demanding(&people, &["--access-log", log.to_str().unwrap(), "--log-level", "debug"]);

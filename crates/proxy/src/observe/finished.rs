@@ -64,6 +64,8 @@ pub(crate) struct Finished {
     pub(crate) is_grpc: bool,
     pub(crate) grpc_status: Option<u16>,
     pub(crate) peer: Option<Arc<PeerIdentity>>,
+    /// What a front's client proved.
+    pub(crate) client: Option<Box<[u8]>>,
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) version: &'static str,
     pub(crate) recorded: Option<Recorded>,
@@ -99,6 +101,7 @@ impl Finished {
             is_grpc: exchange.is_grpc,
             grpc_status: observed.grpc_status.or_else(in_trailers),
             peer: observed.peer,
+            client: observed.client,
             remote: observed.remote,
             version: observed.version,
             recorded: observed.recorded,
@@ -126,6 +129,7 @@ impl Finished {
             is_grpc: exchange.is_grpc,
             grpc_status: None,
             peer: observed.peer.clone(),
+            client: None,
             remote: observed.remote,
             version: observed.version,
             recorded: observed.recorded,
@@ -135,7 +139,8 @@ impl Finished {
     /// What an accepted connection brings, before anything of it is read.
     pub(crate) fn arrived(kind: Kind, conn: &Connection, now: Instant) -> Self {
         let inbound = conn.door.as_ref().is_some_and(Door::is_inbound);
-        Self { peer: conn.peer.clone(), ..Self::refused(kind, inbound, conn.remote, now) }
+        let (peer, client) = (conn.peer.clone(), conn.proven_client());
+        Self { peer, client, ..Self::refused(kind, inbound, conn.remote, now) }
     }
 
     /// The same without a connection.
@@ -161,6 +166,7 @@ impl Finished {
             is_grpc: false,
             grpc_status: None,
             peer: None,
+            client: None,
             remote,
             version: "",
             recorded: None,

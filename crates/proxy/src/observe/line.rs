@@ -35,7 +35,10 @@ struct Line {
 /// Appends the line.
 pub(crate) fn write_line(finished: &Finished, own: &Own, line: &mut Vec<u8>) {
     let peer = finished.peer.as_ref();
-    let peer_id = peer.map(|peer| peer.spiffe.to_string());
+    let client = finished.client.as_deref();
+    let peer_id = peer
+        .map(|peer| peer.spiffe.to_string())
+        .or_else(|| client.map(|client| String::from_utf8_lossy(client).into_owned()));
     let peer_instance = peer.and_then(|peer| Some(peer.instance.as_ref()?.to_string()));
     let own_id = own.spiffe_id.clone();
     let (caller, callee, instance) = if finished.inbound {

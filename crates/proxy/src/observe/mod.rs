@@ -47,6 +47,8 @@ pub(crate) struct Observed {
     pub(crate) cancelled: bool,
     /// The other end of the mesh: an inbound request's caller, an outbound one's callee.
     pub(crate) peer: Option<Arc<PeerIdentity>>,
+    /// What a front's client proved, as the app is told.
+    pub(crate) client: Option<Box<[u8]>>,
     pub(crate) remote: Option<SocketAddr>,
     /// Version of HTTP on the mesh's side.
     pub(crate) version: &'static str,

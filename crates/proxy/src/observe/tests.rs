@@ -107,6 +107,7 @@ fn finished(path: &[u8], is_grpc: bool) -> Finished {
         is_grpc,
         grpc_status: None,
         peer: None,
+        client: None,
         remote: None,
         version: "2",
         recorded: None,

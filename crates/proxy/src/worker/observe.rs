@@ -16,9 +16,10 @@ use crate::fault::Fault;
 use crate::observe::{Finished, Kind, Observed, Outcome};
 
 impl Observed {
-    /// Notes who is at the mesh's end of a connection.
+    /// Notes who is at the other end of a connection.
     pub(super) fn meet(&mut self, conn: &Connection) {
         self.peer.clone_from(&conn.peer);
+        self.client = conn.proven_client();
         self.remote = conn.remote;
         self.version = match conn.role {
             Role::H2Server(_) | Role::H2Client(_) => "2",
