@@ -6,6 +6,7 @@
 mod fuzz;
 mod load;
 mod reliability;
+mod transport;
 
 use std::path::Path;
 use std::process::Command;
@@ -37,6 +38,12 @@ const PROOFS: &[Proof] = &[
         name: "reliability",
         about: "strikes every process under load; writes docs/reliability.md (ten minutes)",
         run: |workspace, _| reliability::run(&workspace.root),
+        may_be_quick: false,
+    },
+    Proof {
+        name: "transport",
+        about: "slow, silent and many peers; writes docs/transport.md (eight minutes)",
+        run: |workspace, _| transport::run(&workspace.root),
         may_be_quick: false,
     },
     Proof {

@@ -106,8 +106,13 @@ impl Network {
 
     /// A gateway that says it is reached at `place`.
     pub(crate) fn gateway_at(&self, place: &str) -> Process {
+        self.gateway_with(place, &[])
+    }
+
+    pub(crate) fn gateway_with(&self, place: &str, options: &[&str]) -> Process {
         self.data_plane("gateway", &["--gateway"])
             .args(["--listen", "127.0.0.1:0", "--advertise", place])
+            .args(options)
             .start_listening()
             .unwrap()
     }

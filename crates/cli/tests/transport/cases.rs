@@ -1,0 +1,502 @@
+//! What attackers do, and what must become of them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit};
+use tollway_testkit::{Process, Start, TempDir, binary, cpu_time, retry_until};
+
+use crate::GRACE;
+use crate::honest::{self, Seen};
+use crate::line::{Aim, Line};
+use crate::network::{PATIENCE, tollway};
+use crate::tls_client::client_hello;
+use crate::weigh::{Bounds, Found, Memory, Outcome, weigh};
+use crate::world::{ATTACKER, Listener, SHORT_MS, World, front_of};
+
+/// Rest of somebody slow between two bytes.
+const TICK: Duration = Duration::from_millis(250);
+/// How long a slow peer goes on before it falls silent.
+const DRIP: Duration = Duration::from_secs(3);
+/// Times that are as they are by default.
+const HEAD: Duration = Duration::from_secs(10);
+const CONTROL_HANDSHAKE: Duration = Duration::from_secs(5);
+/// Those that the processes are started with.
+const SHORT: Duration = Duration::from_millis(SHORT_MS);
+/// Body of an answer that is not taken.
+const LARGE_BYTES: u64 = 20_000_000;
+/// Connections from one address to one listener: there are no more ports.
+const OF_ONE_ADDRESS: usize = 20_000;
+/// Descriptors that this process, or one that it attacks, needs besides.
+const SPARE_DESCRIPTORS: u64 = 300;
+/// Descriptors of the process that gets too few.
+const FEW: usize = 128;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Case {
+    SlowHead,
+    SlowHandshake,
+    SlowBody,
+    SlowReader,
+    SilentApp,
+    Resets,
+    Storm,
+    Idle,
+}
+
+/// How many of each.
+pub(crate) struct Size {
+    /// Slow peers that all come from the one app beside a sidecar, or that need no app.
+    slow: usize,
+    /// Slow peers of one caller where others come as well: more than it may have.
+    greedy: usize,
+    readers: usize,
+    resets: usize,
+    storm: Duration,
+    idle: usize,
+    idle_tls: usize,
+    pub(crate) exhausted_by: usize,
+    is_whole: bool,
+}
+
+impl Size {
+    pub(crate) fn whole() -> Self {
+        let room = usize::try_from(descriptor_limit() - SPARE_DESCRIPTORS).unwrap_or(0);
+        Self {
+            slow: 500,
+            greedy: 1500,
+            readers: 100,
+            resets: 10_000,
+            storm: Duration::from_secs(5),
+            idle: room.min(100_000),
+            idle_tls: room.min(10_000),
+            exhausted_by: 1000,
+            is_whole: true,
+        }
+    }
+
+    pub(crate) fn reduced() -> Self {
+        Self {
+            slow: 20,
+            greedy: 20,
+            readers: 5,
+            resets: 100,
+            storm: Duration::from_millis(500),
+            idle: 200,
+            idle_tls: 50,
+            exhausted_by: 300,
+            is_whole: false,
+        }
+    }
+
+    fn bounds(&self, growth_bytes: usize) -> Bounds {
+        /// Where several cases run at once, each sees what all of them cost.
+        const ALL_BYTES: u64 = 160 << 20;
+        /// What a process takes for good when it first works hard.
+        const WARM_BYTES: u64 = 12 << 20;
+        if self.is_whole {
+            let growth_bytes = growth_bytes as u64 + WARM_BYTES;
+            Bounds { growth_bytes, cpu_ratio: Some(100.0) }
+        } else {
+            Bounds { growth_bytes: ALL_BYTES, cpu_ratio: None }
+        }
+    }
+}
+
+/// How many descriptors a process may have here.
+pub(crate) fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)
+}
+
+impl Case {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::SlowHead,
+        Self::SlowHandshake,
+        Self::SlowBody,
+        Self::SlowReader,
+        Self::SilentApp,
+        Self::Resets,
+        Self::Storm,
+        Self::Idle,
+    ];
+
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::SlowHead => "slow head",
+            Self::SlowHandshake => "slow handshake",
+            Self::SlowBody => "slow body",
+            Self::SlowReader => "slow reader",
+            Self::SilentApp => "silent app",
+            Self::Resets => "resets",
+            Self::Storm => "open and close",
+            Self::Idle => "idle",
+        }
+    }
+
+    pub(crate) fn listeners(self) -> &'static [Listener] {
+        use Listener::{Api, Control, Front, Gateway, Grpc, Mesh, Outbound};
+        match self {
+            Self::SlowHead => &[Api, Grpc, Outbound, Mesh, Front],
+            Self::SlowHandshake => &[Mesh, Gateway, Front, Control],
+            Self::SlowBody | Self::SilentApp => &[Api, Outbound, Mesh, Front],
+            Self::SlowReader => &[Api, Outbound, Mesh, Gateway, Front],
+            Self::Resets => &[Api, Outbound, Mesh, Front],
+            Self::Storm => &[Api, Grpc, Outbound, Mesh, Gateway, Front, Control],
+            Self::Idle => &[Api, Outbound, Mesh, Gateway, Front, Control],
+        }
+    }
+
+    pub(crate) fn run(self, world: &World, listener: Listener, size: &Size) -> Outcome {
+        let at = (self.words(), world, listener);
+        let aim = world.attacker(listener);
+        let ask = |method, path: &str, fields: &str| {
+            world.request(listener, method, path, fields).into_bytes()
+        };
+        let is_shared = matches!(listener, Listener::Mesh | Listener::Front);
+        let several = if is_shared { size.greedy } else { size.slow };
+        match self {
+            Self::SlowHead => {
+                let head = ask("GET", "/slow", &format!("x-slow: {}\r\n", "a".repeat(1000)));
+                let bounds = size.bounds(size.slow * (8 << 10) + tls_bytes(listener, size.slow));
+                let end = End { within: HEAD, answers: &["408 ERR_HEAD_TIMED_OUT"] };
+                weigh(at, bounds, || drip(&aim, size.slow, &head, HEAD * 3, &end))
+            }
+            Self::SlowHandshake => {
+                let is_control = listener == Listener::Control;
+                let within = if is_control { CONTROL_HANDSHAKE } else { HEAD };
+                let hello = client_hello("stock.default.west.mesh");
+                let bounds = size.bounds(size.slow * (24 << 10));
+                let end = End { within, answers: &["closed"] };
+                weigh(at, bounds, || drip(&aim.bare(), size.slow, &hello, HEAD * 3, &end))
+            }
+            Self::SlowBody => {
+                let head = ask("POST", "/echo", "content-length: 100000\r\n");
+                let bounds = size.bounds(several * (16 << 10) + tls_bytes(listener, several));
+                let answers = &["408 ERR_BODY_TIMED_OUT", "503 ERR_OVERLOADED", BROKEN_OFF];
+                let end = End { within: DRIP + SHORT, answers };
+                weigh(at, bounds, || after_head(&aim, several, &head, &end))
+            }
+            Self::SilentApp => {
+                let head = ask("GET", "/delay?ms=60000", "");
+                let bounds = size.bounds(several * (16 << 10) + tls_bytes(listener, several));
+                let answers = &["504 ERR_TIMED_OUT", "503 ERR_OVERLOADED"];
+                let end = End { within: SHORT, answers };
+                weigh(at, bounds, || asked(&aim, several, &head, &end))
+            }
+            Self::SlowReader => {
+                let head = ask("GET", &format!("/size?bytes={LARGE_BYTES}"), "");
+                // Twice what waits on each side: in a pipe and in what is queued for the wire.
+                let bounds = size.bounds(size.readers * (512 << 10));
+                weigh(at, bounds, || sip(&aim, size.readers, &head))
+            }
+            Self::Resets => {
+                let count = if listener.has_tls() { size.resets / 5 } else { size.resets };
+                let head = ask("GET", "/size?bytes=100000", "");
+                weigh(at, size.bounds(32 << 20), || (reset(&aim, count, &head), ()))
+            }
+            Self::Storm => {
+                weigh(at, size.bounds(32 << 20), || (storm(&aim.bare(), size.storm), ()))
+            }
+            Self::Idle => {
+                let count = if listener.has_tls() { size.idle_tls } else { size.idle };
+                let each = if listener.has_tls() { 32 << 10 } else { 12 << 10 };
+                let head = ask("GET", "/size?bytes=10", "");
+                let is_asked = listener != Listener::Control;
+                weigh(at, size.bounds(count * each), || idle(&aim, count, is_asked, &head))
+            }
+        }
+    }
+}
+
+/// What TLS takes for so many connections.
+fn tls_bytes(listener: Listener, count: usize) -> usize {
+    if listener.has_tls() { count * (16 << 10) } else { 0 }
+}
+
+/// What became of an answer that began well and ended before its end.
+const BROKEN_OFF: &str = "broken off";
+
+/// How and when connections must end.
+struct End<'a> {
+    within: Duration,
+    answers: &'a [&'a str],
+}
+
+/// Opens `count` connections; those that fail are told as wrong.
+fn open(aim: &Aim, count: usize, wrong: &mut Vec<String>) -> Vec<Line> {
+    let mut lines = Vec::with_capacity(count);
+    for nth in 0..count {
+        let aim = aim.from(address(nth / OF_ONE_ADDRESS));
+        match Line::open(&aim) {
+            Ok(line) => lines.push(line),
+            Err(error) if wrong.len() < 3 => wrong.push(format!("connection {nth}: {error}")),
+            Err(_) => {}
+        }
+    }
+    lines
+}
+
+/// One of the attacker's addresses.
+fn address(nth: usize) -> IpAddr {
+    let IpAddr::V4(first) = ATTACKER else { return ATTACKER };
+    IpAddr::V4(Ipv4Addr::from_bits(first.to_bits() + u32::try_from(nth).unwrap_or(0)))
+}
+
+/// Acts on every open line in each tick, and looks at it, until all have ended or it is too late.
+fn drive(
+    lines: &mut [Line],
+    within: Duration,
+    mut act: impl FnMut(&mut Line, usize) -> ControlFlow<()>,
+) {
+    let deadline = Instant::now() + within;
+    for turn in 0.. {
+        for line in lines.iter_mut().filter(|line| line.is_open()) {
+            if act(line, turn).is_continue() {
+                line.look();
+            }
+        }
+        if lines.iter().all(|line| !line.is_open()) || Instant::now() > deadline {
+            return;
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// Sends one byte at a time until the other side has had enough.
+fn drip(
+    aim: &Aim,
+    count: usize,
+    bytes: &[u8],
+    most: Duration,
+    end: &End<'_>,
+) -> (Found, Vec<Line>) {
+    let mut wrong = Vec::new();
+    let mut lines = open(aim, count, &mut wrong);
+    drive(&mut lines, most, |line, turn| {
+        line.send(&bytes[turn % bytes.len()..][..1]);
+        ControlFlow::Continue(())
+    });
+    let done = format!("{count} peers send a byte every {} ms", TICK.as_millis());
+    (judge(done, &lines, end, wrong), lines)
+}
+
+/// Sends a head at once and its body byte by byte, then nothing more.
+fn after_head(aim: &Aim, count: usize, head: &[u8], end: &End<'_>) -> (Found, Vec<Line>) {
+    let mut wrong = Vec::new();
+    let mut lines = open(aim, count, &mut wrong);
+    let began = Instant::now();
+    drive(&mut lines, end.within + GRACE, |line, turn| {
+        match turn {
+            0 => line.send(head),
+            _ if began.elapsed() < DRIP => line.send(b"x"),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+    let done = format!("{count} bodies, a byte every {} ms, then silence", TICK.as_millis());
+    (judge(done, &lines, end, wrong), lines)
+}
+
+/// Sends a whole request and waits.
+fn asked(aim: &Aim, count: usize, head: &[u8], end: &End<'_>) -> (Found, Vec<Line>) {
+    let mut wrong = Vec::new();
+    let mut lines = open(aim, count, &mut wrong);
+    drive(&mut lines, end.within + GRACE, |line, turn| {
+        if turn == 0 {
+            line.send(head);
+        }
+        // An answer is an end, though the connection may go on.
+        line.look();
+        if !line.heard.is_empty() {
+            line.finish();
+        }
+        ControlFlow::Break(())
+    });
+    (judge(format!("{count} requests that the app leaves unanswered"), &lines, end, wrong), lines)
+}
+
+/// Asks for a lot, takes little of it, then nothing.
+fn sip(aim: &Aim, count: usize, head: &[u8]) -> (Found, Vec<Line>) {
+    const MOUTHFUL: usize = 512;
+    let mut wrong = Vec::new();
+    let mut lines = open(aim, count, &mut wrong);
+    let began = Instant::now();
+    drive(&mut lines, DRIP + SHORT + GRACE, |line, turn| {
+        if turn == 0 {
+            line.send(head);
+        }
+        if began.elapsed() < DRIP {
+            line.sip(MOUTHFUL);
+        } else if line.is_hung_up() {
+            line.finish();
+        }
+        ControlFlow::Break(())
+    });
+    for line in &mut lines {
+        line.look_at_rest();
+    }
+    let whole = lines.iter().filter(|line| line.taken >= LARGE_BYTES).count();
+    if whole > 0 {
+        wrong.push(format!("{whole} have the whole answer"));
+    }
+    let done = format!(
+        "{count} peers take {MOUTHFUL} bytes every {} ms of 20 MB, then none",
+        TICK.as_millis()
+    );
+    let end = End { within: DRIP + SHORT, answers: &[BROKEN_OFF] };
+    (judge(done, &lines, &end, wrong), lines)
+}
+
+/// Asks and is gone at once, with a reset.
+fn reset(aim: &Aim, count: usize, head: &[u8]) -> Found {
+    let mut wrong = Vec::new();
+    let began = Instant::now();
+    for nth in 0..count {
+        match Line::open(aim) {
+            Ok(mut line) => {
+                line.send(head);
+                line.reset();
+            }
+            Err(error) if wrong.len() < 3 => wrong.push(format!("connection {nth}: {error}")),
+            Err(_) => {}
+        }
+    }
+    let rate = count as f64 / began.elapsed().as_secs_f64();
+    let done = format!("{count} requests, each reset at once ({rate:.0}/s)");
+    Found { peers: count, done, became: "called off".to_owned(), wrong }
+}
+
+/// Opens and closes as fast as it goes.
+fn storm(aim: &Aim, within: Duration) -> Found {
+    let began = Instant::now();
+    let (mut count, mut wrong) = (0, Vec::new());
+    while began.elapsed() < within {
+        if let Err(error) = aim.from(address(count / OF_ONE_ADDRESS)).dial()
+            && wrong.len() < 3
+        {
+            wrong.push(format!("connection {count}: {error}"));
+        }
+        count += 1;
+    }
+    let rate = count as f64 / began.elapsed().as_secs_f64();
+    let done = format!("{count} connections opened and closed, {rate:.0}/s");
+    Found { peers: count, done, became: "closed".to_owned(), wrong }
+}
+
+/// Asks once on each connection and leaves it.
+fn idle(aim: &Aim, count: usize, is_asked: bool, head: &[u8]) -> (Found, Vec<Line>) {
+    let mut wrong = Vec::new();
+    let mut lines = open(aim, count, &mut wrong);
+    // In small parts: it is the idle ones that count, not what they ask.
+    for part in lines.chunks_mut(50).filter(|_| is_asked) {
+        for line in part.iter_mut() {
+            line.send(head);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while part.iter().any(|line| line.is_open() && line.heard.is_empty())
+            && Instant::now() < deadline
+        {
+            part.iter_mut().for_each(Line::look);
+            std::thread::yield_now();
+        }
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    lines.iter_mut().for_each(Line::look);
+    let open = lines.iter().filter(|line| line.is_open()).count();
+    let answers = tally(lines.iter().map(Line::answer));
+    if open < count {
+        wrong.push(format!("only {open} of {count} are open: {answers}"));
+    }
+    let done = format!("{count} connections, idle after one request");
+    (Found { peers: count, done, became: format!("{open} stay"), wrong }, lines)
+}
+
+/// Whether all have ended in time and as they must.
+fn judge(done: String, lines: &[Line], end: &End<'_>, mut wrong: Vec<String>) -> Found {
+    let open = lines.iter().filter(|line| line.is_open()).count();
+    let slowest = lines.iter().filter_map(|line| line.ended_after).max().unwrap_or_default();
+    let late = end.within + GRACE;
+    if open > 0 || slowest > late {
+        wrong.push(format!("{open} have not ended within {late:?}, the last after {slowest:?}"));
+    }
+    let answers = lines.iter().map(|line| match line.answer() {
+        answer if answer == "200" => BROKEN_OFF.to_owned(),
+        answer => answer,
+    });
+    let others = tally(answers.clone().filter(|answer| !end.answers.contains(&answer.as_str())));
+    if !others.is_empty() {
+        wrong.push(format!("ended otherwise: {others}"));
+    }
+    let became = format!("{} within {:.1} s", tally(answers), slowest.as_secs_f64());
+    Found { peers: lines.len(), done, became, wrong }
+}
+
+/// How often each answer was given.
+fn tally(answers: impl Iterator<Item = String>) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for answer in answers {
+        *counts.entry(answer).or_default() += 1;
+    }
+    let told = counts.iter().map(|(answer, count)| format!("{count} × {answer}"));
+    told.collect::<Vec<_>>().join(", ")
+}
+
+/// A front that may have few descriptors, and more clients than that.
+pub(crate) fn exhaust_descriptors(count: usize) -> Outcome {
+    /// A spinning process takes all it can get.
+    const MOST_BUSY: f64 = 0.5;
+    let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
+    let script = format!("ulimit -n {FEW}; exec \"$0\" \"$@\"");
+    let start = Start::new("/bin/sh").args(["-c", &script]).arg(binary("tollway").unwrap());
+    let address = app.port("http").unwrap();
+    let (files, front) = front_of(address, &[], start.ready_within(PATIENCE));
+    let _files: TempDir = files;
+    let (honest, ask) = crate::world::at_front(&front);
+    let before_bytes = tollway_testkit::resident_bytes(front.pid()).unwrap();
+    let mut kept = honest::Kept::open(&honest, &ask);
+    let mut wrong = Vec::new();
+    let aim = honest.bare().from(ATTACKER);
+    let crowd = open(&aim, count, &mut wrong);
+    retry_until(PATIENCE, "no descriptor being left", || {
+        front.log().contains("ERR_OUT_OF_DESCRIPTORS").then_some(())
+    })
+    .unwrap();
+    let (began, cpu) = (Instant::now(), usage(&front));
+    let seen: Seen = kept.ask_for(Duration::from_secs(2));
+    let (caused, waited) = (usage(&front) - cpu, began.elapsed());
+    let busy = caused.as_secs_f64() / waited.as_secs_f64();
+    if busy > MOST_BUSY {
+        wrong.push(format!("it spins: {:.0} % busy", busy * 100.0));
+    }
+    if seen.failed > 0 {
+        wrong.push(format!("{} honest requests failed: {:?}", seen.failed, seen.why));
+    }
+    let most_bytes = tollway_testkit::peak_resident_bytes(front.pid()).unwrap();
+    drop(crowd);
+    let again = retry_until(PATIENCE, "newcomers being served again", || {
+        (honest::Kept::open(&honest, &ask).ask_for(Duration::ZERO).failed == 0).then_some(())
+    });
+    if let Err(error) = again {
+        wrong.push(error.to_string());
+    }
+    let after_bytes = tollway_testkit::resident_bytes(front.pid()).unwrap();
+    Outcome {
+        case: "no descriptors",
+        listener: "front",
+        peers: count,
+        done: format!("{count} connections to a process with {FEW} descriptors"),
+        became: format!("those who are in are served, {:.0} % busy", busy * 100.0),
+        honest: seen,
+        memory: Memory { before_bytes, most_bytes, after_bytes },
+        cpu_ms: caused.as_secs_f64() * 1e3,
+        attacker_cpu_ms: 0.0,
+        passed: wrong.is_empty(),
+        wrong,
+    }
+}
+
+fn usage(process: &Process) -> Duration {
+    cpu_time(process.pid()).unwrap()
+}
