@@ -35,7 +35,7 @@ pub(crate) const CRATES: &[Crate] = &[
     part("cli", &[]),
     part("fuzz", &["http", "identity"]),
     part("testkit", &[]),
-    part("xtask", &["model"]),
+    part("xtask", &["model", "record"]),
 ];
 
 const fn pure(name: &'static str, may_use: &'static [&'static str]) -> Crate {

@@ -6,6 +6,7 @@
 mod fuzz;
 mod load;
 mod reliability;
+mod speed;
 mod transport;
 
 use std::path::Path;
@@ -50,6 +51,12 @@ const PROOFS: &[Proof] = &[
         name: "load",
         about: "tollway load beside wrk, k6, h2load, ghz, iperf3; writes docs/load.md (15 minutes)",
         run: load::run,
+        may_be_quick: true,
+    },
+    Proof {
+        name: "speed",
+        about: "the data plane beside HAProxy and nginx; writes docs/performance.md (25 minutes)",
+        run: speed::run,
         may_be_quick: true,
     },
     Proof {
