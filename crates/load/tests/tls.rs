@@ -118,13 +118,15 @@ fn connections_carry_as_many_requests_as_allowed() {
 #[test]
 fn a_connection_that_was_idle_for_too_long_is_not_used() {
     let echo = Echo::start();
-    let mut options = open_loop(&echo.url("/"), 20.0, 1.0);
+    let mut options = open_loop(&echo.url("/"), 5.0, 2.0);
     options.connections = 1;
     options.reuse = Reuse { requests: None, idle: Some(Duration::from_millis(10)) };
     let result = get(&options);
-    assert_eq!(result.traffic.requests, 20, "{result:?}");
-    assert_eq!(result.traffic.phases_us["connecting"].n, 20);
-    options.reuse.idle = Some(Duration::from_secs(5));
+    assert_eq!(result.traffic.requests, 10, "{result:?}");
+    // Where the machine stood still, requests may have come right behind each other.
+    let opened = result.traffic.phases_us["connecting"].n;
+    assert!((5..=10).contains(&opened), "{opened} for ten requests");
+    options.reuse.idle = Some(Duration::from_secs(60));
     assert!(!get(&options).traffic.phases_us.contains_key("connecting"));
 }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use support::{Echo, any_port, get, open_loop};
+use support::{Echo, any_port, closed, get, open_loop};
 use tollway_load::{
-    Arrival, EchoOptions, HttpRequest, LoadOptions, Progress, Stall, Stop, Watch, run_http,
+    Arrival, EchoOptions, HttpRequest, LoadOptions, Progress, Stall, Stop, Target, Watch, run_http,
 };
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::{Histogram, LatencyUs, RunResult};
@@ -45,8 +45,9 @@ fn a_constant_delay_is_measured_within_a_percent() {
     let mut options = open_loop(&echo.url("/delay?ms=100"), 150.0, 2.0);
     options.connections = 64;
     let result = get(&options);
-    let p50 = result.traffic.latency_us.p50.unwrap() / 1e3;
-    assert!((100.0..101.0).contains(&p50), "p50 {p50} ms");
+    // A busy machine makes answers later and none earlier: the quickest tell what is measured.
+    let quick = result.traffic.latencies().unwrap().raw_quantile_ns(0.02) as f64 / 1e6;
+    assert!((100.0..101.0).contains(&quick), "p2 {quick} ms");
 }
 
 #[test]
@@ -162,10 +163,8 @@ fn the_generators_own_cost_is_what_the_kernel_charged_it() {
 #[test]
 #[ignore = "run by the_generators_own_cost_is_what_the_kernel_charged_it"]
 fn closed_loop_child() {
-    let mut options = open_loop(&child_url(), 1.0, 1.5);
-    options.arrival = Arrival::Closed;
-    options.warmup = Duration::ZERO;
-    run_in_child(&options);
+    // So many that they cost enough on any machine, however long that takes.
+    run_in_child(&closed(Target::http(&child_url()).unwrap(), 30_000));
 }
 
 fn child_url() -> String {

@@ -41,7 +41,7 @@ pub(crate) fn nowhere(ip: &str) -> ClosedPort {
 #[test]
 fn names_ways_and_apps_that_fail_are_told_apart() {
     let mesh = Mesh::start();
-    let caller = mesh.west.caller(&["--request-timeout-ms", "700", "--connect-timeout-ms", "700"]);
+    let caller = mesh.west.caller(&["--request-timeout-ms", "2000"]);
     let app = mesh.east.app("echo", "a", AppProtocol::Http);
     let _tcp = mesh.east.app("bytes", "b", AppProtocol::Tcp);
     let absent = nowhere("127.0.0.1");
@@ -65,15 +65,19 @@ fn names_ways_and_apps_that_fail_are_told_apart() {
     check(&answer, 404, "ERR_UNKNOWN_SERVICE", CALLER, &parts);
     let answer = call(&caller, "echo.default.south", "/");
     check(&answer, 404, "ERR_UNKNOWN_NETWORK", CALLER, &["`south`", "tollway join"]);
-    let served = retry_until(PATIENCE, "the TCP service", || {
-        let answer = call(&caller, "bytes.default.east", "/");
-        (!answer.contains("ERR_UNKNOWN_SERVICE")).then_some(answer)
-    });
-    check(&served.unwrap(), 502, "ERR_NOT_HTTP", CALLER, &["bytes.default.east", "--upstream"]);
-    let answer = call(&caller, "later.default.east", "/");
+    let known = |service: &str| {
+        let answer = retry_until(PATIENCE, service, || {
+            let answer = call(&caller, service, "/");
+            (!answer.contains("ERR_UNKNOWN_SERVICE")).then_some(answer)
+        });
+        answer.unwrap()
+    };
+    let answer = known("bytes.default.east");
+    check(&answer, 502, "ERR_NOT_HTTP", CALLER, &["bytes.default.east", "--upstream"]);
+    let answer = known("later.default.east");
     check(&answer, 503, "ERR_NO_READY_ENDPOINT", CALLER, &["later.default.east", "--app-port"]);
 
-    let answer = call(&caller, "echo.default.east", "/delay?ms=5000");
+    let answer = call(&caller, "echo.default.east", "/delay?ms=60000");
     check(&answer, 504, "ERR_TIMED_OUT", CALLER, &["echo.default.east", "--request-timeout-ms"]);
     let answer = call(&caller, "echo.default.east", "/close");
     check(&answer, 502, "ERR_CLOSED_EARLY", CALLEE, &["the app", "log"]);
@@ -238,7 +242,7 @@ fn a_full_sidecar_and_a_tcp_call_of_an_http_service_say_so() {
     let options = ["--max-requests", "1", "--upstream", "0=echo.default.west"];
     let caller = mesh.west.caller(&options);
     caller.until_served("echo");
-    let (door, path) = (caller.http(), "/v1.0/invoke/echo/method/delay?ms=1500");
+    let (door, path) = (caller.http(), "/v1.0/invoke/echo/method/delay?ms=2500");
     let calls = [(); 3].map(|()| std::thread::spawn(move || get(door, path)));
     let answers = calls.map(|call| call.join().unwrap());
     assert!(answers.iter().any(|answer| answer.starts_with("HTTP/1.1 200")), "{answers:?}");
