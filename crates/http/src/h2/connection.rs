@@ -61,9 +61,11 @@ pub struct Connection {
     pub(super) spare: Vec<Fields>,
 }
 
-/// Emptied fields kept by a connection at most: one read may bring a head and trailers for each of many
-/// streams.
+/// Emptied fields kept by a connection at most: one read may bring a head and trailers for each of
+/// many streams.
 const SPARE_FIELDS: usize = 256;
+/// What remains of them with a server whose client has no stream open.
+const SPARE_FIELDS_AT_REST: usize = 4;
 /// Fields with more room than this are not kept.
 const SPARE_FIELD_BYTES: usize = 1024;
 
@@ -242,8 +244,9 @@ impl Connection {
     /// Gives the fields of a head or of trailers back when they have been read: the next ones
     /// need no new memory. Not needed for correctness.
     pub fn recycle(&mut self, mut fields: Fields) {
-        // As many as streams are open, and one: a connection at rest holds next to nothing.
-        let most = self.streams.len().saturating_add(1).min(SPARE_FIELDS);
+        // Callers' connections are many, and most are at rest.
+        let is_at_rest = self.role == Role::Server && self.streams.len() == 0;
+        let most = if is_at_rest { SPARE_FIELDS_AT_REST } else { SPARE_FIELDS };
         self.spare.truncate(most);
         if self.spare.len() < most && fields.room() <= SPARE_FIELD_BYTES {
             fields.clear();
