@@ -114,7 +114,7 @@ fn an_app_that_resets_a_request_is_named_with_its_reason() {
         .output()
         .unwrap();
     let answer = String::from_utf8(output.stdout).unwrap();
-    assert!(answer.contains("grpc-status: 14"), "{answer}");
+    assert!(answer.contains("grpc-status: 13"), "{answer}");
     assert!(answer.contains("x-tollway-error: ERR_RESET"), "{answer}");
     assert!(answer.contains(&format!("x-tollway-hop: {CALLEE}")), "{answer}");
 }

@@ -187,7 +187,8 @@ catalogue! {
         "Look at the app's log: it ended, crashed or gave up. Call again only if that is harmless.";
     Reset, "ERR_RESET", App, http(502, Unavailable),
         [CallersSidecar, CalleesSidecar, Front],
-        "The other side reset the request before it answered.",
+        "The other side reset the request before it answered. A call of gRPC gets the status that gRPC \
+         has for the code of the reset: INTERNAL for INTERNAL_ERROR, CANCELLED for CANCEL.",
         "Look at the app's log for the reason.";
     BadResponse, "ERR_BAD_RESPONSE", App, http(502, Unavailable),
         [CallersSidecar, CalleesSidecar, Front],
