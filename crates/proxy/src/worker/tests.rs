@@ -190,9 +190,12 @@ impl Running {
     fn tell(&self, service: &ServiceName, state: ServiceState) {
         let update = ServiceUpdate { service: service.clone(), revision: Revision(1), state };
         let commands = self.commands.clone();
+        let tell = move || commands.send(Command::Services(vec![update.clone()]));
+        // A gateway is told before the first caller comes: what it does not know is not there.
+        tell();
         // States reach a worker only for services it has asked for: tell until it has.
         std::thread::spawn(move || {
-            while commands.send(Command::Services(vec![update.clone()])) {
+            while tell() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
