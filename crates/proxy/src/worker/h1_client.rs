@@ -2,7 +2,7 @@
 //! sidecars where mesh connections are pooled.
 
 use tollway_http::h1::{self, BodyDecoder, BodyLength, Parsed, ResponseContext};
-use tollway_model::{ErrorCode, ServiceState};
+use tollway_model::ServiceState;
 use tollway_net::{Closed, Key};
 use tollway_routing::Failure;
 
@@ -123,13 +123,7 @@ impl Worker {
             return false;
         }
         self.leave_replica(key, &destination);
-        if !self.may_retry(exchange, Failure::Refused) {
-            return false;
-        }
-        self.cancel_upstream(exchange);
-        let why = Why::coded(ErrorCode::AppUnreachable, "its app cannot be reached");
-        self.on_attempt_failed(exchange, Failure::Refused, why);
-        true
+        self.ask_another_replica(exchange)
     }
 
     /// Drops the idle connections to the replica that this one leads to. Its address rests, unless

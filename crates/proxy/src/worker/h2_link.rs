@@ -181,13 +181,7 @@ impl Worker {
         let until = self.now + self.config.timeouts.dial_backoff;
         let Some(link) = self.link(key) else { return false };
         link.rests_until = Some(until);
-        if !self.may_retry(exchange, Failure::Refused) {
-            return false;
-        }
-        self.cancel_upstream(exchange);
-        let why = Why::coded(tollway_model::ErrorCode::AppUnreachable, "its app cannot be reached");
-        self.on_attempt_failed(exchange, Failure::Refused, why);
-        true
+        self.ask_another_replica(exchange)
     }
 
     fn reset_stream(&mut self, key: Key, stream: StreamId, code: ErrorCode) {

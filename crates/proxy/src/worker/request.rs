@@ -231,6 +231,18 @@ impl Worker {
         (unsent || !exchange.is_upgrade) && decide_retry(failure, attempt) == Retry::Again
     }
 
+    /// The peer's sidecar passed nothing of a request on to its app. False when another replica was
+    /// asked often enough.
+    pub(super) fn ask_another_replica(&mut self, key: Key) -> bool {
+        if !self.may_retry(key, Failure::Refused) {
+            return false;
+        }
+        self.cancel_upstream(key);
+        let why = Why::coded(ErrorCode::AppUnreachable, "its app cannot be reached");
+        self.on_attempt_failed(key, Failure::Refused, why);
+        true
+    }
+
     /// An attempt failed before any response: once more, or the answer to the caller.
     pub(super) fn on_attempt_failed(&mut self, key: Key, failure: Failure, why: impl Into<Why>) {
         let (may_retry, why) = (self.may_retry(key, failure), why.into());

@@ -31,7 +31,7 @@ impl Worker {
             edit::response(head, from_app);
             return self.on_informational(key, head);
         }
-        let body = exchange.replay.take();
+        self.spare_bodies.keep(exchange.replay.take());
         if exchange.place.is_some() && (head.status >= 400 || exchange.is_grpc) {
             // Another hop of the mesh may speak for the service.
             exchange.failed = head.fields.value(edit::ERROR).is_some();
@@ -39,7 +39,6 @@ impl Worker {
             exchange.grpc_failed = status.is_some_and(|code| code > 0);
         }
         let is_observed = exchange.observed.is_some();
-        self.spare_bodies.keep(body);
         if is_observed {
             self.hear_of_way(key, head);
         }
