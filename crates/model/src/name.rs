@@ -324,9 +324,7 @@ impl SpiffeId {
             app: label(app)?,
         })
     }
-}
 
-impl SpiffeId {
     /// The parts that make the URI form, one after the other.
     #[must_use]
     pub fn parts(&self) -> [&str; 6] {
