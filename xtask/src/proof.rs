@@ -55,7 +55,7 @@ const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "speed",
-        about: "the data plane beside HAProxy and nginx; writes docs/performance.md (25 minutes)",
+        about: "the data plane beside HAProxy and nginx; writes docs/performance.md (12 minutes)",
         run: speed::run,
         may_be_quick: true,
     },
@@ -105,7 +105,7 @@ fn facts(root: &Path, build: &str) -> Result<Value> {
 
 /// `2026-11-21, commit 1234567, release build, Linux 6.1, 2 cores (…)`: what [`facts`] found.
 fn told_facts(run: &Value) -> String {
-    let word = |name: &str| run[name].as_str().unwrap_or_default();
+    let word = |name: &str| word(&run[name]);
     format!(
         "{}, commit {}, {} build, {}, {} cores ({})",
         word("date"),
@@ -127,6 +127,10 @@ fn publish(
     write(&root.join(page_at), page)?;
     println!("\nwrote {record_at} and {page_at}");
     Ok(())
+}
+
+fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

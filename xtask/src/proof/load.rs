@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use self::bench::Bench;
-use super::{Extent, facts, publish};
+use super::{Extent, facts, publish, word};
 use crate::process;
 use crate::tools;
 use crate::workspace::Workspace;
@@ -62,7 +62,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
 fn throughputs(costs: &[Value]) -> Vec<Value> {
     let cases = costs.iter().filter(|case| case["unit"] == "MB");
     let told = |case: &Value| {
-        let word = |name: &str| case[name].as_str().unwrap_or_default().to_owned();
+        let word = |name: &str| word(&case[name]).to_owned();
         let rounds = case["rounds"].as_array().map_or(&[][..], Vec::as_slice);
         println!("\nthroughput of {} beside {}", word("case"), word("other"));
         agreement::compared(&word("case"), &word("other"), "rate", "MB/s", rounds)

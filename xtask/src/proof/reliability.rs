@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::{facts, publish, told_facts};
+use super::{facts, publish, told_facts, word};
 use crate::process;
 
 const PAGE: &str = "docs/reliability.md";
@@ -87,8 +87,8 @@ fn matrix(cells: &Value) -> String {
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            cell["victim"].as_str().unwrap_or_default(),
-            cell["blow"].as_str().unwrap_or_default(),
+            word(&cell["victim"]),
+            word(&cell["blow"]),
             cell["sent"],
             cell["lost_in_flight"],
             cell["refused_at_door"],
@@ -96,7 +96,7 @@ fn matrix(cells: &Value) -> String {
             cell["slow"],
             seconds(&cell["full_service_after_ms"]),
             seconds(&cell["back_after_ms"]),
-            cell["bound"].as_str().unwrap_or_default(),
+            word(&cell["bound"]),
             verdict(cell),
         );
     }
@@ -111,7 +111,7 @@ fn lost(losses: &Value) -> String {
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {} |",
-            loss["how"].as_str().unwrap_or_default(),
+            word(&loss["how"]),
             seconds(&loss["withdrawn_after_ms"]),
             seconds(&loss["back_after_ms"]),
             loss["near_sent"],
@@ -142,7 +142,7 @@ fn full_disk(found: &Value) -> String {
         found["lost"],
         seconds(&found["writes_again_after_ms"]),
         verdict(found),
-        found["refusal"].as_str().unwrap_or_default(),
+        word(&found["refusal"]),
     )
 }
 

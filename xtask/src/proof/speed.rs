@@ -15,7 +15,7 @@ use tollway_record::interval::interval;
 use tollway_record::record::{Layout, Row};
 use tollway_record::{Block, Record};
 
-use super::{Extent, facts, publish, told_facts};
+use super::{Extent, facts, publish, told_facts, word};
 use crate::process;
 use crate::tools;
 use crate::workspace::Workspace;
@@ -155,14 +155,7 @@ fn answer(record: &Record, question: &Question) -> Result<Answer> {
 }
 
 fn compared(record: &Record, question: &Question, beside: &'static str) -> Option<Answer> {
-    let row = |subject: &str| {
-        let is_it = |row: &&Row| {
-            let conditions = &row.conditions;
-            (conditions.case.as_str(), conditions.layout) == (question.case, question.layout)
-                && name_of(row) == subject
-        };
-        record.rows.iter().find(is_it)
-    };
+    let row = |subject| row_of(record, question.case, question.layout, subject);
     let (ours, theirs) = (row(question.ours)?, row(beside)?);
     let base = row("direct");
     let value = |row: &Row, number: u32| {
@@ -197,6 +190,13 @@ fn compared(record: &Record, question: &Question, beside: &'static str) -> Optio
         must,
         goal,
         reached: reached(ratio_ci95, question),
+    })
+}
+
+fn row_of<'a>(record: &'a Record, case: &str, layout: Layout, subject: &str) -> Option<&'a Row> {
+    record.rows.iter().find(|row| {
+        (row.conditions.case.as_str(), row.conditions.layout, name_of(row))
+            == (case, layout, subject)
     })
 }
 
@@ -267,11 +267,7 @@ fn floor(record: &Record) -> Value {
     let rows = record.rows.iter().filter(|row| name_of(row) == "floor");
     let told = rows.filter_map(|floor| {
         let (case, layout) = (&floor.conditions.case, floor.conditions.layout);
-        let same = |row: &&Row| {
-            name_of(row) == "tollway"
-                && (&row.conditions.case, row.conditions.layout) == (case, layout)
-        };
-        let ours = cpu(record.rows.iter().find(same)?);
+        let ours = cpu(row_of(record, case, layout, "tollway")?);
         Some(json!({ "case": case, "layout": layout, "floor": cpu(floor), "tollway": ours }))
     });
     Value::Array(told.collect())
@@ -339,7 +335,7 @@ fn floor_table(rows: &Value) -> String {
     for row in rows.as_array().into_iter().flatten() {
         let figure = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);
         let layout = if row["layout"] == "pinned" { ", pinned" } else { "" };
-        let case = row["case"].as_str().unwrap_or_default();
+        let case = word(&row["case"]);
         let (floor, ours) = (figure("floor"), figure("tollway"));
         writeln!(table, "| {case}{layout} | {floor:.1} µs | {ours:.1} µs |")
             .expect("writing to a string cannot fail");

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::{facts, publish, told_facts};
+use super::{facts, publish, told_facts, word};
 use crate::process;
 
 const PAGE: &str = "docs/transport.md";
@@ -113,10 +113,6 @@ fn costs(outcomes: &[Value]) -> String {
         );
     }
     table.trim_end().to_owned()
-}
-
-fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }
 
 fn millis(value: &Value) -> String {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::figures::{figure, interval, median};
-use crate::proof::told_facts;
+use crate::proof::{told_facts, word};
 
 const TEMPLATE: &str = include_str!("../load.md");
 
@@ -75,10 +75,6 @@ fn conclusion(cases: &Value) -> String {
 
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }
 
 #[cfg(test)]
