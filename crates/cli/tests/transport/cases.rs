@@ -48,10 +48,7 @@ pub(crate) enum Case {
 
 /// How many of each.
 pub(crate) struct Size {
-    /// Slow peers that all come from the one app beside a sidecar, or that need no app.
     slow: usize,
-    /// Slow peers of one caller where others come as well: more than it may have.
-    greedy: usize,
     readers: usize,
     resets: usize,
     storm: Duration,
@@ -66,7 +63,6 @@ impl Size {
         let room = usize::try_from(descriptor_limit() - SPARE_DESCRIPTORS).unwrap_or(0);
         Self {
             slow: 500,
-            greedy: 1500,
             readers: 100,
             resets: 10_000,
             storm: Duration::from_secs(5),
@@ -80,7 +76,6 @@ impl Size {
     pub(crate) fn reduced() -> Self {
         Self {
             slow: 20,
-            greedy: 20,
             readers: 5,
             resets: 100,
             storm: Duration::from_millis(500),
@@ -154,8 +149,6 @@ impl Case {
         let ask = |method, path: &str, fields: &str| {
             world.request(listener, method, path, fields).into_bytes()
         };
-        let is_shared = matches!(listener, Listener::Mesh | Listener::Front);
-        let several = if is_shared { size.greedy } else { size.slow };
         match self {
             Self::SlowHead => {
                 let head = ask("GET", "/slow", &format!("x-slow: {}\r\n", "a".repeat(1000)));
@@ -173,17 +166,17 @@ impl Case {
             }
             Self::SlowBody => {
                 let head = ask("POST", "/echo", "content-length: 100000\r\n");
-                let bounds = size.bounds(several * (16 << 10) + tls_bytes(listener, several));
+                let bounds = size.bounds(size.slow * (16 << 10) + tls_bytes(listener, size.slow));
                 let answers = &["408 ERR_BODY_TIMED_OUT", "503 ERR_OVERLOADED", BROKEN_OFF];
                 let end = End { within: DRIP + SHORT, answers };
-                weigh(at, bounds, || after_head(&aim, several, &head, &end))
+                weigh(at, bounds, || after_head(&aim, size.slow, &head, &end))
             }
             Self::SilentApp => {
                 let head = ask("GET", "/delay?ms=60000", "");
-                let bounds = size.bounds(several * (16 << 10) + tls_bytes(listener, several));
+                let bounds = size.bounds(size.slow * (16 << 10) + tls_bytes(listener, size.slow));
                 let answers = &["504 ERR_TIMED_OUT", "503 ERR_OVERLOADED"];
                 let end = End { within: SHORT, answers };
-                weigh(at, bounds, || asked(&aim, several, &head, &end))
+                weigh(at, bounds, || asked(&aim, size.slow, &head, &end))
             }
             Self::SlowReader => {
                 let head = ask("GET", &format!("/size?bytes={LARGE_BYTES}"), "");
