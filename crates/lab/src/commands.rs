@@ -291,8 +291,8 @@ fn arrival_args(load: &Load) -> Vec<String> {
         }
         LoadArrival::Open(rate_rps, spacing) => {
             let mut args = words(["--duration", &duration, "--rate", &rate_rps.to_string()]);
-            if *spacing == Spacing::Poisson {
-                args.extend(words(["--spacing", "poisson"]));
+            if *spacing != Spacing::default() {
+                args.extend(words(["--spacing", &spacing.word()]));
             }
             args
         }

@@ -9,6 +9,8 @@ mod builtin;
 mod check;
 mod seed;
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use serde_saphyr::Spanned;
 use tollway_record::record::{Arrival, Layout, Protocol, Tls, Topology};
@@ -233,6 +235,8 @@ pub enum Spacing {
     #[default]
     Uniform,
     Poisson,
+    /// So many at once, then none for as long as they take at the rate.
+    Bursts(u32),
 }
 
 /// What each process of a subject may use.
@@ -361,6 +365,17 @@ impl Spacing {
         match self {
             Self::Uniform => Arrival::OpenUniform,
             Self::Poisson => Arrival::OpenPoisson,
+            Self::Bursts(_) => Arrival::OpenBursts,
+        }
+    }
+
+    /// The word of `tollway load`.
+    #[must_use]
+    pub fn word(self) -> Cow<'static, str> {
+        match self {
+            Self::Uniform => "uniform".into(),
+            Self::Poisson => "poisson".into(),
+            Self::Bursts(size) => format!("bursts:{size}").into(),
         }
     }
 }

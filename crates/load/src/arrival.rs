@@ -15,6 +15,9 @@ pub use self::profile::{MAX_STAGES, Profile, Stage};
 /// The highest rate an open loop may ask for, in requests per second.
 pub const MAX_RATE_RPS: f64 = 10_000_000.0;
 
+/// Most requests of one burst.
+pub const MAX_BURST: u32 = 10_000;
+
 /// What decides when a request starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrival {
@@ -35,6 +38,8 @@ pub enum Spacing {
     /// One in every interval of `1 / rate`, moved by up to `fraction` (0 to 1) of it, so that
     /// arrivals keep no fixed phase to the target's own timers.
     Jitter { fraction: f64 },
+    /// `size` at once (1 to [`MAX_BURST`]), then none for `size / rate`.
+    Bursts { size: u32 },
 }
 
 /// Why an arrival cannot be planned.
@@ -48,10 +53,12 @@ pub enum ArrivalError {
     Stages(usize),
     #[error("a jitter of {0} of the interval is not possible: give 0 to 1")]
     Jitter(f64),
+    #[error("bursts of {0} are not possible: give 1 to {MAX_BURST}")]
+    Burst(u32),
 }
 
 impl Arrival {
-    /// Fails for a rate or jitter outside its bounds.
+    /// Fails for a rate, jitter or burst outside its bounds.
     pub fn check(self) -> Result<(), ArrivalError> {
         let Self::Open { rate_rps, spacing } = self else { return Ok(()) };
         if !(rate_rps > 0.0 && rate_rps <= MAX_RATE_RPS) {
@@ -61,7 +68,13 @@ impl Arrival {
             Spacing::Jitter { fraction } if !(0.0..=1.0).contains(&fraction) => {
                 Err(ArrivalError::Jitter(fraction))
             }
-            Spacing::Uniform | Spacing::Poisson | Spacing::Jitter { .. } => Ok(()),
+            Spacing::Bursts { size } if !(1..=MAX_BURST).contains(&size) => {
+                Err(ArrivalError::Burst(size))
+            }
+            Spacing::Uniform
+            | Spacing::Poisson
+            | Spacing::Jitter { .. }
+            | Spacing::Bursts { .. } => Ok(()),
         }
     }
 
@@ -172,11 +185,12 @@ impl Schedule {
 
     /// The next arrival's place among all, by its spacing: whole numbers if uniform.
     fn next_number(&mut self) -> f64 {
-        let tick = self.index as f64;
+        let index = self.index;
         self.index += 1;
         match self.spacing {
-            Spacing::Uniform => tick,
-            Spacing::Jitter { fraction } => tick + fraction * self.random.unit(),
+            Spacing::Uniform => index as f64,
+            Spacing::Bursts { size } => burst_begin(index, size),
+            Spacing::Jitter { fraction } => index as f64 + fraction * self.random.unit(),
             Spacing::Poisson => {
                 self.poisson += -(1.0 - self.random.unit()).ln();
                 self.poisson
@@ -186,13 +200,14 @@ impl Schedule {
 
     fn next_at_constant_rate(&mut self) -> u64 {
         let interval_ns = 1e9 / self.rate_rps;
-        let tick = self.index as f64;
+        let index = self.index;
         self.index += 1;
         let at = match self.spacing {
             // Divided each time: adding up a rounded interval would drift away from the rate.
-            Spacing::Uniform => tick * 1e9 / self.rate_rps,
+            Spacing::Uniform => index as f64 * 1e9 / self.rate_rps,
+            Spacing::Bursts { size } => burst_begin(index, size) * 1e9 / self.rate_rps,
             Spacing::Jitter { fraction } => {
-                (tick + fraction * self.random.unit()) * 1e9 / self.rate_rps
+                (index as f64 + fraction * self.random.unit()) * 1e9 / self.rate_rps
             }
             Spacing::Poisson => {
                 self.poisson += -(1.0 - self.random.unit()).ln() * interval_ns;
@@ -220,6 +235,11 @@ impl Iterator for Schedule {
         self.measured += u64::from(measured);
         Some(Planned { at_ns: self.begin_ns.saturating_add(at_ns), measured })
     }
+}
+
+/// Number of the first arrival of the burst that `index` is part of.
+fn burst_begin(index: u64, size: u32) -> f64 {
+    (index - index % u64::from(size)) as f64
 }
 
 /// 584 years at most.
@@ -264,6 +284,23 @@ mod tests {
     fn uniform_starts_at_zero_and_keeps_the_interval() {
         let starts = starts(1000.0, Spacing::Uniform, Duration::ZERO, Extent::Requests(4));
         assert_eq!(starts, [0, 1_000_000, 2_000_000, 3_000_000]);
+    }
+
+    #[test]
+    fn a_burst_starts_at_once_and_the_mean_rate_is_kept() {
+        let plan = starts(1000.0, Spacing::Bursts { size: 3 }, Duration::ZERO, Extent::Requests(7));
+        assert_eq!(plan, [0, 0, 0, 3_000_000, 3_000_000, 3_000_000, 6_000_000]);
+        let steady = Profile::new(1000.0, vec![Stage { lasting: SECOND, to_rps: 1000.0 }]).unwrap();
+        let spacing = Spacing::Bursts { size: 250 };
+        let staged = Schedule::varying(&steady, spacing, 7, Duration::ZERO).unwrap();
+        let begins: Vec<u64> = staged.map(|request| request.at_ns).collect();
+        assert_eq!(begins.len(), 1000);
+        for (number, burst) in begins.chunks(250).enumerate() {
+            assert!(
+                burst.iter().all(|at| at.abs_diff(number as u64 * 250_000_000) < 2),
+                "{burst:?}"
+            );
+        }
     }
 
     #[test]
@@ -314,6 +351,11 @@ mod tests {
             Arrival::Open { rate_rps: 1.0, spacing }.check(),
             Err(ArrivalError::Jitter(1.5))
         );
+        for size in [0, MAX_BURST + 1] {
+            let spacing = Spacing::Bursts { size };
+            let refused = Arrival::Open { rate_rps: 1.0, spacing }.check();
+            assert_eq!(refused, Err(ArrivalError::Burst(size)));
+        }
     }
 
     proptest! {
@@ -324,6 +366,7 @@ mod tests {
                 Just(Spacing::Uniform),
                 Just(Spacing::Poisson),
                 (0.0..=1.0).prop_map(|fraction| Spacing::Jitter { fraction }),
+                (1..=MAX_BURST).prop_map(|size| Spacing::Bursts { size }),
             ],
             seed: u64,
             count in 0_u64..2_000,

@@ -244,6 +244,7 @@ fn arrival(arrival: Arrival) -> record::Arrival {
         Arrival::Open { spacing: Spacing::Uniform, .. } => record::Arrival::OpenUniform,
         Arrival::Open { spacing: Spacing::Jitter { .. }, .. } => record::Arrival::OpenJitter,
         Arrival::Open { spacing: Spacing::Poisson, .. } => record::Arrival::OpenPoisson,
+        Arrival::Open { spacing: Spacing::Bursts { .. }, .. } => record::Arrival::OpenBursts,
         Arrival::Closed => record::Arrival::Closed,
     }
 }

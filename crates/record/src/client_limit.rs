@@ -92,7 +92,7 @@ pub fn limits_of_run(run: &RunResult) -> Vec<ClientLimit> {
 }
 
 /// The reasons an open-loop window shows; none in closed loop. The achieved rate is held against
-/// what the plan held, which for random arrivals is sometimes less than the rate asked for.
+/// what the plan held, which for random arrivals and bursts is sometimes less than the rate asked for.
 #[must_use]
 pub fn limits_in_open_loop(traffic: &Traffic, arrival: Arrival) -> Vec<ClientLimit> {
     let mut limits = Vec::new();
@@ -115,7 +115,7 @@ fn planned_rps(traffic: &Traffic, arrival: Arrival, requested_rps: f64) -> f64 {
     }
     let scheduled = traffic.scheduled() as f64;
     let planned = match arrival {
-        Arrival::OpenPoisson | Arrival::OpenJitter => scheduled,
+        Arrival::OpenPoisson | Arrival::OpenJitter | Arrival::OpenBursts => scheduled,
         // A window that begins or ends between two arrivals may hold one less than its length says.
         Arrival::OpenUniform | Arrival::Closed | Arrival::Flow => {
             scheduled.max(requested_rps * traffic.duration_s - 1.0)
@@ -183,6 +183,7 @@ mod tests {
         check(Arrival::OpenPoisson, 1_900, 100, true);
         check(Arrival::OpenPoisson, 2_050, 50, true);
         check(Arrival::OpenJitter, 1_900, 0, false);
+        check(Arrival::OpenBursts, 1_900, 0, false);
         check(Arrival::OpenUniform, 1_900, 0, true);
         check(Arrival::OpenUniform, 1_999, 0, false);
         check(Arrival::OpenUniform, 1_900, 100, true);

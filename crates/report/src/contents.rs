@@ -128,6 +128,7 @@ pub(crate) fn arrival(arrival: Arrival) -> &'static str {
         Arrival::OpenUniform => "open loop, evenly spaced",
         Arrival::OpenJitter => "open loop, each moved within its interval",
         Arrival::OpenPoisson => "open loop, exponentially spaced",
+        Arrival::OpenBursts => "open loop, several at once",
         Arrival::Closed => "closed loop",
         Arrival::Flow => "as many bytes as go",
     }

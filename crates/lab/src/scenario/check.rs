@@ -6,7 +6,7 @@ use serde_saphyr::{Location, Spanned};
 use tollway_record::record::{Protocol, Tls, Topology};
 use tollway_record::threshold::Threshold;
 
-use super::{ArrivalSpec, Case, Length, SCENARIO_SCHEMA, Scenario};
+use super::{ArrivalSpec, Case, Length, SCENARIO_SCHEMA, Scenario, Spacing};
 use crate::fault::{Fault, Faults};
 use crate::subject::{Catalogue, SubjectName};
 
@@ -25,6 +25,8 @@ const MAX_WINDOW_S: f64 = 24.0 * 3600.0;
 /// Highest rate, and most connections.
 const MAX_RATE_RPS: f64 = 10_000_000.0;
 const MAX_CONNECTIONS: u32 = 10_000;
+/// Most requests of one burst: what `tollway load` takes.
+const MAX_BURST: u32 = 10_000;
 /// Conditions of one search.
 const MAX_CONDITIONS: usize = 8;
 /// Most requests in flight at once on one connection.
@@ -163,9 +165,11 @@ impl Scenario {
                         format!("a rate is above 0 and at most {MAX_RATE_RPS}"),
                     );
                 }
+                check_spacing(open.spacing, open.rate_rps.referenced, faults);
             }
             ArrivalSpec::Steps(steps) => {
                 let (at, rates) = (steps.rates_rps.referenced, &steps.rates_rps.value);
+                check_spacing(steps.spacing, at, faults);
                 if rates.is_empty() || rates.len() > MAX_STEPS {
                     faults.add(at, format!("`rates_rps` has from 1 to {MAX_STEPS} rates"));
                 }
@@ -183,6 +187,7 @@ impl Scenario {
                 if !(share.share.value > 0.0 && share.share.value <= 1.0) {
                     faults.add(share.share.referenced, "a share is above 0 and at most 1");
                 }
+                check_spacing(share.spacing, share.share.referenced, faults);
             }
             ArrivalSpec::Search(search) => {
                 let at = search.slo.referenced;
@@ -255,6 +260,14 @@ fn check_streams(case: &Case, faults: &mut Faults) {
     }
     if !(1..=MAX_IN_FLIGHT).contains(&messages.in_flight) {
         faults.add(at, format!("`in_flight` is from 1 to {MAX_IN_FLIGHT}"));
+    }
+}
+
+fn check_spacing(spacing: Spacing, at: Location, faults: &mut Faults) {
+    if let Spacing::Bursts(size) = spacing
+        && !(1..=MAX_BURST).contains(&size)
+    {
+        faults.add(at, format!("`bursts` is from 1 to {MAX_BURST} requests"));
     }
 }
 

@@ -38,6 +38,21 @@ fn the_schema_refuses_what_the_reader_refuses() {
     check("arrival: closed", "arrival: {flow: {direction: away}}");
     check("arrival: closed", "arrival: closed\n    messages: {kind: client}");
     check("metric: rate", "metric: speed");
+    check("arrival: closed", "arrival: {open: {rate_rps: 9, spacing: bursts}}");
+    check("arrival: closed", "arrival: {open: {rate_rps: 9, spacing: {bursts: -1}}}");
+}
+
+#[test]
+fn requests_may_come_in_bursts() {
+    let bursts = "arrival: {open: {rate_rps: 9, spacing: {bursts: 16}}}";
+    let text = built_in("cpu-limits").unwrap().text.replacen("arrival: closed", bursts, 1);
+    let schema = serde_json::from_str(SCHEMA).unwrap();
+    let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    assert!(jsonschema::validator_for(&schema).unwrap().is_valid(&value));
+    let scenario: Scenario = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(scenario.check(&Catalogue::built_in()), []);
+    let ArrivalSpec::Open(open) = &scenario.cases[0].arrival else { panic!("not an open loop") };
+    assert_eq!(open.spacing.word(), "bursts:16");
 }
 
 #[test]
@@ -61,6 +76,7 @@ fn mistakes_of_meaning_are_found_with_their_place() {
     check("cross-network", "name: grpc-unary", "name: http1", "two cases are called");
     check("cross-network", "unit: ms", "unit: MiB", "does not count this metric");
     check("cpu-limits", "cpu_period_us: 20000", "cpu_period_us: 10000", "least quota");
+    check("cpu-limits", "rate_rps: 200", "rate_rps: 200, spacing: {bursts: 0}", "`bursts` is");
     check("cpu-limits", "{cpu_millicores: 50}", "{}", "needs `cpu_millicores`");
     check("tls", "protocol: http1", "protocol: tcp", "`answer_bytes` is of http1 and http2");
     check("throughput", "protocol: tcp", "protocol: http1", "of raw TCP");

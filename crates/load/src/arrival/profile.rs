@@ -210,6 +210,7 @@ mod tests {
                 Just(Spacing::Uniform),
                 Just(Spacing::Poisson),
                 (0.0..=1.0).prop_map(|fraction| Spacing::Jitter { fraction }),
+                (1_u32..100).prop_map(|size| Spacing::Bursts { size }),
             ],
         ) {
             let Ok(profile) = Profile::new(start_rps, of(&stages)) else { return Ok(()) };
@@ -220,6 +221,7 @@ mod tests {
             let expected = profile.mean_rps() * profile.lasting().as_secs_f64();
             let slack = match spacing {
                 Spacing::Uniform | Spacing::Jitter { .. } => 1.0 + 1e-6 * expected,
+                Spacing::Bursts { size } => f64::from(size) + 1e-6 * expected,
                 // Six standard deviations.
                 Spacing::Poisson => 6.0 * expected.sqrt() + 6.0,
             };

@@ -72,6 +72,7 @@ fn write_rates(text: &mut String, result: &RunResult) -> std::fmt::Result {
             let spacing = match result.arrival {
                 Arrival::OpenPoisson => "open loop, Poisson",
                 Arrival::OpenJitter => "open loop, jittered",
+                Arrival::OpenBursts => "open loop, in bursts",
                 Arrival::OpenUniform | Arrival::Closed | Arrival::Flow => "open loop",
             };
             let mean = if result.stages.is_empty() { "" } else { " on average" };

@@ -63,6 +63,9 @@ words! {
         OpenJitter = "open-jitter",
         /// At a rate, exponentially spaced, whatever comes back.
         OpenPoisson = "open-poisson",
+        /// At a rate, several at once and then none for as long as they take at it, whatever comes
+        /// back.
+        OpenBursts = "open-bursts",
         /// The next when the last is answered, on each connection.
         Closed = "closed",
         /// As many bytes as go; nothing is asked, so there are no requests and no latencies.

@@ -30,7 +30,7 @@ pub(super) struct CommonArgs {
     /// request when it has its answer.
     #[arg(long, visible_aliases = ["qps", "rps"], value_name = "PER_SECOND")]
     rate: Option<f64>,
-    /// How arrivals lie in time: uniform, poisson, or jitter:FRACTION.
+    /// How arrivals lie in time: uniform, poisson, jitter:FRACTION, or bursts:NUMBER.
     #[arg(hide_short_help = true, long, default_value = "uniform", value_parser = spacing)]
     spacing: Spacing,
     /// Connections [default: 16, with --stream 1].
@@ -190,7 +190,11 @@ fn spacing(text: &str) -> Result<Spacing> {
             let fraction = fraction.parse().context("the fraction is not a number")?;
             Ok(Spacing::Jitter { fraction })
         }
-        _ => bail!("use uniform, poisson or jitter:FRACTION"),
+        Some(("bursts", size)) => {
+            let size = size.parse().context("the number of requests at once is not a number")?;
+            Ok(Spacing::Bursts { size })
+        }
+        _ => bail!("use uniform, poisson, jitter:FRACTION or bursts:NUMBER"),
     }
 }
 
@@ -214,6 +218,9 @@ mod tests {
     fn spacings_are_named() {
         assert_eq!(spacing("poisson").unwrap(), Spacing::Poisson);
         assert_eq!(spacing("jitter:0.1").unwrap(), Spacing::Jitter { fraction: 0.1 });
-        assert!(spacing("random").is_err());
+        assert_eq!(spacing("bursts:16").unwrap(), Spacing::Bursts { size: 16 });
+        for bad in ["random", "bursts", "bursts:-1", "uniform:1"] {
+            assert!(spacing(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -62,6 +62,9 @@ impl fmt::Display for CellArrival {
             Self::Open { rate_rps, spacing: Spacing::Poisson } => {
                 write!(f, "{rate_rps} requests/s at random")
             }
+            Self::Open { rate_rps, spacing: Spacing::Bursts(size) } => {
+                write!(f, "{rate_rps} requests/s, {size} at once")
+            }
             Self::ShareOfSlowest { case, share, .. } => {
                 write!(f, "{:.0} % of the slowest in {case}", share * 100.0)
             }
