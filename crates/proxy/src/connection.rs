@@ -287,6 +287,8 @@ pub(crate) struct H1Client {
 pub(crate) struct H2Link {
     pub(crate) codec: h2::Connection,
     pub(crate) streams: HashMap<u32, Key, BuildHasherDefault<StreamHasher>>,
+    /// Requests that wait for its share of the connections to the app (server's side).
+    pub(crate) late: VecDeque<Key>,
     /// The pool it belongs to (client's side).
     pub(crate) destination: Option<Destination>,
     pub(crate) address: Option<SocketAddr>,
@@ -314,6 +316,7 @@ impl H2Link {
         Self {
             codec,
             streams: HashMap::default(),
+            late: VecDeque::new(),
             destination: None,
             address: None,
             held_credit: 0,

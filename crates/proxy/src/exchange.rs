@@ -70,6 +70,8 @@ pub(crate) enum Destination {
 pub(crate) enum Upstream {
     /// Waits for discovery or a connection.
     Waiting,
+    /// Waits until its caller's connection may have another one to the app.
+    Late,
     Open(StreamRef),
     /// Done with, or never needed.
     Gone,

@@ -131,7 +131,7 @@ impl Default for Limits {
             exchanges: 50_000,
             waiting_per_service: 4096,
             services: 10_000,
-            app_connections: 1024,
+            app_connections: 2048,
             out_bytes: 128 * 1024,
             unread_bytes: 512 * 1024,
             bulk_bytes: 512 * 1024,

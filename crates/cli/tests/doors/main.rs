@@ -24,6 +24,7 @@ mod network;
 #[allow(dead_code, reason = "the tests of the front use more of it")]
 mod pki;
 mod responses;
+mod share;
 mod tls_client;
 mod tls_door;
 mod way;

@@ -99,6 +99,9 @@ impl Worker {
         if is_upgrade {
             return self.dispatch_upgrade(key, &destination);
         }
+        if destination == Destination::App && self.has_its_share(key) {
+            return self.wait_for_share(key);
+        }
         match self.choose(&destination) {
             Some(conn) => self.send_request(key, conn),
             None => {

@@ -87,8 +87,14 @@ impl Worker {
     /// Ends the upstream half before its time.
     pub(super) fn cancel_upstream(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
-        let up = std::mem::replace(&mut exchange.up, Upstream::Gone);
-        let Upstream::Open(up) = up else { return };
+        let up = match std::mem::replace(&mut exchange.up, Upstream::Gone) {
+            Upstream::Open(up) => up,
+            Upstream::Late => {
+                let down = exchange.down.conn;
+                return self.leave_late(key, down);
+            }
+            Upstream::Waiting | Upstream::Gone => return,
+        };
         let code = calling_off(exchange);
         let Some(conn) = self.conns.get_mut(up.conn) else { return };
         match &mut conn.role {

@@ -34,6 +34,7 @@ mod relay;
 mod request;
 mod response;
 mod roles;
+mod share;
 mod shed;
 mod sweep;
 mod trust;
@@ -65,6 +66,7 @@ pub(crate) use outside::{AppTarget, Command, Commands, Outside, WorkerConfig};
 use policy::PolicyGate;
 pub(crate) use policy::{PolicyDenial, Rights, Upgraded};
 use pool::Pool;
+use share::Late;
 
 /// How often what only time can tell is looked at.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -83,6 +85,8 @@ pub(crate) struct Worker {
     conns: Slab<Connection>,
     exchanges: Slab<Exchange>,
     pools: HashMap<Destination, Pool, RandomState>,
+    /// Requests to the app that wait for their caller's share of its connections.
+    late: Late,
     /// Gateways of joined networks (in a gateway).
     networks: HashMap<NetworkName, WayInto>,
     tls: PlaneTls,
@@ -143,6 +147,7 @@ impl Worker {
             conns: Slab::new(),
             exchanges: Slab::new(),
             pools: HashMap::default(),
+            late: Late::default(),
             networks: HashMap::new(),
             tls,
             policy: PolicyGate::new(),
@@ -200,6 +205,7 @@ impl Worker {
                 self.on_ready(*readiness);
             }
             self.read_turn(&mut scratch);
+            self.serve_late();
             if self.now >= self.next_sweep {
                 self.next_sweep = self.now + SWEEP;
                 self.sweep();

@@ -27,6 +27,7 @@ impl Worker {
         self.sweep_held();
         self.release_held_credit();
         self.sweep_drain();
+        self.serve_late();
     }
 
     /// Ends an HTTP/2 connection in order: GOAWAY, then, when its streams are done, the end.
@@ -93,7 +94,7 @@ impl Worker {
                 late.push(key);
             } else if quiet > timeouts.stream_idle {
                 silent.push(key);
-            } else if exchange.up == Upstream::Waiting
+            } else if matches!(exchange.up, Upstream::Waiting | Upstream::Late)
                 && quiet > timeouts.discovery + timeouts.connect
             {
                 unconnected.push(key);
@@ -136,6 +137,11 @@ impl Worker {
 
     fn give_up_waiting(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get(key) else { return };
+        if exchange.up == Upstream::Late {
+            let limit = self.config.limits.app_connections;
+            let what = "the list of connections to the app";
+            return self.fail(key, &Fault::Overloaded { what, limit });
+        }
         let destination = exchange.destination.clone();
         if let Some(silent) = self.choose_last_resort(&destination) {
             return self.send_request(key, silent);

@@ -29,6 +29,7 @@ mod life;
 mod limits;
 mod policy;
 mod pooled;
+mod share;
 mod times;
 mod trust;
 
@@ -394,6 +395,14 @@ fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Sends bytes, reads until `enough` is found.

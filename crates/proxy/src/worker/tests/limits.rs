@@ -69,14 +69,6 @@ fn a_request_that_goes_in_a_circle_ends() {
     assert!(answer.contains("ERR_LOOP"), "{answer}");
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn what_a_caller_that_has_gone_asked_for_is_called_off() {
     let world = World::new(AppProtocol::Http);
