@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tollway_record::Record;
-use tollway_record::record::{Layout, Metric, Protocol, Tls};
+use tollway_record::record::{Comparison, Layout, Metric, Protocol, Tls};
 use tollway_testkit::{Start, TempDir, retry_until, skip, slow};
 
 fn tollway(args: &[&str], dir: &Path) -> Output {
@@ -196,8 +196,10 @@ fn max_rate_finds_the_rate_of_its_second_part() {
         assert_eq!(found.blocks.len(), 1, "a search repeats its own trials");
         // Of latencies at different rates nothing is concluded.
         let id = &found.conditions.id;
-        let mut of_it = record.comparisons.iter().filter(|compared| &compared.row == id);
-        assert!(of_it.all(|compared| compared.metric == Metric::TimePerAnswer), "{id}");
+        let of_it: Vec<&Comparison> =
+            record.comparisons.iter().filter(|compared| &compared.row == id).collect();
+        assert!(of_it.iter().all(|of| of.metric == Metric::TimePerAnswer), "{of_it:?}");
+        assert_eq!(of_it.is_empty(), subject == "direct", "{id}");
     }
     let pinned = |row: &&tollway_record::Row| row.conditions.layout == Layout::Pinned;
     let processors = std::thread::available_parallelism().unwrap().get();

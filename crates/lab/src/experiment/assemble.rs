@@ -152,10 +152,9 @@ fn comparisons(
     let cell_of = |row: &Row| plan.cells.iter().find(|cell| cell.id == row.conditions.id);
     for row in rows {
         let Some(cell) = cell_of(row) else { continue };
-        // What others are compared with is not compared with them again, and what was asked at
-        // rates of their own cannot be compared by latency.
+        // What others are compared with is not compared with them again.
         let label = plan.subjects[cell.subject].as_str();
-        let judged = label != BASELINE_SUBJECT && !matches!(cell.arrival, CellArrival::Search(_));
+        let judged = label != BASELINE_SUBJECT;
         for baseline in experiment.scenario.baselines.iter().filter(|_| judged) {
             let beside = rows.iter().find(|other| {
                 cell_of(other).is_some_and(|other| {
