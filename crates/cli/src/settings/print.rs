@@ -1,5 +1,6 @@
 //! Settings as YAML that can be given back with `--config`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::merge::PAIRS;
@@ -45,19 +46,27 @@ impl Setting {
         match values.as_slice() {
             _ if self.origin == Origin::Unset => format!("# {key}: {}", self.form),
             [one] if !self.is_list => format!("{key}: {}", scalar(one)),
-            pairs if self.form == PAIRS => {
-                let line = |pair: &String| match pair.split_once('=') {
-                    Some((name, value)) => format!("{name}: {}", scalar(value)),
-                    None => scalar(pair),
-                };
-                let lines: Vec<String> = pairs.iter().map(line).collect();
-                format!("{key}: {{{}}}", lines.join(", "))
-            }
-            many => {
-                let items: Vec<String> = many.iter().map(|value| scalar(value)).collect();
-                format!("{key}: [{}]", items.join(", "))
-            }
+            many => match self.section() {
+                Some(lines) => format!("{key}: {{{}}}", lines.join(", ")),
+                None => {
+                    let items: Vec<String> = many.iter().map(|value| scalar(value)).collect();
+                    format!("{key}: [{}]", items.join(", "))
+                }
+            },
         }
+    }
+
+    /// Pairs as lines of a section; `None` where a name repeats, which a section cannot say.
+    fn section(&self) -> Option<Vec<String>> {
+        if self.form != PAIRS {
+            return None;
+        }
+        let pairs: Option<Vec<(&str, &str)>> =
+            self.values.iter().map(|pair| pair.split_once('=')).collect();
+        let pairs = pairs?;
+        let names: BTreeSet<&str> = pairs.iter().map(|(name, _)| *name).collect();
+        let line = |(name, value): &(&str, &str)| format!("{name}: {}", scalar(value));
+        (names.len() == pairs.len()).then(|| pairs.iter().map(line).collect())
     }
 }
 

@@ -70,13 +70,18 @@ fn printed_settings_can_be_given_back() {
     let text = "app_id: 007\nnamespace: 'no'\nhttp_listen: \"[::1]:0\"\nupstreams: [1=a, 2=b.c]\n\
                 token_file: /run/a b#c\nlog_level: info,tollway_proxy=debug\n\
                 limits:\n  head_ms: 5000\n  hops: 9\n";
-    let (_, first) = given(text, &["--drain-timeout-ms", "5"]).unwrap();
-    let (_, second) = given(&first.to_yaml(), &[]).unwrap();
     let values = |settings: &Settings| -> Vec<(String, Vec<String>)> {
         settings.list.iter().map(|s| (s.key.clone(), s.values.clone())).collect()
     };
-    assert_eq!(values(&first), values(&second));
+    let twice = ["--limit", "hops=9", "--limit", "head_ms=5000", "--limit", "hops=10"];
+    for flags in [["--drain-timeout-ms", "5"].as_slice(), &twice] {
+        let (_, first) = given(text, flags).unwrap();
+        let (_, second) = given(&first.to_yaml(), &[]).unwrap();
+        assert_eq!(values(&first), values(&second));
+    }
+    let (_, first) = given(text, &["--drain-timeout-ms", "5"]).unwrap();
     assert!(first.to_yaml().contains("# from the command line"), "{}", first.to_yaml());
+    assert!(first.to_yaml().contains("limits: {head_ms: 5000, hops: 9}"), "{}", first.to_yaml());
     assert!(first.to_yaml().contains("part.yaml:4"), "{}", first.to_yaml());
 }
 
