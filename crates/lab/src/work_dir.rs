@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
 use tempfile::TempDir;
@@ -28,7 +28,7 @@ pub(crate) struct WorkDir {
     /// Of a new one; one that is reopened is removed by hand.
     dir: Dir,
     /// Locked as long as this process lives.
-    _in_use: File,
+    in_use: File,
 }
 
 /// Who removes the directory.
@@ -45,14 +45,14 @@ impl WorkDir {
         let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(root)?;
         let in_use = File::create(dir.path().join(IN_USE))?;
         rustix::fs::flock(&in_use, FlockOperation::LockExclusive)?;
-        Ok(Self { dir: Dir::New(dir), _in_use: in_use })
+        Ok(Self { dir: Dir::New(dir), in_use })
     }
 
     /// Takes over the directory of an experiment that ended early.
     pub(crate) fn reopen(path: &Path) -> io::Result<Self> {
         let in_use = File::options().create(true).append(true).open(path.join(IN_USE))?;
         rustix::fs::flock(&in_use, FlockOperation::NonBlockingLockExclusive)?;
-        let dir = Self { dir: Dir::Reopened(fs::canonicalize(path)?), _in_use: in_use };
+        let dir = Self { dir: Dir::Reopened(fs::canonicalize(path)?), in_use };
         // Ports files of processes that are gone would be taken for those of new ones.
         remove_files(dir.path(), |name| name != JOURNAL && name != IN_USE);
         Ok(dir)
@@ -67,13 +67,15 @@ impl WorkDir {
 
     /// Leaves the journal alone for a later process.
     pub(crate) fn keep_journal(self) -> PathBuf {
-        remove_files(self.path(), |name| name != JOURNAL);
+        leave_journal(self.path());
         self.leave()
     }
 
     /// Leaves the directory for a person to look into, for a week at least.
     pub(crate) fn keep(self) -> PathBuf {
-        // If this fails the next run removes what was meant to be kept: no harm.
+        // The week begins now, however long the experiment took. If either fails the next run
+        // removes what was meant to be kept: no harm.
+        let _ = self.in_use.set_modified(SystemTime::now());
         let _ = fs::rename(self.path().join(IN_USE), self.path().join(KEPT));
         self.leave()
     }
@@ -106,38 +108,27 @@ fn remove_abandoned(root: &Path) {
         // Not through a symbolic link, and nobody else's: the root is often shared.
         let ours = named && entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
         if ours {
-            match fate(&entry.path()) {
-                Fate::Stays => {}
-                Fate::JournalStays => remove_files(&entry.path(), |name| name != JOURNAL),
-                Fate::Goes => {
-                    let _ = fs::remove_dir_all(entry.path());
-                }
-            }
+            clear(&entry.path());
         }
     }
 }
 
-/// What becomes of a directory that an earlier lab left.
-#[derive(Debug, PartialEq, Eq)]
-enum Fate {
-    /// In use, kept for somebody, or no lab's.
-    Stays,
-    /// Of a killed lab, whose experiment can go on.
-    JournalStays,
-    Goes,
-}
-
-fn fate(dir: &Path) -> Fate {
+/// Removes what an earlier lab left in `dir`, unless it is in use, kept for somebody, or no lab's.
+/// Of a killed lab whose experiment can go on, the journal stays.
+fn clear(dir: &Path) {
+    // Locked until all is removed, so that nobody resumes what is about to go.
+    let in_use = File::open(dir.join(IN_USE)).ok();
+    let lock = |file: &File| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
+    if in_use.as_ref().is_some_and(|file| lock(file).is_err()) {
+        return;
+    }
     let (journal, kept) = (dir.join(JOURNAL), dir.join(KEPT));
-    match File::open(dir.join(IN_USE)) {
-        Ok(in_use) => match rustix::fs::flock(&in_use, FlockOperation::NonBlockingLockExclusive) {
-            Err(_) => Fate::Stays,
-            Ok(()) if is_young(&journal) && has_runs(&journal) => Fate::JournalStays,
-            Ok(()) => Fate::Goes,
-        },
-        Err(_) if is_young(&kept) || (is_young(&journal) && has_runs(&journal)) => Fate::Stays,
-        Err(_) if kept.exists() || journal.exists() => Fate::Goes,
-        Err(_) => Fate::Stays,
+    let can_go_on = is_young(&journal) && has_runs(&journal);
+    let is_over = in_use.is_some() || (!is_young(&kept) && (kept.exists() || journal.exists()));
+    if can_go_on && in_use.is_some() {
+        leave_journal(dir);
+    } else if is_over && !can_go_on {
+        let _ = fs::remove_dir_all(dir);
     }
 }
 
@@ -152,6 +143,12 @@ fn has_runs(journal: &Path) -> bool {
     BufReader::new(file).split(b'\n').map_while(Result::ok).nth(1).is_some()
 }
 
+/// The lock goes last: whoever finds none finds the journal alone.
+fn leave_journal(dir: &Path) {
+    remove_files(dir, |name| name != JOURNAL && name != IN_USE);
+    let _ = fs::remove_file(dir.join(IN_USE));
+}
+
 /// Best effort: what cannot be removed is in nobody's way but the reader's.
 fn remove_files(dir: &Path, unwanted: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(dir) else { return };
@@ -164,8 +161,6 @@ fn remove_files(dir: &Path, unwanted: impl Fn(&str) -> bool) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
 
     #[test]
@@ -173,7 +168,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         drop(WorkDir::create(root.path()).unwrap());
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
-        let kept = WorkDir::create(root.path()).unwrap().keep();
+        let failed = WorkDir::create(root.path()).unwrap();
+        age(&failed.path().join(IN_USE));
+        let kept = failed.keep();
         drop(WorkDir::create(root.path()).unwrap());
         assert!(kept.is_dir(), "a later run does not remove what was kept");
         age(&kept.join(KEPT));
