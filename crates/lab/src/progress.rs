@@ -3,9 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollway_record::Traffic;
-use tollway_record::record::Protocol;
-
 use crate::experiment::Plan;
 
 /// Listens to a scenario.
@@ -47,19 +44,6 @@ pub enum Pace {
 }
 
 impl Pace {
-    pub(crate) fn of(protocol: Protocol, traffic: &Traffic, is_flow: bool) -> Self {
-        match protocol {
-            _ if is_flow => {
-                let seconds = traffic.duration_s.max(f64::MIN_POSITIVE);
-                Self::Megabytes(traffic.bytes.total() as f64 / 1e6 / seconds)
-            }
-            Protocol::GrpcStream => Self::Messages(traffic.achieved_rps),
-            Protocol::Http1 | Protocol::Http2 | Protocol::GrpcUnary | Protocol::Tcp => {
-                Self::Requests(traffic.achieved_rps)
-            }
-        }
-    }
-
     pub(crate) fn per_s(self) -> f64 {
         let (Self::Requests(per_s) | Self::Messages(per_s) | Self::Megabytes(per_s)) = self;
         per_s

@@ -28,7 +28,7 @@ pub use arrival::{Arrival, Extent, Profile, Spacing, Stage};
 pub use clients::streams::StreamKind;
 pub use echo::{
     Choices, ChoicesError, EchoMessage, EchoOptions, EchoServer, Faults, HttpsOptions, Ports,
-    Stall, StreamSummary, UNARY_PATH, encode_payload, percent, serve_echo,
+    Stall, StreamSummary, UNARY_PATH, percent, serve_echo,
 };
 pub use error::{EchoError, LoadError};
 pub use options::{

@@ -4,9 +4,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use http::Uri;
+use prost::Message as _;
 
 use crate::arrival::{Arrival, Extent, Profile, Spacing};
 use crate::clients::streams::StreamKind;
+use crate::echo::EchoMessage;
 use crate::error::LoadError;
 use crate::tls::TlsOptions;
 
@@ -259,7 +261,7 @@ impl GrpcRequest {
     /// A call whose message is an `EchoRequest` with `bytes` bytes of payload.
     #[must_use]
     pub fn echo(bytes: usize) -> Self {
-        let message = crate::echo::encode_payload(&payload(bytes));
+        let message = EchoMessage { payload: payload(bytes), repeat: 0 }.encode_to_vec();
         Self { metadata: Vec::new(), message, payload_bytes: bytes, verify_echo: false }
     }
 }

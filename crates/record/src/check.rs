@@ -135,8 +135,7 @@ fn check_bound(row: &Row) -> Option<String> {
     let connections = conditions.connections;
     let each = conditions.in_flight_per_connection.unwrap_or(1);
     let bound = rate_bound_rps(f64::from(connections) * f64::from(each), rtt_us);
-    let is_stream = conditions.protocol == Protocol::GrpcStream;
-    let what = if is_stream { "messages" } else { "requests" };
+    let what = conditions.protocol.counted();
     // Without the number, the load generator chose how many are under way.
     let known = conditions.protocol != Protocol::GrpcUnary || each > 1;
     if conditions.arrival == Arrival::Closed {

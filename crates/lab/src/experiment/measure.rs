@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use tollway_record::Traffic;
-use tollway_record::record::{Block, Link, Tls};
+use tollway_record::record::{Block, Link, Protocol, Tls};
 
 use super::bench::Bench;
 use super::journal::{Entry, IdleEntry, Journal};
@@ -211,8 +211,16 @@ fn tell(block: &Block, cell: &Cell, (done, total): (usize, usize), progress: &mu
 }
 
 fn pace(cell: &Cell, traffic: &Traffic) -> Pace {
-    let is_flow = matches!(cell.arrival, CellArrival::Flow(_));
-    Pace::of(cell.leg.protocol, traffic, is_flow)
+    if matches!(cell.arrival, CellArrival::Flow(_)) {
+        let seconds = traffic.duration_s.max(f64::MIN_POSITIVE);
+        return Pace::Megabytes(traffic.bytes.total() as f64 / 1e6 / seconds);
+    }
+    match cell.leg.protocol {
+        Protocol::GrpcStream => Pace::Messages(traffic.achieved_rps),
+        Protocol::Http1 | Protocol::Http2 | Protocol::GrpcUnary | Protocol::Tcp => {
+            Pace::Requests(traffic.achieved_rps)
+        }
+    }
 }
 
 /// The rate of a cell in open loop; what others find out is rounded down to whole tens.

@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use prost::Message as _;
 use tollway_http::{Fields, RequestHead};
 
 pub use self::faults::{Choices, ChoicesError, Faults, percent};
@@ -135,12 +134,6 @@ pub fn serve_echo(options: &EchoOptions, stop: &Stop) -> Result<(), EchoError> {
         server.ports().write(path)?;
     }
     server.run(stop)
-}
-
-/// An `EchoMessage` that carries `payload`, encoded.
-#[must_use]
-pub fn encode_payload(payload: &[u8]) -> Vec<u8> {
-    EchoMessage { payload: payload.to_vec(), repeat: 0 }.encode_to_vec()
 }
 
 /// What all connections share.

@@ -31,6 +31,18 @@ words! {
     /// What the load generator spoke.
     Protocol { Http1 = "http1", Http2 = "http2", GrpcUnary = "grpc-unary", GrpcStream = "grpc-stream", Tcp = "tcp" }
 }
+
+impl Protocol {
+    /// What the rates and numbers of a row count, in the plural.
+    #[must_use]
+    pub fn counted(self) -> &'static str {
+        match self {
+            Self::GrpcStream => "messages",
+            Self::Http1 | Self::Http2 | Self::GrpcUnary | Self::Tcp => "requests",
+        }
+    }
+}
+
 words! {
     /// What the connections between caller and callee (or between the proxies) were secured with.
     Tls { Plain = "plain", Tls = "tls", Mtls = "mtls" }

@@ -15,7 +15,10 @@ use crate::scenario::MessagesSpec;
 use crate::subject::{Leg, Route};
 
 /// Beyond a run's expected time, before it is given up: requests may wait this long.
-pub(super) const RUN_GRACE: Duration = Duration::from_secs(20);
+const RUN_GRACE: Duration = Duration::from_secs(20);
+/// A search is given up after as long as so many trials take: it makes a hundred at most, each
+/// with its warm-up, those that confirm twice as long.
+const SEARCH_LIMIT_TRIALS: u32 = 300;
 
 /// What makes a run's requests, and its process.
 pub(super) fn load_of(
@@ -91,8 +94,7 @@ impl Bench<'_> {
         row: &str,
     ) -> Result<RunResult, LabError> {
         let mut running = self.ground.supervisor.begin(spec)?;
-        let limit = load.warm_up + load.duration + RUN_GRACE;
-        self.finish_load(&mut running, spec, load, row, limit)
+        self.finish_load(&mut running, spec, load, row)
     }
 
     /// Waits for the end of a load generator. One that saw errors may say so by its status; what
@@ -103,8 +105,14 @@ impl Bench<'_> {
         spec: &Spec,
         load: &Load,
         row: &str,
-        limit: Duration,
     ) -> Result<RunResult, LabError> {
+        let expected = match &load.arrival {
+            LoadArrival::Search { trial, .. } => *trial * SEARCH_LIMIT_TRIALS,
+            LoadArrival::Open(..) | LoadArrival::Closed | LoadArrival::Flow(_) => {
+                load.warm_up + load.duration
+            }
+        };
+        let limit = expected + RUN_GRACE;
         let status = self.ground.supervisor.finish(running, limit)?;
         let result = read_result(&load.json, row).map_err(|error| {
             if status.success() {

@@ -9,7 +9,7 @@ use super::super::journal::{Entry, IdleEntry};
 use super::super::plan::{Cell, CellArrival, Run};
 use super::super::reading::{Reading, Roles};
 use super::super::slices::{self, Slices};
-use super::load::{RUN_GRACE, load_of};
+use super::load::load_of;
 use super::pace;
 use crate::affinity;
 use crate::calibrate::calibrate;
@@ -18,9 +18,6 @@ use crate::commands::Load;
 use crate::error::LabError;
 use crate::process::Spec;
 
-/// A search is given up after as long as so many trials take: it makes a hundred at most, each
-/// with its warm-up, those that confirm twice as long.
-const SEARCH_LIMIT_TRIALS: u32 = 300;
 /// A load generator starts its warm-up at the earliest and the latest this long after it was
 /// started (and a round trip or two for its connections); CPU time is read between.
 const START_EARLIEST: Duration = Duration::from_millis(5);
@@ -77,8 +74,7 @@ fn watch_load(
     let started = Instant::now();
     let mut running = bench.ground.supervisor.begin(&spec)?;
     let watched = watch(bench, roles, running.pid(), started, cell, cancel)?;
-    let limit = cell.warm_up + cell.window + RUN_GRACE;
-    let result = bench.finish_load(&mut running, &spec, &load, &cell.id, limit)?;
+    let result = bench.finish_load(&mut running, &spec, &load, &cell.id)?;
     let Watched { first, last, series } = watched;
     let mut cost = last.cost_since(&first, pace(cell, &result.traffic));
     cost.cost_series = series;
@@ -95,9 +91,7 @@ fn search(bench: &Bench<'_>, cell: &Cell, run: &Run) -> Result<Entry, LabError> 
     let (spec, load) = load_of(bench, cell, run, None)?;
     let roles = bench.roles(cell)?;
     let first = Reading::take(&roles, &[], None);
-    let mut running = bench.ground.supervisor.begin(&spec)?;
-    let limit = cell.trial() * SEARCH_LIMIT_TRIALS + RUN_GRACE;
-    let result = bench.finish_load(&mut running, &spec, &load, &cell.id, limit)?;
+    let result = bench.run_load(&spec, &load, &cell.id)?;
     let last = Reading::take(&roles, &[], None);
     let memory = last.usage_since(&first).into_iter();
     let cost = Cost {

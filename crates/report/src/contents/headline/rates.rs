@@ -2,7 +2,6 @@
 
 use tollway_record::Row;
 use tollway_record::compare::BASELINE_SUBJECT;
-use tollway_record::record::Protocol;
 
 use super::{join_phrases, place};
 use crate::contents::Differences;
@@ -67,13 +66,6 @@ fn rate(row: &Row) -> String {
     if row.is_flow() {
         return figures::bits_per_s(8.0 * traffic.bytes.total() as f64 / traffic.duration_s);
     }
-    let what = counted(row.conditions.protocol);
+    let what = row.conditions.protocol.counted();
     format!("{} {what}/s", figures::digits3_down(traffic.achieved_rps))
-}
-
-fn counted(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::GrpcStream => "messages",
-        Protocol::Http1 | Protocol::Http2 | Protocol::GrpcUnary | Protocol::Tcp => "requests",
-    }
 }
