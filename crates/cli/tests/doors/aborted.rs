@@ -7,7 +7,7 @@ use hyper::Request;
 use tollway_testkit::{End, RawClient, retry_until};
 
 use crate::app::{App, Reply, Script, Then};
-use crate::door::{Ask, Door, Kind, for_each_door, statuses};
+use crate::door::{Ask, Door, Kind, POOLED, for_each_door, statuses};
 use crate::h2::attacker::{Aim, Wire};
 use crate::h2::frames::{
     CANCEL, DATA, END_HEADERS, HEADERS, NO_ERROR, block, frame, hello, reset_with,
@@ -26,27 +26,29 @@ enum Leave {
 
 #[test]
 fn an_app_sees_that_a_caller_gave_up() {
-    for_each_door(&Script::new(), |door, _| {
-        for (path, fields, begun) in [
-            ("/cut-length", "content-length: 10\r\n", "begun"),
-            ("/cut-chunk", CHUNKED, "a\r\nbegun"),
-            ("/cut-between-chunks", CHUNKED, "5\r\nbegun\r\n"),
-            ("/cut-in-last-chunk", CHUNKED, "5\r\nbegun\r\n0\r\n"),
-            ("/cut-in-trailers", CHUNKED, "5\r\nbegun\r\n0\r\nx-sum: 1\r\n"),
-        ] {
-            for leave in [Leave::Close, Leave::Reset] {
-                let mut client = door.connect();
-                client.send(door.request("POST", path, fields) + begun).unwrap();
-                until_begun(&door.app, path);
-                match leave {
-                    Leave::Close => drop(client),
-                    Leave::Reset => client.reset().unwrap(),
-                }
-                check_broken_off(&door.app, path, &format!("{leave:?}"));
+    for_each_door(&Script::new(), |door, _| give_up_asking(door));
+}
+
+fn give_up_asking(door: &Door) {
+    for (path, fields, begun) in [
+        ("/cut-length", "content-length: 10\r\n", "begun"),
+        ("/cut-chunk", CHUNKED, "a\r\nbegun"),
+        ("/cut-between-chunks", CHUNKED, "5\r\nbegun\r\n"),
+        ("/cut-in-last-chunk", CHUNKED, "5\r\nbegun\r\n0\r\n"),
+        ("/cut-in-trailers", CHUNKED, "5\r\nbegun\r\n0\r\nx-sum: 1\r\n"),
+    ] {
+        for leave in [Leave::Close, Leave::Reset] {
+            let mut client = door.connect();
+            client.send(door.request("POST", path, fields) + begun).unwrap();
+            until_begun(&door.app, path);
+            match leave {
+                Leave::Close => drop(client),
+                Leave::Reset => client.reset().unwrap(),
             }
+            check_broken_off(&door.app, path, &format!("{leave:?}"));
         }
-        door.check_honest("/behind");
-    });
+    }
+    door.check_honest("/behind");
 }
 
 /// Also where the app speaks HTTP/1.1 and the caller HTTP/2, whatever it gives as reason.
@@ -117,24 +119,33 @@ fn cut_answers() -> Script {
 
 #[test]
 fn a_caller_sees_that_an_app_gave_up() {
-    for_each_door(&cut_answers(), |door, _| {
-        for path in cut_answers().into_keys() {
-            let mut client = door.connect();
-            client.send(door.get(path)).unwrap();
-            let answer = client.read_to_end(PATIENCE).unwrap();
-            let text = answer.text();
-            assert_eq!(statuses(&answer), [200], "{path}: {text}");
-            let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            assert_ne!(answer.end, End::TimedOut, "{path}");
-            if head.contains("content-length") {
-                assert!(head.contains("content-length: 10") && body.len() < 10, "{path}: {text}");
-            } else {
-                assert!(head.contains("transfer-encoding: chunked"), "{path}: {text}");
-                assert!(!body.contains("0\r\n"), "{path}: the end was said: {text}");
-            }
+    for_each_door(&cut_answers(), |door, _| hear_cut_answers(door));
+}
+
+#[test]
+fn both_see_it_over_a_pool_between_sidecars() {
+    let door = Door::open(Kind::HttpApi, cut_answers(), POOLED);
+    give_up_asking(&door);
+    hear_cut_answers(&door);
+}
+
+fn hear_cut_answers(door: &Door) {
+    for path in cut_answers().into_keys() {
+        let mut client = door.connect();
+        client.send(door.get(path)).unwrap();
+        let answer = client.read_to_end(PATIENCE).unwrap();
+        let text = answer.text();
+        assert_eq!(statuses(&answer), [200], "{path}: {text}");
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert_ne!(answer.end, End::TimedOut, "{path}");
+        if head.contains("content-length") {
+            assert!(head.contains("content-length: 10") && body.len() < 10, "{path}: {text}");
+        } else {
+            assert!(head.contains("transfer-encoding: chunked"), "{path}: {text}");
+            assert!(!body.contains("0\r\n"), "{path}: the end was said: {text}");
         }
-        door.check_honest("/behind");
-    });
+    }
+    door.check_honest("/behind");
 }
 
 /// To HTTP/1.0 a close is the end of an answer, so that one that is not whole ends by a reset.

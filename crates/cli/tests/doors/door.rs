@@ -190,6 +190,9 @@ pub(crate) fn received(door: &Door, path: &str) -> Request {
     requests.into_iter().next().unwrap()
 }
 
+/// Has sidecars carry requests of HTTP/1.1 to each other over a pool.
+pub(crate) const POOLED: &[&str] = &["--mesh-protocol", "http1"];
+
 pub(crate) fn for_each_door(script: &Script, check: impl Fn(&Door, Kind)) {
     for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
         check(&Door::open(kind, script.clone(), &[]), kind);

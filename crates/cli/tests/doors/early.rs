@@ -11,7 +11,7 @@ use hyper::body::Frame;
 use tollway_testkit::{Answer, End, RawClient};
 
 use crate::app::{Reply, Script, Then, answers};
-use crate::door::{Ask, Door, Kind, for_each_door, statuses};
+use crate::door::{Ask, Door, Kind, POOLED, for_each_door, statuses};
 use crate::mesh::http::{Body, Client, Version, runtime};
 use crate::network::PATIENCE;
 
@@ -48,16 +48,23 @@ fn a_caller_that_reads_while_it_sends_gets_the_answer() {
 
 #[test]
 fn a_caller_that_reads_when_it_has_sent_all_gets_the_answer() {
-    for_each_door(&script(), |door, _| {
-        for path in PATHS {
-            for request in uploads(door, path) {
-                let mut client = door.connect();
-                client.send(&request).unwrap();
-                let answer = client.read_until(PATIENCE, is_answered).unwrap();
-                check(door, path, &answer, client);
-            }
+    for_each_door(&script(), |door, _| send_all_then_read(door));
+}
+
+#[test]
+fn a_pool_between_sidecars_brings_the_answer() {
+    send_all_then_read(&Door::open(Kind::HttpApi, script(), POOLED));
+}
+
+fn send_all_then_read(door: &Door) {
+    for path in PATHS {
+        for request in uploads(door, path) {
+            let mut client = door.connect();
+            client.send(&request).unwrap();
+            let answer = client.read_until(PATIENCE, is_answered).unwrap();
+            check(door, path, &answer, client);
         }
-    });
+    }
 }
 
 #[test]
