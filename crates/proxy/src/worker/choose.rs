@@ -72,20 +72,24 @@ impl Worker {
 
     /// The one that was used last; of a service one by chance, since they lead to several replicas.
     fn choose_idle(&mut self, destination: &Destination) -> Option<Key> {
-        loop {
-            if let Destination::Service(_) = destination {
-                self.shuffle_idle(destination);
-            }
-            let key = self.pools.get_mut(destination)?.idle.pop()?;
-            let fresh = self.conns.get(key).is_some_and(|conn| {
-                !conn.draining && !conn.io.may_read() && matches!(conn.role, Role::H1Client(_))
-            });
-            if fresh {
-                return Some(key);
-            }
-            // Something came or it closed: a read will tell; it is not for a request.
+        if let Destination::Service(_) = destination {
+            self.shuffle_idle(destination);
+        }
+        let idle = &self.pools.get(destination)?.idle;
+        let chosen = idle.iter().rposition(|key| self.is_fresh(*key));
+        // Of the others something came or they closed. A read tells whether they may stay: what
+        // came may be a ticket of TLS.
+        let unread = idle[chosen.map_or(0, |at| at + 1)..].to_vec();
+        for key in unread {
             self.queue_read(key);
         }
+        Some(self.pools.get_mut(destination)?.idle.remove(chosen?))
+    }
+
+    fn is_fresh(&self, key: Key) -> bool {
+        self.conns.get(key).is_some_and(|conn| {
+            !conn.draining && !conn.io.may_read() && matches!(conn.role, Role::H1Client(_))
+        })
     }
 
     /// Puts one of the idle connections where the next is taken from.

@@ -202,6 +202,20 @@ impl Running {
         });
     }
 
+    /// Gives `web`, which has no app, other settings.
+    fn configure(&self, mesh_protocol: MeshProtocol, (limits, timeouts): (Limits, Timeouts)) {
+        let config = WorkerConfig {
+            home: service("web"),
+            hop: "sidecar web".to_owned(),
+            app: None,
+            mesh_protocol,
+            gateway: None,
+            limits,
+            timeouts,
+        };
+        self.commands.send(Command::Configure(Arc::new(config)));
+    }
+
     fn drain(&mut self) {
         self.commands.send(Command::Drain);
         self.thread.take().unwrap().join().unwrap().unwrap();
@@ -276,8 +290,9 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, hyper::Err
             .body(empty)
             .unwrap());
     }
-    if path == "/large" {
-        let frames = (0..100).map(|_| Ok(Frame::data(Bytes::from(vec![b'x'; 1_000_000]))));
+    if let Some(megabytes) = path.strip_prefix("/large") {
+        let megabytes = megabytes.trim_start_matches('/').parse().unwrap_or(100);
+        let frames = (0..megabytes).map(|_| Ok(Frame::data(Bytes::from(vec![b'x'; 1_000_000]))));
         let body = StreamBody::new(tokio_stream_iter(frames));
         return Ok(builder.body(BodyExt::boxed(body)).unwrap());
     }

@@ -2,22 +2,15 @@
 
 use std::sync::Barrier;
 
+use tollway_net::Conn;
+
 use super::away::{Fleet, nobody};
 use super::*;
 
 /// A fleet whose caller pools its connections.
 fn pooled(protocol: AppProtocol, apps: &[SocketAddr]) -> Fleet {
     let fleet = Fleet::new(protocol, apps);
-    let config = WorkerConfig {
-        home: service("web"),
-        hop: "sidecar web".to_owned(),
-        app: None,
-        mesh_protocol: MeshProtocol::Http1,
-        gateway: None,
-        limits: Limits::default(),
-        timeouts: patient(),
-    };
-    fleet.caller.commands.send(Command::Configure(Arc::new(config)));
+    fleet.caller.configure(MeshProtocol::Http1, (Limits::default(), patient()));
     fleet
 }
 
@@ -71,6 +64,45 @@ fn a_connection_of_a_pool_is_used_again() {
     fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
     check_all_answered(&fleet, 20);
     assert_eq!(handshakes(&fleet), 1);
+}
+
+/// As when a ticket of TLS comes in the turn in which a request needs the connection.
+#[test]
+fn a_connection_with_something_to_read_stays_in_its_pool() {
+    let (network, web) = (Network::new("west"), service("web"));
+    let mut worker = worker_of(&network, &web);
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let role = Role::H1Client(Box::new(dial::h1_client(Destination::Api, false)));
+    let key = worker.insert(Connection::new(Conn::local(ours), role, worker.now)).unwrap();
+    let pool = worker.pool(&Destination::Api);
+    pool.conns.push(key);
+    pool.idle.push(key);
+    worker.on_ready(Readiness {
+        token: Token(key.to_u64()),
+        readable: true,
+        writable: true,
+        closed: false,
+    });
+    assert_eq!(worker.choose(&Destination::Api), None, "a read is to tell first");
+    worker.read_turn(&mut Scratch::new());
+    assert_eq!(worker.choose(&Destination::Api), Some(key));
+    assert_eq!(worker.choose(&Destination::Api), None, "it is taken once");
+}
+
+fn worker_of(network: &Network, home: &ServiceName) -> Worker {
+    let config = WorkerConfig {
+        home: home.clone(),
+        hop: format!("sidecar {home}"),
+        app: None,
+        mesh_protocol: MeshProtocol::Http1,
+        gateway: None,
+        limits: Limits::default(),
+        timeouts: patient(),
+    };
+    let tls = PlaneTls::mesh(network.credentials(home, "1", &[]));
+    let (outside, metrics) = (Box::new(Counting(Arc::default())), Arc::default());
+    Worker::new(Arc::new(config), Vec::new(), tls, outside, metrics, 42).unwrap().0
 }
 
 #[test]

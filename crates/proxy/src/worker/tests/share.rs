@@ -153,18 +153,8 @@ fn whoever_waits_for_the_last_connection_gets_it() {
     for protocol in [MeshProtocol::Http2, MeshProtocol::Http1] {
         let shared = Shared::new(1, patient());
         let (first, second) = (shared.caller(), shared.caller());
-        let limits = Limits::default();
         for caller in [&first, &second] {
-            let config = WorkerConfig {
-                home: service("web"),
-                hop: "sidecar web".to_owned(),
-                app: None,
-                mesh_protocol: protocol,
-                gateway: None,
-                limits: limits.clone(),
-                timeouts: patient(),
-            };
-            caller.commands.send(Command::Configure(Arc::new(config)));
+            caller.configure(protocol, (Limits::default(), patient()));
         }
         let hanging = shared.hang(&first, 1, 1);
         std::thread::scope(|scope| {
