@@ -7,7 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use tollway_record::{RunResult, fortio};
-use tollway_testkit::{Process, Start, TempDir, binary, need_tool, python_with, retry_until, skip};
+use tollway_testkit::{
+    Process, Start, TempDir, binary, need_tool, node_with, python_with, retry_until, skip,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -84,6 +86,38 @@ fn k6s_own_types_take_our_summary() {
     }
 }
 
+/// A converter of what `handleSummary` is given, of which k6's own is read alike.
+#[test]
+fn a_foreign_reader_of_k6_shows_our_figures() {
+    const READ: &str = "require('k6-html-reporter').generateSummaryReport({\
+        jsonFile: process.argv[1], output: process.argv[2] })";
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("k6-html-reporter-1.0.5");
+    let mut node = match node_with(&folder, &["k6-html-reporter@1.0.5"]) {
+        Ok(node) => node,
+        Err(reason) => skip!("{reason}"),
+    };
+    let files = TempDir::new().unwrap();
+    let path = files.path().join("k6.json");
+    let out = format!("k6-data={}", path.display());
+    let conditions = ["--fail-if", "service_p99>60s", "--fail-if", "rps<1"];
+    let result = load(&[&["--out", &out][..], &conditions].concat());
+    let output = node.args(["-e", READ]).arg(&path).arg(files.path()).output().unwrap();
+    let page = std::fs::read_to_string(files.path().join("report.html"))
+        .unwrap_or_else(|_| panic!("{output:?}"));
+    let text = words(&page);
+    assert!(text.contains("passes: 2 fails: 0"), "{text}");
+    let traffic = &result.traffic;
+    let services = traffic.services().unwrap();
+    let ms = |ns: u64| format!("{:.2} ms", ns as f64 / 1e6);
+    let (mean, max) = (services.mean_ns().unwrap() as u64, services.max_ns().unwrap());
+    assert!(text.contains(&format!("http_reqs {} ", traffic.requests)), "{text}");
+    assert!(text.contains(&format!("data_sent {} ", traffic.bytes.sent)), "{text}");
+    assert!(text.contains(&format!("http_req_duration {} {} ", ms(mean), ms(max))), "{text}");
+    for phase in ["blocked", "connecting", "tls_handshaking", "sending", "waiting", "receiving"] {
+        assert!(text.contains(&format!("http_req_{phase} ")), "{phase}: {text}");
+    }
+}
+
 /// The package that Home Assistant reads iperf3's results with; it came as source.
 #[test]
 fn a_foreign_reader_of_iperf3_finds_our_throughput() {
@@ -136,7 +170,7 @@ fn a_foreign_reader_of_iperf3_finds_our_throughput() {
 fn every_format_tells_the_same_run() {
     let files = TempDir::new().unwrap();
     let path = |name: &str| files.path().join(name);
-    let formats = ["fortio", "k6", "k6-summary", "hdr"];
+    let formats = ["fortio", "k6", "k6-data", "k6-summary", "hdr"];
     let out: Vec<_> = formats.iter().map(|f| format!("{f}={}", path(f).display())).collect();
     let result = load(&["--out", &out.join(",")]);
     let requests = result.traffic.requests;
@@ -145,6 +179,7 @@ fn every_format_tells_the_same_run() {
     assert_eq!(json("fortio")["DurationHistogram"]["Count"], requests);
     assert_eq!(fortio::read(&read("fortio")).unwrap().run.traffic.requests, requests);
     assert_eq!(json("k6")["metrics"]["http_reqs"]["count"], requests);
+    assert_eq!(json("k6-data")["metrics"]["http_reqs"]["values"]["count"], requests);
     assert!(json("k6-summary")["results"]["metrics"].as_array().unwrap().len() > 8);
     let lines = read("hdr").lines().filter(|line| line.contains("HISTF")).count();
     assert!(lines >= 1, "a line for each second");
@@ -185,6 +220,13 @@ fn load(arguments: &[&str]) -> RunResult {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     RunResult::from_json(&std::fs::read_to_string(json).unwrap()).unwrap()
+}
+
+/// The words of a page, one space between them.
+fn words(page: &str) -> String {
+    let text = page.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text));
+    let words: Vec<_> = text.flat_map(str::split_whitespace).collect();
+    words.join(" ")
 }
 
 /// Where Fortio's log says that its page is.

@@ -104,7 +104,7 @@ pub(crate) fn run<C: Client>(
         poller,
         clock: Clock::start(),
         scratch: Scratch::new(),
-        recorder: Recorder::new(options.arrival.rate_rps(), options.keep_seconds),
+        recorder: Recorder::new(options.arrival.rate_rps(), options.keep),
         failed_connects: 0,
         connect_failure: Failure::Connect,
     };

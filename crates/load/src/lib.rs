@@ -32,7 +32,7 @@ pub use echo::{
 };
 pub use error::{EchoError, LoadError};
 pub use options::{
-    GrpcRequest, HttpRequest, LoadOptions, Reuse, StreamRequest, Target, header, payload,
+    GrpcRequest, HttpRequest, Keep, LoadOptions, Reuse, StreamRequest, Target, header, payload,
 };
 pub use plan::{MAX_STEPS, MaxRate, Plan, RunOnce};
 pub use progress::{Part, Phase, Progress, Watch};

@@ -52,10 +52,18 @@ pub struct LoadOptions {
     pub request_timeout: Duration,
     /// How long unfinished requests are waited for after the window.
     pub drain: Duration,
-    /// Whether to keep a histogram for each second, of up to a few KB.
-    pub keep_seconds: bool,
+    pub keep: Keep,
     /// Kept in the result as it is.
     pub command_line: Vec<String>,
+}
+
+/// Which histograms, of up to a few KB each, a result holds beside those of all requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// Of each second.
+    pub seconds: bool,
+    /// Of each phase.
+    pub phases: bool,
 }
 
 impl LoadOptions {
@@ -78,7 +86,7 @@ impl LoadOptions {
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(10),
             drain: Duration::from_secs(5),
-            keep_seconds: false,
+            keep: Keep::default(),
             command_line: Vec::new(),
         }
     }

@@ -14,6 +14,7 @@ use tollway_record::tls::TlsFacts;
 use tollway_record::traffic::{Bytes, Lateness, SeriesPoint};
 use tollway_record::{EncodedHistogram, Histogram, Traffic};
 
+use crate::options::Keep;
 use crate::tls::{Handshake, Handshakes};
 
 /// Length of one point of the series.
@@ -135,11 +136,12 @@ pub(crate) struct Recorder {
     lateness: Latenesses,
     bytes: Bytes,
     series: Series,
+    keeps_phases: bool,
 }
 
 impl Recorder {
     /// Nothing is measured before [`Self::begin_window`].
-    pub(crate) fn new(requested_rps: Option<f64>, keep_seconds: bool) -> Self {
+    pub(crate) fn new(requested_rps: Option<f64>, keep: Keep) -> Self {
         Self {
             start_ns: u64::MAX,
             end_ns: u64::MAX,
@@ -156,7 +158,8 @@ impl Recorder {
             dropped: 0,
             lateness: Latenesses::new(late_threshold_ns(requested_rps.unwrap_or(0.0))),
             bytes: Bytes::default(),
-            series: Series::new(keep_seconds),
+            series: Series::new(keep.seconds),
+            keeps_phases: keep.phases,
         }
     }
 
@@ -284,12 +287,11 @@ impl Recorder {
         }
         for (name, phase) in self.phases.named() {
             if phase.n() > 0 {
-                traffic.phases_us.insert(name.into(), phase.summary());
+                traffic.set_phase(name, phase, self.keeps_phases);
             }
         }
-        if let Some(handshakes) = &self.handshakes {
-            let times = handshakes.times().map(|(name, times)| (name.into(), times));
-            traffic.phases_us.extend(times);
+        for (name, handshakes) in self.handshakes.iter().flat_map(Handshakes::times) {
+            traffic.set_phase(name, &handshakes, self.keeps_phases);
         }
         traffic.set_failures(&self.failed);
         traffic.set_latencies(&self.response);
@@ -535,7 +537,7 @@ mod tests {
 
     #[test]
     fn kept_seconds_hold_every_answer_also_those_of_the_drain() {
-        let mut recorder = Recorder::new(Some(1_000.0), true);
+        let mut recorder = Recorder::new(Some(1_000.0), Keep { seconds: true, phases: true });
         recorder.begin_window(0);
         recorder.end_window(1_500 * MS);
         for at in 0..30 {
@@ -599,7 +601,7 @@ mod tests {
     }
 
     fn recorder(start_ns: u64, requested_rps: Option<f64>) -> Recorder {
-        let mut recorder = Recorder::new(requested_rps, false);
+        let mut recorder = Recorder::new(requested_rps, Keep::default());
         recorder.begin_window(start_ns);
         recorder
     }

@@ -3,7 +3,7 @@
 
 mod particulars;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::client_limit::{self, ClientLimit};
 use crate::histogram::{Histogram, HistogramError};
@@ -87,10 +87,6 @@ fn merge_traffic(blocks: &[Block], arrival: Arrival) -> Result<Traffic, Histogra
         };
         failures = merge_failures(failures, traffic)?;
         row.error_latency_us = merge_bounds(row.error_latency_us, traffic.error_latency_us);
-        for (phase, latency) in &traffic.phases_us {
-            let merged = merge_bounds(row.phases_us.get(phase).copied(), Some(*latency));
-            row.phases_us.extend(merged.map(|merged| (phase.clone(), merged)));
-        }
     }
     if row.duration_s > 0.0 {
         row.achieved_rps = achieved / row.duration_s;
@@ -101,6 +97,7 @@ fn merge_traffic(blocks: &[Block], arrival: Arrival) -> Result<Traffic, Histogra
     row.client_limited = !row.client_limits.is_empty();
     row.set_latencies(&latencies);
     row.set_services(&services);
+    merge_phases(&mut row, blocks)?;
     if let Some(failures) = failures {
         row.set_failures(&failures);
     }
@@ -116,6 +113,31 @@ fn merge_failures(
         || !traffic.error_histogram.is_empty();
     let Some(mut merged) = merged.filter(|_| known) else { return Ok(None) };
     merged.merge(&traffic.failures()?);
+    Ok(Some(merged))
+}
+
+fn merge_phases(row: &mut Traffic, blocks: &[Block]) -> Result<(), HistogramError> {
+    let names: BTreeSet<_> =
+        blocks.iter().flat_map(|block| block.traffic.phases_us.keys()).collect();
+    for name in names {
+        if let Some(phase) = merged_phase(name, blocks)? {
+            row.set_phase(name, &phase, true);
+        } else {
+            let known = blocks.iter().map(|block| block.traffic.phases_us.get(name).copied());
+            let bounds = known.fold(None, merge_bounds);
+            row.phases_us.extend(bounds.map(|bounds| (name.clone(), bounds)));
+        }
+    }
+    Ok(())
+}
+
+/// `None` once a block has kept no more than the phase's summary.
+fn merged_phase(name: &str, blocks: &[Block]) -> Result<Option<Histogram>, HistogramError> {
+    let mut merged = Histogram::new();
+    for block in blocks {
+        let Some(phase) = block.traffic.phase(name)? else { return Ok(None) };
+        merged.merge(&phase);
+    }
     Ok(Some(merged))
 }
 

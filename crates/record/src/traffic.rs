@@ -53,6 +53,9 @@ pub struct Traffic {
     /// the first byte), `receiving`.
     #[serde(default)]
     pub phases_us: BTreeMap<String, LatencyUs>,
+    /// Of `phases_us`; empty unless the run was asked for them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub phase_histograms: BTreeMap<String, EncodedHistogram>,
     #[serde(default)]
     pub series: Vec<SeriesPoint>,
     /// Of `latency_us`, one for each second from the window's beginning until the last answer,
@@ -154,6 +157,27 @@ impl Traffic {
             failures.record_n((summary.mean.unwrap_or(0.0) * 1e3).round() as u64, summary.n);
         }
         Ok(failures)
+    }
+
+    /// The histogram of a phase; `None` where only its summary was kept. Of a phase that no request
+    /// had it is empty.
+    ///
+    /// # Errors
+    /// [`HistogramError`] when the text is damaged.
+    pub fn phase(&self, name: &str) -> Result<Option<Histogram>, HistogramError> {
+        match (self.phases_us.get(name), self.phase_histograms.get(name)) {
+            (Some(summary), Some(histogram)) => histogram.decode_with(summary).map(Some),
+            (Some(_), None) => Ok(None),
+            (None, _) => Ok(Some(Histogram::new())),
+        }
+    }
+
+    /// Sets the summary of a phase, and its histogram if that is to be kept.
+    pub fn set_phase(&mut self, name: &str, phase: &Histogram, keep: bool) {
+        self.phases_us.insert(name.to_owned(), phase.summary());
+        if keep {
+            self.phase_histograms.insert(name.to_owned(), phase.encode());
+        }
     }
 
     /// Sets histogram and summary of the times to failure together.

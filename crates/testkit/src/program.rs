@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -47,6 +48,17 @@ fn folders_above_test() -> impl Iterator<Item = PathBuf> {
 
 fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+/// Runs a command; the last line of what it said if it failed.
+pub(crate) fn attempt(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    Err(errors.lines().chain(printed.lines()).next_back().unwrap_or("no reason given").to_owned())
 }
 
 #[cfg(test)]

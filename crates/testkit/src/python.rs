@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::TOOL_MISSING;
+use crate::program::attempt;
 
 /// A Python in `folder` with what `pip install` brings for `packages`, made once and kept; the
 /// reason if that cannot be. `folder`'s name should say which versions it holds.
@@ -29,15 +30,4 @@ pub fn python_with(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> 
     install().map_err(|reason| format!("{packages:?} could not be installed: {reason}"))?;
     std::fs::write(&done, "").map_err(|error| error.to_string())?;
     Ok(own)
-}
-
-/// Runs a command; the last line of what it said if it failed.
-fn attempt(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|error| error.to_string())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let printed = String::from_utf8_lossy(&output.stdout);
-    Err(errors.lines().chain(printed.lines()).next_back().unwrap_or("no reason given").to_owned())
 }

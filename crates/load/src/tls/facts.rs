@@ -2,8 +2,8 @@
 
 use rustls::pki_types::CertificateDer;
 use rustls::{Connection, HandshakeKind};
+use tollway_record::Histogram;
 use tollway_record::tls::TlsFacts;
-use tollway_record::{Histogram, LatencyUs};
 use x509_parser::public_key::PublicKey;
 
 /// The algorithm's object identifier (RFC 8410).
@@ -57,14 +57,14 @@ impl Handshakes {
     }
 
     /// Of all handshakes; where there were full and resumed ones, also of each kind.
-    pub(crate) fn times(&self) -> impl Iterator<Item = (&'static str, LatencyUs)> {
+    pub(crate) fn times(&self) -> impl Iterator<Item = (&'static str, Histogram)> {
         let mut all = self.full.clone();
         all.merge(&self.resumed);
         let both = self.full.n() > 0 && self.resumed.n() > 0;
         let times = [
-            ("tls_handshaking", all.n() > 0, all.summary()),
-            ("tls_handshaking_full", both, self.full.summary()),
-            ("tls_handshaking_resumed", both, self.resumed.summary()),
+            ("tls_handshaking", all.n() > 0, all),
+            ("tls_handshaking_full", both, self.full.clone()),
+            ("tls_handshaking_resumed", both, self.resumed.clone()),
         ];
         times.into_iter().filter(|(_, told, _)| *told).map(|(name, _, times)| (name, times))
     }

@@ -93,7 +93,7 @@ impl CommonArgs {
             streams,
             max_inflight: self.max_inflight,
             request_timeout: self.timeout,
-            keep_seconds: self.output.keeps_seconds(),
+            keep: self.output.keep(),
             command_line: std::env::args().collect(),
             ..LoadOptions::new(target)
         })

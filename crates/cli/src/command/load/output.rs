@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tollway_load::summary;
+use tollway_load::{Keep, summary};
 use tollway_record::threshold::Threshold;
 use tollway_record::{RunResult, fortio, hlog, iperf3, k6};
 
@@ -21,8 +21,8 @@ pub(super) struct OutputArgs {
     /// Writes the result as JSON; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Writes the result as other tools do: fortio, k6, k6-summary, iperf3 or hdr; several with
-    /// commas.
+    /// Writes the result as other tools do: fortio, k6, k6-data, k6-summary, iperf3 or hdr;
+    /// several with commas.
     #[arg(long, value_name = "FORMAT=FILE", value_delimiter = ',')]
     out: Vec<Out>,
     /// What Fortio's page calls the run.
@@ -47,6 +47,7 @@ struct Out {
 enum Format {
     Fortio,
     K6Export,
+    K6Data,
     K6Summary,
     Iperf3,
     Hdr,
@@ -61,10 +62,13 @@ impl FromStr for Out {
         let format = match format {
             "fortio" => Format::Fortio,
             "k6" => Format::K6Export,
+            "k6-data" => Format::K6Data,
             "k6-summary" => Format::K6Summary,
             "iperf3" => Format::Iperf3,
             "hdr" => Format::Hdr,
-            _ => bail!("`{format}` is no format: give fortio, k6, k6-summary, iperf3 or hdr"),
+            _ => bail!(
+                "`{format}` is no format: give fortio, k6, k6-data, k6-summary, iperf3 or hdr"
+            ),
         };
         if path.is_empty() {
             bail!("`{text}` names no file");
@@ -74,9 +78,13 @@ impl FromStr for Out {
 }
 
 impl OutputArgs {
-    /// Whether a format needs the histogram of each second.
-    pub(super) fn keeps_seconds(&self) -> bool {
-        self.out.iter().any(|out| out.format == Format::Hdr)
+    /// The histograms that the formats need.
+    pub(super) fn keep(&self) -> Keep {
+        let any = |formats: &[Format]| self.out.iter().any(|out| formats.contains(&out.format));
+        Keep {
+            seconds: any(&[Format::Hdr]),
+            phases: any(&[Format::K6Export, Format::K6Data, Format::K6Summary]),
+        }
     }
 
     /// Refuses formats that this kind of run has nothing for, before it runs.
@@ -86,7 +94,7 @@ impl OutputArgs {
                 let (kind, formats) = if is_throughput {
                     ("throughput is", "iperf3")
                 } else {
-                    ("requests are", "fortio, k6, k6-summary or hdr")
+                    ("requests are", "fortio, k6, k6-data, k6-summary or hdr")
                 };
                 bail!("{} cannot hold this run; {kind} told as {formats}", out.path.display());
             }
@@ -119,6 +127,7 @@ fn told_as(format: Format, result: &RunResult, label: &str) -> Result<String> {
     Ok(match format {
         Format::Fortio => fortio::write(result, label)?,
         Format::K6Export => k6::write_export(result)?,
+        Format::K6Data => k6::write_data(result)?,
         Format::K6Summary => {
             k6::write_summary(result, &OffsetDateTime::now_utc().format(&Rfc3339)?)?
         }
