@@ -89,6 +89,15 @@ fn what_cannot_be_run_is_refused_before_it_runs() {
 }
 
 #[test]
+fn what_is_open_when_the_drain_ends_is_unfinished() {
+    let echo = Echo::start();
+    let url = echo.url("/delay?ms=60000");
+    let load = ["http", &url, "--rate", "20", "-z", "500ms", "--warm-up", "0s"];
+    let result = run(&[&load[..], &["--timeout", "100s", "--drain", "100ms"]].concat());
+    assert_eq!((result.traffic.unfinished, result.traffic.scheduled()), (10, 10));
+}
+
+#[test]
 fn throughput_is_counted_alike_at_both_ends_in_each_direction() {
     let echo = Echo::start();
     for (flag, direction) in [
@@ -188,7 +197,9 @@ fn the_short_help_fits_a_screen_and_the_long_one_has_the_rest() {
         for flag in ["--rate", "--duration", "--connections", "--json", "--fail-if", "--max-rate"] {
             assert!(short.contains(flag), "{flag}: {short}");
         }
-        for flag in ["--spacing", "--max-inflight", "--precision", "--tls-max", "--label"] {
+        for flag in
+            ["--spacing", "--max-inflight", "--drain", "--precision", "--tls-max", "--label"]
+        {
             assert!(!short.contains(flag), "{flag}: {short}");
             assert!(long.contains(flag), "{flag}: {long}");
         }

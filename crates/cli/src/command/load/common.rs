@@ -57,6 +57,10 @@ pub(super) struct CommonArgs {
     /// Time for one answer.
     #[arg(hide_short_help = true, long, default_value = "10s", value_parser = duration)]
     timeout: Duration,
+    /// Time after the window for answers still due; what is open then counts as unfinished.
+    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "5s",
+        value_parser = duration)]
+    drain: Duration,
     /// Most requests released and not answered; more are dropped and counted.
     #[arg(hide_short_help = true, long, value_name = "COUNT", default_value_t = 100_000)]
     max_inflight: usize,
@@ -93,6 +97,7 @@ impl CommonArgs {
             streams,
             max_inflight: self.max_inflight,
             request_timeout: self.timeout,
+            drain: self.drain,
             keep: self.output.keep(),
             command_line: std::env::args().collect(),
             ..LoadOptions::new(target)
