@@ -4,12 +4,14 @@
 
 mod support;
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use support::{Echo, any_port, closed, get, open_loop};
 use tollway_load::{
     Arrival, EchoOptions, HttpRequest, LoadOptions, Progress, Stall, Stop, Target, Watch, run_http,
@@ -48,6 +50,52 @@ fn a_constant_delay_is_measured_within_a_percent() {
     // A busy machine makes answers later and none earlier: the quickest tell what is measured.
     let quick = result.traffic.latencies().unwrap().raw_quantile_ns(0.02) as f64 / 1e6;
     assert!((100.0..101.0).contains(&quick), "p2 {quick} ms");
+}
+
+/// Everything on one processor, so that the way there and back costs the same whatever the delay;
+/// the server spins, since no timer is exact to some microseconds.
+#[test]
+fn half_a_millisecond_is_measured_within_a_percent() {
+    const DELAY_US: f64 = 500.0;
+    stay_on_one_processor();
+    let quick_us = |delay: Duration| {
+        let options = LoadOptions { connections: 1, ..closed(spinning_target(delay), 600) };
+        let services = get(&options).traffic.services().unwrap();
+        // A busy machine makes answers later and none earlier: the quickest tell what is measured.
+        services.raw_quantile_ns(0.02) as f64 / 1e3
+    };
+    let way_us = quick_us(Duration::ZERO);
+    let measured_us = quick_us(Duration::from_micros(500)) - way_us;
+    assert!((measured_us / DELAY_US - 1.0).abs() < 0.01, "{measured_us} us, the way {way_us} us");
+}
+
+/// This thread, and those that it starts.
+fn stay_on_one_processor() {
+    let allowed = sched_getaffinity(None).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap();
+    let mut one = CpuSet::new();
+    one.set(first);
+    sched_setaffinity(None, &one).unwrap();
+}
+
+/// Answers the requests of one connection, each `delay` after it was read.
+fn spinning_target(delay: Duration) -> Target {
+    let listener = TcpListener::bind(any_port()).unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut request = [0; 1024];
+        // A request of a few bytes arrives in one piece; without one the run is over.
+        while stream.read(&mut request).is_ok_and(|length| length > 0) {
+            let read = Instant::now();
+            while read.elapsed() < delay {
+                std::hint::spin_loop();
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+        }
+    });
+    Target::http(&url).unwrap()
 }
 
 #[test]

@@ -9,6 +9,31 @@ fn of(samples: &[u64]) -> Histogram {
     histogram
 }
 
+/// Where a tool's steps are as wide as what it measures, a server of 500 µs has a median of
+/// anything; neither our own steps nor those of files that are read or written may do that.
+#[test]
+fn a_constant_latency_is_told_within_a_percent_at_any_setting() {
+    const NS: u64 = 500_000;
+    let near = |ns: u64, setting: &str| {
+        assert!(ns.abs_diff(NS) * 100 <= NS, "{setting}: {ns} ns");
+    };
+    let ours = of(&[NS; 1_000]);
+    near(ours.raw_quantile_ns(0.5), "our own");
+    near(ours.encode().decode().unwrap().raw_quantile_ns(0.5), "as text");
+    for digits in 2..=5 {
+        let mut foreign =
+            hdrhistogram::Histogram::<u64>::new_with_bounds(1, LONGEST_NS, digits).unwrap();
+        foreign.record_n(NS, 1_000).unwrap();
+        let mut bytes = Vec::new();
+        V2DeflateSerializer::new().serialize(&foreign, &mut bytes).unwrap();
+        let read = EncodedHistogram::from_text(STANDARD.encode(bytes)).decode().unwrap();
+        near(read.raw_quantile_ns(0.5), &format!("of {digits} digits"));
+    }
+    let text = crate::fortio::write(&crate::run::tests::run_of(&ours), "constant").unwrap();
+    let read = crate::fortio::read(&text).unwrap().run.traffic.latencies().unwrap();
+    near(read.raw_quantile_ns(0.5), "through Fortio's file");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
