@@ -8,10 +8,9 @@ use tollway_testkit::{Answer, Process, RawClient, TempDir, TlsRelay};
 
 use crate::app::{App, Request, Script, answers};
 use crate::mesh::http::{Client, Version, empty, runtime};
-use crate::network::{Network, PATIENCE, tollway, until_status};
-use crate::pki::Authority;
+use crate::network::{FRONT, Network, PATIENCE, STOCK, front, tollway, until_status};
 use crate::tls_client::trusting;
-use crate::tls_door::{HTTP1, STOCK};
+use crate::tls_door::HTTP1;
 
 /// What a process may grow by under abuse; its limits add up to less.
 pub(crate) const GROWTH_BYTES: u64 = 32 << 20;
@@ -42,7 +41,7 @@ pub(crate) enum Kind {
 
 impl Door {
     pub(crate) fn open(kind: Kind, script: Script, options: &[&str]) -> Self {
-        Self::open_over(b"http/1.1", kind, script, options)
+        Self::open_over(HTTP1, kind, script, options)
     }
 
     /// The same for a caller that speaks `alpn`, where TLS has the two agree on that.
@@ -75,7 +74,7 @@ impl Door {
             host,
         };
         until_status(address, &door.get("/warm"), 200);
-        if kind == Kind::Mesh && alpn != b"http/1.1" {
+        if kind == Kind::Mesh && alpn != HTTP1 {
             let network = door.network.as_ref().unwrap();
             let relay = network.relay(door.reader.port("inbound").unwrap(), "web", "stock", alpn);
             door.address = relay.address();
@@ -86,19 +85,9 @@ impl Door {
 
     /// A front, seen in plain text by a client of it.
     fn open_front(alpn: &[u8], app: App, options: &[&str]) -> Self {
-        let (files, host) = (TempDir::new().unwrap(), "a.example");
-        let (certificate, key) = Authority::new("fronts").server(&[host]).write(files.path(), "a");
-        let reader = tollway()
-            .args(["front", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--cert"])
-            .arg(certificate)
-            .arg("--key")
-            .arg(key)
-            .args(["--to", &format!("http://{}", app.address)])
-            .args(options)
-            .start_listening()
-            .unwrap();
+        let (files, reader) = front(tollway(), &format!("http://{}", app.address), options);
         let front = reader.port("front").unwrap();
-        let relay = TlsRelay::start(front, host, trusting(None, alpn)).unwrap();
+        let relay = TlsRelay::start(front, FRONT, trusting(None, alpn)).unwrap();
         let address = relay.address();
         Self {
             app,
@@ -109,7 +98,7 @@ impl Door {
             _files: Some(files),
             address,
             prefix: "",
-            host,
+            host: FRONT,
         }
     }
 
@@ -144,6 +133,15 @@ impl Door {
         RawClient::connect(self.address).unwrap()
     }
 
+    /// A client that speaks HTTP/2, and what `path` is called in its requests.
+    pub(crate) async fn http2(&self) -> Client {
+        Client::connect(Version::Http2, self.address).await
+    }
+
+    pub(crate) fn uri(&self, path: &str) -> String {
+        format!("http://{}{}{path}", self.host, self.prefix)
+    }
+
     /// An honest call: it gets its own answer, not somebody else's.
     #[track_caller]
     pub(crate) fn check_honest(&self, path: &str) {
@@ -155,11 +153,8 @@ impl Door {
     /// The same where callers speak HTTP/2.
     #[track_caller]
     pub(crate) fn check_honest_over_http2(&self, path: &str) {
-        let uri = format!("http://{}{}{path}", self.host, self.prefix);
-        let request = hyper::Request::builder().uri(uri).body(empty()).unwrap();
-        let answer = runtime().block_on(async {
-            Client::connect(Version::Http2, self.address).await.exchange(request).await
-        });
+        let request = hyper::Request::builder().uri(self.uri(path)).body(empty()).unwrap();
+        let answer = runtime().block_on(async { self.http2().await.exchange(request).await });
         assert_eq!((answer.status, answer.text()), (200, format!("own {path}")));
     }
 }
@@ -194,7 +189,11 @@ pub(crate) fn received(door: &Door, path: &str) -> Request {
 pub(crate) const POOLED: &[&str] = &["--mesh-protocol", "http1"];
 
 pub(crate) fn for_each_door(script: &Script, check: impl Fn(&Door, Kind)) {
+    for_each_door_over(HTTP1, script, check);
+}
+
+pub(crate) fn for_each_door_over(alpn: &[u8], script: &Script, check: impl Fn(&Door, Kind)) {
     for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
-        check(&Door::open(kind, script.clone(), &[]), kind);
+        check(&Door::open_over(alpn, kind, script.clone(), &[]), kind);
     }
 }

@@ -10,9 +10,9 @@ use tollway_identity::UNRECOGNIZED_NAME_RECORD;
 use tollway_testkit::{End, RawClient};
 
 use crate::forged::Forge;
-use crate::network::{PATIENCE, metric};
+use crate::network::{PATIENCE, STOCK, metric};
 use crate::tls_client::{Dribble, call, client_hello, dial, trusting};
-use crate::tls_door::{Door, H2, STOCK, West};
+use crate::tls_door::{Door, H2, West};
 
 #[test]
 fn gateway_refuses_names_it_does_not_serve() {

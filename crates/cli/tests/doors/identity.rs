@@ -13,9 +13,9 @@ use tonic::transport::Endpoint;
 
 use crate::app::{App, Script};
 use crate::forged::{Forge, Stranger, foreigner, strangers};
-use crate::network::{Network, PATIENCE, metric, tollway, until_status};
+use crate::network::{CONTROL, Network, PATIENCE, STOCK, metric, tollway, until_status};
 use crate::tls_client::{Impostor, Takeover, trusting};
-use crate::tls_door::{CONTROL, Door, H2, STOCK, West, count};
+use crate::tls_door::{Door, H2, West, count};
 
 #[test]
 fn callers_with_a_wrong_certificate_are_refused_at_every_door() {

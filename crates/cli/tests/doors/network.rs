@@ -17,8 +17,15 @@ use tollway_model::{Instance, Label, ServiceName, TrustDomain};
 use tollway_store::{Limits, Store};
 use tollway_testkit::{Process, RawClient, Start, TempDir, TlsRelay, binary, retry_until};
 
+use crate::pki;
+
 /// Far more than anything here takes; a test that waits for it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Server names in the network `west`, and that of a [`front`].
+pub(crate) const STOCK: &str = "stock.default.west.mesh";
+pub(crate) const CONTROL: &str = "control.west.mesh";
+pub(crate) const FRONT: &str = "a.example";
 
 pub(crate) struct Network {
     pub(crate) name: String,
@@ -194,6 +201,30 @@ impl Network {
         let config = client_config(&self.credentials(caller), &expected, &[alpn]).unwrap();
         (config, callee.dns_san())
     }
+
+    /// How `caller` of this network reaches its control plane.
+    pub(crate) fn client_of_control(&self, caller: &str) -> (Arc<ClientConfig>, String) {
+        let expected = Expected::control(&label(&self.name), &self.trust_domain());
+        let config = client_config(&self.credentials(caller), &expected, &[b"h2"]).unwrap();
+        (config, format!("control.{}.mesh", self.name))
+    }
+}
+
+/// A front before the app at `to`, a URL, started as `start` says; the folder has its certificate.
+pub(crate) fn front(start: Start, to: &str, options: &[&str]) -> (TempDir, Process) {
+    let files = TempDir::new().unwrap();
+    let (certificate, key) =
+        pki::Authority::new("fronts").server(&[FRONT]).write(files.path(), "a");
+    let front = start
+        .args(["front", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--cert"])
+        .arg(certificate)
+        .arg("--key")
+        .arg(key)
+        .args(["--to", to])
+        .args(options)
+        .start_listening()
+        .unwrap();
+    (files, front)
 }
 
 /// A certificate of `service` by `authority`, for somebody who believes `trusted`.

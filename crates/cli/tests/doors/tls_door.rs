@@ -10,13 +10,11 @@ use tollway_testkit::{Process, retry_until};
 
 use crate::app::{App, Script};
 use crate::forged::Forge;
-use crate::network::{Network, PATIENCE, label};
+use crate::network::{CONTROL, Network, PATIENCE, STOCK, label};
 use crate::tls_client::{call, dial, trusting};
 
 pub(crate) const HTTP1: &[u8] = b"http/1.1";
 pub(crate) const H2: &[u8] = b"h2";
-pub(crate) const STOCK: &str = "stock.default.west.mesh";
-pub(crate) const CONTROL: &str = "control.west.mesh";
 
 /// A network with every kind of door.
 pub(crate) struct West {

@@ -6,15 +6,15 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
-use tollway_testkit::{Process, Start, TempDir, binary, cpu_time, retry_until};
+use tollway_testkit::{Start, binary, peak_resident_bytes, resident_bytes, retry_until};
 
 use crate::GRACE;
-use crate::honest::{self, Seen};
+use crate::honest;
 use crate::line::{Aim, Line};
-use crate::network::{PATIENCE, tollway};
+use crate::network::{PATIENCE, STOCK, front, tollway};
 use crate::tls_client::client_hello;
-use crate::weigh::{Bounds, Found, Memory, Outcome, weigh};
-use crate::world::{ATTACKER, Listener, SHORT_MS, World, front_of};
+use crate::weigh::{Bounds, Found, Memory, Outcome, conclude, usage, weigh};
+use crate::world::{ATTACKER, Listener, SHORT_MS, World, at_front};
 
 /// Rest of somebody slow between two bytes.
 const TICK: Duration = Duration::from_millis(250);
@@ -159,7 +159,7 @@ impl Case {
             Self::SlowHandshake => {
                 let is_control = listener == Listener::Control;
                 let within = if is_control { CONTROL_HANDSHAKE } else { HEAD };
-                let hello = client_hello("stock.default.west.mesh");
+                let hello = client_hello(STOCK);
                 let bounds = size.bounds(size.slow * (24 << 10));
                 let end = End { within, answers: &["closed"] };
                 weigh(at, bounds, || drip(&aim.bare(), size.slow, &hello, HEAD * 3, &end))
@@ -443,11 +443,10 @@ pub(crate) fn exhaust_descriptors(count: usize) -> Outcome {
     let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
     let script = format!("ulimit -n {FEW}; exec \"$0\" \"$@\"");
     let start = Start::new("/bin/sh").args(["-c", &script]).arg(binary("tollway").unwrap());
-    let address = app.port("http").unwrap();
-    let (files, front) = front_of(address, &[], start.ready_within(PATIENCE));
-    let _files: TempDir = files;
-    let (honest, ask) = crate::world::at_front(&front);
-    let before_bytes = tollway_testkit::resident_bytes(front.pid()).unwrap();
+    let to = format!("http://{}", app.port("http").unwrap());
+    let (_files, front) = front(start.ready_within(PATIENCE), &to, &[]);
+    let (honest, ask) = at_front(&front);
+    let before_bytes = resident_bytes(front.pid()).unwrap();
     let mut kept = honest::Kept::open(&honest, &ask);
     let mut wrong = Vec::new();
     let aim = honest.bare().from(ATTACKER);
@@ -456,17 +455,14 @@ pub(crate) fn exhaust_descriptors(count: usize) -> Outcome {
         front.log().contains("ERR_OUT_OF_DESCRIPTORS").then_some(())
     })
     .unwrap();
-    let (began, cpu) = (Instant::now(), usage(&front));
-    let seen: Seen = kept.ask_for(Duration::from_secs(2));
-    let (caused, waited) = (usage(&front) - cpu, began.elapsed());
+    let (began, cpu) = (Instant::now(), usage(&[&front]));
+    let seen = kept.ask_for(Duration::from_secs(2));
+    let (caused, waited) = (usage(&[&front]) - cpu, began.elapsed());
     let busy = caused.as_secs_f64() / waited.as_secs_f64();
     if busy > MOST_BUSY {
         wrong.push(format!("it spins: {:.0} % busy", busy * 100.0));
     }
-    if seen.failed > 0 {
-        wrong.push(format!("{} honest requests failed: {:?}", seen.failed, seen.why));
-    }
-    let most_bytes = tollway_testkit::peak_resident_bytes(front.pid()).unwrap();
+    let most_bytes = peak_resident_bytes(front.pid()).unwrap();
     drop(crowd);
     let again = retry_until(PATIENCE, "newcomers being served again", || {
         (honest::Kept::open(&honest, &ask).ask_for(Duration::ZERO).failed == 0).then_some(())
@@ -474,22 +470,15 @@ pub(crate) fn exhaust_descriptors(count: usize) -> Outcome {
     if let Err(error) = again {
         wrong.push(error.to_string());
     }
-    let after_bytes = tollway_testkit::resident_bytes(front.pid()).unwrap();
-    Outcome {
-        case: "no descriptors",
-        listener: "front",
+    let after_bytes = resident_bytes(front.pid()).unwrap();
+    let found = Found {
         peers: count,
         done: format!("{count} connections to a process with {FEW} descriptors"),
         became: format!("those who are in are served, {:.0} % busy", busy * 100.0),
-        honest: seen,
-        memory: Memory { before_bytes, most_bytes, after_bytes },
-        cpu_ms: caused.as_secs_f64() * 1e3,
-        attacker_cpu_ms: 0.0,
-        passed: wrong.is_empty(),
         wrong,
-    }
-}
-
-fn usage(process: &Process) -> Duration {
-    cpu_time(process.pid()).unwrap()
+    };
+    let memory = Memory { before_bytes, most_bytes, after_bytes };
+    let bounds = Bounds { growth_bytes: 32 << 20, cpu_ratio: None };
+    let at = ("no descriptors", Listener::Front);
+    conclude(at, found, seen, memory, [caused, Duration::ZERO], bounds)
 }

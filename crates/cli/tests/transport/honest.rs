@@ -2,7 +2,6 @@
 //! one of its own, as a newcomer would.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -122,33 +121,31 @@ impl Times {
     }
 }
 
-enum Caller {
-    Plain(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
-}
+/// A connection, with TLS or without.
+struct Caller(Box<dyn ReadWrite>);
 
 impl Caller {
     fn open(aim: &Aim) -> io::Result<Self> {
         let socket = aim.dial()?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(PATIENCE))?;
-        Ok(match &aim.tls {
-            None => Self::Plain(socket),
+        Ok(Self(match &aim.tls {
+            None => Box::new(socket),
             Some((config, name)) => {
                 let name = ServerName::try_from(name.clone()).unwrap();
                 let tls = ClientConnection::new(Arc::clone(config), name).unwrap();
-                Self::Tls(Box::new(StreamOwned::new(tls, socket)))
+                Box::new(StreamOwned::new(tls, socket))
             }
-        })
+        }))
     }
 
     /// Sends and waits for the whole of a good answer.
     fn ask(&mut self, ask: &Ask) -> io::Result<()> {
-        self.stream().write_all(&ask.bytes)?;
+        self.0.write_all(&ask.bytes)?;
         let mut heard = Vec::new();
         let mut chunk = [0; 4096];
         while !(ask.is_answered)(&heard) {
-            match self.stream().read(&mut chunk)? {
+            match self.0.read(&mut chunk)? {
                 0 => return Err(io::Error::other(format!("closed after {}", text(&heard)))),
                 count => heard.extend_from_slice(&chunk[..count]),
             }
@@ -157,13 +154,6 @@ impl Caller {
             }
         }
         Ok(())
-    }
-
-    fn stream(&mut self) -> &mut dyn ReadWrite {
-        match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.as_mut(),
-        }
     }
 }
 

@@ -16,12 +16,15 @@ const HEARD_BYTES: usize = 4096;
 /// Longest wait for one step of a handshake.
 const STEP: Duration = Duration::from_secs(30);
 
+/// As whom, and the name that is asked for.
+pub(crate) type Tls = (Arc<ClientConfig>, String);
+
 /// Where to, from which address, and with TLS as whom.
 #[derive(Clone)]
 pub(crate) struct Aim {
     pub(crate) from: IpAddr,
     pub(crate) to: SocketAddr,
-    pub(crate) tls: Option<(Arc<ClientConfig>, String)>,
+    pub(crate) tls: Option<Tls>,
 }
 
 impl Aim {

@@ -95,7 +95,9 @@ pub(crate) fn weigh<T>(
     })
 }
 
-fn conclude(
+/// What was found as an outcome, judged by its bounds; processor time of those who bore it and of
+/// the attacker.
+pub(crate) fn conclude(
     (case, listener): (&'static str, Listener),
     found: Found,
     honest: Seen,
@@ -160,6 +162,6 @@ fn sum(processes: &[&Process], of: fn(u32) -> anyhow::Result<u64>) -> u64 {
     processes.iter().map(|process| of(process.pid()).unwrap()).sum()
 }
 
-fn usage(processes: &[&Process]) -> Duration {
+pub(crate) fn usage(processes: &[&Process]) -> Duration {
     processes.iter().map(|process| cpu_time(process.pid()).unwrap()).sum()
 }

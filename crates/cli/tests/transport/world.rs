@@ -1,25 +1,17 @@
 //! A network with every kind of listener, as processes.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
-use rustls::ClientConfig;
-use tollway_identity::{Expected, client_config};
-use tollway_testkit::{Process, Start, TempDir, retry_until};
+use tollway_testkit::{Process, TempDir, retry_until};
 
 use crate::honest;
-use crate::line::Aim;
-use crate::network::{Network, PATIENCE, label, tollway};
-use crate::pki::Authority;
+use crate::line::{Aim, Tls};
+use crate::network::{FRONT, Network, PATIENCE, STOCK, front, tollway};
 use crate::tls_client::trusting;
 
 /// Where attackers come from, and honest callers.
 pub(crate) const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const HONEST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-
-const STOCK: &str = "stock.default.west.mesh";
-const CONTROL: &str = "control.west.mesh";
-const FRONT: &str = "a.example";
 
 /// Times that a request may take or be silent, in milliseconds: shorter than by default, so that
 /// they can be seen to end.
@@ -72,8 +64,8 @@ pub(crate) struct World {
     front: Process,
     _files: TempDir,
     /// As whom attackers and honest callers come to sidecars, in this order.
-    callers: [Arc<ClientConfig>; 2],
-    to_control: Arc<ClientConfig>,
+    callers: [Tls; 2],
+    to_control: Tls,
 }
 
 impl World {
@@ -87,14 +79,9 @@ impl World {
         let stock = network.sidecar("stock", &[&["--app-port", &port], &times[..]].concat());
         let web = network.sidecar("web", &times);
         let gateway = network.gateway_with("127.0.0.1:0", &times);
-        let (files, front) = front_of(address, &times, tollway());
-        let as_caller = |app: &str| {
-            let expected = Expected::service(&network.service("stock"), &network.trust_domain());
-            client_config(&network.credentials(app), &expected, &[b"http/1.1"]).unwrap()
-        };
-        let expected = Expected::control(&label("west"), &network.trust_domain());
-        let to_control = client_config(&network.credentials("web"), &expected, &[b"h2"]).unwrap();
-        let callers = [as_caller("web"), as_caller("cron")];
+        let (files, front) = front(tollway(), &format!("http://{address}"), &times);
+        let callers = ["web", "cron"].map(|caller| network.client(caller, "stock", b"http/1.1"));
+        let to_control = network.client_of_control("web");
         let world = Self {
             network,
             _app: app,
@@ -145,11 +132,9 @@ impl World {
     fn aim(&self, listener: Listener, from: IpAddr, caller: usize) -> Aim {
         let tls = match listener {
             Listener::Api | Listener::Grpc | Listener::Outbound => None,
-            Listener::Mesh | Listener::Gateway => {
-                Some((Arc::clone(&self.callers[caller]), STOCK.to_owned()))
-            }
+            Listener::Mesh | Listener::Gateway => Some(self.callers[caller].clone()),
             Listener::Front => Some((trusting(None, b"http/1.1"), FRONT.to_owned())),
-            Listener::Control => Some((Arc::clone(&self.to_control), CONTROL.to_owned())),
+            Listener::Control => Some(self.to_control.clone()),
         };
         Aim { from, to: self.address(listener), tls }
     }
@@ -192,22 +177,6 @@ impl World {
             Listener::Control => vec![&self.network.control],
         }
     }
-}
-
-/// A front before the app at `address`, started as `start` says.
-pub(crate) fn front_of(address: SocketAddr, options: &[&str], start: Start) -> (TempDir, Process) {
-    let files = TempDir::new().unwrap();
-    let (certificate, key) = Authority::new("fronts").server(&[FRONT]).write(files.path(), "a");
-    let front = start
-        .args(["front", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--cert"])
-        .arg(certificate)
-        .arg("--key")
-        .arg(key)
-        .args(["--to", &format!("http://{address}")])
-        .args(options)
-        .start_listening()
-        .unwrap();
-    (files, front)
 }
 
 /// An honest client of a front, and what it asks.

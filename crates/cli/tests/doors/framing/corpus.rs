@@ -1,6 +1,6 @@
 //! Requests that are valid, odd or evil, and what those that have a meaning mean.
 
-use crate::tls_door::STOCK;
+use crate::network::STOCK;
 
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 /// A request that would be read if a body ended where some reader believes it does.

@@ -17,8 +17,8 @@ use std::time::Duration;
 use tollway_testkit::{End, RawClient, TlsRelay, need_tool};
 
 use crate::door::statuses;
-use crate::network::{Network, until_status};
-use crate::tls_door::{HTTP1, STOCK};
+use crate::network::{Network, STOCK, until_status};
+use crate::tls_door::HTTP1;
 use corpus::{Case, corpus};
 use servers::Server;
 

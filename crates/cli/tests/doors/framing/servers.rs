@@ -7,8 +7,7 @@ use std::path::Path;
 use tollway_testkit::{Process, Start, TempDir, free_address, retry_until};
 
 use crate::app::{App, Script, chunked};
-use crate::network::{PATIENCE, until_status};
-use crate::tls_door::STOCK;
+use crate::network::{PATIENCE, STOCK, until_status};
 
 pub(crate) struct Server {
     pub(crate) name: &'static str,

@@ -10,7 +10,7 @@ use super::frames::{
     ACK, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, PING, PREFACE, SETTINGS, block, frame,
     setting, window_update,
 };
-use crate::network::{Network, PATIENCE, until_status};
+use crate::network::{Network, PATIENCE, STOCK, until_status};
 
 /// What the app does about a frame.
 pub(crate) enum Said {
@@ -139,7 +139,7 @@ impl Before {
         Self { app, network, _sidecar: sidecar, http1, http2 }
     }
 
-    pub(crate) const HOST: &str = crate::tls_door::STOCK;
+    pub(crate) const HOST: &str = STOCK;
 
     pub(crate) fn get(path: &str) -> String {
         format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", Self::HOST)

@@ -16,17 +16,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tollway_identity::{Expected, client_config};
 use tollway_testkit::{
     End, Process, RawClient, TempDir, TlsRelay, cpu_time, peak_resident_bytes, reset_peak,
     resident_bytes, retry_until,
 };
 
-use crate::door::Ask;
-use crate::network::{Network, PATIENCE, label, metric, tollway};
-use crate::pki::Authority;
+use crate::app::answers as whole;
+use crate::network::{CONTROL, FRONT, Network, STOCK, front, metric, tollway};
 use crate::tls_client::trusting;
-use crate::tls_door::{CONTROL, H2, HTTP1, STOCK};
+use crate::tls_door::{H2, HTTP1};
 use attacker::{Aim, Spent, Wire, attack};
 use attacks::{Named, Target, attacks};
 
@@ -132,22 +130,13 @@ impl Stand {
 
     /// A front before an app over HTTP/2.
     fn front() -> Self {
-        const NAME: &str = "a.example";
         let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
-        let files = TempDir::new().unwrap();
-        let (certificate, key) = Authority::new("fronts").server(&[NAME]).write(files.path(), "a");
-        let front = tollway()
-            .args(["front", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--cert"])
-            .arg(certificate)
-            .arg("--key")
-            .arg(key)
-            .args(["--to", &format!("h2c://{}", app.port("http").unwrap())])
-            .start_listening()
-            .unwrap();
+        let to = format!("h2c://{}", app.port("http").unwrap());
+        let (files, front) = front(tollway(), &to, &[]);
         let address = front.port("front").unwrap();
-        let aim = Aim { address, tls: Some((trusting(None, H2), NAME.to_owned())) };
-        let relay = TlsRelay::start(address, NAME, trusting(None, HTTP1)).unwrap();
-        let target = Target { authority: NAME, prefix: "", app_id: None };
+        let aim = Aim { address, tls: Some((trusting(None, H2), FRONT.to_owned())) };
+        let relay = TlsRelay::start(address, FRONT, trusting(None, HTTP1)).unwrap();
+        let target = Target { authority: FRONT, prefix: "", app_id: None };
         Self {
             network: None,
             _app: Some(app),
@@ -164,16 +153,14 @@ impl Stand {
     fn control() -> Self {
         let network = Network::start("west");
         let address = network.control_address();
-        let expected = Expected::control(&label("west"), &network.trust_domain());
-        let config = client_config(&network.credentials("web"), &expected, &[H2]).unwrap();
-        let name = CONTROL;
-        let relay = TlsRelay::start(address, name, Arc::clone(&config)).unwrap();
-        let target = Target { authority: name, prefix: "", app_id: None };
+        let (config, name) = network.client_of_control("web");
+        let relay = TlsRelay::start(address, &name, Arc::clone(&config)).unwrap();
+        let target = Target { authority: CONTROL, prefix: "", app_id: None };
         Self {
             network: Some(network),
             _app: None,
             attacked: Vec::new(),
-            aim: Aim { address, tls: Some((config, name.to_owned())) },
+            aim: Aim { address, tls: Some((config, name)) },
             target,
             honest: Honest::Http2(relay.address()),
             _relay: Some(relay),
@@ -271,7 +258,8 @@ impl Honest {
             Self::Http1(address, request) => {
                 let mut client = RawClient::connect(*address).unwrap();
                 Box::new(move || {
-                    let answer = client.ask(request);
+                    client.send(request).unwrap();
+                    let answer = client.read_until(STARVED, |bytes| whole(bytes) > 0).unwrap();
                     let end = (answer.end, answer.statuses());
                     assert_eq!(end, (End::Complete, vec![200]), "{}", answer.text());
                 })
@@ -302,7 +290,7 @@ fn call_grpc(wire: &mut Wire, stream: u32) {
     let flags = frames::END_HEADERS | frames::END_STREAM;
     wire.send(&frames::frame(frames::HEADERS, flags, stream, &frames::block(&lines))).unwrap();
     let mut came = Vec::new();
-    let answered = retry_until(PATIENCE, "the answer of gRPC", || {
+    let answered = retry_until(STARVED, "the answer of gRPC", || {
         came.extend(wire.take().unwrap());
         frames::Frame::all(&came).into_iter().find(|frame| frame.stream == stream)
     });
