@@ -1,19 +1,18 @@
 //! Bodies that end before they are whole. An app never gets a shorter request for a whole one, and
 //! a caller never a shorter answer.
 
-use std::time::Duration;
-
 use hyper::Request;
 use tollway_testkit::{End, RawClient, retry_until};
 
 use crate::app::{App, Reply, Script, Then};
-use crate::door::{Ask, Door, Kind, POOLED, for_each_door, statuses};
+use crate::door::{Ask, Door, Kind, POOLED, for_each_door, for_each_door_over, statuses};
 use crate::h2::attacker::{Aim, Wire};
 use crate::h2::frames::{
     CANCEL, DATA, END_HEADERS, HEADERS, NO_ERROR, block, frame, hello, reset_with,
 };
-use crate::mesh::http::{Client, Version, empty, runtime};
+use crate::mesh::http::{empty, runtime};
 use crate::network::PATIENCE;
+use crate::tls_door::H2;
 
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 
@@ -54,8 +53,7 @@ fn give_up_asking(door: &Door) {
 /// Also where the app speaks HTTP/1.1 and the caller HTTP/2, whatever it gives as reason.
 #[test]
 fn an_app_sees_that_a_caller_over_http2_gave_up() {
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
-        let door = Door::open_over(b"h2", kind, Script::new(), &[]);
+    for_each_door_over(H2, &Script::new(), |door, _| {
         for (path, fields, code) in [
             ("/h2-no-error", &[][..], Some(NO_ERROR)),
             ("/h2-cancel", &[], Some(CANCEL)),
@@ -81,7 +79,7 @@ fn an_app_sees_that_a_caller_over_http2_gave_up() {
                 check_broken_off(&door.app, path, "closed");
             }
         }
-    }
+    });
 }
 
 /// The app has the beginning of the request.
@@ -165,13 +163,11 @@ fn a_caller_over_http1_0_sees_that_an_app_gave_up() {
 
 #[test]
 fn a_caller_over_http2_sees_that_an_app_gave_up() {
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
-        let door = Door::open_over(b"h2", kind, cut_answers(), &[]);
+    for_each_door_over(H2, &cut_answers(), |door, _| {
         runtime().block_on(async {
-            let mut client = Client::connect(Version::Http2, door.address).await;
+            let mut client = door.http2().await;
             for path in cut_answers().into_keys() {
-                let uri = format!("http://{}{}{path}", door.host, door.prefix);
-                let request = Request::builder().uri(uri).body(empty()).unwrap();
+                let request = Request::builder().uri(door.uri(path)).body(empty()).unwrap();
                 let answer = client.send(request).await;
                 assert_eq!(answer.status(), 200, "{path}");
                 let body = http_body_util::BodyExt::collect(answer.into_body());
@@ -179,7 +175,7 @@ fn a_caller_over_http2_sees_that_an_app_gave_up() {
                 assert!(body.is_err(), "{path}: taken for whole: {body:?}");
             }
         });
-    }
+    });
 }
 
 /// An app that sends nothing more is given up, and its caller does not take what came for whole.
@@ -188,17 +184,17 @@ fn an_answer_that_stops_is_broken_off() {
     let stops = |bytes: &[u8]| Reply { bytes: bytes.to_vec(), then: Then::Hang };
     let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n";
     let script = Script::from([("/stops", stops(head))]);
-    let options = ["--idle-timeout-ms", "500"];
+    let options = ["--idle-timeout-ms", "2000"];
     let door = Door::open(Kind::Mesh, script.clone(), &options);
     let answer = door.exchange(door.get("/stops"));
     assert!(answer.text().ends_with("hello\r\n"), "{}", answer.text());
-    let door = Door::open_over(b"h2", Kind::Mesh, script, &options);
+    let door = Door::open_over(H2, Kind::Mesh, script, &options);
     runtime().block_on(async {
-        let mut client = Client::connect(Version::Http2, door.address).await;
-        let uri = format!("http://{}/stops", door.host);
-        let answer = client.send(Request::builder().uri(uri).body(empty()).unwrap()).await;
+        let mut client = door.http2().await;
+        let request = Request::builder().uri(door.uri("/stops")).body(empty()).unwrap();
+        let answer = client.send(request).await;
         let body = http_body_util::BodyExt::collect(answer.into_body());
-        let body = tokio::time::timeout(Duration::from_secs(20), body).await.expect("an end");
+        let body = tokio::time::timeout(PATIENCE, body).await.expect("an end");
         assert!(body.is_err(), "taken for whole: {body:?}");
     });
 }

@@ -123,8 +123,7 @@ fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Seen>) {
         match reply.then {
             Then::GoOn => {}
             Then::TakeRest if take_body(&request, &mut stream, &mut input, seen).is_some() => {}
-            Then::TakeRest => return,
-            Then::Close => return,
+            Then::TakeRest | Then::Close => return,
             Then::Reset => return set_socket_linger(&stream, Some(Duration::ZERO)).unwrap(),
             Then::Hang => {
                 while more(&mut stream, &mut input, seen) {}

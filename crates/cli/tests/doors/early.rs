@@ -2,7 +2,6 @@
 //! much it still had to send, and what is left of the body is nobody's request.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
@@ -11,9 +10,10 @@ use hyper::body::Frame;
 use tollway_testkit::{Answer, End, RawClient};
 
 use crate::app::{Reply, Script, Then, answers};
-use crate::door::{Ask, Door, Kind, POOLED, for_each_door, statuses};
-use crate::mesh::http::{Body, Client, Version, runtime};
+use crate::door::{Ask, Door, Kind, POOLED, for_each_door, for_each_door_over, statuses};
+use crate::mesh::http::{Body, runtime};
 use crate::network::PATIENCE;
+use crate::tls_door::H2;
 
 /// Far more than sidecars hold of a body.
 const BODY_BYTES: usize = 2 << 20;
@@ -104,20 +104,18 @@ fn no_reset_takes_an_answer_back() {
 
 #[test]
 fn a_caller_over_http2_gets_the_answer() {
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
-        let door = Door::open_over(b"h2", kind, script(), &[]);
+    for_each_door_over(H2, &script(), |door, _| {
         runtime().block_on(async {
-            let mut client = Client::connect(Version::Http2, door.address).await;
+            let mut client = door.http2().await;
             for path in PATHS.into_iter().cycle().take(12) {
-                let uri = format!("http://{}{}{path}", door.host, door.prefix);
-                let request = Request::builder().method("POST").uri(uri).body(body()).unwrap();
+                let request = Request::post(door.uri(path)).body(body()).unwrap();
                 let answer = tokio::time::timeout(PATIENCE, client.send(request)).await.unwrap();
                 assert_eq!(answer.status(), 413, "{path}");
                 let body = tokio::time::timeout(PATIENCE, answer.into_body().collect()).await;
                 assert_eq!(body.unwrap().unwrap().to_bytes(), "no", "{path}");
             }
         });
-    }
+    });
 }
 
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
@@ -180,7 +178,7 @@ fn an_answer_that_begins_early_lets_the_body_go_on() {
         assert_eq!((statuses(&answer), answer.end), (vec![200], End::Complete));
         // The connection is to end: what is sent now is not the next request.
         client.send("hello").unwrap();
-        let rest = client.read_to_end(Duration::from_secs(10)).unwrap();
+        let rest = client.read_to_end(PATIENCE).unwrap();
         assert_eq!(rest.text(), "");
         assert_ne!(rest.end, End::TimedOut);
     });

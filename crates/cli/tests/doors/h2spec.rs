@@ -13,6 +13,7 @@ use tollway_testkit::{Process, need_tool};
 use crate::app::Script;
 use crate::door::{Door, Kind};
 use crate::network::{Network, tollway, until_status};
+use crate::tls_door::H2;
 
 /// How often h2spec is run at most.
 const TRIES: usize = 3;
@@ -120,7 +121,7 @@ fn mesh_door_passes() {
 #[test]
 fn front_passes() {
     let h2spec = need_tool!("h2spec");
-    let door = Door::open_over(b"h2", Kind::Front, Script::new(), &[]);
+    let door = Door::open_over(H2, Kind::Front, Script::new(), &[]);
     check(&h2spec, door.address, "/");
 }
 

@@ -6,9 +6,10 @@ use hyper::{Method, Request};
 use tollway_testkit::{End, retry_until};
 
 use crate::app::{Reply, Script, Then};
-use crate::door::{Ask, Door, Kind, for_each_door, received, statuses};
-use crate::mesh::http::{Client, Version, empty, full, runtime};
+use crate::door::{Ask, Door, for_each_door, for_each_door_over, received, statuses};
+use crate::mesh::http::{empty, full, runtime};
 use crate::network::PATIENCE;
+use crate::tls_door::H2;
 
 const HINTS: &str = "HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\n\r\n";
 const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -56,21 +57,20 @@ fn interim_answers_never_reach_callers_of_http1_0() {
 /// A caller over HTTP/2 hears the answer behind them.
 #[test]
 fn interim_answers_do_not_end_a_stream() {
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
-        let door = Door::open_over(b"h2", kind, script(), &[]);
+    for_each_door_over(H2, &script(), |door, _| {
         runtime().block_on(async {
-            let mut client = Client::connect(Version::Http2, door.address).await;
+            let mut client = door.http2().await;
             for path in ["/hints", "/processing", "/unasked-continue"] {
-                let answer = client.exchange(to(&door, Method::GET, path).body(empty()).unwrap());
+                let answer = client.exchange(to(door, Method::GET, path).body(empty()).unwrap());
                 let answer = answer.await;
                 assert_eq!((answer.status, answer.text().as_str()), (200, "yes"), "{path}");
             }
         });
-    }
+    });
 }
 
 fn to(door: &Door, method: Method, path: &str) -> hyper::http::request::Builder {
-    Request::builder().method(method).uri(format!("http://{}{}{path}", door.host, door.prefix))
+    Request::builder().method(method).uri(door.uri(path))
 }
 
 const EXPECTS: &str = "expect: 100-continue\r\ncontent-length: 5\r\n";
@@ -135,18 +135,17 @@ fn answers_without_body_have_none() {
             }
         }
     });
-    for kind in [Kind::HttpApi, Kind::Mesh, Kind::Front] {
-        let door = Door::open_over(b"h2", kind, script.clone(), &[]);
+    for_each_door_over(H2, &script, |door, _| {
         runtime().block_on(async {
-            let mut client = Client::connect(Version::Http2, door.address).await;
+            let mut client = door.http2().await;
             for (method, path, status, _) in cases {
                 let method = Method::from_bytes(method.as_bytes()).unwrap();
-                let answer = client.send(to(&door, method, path).body(empty()).unwrap()).await;
+                let answer = client.send(to(door, method, path).body(empty()).unwrap()).await;
                 assert_eq!(answer.status(), status, "{path}");
                 assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "", "{path}");
             }
         });
-    }
+    });
 }
 
 /// An app that declines an upgrade, by an answer of its own or by one that is not whole, and one
@@ -189,14 +188,13 @@ fn upgrades_end_as_the_app_says() {
 /// A caller over HTTP/2 that announces its body and does not wait to be asked for it.
 #[test]
 fn a_body_that_is_announced_arrives_over_http2() {
-    for kind in [Kind::HttpApi, Kind::Mesh, Kind::Front] {
-        let door = Door::open_over(b"h2", kind, Script::new(), &[]);
+    for_each_door_over(H2, &Script::new(), |door, _| {
         runtime().block_on(async {
-            let mut client = Client::connect(Version::Http2, door.address).await;
-            let request = to(&door, Method::POST, "/expects").header("expect", "100-continue");
+            let mut client = door.http2().await;
+            let request = to(door, Method::POST, "/expects").header("expect", "100-continue");
             let answer = client.exchange(request.body(full("hello")).unwrap()).await;
             assert_eq!(answer.status, 200);
         });
-        assert_eq!(received(&door, "/expects").body, b"hello");
-    }
+        assert_eq!(received(door, "/expects").body, b"hello");
+    });
 }

@@ -26,13 +26,18 @@ enum Tells {
 impl Server {
     pub(crate) fn go(program: &Path) -> Self {
         let process = Start::new(program).start_listening().unwrap();
-        Self::telling("go", process.port("http").unwrap(), Tells::Itself(process), None)
+        Self::itself("go", process)
     }
 
     pub(crate) fn python(program: &Path) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doors/framing/app.py");
         let process = Start::new(program).arg(script).start_listening().unwrap();
-        Self::telling("python", process.port("http").unwrap(), Tells::Itself(process), None)
+        Self::itself("python", process)
+    }
+
+    fn itself(name: &'static str, process: Process) -> Self {
+        let address = process.port("http").unwrap();
+        Self { name, address, tells: Tells::Itself(process), _files: None }
     }
 
     pub(crate) fn nginx(program: &Path) -> Self {
@@ -77,16 +82,7 @@ impl Server {
         let address = free_address().unwrap();
         let process = start(&files, address, app.address).start().unwrap();
         until_status(address, &format!("GET /up HTTP/1.1\r\nhost: {STOCK}\r\n\r\n"), 200);
-        Self::telling(name, address, Tells::Behind(app, process), Some(files))
-    }
-
-    fn telling(
-        name: &'static str,
-        address: SocketAddr,
-        tells: Tells,
-        files: Option<TempDir>,
-    ) -> Self {
-        Self { name, address, tells, _files: files }
+        Self { name, address, tells: Tells::Behind(app, process), _files: Some(files) }
     }
 
     /// What was read since the last of these fences: honest requests through `door`, behind

@@ -46,150 +46,92 @@ fn hello(stream: u32, lines: &[(&str, &str)], flags: u8) -> Vec<u8> {
 fn cases() -> Vec<Case> {
     use Expected::{NoBody, NotWhole, Whole};
     const NO_BODY: Expected = Whole(200, "");
-    let case = |name, method, says, closes, expected| Case { name, method, says, closes, expected };
+    let case = |name, method, says, expected| Case { name, method, says, closes: false, expected };
+    let last = |name, says| Case { name, method: "GET", says, closes: true, expected: NotWhole };
     vec![
         // Broken off, for whatever reason.
-        case(
-            "no error",
-            "GET",
-            |s| [hello(s, &[], 0), reset_with(s, NO_ERROR)].concat(),
-            false,
-            NotWhole,
-        ),
-        case(
-            "cancel",
-            "GET",
-            |s| [hello(s, &[], 0), reset_with(s, CANCEL)].concat(),
-            false,
-            NotWhole,
-        ),
-        case(
-            "internal error",
-            "GET",
-            |s| [hello(s, &[], 0), reset_with(s, 2)].concat(),
-            false,
-            NotWhole,
-        ),
+        case("no error", "GET", |s| [hello(s, &[], 0), reset_with(s, NO_ERROR)].concat(), NotWhole),
+        case("cancel", "GET", |s| [hello(s, &[], 0), reset_with(s, CANCEL)].concat(), NotWhole),
+        case("internal error", "GET", |s| [hello(s, &[], 0), reset_with(s, 2)].concat(), NotWhole),
         case(
             "head alone",
             "GET",
             |s| [head(s, 0, &[(":status", "200")]), reset_with(s, NO_ERROR)].concat(),
-            false,
             NotWhole,
         ),
-        case("no head", "GET", |s| reset_with(s, NO_ERROR), false, NotWhole),
-        case("closed", "GET", |s| hello(s, &[], 0), true, NotWhole),
-        case("closed in a frame", "GET", |s| hello(s, &[], 0)[..20].to_vec(), true, NotWhole),
-        case(
-            "going away",
-            "GET",
-            |s| [hello(s, &[], 0), goaway(s, NO_ERROR)].concat(),
-            true,
-            NotWhole,
-        ),
+        case("no head", "GET", |s| reset_with(s, NO_ERROR), NotWhole),
+        last("closed", |s| hello(s, &[], 0)),
+        last("closed in a frame", |s| hello(s, &[], 0)[..20].to_vec()),
+        last("going away", |s| [hello(s, &[], 0), goaway(s, NO_ERROR)].concat()),
         // Lengths that are not those of the body.
-        case(
-            "shorter",
-            "GET",
-            |s| hello(s, &[("content-length", "10")], END_STREAM),
-            false,
-            NotWhole,
-        ),
-        case(
-            "longer",
-            "GET",
-            |s| hello(s, &[("content-length", "4")], END_STREAM),
-            false,
-            NotWhole,
-        ),
+        case("shorter", "GET", |s| hello(s, &[("content-length", "10")], END_STREAM), NotWhole),
+        case("longer", "GET", |s| hello(s, &[("content-length", "4")], END_STREAM), NotWhole),
         case(
             "none",
             "GET",
             |s| head(s, END_STREAM, &[(":status", "200"), ("content-length", "5")]),
-            false,
             NotWhole,
         ),
         case(
             "two lengths",
             "GET",
             |s| hello(s, &[("content-length", "5"), ("content-length", "6")], END_STREAM),
-            false,
             NotWhole,
         ),
         // A body before the head, a head in the wrong place, lines that are none.
-        case("body first", "GET", |s| frame(DATA, END_STREAM, s, b"hello"), false, NotWhole),
-        case("no status", "GET", |s| head(s, END_STREAM, &[("x-a", "b")]), false, NotWhole),
+        case("body first", "GET", |s| frame(DATA, END_STREAM, s, b"hello"), NotWhole),
+        case("no status", "GET", |s| head(s, END_STREAM, &[("x-a", "b")]), NotWhole),
         case(
             "two statuses",
             "GET",
             |s| head(s, END_STREAM, &[(":status", "200"), (":status", "204")]),
-            false,
             NotWhole,
         ),
         case(
             "switching",
             "GET",
             |s| [head(s, 0, &[(":status", "101")]), answer(s)].concat(),
-            false,
             NotWhole,
         ),
-        case(
-            "interim at the end",
-            "GET",
-            |s| head(s, END_STREAM, &[(":status", "103")]),
-            false,
-            NotWhole,
-        ),
-        case("capitals", "GET", |s| hello(s, &[("X-A", "b")], END_STREAM), false, NotWhole),
+        case("interim at the end", "GET", |s| head(s, END_STREAM, &[(":status", "103")]), NotWhole),
+        case("capitals", "GET", |s| hello(s, &[("X-A", "b")], END_STREAM), NotWhole),
         case(
             "two lines in one",
             "GET",
             |s| hello(s, &[("x-a", "b\r\nx-c: d")], END_STREAM),
-            false,
             NotWhole,
         ),
         case(
             "framing",
             "GET",
             |s| hello(s, &[("transfer-encoding", "chunked")], END_STREAM),
-            false,
             NotWhole,
         ),
-        case(
-            "connection",
-            "GET",
-            |s| hello(s, &[("connection", "close")], END_STREAM),
-            false,
-            NotWhole,
-        ),
+        case("connection", "GET", |s| hello(s, &[("connection", "close")], END_STREAM), NotWhole),
         case(
             "trailers that go on",
             "GET",
             |s| [hello(s, &[], 0), head(s, 0, &[("x-a", "b")])].concat(),
-            false,
             NotWhole,
         ),
         case(
             "status in trailers",
             "GET",
             |s| [hello(s, &[], 0), head(s, END_STREAM, &[(":status", "200")])].concat(),
-            false,
             NotWhole,
         ),
         // Bodies where there is none.
-        case("body of HEAD", "HEAD", |s| hello(s, &[], END_STREAM), false, NoBody),
+        case("body of HEAD", "HEAD", |s| hello(s, &[], END_STREAM), NoBody),
         case(
             "body of 204",
             "GET",
             |s| [head(s, 0, &[(":status", "204")]), frame(DATA, END_STREAM, s, b"hello")].concat(),
-            false,
             NoBody,
         ),
         case(
             "HEAD",
             "HEAD",
             |s| head(s, END_STREAM, &[(":status", "200"), ("content-length", "5")]),
-            false,
             NO_BODY,
         ),
         case(
@@ -202,7 +144,6 @@ fn cases() -> Vec<Case> {
                 ]
                 .concat()
             },
-            false,
             NO_BODY,
         ),
         case(
@@ -215,18 +156,16 @@ fn cases() -> Vec<Case> {
                 ]
                 .concat()
             },
-            false,
             Whole(204, ""),
         ),
         case(
             "304",
             "GET",
             |s| head(s, END_STREAM, &[(":status", "304"), ("content-length", "5")]),
-            false,
             Whole(304, ""),
         ),
         // Odd, and whole.
-        case("empty", "GET", |s| head(s, END_STREAM, &[(":status", "200")]), false, NO_BODY),
+        case("empty", "GET", |s| head(s, END_STREAM, &[(":status", "200")]), NO_BODY),
         case(
             "padded",
             "GET",
@@ -237,14 +176,12 @@ fn cases() -> Vec<Case> {
                 ]
                 .concat()
             },
-            false,
             Whole(200, "hello"),
         ),
         case(
             "end apart",
             "GET",
             |s| [hello(s, &[], 0), frame(DATA, END_STREAM, s, &[])].concat(),
-            false,
             Whole(200, "hello"),
         ),
         case(
@@ -254,21 +191,18 @@ fn cases() -> Vec<Case> {
                 [head(s, 0, &[(":status", "103"), ("link", "</a>")]), hello(s, &[], END_STREAM)]
                     .concat()
             },
-            false,
             Whole(200, "hello"),
         ),
         case(
             "trailers",
             "GET",
             |s| [hello(s, &[], 0), head(s, END_STREAM, &[("x-a", "b")])].concat(),
-            false,
             Whole(200, "hello"),
         ),
         case(
             "twice",
             "GET",
             |s| [hello(s, &[], END_STREAM), reset_with(s, NO_ERROR)].concat(),
-            false,
             Whole(200, "hello"),
         ),
     ]
@@ -279,10 +213,9 @@ fn answers_are_whole_or_recognisably_not() {
     let before = Before::open("h2c", &[]);
     for case in cases() {
         let (says, closes) = (case.says, case.closes);
-        before.app.now_says(move |_, frame| match (frame.ends_stream(), closes) {
-            (true, false) => Said::Frames(says(frame.stream)),
-            (true, true) => Said::Last(says(frame.stream)),
-            (false, _) => Said::Frames(Vec::new()),
+        before.app.now_answers(move |stream| match closes {
+            true => Said::Last(says(stream)),
+            false => Said::Frames(says(stream)),
         });
         check_http1(&before, &case);
         runtime().block_on(check_http2(&before, &case));
@@ -408,10 +341,7 @@ fn goes_away_at_first(streams: usize) -> impl Fn(usize, &Frame) -> Said + Send +
 #[test]
 fn what_a_goaway_takes_in_is_not_asked_for_again() {
     let before = Before::open("h2c", &[]);
-    before.app.now_says(|_, frame| match frame.ends_stream() {
-        true => Said::Last(goaway(frame.stream, NO_ERROR)),
-        false => Said::Frames(Vec::new()),
-    });
+    before.app.now_answers(|stream| Said::Last(goaway(stream, NO_ERROR)));
     runtime().block_on(async {
         let mut client = Client::connect(Version::Http2, before.http2()).await;
         let answer = client.exchange(request("POST", "/", "body")).await;

@@ -58,6 +58,14 @@ impl FrameApp {
         state.heard.clear();
     }
 
+    /// The same, saying what `answer` makes of the stream of each request that has ended.
+    pub(crate) fn now_answers(&self, answer: impl Fn(u32) -> Said + Send + Sync + 'static) {
+        self.now_says(move |_, frame| match frame.ends_stream() {
+            true => answer(frame.stream),
+            false => Said::Frames(Vec::new()),
+        });
+    }
+
     /// The frames that came since then.
     pub(crate) fn heard(&self) -> Vec<(usize, Frame)> {
         self.state.lock().unwrap().heard.clone()

@@ -8,8 +8,9 @@ use super::frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, block, frame, hello, kinds,
 };
 use crate::app::Script;
-use crate::door::{Door, Kind};
+use crate::door::{Door, for_each_door_over};
 use crate::network::PATIENCE;
+use crate::tls_door::H2;
 
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
 
@@ -76,12 +77,11 @@ fn cases(door: &Door) -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn nothing_that_http1_reads_differently_reaches_an_app() {
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
-        let door = Door::open_over(b"h2", kind, Script::new(), &[]);
-        let cases = cases(&door);
+    for_each_door_over(H2, &Script::new(), |door, _| {
+        let cases = cases(door);
         door.app.forget();
         for (name, frames) in &cases {
-            check_refused(&door, name, frames);
+            check_refused(door, name, frames);
             door.check_honest_over_http2("/behind");
             assert!(!door.app.was_sent("smuggled"), "{name} smuggled a request");
             let reached: Vec<_> =
@@ -89,7 +89,7 @@ fn nothing_that_http1_reads_differently_reaches_an_app() {
             assert_eq!(reached, ["/behind"], "{name}");
             door.app.forget();
         }
-    }
+    });
 }
 
 /// In either way: the stream is reset, or answered from here.
@@ -114,8 +114,7 @@ fn check_refused(door: &Door, name: &str, frames: &[u8]) {
 /// says them.
 #[test]
 fn what_http2_says_in_its_own_way_arrives_as_http1_says_it() {
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
-        let door = Door::open_over(b"h2", kind, Script::new(), &[]);
+    for_each_door_over(H2, &Script::new(), |door, _| {
         let path = format!("{}/own-way", door.prefix);
         let lines = [
             (":method", "GET"),
@@ -134,5 +133,5 @@ fn what_http2_says_in_its_own_way_arrives_as_http1_says_it() {
         assert_eq!(request.values("te"), ["trailers"]);
         assert_eq!(request.values("connection"), ["te"]);
         assert_eq!(request.values("cookie"), ["a=1; b=2"]);
-    }
+    });
 }

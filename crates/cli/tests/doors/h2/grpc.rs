@@ -6,13 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::Request;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::Signal;
 use tollway_testkit::{Process, RawClient, retry_until};
 
 use super::app::{Before, Said};
 use super::frames::{
-    CANCEL, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, NO_ERROR, block, frame, reset_with,
+    CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, NO_ERROR, block, frame, reset_with,
 };
 use super::grpc_app::GrpcApp;
 use crate::mesh::http::{Body, Client, Version, empty, full, runtime};
@@ -29,7 +28,7 @@ struct Way {
 impl Way {
     fn open() -> Self {
         let way = Self::open_cold();
-        until_status(way.web.port("http").unwrap(), &way.request("/warm", "", ""), 200);
+        until_status(way.web.port("http").unwrap(), &request("/warm", ""), 200);
         way
     }
 
@@ -43,22 +42,19 @@ impl Way {
         Self { app, network, _stock: stock, web }
     }
 
-    /// A call of a caller over HTTP/1.1, who has its answer read as it comes.
-    fn request(&self, path: &str, fields: &str, body: &str) -> String {
-        format!(
-            "POST /v1.0/invoke/stock/method{path} HTTP/1.1\r\nhost: localhost\r\n\
-             content-type: application/grpc\r\nte: trailers\r\n{fields}\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-    }
-
     fn call(&self, path: &str, fields: &str) -> String {
-        let request = self.request(path, fields, "");
-        let request = request.replace("te: trailers", "connection: close\r\nte: trailers");
+        let request = request(path, &format!("connection: close\r\n{fields}"));
         let address = self.web.port("http").unwrap();
         RawClient::exchange(address, request, PATIENCE).unwrap().text()
     }
+}
+
+/// A call of a caller over HTTP/1.1, who has its answer read as it comes.
+fn request(path: &str, fields: &str) -> String {
+    format!(
+        "POST /v1.0/invoke/stock/method{path} HTTP/1.1\r\nhost: localhost\r\n\
+         content-type: application/grpc\r\nte: trailers\r\n{fields}content-length: 0\r\n\r\n"
+    )
 }
 
 fn asked(path: &str, body: Body) -> Request<Body> {
@@ -104,7 +100,7 @@ fn odd_timeouts_arrive_as_they_are() {
 #[test]
 fn a_call_ends_with_its_time() {
     let way = Way::open();
-    let answer = way.call("/stuck", "grpc-timeout: 300m\r\n");
+    let answer = way.call("/stuck", "grpc-timeout: 2000m\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert!(answer.contains("grpc-status: 4\r\n"), "{answer}");
     assert!(answer.contains("x-tollway-error: ERR_TIMED_OUT\r\n"), "{answer}");
@@ -113,7 +109,7 @@ fn a_call_ends_with_its_time() {
     // What the app was told is no more than what the caller allowed.
     let told = way.app.calls("/stuck")[0].fields["grpc-timeout"].clone();
     let told = timeout(told.to_str().unwrap());
-    assert!(told <= Duration::from_millis(300), "{told:?}");
+    assert!(told <= Duration::from_secs(2), "{told:?}");
     // Others keep their time.
     assert!(way.call("/other", "grpc-timeout: 30S\r\n").contains("grpc-status: 0\r\n"));
 }
@@ -124,18 +120,19 @@ fn time_that_a_call_waits_is_taken_off_its_own() {
     const WAITED: Duration = Duration::from_millis(300);
     let way = Way::open_cold();
     // Without a control plane that answers, the service is not known yet.
-    let control = Pid::from_raw(i32::try_from(way.network.control.pid()).unwrap());
-    kill(control, Signal::SIGSTOP).unwrap();
+    way.network.control.signal(Signal::STOP).unwrap();
     let answer = std::thread::scope(|scope| {
         let call = scope.spawn(|| way.call("/waits", "grpc-timeout: 30S\r\n"));
+        let taken = || (way.web.metric("tollway_outbound_requests_total").ok()? == 1).then_some(());
+        retry_until(PATIENCE, "the call at its sidecar", taken).unwrap();
         std::thread::sleep(WAITED);
-        kill(control, Signal::SIGCONT).unwrap();
+        way.network.control.signal(Signal::CONT).unwrap();
         call.join().unwrap()
     });
     assert!(answer.contains("grpc-status: 0\r\n"), "{answer}");
     let told = way.app.calls("/waits")[0].fields["grpc-timeout"].clone();
     let told = timeout(told.to_str().unwrap());
-    assert!(told < Duration::from_secs(30), "{told:?}");
+    assert!(told <= Duration::from_secs(30) - WAITED, "{told:?}");
 }
 
 /// As gRPC writes it.
@@ -309,10 +306,7 @@ fn what_an_app_says_arrives_as_it_is_or_as_a_status() {
     runtime().block_on(async {
         let mut client = Client::connect(Version::Http2, grpc).await;
         for Case { name, says, hears } in cases() {
-            before.app.now_says(move |_, frame: &Frame| match frame.ends_stream() {
-                true => Said::Frames(says(frame.stream)),
-                false => Said::Frames(Vec::new()),
-            });
+            before.app.now_answers(move |stream| Said::Frames(says(stream)));
             let answer = client.send(asked("/any", full(MESSAGE))).await;
             let (head, body) = answer.into_parts();
             let field = |name| head.headers.get(name).map(|value| value.to_str().unwrap());
@@ -356,10 +350,7 @@ fn reason(code: u32) -> &'static str {
 fn a_refused_call_is_unavailable() {
     let before = Before::open("grpc", &[]);
     let web = before.caller("web");
-    before.app.now_says(|_, frame| match frame.ends_stream() {
-        true => Said::Frames(reset_with(frame.stream, REFUSED_STREAM)),
-        false => Said::Frames(Vec::new()),
-    });
+    before.app.now_answers(|stream| Said::Frames(reset_with(stream, REFUSED_STREAM)));
     runtime().block_on(async {
         let mut client = Client::connect(Version::Http2, web.port("grpc").unwrap()).await;
         let answer = client.send(asked("/any", full(MESSAGE))).await;
