@@ -1,7 +1,7 @@
 //! Clients that must prove who they are: those who do, and each way not to.
 
-use std::io::{Read, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,7 @@ use tollway_testkit::{RawClient, TempDir, retry_until};
 
 use crate::app::Script;
 use crate::pki::{Authority, Pair, Wanted, write};
-use crate::world::{Files, HOST, Https, PATIENCE, World, client_of, get, request};
+use crate::world::{Files, HOST, Https, PATIENCE, World, client_of, get, request, request_of};
 
 const FIELD: &str = "x-forwarded-client-cert";
 
@@ -123,16 +123,6 @@ fn the_last_answer_before_clients_prove_anew_announces_the_end() {
     let answer = asking.join().unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
-}
-
-/// The first connection on which a request comes; a front looks whether its app is there first.
-fn request_of(listener: &TcpListener) -> TcpStream {
-    loop {
-        let (mut stream, _) = listener.accept().unwrap();
-        if stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
-            return stream;
-        }
-    }
 }
 
 fn hash_of(pair: &Pair) -> String {

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use tollway_testkit::{ClosedPort, retry_until};
 
 use crate::app::{Reply, Script, Then};
-use crate::world::{Echo, Files, HOST, PATIENCE, World, get, request};
+use crate::world::{Echo, Files, HOST, PATIENCE, World, get, request, request_of};
 
 #[test]
 fn the_app_is_told_who_asked_for_what_and_how() {
@@ -124,16 +124,10 @@ fn an_app_may_speak_http2() {
 fn requests_under_way_are_answered_at_the_end() {
     let files = Files::new();
     let app = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    app.set_nonblocking(true).unwrap();
     let mut front = files.front(&format!("http://{}", app.local_addr().unwrap()), &[]);
     let mut client = files.connect(&front);
     client.0.write_all(get("/slow").as_bytes()).unwrap();
-    let came = || {
-        let (mut stream, _) = app.accept().ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        (stream.read(&mut [0; 4096]).unwrap() > 0).then_some(stream)
-    };
-    let mut stream = retry_until(PATIENCE, "the request at the app", came).unwrap();
+    let mut stream = request_of(&app);
     front.signal(Signal::TERM).unwrap();
     let is_told = || front.log().contains("draining").then_some(());
     retry_until(PATIENCE, "the front's drain", is_told).unwrap();

@@ -1,7 +1,5 @@
 //! What is no TLS, or none that is spoken here.
 
-use std::time::Duration;
-
 use tollway_testkit::{RawClient, retry_until};
 
 use crate::app::Script;
@@ -27,6 +25,6 @@ fn a_handshake_that_never_ends_is_ended() {
     slow.send([22, 3, 1, 2]).unwrap();
     let answer = world.ask(world.files.client(), &get("/meanwhile")).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    let end = slow.read_to_end(Duration::from_secs(20)).unwrap();
+    let end = slow.read_to_end(PATIENCE).unwrap();
     assert_ne!(end.end, tollway_testkit::End::TimedOut);
 }

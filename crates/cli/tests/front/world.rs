@@ -1,7 +1,7 @@
 //! A front with its app and files, and clients of it.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion, version,
 };
-use tollway_testkit::{Process, Start, TempDir, binary};
+use tollway_testkit::{Process, Start, TempDir, binary, retry_until};
 
 use crate::app::{App, Script, answers};
 use crate::pki::{Authority, Pair, showing, write};
@@ -199,4 +199,16 @@ pub(crate) fn get(path: &str) -> String {
 /// `fields` are whole lines.
 pub(crate) fn request(method: &str, path: &str, fields: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: {HOST}\r\n{fields}\r\n")
+}
+
+/// The connection of a front to `app` on which a request begins to come.
+pub(crate) fn request_of(app: &TcpListener) -> TcpStream {
+    app.set_nonblocking(true).unwrap();
+    let came = || {
+        let (mut stream, _) = app.accept().ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // One that only looks whether the app is there carries nothing.
+        stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0).then_some(stream)
+    };
+    retry_until(PATIENCE, "the request at the app", came).unwrap()
 }
