@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+#[allow(dead_code, reason = "the tests of flags and plans use more of it")]
+mod load_cli;
+
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use load_cli::{Echo, run};
 use tollway_record::{RunResult, fortio};
-use tollway_testkit::{
-    Process, Start, TempDir, binary, need_tool, node_with, python_with, retry_until, skip,
-};
+use tollway_testkit::{Start, TempDir, need_tool, node_with, python_with, retry_until, skip};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -51,7 +53,7 @@ fn fortios_report_server_lists_opens_and_overlays_our_files() {
 #[test]
 fn fortios_own_result_is_read_as_it_was_measured() {
     let fortio = need_tool!("fortio");
-    let echo = Echo::start();
+    let echo = Echo::start(&[]);
     let files = TempDir::new().unwrap();
     let path = files.path().join("fortio.json");
     let output = Command::new(fortio)
@@ -130,27 +132,17 @@ fn a_foreign_reader_of_iperf3_finds_our_throughput() {
         Ok(python) => python,
         Err(reason) => skip!("{reason}"),
     };
-    let echo = Echo::start();
+    let echo = Echo::start(&[]);
     let files = TempDir::new().unwrap();
-    let path = |name: &str| files.path().join(name);
+    let theirs = files.path().join("iperf3.json");
     for (flags, streams, reverse) in [(&["-P", "3"][..], 3, false), (&["-R"], 1, true)] {
-        let target = echo.process.port("tcp").unwrap().to_string();
-        let output = Command::new(binary("tollway").unwrap())
-            .args(["load", "tcp", "--quiet", "-z", "1s", "--warm-up", "0s", "--json"])
-            .arg(path("ours.json"))
-            .arg("--out")
-            .arg(format!("iperf3={}", path("iperf3.json").display()))
-            .args(flags)
-            .arg(target)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let ours = RunResult::from_json(&std::fs::read_to_string(path("ours.json")).unwrap());
-        let throughput = ours.unwrap().throughput.unwrap();
+        let (target, out) = (echo.tcp(), format!("iperf3={}", theirs.display()));
+        let load = ["tcp", "-z", "1s", "--warm-up", "0s", "--out", &out, &target];
+        let throughput = run(&[&load[..], flags].concat()).throughput.unwrap();
         let flow = throughput.sent.or(throughput.received).unwrap();
         let read = Command::new(&python)
             .args(["-c", READ])
-            .stdin(std::fs::File::open(path("iperf3.json")).unwrap())
+            .stdin(std::fs::File::open(&theirs).unwrap())
             .output()
             .unwrap();
         assert!(read.status.success(), "{read:?}");
@@ -185,41 +177,12 @@ fn every_format_tells_the_same_run() {
     assert!(lines >= 1, "a line for each second");
 }
 
-struct Echo {
-    process: Process,
-}
-
-impl Echo {
-    fn start() -> Self {
-        let echo = Start::new(binary("tollway").unwrap()).args([
-            "echo",
-            "--http",
-            "127.0.0.1:0",
-            "--tcp",
-            "127.0.0.1:0",
-        ]);
-        Self { process: echo.start_listening().unwrap() }
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.process.port("http").unwrap())
-    }
-}
-
 /// A second of requests, told as `arguments` say.
 fn load(arguments: &[&str]) -> RunResult {
-    let echo = Echo::start();
-    let files = TempDir::new().unwrap();
-    let json = files.path().join("result.json");
-    let output = Command::new(binary("tollway").unwrap())
-        .args(["load", "http", &echo.url("/"), "--rate", "200", "-z", "1s", "--warm-up", "100ms"])
-        .args(["--quiet", "--json"])
-        .arg(&json)
-        .args(arguments)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    RunResult::from_json(&std::fs::read_to_string(json).unwrap()).unwrap()
+    let echo = Echo::start(&[]);
+    let url = echo.url("/");
+    let load = ["http", &url, "--rate", "200", "-z", "1s", "--warm-up", "100ms"];
+    run(&[&load[..], arguments].concat())
 }
 
 /// The words of a page, one space between them.

@@ -3,18 +3,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+#[path = "../load_cli/mod.rs"]
+mod load_cli;
 mod seen;
 
 use std::io::Read;
-use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::net::TcpListener;
+use std::path::PathBuf;
 
+use load_cli::{Echo, run, tollway};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use seen::Witness;
-use tollway_record::RunResult;
 use tollway_record::record::Tls;
-use tollway_testkit::{Process, Start, TempDir, binary};
+use tollway_testkit::TempDir;
 
 /// One connection and no warm-up: what is counted is what was asked for.
 const ONE: [&str; 4] = ["-c", "1", "--warm-up", "0s"];
@@ -124,7 +125,7 @@ fn a_burst_is_sent_at_once() {
 fn a_search_holds_its_rates_to_what_was_asked() {
     let echo = Echo::start(&[]);
     let search = |path: &str, flags: &[&str]| {
-        let trials = ["--max-rate", "--rate", "40", "--step-time", "200ms", "--precision", "50%"];
+        let trials = ["--max-rate", "--rate", "40", "--step-time", "1s", "--precision", "50%"];
         let result = run(&[&["http", &echo.url(path), "-c", "4"], &trials[..], flags].concat());
         result.search.unwrap()
     };
@@ -152,7 +153,7 @@ fn a_search_holds_its_rates_to_what_was_asked() {
 #[test]
 fn streams_have_their_window_and_their_deadline() {
     let echo = Echo::start(&["--delay", "3600s"]);
-    let target = echo.process.port("http").unwrap().to_string();
+    let target = echo.http().to_string();
     let push = ["--stream", "push", "--messages", "1", "--window", "70000"];
     let result = run(&[&["grpc", &target, "--deadline", "50ms"], &push[..]].concat());
     let streaming = result.streaming.as_ref().unwrap();
@@ -261,34 +262,13 @@ fn an_echo_server_stands_still_as_long_and_as_often_as_told() {
 
 #[test]
 fn throughput_has_as_many_connections_as_asked_for() {
-    let echo = Echo::start(&["--tcp", "127.0.0.1:0"]);
-    let target = echo.process.port("tcp").unwrap().to_string();
-    let flags = ["--parallel", "3", "-z", "200ms", "--warm-up", "0s"];
-    let throughput = run(&[&["tcp", &target], &flags[..]].concat()).throughput.unwrap();
+    let echo = Echo::start(&[]);
+    let flags = ["--parallel", "3", "-z", "1s", "--warm-up", "0s"];
+    let throughput = run(&[&["tcp", &echo.tcp()], &flags[..]].concat()).throughput.unwrap();
     let mut numbers: Vec<_> = throughput.streams.iter().map(|stream| stream.stream).collect();
     numbers.dedup();
     assert_eq!(numbers.len(), 3);
     assert!(throughput.streams.iter().all(|stream| stream.flow.bytes > 0), "{throughput:?}");
-}
-
-struct Echo {
-    process: Process,
-}
-
-impl Echo {
-    fn start(flags: &[&str]) -> Self {
-        let process = Start::new(binary("tollway").unwrap())
-            .args(["echo", "--http", "127.0.0.1:0"])
-            .args(flags)
-            .start_listening()
-            .unwrap();
-        Self { process }
-    }
-
-    fn url(&self, path: &str) -> String {
-        let address: SocketAddr = self.process.port("http").unwrap();
-        format!("http://{address}{path}")
-    }
 }
 
 /// An authority's certificate, a server's for `shop.test`, and a client's with its key.
@@ -322,22 +302,4 @@ impl Pki {
         let path: PathBuf = self.folder.path().join(name);
         path.to_str().unwrap().to_owned()
     }
-}
-
-fn tollway(arguments: &[&str]) -> Output {
-    Command::new(binary("tollway").unwrap()).args(arguments).output().unwrap()
-}
-
-/// The result of `tollway load` with these arguments.
-fn run(arguments: &[&str]) -> RunResult {
-    let files = TempDir::new().unwrap();
-    let path = files.path().join("result.json");
-    let json = ["--quiet", "--json", path.to_str().unwrap()];
-    let output = tollway(&[&["load"], arguments, &json].concat());
-    assert!(output.status.success(), "{output:?}");
-    result_in(&path)
-}
-
-fn result_in(path: &Path) -> RunResult {
-    RunResult::from_json(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
