@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use crate::caller::{Calls, Failure, Sent};
-use crate::world::{Part, STRUCK, World, get};
+use crate::world::{Part, STRUCK, World};
 
 /// Load before the blow.
 const CALM: Duration = Duration::from_millis(1500);
@@ -186,9 +186,7 @@ pub(crate) fn strike(world: &mut World, victim: Victim, blow: Blow, rate_rps: u3
 }
 
 fn relayed_bytes(gateway: &Part) -> u64 {
-    let metrics = get(gateway.port("admin"), "/metrics");
-    let value = metrics.lines().find_map(|line| line.strip_prefix("tollway_relayed_bytes_total "));
-    value.and_then(|value| value.trim().parse().ok()).expect("a gateway counts what it relays")
+    gateway.metric("tollway_relayed_bytes_total")
 }
 
 fn carry_out(world: &mut World, victim: Victim, blow: Blow, busiest: usize) -> Moments {

@@ -49,6 +49,10 @@ impl Part {
         self.process.port(door).unwrap()
     }
 
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        self.process.metric(name).unwrap()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         self.process.signal(signal).unwrap();
     }
