@@ -15,6 +15,7 @@ use tollway_load::{
 };
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::record::Protocol;
+use tollway_record::{RunResult, Traffic};
 use tollway_testkit::ClosedPort;
 
 #[test]
@@ -172,18 +173,32 @@ fn a_request_without_an_answer_times_out_or_stays_unfinished() {
 #[test]
 fn a_target_that_goes_away_fails_requests_and_hides_none() {
     let echo = Echo::start();
-    let options = open_loop(&echo.url("/"), 200.0, 1.0);
-    let result = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(600));
-            echo.stop();
-        });
-        get(&options)
-    });
-    let traffic = &result.traffic;
-    assert_eq!(traffic.scheduled(), 200, "{traffic:?}");
-    assert!(traffic.requests > 20, "{traffic:?}");
+    let options = open_loop(&echo.url("/"), 200.0, 3.0);
+    let traffic =
+        until_gone(&echo, |watch| run_http(&options, &HttpRequest::default(), watch).unwrap());
     assert!(traffic.errors_by_kind.contains_key("connect"), "{traffic:?}");
+}
+
+#[test]
+fn grpc_calls_fail_and_do_not_vanish_when_the_target_goes_away() {
+    let echo = Echo::start();
+    let mut options = open_loop(&echo.url(""), 200.0, 3.0);
+    options.target = echo.grpc();
+    until_gone(&echo, |watch| run_grpc(&options, &GrpcRequest::echo(100), watch).unwrap());
+}
+
+/// 600 requests, of which the first are answered: as soon as that shows, the target goes away.
+#[track_caller]
+fn until_gone(echo: &Echo, run: impl FnOnce(&mut Watch<'_>) -> RunResult) -> Traffic {
+    let mut report = |progress: &Progress| {
+        if progress.requests > 0 {
+            echo.stop();
+        }
+    };
+    let traffic = run(&mut Watch { report: &mut report, stop: Stop::new() }).traffic;
+    assert_eq!(traffic.scheduled(), 600, "{traffic:?}");
+    assert!(traffic.requests > 0 && traffic.errors > 20, "{traffic:?}");
+    traffic
 }
 
 #[test]
@@ -192,23 +207,6 @@ fn a_target_that_does_not_listen_is_an_error_of_the_run() {
     let options = LoadOptions::new(Target::http(&nobody.address().to_string()).unwrap());
     let error = unwatched(|watch| run_http(&options, &HttpRequest::default(), watch)).unwrap_err();
     assert!(matches!(error, LoadError::Connect { .. }), "{error}");
-}
-
-#[test]
-fn grpc_calls_fail_and_do_not_vanish_when_the_target_goes_away() {
-    let echo = Echo::start();
-    let mut options = open_loop(&echo.url(""), 200.0, 1.0);
-    options.target = echo.grpc();
-    let result = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(600));
-            echo.stop();
-        });
-        grpc(&options, &GrpcRequest::echo(100))
-    });
-    let traffic = &result.traffic;
-    assert_eq!(traffic.scheduled(), 200, "{traffic:?}");
-    assert!(traffic.requests > 20 && traffic.errors > 20, "{traffic:?}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use support::{Echo, any_port, closed, get, open_loop};
+use support::{Echo, any_port, closed, get, holds_once, open_loop};
 use tollway_load::{
     Arrival, EchoOptions, HttpRequest, LoadOptions, Progress, Stall, Stop, Target, Watch, run_http,
 };
@@ -32,13 +32,17 @@ fn a_stall_shows_in_response_time_and_not_in_service_time() {
     let mut options = open_loop(&echo.url("/"), 1000.0, 4.0);
     // At most 4 of about 2,000 requests are in flight when a stall begins.
     options.connections = 4;
-    let result = get(&options);
     let p99_ms = |histogram: Histogram| histogram.raw_quantile_ns(0.99) as f64 / 1e6;
-    let response = p99_ms(result.traffic.latencies().unwrap());
-    let service = p99_ms(result.traffic.services().unwrap());
-    assert!((340.0..600.0).contains(&response), "response p99 {response} ms");
-    assert!(service < 100.0, "service p99 {service} ms");
-    assert_eq!(result.traffic.scheduled(), 4000);
+    holds_once(|| {
+        let traffic = get(&options).traffic;
+        let response = p99_ms(traffic.latencies().unwrap());
+        let service = p99_ms(traffic.services().unwrap());
+        assert_eq!(traffic.scheduled(), 4000);
+        assert!(response > 340.0, "response p99 {response} ms");
+        (response < 600.0 && service < 100.0)
+            .then_some(())
+            .ok_or(format!("p99: response {response} ms, service {service} ms"))
+    });
 }
 
 #[test]
@@ -104,11 +108,15 @@ fn a_closed_loop_achieves_connections_over_latency() {
     let mut options = open_loop(&echo.url("/delay?ms=20"), 1.0, 2.0);
     options.arrival = Arrival::Closed;
     options.connections = 8;
-    let result = get(&options);
-    let rps = result.traffic.achieved_rps;
-    assert!((320.0..=400.0).contains(&rps), "{rps} of at most 400/s");
-    let mean_s = result.traffic.latency_us.mean.unwrap() / 1e6;
-    assert!((rps * mean_s / 8.0 - 1.0).abs() < 0.05, "{rps}/s at {mean_s} s with 8 connections");
+    holds_once(|| {
+        let traffic = get(&options).traffic;
+        let rps = traffic.achieved_rps;
+        assert!(rps <= 400.0, "{rps} of at most 400/s");
+        let mean_s = traffic.latency_us.mean.unwrap() / 1e6;
+        (rps >= 320.0 && (rps * mean_s / 8.0 - 1.0).abs() < 0.05)
+            .then_some(())
+            .ok_or(format!("{rps}/s at {mean_s} s with 8 connections"))
+    });
 }
 
 #[test]
