@@ -80,6 +80,11 @@
     constructor(figure, source) {
       this.figure = figure;
       this.plot = JSON.parse(source.textContent);
+      // Absent figures before the first and after the last are not written.
+      for (const line of this.plot.lines) {
+        const { from = 0, ys } = line;
+        line.ys = this.plot.xs.map((_, at) => ys[at - from] ?? null);
+      }
       this.hidden = new Set();
       this.log = this.plot.kind === "distribution" ? this.plot.x.log : this.plot.y.log;
       this.cumulative = false;

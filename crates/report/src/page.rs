@@ -62,11 +62,13 @@ pub(crate) fn body(record: &Record, tools: Markup) -> Markup {
         @let contests = contents::contests(record);
         @let differences = Differences::of(record);
         @let (first, other) = contests.split_at(forest::shown_first(&contests));
-        @for contest in first {
-            (forest::ratios(contest, differences))
-            (forest::added(contest, differences))
+        @for (index, contest) in first.iter().enumerate() {
+            (forest::ratios(&format!("ratios-{index}"), contest, differences))
+            (forest::added(&format!("added-{index}"), contest, differences))
         }
-        @for contest in other { (forest::folded(contest, differences)) }
+        @for (index, contest) in other.iter().enumerate() {
+            (forest::folded(&format!("folded-{index}"), contest, differences))
+        }
         (ladders(&groups))
         @for (index, section) in contents::sections(record).iter().enumerate() {
             (latency_section(index, section, &groups))

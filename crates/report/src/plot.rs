@@ -8,7 +8,8 @@ mod percentiles;
 mod series;
 mod throughput;
 
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use tollway_record::Histogram;
 
 use crate::figures;
@@ -37,6 +38,7 @@ pub(crate) struct Plot {
     pub(crate) x: Axis,
     pub(crate) y: Axis,
     /// Ascending.
+    #[serde(serialize_with = "write_xs")]
     pub(crate) xs: Vec<f64>,
     pub(crate) lines: Vec<Line>,
     /// Where something begins, such as the next block: upright rules, in units of x.
@@ -92,14 +94,13 @@ pub(crate) enum Unit {
 }
 
 /// One line; `None` leaves a gap.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct Line {
     /// Lines of one name are shown, hidden and named together.
     pub(crate) name: String,
     pub(crate) colour: usize,
     pub(crate) weight: Weight,
     /// Dashed: fewer samples than a figure needs.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) dashed: bool,
     pub(crate) ys: Vec<Option<f64>>,
 }
@@ -169,6 +170,38 @@ impl Axis {
         let from = (!log && hi_us >= lo_us * 1.5).then_some(0.0);
         Self { log, from, ..Self::linear(label, Unit::Us) }
     }
+}
+
+/// Without the absent figures at both ends; `from` counts those before the first.
+impl Serialize for Line {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let from = self.ys.iter().take_while(|y| y.is_none()).count();
+        let until = self.ys.iter().rposition(Option::is_some).map_or(from, |last| last + 1);
+        let ys: Vec<_> = self.ys[from..until].iter().map(|y| y.map(short)).collect();
+        let mut line = serializer.serialize_map(None)?;
+        line.serialize_entry("name", &self.name)?;
+        line.serialize_entry("colour", &self.colour)?;
+        line.serialize_entry("weight", &self.weight)?;
+        if self.dashed {
+            line.serialize_entry("dashed", &true)?;
+        }
+        if from > 0 {
+            line.serialize_entry("from", &from)?;
+        }
+        line.serialize_entry("ys", &ys)?;
+        line.end()
+    }
+}
+
+fn write_xs<S: Serializer>(xs: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(xs.iter().copied().map(short))
+}
+
+/// Whole numbers without a fraction of zero.
+fn short(value: f64) -> serde_json::Number {
+    const EXACT: f64 = 1e15;
+    let whole = (value.fract() == 0.0 && value.abs() < EXACT).then(|| (value as i64).into());
+    whole.or_else(|| serde_json::Number::from_f64(value)).unwrap_or_else(|| 0.into())
 }
 
 /// Five significant digits: what a histogram resolves, and a third of the bytes.

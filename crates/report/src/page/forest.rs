@@ -26,16 +26,18 @@ const METRICS: &[(Metric, &str)] = &[
 
 /// Ratios of the pairs to their baseline, by metric; nothing without them. What the network adds
 /// is not asked as a ratio.
-pub(crate) fn ratios(contest: &Contest<'_>, differences: Differences) -> Markup {
-    match drawn(contest, differences) {
+///
+/// `id` is unique in the page.
+pub(crate) fn ratios(id: &str, contest: &Contest<'_>, differences: Differences) -> Markup {
+    match drawn(id, contest, differences) {
         Some(drawn) => html! { section { h2 { (title(contest)) } (drawn) } },
         None => Markup::default(),
     }
 }
 
 /// As [`ratios`], to be opened.
-pub(crate) fn folded(contest: &Contest<'_>, differences: Differences) -> Markup {
-    match drawn(contest, differences) {
+pub(crate) fn folded(id: &str, contest: &Contest<'_>, differences: Differences) -> Markup {
+    match drawn(id, contest, differences) {
         Some(drawn) => html! { details { summary { (title(contest)) } (drawn) } },
         None => Markup::default(),
     }
@@ -57,7 +59,7 @@ fn title(contest: &Contest<'_>) -> String {
     }
 }
 
-fn drawn(contest: &Contest<'_>, differences: Differences) -> Option<Markup> {
+fn drawn(id: &str, contest: &Contest<'_>, differences: Differences) -> Option<Markup> {
     if contest.question == Question::AddedByNetwork {
         return None;
     }
@@ -68,7 +70,7 @@ fn drawn(contest: &Contest<'_>, differences: Differences) -> Option<Markup> {
         .collect();
     let ratios: Vec<[f64; 3]> =
         found.iter().flat_map(|group| group.lines.iter().map(|line| line.ratio)).collect();
-    let scale = Scale::of_ratios(&ratios)?;
+    let scale = Scale::of_ratios(id, &ratios)?;
     Some(html! {
         p.note {
             "Ratio to " (contest.ratio_to()) ": point and 95 % interval, on a logarithmic scale. 1 \
@@ -83,14 +85,15 @@ fn drawn(contest: &Contest<'_>, differences: Differences) -> Option<Markup> {
     })
 }
 
-/// What Tollway adds to the mean call of each path, in time; nothing without such.
-pub(crate) fn added(contest: &Contest<'_>, differences: Differences) -> Markup {
+/// What Tollway adds to the mean call of each path, in time; nothing without such. `id` is unique
+/// in the page.
+pub(crate) fn added(id: &str, contest: &Contest<'_>, differences: Differences) -> Markup {
     if contest.question != Question::AddedByTollway {
         return Markup::default();
     }
     let found = lines(contest, Metric::LatencyMean, differences);
     let differences: Vec<[f64; 3]> = found.iter().map(|line| line.difference).collect();
-    let Some(scale) = Scale::of_differences(&differences) else { return Markup::default() };
+    let Some(scale) = Scale::of_differences(id, &differences) else { return Markup::default() };
     html! {
         section {
             h2 { "Added by Tollway to the mean response time" }
@@ -233,6 +236,7 @@ fn axis(scale: &Scale) -> Markup {
                 th {}
                 td.drawn {
                     svg.interval {
+                        (scale.rules())
                         @for (tick, name) in &scale.ticks {
                             text.tick x=(scale.percent(*tick)) y="12" text-anchor="middle" { (name) }
                         }

@@ -57,23 +57,25 @@ impl Frame {
 
     fn grid(&self, plot: &Plot) -> Markup {
         let (floor, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+        let (xs, ys) = (self.x.ticks(&plot.x), self.y.ticks(&plot.y));
+        let rule = |value: f64| format!("M{} {TOP}V{floor}", px(self.x.at(value)));
+        let upright = xs.iter().map(|(value, _)| rule(*value));
+        let level =
+            ys.iter().map(|(value, _)| format!("M{LEFT} {}H{right}", px(self.y.at(*value))));
+        let marks: String = plot.marks.iter().map(|mark| rule(*mark)).collect();
         html! {
             g.grid {
-                @for (value, name) in self.y.ticks(&plot.y) {
-                    @let y = px(self.y.at(value));
-                    line x1=(LEFT) x2=(right) y1=(y) y2=(y) {}
-                    text.tick x=(LEFT - 6.0) y=(px(self.y.at(value) + 3.5)) text-anchor="end" {
-                        (name)
+                path d=(level.chain(upright).collect::<String>()) {}
+                @if !marks.is_empty() { path.mark d=(marks) {} }
+                g.tick text-anchor="end" {
+                    @for (value, name) in &ys {
+                        text x=(LEFT - 6.0) y=(px(self.y.at(*value) + 3.5)) { (name) }
                     }
                 }
-                @for mark in &plot.marks {
-                    @let x = px(self.x.at(*mark));
-                    line.mark x1=(x) x2=(x) y1=(TOP) y2=(floor) {}
-                }
-                @for (value, name) in self.x.ticks(&plot.x) {
-                    @let x = px(self.x.at(value));
-                    line x1=(x) x2=(x) y1=(TOP) y2=(floor) {}
-                    text.tick x=(x) y=(floor + 15.0) text-anchor="middle" { (name) }
+                g.tick text-anchor="middle" {
+                    @for (value, name) in &xs {
+                        text x=(px(self.x.at(*value))) y=(floor + 15.0) { (name) }
+                    }
                 }
                 text.axis x=(LEFT) y=(TOP - 10.0) { (caption(&plot.y)) }
                 text.axis x=(right) y=(HEIGHT - 6.0) text-anchor="end" { (caption(&plot.x)) }
@@ -111,41 +113,99 @@ impl Frame {
     }
 }
 
-/// Writes a path; points on a level stretch of it are left out.
+/// Writes a path in tenths of a pixel, each step from the point before it; points on a straight
+/// stretch are left out.
 #[derive(Default)]
 struct Pen {
     path: String,
+    /// The command that was written last.
+    command: Option<char>,
+    /// Where the last point was to be.
     at: Option<(f64, f64)>,
-    /// The end of a level stretch, not written yet.
-    level: Option<(f64, f64)>,
+    /// The last point that was written, in tenths.
+    written: (i64, i64),
+    /// What came since, all of it near the straight line to the last of them.
+    run: Vec<(i64, i64)>,
 }
+
+/// Points that are held together against one straight line.
+const RUN_LIMIT: usize = 64;
+
+/// How far from where it belongs a line may pass, in tenths of a pixel.
+const TOLERANCE: f64 = 1.5;
 
 impl Pen {
     fn to(&mut self, x: f64, y: f64) {
-        let Some((_, before)) = self.at else {
+        let point = (tenths(x), tenths(y));
+        if self.at.replace((x, y)).is_none() {
             self.path.push_str(&format!("M{} {}", px(x), px(y)));
-            self.at = Some((x, y));
+            (self.command, self.written) = (None, point);
             return;
-        };
-        if px(before) == px(y) {
-            self.level = Some((x, y));
-        } else {
-            self.end_level();
-            self.path.push_str(&format!("L{} {}", px(x), px(y)));
         }
-        self.at = Some((x, y));
+        let strays =
+            self.run.iter().any(|between| distance(*between, self.written, point) > TOLERANCE);
+        if strays || self.run.len() >= RUN_LIMIT {
+            self.end_run();
+        }
+        self.run.push(point);
     }
 
     fn lift(&mut self) {
-        self.end_level();
+        self.end_run();
         self.at = None;
     }
 
-    fn end_level(&mut self) {
-        if let Some((x, y)) = self.level.take() {
-            self.path.push_str(&format!("L{} {}", px(x), px(y)));
+    fn end_run(&mut self) {
+        let Some((x, y)) = self.run.last().copied() else { return };
+        self.run.clear();
+        let (dx, dy) = (x - self.written.0, y - self.written.1);
+        match (dx, dy) {
+            (0, 0) => {}
+            (dx, 0) => self.step('h', &[dx]),
+            (0, dy) => self.step('v', &[dy]),
+            (dx, dy) => self.step('l', &[dx, dy]),
+        }
+        self.written = (x, y);
+    }
+
+    fn step(&mut self, command: char, tenths: &[i64]) {
+        let mut apart = self.command == Some(command);
+        if !apart {
+            self.path.push(command);
+            self.command = Some(command);
+        }
+        for number in tenths {
+            if apart && *number >= 0 {
+                self.path.push(' ');
+            }
+            self.path.push_str(&short(*number));
+            apart = true;
         }
     }
+}
+
+fn tenths(px: f64) -> i64 {
+    (px * 10.0).round() as i64
+}
+
+/// Tenths as a number without needless zeros: `-.3`, `12`, `4.5`.
+fn short(tenths: i64) -> String {
+    let sign = if tenths < 0 { "-" } else { "" };
+    match (tenths.abs() / 10, tenths.abs() % 10) {
+        (whole, 0) => format!("{sign}{whole}"),
+        (0, rest) => format!("{sign}.{rest}"),
+        (whole, rest) => format!("{sign}{whole}.{rest}"),
+    }
+}
+
+/// From `point` to the stretch between two others.
+fn distance(point: (i64, i64), from: (i64, i64), to: (i64, i64)) -> f64 {
+    let [x, y, along_x, along_y] =
+        [point.0 - from.0, point.1 - from.1, to.0 - from.0, to.1 - from.1].map(|d| d as f64);
+    let length2 = along_x * along_x + along_y * along_y;
+    let share = if length2 > 0.0 { (x * along_x + y * along_y) / length2 } else { 0.0 };
+    let share = share.clamp(0.0, 1.0);
+    (x - share * along_x).hypot(y - share * along_y)
 }
 
 /// One axis: its range in values and in pixels.
@@ -271,7 +331,54 @@ pub(crate) fn tick(value: f64) -> String {
     }
 }
 
-/// A pixel position with one place.
-pub(crate) fn px(value: f64) -> String {
-    format!("{value:.1}")
+/// A pixel position to a tenth.
+fn px(value: f64) -> String {
+    short(tenths(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(points: &[(f64, f64)]) -> String {
+        let mut pen = Pen::default();
+        points.iter().for_each(|(x, y)| pen.to(*x, *y));
+        pen.lift();
+        pen.path
+    }
+
+    #[test]
+    fn straight_stretches_are_one_step() {
+        assert_eq!(drawn(&[(1.0, 2.0), (2.0, 2.0), (3.5, 2.0), (3.5, 1.0)]), "M1 2h2.5v-1");
+        let diagonal: Vec<_> =
+            (0..50).map(|step| (f64::from(step), 2.0 * f64::from(step))).collect();
+        assert_eq!(drawn(&diagonal), "M0 0l49 98");
+        assert_eq!(drawn(&[(0.0, 0.0), (1.0, 0.1), (2.0, 3.0), (2.04, 3.0)]), "M0 0l1 .1 1 2.9");
+    }
+
+    #[test]
+    fn a_spike_is_drawn_up_and_down() {
+        assert_eq!(drawn(&[(0.0, 5.0), (0.0, 0.0), (0.0, 5.0), (9.0, 5.0)]), "M0 5v-5 5h9");
+    }
+
+    #[test]
+    fn no_point_is_further_from_the_path_than_tolerated() {
+        let wave: Vec<_> =
+            (0..2_000).map(|x| (f64::from(x) / 4.0, (f64::from(x) / 40.0).sin() * 90.0)).collect();
+        let mut pen = Pen::default();
+        let mut corners = Vec::new();
+        for (x, y) in &wave {
+            pen.to(*x, *y);
+            corners.push(pen.written);
+        }
+        pen.lift();
+        corners.push(pen.written);
+        corners.dedup();
+        assert!(corners.len() < wave.len() / 3, "{} corners", corners.len());
+        for (x, y) in wave {
+            let point = (tenths(x), tenths(y));
+            let nearest = corners.windows(2).map(|ends| distance(point, ends[0], ends[1]));
+            assert!(nearest.fold(f64::MAX, f64::min) <= TOLERANCE, "{point:?}");
+        }
+    }
 }

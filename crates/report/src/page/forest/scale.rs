@@ -11,6 +11,8 @@ const LEAST_REACH: f64 = 2.0;
 
 /// Where values stand, in percent of the drawing's width.
 pub(super) struct Scale {
+    /// Of the upright rules, which every drawing on this scale shows.
+    id: String,
     lo: f64,
     hi: f64,
     log: bool,
@@ -24,7 +26,7 @@ const MARGIN_PCT: f64 = 4.0;
 
 impl Scale {
     /// Around all estimates, and their intervals as far as these are of their size.
-    pub(super) fn of_ratios(lines: &[[f64; 3]]) -> Option<Self> {
+    pub(super) fn of_ratios(id: &str, lines: &[[f64; 3]]) -> Option<Self> {
         let known = || lines.iter().filter(|[_, ratio, _]| *ratio > 0.0);
         let lowest = known().map(|[_, ratio, _]| *ratio).reduce(f64::min)?.min(0.97);
         let highest = known().map(|[_, ratio, _]| *ratio).reduce(f64::max)?.max(1.03);
@@ -33,11 +35,18 @@ impl Scale {
         let hi = known().map(|[.., hi]| *hi).fold(highest, f64::max).min(highest * reach);
         let (lo, hi) = (lo * 0.99, hi * 1.01);
         let ticks = ratio_ticks(lo, hi);
-        (hi / lo).is_finite().then_some(Self { lo, hi, log: true, ticks, neutral: 1.0 })
+        (hi / lo).is_finite().then_some(Self {
+            id: id.to_owned(),
+            lo,
+            hi,
+            log: true,
+            ticks,
+            neutral: 1.0,
+        })
     }
 
     /// As [`Self::of_ratios`], in microseconds from zero.
-    pub(super) fn of_differences(lines: &[[f64; 3]]) -> Option<Self> {
+    pub(super) fn of_differences(id: &str, lines: &[[f64; 3]]) -> Option<Self> {
         let lowest = lines.iter().map(|[_, us, _]| *us).fold(0.0, f64::min);
         let highest = lines.iter().map(|[_, us, _]| *us).fold(0.0, f64::max);
         let reach = highest - lowest;
@@ -54,7 +63,7 @@ impl Scale {
             let us = lo + index as f64 * step;
             (us, format!("{} {}", plot::tick(us / unit.us()), unit.name()))
         });
-        Some(Self { lo, hi, log: false, ticks: ticks.collect(), neutral: 0.0 })
+        Some(Self { id: id.to_owned(), lo, hi, log: false, ticks: ticks.collect(), neutral: 0.0 })
     }
 
     fn at(&self, value: f64) -> f64 {
@@ -70,6 +79,22 @@ impl Scale {
         format!("{:.2}%", self.at(value))
     }
 
+    /// The rules at the ticks and at no difference, once in the page, to be shown by reference.
+    pub(super) fn rules(&self) -> Markup {
+        html! {
+            defs {
+                g id=(self.id) {
+                    @for (tick, _) in &self.ticks {
+                        @let x = self.percent(*tick);
+                        line.tick-line x1=(x) x2=(x) y2="100%" {}
+                    }
+                    @let x = self.percent(self.neutral);
+                    line.neutral x1=(x) x2=(x) y2="100%" {}
+                }
+            }
+        }
+    }
+
     pub(super) fn drawing(
         &self,
         [lo, estimate, hi]: [f64; 3],
@@ -82,11 +107,7 @@ impl Scale {
                     @let width = self.at(to) - self.at(from);
                     rect.band x=(self.percent(from)) width=(format!("{width:.2}%")) y="0" height="100%" {}
                 }
-                @for (tick, _) in &self.ticks {
-                    line.tick-line x1=(self.percent(*tick)) x2=(self.percent(*tick)) y1="0" y2="100%" {}
-                }
-                @let neutral = self.percent(self.neutral);
-                line.neutral x1=(neutral) x2=(neutral) y1="0" y2="100%" {}
+                use href=(format!("#{}", self.id)) {}
                 line.range-line x1=(self.percent(lo)) x2=(self.percent(hi)) y1="50%" y2="50%" {}
                 // An interval that goes on beyond the drawing.
                 @if lo < self.lo { text.beyond x="0" y="50%" dy="5" { "‹" } }
@@ -147,18 +168,18 @@ mod tests {
 
     #[test]
     fn one_endless_interval_does_not_flatten_the_others() {
-        let scale = Scale::of_ratios(&[[1.1, 1.2, 1.3], [1e-30, 1.1, 1e30]]).unwrap();
+        let scale = Scale::of_ratios("s", &[[1.1, 1.2, 1.3], [1e-30, 1.1, 1e30]]).unwrap();
         assert!(scale.at(1.3) - scale.at(1.1) > 5.0, "{}..{}", scale.lo, scale.hi);
         let drawn = scale.drawing([1e-30, 1.1, 1e30], None, Verdict::Undecided).into_string();
         assert!(drawn.contains('‹') && drawn.contains('›'), "{drawn}");
-        let scale = Scale::of_differences(&[[50.0, 60.0, 70.0], [-1e12, 40.0, 1e12]]).unwrap();
+        let scale = Scale::of_differences("s", &[[50.0, 60.0, 70.0], [-1e12, 40.0, 1e12]]).unwrap();
         assert!(scale.hi <= 200.0, "{}", scale.hi);
     }
 
     #[test]
     fn a_scale_of_ratios_holds_one_in_its_middle_when_ends_are_reciprocal() {
-        let scale = Scale::of_ratios(&[[0.5, 1.0, 2.0]]).unwrap();
+        let scale = Scale::of_ratios("s", &[[0.5, 1.0, 2.0]]).unwrap();
         assert!((scale.at(1.0) - 50.0).abs() < 1.0);
-        assert!(Scale::of_ratios(&[]).is_none());
+        assert!(Scale::of_ratios("s", &[]).is_none());
     }
 }
