@@ -55,9 +55,9 @@ impl Label {
         if text.is_empty() {
             return Err(NameError::EmptyLabel(text.to_owned()));
         }
-        if let Some(character) =
-            text.chars().find(|c| !(c.is_ascii_alphanumeric() || *c == '-' || *c == '_'))
-        {
+        if !text.bytes().all(is_label_byte) {
+            let other = |c: &char| !u8::try_from(*c).is_ok_and(is_label_byte);
+            let character = text.chars().find(other).unwrap_or(char::REPLACEMENT_CHARACTER);
             return Err(NameError::Character { label: text.to_owned(), character });
         }
         if text.len() > LABEL_LIMIT {
@@ -79,18 +79,28 @@ impl Label {
     }
 }
 
+fn is_label_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'
+}
+
 impl PartialEq for Label {
     fn eq(&self, other: &Self) -> bool {
-        self.0.eq_ignore_ascii_case(&other.0)
+        // Spelt alike nearly always.
+        self.0 == other.0 || self.0.eq_ignore_ascii_case(&other.0)
     }
 }
 impl Eq for Label {}
 impl Hash for Label {
+    /// By words, since every request is looked up by name.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for byte in self.0.bytes() {
-            state.write_u8(byte.to_ascii_lowercase());
+        /// Makes letters lower case, and no two other characters of a label alike.
+        const LOWER: u64 = 0x2020_2020_2020_2020;
+        let (words, rest) = self.0.as_bytes().as_chunks::<8>();
+        for word in words {
+            state.write_u64(u64::from_le_bytes(*word) | LOWER);
         }
-        state.write_u8(0xff);
+        let last = rest.iter().fold(1, |last, byte| last << 8 | u64::from(byte | 0x20));
+        state.write_u64(last);
     }
 }
 impl PartialOrd for Label {
