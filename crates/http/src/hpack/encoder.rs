@@ -17,9 +17,25 @@ pub struct Encoder {
     oldest_seen: usize,
     /// The most this side wants to use, whatever the peer offers.
     own_limit: usize,
+    /// Which lines of the tables stood where in the last block: heads of one connection are alike.
+    last_block: Vec<Option<Indexed>>,
+    /// Lines written of the block at hand.
+    written: usize,
     /// A size update the next block must begin with: the smallest size since the last block.
     smallest_size: Option<usize>,
 }
+
+/// A line that an index stands for.
+#[derive(Clone, Copy)]
+enum Indexed {
+    /// Its index.
+    Static(usize),
+    /// Its serial number.
+    Dynamic(u32),
+}
+
+/// As many lines of a block are remembered.
+const REMEMBERED: usize = 64;
 
 /// Enough for the lines of a few heads between two sightings of one line.
 const SEEN: usize = 64;
@@ -36,6 +52,8 @@ impl Encoder {
             by_hash: Slots::for_table_of(own_limit),
             seen: [0; SEEN],
             oldest_seen: 0,
+            last_block: Vec::new(),
+            written: 0,
             own_limit,
             smallest_size: None,
         };
@@ -58,6 +76,7 @@ impl Encoder {
 
     /// Begins a block: size updates that are due stand first.
     pub fn begin(&mut self, out: &mut Vec<u8>) {
+        self.written = 0;
         let Some(smallest) = self.smallest_size.take() else { return };
         if smallest < self.table.max_size() {
             integer::encode(0x20, 5, smallest, out);
@@ -68,27 +87,65 @@ impl Encoder {
     /// Appends one field line; `name` is lower case. A `sensitive` one is marked as never to be
     /// indexed by anybody.
     pub fn field(&mut self, name: &[u8], value: &[u8], sensitive: bool, out: &mut Vec<u8>) {
+        let place = self.written;
+        self.written += 1;
+        if !sensitive && let Some(index) = self.index_as_last(place, name, value) {
+            return integer::encode(0x80, 7, index, out);
+        }
+        let line = self.look_up(name, value, sensitive, out);
+        if let Some(known) = self.last_block.get_mut(place) {
+            *known = line;
+        } else if place < REMEMBERED {
+            self.last_block.push(line);
+        }
+    }
+
+    /// The index of the line that stood at `place` in the last block, if it is the same.
+    fn index_as_last(&self, place: usize, name: &[u8], value: &[u8]) -> Option<usize> {
+        let (line, index) = match (*self.last_block.get(place)?)? {
+            Indexed::Static(index) => (static_table::entry(index)?, index),
+            Indexed::Dynamic(serial) => {
+                let at = self.table.index_of(serial);
+                (self.table.get(at)?, static_table::LEN + 1 + at)
+            }
+        };
+        (line == (name, value)).then_some(index)
+    }
+
+    /// Appends a line by what the tables hold; which of theirs it is now.
+    fn look_up(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        sensitive: bool,
+        out: &mut Vec<u8>,
+    ) -> Option<Indexed> {
         let name_hash = hash(0, name);
         let static_name = static_table::find_name(name, name_hash);
         if sensitive || must_not_be_indexed(name, value) {
             integer::encode(0x10, 4, static_name.unwrap_or(0), out);
-            return literal_rest(static_name, name, value, out);
+            literal_rest(static_name, name, value, out);
+            return None;
         }
         if let Some(index) = static_name.and_then(|first| static_table::find_value(first, value)) {
-            return integer::encode(0x80, 7, index, out);
+            integer::encode(0x80, 7, index, out);
+            return Some(Indexed::Static(index));
         }
         let line_hash = hash(name_hash, value);
         if let Some(serial) = self.find(name, value, line_hash) {
             let index = static_table::LEN + 1 + self.table.index_of(serial);
-            return integer::encode(0x80, 7, index, out);
+            integer::encode(0x80, 7, index, out);
+            return Some(Indexed::Dynamic(serial));
         }
-        if self.enters_table(name.len() + value.len() + LINE_OVERHEAD, line_hash) {
+        let enters = self.enters_table(name.len() + value.len() + LINE_OVERHEAD, line_hash);
+        if enters {
             integer::encode(0x40, 6, static_name.unwrap_or(0), out);
             self.insert(name, value, line_hash);
         } else {
             integer::encode(0x00, 4, static_name.unwrap_or(0), out);
         }
         literal_rest(static_name, name, value, out);
+        enters.then(|| Indexed::Dynamic(self.table.next_serial().wrapping_sub(1)))
     }
 
     #[cfg(test)]

@@ -26,6 +26,7 @@ pub(super) fn decode(first: u8, bits: u32, rest: &mut &[u8]) -> Result<usize, De
 }
 
 /// Writes `value` with a prefix of `bits` bits below the pattern `first`.
+#[inline]
 pub(super) fn encode(first: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
     let prefix_max = (1_usize << bits) - 1;
     if value < prefix_max {
