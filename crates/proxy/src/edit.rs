@@ -40,6 +40,7 @@ const OWN_FIELDS: &[u8] = b"x-tollway-";
 /// The parts of the caller's name, as Dapr's apps read them; set by sidecars.
 const CALLER_APP: &[u8] = b"dapr-caller-app-id";
 const CALLER_NAMESPACE: &[u8] = b"dapr-caller-namespace";
+const CALLEE_APP: &[u8] = b"dapr-callee-app-id";
 
 /// From which service to which.
 pub(crate) struct Route<'a> {
@@ -64,7 +65,7 @@ pub(crate) fn outbound_request(
     route: &Route<'_>,
 ) -> Outgoing {
     let fields = &mut head.fields;
-    let asks = take_own(fields, |name| name == b"dapr-app-id");
+    let asks = take_own(fields, is_callers);
     if route.credentials_used {
         fields.remove(b"authorization");
     }
@@ -76,9 +77,9 @@ pub(crate) fn outbound_request(
     if !head.authority.is_empty() && !fields.contains(b"x-forwarded-host") {
         fields.push(b"x-forwarded-host", &head.authority);
     }
-    fields.set(CALLER_APP, route.from.app.as_str().as_bytes());
-    fields.set(CALLER_NAMESPACE, route.from.namespace.as_str().as_bytes());
-    fields.set(b"dapr-callee-app-id", route.to.app.as_str().as_bytes());
+    fields.push(CALLER_APP, route.from.app.as_str().as_bytes());
+    fields.push(CALLER_NAMESPACE, route.from.namespace.as_str().as_bytes());
+    fields.push(CALLEE_APP, route.to.app.as_str().as_bytes());
     head.authority = route.to.dns_san().into_bytes();
     head.scheme = Scheme::Borrowed(b"https");
     Outgoing { asks, hops }
@@ -134,6 +135,16 @@ fn is_own(name: &[u8]) -> bool {
 /// Whether a field says to an app who calls it.
 fn names_caller(name: &[u8]) -> bool {
     name.starts_with(b"dapr") && (reads_as(name, CALLER_APP) || reads_as(name, CALLER_NAMESPACE))
+}
+
+/// Whether the caller's sidecar takes a field from its app: what it sets itself, and the name of
+/// the app that is called.
+fn is_callers(name: &[u8]) -> bool {
+    name.starts_with(b"dapr-")
+        && (name == CALLER_APP
+            || name == CALLER_NAMESPACE
+            || name == CALLEE_APP
+            || name == b"dapr-app-id")
 }
 
 /// Whether only a front may set a field.

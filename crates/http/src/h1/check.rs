@@ -12,6 +12,12 @@ use crate::{Fields, Method, RequestHead, ResponseHead};
 /// Whether `head` can be written by [`write_request`](super::write_request) and will be accepted.
 /// Sizes are not judged: the codec that read the head has bounded them.
 pub fn check_request(head: &RequestHead) -> Result<(), Refusal> {
+    check_request_line(head)?;
+    check_fields(&head.fields)
+}
+
+/// The same of a head that the codec of HTTP/2 has read: it has judged the fields.
+pub fn check_request_line(head: &RequestHead) -> Result<(), Refusal> {
     let method = head.method.as_bytes();
     if !is_token(method) {
         return Err(Refusal::RequestLine);
@@ -28,10 +34,11 @@ pub fn check_request(head: &RequestHead) -> Result<(), Refusal> {
     } else {
         check_path(&head.path, &head.method)?;
     }
-    check_fields(&head.fields)
+    Ok(())
 }
 
 /// Whether `head` can be written by [`write_response`](super::write_response) and will be accepted.
+/// What the codec of HTTP/2 has read can.
 pub fn check_response(head: &ResponseHead) -> Result<(), Refusal> {
     if !(100..=999).contains(&head.status) {
         return Err(Refusal::StatusLine);

@@ -39,7 +39,7 @@ mod write;
 mod tests;
 
 pub use body::{BodyDecoder, Step};
-pub use check::{check_fields, check_request, check_response};
+pub use check::{check_fields, check_request, check_request_line, check_response};
 pub use hop_by_hop::{strip_hop_by_hop, strip_hop_by_hop_and};
 pub use preface::{HTTP2_PREFACE, looks_like_http2};
 pub use refusal::Refusal;

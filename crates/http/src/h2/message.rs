@@ -2,6 +2,7 @@
 //!
 //! Whatever could mean something else once it is written as HTTP/1.1 is malformed here.
 
+use crate::h1::syntax::is_field_value;
 use crate::head::{Scheme, scheme_of};
 use crate::{Field, Fields, Method, RequestHead, ResponseHead};
 
@@ -273,7 +274,7 @@ fn is_name(name: &[u8]) -> bool {
 /// A field value: visible characters, spaces and tabs, none of these at the ends.
 fn is_value(value: &[u8]) -> bool {
     let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    value.iter().all(|&byte| is(byte, VALUE)) && !is_blank(value.first()) && !is_blank(value.last())
+    is_field_value(value) && !is_blank(value.first()) && !is_blank(value.last())
 }
 
 fn is_token(value: &[u8]) -> bool {
@@ -297,9 +298,8 @@ fn is_target(value: &[u8]) -> bool {
 
 const TOKEN: u8 = 1;
 const NAME: u8 = 2;
-const VALUE: u8 = 4;
-const AUTHORITY: u8 = 8;
-const TARGET: u8 = 16;
+const AUTHORITY: u8 = 4;
+const TARGET: u8 = 8;
 
 static CLASSES: [u8; 256] = classes();
 
@@ -319,9 +319,6 @@ const fn classes() -> [u8; 256] {
         }
         if is_token && !byte.is_ascii_uppercase() {
             classes[at] |= NAME;
-        }
-        if is_visible || byte == b' ' || byte == b'\t' {
-            classes[at] |= VALUE;
         }
         if is_visible && byte < 0x80 {
             if !matches!(byte, b'/' | b'?' | b'#' | b'@' | b'\\' | b'"' | b'<' | b'>' | b',') {

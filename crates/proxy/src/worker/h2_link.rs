@@ -129,7 +129,7 @@ impl Worker {
             })
         } else {
             // What goes on over HTTP/1.1 must not be read differently there.
-            let refusal = h1::check_request(&head).err();
+            let refusal = h1::check_request_line(&head).err();
             refusal.map(Fault::refused)
         };
         if let Some(fault) = fault {
@@ -148,14 +148,6 @@ impl Worker {
         end: bool,
     ) {
         let Some(exchange) = self.exchange_of(key, stream) else { return };
-        if let Err(refusal) = h1::check_response(&head) {
-            let now = self.now;
-            if let Some(link) = self.link(key) {
-                link.close(stream, now);
-            }
-            self.reset_stream(key, stream, ErrorCode::PROTOCOL_ERROR);
-            return self.upstream_broke(exchange, Failure::Malformed, refusal.to_string().as_str());
-        }
         if edit::is_unprocessed(&head) && self.ask_another(key, exchange) {
             return;
         }
@@ -182,14 +174,6 @@ impl Worker {
         let Some(link) = self.link(key) else { return false };
         link.rests_until = Some(until);
         self.ask_another_replica(exchange)
-    }
-
-    fn reset_stream(&mut self, key: Key, stream: StreamId, code: ErrorCode) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        if let Role::H2Server(link) | Role::H2Client(link) = &mut conn.role {
-            link.codec.reset(stream, code, conn.io.out());
-            self.mark_dirty(key);
-        }
     }
 
     /// A request whose head is over the limits.

@@ -1,6 +1,7 @@
 //! Each rule of RFC 9113 section 8 with lines that keep and break it.
 
 use super::*;
+use crate::h1;
 
 const GET: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":path", "/a?b"), (":authority", "stock.mesh")];
@@ -125,6 +126,32 @@ fn trailers_carry_no_framing() {
     for bad in [(":path", "/"), ("content-length", "1"), ("host", "a"), ("te", "x")] {
         assert_eq!(trailers(&[bad]), Err(Malformed), "{bad:?}");
     }
+}
+
+/// [`check_request_line`](crate::h1::check_request_line) is enough because of this.
+#[test]
+fn what_is_accepted_here_can_be_written_as_http_1() {
+    let mut accepted = 0;
+    for byte in 0..=255_u8 {
+        let places: [(&[u8], &[u8]); 6] = [
+            (&[byte], b"1"),
+            (&[b'x', byte, b'x'], b"1"),
+            (b"x", &[byte]),
+            (b"x", &[byte, b'1']),
+            (b"x", &[b'1', byte]),
+            (b"x", &[b'1', byte, b'1']),
+        ];
+        for (name, value) in places {
+            let mut builder = ResponseBuilder::default();
+            builder.add(field((":status", "200")));
+            builder.add(Field { name, value, sensitive: false });
+            if let Ok((head, _)) = builder.finish() {
+                assert_eq!(h1::check_response(&head), Ok(()), "{name:?}: {value:?}");
+                accepted += 1;
+            }
+        }
+    }
+    assert!(accepted > 256, "{accepted}");
 }
 
 fn request(lines: &[(&str, &str)]) -> Result<(RequestHead, Option<u64>), Malformed> {
