@@ -4,7 +4,8 @@
 //! socket is non-blocking and registered once, edge-triggered, for both directions: a connection
 //! remembers what it may still read or write. Beside the loop stand the lab's links between
 //! network namespaces ([`netns`], [`tun`], [`link`]), how processes are started ([`spawn`]) and how
-//! they tell where they listen ([`write_ports`]). Unsafe code is confined to this crate.
+//! they tell where they listen ([`write_ports`]), and what they keep mapped of their own program
+//! ([`let_program_pages_go`]). Unsafe code is confined to this crate.
 
 mod conn;
 mod descriptors;
@@ -13,6 +14,7 @@ mod listener;
 pub mod netns;
 mod poller;
 mod ports_file;
+mod program;
 mod slab;
 pub mod spawn;
 mod tcp_info;
@@ -24,6 +26,7 @@ pub use descriptors::descriptor_limit;
 pub use listener::{AcceptError, Listener, ListenerOptions};
 pub use poller::{Poller, Readiness, Token, Waker};
 pub use ports_file::write_ports;
+pub use program::let_program_pages_go;
 pub use slab::{Key, Slab};
 pub use tcp_info::{TcpInfo, tcp_info};
 pub use timer::Wheel;

@@ -6,9 +6,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tollway_net::{Listener, write_ports};
+use tollway_net::{Listener, let_program_pages_go, write_ports};
 use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, serve_admin};
 
@@ -21,6 +22,9 @@ use crate::live::{Live, Reconfigurer};
 use crate::observe::{Observer, Telemetry};
 use crate::tls::PlaneTls;
 use crate::worker::{Worker, WorkerConfig};
+
+/// So long after its doors have opened, what only the start has used may go.
+const STARTED: Duration = Duration::from_secs(5);
 
 /// What every data plane is told.
 #[derive(Clone, Debug)]
@@ -132,7 +136,7 @@ impl Plane {
     }
 
     /// Tells where its doors are: everything that serves them runs.
-    pub(crate) fn open(&self) -> Result<(), DataPlaneError> {
+    pub(crate) fn open(&mut self) -> Result<(), DataPlaneError> {
         if let Some(path) = &self.ports_file {
             let ports = self.ports.iter().map(|(name, address)| (name.as_str(), *address));
             let failed = |source| DataPlaneError::PortsFile { path: path.clone(), source };
@@ -141,6 +145,10 @@ impl Plane {
         for (name, address) in &self.ports {
             tracing::info!(%address, "{name} door open");
         }
+        self.beside(async {
+            tokio::time::sleep(STARTED).await;
+            let_program_pages_go();
+        });
         Ok(())
     }
 
