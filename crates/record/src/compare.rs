@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::histogram::{Histogram, HistogramError, samples_beyond};
 use crate::interval::{Interval, interval, verdict};
+use crate::mixture::Mixture;
 use crate::record::{Arrival, Comparison, Metric, Question, Row, Topology};
 
 /// Samples beyond a quantile that each block must have for an interval of that quantile.
@@ -128,8 +129,9 @@ pub fn compare(
         paired_means(&values, options.seed)
     };
     let mut comparisons = vec![judged(Metric::LatencyMean, means(|side| side.mean_us))];
-    let steps =
-        (StepTable::new(&pairs, |pair| &pair.row), StepTable::new(&pairs, |pair| &pair.base));
+    let mixture =
+        |side: fn(&Pair) -> &Side| Mixture::of(pairs.iter().map(|pair| &side(pair).latencies));
+    let steps = (mixture(|pair| &pair.row), mixture(|pair| &pair.base));
     for (metric, quantile) in QUANTILES {
         if printable(&pairs, *quantile) {
             let found = merged_quantiles(&steps, &pairs, *quantile, options.seed);
@@ -231,7 +233,7 @@ fn paired_means(values: &[(f64, f64)], seed: u64) -> (Option<Interval>, Interval
 /// Ratio and difference of one quantile of the merged histograms. Blocks too short for the
 /// quantile give an estimate without an interval.
 fn merged_quantiles(
-    (row, base): &(StepTable, StepTable),
+    (row, base): &(Mixture, Mixture),
     pairs: &[Pair],
     quantile: f64,
     seed: u64,
@@ -283,58 +285,6 @@ fn long_enough(pairs: &[Pair], quantile: f64) -> bool {
 fn weighted_mean(values: &[f64], weights: &[u32]) -> f64 {
     let sum: f64 = values.iter().zip(weights).map(|(value, w)| value * f64::from(*w)).sum();
     sum / f64::from(weights.iter().sum::<u32>())
-}
-
-/// The blocks' histograms side by side, so that a quantile of any mixture of blocks is one binary
-/// search: `below[step * blocks + block]` samples of a block lie at or below a step.
-struct StepTable {
-    blocks: usize,
-    middles_ns: Vec<u64>,
-    below: Vec<u64>,
-}
-
-impl StepTable {
-    fn new(pairs: &[Pair], side: fn(&Pair) -> &Side) -> Self {
-        let blocks = pairs.len();
-        let mut steps: Vec<(u64, usize, u64)> = pairs
-            .iter()
-            .enumerate()
-            .flat_map(|(block, pair)| {
-                side(pair).latencies.steps().map(move |(middle, count)| (middle, block, count))
-            })
-            .collect();
-        steps.sort_unstable();
-        let mut table = Self { blocks, middles_ns: Vec::new(), below: Vec::new() };
-        let mut running = vec![0; blocks];
-        for (index, (middle, block, count)) in steps.iter().enumerate() {
-            running[*block] += count;
-            if steps.get(index + 1).is_none_or(|next| next.0 != *middle) {
-                table.middles_ns.push(*middle);
-                table.below.extend_from_slice(&running);
-            }
-        }
-        table
-    }
-
-    /// The quantile in microseconds when each block counts as often as its weight.
-    fn quantile_us(&self, quantile: f64, weights: &[u32]) -> f64 {
-        let below = |step: usize| -> u64 {
-            let counts = &self.below[step * self.blocks..(step + 1) * self.blocks];
-            counts.iter().zip(weights).map(|(count, w)| count * u64::from(*w)).sum()
-        };
-        let last = self.middles_ns.len() - 1;
-        let wanted = ((below(last) as f64 * quantile).ceil() as u64).max(1);
-        let (mut from, mut to) = (0, last);
-        while from < to {
-            let middle = usize::midpoint(from, to);
-            if below(middle) >= wanted {
-                to = middle;
-            } else {
-                from = middle + 1;
-            }
-        }
-        self.middles_ns[from] as f64 / 1e3
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub mod interval;
 pub mod iperf3;
 pub mod k6;
 mod merge;
+pub mod mixture;
 pub mod record;
 pub mod run;
 pub mod search;
