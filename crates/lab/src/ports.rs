@@ -22,6 +22,8 @@ const PORTS_FILE_LIMIT: u64 = 64 * 1024;
 pub enum PortsError {
     #[error("cannot read ports file {path}")]
     Read { path: PathBuf, source: io::Error },
+    #[error("cannot remove ports file {path}")]
+    Remove { path: PathBuf, source: io::Error },
     #[error("cannot write ports file {path}")]
     Write { path: PathBuf, source: io::Error },
     #[error("ports file {path} is not a JSON object of names and \"ip:port\" texts")]
@@ -37,6 +39,16 @@ pub fn write(path: &Path, ports: &Ports) -> Result<(), PortsError> {
     let named = ports.iter().map(|(name, address)| (name.as_str(), *address));
     tollway_net::write_ports(path, named)
         .map_err(|source| PortsError::Write { path: path.into(), source })
+}
+
+/// Removes the file, if there is one.
+pub fn remove(path: &Path) -> Result<(), PortsError> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(PortsError::Remove { path: path.into(), source })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Reads the file; `None` while it does not exist.

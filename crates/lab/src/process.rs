@@ -70,9 +70,12 @@ impl Supervisor {
         self.dir.join(format!("{}.ports.json", file_stem(name)))
     }
 
-    /// Starts a process that runs until it is stopped.
+    /// Starts a process that runs until it is stopped. The ports file of an earlier one of its
+    /// name is removed: it would pass for this one's.
     pub fn start(&mut self, spec: &Spec) -> Result<u32, ProcessError> {
         self.cancel.check()?;
+        ports::remove(&self.ports_path(&spec.name))
+            .map_err(|source| ProcessError::Ports { source })?;
         let process = self.spawn(spec)?;
         let pid = process.child.id();
         tracing::debug!(name = spec.name, pid, command = process.command_line, "process started");

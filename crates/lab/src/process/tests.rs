@@ -19,6 +19,15 @@ fn a_process_is_ready_when_its_ports_file_is_there() {
 }
 
 #[test]
+fn a_process_started_anew_is_not_ready_by_the_ports_of_the_last_one() {
+    let mut lab = Lab::new();
+    let path = lab.supervisor.ports_path("west/echo");
+    fs::write(&path, r#"{"http": "127.0.0.1:80"}"#).unwrap();
+    lab.supervisor.start(&lab.shell("west/echo", "sleep 60")).unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
 fn a_process_that_ends_instead_of_getting_ready_tells_its_last_words() {
     let mut lab = Lab::new();
     let spec = lab.shell("bad", "echo all is well; echo no such token >&2; exit 3");
