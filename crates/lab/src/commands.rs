@@ -21,6 +21,7 @@ pub const GATEWAY_PORT: &str = "gateway";
 pub const FRONT_PORT: &str = "front";
 pub const HTTP_PORT: &str = "http";
 pub const GRPC_PORT: &str = "grpc";
+pub const INBOUND_PORT: &str = "inbound";
 pub const HTTPS_PORT: &str = "https";
 pub const TCP_PORT: &str = "tcp";
 

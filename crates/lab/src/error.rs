@@ -53,6 +53,13 @@ pub enum LabError {
     UnknownSubject { name: String, known: String },
     #[error("{subject} gave no way to call {row}")]
     NoRoute { subject: String, row: String },
+    #[error(
+        "{subject} needs networks that packets cross; run as root, or where user namespaces and \
+         TUN are allowed"
+    )]
+    NeedsPackets { subject: String },
+    #[error("{subject} cannot run: {why}")]
+    MissingProgram { subject: String, why: String },
     #[error("cannot find a free port in {network}")]
     FreePort { network: String, source: io::Error },
     #[error(transparent)]

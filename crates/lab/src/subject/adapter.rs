@@ -90,6 +90,16 @@ impl Adapter {
         Self { variants: variants.collect(), file: Arc::new(file), found: OnceLock::new() }
     }
 
+    /// Where its program is; `Err` says what is missing, and how to get it.
+    pub(super) fn path(&self) -> Result<PathBuf, String> {
+        if let Some(program) = self.program() {
+            return Ok(program.path.clone());
+        }
+        let missing = program::missing(&self.file.program.value, &self.file.get);
+        let Availability::Missing { why, how, .. } = missing else { return Err(String::new()) };
+        Err(format!("{why}; {how}"))
+    }
+
     fn program(&self) -> Option<&Program> {
         if self.found.get().is_none()
             && let Some(found) = program::find(&self.file.program.value, &self.file.version)

@@ -3,9 +3,12 @@
 //! Variants add one duty each to the default, so that each duty's cost can be told apart; `pooled`
 //! carries the same requests in another way. Mutual TLS, metrics and the question to the policies
 //! are always there: they cannot be switched off.
+//! `duties` has all of them that are usual. `haproxy-gateway` and `flat` differ in what stands where
+//! networks meet, so that a gateway's own cost can be told: HAProxy, and nothing.
 //! `front` is no mesh at all: what outside clients meet.
 
 mod front;
+mod haproxy_gateway;
 mod mesh;
 
 use tollway_record::record::{Protocol, Tls};
@@ -30,6 +33,9 @@ const VARIANTS: &[Variant] = &[
         "and HTTP/1.1 between the sidecars, one request at a time on each connection",
     ),
     Variant::known("one-sidecar", "caller and app beside the same sidecar, which calls itself"),
+    Variant::known("duties", "and every tenth request traced, and that policy: all that is usual"),
+    Variant::known("haproxy-gateway", "and HAProxy, passing bytes by server name, as the gateway"),
+    Variant::known("flat", "and one network as far as the app: no gateway"),
     Variant::known("front", "no mesh: one front before the app ends TLS and mutual TLS"),
 ];
 
@@ -41,6 +47,17 @@ pub(super) struct Duties {
     pub(super) policy: bool,
     /// Connections between sidecars carry one request at a time.
     pub(super) pooled: bool,
+}
+
+/// What stands before the callee's network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Crossing {
+    #[default]
+    Gateway,
+    /// HAProxy in our gateway's place; that one serves the control planes alone.
+    HaproxyGateway,
+    /// Nothing: the caller's network reaches as far as the app.
+    Flat,
 }
 
 impl Duties {
@@ -74,11 +91,17 @@ impl SubjectKind for Tollway {
             "access-log" => Duties { access_log: true, ..Duties::default() },
             "policy" => Duties { policy: true, ..Duties::default() },
             "pooled" => Duties { pooled: true, ..Duties::default() },
+            "duties" => Duties { trace_ratio: Some(0.1), policy: true, ..Duties::default() },
             "front" => return Box::new(front::Front),
             _ => Duties::default(),
         };
+        let crossing = match variant.name.as_ref() {
+            "haproxy-gateway" => Crossing::HaproxyGateway,
+            "flat" => Crossing::Flat,
+            _ => Crossing::Gateway,
+        };
         let is_alone = variant.name == "one-sidecar";
-        Box::new(Mesh { variant: variant.clone(), duties, is_alone })
+        Box::new(Mesh { variant: variant.clone(), duties, crossing, is_alone })
     }
 }
 
@@ -86,6 +109,7 @@ impl SubjectKind for Tollway {
 pub(super) struct Mesh {
     pub(super) variant: Variant,
     pub(super) duties: Duties,
+    pub(super) crossing: Crossing,
     /// Whether the caller uses the app's own sidecar.
     pub(super) is_alone: bool,
 }
@@ -115,6 +139,9 @@ impl Subject for Mesh {
         if self.is_alone && leg.network != HOME {
             return Err("caller and app share a sidecar, so they are in one network".to_owned());
         }
+        if self.crossing == Crossing::HaproxyGateway {
+            haproxy_gateway::program()?;
+        }
         if leg.protocol != Protocol::Http1 && self.duties.pooled {
             return Err("only requests of HTTP/1.1 are pooled".to_owned());
         }
@@ -125,6 +152,9 @@ impl Subject for Mesh {
     }
 
     fn published(&self, _: &str) -> Vec<Listener> {
+        if self.crossing == Crossing::Flat {
+            return Vec::new();
+        }
         let gateway = self.gateway();
         vec![Listener { name: gateway.clone(), process: gateway, port: GATEWAY_PORT }]
     }

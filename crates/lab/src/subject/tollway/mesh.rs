@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use tollway_record::record::{Protocol, Tls};
 
-use super::Mesh;
-use crate::commands::{self, CONTROL_PORT, GRPC_PORT, HTTP_PORT, Sidecar, TokenRole};
+use super::{Crossing, Mesh, haproxy_gateway};
+use crate::commands::{
+    self, CONTROL_PORT, GATEWAY_PORT, GRPC_PORT, HTTP_PORT, INBOUND_PORT, Sidecar, TokenRole,
+};
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
-use crate::ports;
+use crate::ports::{self, Ports};
 use crate::progress::{Event, Progress};
 use crate::subject::{HOME, Leg, Route, Standing};
 
@@ -22,6 +24,8 @@ const GATEWAY_LISTEN_PORT: u16 = 15_443;
 const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 /// The app id of the caller, which serves nothing.
 const CLIENT: &str = "client";
+/// Our gateway where another program stands before it.
+const BEHIND: &str = "gateway-behind";
 
 /// Starts the parts in the order they need each other, each step in all networks at once.
 pub(super) fn start(
@@ -32,7 +36,8 @@ pub(super) fn start(
 ) -> Result<Standing, LabError> {
     let mut start = Start::new(mesh, legs);
     progress.told(&Event::Step(&start.step("starting control planes")));
-    for network in start.networks.clone() {
+    start.check(ground)?;
+    for network in start.meshes() {
         start.control(ground, network)?;
     }
     progress.told(&Event::Step(&start.step("starting gateways and sidecars")));
@@ -42,7 +47,10 @@ pub(super) fn start(
     for process in start.standing.processes.clone() {
         ground.wait_ports(&process, READY_LIMIT)?;
     }
-    for network in start.networks.clone().into_iter().filter(|&network| network != HOME) {
+    for network in start.meshes().into_iter().filter(|&network| network != HOME) {
+        if mesh.crossing == Crossing::HaproxyGateway {
+            start.haproxy(ground, network)?;
+        }
         let name = ground.network(network).name.clone();
         progress.told(&Event::Step(&start.step(&format!("joining {name}"))));
         start.join(ground, network)?;
@@ -63,6 +71,28 @@ impl<'a> Start<'a> {
     fn new(mesh: &'a Mesh, legs: &'a [Leg]) -> Self {
         let networks = legs.iter().map(|leg| leg.network).chain([HOME]).collect();
         Self { mesh, legs, networks, standing: Standing::default() }
+    }
+
+    /// Without a gateway a network must be reachable as it is.
+    fn check(&self, ground: &Ground) -> Result<(), LabError> {
+        if self.mesh.crossing == Crossing::Flat && !ground.has_packets() {
+            return Err(LabError::NeedsPackets { subject: format!("tollway{}", self.suffixed()) });
+        }
+        Ok(())
+    }
+
+    fn suffixed(&self) -> String {
+        self.mesh.suffix().replacen('.', ":", 1)
+    }
+
+    /// The network whose control plane sees to a network.
+    fn home(&self, network: usize) -> usize {
+        if self.mesh.crossing == Crossing::Flat { HOME } else { network }
+    }
+
+    /// Networks with a control plane.
+    fn meshes(&self) -> BTreeSet<usize> {
+        self.networks.iter().map(|&network| self.home(network)).collect()
     }
 
     fn step(&self, step: &str) -> String {
@@ -102,11 +132,12 @@ impl<'a> Start<'a> {
     }
 
     fn data_plane(&mut self, ground: &mut Ground, network: usize) -> Result<(), LabError> {
-        let name = self.process(ground, network, "control");
+        let home = self.home(network);
+        let name = self.process(ground, home, "control");
         let ports = ground.wait_ports(&name, READY_LIMIT)?;
         let bound = ports::port(&ground.ports_path(&name), &ports, CONTROL_PORT)?;
-        let control = ground.network(network).reachable(bound);
-        if self.networks.len() > 1 {
+        let control = ground.network(home).reachable(bound);
+        if self.meshes().len() > 1 {
             self.gateway(ground, network, control)?;
         }
         if network == HOME && !self.mesh.is_alone {
@@ -117,7 +148,8 @@ impl<'a> Start<'a> {
                 self.legs.iter().find(|leg| leg.network == network && app_id(leg.protocol) == app);
             let Some(&leg) = leg else { continue };
             let port = ground.app(network, &Leg { tls: Tls::Plain, ..leg })?.port();
-            self.sidecar(ground, network, control, app, Some((port, leg.protocol)))?;
+            let app = self.app(ground, &leg);
+            self.sidecar(ground, network, control, &app, Some((port, leg.protocol)))?;
         }
         Ok(())
     }
@@ -130,10 +162,14 @@ impl<'a> Start<'a> {
     ) -> Result<(), LabError> {
         let published = self.mesh.gateway();
         let token_file = self.token(ground, network, TokenRole::Gateway, "gateway")?;
-        let port = if ground.has_packets() { GATEWAY_LISTEN_PORT + self.mesh.index() } else { 0 };
-        let listen = SocketAddr::new(ground.network(network).address, port);
+        let mut listen = self.gateway_listens(ground, network);
         let advertise = ground.advertised(network, &published, listen)?;
-        let name = ground.process(network, &published);
+        let mut name = ground.process(network, &published);
+        if self.is_behind(network) {
+            // HAProxy listens where this one is said to.
+            listen.set_port(0);
+            name = self.process(ground, network, BEHIND);
+        }
         let ports_file = ground.ports_path(&name);
         let home = ground.network(network);
         let commands = ground.commands();
@@ -141,6 +177,48 @@ impl<'a> Start<'a> {
         ground.start(&spec.named(&name))?;
         self.standing.processes.push(name);
         Ok(())
+    }
+
+    fn gateway_listens(&self, ground: &Ground, network: usize) -> SocketAddr {
+        let port = if ground.has_packets() { GATEWAY_LISTEN_PORT + self.mesh.index() } else { 0 };
+        SocketAddr::new(ground.network(network).address, port)
+    }
+
+    /// Whether our gateway stands behind another program in a network.
+    fn is_behind(&self, network: usize) -> bool {
+        self.mesh.crossing == Crossing::HaproxyGateway && network != HOME
+    }
+
+    /// HAProxy where calls enter a network, once it can know who is in there.
+    fn haproxy(&mut self, ground: &mut Ground, network: usize) -> Result<(), LabError> {
+        let failed = |why| LabError::MissingProgram { subject: "haproxy".to_owned(), why };
+        let program = haproxy_gateway::program().map_err(failed)?;
+        let mut listen = self.gateway_listens(ground, network);
+        if listen.port() == 0 {
+            listen = ground.free_port(network, false)?;
+        }
+        let bound = |process: &str, name: &str| {
+            let path = ground.ports_path(process);
+            let ports = ports::read(&path)?.unwrap_or_default();
+            Ok::<_, LabError>(ground.network(network).reachable(ports::port(&path, &ports, name)?))
+        };
+        let gateway = bound(&self.process(ground, network, BEHIND), GATEWAY_PORT)?;
+        let mut services = BTreeMap::new();
+        for leg in self.legs.iter().filter(|leg| leg.network == network) {
+            let sidecar = format!("sidecar-{}", self.app(ground, leg));
+            let sidecar = self.process(ground, network, &sidecar);
+            services.insert(self.service(ground, leg), bound(&sidecar, INBOUND_PORT)?);
+        }
+        let name = ground.process(network, &self.mesh.gateway());
+        let path = ground.file(&format!("{}.cfg", name.replace('/', "-")));
+        let text = haproxy_gateway::config(listen, &services, gateway);
+        fs::write(&path, &text).map_err(|source| LabError::Write { path: path.clone(), source })?;
+        self.standing.config.insert(format!("{name}/haproxy.cfg"), text);
+        let spec = ground.spec(network, &self.mesh.gateway(), &program).args(["-db", "-f"]);
+        ground.start(&spec.args([path]))?;
+        self.standing.processes.push(name.clone());
+        let listeners = Ports::from([(GATEWAY_PORT.to_owned(), listen)]);
+        ground.wait_listening(&name, network, &listeners, READY_LIMIT)
     }
 
     fn sidecar(
@@ -182,7 +260,7 @@ impl<'a> Start<'a> {
     /// Callees of plain TCP.
     fn tcp_services(&self, ground: &Ground) -> Vec<String> {
         let legs = self.legs.iter().filter(|leg| leg.protocol == Protocol::Tcp);
-        legs.map(|leg| service(ground, leg)).collect()
+        legs.map(|leg| self.service(ground, leg)).collect()
     }
 
     /// Has the control plane make a token and writes it to a file.
@@ -193,8 +271,9 @@ impl<'a> Start<'a> {
         role: TokenRole<'_>,
         name: &str,
     ) -> Result<PathBuf, LabError> {
-        let store = self.store(ground, network);
-        let spec = ground.commands().token(ground.network(network), &store, role);
+        let home = self.home(network);
+        let store = self.store(ground, home);
+        let spec = ground.commands().token(ground.network(home), &store, role);
         let token = ground.run(&spec, COMMAND_LIMIT)?;
         let network = &ground.network(network).name;
         let path = ground.file(&format!("{network}-{}.token", self.own(name)));
@@ -221,7 +300,7 @@ impl<'a> Start<'a> {
             return Ok(());
         }
         let caller = ground.network(HOME).name.clone();
-        for network in self.legs.iter().map(|leg| leg.network).collect::<BTreeSet<_>>() {
+        for network in self.legs.iter().map(|leg| self.home(leg.network)).collect::<BTreeSet<_>>() {
             let text = policy(&caller);
             let path = ground.file(&format!("{}.policy.yaml", ground.network(network).name));
             fs::write(&path, &text)
@@ -236,7 +315,7 @@ impl<'a> Start<'a> {
 
     fn routes(mut self, ground: &Ground) -> Result<Standing, LabError> {
         for leg in self.legs {
-            let service = service(ground, leg);
+            let service = self.service(ground, leg);
             let called = self.process(ground, HOME, &format!("sidecar-{}", self.caller(leg)));
             let ports_file = ground.ports_path(&called);
             let ports = ports::read(&ports_file)?.unwrap_or_default();
@@ -247,7 +326,7 @@ impl<'a> Start<'a> {
             };
             let api = ports::port(&ports_file, &ports, &port)?;
             let (url, headers) = commands::mesh_url(leg.protocol, api, &service);
-            let crosses = leg.network != HOME;
+            let crosses = self.home(leg.network) != HOME;
             let (hops, made_of) = match (self.mesh.is_alone, crosses) {
                 (true, _) => (1, "sidecar"),
                 (false, false) => (2, "sidecar–sidecar"),
@@ -272,37 +351,50 @@ impl<'a> Start<'a> {
         if self.mesh.is_alone { app_id(leg.protocol) } else { CLIENT }
     }
 
+    /// The callee's app id: one per protocol, since a workload declares one; and one per network
+    /// where several have one mesh.
+    fn app(&self, ground: &Ground, leg: &Leg) -> String {
+        let id = app_id(leg.protocol);
+        if self.home(leg.network) == leg.network {
+            return id.to_owned();
+        }
+        format!("{id}-{}", ground.network(leg.network).name)
+    }
+
+    /// The callee's full name.
+    fn service(&self, ground: &Ground, leg: &Leg) -> String {
+        let network = &ground.network(self.home(leg.network)).name;
+        format!("{}.default.{network}", self.app(ground, leg))
+    }
+
     fn roles(&self, ground: &Ground, leg: &Leg) -> BTreeMap<String, Vec<String>> {
-        let sidecar = |network, app| self.process(ground, network, &format!("sidecar-{app}"));
+        let sidecar = |network, app: &str| self.process(ground, network, &format!("sidecar-{app}"));
         let mut controls = vec![self.process(ground, HOME, "control")];
-        let of_app = vec![sidecar(leg.network, app_id(leg.protocol))];
+        let of_app = vec![sidecar(leg.network, &self.app(ground, leg))];
         let mut roles = match self.mesh.is_alone {
             true => vec![("sidecar", of_app)],
             false => {
                 vec![("client-sidecar", vec![sidecar(HOME, CLIENT)]), ("app-sidecar", of_app)]
             }
         };
-        if leg.network != HOME {
+        if self.home(leg.network) != HOME {
             roles.push(("gateway", vec![ground.process(leg.network, &self.mesh.gateway())]));
             controls.push(self.process(ground, leg.network, "control"));
+            if self.is_behind(leg.network) {
+                controls.push(self.process(ground, leg.network, BEHIND));
+            }
         }
         roles.push(("control-planes", controls));
         roles.into_iter().map(|(role, processes)| (role.to_owned(), processes)).collect()
     }
 }
 
-/// One app per protocol: a workload declares one.
 fn app_id(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Http1 | Protocol::Http2 => "echo",
         Protocol::GrpcUnary | Protocol::GrpcStream => "echo-grpc",
         Protocol::Tcp => "echo-tcp",
     }
-}
-
-/// The callee's full name.
-fn service(ground: &Ground, leg: &Leg) -> String {
-    format!("{}.default.{}", app_id(leg.protocol), ground.network(leg.network).name)
 }
 
 /// Names caller, methods and paths, as a careful team would.

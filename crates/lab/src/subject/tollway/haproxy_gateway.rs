@@ -1,0 +1,47 @@
+//! HAProxy where our gateway would stand: it reads the server name of a connection and passes its
+//! bytes to the sidecar of that service. All else, which is what control planes say to each
+//! other, goes to our own gateway behind it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::subject::{SubjectKind, built_in_adapters};
+
+/// The program; `Err` says that it is missing, and how to get it.
+pub(super) fn program() -> Result<PathBuf, String> {
+    let adapters = built_in_adapters();
+    let haproxy = adapters.iter().find(|adapter| adapter.name() == "haproxy");
+    haproxy.map_or_else(|| Err("its description is missing".to_owned()), |known| known.path())
+}
+
+/// Its configuration: one thread, and nothing logged, as our gateway. `services` are full names
+/// with the address of the sidecar of each.
+pub(super) fn config(
+    listen: SocketAddr,
+    services: &BTreeMap<String, SocketAddr>,
+    gateway: SocketAddr,
+) -> String {
+    let mut text = format!(
+        "global\n    nbthread 1\n\n\
+         defaults\n    mode tcp\n    timeout connect 5s\n    timeout client 1h\n    \
+         timeout server 1h\n    timeout tunnel 1h\n\n\
+         frontend mesh\n    bind {listen}\n    tcp-request inspect-delay 5s\n    \
+         tcp-request content accept if {{ req.ssl_hello_type 1 }}\n",
+    );
+    let mut line = |line: String| {
+        writeln!(text, "{line}").expect("writing to a string cannot fail");
+    };
+    for service in services.keys() {
+        line(format!("    use_backend {service} if {{ req.ssl_sni {service}.mesh }}"));
+        // Those of instances.
+        line(format!("    use_backend {service} if {{ req.ssl_sni -m end .{service}.mesh }}"));
+    }
+    line("    default_backend gateway".to_owned());
+    for (service, address) in services {
+        line(format!("\nbackend {service}\n    server sidecar {address}"));
+    }
+    line(format!("\nbackend gateway\n    server gateway {gateway}"));
+    text
+}
