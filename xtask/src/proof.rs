@@ -55,7 +55,7 @@ const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "speed",
-        about: "the data plane beside HAProxy and nginx; writes docs/performance.md (12 minutes)",
+        about: "the data plane beside HAProxy and nginx; writes docs/performance.md (half an hour)",
         run: speed::run,
         may_be_quick: true,
     },

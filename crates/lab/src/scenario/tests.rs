@@ -3,6 +3,31 @@ use crate::subject::Catalogue;
 
 const SCHEMA: &str = include_str!("../../../../schema/tollway-scenario-1.schema.json");
 
+/// What `cargo xtask proof speed` runs.
+const OF_THE_PROOF: [&str; 8] = [
+    include_str!("../../../../xtask/src/proof/speed/bulk.yaml"),
+    include_str!("../../../../xtask/src/proof/speed/duties.yaml"),
+    include_str!("../../../../xtask/src/proof/speed/far.yaml"),
+    include_str!("../../../../xtask/src/proof/speed/fronts.yaml"),
+    include_str!("../../../../xtask/src/proof/speed/gateway.yaml"),
+    include_str!("../../../../xtask/src/proof/speed/limits.yaml"),
+    include_str!("../../../../xtask/src/proof/speed/memory.yaml"),
+    include_str!("../../../../xtask/src/proof/speed/near.yaml"),
+];
+
+#[test]
+fn every_scenario_of_the_proof_of_speed_fits_schema_and_check() {
+    let schema = serde_json::from_str(SCHEMA).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for text in OF_THE_PROOF {
+        let value: serde_json::Value = serde_saphyr::from_str(text).unwrap();
+        let faults: Vec<String> = validator.iter_errors(&value).map(|f| f.to_string()).collect();
+        let scenario: Scenario = serde_saphyr::from_str(text).unwrap();
+        assert!(faults.is_empty(), "{}: {faults:#?}", scenario.name.value);
+        assert_eq!(scenario.check(&Catalogue::built_in()), [], "{}", scenario.name.value);
+    }
+}
+
 #[test]
 fn every_built_in_scenario_fits_schema_and_check() {
     let schema = serde_json::from_str(SCHEMA).unwrap();
