@@ -96,6 +96,9 @@ pub struct Limits {
     pub services: usize,
     /// Connections of HTTP/1.1 to the app, and to each service where the mesh's are pooled.
     pub app_connections: usize,
+    /// Requests called off on one connection to an app over HTTP/2, less those that ended in order,
+    /// until the next requests get another: fewer than common servers bear.
+    pub app_resets: usize,
     /// Bytes queued on a connection before what feeds it is held back.
     pub out_bytes: usize,
     /// Bytes of answers queued for a caller that does not read them before its requests are not
@@ -132,6 +135,7 @@ impl Default for Limits {
             waiting_per_service: 4096,
             services: 10_000,
             app_connections: 2048,
+            app_resets: 16,
             out_bytes: 128 * 1024,
             unread_bytes: 512 * 1024,
             bulk_bytes: 512 * 1024,

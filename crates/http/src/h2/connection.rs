@@ -276,10 +276,11 @@ impl Connection {
         self.config.limits.resets.burst.saturating_sub(self.resets_owed) as usize
     }
 
-    /// Whether half of them are used up: what is still to come should use another connection.
+    /// Streams that this side has called off and that no others, which ended in order, have made
+    /// up for. Client only.
     #[must_use]
-    pub fn is_worn(&self) -> bool {
-        self.resets_left() <= self.config.limits.resets.burst as usize / 2
+    pub fn resets_owed(&self) -> usize {
+        self.resets_owed as usize
     }
 
     /// Streams the peer lets this side have at once.

@@ -101,7 +101,12 @@ impl Worker {
             Role::H2Client(link) => {
                 link.close(up.stream, self.now);
                 link.codec.reset(up.stream, code, conn.io.out());
-                let is_worn = link.codec.is_worn();
+                let worn_at = match link.destination {
+                    Some(Destination::App) => self.config.limits.app_resets,
+                    // Its other end keeps to the same limits.
+                    _ => self.config.limits.h2.limits.resets.burst as usize / 2,
+                };
+                let is_worn = link.codec.resets_owed() >= worn_at;
                 mark(&mut self.dirty, &mut conn.dirty, up.conn);
                 if is_worn && !conn.draining {
                     // Before its other end takes all who are on it for attackers.

@@ -238,17 +238,21 @@ impl Worker {
         let why = why.into();
         let server = self.is_server(key);
         let Some(link) = self.link(key) else { return };
-        let mut exchanges: Vec<Key> = link.streams.drain().map(|(_, exchange)| exchange).collect();
+        let mut exchanges: Vec<(u32, Key)> = link.streams.drain().collect();
         exchanges.sort_unstable();
         // Out of its pool, which dials anew: the peer may have been started again at its place.
         self.on_link_draining(key);
         if server {
-            for exchange in exchanges {
+            for (_, exchange) in exchanges {
                 self.on_down_gone(exchange);
             }
         } else {
-            for exchange in exchanges {
-                self.upstream_broke(exchange, Failure::Broken, why.clone());
+            for (stream, exchange) in exchanges {
+                // Of the first nobody knows that it is not what broke it.
+                let is_reused = stream > 1;
+                let failure =
+                    if is_reused { Failure::ReusedConnectionClosed } else { Failure::Broken };
+                self.upstream_broke(exchange, failure, why.clone());
             }
         }
         tracing::debug!(reason = why.reason, server, "HTTP/2 connection over");

@@ -5,6 +5,7 @@ mod answers;
 pub(crate) mod app;
 pub(crate) mod attacker;
 mod attacks;
+mod called_off;
 mod downgrade;
 pub(crate) mod frames;
 mod grpc;
