@@ -75,7 +75,9 @@ impl Worker {
             }
             Event::Data { stream, range, end, credit } => {
                 self.repay_connection(key, credit);
-                let Some(exchange) = self.exchange_of(key, stream) else { return };
+                let Some(exchange) = self.exchange_of(key, stream) else {
+                    return self.on_capacity(key);
+                };
                 let side = if self.is_server(key) { Side::Request } else { Side::Response };
                 self.feed(exchange, side, &input[range], credit, end);
                 if end && side == Side::Response {
@@ -83,7 +85,9 @@ impl Worker {
                 }
             }
             Event::Trailers { stream, fields } => {
-                let Some(exchange) = self.exchange_of(key, stream) else { return };
+                let Some(exchange) = self.exchange_of(key, stream) else {
+                    return self.on_capacity(key);
+                };
                 if self.is_server(key) {
                     self.end_source(exchange, Side::Request, Some(fields));
                 } else {
@@ -151,14 +155,17 @@ impl Worker {
         if edit::is_unprocessed(&head) && self.ask_another(key, exchange) {
             return;
         }
-        let bodiless =
-            self.exchanges.get(exchange).is_some_and(|e| e.is_head) || head.status == 304;
+        let is_head = self.exchanges.get(exchange).is_some_and(|e| e.is_head);
+        let is_empty = matches!(head.status, 204 | 304);
+        let declared = content_length.filter(|_| is_head || head.status == 304);
+        // Whole by its head: a body that comes all the same has no meaning, for callers of either
+        // version, and the codec ends its stream.
+        let end = end || (head.status >= 200 && (is_head || is_empty));
         let size = match content_length {
-            _ if end || head.status == 204 => BodySize::None,
+            _ if end => BodySize::None,
             Some(length) => BodySize::Fixed(length),
             None => BodySize::Unknown,
         };
-        let declared = content_length.filter(|_| bodiless);
         if end {
             self.release_upstream(exchange);
         }
@@ -205,7 +212,7 @@ impl Worker {
     fn on_h2_reset(&mut self, key: Key, stream: StreamId, code: ErrorCode) {
         let now = self.now;
         let Some(link) = self.link(key) else { return };
-        let Some(exchange) = link.close(stream, now) else { return };
+        let Some(exchange) = link.close(stream, now) else { return self.on_capacity(key) };
         if self.is_server(key) {
             return self.on_down_gone(exchange);
         }
