@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use tollway_record::compare::SAMPLES_BEYOND_IN_BLOCK;
 use tollway_record::histogram::samples_beyond;
-use tollway_record::interval::interval;
+use tollway_record::interval::{Interval, interval};
 use tollway_record::mixture::Mixture;
 use tollway_record::record::{Layout, Row, Topology};
 use tollway_record::{Block, Histogram, Record};
@@ -176,7 +176,17 @@ enum Compared {
     /// A pair for each block.
     Blocks(Vec<(f64, f64)>),
     /// A quantile of all blocks together.
-    Mixed { quantile: f64, blocks: usize, ours: Mixture, theirs: Mixture, base: Option<Mixture> },
+    Mixed(Mixed),
+}
+
+struct Mixed {
+    quantile: f64,
+    blocks: usize,
+    /// Whether each block has the samples that an interval needs.
+    is_enough: bool,
+    ours: Mixture,
+    theirs: Mixture,
+    base: Option<Mixture>,
 }
 
 impl Sides<'_> {
@@ -203,16 +213,18 @@ impl Sides<'_> {
 
     fn mixed(&self, figure: Figure, quantile: f64) -> Option<Compared> {
         let numbers = self.blocks();
-        let mixture = |row: &Row| {
+        let mut is_enough = true;
+        let mut mixture = |row: &Row| {
             let of = |number: &u32| block_of(row, *number)?.traffic.latencies().ok();
             let blocks = numbers.iter().map(of).collect::<Option<Vec<_>>>()?;
-            let is_enough =
-                |block: &Histogram| samples_beyond(block.n(), quantile) >= SAMPLES_BEYOND_IN_BLOCK;
-            (!blocks.is_empty() && blocks.iter().all(is_enough)).then(|| Mixture::of(&blocks))
+            let beyond = |block: &Histogram| samples_beyond(block.n(), quantile);
+            is_enough &= blocks.iter().all(|block| beyond(block) >= SAMPLES_BEYOND_IN_BLOCK);
+            blocks.iter().any(|block| block.n() > 0).then(|| Mixture::of(&blocks))
         };
         let base = if figure.is_added() { Some(mixture(self.base?)?) } else { None };
         let (ours, theirs) = (mixture(self.ours)?, mixture(self.theirs)?);
-        Some(Compared::Mixed { quantile, blocks: numbers.len(), ours, theirs, base })
+        let blocks = numbers.len();
+        Some(Compared::Mixed(Mixed { quantile, blocks, is_enough, ours, theirs, base }))
     }
 }
 
@@ -223,7 +235,7 @@ impl Compared {
                 median(pairs.iter().map(|(ours, _)| *ours)),
                 median(pairs.iter().map(|(_, theirs)| *theirs)),
             ),
-            Self::Mixed { blocks, .. } => self.mixed(&vec![1; *blocks]),
+            Self::Mixed(mixed) => mixed.values(&vec![1; mixed.blocks]),
         }
     }
 
@@ -240,23 +252,23 @@ impl Compared {
                 });
                 (median(logs.into_iter()), found)
             }
-            Self::Mixed { blocks, .. } => {
-                let found = interval(*blocks, 1, |weights| log(self.mixed(weights)));
-                (found.estimate, found)
+            Self::Mixed(mixed) => {
+                let found = interval(mixed.blocks, 1, |weights| log(mixed.values(weights)));
+                let ci95 = found.ci95.filter(|_| mixed.is_enough);
+                (found.estimate, Interval { ci95, ..found })
             }
         };
         (log_ratio.exp(), found.ci95.map(|ends| ends.map(f64::exp)))
     }
+}
 
-    /// The quantiles when each block counts as often as its weight.
-    fn mixed(&self, weights: &[u32]) -> (f64, f64) {
-        let Self::Mixed { quantile, ours, theirs, base, .. } = self else {
-            return (f64::NAN, f64::NAN);
-        };
-        let at = |mixture: &Mixture| mixture.quantile_us(*quantile, weights);
-        let Some(base) = base.as_ref().map(at) else { return (at(ours), at(theirs)) };
-        let added = |mixture: &Mixture| (at(mixture) - base).max(LEAST_ADDED_US);
-        (added(ours), added(theirs))
+impl Mixed {
+    /// Of ours and theirs when each block counts as often as its weight.
+    fn values(&self, weights: &[u32]) -> (f64, f64) {
+        let at = |mixture: &Mixture| mixture.quantile_us(self.quantile, weights);
+        let (ours, theirs) = (at(&self.ours), at(&self.theirs));
+        let Some(base) = self.base.as_ref().map(at) else { return (ours, theirs) };
+        ((ours - base).max(LEAST_ADDED_US), (theirs - base).max(LEAST_ADDED_US))
     }
 }
 
@@ -327,7 +339,8 @@ mod tests {
         };
         let mixture = |us: u64| Mixture::of(&[block(us), block(us + 2), block(us + 4)]);
         let (ours, theirs, base) = (mixture(300), mixture(500), Some(mixture(100)));
-        let compared = Compared::Mixed { quantile: 0.99, blocks: 3, ours, theirs, base };
+        let mixed = Mixed { quantile: 0.99, blocks: 3, is_enough: true, ours, theirs, base };
+        let compared = Compared::Mixed(mixed);
         let (ratio, ci95) = compared.ratio(|ours, theirs| ours / theirs);
         assert!((ratio - 0.5).abs() < 0.01, "{ratio}");
         let [low, high] = ci95.unwrap();

@@ -39,9 +39,10 @@ pub(super) fn table<'a>(answers: impl Iterator<Item = &'a Answer>) -> String {
         let measured = answer.found.as_ref().map_or_else(
             || "| – | – | – |".to_owned(),
             |Found { beside, ours, theirs, ratio, ratio_ci95, .. }| {
-                let [low, high] = ratio_ci95.unwrap_or([f64::NAN; 2]);
                 let (ours, theirs) = (figure.told(*ours), figure.told(*theirs));
-                format!("| {ours} | {beside} {theirs} | {ratio:.2} ({low:.2} to {high:.2}) |")
+                let ends = ratio_ci95.map(|[low, high]| format!(" ({low:.2} to {high:.2})"));
+                let ends = ends.unwrap_or_default();
+                format!("| {ours} | {beside} {theirs} | {ratio:.2}{ends} |")
             },
         );
         let reached = answer.found.as_ref().map_or("not measured", |found| found.reached);
