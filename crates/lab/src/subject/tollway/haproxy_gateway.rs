@@ -45,3 +45,28 @@ pub(super) fn config(
     line(format!("\nbackend gateway\n    server gateway {gateway}"));
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use tollway_testkit::{TempDir, need_tool};
+
+    use super::*;
+
+    #[test]
+    fn haproxy_takes_the_configuration_of_a_gateway() {
+        let haproxy = need_tool!("haproxy");
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let services = ["echo.default.east", "echo-grpc.default.east"];
+        let services = services.map(|service| (service.to_owned(), address(9)));
+        let text = config(address(15_443), &services.into(), address(8));
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("haproxy.cfg");
+        std::fs::write(&path, &text).unwrap();
+        let checked = Command::new(haproxy).args(["-c", "-f"]).arg(&path).output().unwrap();
+        let said = String::from_utf8_lossy(&checked.stderr);
+        assert!(checked.status.success(), "{said}\n{text}");
+        assert_eq!(text.matches("use_backend echo.default.east if").count(), 2, "{text}");
+    }
+}
