@@ -9,6 +9,7 @@
 
 mod conn;
 mod descriptors;
+mod heap;
 pub mod link;
 mod listener;
 pub mod netns;
@@ -23,6 +24,7 @@ pub mod tun;
 
 pub use conn::{Agreed, Closed, Conn, ConnError, Flush, Peer, Read, Scratch};
 pub use descriptors::descriptor_limit;
+pub use heap::let_free_memory_go;
 pub use listener::{AcceptError, Listener, ListenerOptions};
 pub use poller::{Poller, Readiness, Token, Waker};
 pub use ports_file::write_ports;

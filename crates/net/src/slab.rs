@@ -27,7 +27,13 @@ impl Key {
 pub struct Slab<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
+    /// Where places begin that are new, or that were given back: above every generation that a
+    /// place given back has had.
+    first_generation: u32,
 }
+
+/// Places that are never given back.
+const LEAST_PLACES: usize = 1024;
 
 struct Entry<T> {
     generation: u32,
@@ -36,7 +42,7 @@ struct Entry<T> {
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Self { entries: Vec::new(), free: Vec::new() }
+        Self { entries: Vec::new(), free: Vec::new(), first_generation: 0 }
     }
 }
 
@@ -48,7 +54,7 @@ impl<T> Slab<T> {
 
     pub fn insert(&mut self, value: T) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, value: None });
+            self.entries.push(Entry { generation: self.first_generation, value: None });
             u32::try_from(self.entries.len() - 1).expect("descriptors run out long before 2^32")
         });
         let entry = &mut self.entries[index as usize];
@@ -77,6 +83,27 @@ impl<T> Slab<T> {
         entry.generation = (entry.generation + 1) & 0x7fff_ffff;
         self.free.push(key.index);
         Some(value)
+    }
+
+    /// Gives memory back when three of four places are free: those behind the last entry. Entries
+    /// to come take the first free ones, so that more can be given back later. Whether it did.
+    pub fn shrink(&mut self) -> bool {
+        if self.entries.len() <= LEAST_PLACES || self.len() > self.entries.len() / 4 {
+            return false;
+        }
+        let used = self.entries.iter().rposition(|entry| entry.value.is_some());
+        let places = used.map_or(0, |last| last + 1).max(LEAST_PLACES);
+        let left = self.entries.drain(places.min(self.entries.len())..);
+        let newest = left.map(|entry| entry.generation).max();
+        let is_shrunk = newest.is_some();
+        if let Some(newest) = newest {
+            self.first_generation = self.first_generation.max(newest);
+            self.entries.shrink_to_fit();
+        }
+        self.free.retain(|index| (*index as usize) < places);
+        self.free.sort_unstable_by(|a, b| b.cmp(a));
+        self.free.shrink_to_fit();
+        is_shrunk
     }
 
     #[must_use]
@@ -133,6 +160,26 @@ mod tests {
         assert_eq!(slab.get(second), Some(&"second"));
         assert_eq!(Key::from_u64(second.to_u64()), second);
         assert_eq!(slab.len(), 1);
+    }
+
+    #[test]
+    fn places_are_given_back_and_their_keys_reach_nobody() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
+        assert!(!slab.shrink(), "all are in use");
+        for key in keys.iter().filter(|key| key.index != 5_000) {
+            slab.remove(*key);
+        }
+        assert!(slab.shrink());
+        assert_eq!((slab.places(), slab.len()), (5_001, 1));
+        let newcomer = slab.insert(0);
+        assert_eq!(newcomer.index, 0, "the first free place");
+        slab.remove(keys[5_000]);
+        assert!(slab.shrink());
+        assert_eq!((slab.places(), slab.len()), (LEAST_PLACES, 1));
+        let again: Vec<Key> = (0..10_000).map(|n| slab.insert(n)).collect();
+        assert!(keys.iter().all(|key| slab.get(*key).is_none()), "an old key finds somebody");
+        assert!(again.iter().all(|key| slab.get(*key).is_some()));
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::fault::{Fault, Within};
 const EXCHANGE_ROUNDS: usize = 10;
 /// Exchanges looked at in a round however few there are.
 const EXCHANGES_AT_LEAST: usize = 256;
+/// Rounds after which memory of a peak that is over is given back: five seconds.
+const GIVE_BACK_ROUNDS: u64 = 50;
 
 impl Worker {
     pub(super) fn sweep(&mut self) {
@@ -28,6 +30,15 @@ impl Worker {
         self.release_held_credit();
         self.sweep_drain();
         self.serve_late();
+        self.give_memory_back();
+    }
+
+    fn give_memory_back(&mut self) {
+        if self.round.is_multiple_of(GIVE_BACK_ROUNDS)
+            && (self.conns.shrink() | self.exchanges.shrink())
+        {
+            tollway_net::let_free_memory_go();
+        }
     }
 
     /// Ends an HTTP/2 connection in order: GOAWAY, then, when its streams are done, the end.
