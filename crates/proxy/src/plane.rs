@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tollway_net::{Listener, let_program_pages_go, write_ports};
+use tollway_net::{Listener, let_free_memory_go, let_program_pages_go, write_ports};
 use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, serve_admin};
 
@@ -148,6 +148,7 @@ impl Plane {
         self.beside(async {
             tokio::time::sleep(STARTED).await;
             let_program_pages_go();
+            let_free_memory_go();
         });
         Ok(())
     }

@@ -112,17 +112,18 @@ impl Worker {
         }
     }
 
-    /// One side broke: so does the other.
+    /// One side broke, or nothing has gone either way for too long: both end with a reset. The end
+    /// of what was sent in order would not get by bytes that the peer does not take.
     pub(super) fn on_relay_failed(&mut self, key: Key) {
         self.rest_if_unanswered(key);
         let other = self.relay(key).and_then(|relay| relay.other);
         self.note_break(key, other);
-        self.remove(key);
-        if let Some(other) = other {
-            if let Some(conn) = self.conns.get_mut(other) {
+        let Some(other) = other else { return self.remove(key) };
+        for side in [key, other] {
+            if let Some(conn) = self.conns.get_mut(side) {
                 conn.io.abort_on_close();
             }
-            self.remove(other);
+            self.remove(side);
         }
     }
 
