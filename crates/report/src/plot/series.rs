@@ -143,7 +143,8 @@ impl Drawing<'_> {
         let lines: Vec<Line> = tracks
             .into_iter()
             .map(line)
-            .filter(|line| line.ys.iter().any(Option::is_some))
+            // One point is no line.
+            .filter(|line| line.ys.iter().flatten().nth(1).is_some())
             .collect();
         let label = match stride {
             1 => label.to_owned(),
@@ -239,6 +240,7 @@ mod tests {
     #[test]
     fn cpu_throttling_and_lateness_share_the_time_of_the_rates() {
         let mut row = course("a", 4);
+        row.points[1].lateness_us = Some(20.0);
         row.points[2].lateness_us = Some(70.0);
         row.costs = (1..=8)
             .map(|half| CostPoint {
@@ -304,6 +306,8 @@ mod tests {
     #[test]
     fn one_second_is_no_course() {
         assert!(courses(&[course("a", 1)], &[]).is_empty());
+        let beside = courses(&[course("a", 5), course("b", 1)], &[]);
+        assert!(beside.iter().all(|plot| plot.lines.len() == 1), "{beside:?}");
         assert!(courses(&[], &[]).is_empty());
     }
 }
