@@ -78,7 +78,9 @@ mod tests {
             for quantile in [0.0, 0.5, 0.9, 1.0] {
                 let expected = merged.raw_quantile_ns(quantile) as f64 / 1e3;
                 let found = mixture.quantile_us(quantile, &weights);
-                assert!((found / expected - 1.0).abs() < 0.01, "{weights:?} {quantile}: {found}");
+                // One says the middle of a step, the other its end.
+                let is_near = (found / expected - 1.0).abs() < 0.02;
+                assert!(is_near, "{weights:?} {quantile}: {found}, not {expected}");
             }
         }
         assert!(Mixture::of(&[]).quantile_us(0.5, &[]).is_nan());
