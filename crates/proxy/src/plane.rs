@@ -23,8 +23,9 @@ use crate::observe::{Observer, Telemetry};
 use crate::tls::PlaneTls;
 use crate::worker::{Worker, WorkerConfig};
 
-/// So long after its doors have opened, what only the start has used may go.
-const STARTED: Duration = Duration::from_secs(5);
+/// How long after its doors have opened, and again, what only the start has used may go: the second
+/// time is for what came late, such as its certificate and those of its first callers.
+const STARTED: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(5)];
 
 /// What every data plane is told.
 #[derive(Clone, Debug)]
@@ -146,9 +147,11 @@ impl Plane {
             tracing::info!(%address, "{name} door open");
         }
         self.beside(async {
-            tokio::time::sleep(STARTED).await;
-            let_program_pages_go();
-            let_free_memory_go();
+            for wait in STARTED {
+                tokio::time::sleep(wait).await;
+                let_program_pages_go();
+                let_free_memory_go();
+            }
         });
         Ok(())
     }
