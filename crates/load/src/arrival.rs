@@ -113,8 +113,7 @@ pub struct Schedule {
     spacing: Spacing,
     random: SplitMix64,
     index: u64,
-    /// Where the last exponential gap ended (Poisson only), in ns; in arrivals where the rate
-    /// moves.
+    /// Where the last exponential gap ended (Poisson only), in mean gaps.
     poisson: f64,
     warmup_ns: u64,
     measured: u64,
@@ -176,11 +175,13 @@ impl Schedule {
 
     /// `None` where the rate has come to its end.
     fn next_ns(&mut self) -> Option<u64> {
-        if self.cursor.is_none() {
-            return Some(self.next_at_constant_rate());
-        }
         let number = self.next_number();
-        self.cursor.as_mut()?.at_ns(number).map(|at| at as u64)
+        let at = match &mut self.cursor {
+            Some(cursor) => cursor.at_ns(number)?,
+            // Divided each time: adding up a rounded interval would drift away from the rate.
+            None => number * 1e9 / self.rate_rps,
+        };
+        Some(at as u64)
     }
 
     /// The next arrival's place among all, by its spacing: whole numbers if uniform.
@@ -196,25 +197,6 @@ impl Schedule {
                 self.poisson
             }
         }
-    }
-
-    fn next_at_constant_rate(&mut self) -> u64 {
-        let interval_ns = 1e9 / self.rate_rps;
-        let index = self.index;
-        self.index += 1;
-        let at = match self.spacing {
-            // Divided each time: adding up a rounded interval would drift away from the rate.
-            Spacing::Uniform => index as f64 * 1e9 / self.rate_rps,
-            Spacing::Bursts { size } => burst_begin(index, size) * 1e9 / self.rate_rps,
-            Spacing::Jitter { fraction } => {
-                (index as f64 + fraction * self.random.unit()) * 1e9 / self.rate_rps
-            }
-            Spacing::Poisson => {
-                self.poisson += -(1.0 - self.random.unit()).ln() * interval_ns;
-                self.poisson
-            }
-        };
-        at as u64
     }
 }
 
