@@ -92,12 +92,15 @@ impl Adapter {
 
     /// Where its program is; `Err` says what is missing, and how to get it.
     pub(super) fn path(&self) -> Result<PathBuf, String> {
-        if let Some(program) = self.program() {
-            return Ok(program.path.clone());
+        match self.availability() {
+            Availability::Ready { .. } => Ok(self.found_path()),
+            Availability::Missing { why, how, .. } => Err(format!("{why}; {how}")),
         }
-        let missing = program::missing(&self.file.program.value, &self.file.get);
-        let Availability::Missing { why, how, .. } = missing else { return Err(String::new()) };
-        Err(format!("{why}; {how}"))
+    }
+
+    /// Empty where the program is missing.
+    fn found_path(&self) -> PathBuf {
+        self.program().map(|program| program.path.clone()).unwrap_or_default()
     }
 
     fn program(&self) -> Option<&Program> {
@@ -134,9 +137,8 @@ impl SubjectKind for Adapter {
         let name = self.name();
         let default = self.variants.first() == Some(variant);
         let label = if default { name.to_owned() } else { format!("{name}.{}", variant.name) };
-        let program = self.program().map(|program| program.path.clone()).unwrap_or_default();
         let (file, variant) = (self.file.clone(), variant.name.clone().into_owned());
-        Box::new(Pair { file, variant, label, program })
+        Box::new(Pair { file, variant, label, program: self.found_path() })
     }
 }
 

@@ -6,14 +6,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
-use crate::subject::{SubjectKind, built_in_adapters};
+use crate::subject::{Adapter, SubjectKind, built_in_adapters};
 
 /// The program; `Err` says that it is missing, and how to get it.
 pub(super) fn program() -> Result<PathBuf, String> {
-    let adapters = built_in_adapters();
-    let haproxy = adapters.iter().find(|adapter| adapter.name() == "haproxy");
-    haproxy.map_or_else(|| Err("its description is missing".to_owned()), |known| known.path())
+    // Kept, as it remembers where it found the program.
+    static HAPROXY: LazyLock<Adapter> = LazyLock::new(|| {
+        let mut adapters = built_in_adapters().into_iter();
+        adapters.find(|adapter| adapter.name() == "haproxy").expect("one of the program's own")
+    });
+    HAPROXY.path()
 }
 
 /// Its configuration: one thread, and nothing logged, as our gateway. `services` are full names

@@ -76,13 +76,10 @@ impl<'a> Start<'a> {
     /// Without a gateway a network must be reachable as it is.
     fn check(&self, ground: &Ground) -> Result<(), LabError> {
         if self.mesh.crossing == Crossing::Flat && !ground.has_packets() {
-            return Err(LabError::NeedsPackets { subject: format!("tollway{}", self.suffixed()) });
+            let subject = format!("tollway:{}", self.mesh.variant.name);
+            return Err(LabError::NeedsPackets { subject });
         }
         Ok(())
-    }
-
-    fn suffixed(&self) -> String {
-        self.mesh.suffix().replacen('.', ":", 1)
     }
 
     /// The network whose control plane sees to a network.
