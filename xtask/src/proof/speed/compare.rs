@@ -272,7 +272,8 @@ impl Mixed {
     }
 }
 
-fn block_of(row: &Row, number: u32) -> Option<&Block> {
+/// The block of a row with this number, if it has it.
+pub(super) fn block_of(row: &Row, number: u32) -> Option<&Block> {
     row.blocks.iter().find(|block| block.block == number)
 }
 

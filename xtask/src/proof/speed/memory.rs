@@ -4,7 +4,7 @@ use serde::Serialize;
 use tollway_record::record::{Layout, Row, Topology};
 use tollway_record::{Block, Record};
 
-use super::compare::{median, row_of};
+use super::compare::{block_of, median, row_of};
 
 const MIB: f64 = 1_048_576.0;
 const KIB: f64 = 1_024.0;
@@ -69,23 +69,20 @@ fn busy(record: &Record) -> Option<Vec<f64>> {
 }
 
 fn plain(record: &Record) -> Option<Vec<f64>> {
-    each(
-        row(record, "plain-few", "tollway")?,
-        row(record, "plain-many", "tollway")?,
-        "client-sidecar",
-    )
+    each(record, "tollway", ["plain-few", "plain-many"], "client-sidecar")
 }
 
 fn mtls(record: &Record) -> Option<Vec<f64>> {
-    let rows = ("mtls-few", "mtls-many");
-    each(row(record, rows.0, "tollway:front")?, row(record, rows.1, "tollway:front")?, "front")
+    each(record, "tollway:front", ["mtls-few", "mtls-many"], "front")
 }
 
-/// What each connection adds that one row has more than the other.
-fn each(few: &Row, many: &Row, role: &str) -> Option<Vec<f64>> {
+/// What each connection adds that the second of two cases has more than the first.
+fn each(record: &Record, subject: &str, cases: [&str; 2], role: &str) -> Option<Vec<f64>> {
+    let [few, many] = cases.map(|case| row(record, case, subject));
+    let (few, many) = (few?, many?);
     let more = many.conditions.connections.checked_sub(few.conditions.connections)?;
     let added = |block: &Block| {
-        let before = few.blocks.iter().find(|before| before.block == block.block)?;
+        let before = block_of(few, block.block)?;
         Some((resident(block, role)? - resident(before, role)?) / f64::from(more.max(1)))
     };
     Some(many.blocks.iter().filter_map(added).collect())
