@@ -110,6 +110,9 @@ pub struct Limits {
     /// Connections to one endpoint (or to one remote service) that may carry bulk apart; more
     /// bulk than that shares connections with small requests.
     pub bulk_connections: usize,
+    /// Connections to one service far away, or to one in another network: fewer than requests under
+    /// way, more than one.
+    pub mesh_connections: usize,
     /// Bytes of a body held while its sink is full; more is left with the sender.
     pub pipe_bytes: usize,
     /// Bytes of request bodies kept so that a refused request can be sent again.
@@ -140,6 +143,7 @@ impl Default for Limits {
             unread_bytes: 512 * 1024,
             bulk_bytes: 512 * 1024,
             bulk_connections: 4,
+            mesh_connections: 64,
             pipe_bytes: 64 * 1024,
             replay_bytes: 64 * 1024,
             held_bytes: 64 * 1024 * 1024,

@@ -1,11 +1,12 @@
 //! Decisions of the data path: where a request goes, which endpoint takes it, whether it is sent
-//! again, whether it is recorded in a trace, how connections to another network are spread; who
-//! may make it.
+//! again, whether it is recorded in a trace, how connections to another network are spread and how
+//! many there are over distance; who may make it.
 //!
 //! Pure: snapshots, counts, the time and random numbers are arguments. `proxy` executes.
 
 #![forbid(unsafe_code)]
 
+mod distance;
 mod pick;
 mod policy;
 mod retry;
@@ -13,6 +14,7 @@ mod spread;
 mod target;
 mod trace;
 
+pub use distance::{FAR, Flight};
 pub use pick::pick_of_two;
 pub use policy::{CallerView, PolicyReason, PolicyRefusal, PolicySet, RequestRefusal};
 pub use retry::{Attempt, Failure, Retry, decide_retry};

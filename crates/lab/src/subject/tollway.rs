@@ -1,8 +1,8 @@
 //! `tollway`: control planes, gateways where networks differ, and a sidecar at each end.
 //!
 //! Variants add one duty each to the default, so that each duty's cost can be told apart; `pooled`
-//! carries the same requests in another way. Mutual TLS, metrics and the question to the policies
-//! are always there: they cannot be switched off.
+//! carries the same requests in another way, `mesh-1` and its like over fewer connections. Mutual
+//! TLS, metrics and the question to the policies are always there: they cannot be switched off.
 //! `duties` has all of them that are usual. `haproxy-gateway` and `flat` differ in what stands where
 //! networks meet, so that a gateway's own cost can be told: HAProxy, and nothing.
 //! `front` is no mesh at all: what outside clients meet.
@@ -36,6 +36,9 @@ const VARIANTS: &[Variant] = &[
     Variant::known("duties", "and every tenth request traced, and that policy: all that is usual"),
     Variant::known("haproxy-gateway", "and HAProxy, passing bytes by server name, as the gateway"),
     Variant::known("flat", "and one network as far as the app: no gateway"),
+    Variant::known("mesh-1", "and one connection at most from sidecar to sidecar"),
+    Variant::known("mesh-4", "and four connections at most from sidecar to sidecar"),
+    Variant::known("mesh-16", "and sixteen connections at most from sidecar to sidecar"),
     Variant::known("front", "no mesh: one front before the app ends TLS and mutual TLS"),
 ];
 
@@ -47,6 +50,8 @@ pub(super) struct Duties {
     pub(super) policy: bool,
     /// Connections between sidecars carry one request at a time.
     pub(super) pooled: bool,
+    /// How many connections may go from one sidecar to another, if not as many as it is set to.
+    pub(super) most_connections: Option<u32>,
 }
 
 /// What stands before the callee's network.
@@ -91,6 +96,9 @@ impl SubjectKind for Tollway {
             "access-log" => Duties { access_log: true, ..Duties::default() },
             "policy" => Duties { policy: true, ..Duties::default() },
             "pooled" => Duties { pooled: true, ..Duties::default() },
+            "mesh-1" => Duties { most_connections: Some(1), ..Duties::default() },
+            "mesh-4" => Duties { most_connections: Some(4), ..Duties::default() },
+            "mesh-16" => Duties { most_connections: Some(16), ..Duties::default() },
             "duties" => Duties { trace_ratio: Some(0.1), policy: true, ..Duties::default() },
             "front" => return Box::new(front::Front),
             _ => Duties::default(),

@@ -63,6 +63,7 @@ pub const NAMED_LIMITS: &[NamedLimit] = &[
     number!("app_connections", app_connections, 1, 100_000),
     number!("hops", hops, 1, 1000),
     number!("bulk_connections", bulk_connections, 0, 64),
+    number!("mesh_connections", mesh_connections, 1, 1024),
     number!("unread_bytes", unread_bytes, 16 << 10, 1 << 30),
     number!("held_bytes", held_bytes, 1 << 20, 1 << 40),
     number!("head_bytes", h1.head_bytes, 1 << 10, 1 << 20),

@@ -1,13 +1,15 @@
 //! How many upstream connections a destination has: what is missing is dialled, what is too much
 //! retired.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::iter::repeat_n;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
-use tollway_model::{AppProtocol, Instance, ServiceName};
+use tollway_model::{AppProtocol, Instance, ServiceName, ServiceState};
 use tollway_net::{Conn, Key};
-use tollway_routing::{Dialled, SpreadLimits, plan_spread};
+use tollway_routing::{Dialled, FAR, SpreadLimits, plan_spread};
 
 use super::Worker;
 use super::dial::h1_client;
@@ -19,6 +21,11 @@ use crate::why::Why;
 
 /// Endpoints of one service in its own network that a thread keeps connections to.
 const LOCAL_ENDPOINTS: usize = 16;
+/// Connections to one service that are made at once while there are fewer, and that are not too
+/// many to keep.
+const AT_ONCE: usize = 8;
+/// What nobody has called for so long has nothing under way that would have to be counted.
+const LATELY: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Dials what the destination is short of.
@@ -56,13 +63,15 @@ impl Worker {
             Some(replicas) => self.plan_remote(pool, &candidates, replicas),
             None => {
                 let missing = self.missing_endpoints(pool, &candidates).len();
-                (missing, self.surplus_connections(pool))
+                (missing, self.surplus_connections(pool, &candidates))
             }
         };
+        let room = AT_ONCE.max(pool.conns.len()).saturating_sub(pool.dialling.len());
         for key in retire {
             self.retire(key);
         }
-        for _ in 0..count {
+        // Twice as many each time, so that whoever begins is not shaken hands with all at once.
+        for _ in 0..count.min(room) {
             let purpose = Purpose::PoolH2(destination.clone());
             if let Err(fault) = self.dial_for(&destination, purpose, alpn::H2) {
                 if self.pools.get(&destination).is_some_and(|p| p.dialling.is_empty()) {
@@ -128,11 +137,62 @@ impl Worker {
                 outstanding: 0,
             }))
             .collect();
-        let plan = plan_spread(replicas as usize, &dialled, SpreadLimits::default());
+        let most = self.config.limits.mesh_connections;
+        let SpreadLimits { least: few, most: many } = SpreadLimits::default();
+        let wanted = self.wanted_by_flight(pool);
+        let limits =
+            SpreadLimits { least: few.max(wanted).min(most), most: many.max(wanted).min(most) };
+        let plan = plan_spread(replicas as usize, &dialled, limits);
         let is_crowded = |address: &SocketAddr| self.ways(pool, Some(*address)) > 1;
         let uneven = candidates.addresses.iter().any(is_crowded)
             && !self.unused_gateways(pool, candidates).is_empty();
         (plan.dial.max(usize::from(uneven && pool.dialling.is_empty())), plan.retire)
+    }
+
+    /// Counts what is under way to services far away; they get as many connections as that asks
+    /// for.
+    pub(super) fn note_flights(&mut self) {
+        let is_counted = |(_, pool): &(&Destination, &Pool)| {
+            self.now.saturating_duration_since(pool.used) < LATELY && self.is_far(pool)
+        };
+        let counted = self.pools.iter().filter(is_counted).map(|(destination, pool)| {
+            let under_way = pool.conns.iter().filter_map(|key| self.outstanding(*key));
+            (destination.clone(), under_way.map(|count| count as usize).sum())
+        });
+        let counted: Vec<(Destination, usize)> = counted.collect();
+        for (destination, under_way) in counted {
+            self.pool(&destination).flight.observe(under_way);
+            let Some(pool) = self.pools.get(&destination) else { continue };
+            let (wanted, made) = (self.wanted_by_flight(pool), pool.made());
+            if wanted > made || made > wanted.max(AT_ONCE) {
+                self.keep_dialled(&destination);
+            }
+        }
+    }
+
+    /// Whether the nearest of those who answered is far. Behind a gateway, which may be near, the
+    /// handshake tells.
+    fn is_far(&self, pool: &Pool) -> bool {
+        let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
+        let opened = self.standing(pool).filter_map(|key| self.conns.get(key)?.opened());
+        let took = opened.map(|opened| {
+            if is_remote { opened.connect.max(opened.handshake) } else { opened.connect }
+        });
+        took.min().is_some_and(|took| took >= FAR)
+    }
+
+    /// Connections that the requests to a service ask for: one if it is near. While an address
+    /// rests that did not answer, no more than there are.
+    fn wanted_by_flight(&self, pool: &Pool) -> usize {
+        let made = pool.made();
+        let wanted = pool.flight.connections(made, self.config.limits.mesh_connections);
+        if pool.backoff.is_empty() { wanted } else { wanted.min(made.max(1)) }
+    }
+
+    /// The same for each endpoint, where they are known.
+    fn wanted_each(&self, pool: &Pool, candidates: &Candidates) -> usize {
+        let endpoints = candidates.addresses.len().clamp(1, LOCAL_ENDPOINTS);
+        self.wanted_by_flight(pool).div_ceil(endpoints)
     }
 
     /// Gateways that may be dialled and that no connection leads through.
@@ -172,11 +232,17 @@ impl Worker {
         matches!(role, Some(Role::H2Client(link)) if link.is_apart()) || self.is_full(key)
     }
 
-    /// Connections beyond the one that each endpoint has for small requests, left over from bulk.
-    fn surplus_connections(&self, pool: &Pool) -> Vec<Key> {
-        let mut served = HashSet::new();
-        let of_small = self.standing(pool).filter(|key| !self.is_engaged(*key));
-        of_small.filter(|key| !served.insert(self.conns.get(*key).and_then(|c| c.remote))).collect()
+    /// Connections beyond those that each endpoint has for small requests, left over from bulk or
+    /// from more requests.
+    fn surplus_connections(&self, pool: &Pool, candidates: &Candidates) -> Vec<Key> {
+        let each = self.wanted_each(pool, candidates);
+        let mut served: HashMap<Option<SocketAddr>, usize> = HashMap::new();
+        let is_surplus = |key: &Key| {
+            let count = served.entry(self.address(*key)).or_default();
+            *count += 1;
+            *count > each
+        };
+        self.standing(pool).filter(|key| !self.is_engaged(*key)).filter(is_surplus).collect()
     }
 
     /// Whether a connection has as many streams as it takes: what comes needs another one.
@@ -186,31 +252,39 @@ impl Worker {
         })
     }
 
-    /// Endpoints without a connection for small requests, as far as this thread connects to that
-    /// many.
+    /// Endpoints that are short of connections for small requests, as often as one is missing and
+    /// as far as this thread connects to that many.
     pub(super) fn missing_endpoints(
         &self,
         pool: &Pool,
         candidates: &Candidates,
     ) -> Vec<SocketAddr> {
-        let most = self.config.limits.bulk_connections;
-        let mut connected: HashSet<SocketAddr> = HashSet::new();
+        let (each, most) =
+            (self.wanted_each(pool, candidates), self.config.limits.bulk_connections);
+        let mut connected: HashMap<SocketAddr, usize> = HashMap::new();
         let mut apart: HashMap<SocketAddr, usize> = HashMap::new();
         for key in self.standing(pool).chain(pool.dialling.iter().copied()) {
-            let Some(address) = self.conns.get(key).and_then(|conn| conn.remote) else { continue };
-            if self.is_engaged(key) {
-                *apart.entry(address).or_default() += 1;
-            } else {
-                connected.insert(address);
+            let Some(address) = self.address(key) else { continue };
+            let counted = if self.is_engaged(key) { &mut apart } else { &mut connected };
+            *counted.entry(address).or_default() += 1;
+        }
+        for (address, count) in apart {
+            if count > most {
+                *connected.entry(address).or_default() += count - most;
             }
         }
-        connected.extend(apart.iter().filter(|(_, count)| **count > most).map(|(at, _)| *at));
-        let room = LOCAL_ENDPOINTS.saturating_sub(connected.len());
-        let missing = candidates.addresses.iter().filter(|address| {
-            !connected.contains(*address)
-                && pool.backoff.get(*address).is_none_or(|until| *until <= self.now)
-        });
-        missing.take(room).copied().collect()
+        let mut room = LOCAL_ENDPOINTS.saturating_sub(connected.len());
+        let mut missing = Vec::new();
+        for address in &candidates.addresses {
+            let has = connected.get(address).copied();
+            let rested = pool.backoff.get(address).is_none_or(|until| *until <= self.now);
+            if !rested || (has.is_none() && room == 0) {
+                continue;
+            }
+            room -= usize::from(has.is_none());
+            missing.extend(repeat_n(*address, each.saturating_sub(has.unwrap_or(0))));
+        }
+        missing
     }
 
     fn keep_app_dialled(&mut self) {

@@ -10,6 +10,7 @@ use tollway_model::{
     AppProtocol, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
 };
 use tollway_net::Key;
+use tollway_routing::Flight;
 use tollway_telemetry::ServicePlace;
 
 use super::Worker;
@@ -49,6 +50,8 @@ pub(super) struct Pool {
     /// When somebody last wanted to go there.
     pub(super) used: Instant,
     pub(super) turn: usize,
+    /// Requests under way at once; none are counted while the service is near.
+    pub(super) flight: Flight,
     /// Where calls of the service are counted.
     pub(super) place: ServicePlace,
 }
@@ -69,6 +72,7 @@ impl Pool {
             renew_at: None,
             used: now,
             turn: 0,
+            flight: Flight::default(),
             place: ServicePlace::OTHER,
         }
     }
@@ -81,6 +85,11 @@ impl Pool {
     /// Whether its service's apps speak HTTP/1.1.
     pub(super) fn is_of_h1(&self) -> bool {
         self.state.as_ref().and_then(protocol_of) == Some(AppProtocol::Http)
+    }
+
+    /// Connections that stand or are being made.
+    pub(super) fn made(&self) -> usize {
+        self.conns.len() + self.dialling.len()
     }
 
     pub(super) fn is_unused(&self) -> bool {
@@ -270,6 +279,7 @@ impl Worker {
         let mut unused = Vec::new();
         let mut again = Vec::new();
         let mut renewed = Vec::new();
+        self.note_flights();
         for (destination, pool) in &mut self.pools {
             let resting = pool.backoff.len();
             pool.backoff.retain(|_, until| *until > now);
@@ -285,6 +295,10 @@ impl Worker {
             let idle = now.saturating_duration_since(pool.used);
             if pool.waiting.is_empty() && idle > timeouts.connect {
                 pool.outage = None;
+            }
+            // While nobody calls, it remembers what the connections that are kept were made for.
+            if pool.conns.is_empty() {
+                pool.flight = Flight::default();
             }
             let Destination::Service(service) = destination else { continue };
             if pool.state.is_none()

@@ -25,6 +25,7 @@ use tollway_wire::NetworkUpdate;
 
 mod away;
 mod bulk;
+mod distance;
 mod life;
 mod limits;
 mod policy;

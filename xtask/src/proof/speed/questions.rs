@@ -184,25 +184,28 @@ fn gateway() -> impl Iterator<Item = Question> {
     })
 }
 
-/// By loss, distance and the way between the sidecars.
+/// By loss and distance; the other ways between the sidecars are only told.
 fn far() -> Vec<Question> {
     let losses = [("far", "0"), ("far-0.1", "0.1"), ("far-1", "1")];
     let distances = [(Topology::OtherNetwork, 36), (Topology::OtherRegion, 138)];
-    let ways = [("tollway", "multiplexed"), ("tollway:pooled", "pooled")];
+    let ways = [
+        ("tollway", "as set", Figure::P50, Bound::None),
+        ("tollway", "as set", Figure::P99, Bound::Near),
+        ("tollway:mesh-1", "1 connection", Figure::P99, Bound::None),
+        ("tollway:mesh-4", "4 connections", Figure::P99, Bound::None),
+        ("tollway:mesh-16", "16 connections", Figure::P99, Bound::None),
+        ("tollway:pooled", "pooled", Figure::P99, Bound::None),
+    ];
     let mut all = Vec::new();
     for (network, rtt_ms) in distances {
         for (part, loss) in losses {
-            for (ours, way) in ways {
-                for (figure, bound) in [(Figure::P50, Bound::None), (Figure::P99, Bound::Near)] {
-                    all.push(Question {
-                        work: format!("{rtt_ms} ms, {loss} % lost, {way}"),
-                        network,
-                        ours,
-                        bound,
-                        ..question(part, "far-1000", &["direct"], figure, 1.0, 1.0)
-                    });
-                }
-            }
+            all.extend(ways.map(|(ours, way, figure, bound)| Question {
+                work: format!("{rtt_ms} ms, {loss} % lost, {way}"),
+                network,
+                ours,
+                bound,
+                ..question(part, "far-1000", &["direct"], figure, 1.0, 1.0)
+            }));
         }
     }
     all

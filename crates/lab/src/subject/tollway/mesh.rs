@@ -249,6 +249,9 @@ impl<'a> Start<'a> {
         if self.mesh.duties.pooled {
             spec = spec.args(["--mesh-protocol", "http1"]);
         }
+        if let Some(most) = self.mesh.duties.most_connections {
+            spec = spec.args(["--limit", &format!("mesh_connections={most}")]);
+        }
         ground.start(&spec)?;
         self.standing.processes.push(name);
         Ok(())

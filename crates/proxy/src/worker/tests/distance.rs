@@ -1,0 +1,92 @@
+//! Services far away: how many connections their requests share.
+
+use super::away::Fleet;
+use super::*;
+
+/// What a segment takes one way.
+const WAY: Duration = Duration::from_millis(15);
+
+/// A gateway as far away as that: passes bytes to `target` late, and counts connections.
+fn start_far_gateway(target: SocketAddr) -> (Arc<AtomicUsize>, SocketAddr) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, open) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&open);
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let (near, far) = (near.unwrap(), TcpStream::connect(target).unwrap());
+            let (near_end, far_end) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            std::thread::spawn(move || pass_late(near_end, far_end));
+            let count = Arc::clone(&count);
+            std::thread::spawn(move || {
+                count.fetch_add(1, Ordering::SeqCst);
+                pass_late(far, near);
+                count.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    (open, address)
+}
+
+fn pass_late(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = vec![0; 65536];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        std::thread::sleep(WAY);
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    // Gone already is as well.
+    let _ = to.shutdown(std::net::Shutdown::Write);
+}
+
+/// Requests that are not answered, each on a connection of its own.
+fn hold(fleet: &Fleet, count: usize) -> Vec<TcpStream> {
+    let request = "GET /v1.0/invoke/stock/method/stuck HTTP/1.1\r\nhost: a\r\n\r\n";
+    let ask = |_| {
+        let mut stream = connect(fleet.caller.addresses[0]);
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    (0..count).map(ask).collect()
+}
+
+/// Goes on making one call after another until there are so many connections.
+#[track_caller]
+fn becomes(fleet: &Fleet, open: &AtomicUsize, wanted: std::ops::RangeInclusive<usize>) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !wanted.contains(&open.load(Ordering::SeqCst)) {
+        let is = open.load(Ordering::SeqCst);
+        assert!(Instant::now() < deadline, "{is} connections, not {wanted:?}");
+        let answer = fleet.post();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}
+
+#[test]
+fn two_requests_under_way_share_a_connection_over_distance() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    let (open, gateway) = start_far_gateway(fleet.callees[0].addresses[0]);
+    fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
+    becomes(&fleet, &open, 4..=4);
+    let held = hold(&fleet, 30);
+    becomes(&fleet, &open, 15..=16);
+    drop(held);
+    becomes(&fleet, &open, 4..=8);
+}
+
+#[test]
+fn over_distance_there_are_no_more_connections_than_allowed() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    let limits = Limits { mesh_connections: 3, ..Limits::default() };
+    fleet.caller.configure(MeshProtocol::Http2, (limits, patient()));
+    let (open, gateway) = start_far_gateway(fleet.callees[0].addresses[0]);
+    fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
+    let _held = hold(&fleet, 30);
+    becomes(&fleet, &open, 3..=3);
+    for _ in 0..20 {
+        let answer = fleet.post();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    assert_eq!(open.load(Ordering::SeqCst), 3);
+    assert_eq!(fleet.caller.metrics.dials.value(), 3);
+}
