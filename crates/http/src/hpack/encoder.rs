@@ -5,7 +5,7 @@
 //! guessed by probing the table (RFC 7541 section 7.1.3) never enters it.
 
 use super::table::{DynamicTable, Name};
-use super::{DEFAULT_TABLE_BYTES, LINE_OVERHEAD, hash, huffman, integer, static_table};
+use super::{DEFAULT_TABLE_BYTES, LINE_OVERHEAD, hash, integer, static_table};
 
 /// The sending half of a connection's compression state.
 pub struct Encoder {
@@ -204,16 +204,11 @@ fn literal_rest(static_name: Option<usize>, name: &[u8], value: &[u8], out: &mut
     string(value, out);
 }
 
-/// A string literal, Huffman-coded where that is shorter.
+/// A string literal as it is. What repeats goes by its index; of the rest Huffman's code would save
+/// a quarter of the bytes and cost coding here and decoding there with every request.
 fn string(plain: &[u8], out: &mut Vec<u8>) {
-    let coded_len = huffman::encoded_len(plain);
-    if coded_len < plain.len() {
-        integer::encode(0x80, 7, coded_len, out);
-        huffman::encode(plain, out);
-    } else {
-        integer::encode(0x00, 7, plain.len(), out);
-        out.extend_from_slice(plain);
-    }
+    integer::encode(0x00, 7, plain.len(), out);
+    out.extend_from_slice(plain);
 }
 
 /// Open addressing from a line's hash to its serial number, at most half full.

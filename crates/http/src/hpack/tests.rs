@@ -96,7 +96,7 @@ fn appendix_c_5_and_6_responses_with_eviction() {
 }
 
 #[test]
-fn huffman_strings_of_appendix_c_are_what_the_encoder_writes() {
+fn strings_of_appendix_c_are_coded_as_there() {
     for (plain, coded) in [
         ("www.example.com", "f1e3c2e5f23a6ba0ab90f4ff"),
         ("no-cache", "a8eb10649cbf"),
@@ -119,7 +119,7 @@ fn lists_over_a_limit_are_cut_and_the_table_stays_in_step() {
         for _ in 0..1000 {
             encoder.field(b"x-bomb", &[b'b'; 1000], false, &mut block);
         }
-        assert!(block.len() < 3000, "the lines are references: {}", block.len());
+        assert!(block.len() < 3100, "but for two the lines are references: {}", block.len());
         let mut handed_on = 0;
         let limits = ListLimits { bytes: 10_000, lines: 128 };
         let decoded = decoder.decode(&block, limits, |_| handed_on += 1).unwrap();
