@@ -110,8 +110,7 @@ pub struct Limits {
     /// Connections to one endpoint (or to one remote service) that may carry bulk apart; more
     /// bulk than that shares connections with small requests.
     pub bulk_connections: usize,
-    /// Connections to one service far away, or to one in another network: fewer than requests under
-    /// way, more than one.
+    /// Connections to one service that is far away or in another network.
     pub mesh_connections: usize,
     /// Bytes of a body held while its sink is full; more is left with the sender.
     pub pipe_bytes: usize,

@@ -28,6 +28,12 @@ impl Flight {
         self.peak = (self.peak * FADES).max(under_way as f64);
     }
 
+    /// Whether more than one connection is wanted.
+    #[must_use]
+    pub fn asks_for_many(self) -> bool {
+        self.peak > SHARE
+    }
+
     /// How many connections there should be of the `standing` ones, between one and `most`. Those
     /// that are there stay until half of them would do, so that a load that swings does not have
     /// them made and closed again.
@@ -56,6 +62,7 @@ mod tests {
         assert_eq!(after(&[1]).connections(1, 64), 1);
         assert_eq!(after(&[36]).connections(4, 64), 18);
         assert_eq!(after(&[37]).connections(4, 64), 19);
+        assert!(!after(&[2]).asks_for_many() && after(&[3]).asks_for_many());
     }
 
     #[test]

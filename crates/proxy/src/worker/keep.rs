@@ -19,11 +19,9 @@ use crate::exchange::Destination;
 use crate::tls::alpn;
 use crate::why::Why;
 
-/// Endpoints of one service in its own network that a thread keeps connections to.
+/// Endpoints of one service in its own network that a thread keeps connections to. So many
+/// connections to any service are made at once, and are not too many to keep.
 const LOCAL_ENDPOINTS: usize = 16;
-/// Connections to one service that are made at once while there are fewer, and that are not too
-/// many to keep.
-const AT_ONCE: usize = 8;
 /// What nobody has called for so long has nothing under way that would have to be counted.
 const LATELY: Duration = Duration::from_secs(1);
 
@@ -66,11 +64,15 @@ impl Worker {
                 (missing, self.surplus_connections(pool, &candidates))
             }
         };
-        let room = AT_ONCE.max(pool.conns.len()).saturating_sub(pool.dialling.len());
+        // Twice as many each time, so that whoever begins is not shaken hands with all at once.
+        let room = LOCAL_ENDPOINTS.max(pool.conns.len()).saturating_sub(pool.dialling.len());
+        // All leave before what is missing is counted again, or the last would be made up for.
+        for key in &retire {
+            self.leave_pool(*key);
+        }
         for key in retire {
             self.retire(key);
         }
-        // Twice as many each time, so that whoever begins is not shaken hands with all at once.
         for _ in 0..count.min(room) {
             let purpose = Purpose::PoolH2(destination.clone());
             if let Err(fault) = self.dial_for(&destination, purpose, alpn::H2) {
@@ -139,7 +141,7 @@ impl Worker {
             .collect();
         let most = self.config.limits.mesh_connections;
         let SpreadLimits { least: few, most: many } = SpreadLimits::default();
-        let wanted = self.wanted_by_flight(pool);
+        let wanted = self.wanted_by_flight(pool, dialled.len());
         let limits =
             SpreadLimits { least: few.max(wanted).min(most), most: many.max(wanted).min(most) };
         let plan = plan_spread(replicas as usize, &dialled, limits);
@@ -150,24 +152,35 @@ impl Worker {
     }
 
     /// Counts what is under way to services far away; they get as many connections as that asks
-    /// for.
+    /// for, and lose those that it does not ask for any more.
     pub(super) fn note_flights(&mut self) {
-        let is_counted = |(_, pool): &(&Destination, &Pool)| {
-            self.now.saturating_duration_since(pool.used) < LATELY && self.is_far(pool)
-        };
-        let counted = self.pools.iter().filter(is_counted).map(|(destination, pool)| {
-            let under_way = pool.conns.iter().filter_map(|key| self.outstanding(*key));
-            (destination.clone(), under_way.map(|count| count as usize).sum())
-        });
-        let counted: Vec<(Destination, usize)> = counted.collect();
+        let mut counted: Vec<(Destination, usize)> = Vec::new();
+        for (destination, pool) in &self.pools {
+            let is_used = self.now.saturating_duration_since(pool.used) < LATELY;
+            let is_far = is_used && self.is_far(pool);
+            if is_far || (is_used && pool.flight.asks_for_many()) {
+                let under_way = if is_far { self.under_way(pool) } else { 0 };
+                counted.push((destination.clone(), under_way));
+            }
+        }
         for (destination, under_way) in counted {
             self.pool(&destination).flight.observe(under_way);
             let Some(pool) = self.pools.get(&destination) else { continue };
-            let (wanted, made) = (self.wanted_by_flight(pool), pool.made());
-            if wanted > made || made > wanted.max(AT_ONCE) {
+            let made = pool.made();
+            let wanted = self.wanted_by_flight(pool, made);
+            if wanted > made || made > wanted.max(LOCAL_ENDPOINTS) {
                 self.keep_dialled(&destination);
             }
         }
+    }
+
+    /// Requests on the multiplexed connections of a pool.
+    fn under_way(&self, pool: &Pool) -> usize {
+        let streams = |key: &Key| match self.conns.get(*key).map(|conn| &conn.role) {
+            Some(Role::H2Client(link)) => link.codec.active_streams(),
+            _ => 0,
+        };
+        pool.conns.iter().map(streams).sum()
     }
 
     /// Whether the nearest of those who answered is far. Behind a gateway, which may be near, the
@@ -181,18 +194,21 @@ impl Worker {
         took.min().is_some_and(|took| took >= FAR)
     }
 
-    /// Connections that the requests to a service ask for: one if it is near. While an address
-    /// rests that did not answer, no more than there are.
-    fn wanted_by_flight(&self, pool: &Pool) -> usize {
-        let made = pool.made();
-        let wanted = pool.flight.connections(made, self.config.limits.mesh_connections);
-        if pool.backoff.is_empty() { wanted } else { wanted.min(made.max(1)) }
+    /// Connections that the requests to a service ask for: one if it is near. `standing` ones are
+    /// there for small requests, or are being made. While an address rests that did not answer, no
+    /// more than those.
+    fn wanted_by_flight(&self, pool: &Pool, standing: usize) -> usize {
+        let wanted = pool.flight.connections(standing, self.config.limits.mesh_connections);
+        if pool.backoff.is_empty() { wanted } else { wanted.min(standing.max(1)) }
     }
 
-    /// The same for each endpoint, where they are known.
+    /// The same for each endpoint, where they are known: one at least.
     fn wanted_each(&self, pool: &Pool, candidates: &Candidates) -> usize {
         let endpoints = candidates.addresses.len().clamp(1, LOCAL_ENDPOINTS);
-        self.wanted_by_flight(pool).div_ceil(endpoints)
+        let small = self.standing(pool).filter(|key| !self.is_engaged(*key)).count();
+        let wanted = self.wanted_by_flight(pool, small + pool.dialling.len());
+        let most = self.config.limits.mesh_connections / endpoints;
+        wanted.div_ceil(endpoints).min(most.max(1))
     }
 
     /// Gateways that may be dialled and that no connection leads through.

@@ -68,10 +68,33 @@ fn two_requests_under_way_share_a_connection_over_distance() {
     let (open, gateway) = start_far_gateway(fleet.callees[0].addresses[0]);
     fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
     becomes(&fleet, &open, 4..=4);
-    let held = hold(&fleet, 30);
-    becomes(&fleet, &open, 15..=16);
+    let held = hold(&fleet, 40);
+    becomes(&fleet, &open, 20..=21);
     drop(held);
-    becomes(&fleet, &open, 4..=8);
+    becomes(&fleet, &open, 4..=16);
+}
+
+#[test]
+fn bulk_beside_them_has_none_of_them_made_again_and_again() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    let (open, gateway) = start_far_gateway(fleet.callees[0].addresses[0]);
+    fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
+    let _held = hold(&fleet, 30);
+    becomes(&fleet, &open, 15..=16);
+    let mut bulk = connect(fleet.caller.addresses[0]);
+    let request = "GET /v1.0/invoke/stock/method/large/4 HTTP/1.1\r\nhost: a\r\n\r\n";
+    bulk.write_all(request.as_bytes()).unwrap();
+    let (mut received, mut buffer) = (0, vec![0; 1 << 20]);
+    while received < 4_000_000 {
+        received += bulk.read(&mut buffer).unwrap();
+    }
+    // Its connection stays apart for some seconds yet.
+    for _ in 0..40 {
+        let answer = fleet.post();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    let dials = fleet.caller.metrics.dials.value();
+    assert!((15..=20).contains(&dials), "{dials} connections were made");
 }
 
 #[test]
