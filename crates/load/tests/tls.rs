@@ -186,9 +186,11 @@ fn each_delay_is_in_its_phase() {
     let mut options = open_loop(&echo.url("/delay?ms=300"), 100.0, 0.05);
     options.connections = 1;
     options.warmup = Duration::ZERO;
-    let blocked = get(&options).traffic.phases_us["blocked"];
-    assert_eq!(blocked.n, 4);
-    assert!(blocked.max.unwrap() >= 1_100_000.0, "{blocked:?}");
+    holds_once(|| {
+        let blocked = get(&options).traffic.phases_us["blocked"];
+        assert_eq!(blocked.n, 4);
+        (blocked.max.unwrap() >= 1_100_000.0).then_some(()).ok_or(format!("{blocked:?}"))
+    });
 }
 
 #[test]

@@ -68,9 +68,13 @@ fn half_a_millisecond_is_measured_within_a_percent() {
         // A busy machine makes answers later and none earlier: the quickest tell what is measured.
         services.raw_quantile_ns(0.02) as f64 / 1e3
     };
-    let way_us = quick_us(Duration::ZERO);
-    let measured_us = quick_us(Duration::from_micros(500)) - way_us;
-    assert!((measured_us / DELAY_US - 1.0).abs() < 0.01, "{measured_us} us, the way {way_us} us");
+    holds_once(|| {
+        let way_us = quick_us(Duration::ZERO);
+        let measured_us = quick_us(Duration::from_micros(500)) - way_us;
+        ((measured_us / DELAY_US - 1.0).abs() < 0.01)
+            .then_some(())
+            .ok_or(format!("{measured_us} µs, the way {way_us} µs"))
+    });
 }
 
 /// This thread, and those that it starts.

@@ -203,24 +203,21 @@ impl Running {
         });
     }
 
-    /// Gives `web`, which has no app, other settings.
-    fn configure(&self, mesh_protocol: MeshProtocol, (limits, timeouts): (Limits, Timeouts)) {
-        let config = WorkerConfig {
-            home: service("web"),
-            hop: "sidecar web".to_owned(),
-            app: None,
-            mesh_protocol,
-            gateway: None,
-            limits,
-            timeouts,
-        };
-        self.commands.send(Command::Configure(Arc::new(config)));
+    /// Gives `web` other settings.
+    fn configure(&self, mesh_protocol: MeshProtocol, bounds: (Limits, Timeouts)) {
+        self.commands.send(Command::Configure(Arc::new(web_config(mesh_protocol, bounds))));
     }
 
     fn drain(&mut self) {
         self.commands.send(Command::Drain);
         self.thread.take().unwrap().join().unwrap().unwrap();
     }
+}
+
+/// The settings of `web`, which has no app.
+fn web_config(mesh_protocol: MeshProtocol, (limits, timeouts): (Limits, Timeouts)) -> WorkerConfig {
+    let (home, hop) = (service("web"), "sidecar web".to_owned());
+    WorkerConfig { home, hop, app: None, mesh_protocol, gateway: None, limits, timeouts }
 }
 
 impl Drop for Running {
@@ -413,10 +410,52 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
+/// Passes connections on to `target`, and counts those that are open. Each piece waits for `there`
+/// or `back`, which are told how many bytes went before it.
+fn relay_to(
+    target: SocketAddr,
+    open: &Arc<AtomicUsize>,
+    there: impl Fn(usize) + Clone + Send + 'static,
+    back: impl Fn(usize) + Clone + Send + 'static,
+) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, open) = (listener.local_addr().unwrap(), Arc::clone(open));
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let (near, far) = (near.unwrap(), TcpStream::connect(target).unwrap());
+            let (near_end, far_end) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            let (there, back, open) = (there.clone(), back.clone(), Arc::clone(&open));
+            std::thread::spawn(move || copy(near_end, far_end, there));
+            std::thread::spawn(move || {
+                open.fetch_add(1, Ordering::SeqCst);
+                copy(far, near, back);
+                open.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    address
+}
+
+/// Copies to the end; before each piece `pass` is told how much there was so far.
+fn copy(mut from: TcpStream, mut to: TcpStream, pass: impl Fn(usize)) {
+    let mut buffer = vec![0; 65536];
+    let mut carried = 0;
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        pass(carried);
+        carried += count;
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    // Gone already is as well.
+    let _ = to.shutdown(std::net::Shutdown::Write);
+}
+
+#[track_caller]
 fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
+        assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

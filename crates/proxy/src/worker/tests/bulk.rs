@@ -11,7 +11,7 @@ struct Line {
     is_free: Mutex<bool>,
     freed: Condvar,
     stalled: AtomicUsize,
-    open: AtomicUsize,
+    open: Arc<AtomicUsize>,
 }
 
 /// Bytes that a connection carries back before it stands still: less than the transfer, more than
@@ -22,22 +22,8 @@ impl Line {
     /// A relay to `target`, and its address.
     fn start(target: SocketAddr) -> (Arc<Self>, SocketAddr) {
         let line = Arc::new(Self::default());
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let relays = Arc::clone(&line);
-        std::thread::spawn(move || {
-            for near in listener.incoming() {
-                let (near, far) = (near.unwrap(), TcpStream::connect(target).unwrap());
-                let (near_end, far_end) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                std::thread::spawn(move || copy(near_end, far_end, |_| {}));
-                let line = Arc::clone(&relays);
-                std::thread::spawn(move || {
-                    line.open.fetch_add(1, Ordering::SeqCst);
-                    copy(far, near, |carried| line.pass(carried));
-                    line.open.fetch_sub(1, Ordering::SeqCst);
-                });
-            }
-        });
+        let relayed = Arc::clone(&line);
+        let address = relay_to(target, &line.open, |_| {}, move |carried| relayed.pass(carried));
         (line, address)
     }
 
@@ -55,29 +41,6 @@ impl Line {
     fn free(&self) {
         *self.is_free.lock().unwrap() = true;
         self.freed.notify_all();
-    }
-}
-
-/// Copies to the end; before each piece `pass` is told how much there was so far.
-fn copy(mut from: TcpStream, mut to: TcpStream, pass: impl Fn(usize)) {
-    let mut buffer = vec![0; 65536];
-    let mut carried = 0;
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        pass(carried);
-        carried += count;
-        if to.write_all(&buffer[..count]).is_err() {
-            break;
-        }
-    }
-    // Gone already is as well.
-    let _ = to.shutdown(std::net::Shutdown::Write);
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -6,37 +6,12 @@ use super::*;
 /// What a segment takes one way.
 const WAY: Duration = Duration::from_millis(15);
 
-/// A gateway as far away as that: passes bytes to `target` late, and counts connections.
+/// A gateway as far away as that, and how many connections it has.
 fn start_far_gateway(target: SocketAddr) -> (Arc<AtomicUsize>, SocketAddr) {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, open) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-    let count = Arc::clone(&open);
-    std::thread::spawn(move || {
-        for near in listener.incoming() {
-            let (near, far) = (near.unwrap(), TcpStream::connect(target).unwrap());
-            let (near_end, far_end) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-            std::thread::spawn(move || pass_late(near_end, far_end));
-            let count = Arc::clone(&count);
-            std::thread::spawn(move || {
-                count.fetch_add(1, Ordering::SeqCst);
-                pass_late(far, near);
-                count.fetch_sub(1, Ordering::SeqCst);
-            });
-        }
-    });
+    let open = Arc::new(AtomicUsize::new(0));
+    let late = |_| std::thread::sleep(WAY);
+    let address = relay_to(target, &open, late, late);
     (open, address)
-}
-
-fn pass_late(mut from: TcpStream, mut to: TcpStream) {
-    let mut buffer = vec![0; 65536];
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        std::thread::sleep(WAY);
-        if to.write_all(&buffer[..count]).is_err() {
-            break;
-        }
-    }
-    // Gone already is as well.
-    let _ = to.shutdown(std::net::Shutdown::Write);
 }
 
 /// Requests that are not answered, each on a connection of its own.

@@ -1,7 +1,6 @@
 //! Ways that stand still, and ways that have gone: what is sent on, what waits, and who is told.
 
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use super::away::Fleet;
 use super::*;
@@ -63,14 +62,6 @@ fn pass(mut from: TcpStream, mut to: TcpStream, stands_still: Arc<AtomicBool>) {
         }
         let _ = to.shutdown(std::net::Shutdown::Write);
     });
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn attentive() -> Timeouts {

@@ -69,8 +69,8 @@ fn a_connection_of_a_pool_is_used_again() {
 /// As when a ticket of TLS comes in the turn in which a request needs the connection.
 #[test]
 fn a_connection_with_something_to_read_stays_in_its_pool() {
-    let (network, web) = (Network::new("west"), service("web"));
-    let mut worker = worker_of(&network, &web);
+    let network = Network::new("west");
+    let mut worker = worker_of_web(&network);
     let (ours, _theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let role = Role::H1Client(Box::new(dial::h1_client(Destination::Api, false)));
@@ -90,17 +90,9 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
     assert_eq!(worker.choose(&Destination::Api), None, "it is taken once");
 }
 
-fn worker_of(network: &Network, home: &ServiceName) -> Worker {
-    let config = WorkerConfig {
-        home: home.clone(),
-        hop: format!("sidecar {home}"),
-        app: None,
-        mesh_protocol: MeshProtocol::Http1,
-        gateway: None,
-        limits: Limits::default(),
-        timeouts: patient(),
-    };
-    let tls = PlaneTls::mesh(network.credentials(home, "1", &[]));
+fn worker_of_web(network: &Network) -> Worker {
+    let config = web_config(MeshProtocol::Http1, (Limits::default(), patient()));
+    let tls = PlaneTls::mesh(network.credentials(&config.home, "1", &[]));
     let (outside, metrics) = (Box::new(Counting(Arc::default())), Arc::default());
     Worker::new(Arc::new(config), Vec::new(), tls, outside, metrics, 42).unwrap().0
 }
