@@ -10,7 +10,7 @@ use tollway_http::h2::StreamId;
 use tollway_http::{h1, h2};
 use tollway_identity::{PeerIdentity, ServerNameReader};
 use tollway_model::{NetworkName, ServiceName};
-use tollway_net::{Conn, Key};
+use tollway_net::{Conn, Key, tcp_info};
 
 use crate::edit::Caller;
 use crate::exchange::{Destination, Side};
@@ -173,6 +173,9 @@ impl Connection {
     pub(crate) fn note_connected(&mut self, now: Instant) {
         if let Role::Dialling(dial) = &mut self.role {
             dial.connected = Some(now);
+            // Only the kernel's clock does not count how long this thread did something else.
+            dial.round_trip =
+                tcp_info(&self.io).ok().map(|info| Duration::from_micros(info.rtt_us));
         }
     }
 
@@ -208,6 +211,8 @@ pub(crate) struct Dial {
     pub(crate) purpose: Purpose,
     /// When the other end answered; with TLS, a handshake follows.
     pub(crate) connected: Option<Instant>,
+    /// As TCP has measured it then.
+    round_trip: Option<Duration>,
 }
 
 /// How a connection was made.
@@ -216,11 +221,13 @@ pub(crate) struct Opened {
     pub(crate) at: Instant,
     pub(crate) connect: Duration,
     pub(crate) handshake: Duration,
+    /// To whom was dialled and back, where TCP has measured it.
+    pub(crate) round_trip: Option<Duration>,
 }
 
 impl Dial {
     pub(crate) fn to(address: SocketAddr, purpose: Purpose) -> Self {
-        Self { address: Some(address), purpose, connected: None }
+        Self { address: Some(address), purpose, connected: None, round_trip: None }
     }
 
     /// A dial that began at `began` stands.
@@ -230,6 +237,7 @@ impl Dial {
             at: now,
             connect: connected.saturating_duration_since(began),
             handshake: now.saturating_duration_since(connected),
+            round_trip: self.round_trip,
         }
     }
 }

@@ -53,6 +53,8 @@ pub struct Timeouts {
     pub service_idle: Duration,
     /// How long an address that could not be dialled is left alone.
     pub dial_backoff: Duration,
+    /// From this round trip on a service is far away, and its requests share connections by two.
+    pub far: Duration,
 }
 
 impl Default for Timeouts {
@@ -77,6 +79,7 @@ impl Default for Timeouts {
             discovery: Duration::from_secs(5),
             service_idle: Duration::from_secs(600),
             dial_backoff: Duration::from_secs(1),
+            far: Duration::from_millis(10),
         }
     }
 }

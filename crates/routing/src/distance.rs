@@ -5,11 +5,6 @@
 //! spread over as many connections as keep that to a few of them. Not over one each: a segment
 //! that nothing follows is missed only by a timer, which takes several round trips.
 
-use std::time::Duration;
-
-/// A peer at least this far away, there and back, is far.
-pub const FAR: Duration = Duration::from_millis(10);
-
 /// Requests under way that share a connection.
 const SHARE: f64 = 2.0;
 

@@ -14,7 +14,7 @@ mod spread;
 mod target;
 mod trace;
 
-pub use distance::{FAR, Flight};
+pub use distance::Flight;
 pub use pick::pick_of_two;
 pub use policy::{CallerView, PolicyReason, PolicyRefusal, PolicySet, RequestRefusal};
 pub use retry::{Attempt, Failure, Retry, decide_retry};

@@ -79,6 +79,7 @@ pub const NAMED_LIMITS: &[NamedLimit] = &[
     time!("downstream_idle_ms", downstream_idle),
     time!("app_idle_ms", app_idle),
     time!("discovery_ms", discovery),
+    time!("far_ms", far),
     time!("linger_ms", linger),
 ];
 

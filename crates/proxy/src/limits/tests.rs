@@ -166,6 +166,7 @@ fn times_that_a_peer_meets_are_documented() {
     seconds("downstream_idle", times.downstream_idle);
     seconds("connect", times.connect);
     seconds("discovery", times.discovery);
+    check("far", &format!("{} ms", times.far.as_millis()));
     seconds("linger", times.linger);
     seconds("linger_longest", times.linger_longest);
     seconds("drain", times.drain);

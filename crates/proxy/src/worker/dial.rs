@@ -20,6 +20,11 @@ use crate::exchange::{Destination, Upstream};
 use crate::fault::Fault;
 use crate::why::Why;
 
+/// Connections to one service that may each have as many bytes under way as is set. Further ones
+/// are for small requests over distance, and have this window together with many others.
+const AMPLE: usize = 8;
+const SHORT_WINDOW: u32 = 1024 * 1024;
+
 /// How a dial failed.
 #[derive(Debug)]
 pub(super) enum DialFailure<'a> {
@@ -194,8 +199,12 @@ impl Worker {
         address: Option<SocketAddr>,
         opened: Opened,
     ) {
+        let mut config = self.config.limits.h2.clone();
+        if self.pools.get(&destination).is_some_and(|pool| pool.conns.len() >= AMPLE) {
+            config.connection_window = config.connection_window.min(SHORT_WINDOW);
+        }
         let Some(conn) = self.conns.get_mut(key) else { return };
-        let codec = h2::Connection::client(self.config.limits.h2.clone(), conn.io.out());
+        let codec = h2::Connection::client(config, conn.io.out());
         let mut link = H2Link::new(codec, self.now);
         link.destination = Some(destination.clone());
         link.address = address;

@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use tollway_model::{AppProtocol, Instance, ServiceName, ServiceState};
+use tollway_model::{AppProtocol, Instance, ServiceName};
 use tollway_net::{Conn, Key};
-use tollway_routing::{Dialled, FAR, SpreadLimits, plan_spread};
+use tollway_routing::{Dialled, SpreadLimits, plan_spread};
 
 use super::Worker;
 use super::dial::h1_client;
@@ -183,15 +183,11 @@ impl Worker {
         pool.conns.iter().map(streams).sum()
     }
 
-    /// Whether the nearest of those who answered is far. Behind a gateway, which may be near, the
-    /// handshake tells.
+    /// Whether the nearest of those who answered is far; of a service behind gateways, those.
     fn is_far(&self, pool: &Pool) -> bool {
-        let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
         let opened = self.standing(pool).filter_map(|key| self.conns.get(key)?.opened());
-        let took = opened.map(|opened| {
-            if is_remote { opened.connect.max(opened.handshake) } else { opened.connect }
-        });
-        took.min().is_some_and(|took| took >= FAR)
+        let nearest = opened.filter_map(|opened| opened.round_trip).min();
+        nearest.is_some_and(|round_trip| round_trip >= self.config.timeouts.far)
     }
 
     /// Connections that the requests to a service ask for: one if it is near. `standing` ones are

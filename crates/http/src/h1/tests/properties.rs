@@ -165,6 +165,11 @@ proptest! {
             write_body(&mut out, body, &message.data, message.trailers.as_ref());
 
             let again = read_requests(&[&out]);
+            // `te: trailers` goes on with a line of `connection`, which may be one too many here.
+            if matches!(again.refusal, Some(Refusal::TooManyFields { .. })) {
+                prop_assert!(forwarded.fields.iter().count() == LIMITS.fields);
+                continue;
+            }
             prop_assert_eq!(&again.refusal, &None, "{}", out.escape_ascii());
             prop_assert_eq!(again.messages.len(), 1);
             prop_assert!(again.left.is_empty());

@@ -3,14 +3,15 @@
 use super::away::Fleet;
 use super::*;
 
-/// What a segment takes one way.
-const WAY: Duration = Duration::from_millis(15);
+/// With this caller every service is far away.
+fn far() -> Timeouts {
+    Timeouts { far: Duration::ZERO, ..patient() }
+}
 
-/// A gateway as far away as that, and how many connections it has.
-fn start_far_gateway(target: SocketAddr) -> (Arc<AtomicUsize>, SocketAddr) {
+/// A gateway, and how many connections it has.
+fn start_gateway(target: SocketAddr) -> (Arc<AtomicUsize>, SocketAddr) {
     let open = Arc::new(AtomicUsize::new(0));
-    let late = |_| std::thread::sleep(WAY);
-    let address = relay_to(target, &open, late, late);
+    let address = relay_to(target, &open, |_| {}, |_| {});
     (open, address)
 }
 
@@ -39,8 +40,8 @@ fn becomes(fleet: &Fleet, open: &AtomicUsize, wanted: std::ops::RangeInclusive<u
 
 #[test]
 fn two_requests_under_way_share_a_connection_over_distance() {
-    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
-    let (open, gateway) = start_far_gateway(fleet.callees[0].addresses[0]);
+    let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app()]);
+    let (open, gateway) = start_gateway(fleet.callees[0].addresses[0]);
     fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
     becomes(&fleet, &open, 4..=4);
     let held = hold(&fleet, 40);
@@ -51,8 +52,8 @@ fn two_requests_under_way_share_a_connection_over_distance() {
 
 #[test]
 fn bulk_beside_them_has_none_of_them_made_again_and_again() {
-    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
-    let (open, gateway) = start_far_gateway(fleet.callees[0].addresses[0]);
+    let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app()]);
+    let (open, gateway) = start_gateway(fleet.callees[0].addresses[0]);
     fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
     let _held = hold(&fleet, 30);
     becomes(&fleet, &open, 15..=16);
@@ -74,10 +75,10 @@ fn bulk_beside_them_has_none_of_them_made_again_and_again() {
 
 #[test]
 fn over_distance_there_are_no_more_connections_than_allowed() {
-    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app()]);
     let limits = Limits { mesh_connections: 3, ..Limits::default() };
-    fleet.caller.configure(MeshProtocol::Http2, (limits, patient()));
-    let (open, gateway) = start_far_gateway(fleet.callees[0].addresses[0]);
+    fleet.caller.configure(MeshProtocol::Http2, (limits, far()));
+    let (open, gateway) = start_gateway(fleet.callees[0].addresses[0]);
     fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
     let _held = hold(&fleet, 30);
     becomes(&fleet, &open, 3..=3);
@@ -87,4 +88,34 @@ fn over_distance_there_are_no_more_connections_than_allowed() {
     }
     assert_eq!(open.load(Ordering::SeqCst), 3);
     assert_eq!(fleet.caller.metrics.dials.value(), 3);
+}
+
+#[test]
+fn each_endpoint_far_away_has_its_part_and_keeps_it() {
+    let fleet = Fleet::with(far(), AppProtocol::Http, &[start_app(), start_app()]);
+    let stands = fleet.callees.iter().map(|callee| start_gateway(callee.addresses[0]));
+    let (open, addresses): (Vec<_>, Vec<_>) = stands.unzip();
+    fleet.caller.tell(&fleet.stock, fleet.local(&addresses));
+    let _held = hold(&fleet, 20);
+    becomes(&fleet, &open[0], 5..=6);
+    becomes(&fleet, &open[1], 5..=6);
+    for _ in 0..40 {
+        let answer = fleet.post();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    let dials = fleet.caller.metrics.dials.value();
+    assert!((10..=13).contains(&dials), "{dials} connections were made");
+}
+
+#[test]
+fn near_by_one_connection_carries_all() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    let (open, endpoint) = start_gateway(fleet.callees[0].addresses[0]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&[endpoint]));
+    let _held = hold(&fleet, 30);
+    for _ in 0..40 {
+        let answer = fleet.post();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    assert_eq!(open.load(Ordering::SeqCst), 1);
 }
