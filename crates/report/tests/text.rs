@@ -5,7 +5,7 @@
 mod fixtures;
 
 use tollway_record::client_limit::ClientLimit;
-use tollway_record::record::{Metric, Question};
+use tollway_record::record::{Metric, Question, Verdict};
 use tollway_record::{CompareOptions, Record, compare, compare_all};
 use tollway_report::terminal;
 
@@ -79,6 +79,20 @@ fn a_toll_within_the_noise_is_not_claimed() {
     );
 }
 
+/// Where blocks differ much the ratio tells two paths apart before the difference does.
+#[test]
+fn what_the_verdict_tells_apart_is_not_called_noise() {
+    let mut record = fixtures::fabricated();
+    record.comparisons.retain(|c| c.row == "same-network/http1/tollway");
+    for comparison in &mut record.comparisons {
+        comparison.difference_ci95_us = Some([-2.0, 300.0]);
+        comparison.verdict = Verdict::Slower;
+    }
+    let text = terminal(&record, 200, false);
+    assert!(text.contains("HTTP/1.1: Tollway adds "), "{text}");
+    assert!(!text.contains("told from noise"), "{text}");
+}
+
 /// A generator that was late tells nothing of a difference: neither that there is one, nor none.
 #[test]
 fn what_a_limited_client_could_not_measure_is_said_with_its_reason() {
@@ -93,6 +107,7 @@ fn what_a_limited_client_could_not_measure_is_said_with_its_reason() {
     assert!(!before.contains("could not be measured"), "a clear difference stays: {before}");
     for comparison in record.comparisons.iter_mut().filter(|c| c.row.starts_with("same-network")) {
         comparison.difference_ci95_us = Some([-2.0, 3.0]);
+        comparison.verdict = Verdict::Undecided;
     }
     let text = terminal(&record, 200, false);
     assert!(text.contains("HTTP/1.1: Tollway adds "), "{text}");

@@ -55,7 +55,8 @@ const TLS_PLACEHOLDERS: &[&str] = &[
 ];
 
 /// The files that come with the program.
-const BUILT_IN: [&str; 3] = [
+const BUILT_IN: [&str; 4] = [
+    include_str!("../../subjects/dapr.yaml"),
     include_str!("../../subjects/envoy.yaml"),
     include_str!("../../subjects/haproxy.yaml"),
     include_str!("../../subjects/nginx.yaml"),

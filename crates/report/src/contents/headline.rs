@@ -2,7 +2,7 @@
 
 mod rates;
 
-use tollway_record::record::{Comparison, Protocol, Question, Record, Row, Topology};
+use tollway_record::record::{Comparison, Protocol, Question, Record, Row, Topology, Verdict};
 
 use super::pairs::{Contest, Pair, TOLLWAY};
 use super::{Differences, contests, protocol, under, warnings};
@@ -228,8 +228,12 @@ fn limit_instead(comparison: &Comparison, pair: &Pair<'_>) -> Option<String> {
     })
 }
 
-/// The interval of the difference, where it holds zero.
+/// The interval of the difference, where it holds zero and the verdict, which goes by the ratio,
+/// tells the two apart no better.
 fn within_noise(comparison: &Comparison) -> Option<[f64; 2]> {
+    if matches!(comparison.verdict, Verdict::Faster | Verdict::Slower) {
+        return None;
+    }
     comparison.difference_ci95_us.filter(|[lo, hi]| *lo <= 0.0 && *hi >= 0.0)
 }
 

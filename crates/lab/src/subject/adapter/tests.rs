@@ -22,7 +22,7 @@ fn faults(text: &str) -> Vec<Fault> {
 #[test]
 fn the_program_s_own_files_are_right_and_carry_both_protocols() {
     let names: Vec<String> = built_in_adapters().iter().map(|a| a.name().to_owned()).collect();
-    assert_eq!(names, ["envoy", "haproxy", "nginx"]);
+    assert_eq!(names, ["dapr", "envoy", "haproxy", "nginx"]);
     for adapter in built_in_adapters() {
         assert_eq!(adapter.file.check(), [], "{}", adapter.name());
         assert!(adapter.purpose().len() <= 80);
