@@ -429,7 +429,8 @@ fn unknown_subject() -> Result<(), Failed> {
     let error = experiment.preview(&Catalogue::built_in()).unwrap_err().to_string();
     assert_eq!(
         error,
-        "no subject is called tolway; known are direct, floor, tollway, envoy, haproxy, nginx"
+        "no subject is called tolway; known are direct, floor, tollway, dapr, envoy, haproxy, \
+         nginx"
     );
     Ok(())
 }
