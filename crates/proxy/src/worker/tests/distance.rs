@@ -26,6 +26,15 @@ fn hold(fleet: &Fleet, count: usize) -> Vec<TcpStream> {
     (0..count).map(ask).collect()
 }
 
+/// Calls one after the other, all of which are answered.
+#[track_caller]
+fn call(fleet: &Fleet, count: usize) {
+    for _ in 0..count {
+        let answer = fleet.post();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}
+
 /// Goes on making one call after another until there are so many connections.
 #[track_caller]
 fn becomes(fleet: &Fleet, open: &AtomicUsize, wanted: std::ops::RangeInclusive<usize>) {
@@ -33,8 +42,7 @@ fn becomes(fleet: &Fleet, open: &AtomicUsize, wanted: std::ops::RangeInclusive<u
     while !wanted.contains(&open.load(Ordering::SeqCst)) {
         let is = open.load(Ordering::SeqCst);
         assert!(Instant::now() < deadline, "{is} connections, not {wanted:?}");
-        let answer = fleet.post();
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        call(fleet, 1);
     }
 }
 
@@ -65,10 +73,7 @@ fn bulk_beside_them_has_none_of_them_made_again_and_again() {
         received += bulk.read(&mut buffer).unwrap();
     }
     // Its connection stays apart for some seconds yet.
-    for _ in 0..40 {
-        let answer = fleet.post();
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    }
+    call(&fleet, 40);
     let dials = fleet.caller.metrics.dials.value();
     assert!((15..=20).contains(&dials), "{dials} connections were made");
 }
@@ -82,10 +87,7 @@ fn over_distance_there_are_no_more_connections_than_allowed() {
     fleet.caller.tell(&fleet.stock, fleet.remote(gateway));
     let _held = hold(&fleet, 30);
     becomes(&fleet, &open, 3..=3);
-    for _ in 0..20 {
-        let answer = fleet.post();
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    }
+    call(&fleet, 20);
     assert_eq!(open.load(Ordering::SeqCst), 3);
     assert_eq!(fleet.caller.metrics.dials.value(), 3);
 }
@@ -99,10 +101,7 @@ fn each_endpoint_far_away_has_its_part_and_keeps_it() {
     let _held = hold(&fleet, 20);
     becomes(&fleet, &open[0], 5..=6);
     becomes(&fleet, &open[1], 5..=6);
-    for _ in 0..40 {
-        let answer = fleet.post();
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    }
+    call(&fleet, 40);
     let dials = fleet.caller.metrics.dials.value();
     assert!((10..=13).contains(&dials), "{dials} connections were made");
 }
@@ -113,9 +112,6 @@ fn near_by_one_connection_carries_all() {
     let (open, endpoint) = start_gateway(fleet.callees[0].addresses[0]);
     fleet.caller.tell(&fleet.stock, fleet.local(&[endpoint]));
     let _held = hold(&fleet, 30);
-    for _ in 0..40 {
-        let answer = fleet.post();
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    }
+    call(&fleet, 40);
     assert_eq!(open.load(Ordering::SeqCst), 1);
 }
