@@ -173,9 +173,11 @@ impl Connection {
     pub(crate) fn note_connected(&mut self, now: Instant) {
         if let Role::Dialling(dial) = &mut self.role {
             dial.connected = Some(now);
-            // Only the kernel's clock does not count how long this thread did something else.
-            dial.round_trip =
-                tcp_info(&self.io).ok().map(|info| Duration::from_micros(info.rtt_us));
+            if matches!(dial.purpose, Purpose::PoolH2(Destination::Service(_))) {
+                // Only the kernel's clock does not count how long this thread did something else.
+                let info = tcp_info(&self.io).ok();
+                dial.round_trip = info.map(|info| Duration::from_micros(info.rtt_us));
+            }
         }
     }
 
@@ -221,7 +223,7 @@ pub(crate) struct Opened {
     pub(crate) at: Instant,
     pub(crate) connect: Duration,
     pub(crate) handshake: Duration,
-    /// To whom was dialled and back, where TCP has measured it.
+    /// To whom was dialled and back, as TCP has measured it; of multiplexed connections to services.
     pub(crate) round_trip: Option<Duration>,
 }
 

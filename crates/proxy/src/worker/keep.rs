@@ -90,7 +90,7 @@ impl Worker {
         if pool.outage.is_some() {
             return usize::from(pool.dialling.is_empty());
         }
-        let standing = pool.conns.len() + pool.dialling.len();
+        let standing = pool.made();
         let room = self.config.limits.app_connections.saturating_sub(standing);
         let wanted = pool.waiting.len().saturating_sub(pool.dialling.len());
         let missing = match candidates.remote_replicas {
@@ -304,7 +304,7 @@ impl Worker {
         let limit = self.config.limits.app_connections;
         let h1 = app.protocol == AppProtocol::Http;
         let Some(pool) = self.pools.get(&Destination::App) else { return };
-        let standing = pool.conns.len() + pool.dialling.len();
+        let standing = pool.made();
         let wanted = if h1 { pool.waiting.len().min(limit) } else { 1 };
         let missing = if h1 {
             wanted.saturating_sub(pool.dialling.len()).min(limit.saturating_sub(standing))
