@@ -221,7 +221,8 @@ fn vouched_fields_survive_and_forged_ones_do_not() {
 /// connection to the app.
 #[test]
 fn a_body_of_no_chunks_ends_at_an_app_that_must_be_dialled_first() {
-    let bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".to_vec();
+    // It says that it closes: without that the next request could meet the closing connection.
+    let bytes = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok".to_vec();
     let script = Script::from([("/last", Reply { bytes, then: Then::Close })]);
     for_each_door(&script, |door, _| {
         assert_eq!(statuses(&door.connect().ask(&door.get("/last"))), [200]);
