@@ -60,13 +60,19 @@ impl Report {
             report.name_the_holder(error);
         }
         if let Some(SettingsError::Mistakes(mistakes)) = error.downcast_ref() {
-            report.what = mistakes
-                .iter()
-                .map(|mistake| one_line(&mistake.to_string()))
-                .collect::<Vec<_>>()
-                .join("\n");
+            return Self::of_mistakes(mistakes, code);
         }
         report
+    }
+
+    /// The advice for one mistake is the hint; of several each keeps its own beside it.
+    fn of_mistakes(mistakes: &[YamlError], code: Option<ErrorCode>) -> Self {
+        let texts = mistakes.iter().map(ToString::to_string);
+        if let [_] = mistakes {
+            return Self::of_texts(texts, code);
+        }
+        let what = texts.map(|text| one_line(&text)).collect::<Vec<_>>().join("\n");
+        Self { what, ..Self::of_texts(std::iter::empty(), code) }
     }
 
     /// Joins the texts of an error and its causes, from the outermost inwards. The innermost
@@ -307,6 +313,31 @@ mod tests {
     fn a_cause_that_is_quoted_already_is_not_said_twice() {
         let error = anyhow!("no such file").context("cannot read x: no such file");
         assert_eq!(text(error), "error: cannot read x: no such file\n");
+    }
+
+    #[test]
+    fn each_mistake_of_a_file_is_advised_on_once() {
+        let mistake = |line, what: &str| YamlError {
+            source_name: "a.yaml".to_owned(),
+            line,
+            column: 1,
+            what: what.to_owned(),
+        };
+        let check = |mistakes: Vec<YamlError>, expected: &str| {
+            assert_eq!(text(SettingsError::Mistakes(mistakes).into()), expected);
+        };
+        let first = mistake(1, "unknown subject `tolway`; did you mean `tollway`?");
+        check(
+            vec![first.clone()],
+            "error: a.yaml:1:1: unknown subject `tolway` [ERR_BAD_CONFIGURATION]\n\
+             hint: did you mean `tollway`?\n",
+        );
+        check(
+            vec![first, mistake(2, "two cases are called `a`")],
+            "error: a.yaml:1:1: unknown subject `tolway`; did you mean `tollway`?\n\
+             error: a.yaml:2:1: two cases are called `a` [ERR_BAD_CONFIGURATION]\n\
+             hint: Correct what the message names\n",
+        );
     }
 
     #[test]
