@@ -1,4 +1,4 @@
-//! Peers as subjects of the lab: real Envoy, HAProxy and nginx, with real mutual TLS between them.
+//! Peers as subjects of the lab: real Envoy, HAProxy, nginx and Traefik, with real mutual TLS between them.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -51,36 +51,37 @@ fn envoy_carries_both_protocols_over_mutual_tls() {
 }
 
 #[test]
+fn traefik_carries_both_protocols_over_mutual_tls() {
+    let (program, curl) = (need_tool!("traefik"), need_tool!("curl"));
+    check_pair("traefik", &program, &curl);
+}
+
+#[test]
 fn fronts_end_tls_and_mutual_tls() {
     let programs = [need_tool!("haproxy"), need_tool!("nginx"), need_tool!("envoy")];
     for (name, program) in ["haproxy", "nginx", "envoy"].into_iter().zip(&programs) {
-        let mut lab = Lab::start(&format!("{name}:front"), TLS, program, &[]);
-        let rows = lab.rows();
-        for case in ["http", "tls", "mtls"] {
-            let row = row(&rows, &format!("same-network/{case}/{name}:front"));
-            assert!(row["requests"].as_u64().unwrap() > 10, "{row}");
-            assert_eq!(row["errors"], 0, "{name} {case}: {}", row["errors_by_kind"]);
-            assert_eq!(row["tls"], if case == "http" { "plain" } else { case });
-            assert_eq!(row["hops"], 1);
-        }
-        lab.assert_gone();
+        check_front(name, program);
     }
+}
+
+#[test]
+fn traefik_ends_tls_and_mutual_tls() {
+    check_front("traefik", &need_tool!("traefik"));
 }
 
 #[test]
 fn the_other_shapes_of_haproxy_carry_what_they_say() {
     let program = need_tool!("haproxy");
-    for (subject, cases, ids) in
-        [("haproxy:h1", "", &["http"][..]), ("haproxy:tcp", GRPC, &["http", "grpc"])]
-    {
-        let mut lab = Lab::start(subject, cases, &program, &[]);
-        let rows = lab.rows();
-        for id in ids {
-            let row = row(&rows, &format!("same-network/{id}/{subject}"));
-            assert!(row["requests"].as_u64().unwrap() > 100, "{row}");
-            assert_eq!((&row["errors"], &row["tls"]), (&0.into(), &"mtls".into()), "{row}");
-        }
-    }
+    check_shapes(&program, &[("haproxy:h1", &["http"]), ("haproxy:tcp", &["http", "grpc"])]);
+}
+
+#[test]
+fn the_other_shapes_of_traefik_carry_what_they_say() {
+    let program = need_tool!("traefik");
+    let only_http: &[&str] = &["http"];
+    let bytes: &[&str] = &["http", "grpc"];
+    let shapes = [("traefik:h2", only_http), ("traefik:fast", only_http), ("traefik:tcp", bytes)];
+    check_shapes(&program, &shapes);
 }
 
 /// The description of a subject that the guide shows.
@@ -153,6 +154,38 @@ fn check_pair(name: &str, program: &Path, curl: &Path) {
     let config = subject["config"].to_string();
     assert!(config.contains(&format!("west/{name}-http1-to-west/{name}.")), "{config}");
     assert!(!config.contains("PRIVATE KEY"));
+    lab.assert_gone();
+}
+
+/// Variants of a pair, each with the cases that it must carry.
+fn check_shapes(program: &Path, shapes: &[(&str, &[&str])]) {
+    for (subject, ids) in shapes {
+        let cases = if ids.contains(&"grpc") { GRPC } else { "" };
+        let mut lab = Lab::start(subject, cases, program, &[]);
+        let rows = lab.rows();
+        for id in *ids {
+            let row = row(&rows, &format!("same-network/{id}/{subject}"));
+            assert!(row["requests"].as_u64().unwrap() > 100, "{row}");
+            assert_eq!((&row["errors"], &row["tls"]), (&0.into(), &"mtls".into()), "{row}");
+        }
+    }
+}
+
+/// Measures a front in plain text, with TLS and with mutual TLS.
+fn check_front(name: &str, program: &Path) {
+    let mut lab = Lab::start(&format!("{name}:front"), TLS, program, &[]);
+    let rows = lab.rows();
+    for case in ["http", "tls", "mtls"] {
+        let row = row(&rows, &format!("same-network/{case}/{name}:front"));
+        assert!(row["requests"].as_u64().unwrap() > 10, "{row}");
+        assert_eq!(row["errors"], 0, "{name} {case}: {}", row["errors_by_kind"]);
+        assert_eq!(row["tls"], if case == "http" { "plain" } else { case });
+        assert_eq!(row["hops"], 1);
+        // The app behind a front answers in plain text, so another of its processes does.
+        for role in ["front", "app"] {
+            assert!(row["cpu_us_per_request"][role].as_f64().unwrap() > 1.0, "{role}: {row}");
+        }
+    }
     lab.assert_gone();
 }
 

@@ -178,6 +178,8 @@ pub struct Route {
     /// How the bytes are secured on the longest part of the way: between the proxies, or between
     /// caller and callee where there are none.
     pub tls: Tls,
+    /// What of the caller's TLS the app itself ends; nothing where a proxy before it does.
+    pub app_tls: Tls,
     /// What it is made of, in the report's words: `sidecar–gateway–sidecar`.
     pub made_of: String,
     /// The processes that work for the request, or beside it, by role.

@@ -119,11 +119,12 @@ impl<'a> Bench<'a> {
     /// The running processes that take part in a cell's requests, by their role.
     pub(super) fn roles(&self, cell: &Cell) -> Result<BTreeMap<String, Vec<u32>>, LabError> {
         let mut roles: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-        for (role, names) in &self.route(cell)?.roles {
+        let route = self.route(cell)?;
+        for (role, names) in &route.roles {
             roles.insert(role.clone(), self.ground.pids(names));
         }
         let network = cell.leg.network;
-        let app = self.ground.app_process(&cell.leg);
+        let app = self.ground.app_process(&Leg { tls: route.app_tls, ..cell.leg });
         roles.insert("app".to_owned(), self.ground.pids(&[app]));
         if network != HOME {
             let link = self.ground.topology.link_name(network);

@@ -1,6 +1,7 @@
 //! The ground that subjects stand on: networks, apps, and the means to start processes.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use crate::topology::{Network, Published, Topology};
 
 /// How long any one process may take to bind its listeners.
 pub const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long one question whether a process is ready may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Names of what the lab itself publishes in each network.
 pub(super) const PING: &str = "ping";
@@ -102,11 +106,28 @@ impl Ground {
         for &address in listeners.values() {
             let network = self.topology.networks[network].clone();
             self.supervisor.wait_for(process, "a listener", limit, || {
-                let connected = network.run(|| std::net::TcpStream::connect(address));
+                let connected = network.run(|| TcpStream::connect(address));
                 Ok(connected.is_ok_and(|stream| stream.is_ok()).then_some(()))
             })?;
         }
         Ok(ports::write(&self.ports_path(process), listeners)?)
+    }
+
+    /// Waits until a process answers 200 to a GET of a page, over plain HTTP.
+    pub(crate) fn wait_answering(
+        &mut self,
+        process: &str,
+        network: usize,
+        (address, path): (SocketAddr, &str),
+        limit: Duration,
+    ) -> Result<(), LabError> {
+        let network = self.topology.networks[network].clone();
+        let answered =
+            self.supervisor.wait_for(process, "an answer that it is ready", limit, || {
+                let answered = network.run(|| answers_well(address, path).unwrap_or(false));
+                Ok(answered.unwrap_or(false).then_some(()))
+            });
+        Ok(answered?)
     }
 
     /// A file in the working directory, for stores, configuration and logs.
@@ -234,5 +255,41 @@ impl Ground {
 
     pub(super) fn home(&self) -> &Network {
         self.network(HOME)
+    }
+}
+
+/// Whether the page is there, with the status 200.
+fn answers_well(address: SocketAddr, path: &str) -> io::Result<bool> {
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER_LIMIT)?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut status = [0; b"HTTP/1.1 200 ".len()];
+    stream.read_exact(&mut status)?;
+    Ok(status == *b"HTTP/1.1 200 ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_ready_when_its_page_answers_200() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            for answer in ["HTTP/1.1 404 Not Found\r\n\r\n", "", "HTTP/1.1 200 OK\r\n\r\n"] {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = [0; 16];
+                stream.read_exact(&mut asked).unwrap();
+                assert_eq!(&asked, b"GET /ready HTTP/");
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        assert!(!answers_well(address, "/ready").unwrap());
+        // What ends the connection without an answer is asked again.
+        assert!(answers_well(address, "/ready").is_err());
+        assert!(answers_well(address, "/ready").unwrap());
+        server.join().unwrap();
+        assert!(answers_well(address, "/ready").is_err());
     }
 }

@@ -55,11 +55,12 @@ const TLS_PLACEHOLDERS: &[&str] = &[
 ];
 
 /// The files that come with the program.
-const BUILT_IN: [&str; 4] = [
+const BUILT_IN: [&str; 5] = [
     include_str!("../../subjects/dapr.yaml"),
     include_str!("../../subjects/envoy.yaml"),
     include_str!("../../subjects/haproxy.yaml"),
     include_str!("../../subjects/nginx.yaml"),
+    include_str!("../../subjects/traefik.yaml"),
 ];
 
 /// The adapters that come with the program.

@@ -62,6 +62,7 @@ impl Subject for Direct {
                 caller_tls: ground.app_tls(leg),
                 hops: 0,
                 tls: leg.tls,
+                app_tls: leg.tls,
                 made_of: leg.tls.to_string(),
                 roles: BTreeMap::new(),
             };

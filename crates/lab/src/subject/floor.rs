@@ -110,6 +110,7 @@ fn start_pair(ground: &mut Ground, leg: &Leg, standing: &mut Standing) -> Result
         caller_tls: ground.app_tls(leg),
         hops: 2,
         tls: leg.tls,
+        app_tls: leg.tls,
         made_of: "relay–relay".to_owned(),
         roles: roles.into(),
     })

@@ -412,6 +412,7 @@ impl Subject for Fake {
                 caller_tls: None,
                 hops: 1,
                 tls: leg.tls,
+                app_tls: leg.tls,
                 made_of: "stand-in".into(),
                 roles: [("fake-proxy".to_owned(), vec![name.clone()])].into(),
             };
@@ -430,7 +431,7 @@ fn unknown_subject() -> Result<(), Failed> {
     assert_eq!(
         error,
         "no subject is called tolway; known are direct, floor, tollway, dapr, envoy, haproxy, \
-         nginx"
+         nginx, traefik"
     );
     Ok(())
 }

@@ -78,6 +78,14 @@ impl AdapterFile {
                 faults.add(side.ports.referenced, what);
             }
         }
+        if let Some(ready) = &side.ready {
+            faults.known("port", &ready.port, side.ports.value.iter().map(String::as_str));
+            let path = &ready.path.value;
+            if !path.starts_with('/') || path.contains(|c: char| !c.is_ascii_graphic()) {
+                let what = format!("`{path}` is no path: it begins with `/` and has no spaces");
+                faults.add(ready.path.referenced, what);
+            }
+        }
         for (name, text) in &side.files {
             if name.is_empty() || name.contains(['/', '\0']) || name.starts_with('.') {
                 let what = format!("`{name}` cannot be a file's name: no `/`, no dot first");

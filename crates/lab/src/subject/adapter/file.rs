@@ -92,12 +92,25 @@ pub struct Side {
     /// Further ports on loopback that it needs: `{{NAME_port}}`.
     #[serde(default = "none")]
     pub ports: Spanned<Vec<String>>,
+    /// Where it says that it takes requests; else it does when it accepts connections.
+    #[serde(default)]
+    pub ready: Option<Ready>,
     /// What the caller calls, where that is not the listener itself.
     #[serde(default)]
     pub url: Option<Spanned<String>>,
     /// Header lines of each request, `name: value`.
     #[serde(default = "none")]
     pub headers: Spanned<Vec<String>>,
+}
+
+/// A page over plain HTTP that answers 200 once the process takes requests.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ready {
+    /// One of [`Side::ports`].
+    pub port: Spanned<String>,
+    /// From its `/` on.
+    pub path: Spanned<String>,
 }
 
 impl AdapterFile {

@@ -136,6 +136,7 @@ impl Start<'_> {
             caller_tls: self.caller_tls(leg),
             hops: u32::try_from(way.sides().count()).unwrap_or(u32::MAX),
             tls: between(way, leg),
+            app_tls: Tls::Plain,
             made_of: made_of(way).to_owned(),
             roles,
         })
@@ -166,7 +167,8 @@ impl Start<'_> {
             move |source| LabError::Write { path, source }
         };
         fs::create_dir_all(&dir).map_err(write_failed(&dir))?;
-        let values = self.values(ground, part, &dir)?;
+        let ports = free_ports(ground, part)?;
+        let values = self.values(part, &dir, &ports);
         let meanings = Meanings { values: &values, texts: &self.pair.file.texts };
         let fill = |text: &str| {
             let failed = |source| LabError::Adapter { subject: self.pair.label.clone(), source };
@@ -192,18 +194,19 @@ impl Start<'_> {
         ground.start(&spec)?;
         self.standing.processes.push(process.clone());
         self.standing.config.extend(config);
+        if let Some(ready) = &part.side.ready
+            && let Some(address) = ports.get(&ready.port.value)
+        {
+            let path = &ready.path.value;
+            ground.wait_answering(&process, part.network, (*address, path), READY_LIMIT)?;
+        }
         let listeners = Ports::from([(LISTEN.to_owned(), part.listen)]);
         ground.wait_listening(&process, part.network, &listeners, READY_LIMIT)?;
         Ok((called, headers))
     }
 
     /// What the placeholders of a process stand for.
-    fn values(
-        &self,
-        ground: &Ground,
-        part: &Part<'_>,
-        dir: &Path,
-    ) -> Result<BTreeMap<String, String>, LabError> {
+    fn values(&self, part: &Part<'_>, dir: &Path, ports: &Ports) -> BTreeMap<String, String> {
         let shown = |path: &PathBuf| path.display().to_string();
         let mut values: BTreeMap<String, String> = BTreeMap::new();
         let mut set = |name: &str, value: String| values.insert(name.to_owned(), value);
@@ -222,12 +225,17 @@ impl Start<'_> {
         set("own_id", part.own.id.clone());
         set("peer_name", part.peer.name.clone());
         set("peer_id", part.peer.id.clone());
-        for port in &part.side.ports.value {
-            let free = ground.free_port(part.network, true)?;
-            set(&port_placeholder(port), free.port().to_string());
+        for (name, address) in ports {
+            set(&port_placeholder(name), address.port().to_string());
         }
-        Ok(values)
+        values
     }
+}
+
+/// The further ports of a process, by their names.
+fn free_ports(ground: &Ground, part: &Part<'_>) -> Result<Ports, LabError> {
+    let names = part.side.ports.value.iter();
+    names.map(|name| Ok((name.clone(), ground.free_port(part.network, true)?))).collect()
 }
 
 fn between(way: &Way, leg: &Leg) -> Tls {

@@ -22,7 +22,7 @@ fn faults(text: &str) -> Vec<Fault> {
 #[test]
 fn the_program_s_own_files_are_right_and_carry_both_protocols() {
     let names: Vec<String> = built_in_adapters().iter().map(|a| a.name().to_owned()).collect();
-    assert_eq!(names, ["dapr", "envoy", "haproxy", "nginx"]);
+    assert_eq!(names, ["dapr", "envoy", "haproxy", "nginx", "traefik"]);
     for adapter in built_in_adapters() {
         assert_eq!(adapter.file.check(), [], "{}", adapter.name());
         assert!(adapter.purpose().len() <= 80);
@@ -65,6 +65,8 @@ fn the_schema_refuses_what_the_reader_refuses() {
     check("app_side: {command", "app_side: {comand");
     check("files: {a:", "files: {../a:");
     check("ports: [admin]", "ports: [Admin]");
+    check("ports: [admin]", "ports: [admin], ready: {port: admin, path: ping}");
+    check("ports: [admin]", "ports: [admin], ready: {port: admin}");
 }
 
 #[test]
@@ -114,6 +116,10 @@ fn mistakes_have_a_place() {
         14,
         "`../a` cannot be a file's name: no `/`, no dot first",
     );
+    let ready = "ports: [admin], ready: {port: admn, path: /}";
+    check("ports: [admin]", ready, 14, "port");
+    let ready = "ports: [admin], ready: {port: admin, path: ping}";
+    check("ports: [admin]", ready, 14, "`ping` is no path: it begins with `/` and has no spaces");
     check("[http1]", "[http1, http1]", 12, "two ways carry http1 with plain callers");
     check(
         "[http1]\n",

@@ -55,6 +55,7 @@ impl Subject for Front {
                 caller_tls: ground.app_tls(leg),
                 hops: 1,
                 tls: leg.tls,
+                app_tls: Tls::Plain,
                 made_of: "front".to_owned(),
                 roles: BTreeMap::from([("front".to_owned(), vec![process])]),
             };

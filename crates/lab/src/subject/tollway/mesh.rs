@@ -338,6 +338,7 @@ impl<'a> Start<'a> {
                 caller_tls: None,
                 hops,
                 tls: Tls::Mtls,
+                app_tls: Tls::Plain,
                 made_of: made_of.to_owned(),
                 roles: self.roles(ground, leg),
             };
