@@ -114,6 +114,14 @@ pub(crate) enum Weight {
     Faint,
 }
 
+/// What tells which line is which.
+pub(crate) struct Key<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) colour: usize,
+    /// Its line is thin, and so dashed.
+    pub(crate) thin: bool,
+}
+
 /// Response times to be drawn under one name.
 pub(crate) struct Sample {
     pub(crate) name: String,
@@ -135,15 +143,16 @@ impl Plot {
         format!("{} over {}: {}.", self.y.label, self.x.label, names.join(", "))
     }
 
-    /// Names of the lines with their colours, each once, in order of colour.
-    pub(crate) fn keys(&self) -> Vec<(&str, usize)> {
-        let mut keys: Vec<(&str, usize)> = Vec::new();
+    /// Names of the lines, each once, in order of colour.
+    pub(crate) fn keys(&self) -> Vec<Key<'_>> {
+        let mut keys: Vec<Key<'_>> = Vec::new();
         for line in &self.lines {
-            if !keys.iter().any(|(name, _)| *name == line.name) {
-                keys.push((&line.name, line.colour));
+            if !keys.iter().any(|key| key.name == line.name) {
+                let (name, colour, thin) = (&line.name, line.colour, line.weight == Weight::Thin);
+                keys.push(Key { name, colour, thin });
             }
         }
-        keys.sort_by_key(|(_, colour)| *colour);
+        keys.sort_by_key(|key| key.colour);
         keys
     }
 

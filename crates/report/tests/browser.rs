@@ -78,10 +78,34 @@ fn a_report_follows_the_theme_and_fits_a_telephone() {
     for width in [400, 768, 1280] {
         browser.resize(width, 900).unwrap();
         browser.evaluate(SCROLL_THROUGH).unwrap();
-        let needed = browser.evaluate("document.documentElement.scrollWidth").unwrap();
-        assert_eq!(needed, json!(width), "the page is wider than its window");
+        // Charts follow the window after the browser has told them of it.
+        browser.until(&format!("document.documentElement.scrollWidth === {width}")).unwrap();
     }
     assert_eq!(browser.errors().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn on_paper_a_report_is_light_and_has_nothing_to_click() {
+    let chromium = need_tool!("chromium");
+    let dir = TempDir::new().unwrap();
+    let mut browser = opened(&chromium, &dir, &html(&fixtures::fabricated()));
+    browser.evaluate("document.documentElement.dataset.theme = 'dark'").unwrap();
+    browser.evaluate(SCROLL_THROUGH).unwrap();
+    browser.evaluate("document.querySelectorAll('details')[0].open = false").unwrap();
+    let shown = |selector: &str| {
+        format!(
+            "[...document.querySelectorAll('{selector}')].filter((one) => one.checkVisibility()).length"
+        )
+    };
+    let controls = shown("button:not(.key), form, .stage, details:not([open]) summary");
+    assert!(browser.evaluate(&controls).unwrap().as_u64().unwrap() > 5);
+    browser.on_paper(true).unwrap();
+    assert_eq!(browser.evaluate(&controls).unwrap(), json!(0));
+    let drawn = browser.evaluate(&shown("figure.chart svg.still")).unwrap();
+    assert!(drawn.as_u64().unwrap() >= 6, "{drawn}");
+    assert_eq!(browser.evaluate(&shown("figure.chart")).unwrap(), drawn);
+    let paper = "getComputedStyle(document.body).backgroundColor";
+    assert_eq!(browser.evaluate(paper).unwrap(), json!("rgb(255, 255, 255)"));
 }
 
 #[test]

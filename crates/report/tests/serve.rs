@@ -155,6 +155,28 @@ fn every_page_fits_a_telephone_and_a_desk_in_both_themes() {
 }
 
 #[test]
+fn an_overlay_of_long_names_fits_a_window_of_1280_pixels() {
+    let chromium = need_tool!("chromium");
+    let (folder, site) = served();
+    let load = std::fs::read_to_string(folder.path().join("load.json")).unwrap();
+    let names = ["before-the-change-2026-11-22.json", "after-the-second-change-2026-11-22.json"];
+    for name in names {
+        std::fs::write(folder.path().join(name), &load).unwrap();
+    }
+    let mut browser = Browser::start(&chromium).unwrap();
+    browser.resize(1280, 900).unwrap();
+    let [before, after] = names;
+    let query = format!("/overlay?file={before}&file={after}&file=load.json");
+    browser.open(&site.url(&query)).unwrap();
+    let widths = "[...document.querySelectorAll('.wide')].map((one) =>
+        [one.querySelectorAll('th').length, one.scrollWidth - one.clientWidth])";
+    let widths = browser.evaluate(widths).unwrap();
+    let widths: Vec<(u64, u64)> = serde_json::from_value(widths).unwrap();
+    assert!(widths[0].0 > 14, "heads of columns and of rows: {widths:?}");
+    assert!(widths.iter().all(|(_, beyond)| *beyond == 0), "{widths:?}");
+}
+
+#[test]
 fn pages_work_without_a_script() {
     let (_folder, site) = served();
     let list = site.get("/?q=fortio&file=load.json");

@@ -94,6 +94,12 @@ impl Browser {
         self.ask("Emulation.setDeviceMetricsOverride", size).map(drop)
     }
 
+    /// Whether the page is laid out as for print.
+    pub fn on_paper(&mut self, paper: bool) -> Result<()> {
+        let media = if paper { "print" } else { "" };
+        self.ask("Emulation.setEmulatedMedia", json!({"media": media})).map(drop)
+    }
+
     /// What the page is told its user prefers: a dark or a light page.
     pub fn prefer_dark(&mut self, dark: bool) -> Result<()> {
         let value = if dark { "dark" } else { "light" };

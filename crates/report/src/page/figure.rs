@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::shell;
-use crate::plot::{COLOURS, Plot, svg};
+use crate::plot::{COLOURS, Key, Plot, svg};
 
 /// The chart; `id` is unique in the page.
 pub(crate) fn figure(id: &str, plot: &Plot) -> Markup {
@@ -12,8 +12,8 @@ pub(crate) fn figure(id: &str, plot: &Plot) -> Markup {
             figcaption {
                 strong { (plot.title) }
                 span.keys {
-                    @for (name, colour) in plot.keys() {
-                        span class=(key_class(colour)) { bdi { (name) } }
+                    @for key in plot.keys() {
+                        span class=(key_class(&key)) { bdi { (key.name) } }
                     }
                 }
             }
@@ -23,7 +23,8 @@ pub(crate) fn figure(id: &str, plot: &Plot) -> Markup {
     }
 }
 
-fn key_class(colour: usize) -> String {
-    let dashed = if colour >= COLOURS { " dashed" } else { "" };
-    format!("key colour-{}{dashed}", colour % COLOURS)
+fn key_class(key: &Key<'_>) -> String {
+    let dashed = if key.colour >= COLOURS { " dashed" } else { "" };
+    let thin = if key.thin { " thin" } else { "" };
+    format!("key colour-{}{dashed}{thin}", key.colour % COLOURS)
 }

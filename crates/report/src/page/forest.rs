@@ -237,8 +237,9 @@ fn axis(scale: &Scale) -> Markup {
                 td.drawn {
                     svg.interval {
                         (scale.rules())
-                        @for (tick, name) in &scale.ticks {
-                            text.tick x=(scale.percent(*tick)) y="12" text-anchor="middle" { (name) }
+                        @for (index, (tick, name)) in scale.ticks.iter().enumerate() {
+                            text class=(scale.tick_class(index)) x=(scale.percent(*tick)) y="12"
+                                text-anchor="middle" { (name) }
                         }
                     }
                 }

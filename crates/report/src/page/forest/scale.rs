@@ -66,6 +66,12 @@ impl Scale {
         Some(Self { id: id.to_owned(), lo, hi, log: false, ticks: ticks.collect(), neutral: 0.0 })
     }
 
+    /// Every second name may go where there is little room, never that of no difference.
+    pub(super) fn tick_class(&self, index: usize) -> &'static str {
+        let neutral = self.ticks.iter().position(|(tick, _)| *tick == self.neutral).unwrap_or(0);
+        if index.abs_diff(neutral) % 2 == 1 { "tick spare" } else { "tick" }
+    }
+
     fn at(&self, value: f64) -> f64 {
         let value = value.clamp(self.lo, self.hi);
         let share = match self.log {
