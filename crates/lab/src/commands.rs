@@ -12,7 +12,7 @@ use crate::link_command::LinkArgs;
 use crate::process::Spec;
 use crate::relay::RelayArgs;
 use crate::scenario::{Handshakes, MessagesSpec, Spacing};
-use crate::subject::Identity;
+use crate::subject::{Identity, LinkerdControlArgs};
 use crate::topology::Network;
 
 /// Names of listeners in ports files.
@@ -252,6 +252,16 @@ impl Commands {
     #[must_use]
     pub fn relay(&self, name: &str, args: &RelayArgs) -> Spec {
         Spec::new(name, &self.program).args(["lab", "relay"]).args(args.to_args())
+    }
+
+    #[must_use]
+    pub fn linkerd_control(
+        &self,
+        network: &Network,
+        name: &str,
+        args: &LinkerdControlArgs,
+    ) -> Spec {
+        self.spec(network, name, ["lab", "linkerd-control"]).args(args.to_args())
     }
 
     fn spec<const N: usize>(&self, network: &Network, name: &str, args: [&str; N]) -> Spec {

@@ -42,6 +42,9 @@ pub enum ChildCommand {
     /// Be an emulated link between two places on loopback.
     #[command(hide = true)]
     Relay(relay::RelayArgs),
+    /// Be what linkerd2-proxy needs of a control plane.
+    #[command(hide = true)]
+    LinkerdControl(subject::LinkerdControlArgs),
 }
 
 /// Why a child of the lab failed.
@@ -51,6 +54,8 @@ pub enum ChildError {
     Link(#[from] link_command::LinkCommandError),
     #[error(transparent)]
     Relay(#[from] relay::RelayError),
+    #[error(transparent)]
+    LinkerdControl(#[from] subject::LinkerdControlError),
 }
 
 impl ChildCommand {
@@ -59,6 +64,7 @@ impl ChildCommand {
         match self {
             Self::Link(args) => Ok(link_command::run_link(args)?),
             Self::Relay(args) => Ok(relay::run_relay(args)?),
+            Self::LinkerdControl(args) => Ok(subject::run_linkerd_control(args)?),
         }
     }
 }

@@ -212,7 +212,7 @@ impl Supervisor {
     fn spawn(&self, spec: &Spec) -> Result<Process, ProcessError> {
         let (out, err) = log_paths(&self.dir, &spec.name);
         let mut command = Command::new(&spec.program);
-        command.args(&spec.args).env_clear().envs(spec.environment()).current_dir(&self.dir);
+        command.args(&spec.args).env_clear().envs(spec.whole_environment()).current_dir(&self.dir);
         command.stdin(Stdio::null()).stdout(log_file(&out)?).stderr(log_file(&err)?);
         let command_line = spec.command_line();
         let lent: Vec<BorrowedFd<'_>> = spec.lend.iter().map(|ns| ns.as_fd()).collect();

@@ -25,6 +25,7 @@ mod adapter;
 mod catalogue;
 mod direct;
 mod floor;
+mod linkerd;
 mod tollway;
 
 use std::borrow::Cow;
@@ -42,12 +43,14 @@ pub(crate) use adapter::{Authorities, Identity};
 pub use catalogue::Catalogue;
 pub use direct::Direct;
 pub use floor::Floor;
+pub use linkerd::{Linkerd, LinkerdControlArgs, LinkerdControlError, run_linkerd_control};
 pub use tollway::Tollway;
 
 use crate::commands::CallerTls;
 use crate::error::LabError;
 use crate::experiment::Ground;
 use crate::progress::Progress;
+use crate::topology::Isolation;
 
 /// The network of the caller.
 pub const HOME: usize = 0;
@@ -124,6 +127,12 @@ pub enum Availability {
 pub trait Subject {
     /// Whether it can carry a leg; `Err` is the reason why not, for the report.
     fn carries(&self, leg: &Leg) -> Result<(), String>;
+
+    /// Whether it can stand in networks kept apart like that; `Err` is the reason why not, for the
+    /// report.
+    fn stands_in(&self, _isolation: &Isolation) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Listeners that will be called from another network than their own.
     fn published(&self, _network: &str) -> Vec<Listener> {

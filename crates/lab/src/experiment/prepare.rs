@@ -110,13 +110,18 @@ fn subjects(
                 continue;
             }
         };
+        let subject = kind.make(variant);
+        if let Err(reason) = subject.stands_in(&options.isolation) {
+            left_out.push(format!("{name}: {reason}"));
+            continue;
+        }
         prepared.push(PreparedSubject {
             label: name.to_string(),
             name: kind.name().to_owned(),
             variant: variant.clone(),
             special: kind.variants().first() != Some(variant),
             version,
-            subject: kind.make(variant),
+            subject,
         });
     }
     Ok(prepared)

@@ -17,6 +17,8 @@ pub struct Spec {
     pub name: String,
     pub program: PathBuf,
     pub args: Vec<OsString>,
+    /// Variables that it gets beside those that every process has.
+    pub environment: Vec<(OsString, OsString)>,
     /// Where it runs; `None` is the lab's own network.
     pub namespace: Option<Arc<NetNs>>,
     /// Namespaces whose descriptors stay open in it.
@@ -31,6 +33,7 @@ impl Spec {
             name: name.into(),
             program: program.into(),
             args: Vec::new(),
+            environment: Vec::new(),
             namespace: None,
             lend: Vec::new(),
         }
@@ -46,6 +49,17 @@ impl Spec {
     #[must_use]
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds variables; they are not part of [`Spec::command_line`].
+    #[must_use]
+    pub fn environment<K: Into<OsString>, V: Into<OsString>>(
+        mut self,
+        variables: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.environment
+            .extend(variables.into_iter().map(|(key, value)| (key.into(), value.into())));
         self
     }
 
@@ -67,10 +81,12 @@ impl Spec {
         line
     }
 
-    pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
+    /// Everything that the process finds in its environment.
+    pub(super) fn whole_environment(&self) -> Vec<(OsString, OsString)> {
         let passed = PASSED_ON.iter().filter_map(|key| Some((key.into(), std::env::var_os(key)?)));
         let fixed = [("LANG", "C.UTF-8"), ("RUST_BACKTRACE", "1")];
-        passed.chain(fixed.map(|(key, value)| (key.into(), value.into()))).collect()
+        let fixed = fixed.map(|(key, value)| (key.into(), value.into()));
+        passed.chain(fixed).chain(self.environment.iter().cloned()).collect()
     }
 }
 

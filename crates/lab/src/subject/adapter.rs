@@ -19,16 +19,16 @@ use std::sync::{Arc, OnceLock};
 use tollway_record::record::Tls;
 
 pub use certificates::CertificateError;
-pub(crate) use certificates::{Authorities, Identity};
+pub(crate) use certificates::{Authorities, Identity, write_secret};
 pub use file::{AdapterFile, Get, SUBJECT_SCHEMA, Side, VariantSpec, Way};
 pub use program::peers_folder;
+pub(super) use program::{PEERS, Program, missing, places, printed, version_in};
 pub use template::TemplateError;
 
 use super::{Availability, Leg, Listener, Standing, Subject, SubjectKind, Variant};
 use crate::error::LabError;
 use crate::experiment::Ground;
 use crate::progress::Progress;
-use program::Program;
 
 /// Placeholders that every process has.
 const FIXED_PLACEHOLDERS: &[&str] = &[
@@ -131,7 +131,7 @@ impl SubjectKind for Adapter {
     fn availability(&self) -> Availability {
         match self.program() {
             Some(program) => Availability::Ready { version: program.version.clone() },
-            None => program::missing(&self.file.program.value, &self.file.get),
+            None => missing(&self.file.program.value, &self.file.get),
         }
     }
 

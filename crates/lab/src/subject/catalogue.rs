@@ -1,7 +1,7 @@
 //! All kinds of subjects that this program knows.
 
 use super::adapter::built_in_adapters;
-use super::{Direct, Floor, SubjectKind, SubjectName, Tollway, Variant};
+use super::{Direct, Floor, Linkerd, SubjectKind, SubjectName, Tollway, Variant};
 
 /// The kinds by name.
 pub struct Catalogue {
@@ -14,9 +14,12 @@ impl Catalogue {
     pub fn built_in() -> Self {
         let mut kinds: Vec<Box<dyn SubjectKind>> =
             vec![Box::new(Direct), Box::new(Floor), Box::new(Tollway)];
+        let mut peers: Vec<Box<dyn SubjectKind>> = vec![Box::<Linkerd>::default()];
         for adapter in built_in_adapters() {
-            kinds.push(Box::new(adapter));
+            peers.push(Box::new(adapter));
         }
+        peers.sort_by(|a, b| a.name().cmp(b.name()));
+        kinds.extend(peers);
         Self { kinds }
     }
 

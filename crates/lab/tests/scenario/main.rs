@@ -431,7 +431,7 @@ fn unknown_subject() -> Result<(), Failed> {
     assert_eq!(
         error,
         "no subject is called tolway; known are direct, floor, tollway, dapr, envoy, haproxy, \
-         nginx, traefik"
+         linkerd, nginx, traefik"
     );
     Ok(())
 }

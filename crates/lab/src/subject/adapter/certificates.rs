@@ -7,7 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use tollway_identity::{Authority, AuthorityError, IssueError, IssueRequest, KeyError, KeyPair};
+use tollway_identity::{
+    Authority, AuthorityError, IssueError, IssueRequest, KeyError, KeyPair, TokenError,
+};
 use tollway_model::{Instance, Label, NameError, NetworkName, ServiceName, TrustDomain};
 
 /// How long they are valid: longer than any experiment.
@@ -24,6 +26,8 @@ pub enum CertificateError {
     Key(#[from] KeyError),
     #[error("cannot issue a certificate")]
     Issue(#[from] IssueError),
+    #[error("cannot make a token")]
+    Token(#[from] TokenError),
     #[error("cannot write {path}")]
     Write { path: PathBuf, source: io::Error },
 }
@@ -56,27 +60,54 @@ impl Authorities {
         fs::create_dir_all(dir).map_err(|source| write_error(dir, source))?;
         let authorities = networks.iter().map(|network| authority(network));
         let authorities: Vec<Authority> = authorities.collect::<Result<_, _>>()?;
-        let roots: String =
-            authorities.iter().map(|a| a.root_pem().trim_end().to_owned() + "\n").collect();
-        write_secret(&ca, &roots)?;
-        Ok(Self { dir: dir.to_path_buf(), ca, authorities })
+        let made = Self { dir: dir.to_path_buf(), ca, authorities };
+        write_secret(&made.ca, made.roots_pem().as_bytes())?;
+        Ok(made)
+    }
+
+    /// The roots of all networks.
+    pub(crate) fn roots_pem(&self) -> String {
+        self.authorities.iter().map(|a| a.root_pem().trim_end().to_owned() + "\n").collect()
+    }
+
+    /// The authority of the network of that place in the list.
+    pub(crate) fn of(&self, network: usize) -> &Authority {
+        &self.authorities[network]
+    }
+
+    /// The name of the workload `app` of the network of that place in the list.
+    pub(crate) fn service(
+        &self,
+        network: usize,
+        app: &str,
+    ) -> Result<ServiceName, CertificateError> {
+        let named = |source| CertificateError::Name { network: app.to_owned(), source };
+        let label = |text: &str| Label::new(text).map_err(named);
+        let network = self.of(network).network().clone();
+        Ok(ServiceName { app: label(app)?, namespace: label("default")?, network })
+    }
+
+    /// Writes root and key of the network of that place in the list, for a process that issues in
+    /// its name.
+    pub(crate) fn keep(&self, network: usize) -> Result<(PathBuf, PathBuf), CertificateError> {
+        let authority = self.of(network);
+        let file = |kind: &str| self.dir.join(format!("root.{}.{kind}", authority.network()));
+        let (root, key, pem) = (file("pem"), file("key"), authority.to_pem());
+        write_secret(&root, pem.certificate.as_bytes())?;
+        write_secret(&key, pem.key.as_bytes())?;
+        Ok((root, key))
     }
 
     /// Issues to the workload `app` of the network of that place in the list.
     pub(crate) fn issue(&self, network: usize, app: &str) -> Result<Identity, CertificateError> {
-        let authority = &self.authorities[network];
-        let named = |source| CertificateError::Name { network: app.to_owned(), source };
-        let label = |text: &str| Label::new(text).map_err(named);
-        let service = ServiceName {
-            app: label(app)?,
-            namespace: label("default")?,
-            network: authority.network().clone(),
-        };
+        let authority = self.of(network);
+        let service = self.service(network, app)?;
         let key = KeyPair::generate()?;
         let request = IssueRequest {
             csr_der: key.csr_der()?,
             service: service.clone(),
-            instance: Instance::new("lab").map_err(named)?,
+            instance: Instance::new("lab")
+                .map_err(|source| CertificateError::Name { network: app.to_owned(), source })?,
             ttl: TTL,
         };
         let issued = authority.issue(&request, SystemTime::now())?;
@@ -90,9 +121,10 @@ impl Authorities {
             name: service.dns_san(),
             id: issued.spiffe_id.to_string(),
         };
-        write_secret(&identity.certificate, &certificate_pem)?;
-        write_secret(&identity.key, &key_pem)?;
-        write_secret(&identity.certificate_and_key, &format!("{certificate_pem}{key_pem}"))?;
+        write_secret(&identity.certificate, certificate_pem.as_bytes())?;
+        write_secret(&identity.key, key_pem.as_bytes())?;
+        let both = format!("{certificate_pem}{key_pem}");
+        write_secret(&identity.certificate_and_key, both.as_bytes())?;
         Ok(identity)
     }
 }
@@ -103,10 +135,11 @@ fn authority(network: &str) -> Result<Authority, CertificateError> {
     Ok(Authority::create(&TrustDomain::default_for(&name), &name, SystemTime::now())?)
 }
 
-fn write_secret(path: &Path, text: &str) -> Result<(), CertificateError> {
+/// Writes a file that only its owner reads.
+pub(crate) fn write_secret(path: &Path, content: &[u8]) -> Result<(), CertificateError> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options.open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = options.open(path).and_then(|mut file| file.write_all(content));
     written.map_err(|source| write_error(path, source))
 }
 

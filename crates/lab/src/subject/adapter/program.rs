@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::file::Get;
@@ -16,13 +16,13 @@ const VERSION_INTERVAL: Duration = Duration::from_millis(5);
 /// Most that is read of what it prints.
 const VERSION_BYTES_LIMIT: u64 = 16 * 1024;
 /// In a path: [`peers_folder`].
-const PEERS: &str = "{{peers}}";
+pub(in crate::subject) const PEERS: &str = "{{peers}}";
 
 /// A program that works here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Program {
-    pub(super) path: PathBuf,
-    pub(super) version: String,
+pub(in crate::subject) struct Program {
+    pub(in crate::subject) path: PathBuf,
+    pub(in crate::subject) version: String,
 }
 
 /// Where `--install-peers` puts what needs no administrator: below the user's data.
@@ -42,7 +42,7 @@ pub(super) fn find(candidates: &[String], version: &[String]) -> Option<Program>
 }
 
 /// What is to be said and done where no candidate works.
-pub(super) fn missing(candidates: &[String], get: &Get) -> Availability {
+pub(in crate::subject) fn missing(candidates: &[String], get: &Get) -> Availability {
     let names: Vec<&str> = candidates.iter().map(|c| name_of(c)).collect();
     let name = names.first().copied().unwrap_or_default();
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<String>>();
@@ -75,7 +75,8 @@ fn name_of(candidate: &str) -> &str {
     candidate.rsplit('/').next().unwrap_or(candidate)
 }
 
-fn places(candidate: &str) -> Vec<PathBuf> {
+/// Where a candidate is: a name on `PATH` or among servers, a path, or one below [`PEERS`].
+pub(in crate::subject) fn places(candidate: &str) -> Vec<PathBuf> {
     if let Some(below) = candidate.strip_prefix(PEERS) {
         return existing([peers_folder().join(below.trim_start_matches('/'))]);
     }
@@ -97,6 +98,16 @@ fn existing(paths: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
 }
 
 fn version_of(program: &Path, arguments: &[String]) -> Option<String> {
+    let (status, printed) = printed(program, arguments)?;
+    let version = || version_in(&printed).unwrap_or_else(|| "of unknown version".to_owned());
+    status.success().then(version)
+}
+
+/// How a short run of a program ended, and what it printed; `None` where it does not run or end.
+pub(in crate::subject) fn printed(
+    program: &Path,
+    arguments: &[String],
+) -> Option<(ExitStatus, String)> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // As it will be started: what works only with the user's environment would fail later.
@@ -115,10 +126,9 @@ fn version_of(program: &Path, arguments: &[String]) -> Option<String> {
         let _ = child.kill();
         let _ = child.wait();
     }
-    status.filter(std::process::ExitStatus::success)?;
     let mut printed = read_some(child.stdout.take());
     printed += &read_some(child.stderr.take());
-    Some(version_in(&printed).unwrap_or_else(|| "of unknown version".to_owned()))
+    Some((status?, printed))
 }
 
 fn read_some(pipe: Option<impl Read>) -> String {
@@ -131,7 +141,7 @@ fn read_some(pipe: Option<impl Read>) -> String {
 }
 
 /// The first word that begins like `1.2` or `v1.2`.
-fn version_in(printed: &str) -> Option<String> {
+pub(in crate::subject) fn version_in(printed: &str) -> Option<String> {
     let words = printed.split(|c: char| c.is_whitespace() || "/,:()\"".contains(c));
     let number = |word: &str| {
         let (major, rest) = word.split_once('.')?;
