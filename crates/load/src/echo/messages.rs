@@ -23,6 +23,27 @@ pub struct StreamSummary {
     pub message_bytes: u64,
 }
 
+/// What a sidecar calls an app by that speaks gRPC: `dapr.proto.common.v1.InvokeRequest`, as far as
+/// it is sent back.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct Invocation {
+    /// An encoded `google.protobuf.Any`.
+    #[prost(bytes = "vec", tag = "2")]
+    pub data: Vec<u8>,
+    #[prost(string, tag = "3")]
+    pub content_type: String,
+}
+
+/// `dapr.proto.common.v1.InvokeResponse`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct InvocationAnswer {
+    /// An encoded `google.protobuf.Any`.
+    #[prost(bytes = "vec", tag = "1")]
+    pub data: Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub content_type: String,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

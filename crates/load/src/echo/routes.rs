@@ -42,7 +42,12 @@ impl Action {
         match self {
             Self::Echo | Self::Grpc(Rpc::Unary | Rpc::BidiStream) => true,
             Self::Grpc(
-                Rpc::ServerStream | Rpc::ClientStream | Rpc::Push | Rpc::Unknown | Rpc::Fail(_),
+                Rpc::ServerStream
+                | Rpc::ClientStream
+                | Rpc::Push
+                | Rpc::OnInvoke
+                | Rpc::Unknown
+                | Rpc::Fail(_),
             )
             | Self::Size(_)
             | Self::Status(_)
@@ -74,6 +79,8 @@ pub(super) enum Rpc {
     ClientStream,
     BidiStream,
     Push,
+    /// A call that came to the sidecar before this app over HTTP or by `InvokeService`.
+    OnInvoke,
     Unknown,
     /// The call is to fail with this status.
     Fail(u32),
@@ -155,6 +162,7 @@ fn rpc(path: &[u8]) -> Rpc {
         b"/tollway.lab.v1.Echo/ClientStream" => Rpc::ClientStream,
         b"/tollway.lab.v1.Echo/BidiStream" => Rpc::BidiStream,
         b"/tollway.lab.v1.Echo/Push" => Rpc::Push,
+        b"/dapr.proto.runtime.v1.AppCallback/OnInvoke" => Rpc::OnInvoke,
         _ => Rpc::Unknown,
     }
 }
@@ -264,6 +272,8 @@ mod tests {
         let kind = Some("application/grpc+proto");
         assert_eq!(decide(&head(UNARY_PATH, kind)).action, Action::Grpc(Rpc::Unary));
         assert_eq!(decide(&head("/a.B/C", kind)).action, Action::Grpc(Rpc::Unknown));
+        let invoked = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
+        assert_eq!(decide(&head(invoked, kind)).action, Action::Grpc(Rpc::OnInvoke));
         assert!(matches!(decide(&head(UNARY_PATH, None)).action, Action::Refuse(404, _)));
     }
 

@@ -6,7 +6,7 @@ use prost::Message as _;
 use tollway_http::h2::{Connection, StreamId};
 use tollway_http::{Fields, ResponseHead};
 
-use super::super::messages::{EchoMessage, StreamSummary};
+use super::super::messages::{EchoMessage, Invocation, InvocationAnswer, StreamSummary};
 use super::super::routes::{Action, Rpc};
 use super::super::source::Source;
 use super::super::{HIGH_WATER_BYTES, MAX_MESSAGE_BYTES, Site};
@@ -114,7 +114,7 @@ impl Stream {
                 self.frames.feed(data);
                 match rpc {
                     Rpc::Unary | Rpc::BidiStream => self.echo(h2, stream, data, out),
-                    Rpc::ServerStream => self.keep(data),
+                    Rpc::ServerStream | Rpc::OnInvoke => self.keep(data),
                     Rpc::Push => {
                         let acknowledgements = self.acknowledge(before.messages);
                         self.echo(h2, stream, &acknowledgements, out);
@@ -177,7 +177,9 @@ impl Stream {
             _ if frames.malformed || !frames.is_at_border() => {
                 (INTERNAL, "the request ends within a message")
             }
-            Rpc::Unary | Rpc::ServerStream if !one => (INTERNAL, "one message is expected"),
+            Rpc::Unary | Rpc::ServerStream | Rpc::OnInvoke if !one => {
+                (INTERNAL, "one message is expected")
+            }
             Rpc::Unary | Rpc::BidiStream | Rpc::Push => (OK, ""),
             Rpc::ClientStream => {
                 let summary = StreamSummary {
@@ -189,24 +191,43 @@ impl Stream {
                 (OK, "")
             }
             Rpc::ServerStream => self.start_stream(),
+            Rpc::OnInvoke => self.answer_invocation(),
         });
     }
 
     fn start_stream(&mut self) -> (u32, &'static str) {
-        if self.frames.message_bytes > MAX_MESSAGE_BYTES as u64 {
-            return (RESOURCE_EXHAUSTED, "the message is larger than the server keeps");
-        }
-        let Some([0, _, _, _, _, encoded @ ..]) = Some(&self.message[..]) else {
-            return (UNIMPLEMENTED, "compressed messages are not understood");
-        };
-        let Ok(EchoMessage { payload, repeat }) = EchoMessage::decode(encoded) else {
-            return (INVALID_ARGUMENT, "the message is no EchoMessage");
+        let (payload, repeat) = match self.whole("the message is no EchoMessage") {
+            Ok(EchoMessage { payload, repeat }) => (payload, repeat),
+            Err(refusal) => return refusal,
         };
         let answer = frame(&EchoMessage { payload, repeat: 0 }.encode_to_vec());
         let total = answer.len() as u64 * u64::from(repeat.max(1));
         self.body = Body::generated(answer.into(), total);
-        self.message = Vec::new();
         (OK, "")
+    }
+
+    fn answer_invocation(&mut self) -> (u32, &'static str) {
+        let answer = match self.whole("the message is no InvokeRequest") {
+            Ok(Invocation { data, content_type }) => InvocationAnswer { data, content_type },
+            Err(refusal) => return refusal,
+        };
+        self.body = Body::Queued { bytes: frame(&answer.encode_to_vec()), at: 0 };
+        (OK, "")
+    }
+
+    /// The one message that was kept, which this takes.
+    fn whole<M: prost::Message + Default>(
+        &mut self,
+        mistake: &'static str,
+    ) -> Result<M, (u32, &'static str)> {
+        if self.frames.message_bytes > MAX_MESSAGE_BYTES as u64 {
+            return Err((RESOURCE_EXHAUSTED, "the message is larger than the server keeps"));
+        }
+        let message = std::mem::take(&mut self.message);
+        let Some([0, _, _, _, _, encoded @ ..]) = Some(&message[..]) else {
+            return Err((UNIMPLEMENTED, "compressed messages are not understood"));
+        };
+        M::decode(encoded).map_err(|_| (INVALID_ARGUMENT, mistake))
     }
 
     /// Whether there is something to send now.
