@@ -35,12 +35,18 @@ pub(crate) fn write_settings(workspace: &Workspace) -> Result<()> {
     process::run(&mut command)
 }
 
+/// Where the definitions are: a folder for each package.
+const PACKAGES: &[&str] = &["tollway/v1", "dapr/proto/common/v1", "dapr/proto/runtime/v1"];
+
 /// Compiles every definition into `target`.
 fn generate(target: &Path) -> Result<()> {
     let include = wire_crate().join("proto");
-    let definitions = definitions(&include.join("tollway/v1"))?;
+    let mut found = Vec::new();
+    for folder in PACKAGES {
+        found.extend(definitions(&include.join(folder))?);
+    }
     let descriptors =
-        protox::compile(&definitions, [&include]).context("compile the protobuf definitions")?;
+        protox::compile(&found, [&include]).context("compile the protobuf definitions")?;
     tonic_prost_build::configure()
         .out_dir(target)
         .build_transport(false)

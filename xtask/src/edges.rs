@@ -28,6 +28,7 @@ pub(crate) const CRATES: &[Crate] = &[
     part("store", &["model"]),
     part("telemetry", &["model"]),
     part("proxy", &["model", "http", "routing", "net", "wire", "identity", "telemetry"]),
+    part("runtime", &["model", "wire", "proxy"]),
     part("control", &["model", "net", "wire", "identity", "store", "telemetry"]),
     part("load", &["model", "http", "record", "net", "telemetry"]),
     part("lab", &["model", "record", "net", "identity", "telemetry"]),

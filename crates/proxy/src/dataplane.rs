@@ -5,17 +5,19 @@
 //! `plane.rs`.
 
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use thiserror::Error;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tollway_model::{AppProtocol, ErrorCode, NameError};
+use tollway_telemetry::AdminFacts;
 use tollway_telemetry::metrics::Part;
 
-use crate::api::{self, Facts};
 use crate::connection::Door;
 use crate::doors::{Doors, advertised};
+use crate::facts::Facts;
 use crate::fanout::Fanout;
 use crate::front::FrontFilesError;
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
@@ -23,7 +25,7 @@ use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneOptions};
 use crate::probe::Probe;
 use crate::tls::PlaneTls;
-use crate::worker::{AppTarget, GatewayRoutes, MeshProtocol, WorkerConfig};
+use crate::worker::{ApiStream, AppTarget, GatewayRoutes, MeshProtocol, WorkerConfig};
 
 /// Why a data plane could not start or had to end.
 #[derive(Debug, Error)]
@@ -120,17 +122,6 @@ pub struct GatewayOptions {
     pub advertise_inside: Option<SocketAddr>,
 }
 
-/// Runs a sidecar until `shutdown`, then drains it.
-///
-/// # Errors
-/// [`DataPlaneError`].
-pub async fn run_sidecar(
-    options: SidecarOptions,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), DataPlaneError> {
-    Sidecar::start(options).await?.serve(shutdown).await
-}
-
 /// A sidecar that takes calls. [`Sidecar::serve`] ends it in good order.
 pub struct Sidecar {
     plane: Member,
@@ -190,6 +181,24 @@ impl Sidecar {
         Arc::clone(&self.plane.mesh)
     }
 
+    /// What it knows of itself, now and later.
+    #[must_use]
+    pub fn facts(&self) -> Arc<Facts> {
+        Arc::clone(&self.plane.facts)
+    }
+
+    /// The way into its data plane from within the process.
+    #[must_use]
+    pub fn inside(&self) -> Inside {
+        Inside(Arc::clone(&self.plane.plane.fanout))
+    }
+
+    /// Connections whose requests this process is to answer itself. Given once: as long as nobody
+    /// serves them, they wait.
+    pub fn take_api(&mut self) -> Option<mpsc::Receiver<ApiStream>> {
+        self.plane.plane.api.take()
+    }
+
     /// Whether the app takes connections; true without an app.
     #[must_use]
     pub fn app_ready(&self) -> watch::Receiver<bool> {
@@ -206,6 +215,20 @@ impl Sidecar {
             probe.abort();
         }
         result
+    }
+}
+
+/// Calls as the app beside a sidecar would, without a socket that others could reach.
+#[derive(Clone)]
+pub struct Inside(Arc<Fanout>);
+
+impl Inside {
+    /// A connection, HTTP/1.1 or HTTP/2, to the HTTP API of the sidecar; it does not block.
+    ///
+    /// # Errors
+    /// When no descriptor is left, or the data plane has ended.
+    pub fn connect(&self) -> std::io::Result<UnixStream> {
+        self.0.connect()
     }
 }
 
@@ -270,6 +293,7 @@ struct Member {
     plane: Plane,
     mesh: Arc<MeshClient>,
     app_ready: watch::Sender<bool>,
+    facts: Arc<Facts>,
 }
 
 impl Member {
@@ -308,16 +332,13 @@ impl Member {
             metrics: plane.metrics.clone(),
             spans: told.spans,
             lines: told.lines,
-            extended: Mutex::default(),
             config: live,
         });
-        if let Some(streams) = plane.api.take() {
-            plane.beside(api::serve_api(Arc::clone(&facts), streams));
-        }
-        plane.show(facts);
+        let shown: Arc<dyn AdminFacts> = Arc::clone(&facts) as _;
+        plane.show(shown);
         plane.beside(forward_credentials(Arc::clone(&mesh), Arc::clone(&plane.fanout)));
         plane.open()?;
-        Ok(Self { plane, mesh, app_ready })
+        Ok(Self { plane, mesh, app_ready, facts })
     }
 
     /// Serves until told to end; then leaves the mesh, finishes what is under way, and ends.

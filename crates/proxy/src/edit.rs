@@ -23,6 +23,12 @@ pub(crate) const UNPROCESSED: &[u8] = b"x-tollway-unprocessed";
 pub(crate) const ERROR: &[u8] = b"x-tollway-error";
 /// The process that says so.
 pub(crate) const HOP: &[u8] = b"x-tollway-hop";
+/// What the callee's sidecar tells of a call over HTTP that it has made one of gRPC: the status of
+/// the app, and its details.
+const GRPC_STATUS: &[u8] = b"x-tollway-grpc-status";
+const GRPC_DETAILS: &[u8] = b"x-tollway-grpc-details";
+/// What only the mesh says in an answer, and callers hear.
+const TOLD: [&[u8]; 4] = [ERROR, HOP, GRPC_STATUS, GRPC_DETAILS];
 /// Asks for the way that a request takes: an app its sidecar, and that the callee's.
 const EXPLAIN: &[u8] = b"x-tollway-explain";
 const YES: &[u8] = b"1";
@@ -169,7 +175,7 @@ fn begins_as(name: &[u8], own: &[u8]) -> bool {
 /// of the mesh, the caller hears who failed and nothing else that sidecars say to each other.
 pub(crate) fn response(head: &mut ResponseHead, from_app: bool) {
     h1::strip_hop_by_hop_and(&mut head.fields, |name| {
-        is_own(name) && (from_app || (name != ERROR && name != HOP))
+        is_own(name) && (from_app || !TOLD.contains(&name))
     });
 }
 

@@ -63,6 +63,9 @@ pub(crate) enum Destination {
     App,
     /// The sidecar's own API, served in this process.
     Api,
+    /// The app beside this sidecar, which speaks gRPC, for a call that came over HTTP: this process
+    /// translates it.
+    Callback,
 }
 
 /// The upstream half.

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::{Notify, mpsc};
@@ -11,7 +12,7 @@ use tollway_model::{ServiceName, ServiceState, ServiceUpdate};
 
 use crate::live::ByThread;
 use crate::mesh::{MeshClient, MeshDelta};
-use crate::worker::{Command, Commands, Outside, WorkerConfig};
+use crate::worker::{ApiStream, Command, Commands, Outside, WorkerConfig};
 
 /// Connections to the sidecar's own API that wait to be taken.
 pub(crate) const API_BACKLOG: usize = 64;
@@ -22,6 +23,8 @@ pub(crate) struct Fanout {
     state: Mutex<State>,
     mesh: OnceLock<Arc<MeshClient>>,
     app_unreachable: Notify,
+    /// The worker that gets the next connection from within the process.
+    next: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -105,6 +108,23 @@ impl Fanout {
         }
     }
 
+    /// A connection to a worker, each in turn; its requests are those of the app to the HTTP API.
+    ///
+    /// # Errors
+    /// When no descriptor is left, or the data plane has ended.
+    pub(crate) fn connect(&self) -> std::io::Result<UnixStream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        theirs.set_nonblocking(true)?;
+        let state = self.state();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let worker = state.workers.get(number % state.workers.len().max(1));
+        if worker.is_some_and(|worker| worker.send(Command::Adopt(theirs))) {
+            return Ok(ours);
+        }
+        Err(std::io::Error::new(std::io::ErrorKind::NotConnected, "the data plane has ended"))
+    }
+
     /// The same command for every worker.
     pub(crate) fn tell(&self, command: impl Fn() -> Command) {
         for worker in &self.state().workers {
@@ -175,7 +195,7 @@ impl State {
 pub(crate) struct WorkerOutside {
     pub(crate) worker: usize,
     pub(crate) fanout: Arc<Fanout>,
-    pub(crate) api: mpsc::Sender<UnixStream>,
+    pub(crate) api: mpsc::Sender<ApiStream>,
 }
 
 impl Outside for WorkerOutside {
@@ -187,7 +207,7 @@ impl Outside for WorkerOutside {
         self.fanout.unsubscribe(self.worker, service);
     }
 
-    fn serve_api(&self, stream: UnixStream) {
+    fn serve_api(&self, stream: ApiStream) {
         // When too many wait, the connection is closed and the caller gets an error.
         let _ = self.api.try_send(stream);
     }

@@ -52,8 +52,6 @@ pub(crate) enum Fault {
     PolicyUnknown { service: ServiceName },
     #[error("{method} is not supported here: {reason}")]
     Unsupported { method: &'static str, reason: &'static str },
-    #[error("{what} is not served")]
-    Unimplemented { what: &'static str },
     #[error("the request's head is too large")]
     HeadTooLarge,
     /// The status is the codec's.
@@ -153,7 +151,6 @@ impl Fault {
             Self::PolicyUnknown { .. } => ErrorCode::PolicyUnknown,
             Self::Unsupported { .. } => ErrorCode::Unsupported,
             Self::HeadTooLarge => ErrorCode::HeadTooLarge,
-            Self::Unimplemented { .. } => ErrorCode::NotServed,
             Self::BadRequest { status: 431, .. } => ErrorCode::HeadTooLarge,
             Self::BadRequest { .. } => ErrorCode::MalformedRequest,
             Self::HeadTimedOut { .. } => ErrorCode::HeadTimedOut,

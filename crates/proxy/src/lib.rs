@@ -1,18 +1,19 @@
 //! The data plane: listeners, pools, balancing, the sidecar and the gateway.
 //!
 //! Decisions come from `routing`; this crate executes them on the data loop of `net`. The
-//! control-plane client, the admin server and the sidecar's own API run on a tokio thread beside
-//! the loop and reach it by commands. A front is the same data plane without a mesh (`front`).
+//! control-plane client and the admin server run on a tokio thread beside the loop and reach it by
+//! commands. So does the runtime API, which `runtime` serves: the loop hands it the far ends of
+//! connections ([`ApiStream`]). A front is the same data plane without a mesh (`front`).
 
 #![forbid(unsafe_code)]
 
-mod api;
 mod connection;
 mod dataplane;
 mod doors;
 mod edit;
 mod exchange;
 mod explain;
+mod facts;
 mod fanout;
 mod fault;
 mod front;
@@ -30,9 +31,9 @@ mod why;
 mod worker;
 
 pub use dataplane::{
-    CommonOptions, DataPlaneError, GatewayOptions, Sidecar, SidecarOptions, run_gateway,
-    run_sidecar,
+    CommonOptions, DataPlaneError, GatewayOptions, Inside, Sidecar, SidecarOptions, run_gateway,
 };
+pub use facts::Facts;
 pub use front::{
     CheckedPair, FRONT_LISTEN_LIMIT, FrontFiles, FrontFilesError, FrontOptions, FrontTarget,
     FrontTargetError, run_front,
@@ -41,4 +42,4 @@ pub use limits::{Limits, NAMED_LIMITS, NamedLimit, Timeouts};
 pub use live::{Live, LiveHandle, LiveOptions, live};
 pub use observe::{TelemetryError, TelemetryOptions, TracingOptions};
 pub use plane::PlaneOptions;
-pub use worker::MeshProtocol;
+pub use worker::{ApiKind, ApiStream, MeshProtocol};

@@ -21,7 +21,7 @@ use crate::limits::{Limits, Timeouts};
 use crate::live::{Live, Reconfigurer};
 use crate::observe::{Observer, Telemetry};
 use crate::tls::PlaneTls;
-use crate::worker::{Worker, WorkerConfig};
+use crate::worker::{ApiStream, Worker, WorkerConfig};
 
 /// How long after its doors have opened, and again, what only the start has used may go: the second
 /// time is for what came late, such as its certificate and those of its first callers.
@@ -65,7 +65,7 @@ pub(crate) struct Plane {
     /// Where the doors listen.
     pub(crate) ports: Vec<(String, SocketAddr)>,
     /// Connections to the process's own API, until somebody serves them.
-    pub(crate) api: Option<mpsc::Receiver<std::os::unix::net::UnixStream>>,
+    pub(crate) api: Option<mpsc::Receiver<ApiStream>>,
     threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
     background: Vec<tokio::task::JoinHandle<()>>,
     admin: Option<tokio::net::TcpListener>,

@@ -68,11 +68,15 @@ pub fn decide_target<'a>(
     parts: RequestParts<'a>,
     home: &ServiceName,
 ) -> Result<Target<'a>, TargetError> {
+    // Metadata of such a call is for the app that it names in its message.
+    if parts.door == Door::GrpcApi && is_own_grpc(parts.path) {
+        return Ok(Target::Api);
+    }
     if let Some(id) = parts.app_id {
         return service(id, Cow::Borrowed(parts.path), false, home);
     }
     match parts.door {
-        Door::GrpcApi if is_own_grpc(parts.path) => Ok(Target::Api),
+        Door::GrpcApi if is_reflection(parts.path) => Ok(Target::Api),
         Door::GrpcApi => Err(TargetError::NoAppIdMetadata),
         Door::Outbound => by_host(parts, home),
         Door::HttpApi => by_path(parts, home),
@@ -80,7 +84,12 @@ pub fn decide_target<'a>(
 }
 
 fn is_own_grpc(path: &[u8]) -> bool {
-    path.starts_with(b"/dapr.proto.runtime.v1.Dapr/") || path.starts_with(b"/grpc.reflection.")
+    path.starts_with(b"/dapr.proto.runtime.v1.Dapr/")
+}
+
+/// Asked of an app if it names one, of the sidecar otherwise.
+fn is_reflection(path: &[u8]) -> bool {
+    path.starts_with(b"/grpc.reflection.")
 }
 
 fn by_host<'a>(parts: RequestParts<'a>, home: &ServiceName) -> Result<Target<'a>, TargetError> {

@@ -1,6 +1,6 @@
 //! Protobuf messages and services between the parts, and conversions to the model.
 //!
-//! [`v1`] is generated from `proto/tollway/v1` by `cargo xtask codegen` and checked in. What
+//! [`v1`] and [`dapr`] are generated from `proto/` by `cargo xtask codegen` and checked in. What
 //! arrives from a peer is only a claim: it becomes a type of crate `model` by the conversions
 //! here, which check every field and name the one that is wrong.
 
@@ -38,4 +38,30 @@ pub use service::{
 )]
 pub mod v1 {
     include!("generated/tollway.v1.rs");
+}
+
+/// The part of Dapr's public API that is spoken here, generated too; its packages as modules.
+#[allow(
+    clippy::all,
+    unreachable_pub,
+    unused_qualifications,
+    clippy::wildcard_enum_match_arm,
+    clippy::allow_attributes_without_reason,
+    clippy::large_futures,
+    clippy::unused_async,
+    reason = "written by a generator"
+)]
+pub mod dapr {
+    pub mod proto {
+        pub mod common {
+            pub mod v1 {
+                include!("generated/dapr.proto.common.v1.rs");
+            }
+        }
+        pub mod runtime {
+            pub mod v1 {
+                include!("generated/dapr.proto.runtime.v1.rs");
+            }
+        }
+    }
 }

@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use tollway_model::{AppId, AppProtocol, Label, ServiceName};
 use tollway_proxy::mesh::Role;
-use tollway_proxy::{Live, LiveOptions, MeshProtocol, SidecarOptions, live, run_sidecar};
+use tollway_proxy::{Live, LiveOptions, MeshProtocol, SidecarOptions, live};
+use tollway_runtime::run_sidecar;
 
 use super::mesh::{CommonArgs, end_of, serve_live};
 use super::telemetry::TelemetryArgs;

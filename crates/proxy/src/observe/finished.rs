@@ -82,7 +82,7 @@ impl Finished {
         let service = match exchange.destination {
             Destination::Service(name) => Some(name),
             Destination::Api if outcome == Outcome::Answered => return None,
-            Destination::App | Destination::Api => None,
+            Destination::App | Destination::Api | Destination::Callback => None,
         };
         let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);
         Some(Self {

@@ -1,5 +1,6 @@
 //! Accepting connections, and telling HTTP/1.1 from HTTP/2 on plain doors.
 
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, SystemTime};
 
 use tollway_http::{h1, h2};
@@ -77,6 +78,15 @@ impl Worker {
             Some(service) => self.open_tcp(key, service),
             None => self.queue_read(key),
         }
+    }
+
+    /// Takes a connection from within this process for one of the app to the HTTP API.
+    pub(super) fn adopt(&mut self, stream: UnixStream) {
+        let role = Role::Detect { input: Vec::new() };
+        let mut conn = Connection::new(Conn::local(stream), role, self.now);
+        conn.door = Some(Door::HttpApi);
+        // Without a descriptor left it is closed: whoever made it sees that.
+        let _ = self.insert(conn);
     }
 
     fn tell_exhausted(&mut self, error: &std::io::Error) {

@@ -181,7 +181,7 @@ impl Worker {
                 self.config.mesh_protocol == MeshProtocol::Http1
                     && self.pools.get(destination).is_some_and(Pool::is_of_h1)
             }
-            Destination::Api => true,
+            Destination::Api | Destination::Callback => false,
             Destination::App => self.config.app.is_none_or(|app| app.protocol == AppProtocol::Http),
         }
     }

@@ -263,5 +263,6 @@ pub(super) fn describe(destination: &Destination) -> String {
         Destination::Service(name) => format!("service {name}"),
         Destination::App => "the app".to_owned(),
         Destination::Api => "the sidecar's API".to_owned(),
+        Destination::Callback => "the sidecar's translation to gRPC".to_owned(),
     }
 }

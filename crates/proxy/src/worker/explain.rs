@@ -155,7 +155,7 @@ impl Worker {
         let (started, attempts) = (exchange.started, exchange.attempts);
         let name = match &exchange.destination {
             Destination::Service(name) => Some(name.clone()),
-            Destination::App | Destination::Api => None,
+            Destination::App | Destination::Api | Destination::Callback => None,
         };
         let part = exchange.caller_part()?;
         let times_us = part.times(started, Instant::now());

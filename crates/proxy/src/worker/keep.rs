@@ -7,14 +7,15 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use tollway_http::h2;
 use tollway_model::{AppProtocol, Instance, ServiceName};
 use tollway_net::{Conn, Key};
 use tollway_routing::{Dialled, SpreadLimits, plan_spread};
 
 use super::Worker;
-use super::dial::h1_client;
+use super::outside::{ApiKind, ApiStream};
 use super::pool::{Candidates, Pool};
-use crate::connection::{Connection, Purpose, Role};
+use crate::connection::{Connection, H2Link, Purpose, Role};
 use crate::exchange::Destination;
 use crate::tls::alpn;
 use crate::why::Why;
@@ -37,7 +38,8 @@ impl Worker {
                 self.keep_service_dialled(&service);
             }
             Destination::App => self.keep_app_dialled(),
-            Destination::Api => self.open_api(),
+            Destination::Api => self.open_api(destination, ApiKind::Own),
+            Destination::Callback => self.open_api(destination, ApiKind::Callback),
         }
     }
 
@@ -329,31 +331,31 @@ impl Worker {
         }
     }
 
-    /// A connection to the process's own API: a socket pair, served on the other side.
-    fn open_api(&mut self) {
+    /// A connection to what this process serves itself: a socket pair, served on the other side.
+    fn open_api(&mut self, destination: &Destination, kind: ApiKind) {
         let pair = UnixStream::pair().and_then(|(ours, theirs)| {
             ours.set_nonblocking(true)?;
             theirs.set_nonblocking(true)?;
             Ok((ours, theirs))
         });
-        let (ours, theirs) = match pair {
+        let (ours, stream) = match pair {
             Ok(pair) => pair,
             Err(error) => {
-                let fault = self.unreachable(&Destination::Api, None, Why::from(&error));
-                return self.fail_waiting(&Destination::Api, &fault);
+                let fault = self.unreachable(destination, None, Why::from(&error));
+                return self.fail_waiting(destination, &fault);
             }
         };
-        self.outside.serve_api(theirs);
-        let conn = Connection::new(
-            Conn::local(ours),
-            Role::H1Client(Box::new(h1_client(Destination::Api, false))),
-            self.now,
-        );
+        self.outside.serve_api(ApiStream { kind, stream });
+        let mut io = Conn::local(ours);
+        let codec = h2::Connection::client(self.config.limits.h2.clone(), io.out());
+        let mut link = H2Link::new(codec, self.now);
+        link.destination = Some(destination.clone());
+        let conn = Connection::new(io, Role::H2Client(Box::new(link)), self.now);
         if let Some(key) = self.insert(conn) {
-            let pool = self.pool(&Destination::Api);
-            pool.conns.push(key);
-            pool.idle.push(key);
-            self.serve_waiting(&Destination::Api);
+            self.look_in_time(key);
+            self.mark_dirty(key);
+            self.pool(destination).conns.push(key);
+            self.serve_waiting(destination);
         }
     }
 }

@@ -61,7 +61,7 @@ use beyond::WayInto;
 use body::SpareBodies;
 pub(crate) use gateway::GatewayRoutes;
 use listeners::{Listeners, slot_of};
-pub use outside::MeshProtocol;
+pub use outside::{ApiKind, ApiStream, MeshProtocol};
 pub(crate) use outside::{AppTarget, Command, Commands, Outside, WorkerConfig};
 use policy::PolicyGate;
 pub(crate) use policy::{PolicyDenial, Rights, Upgraded};
@@ -245,6 +245,7 @@ impl Worker {
                     self.observer = observer;
                 }
                 Command::OpenDoors(listeners) => self.open_doors(listeners),
+                Command::Adopt(stream) => self.adopt(stream),
                 Command::RedirectDoor(address, door) => self.redirect_door(address, door),
                 Command::CloseDoor(address) => self.close_door(address),
                 Command::Drain => {

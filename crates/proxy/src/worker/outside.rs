@@ -51,14 +51,30 @@ pub(crate) struct WorkerConfig {
     pub(crate) timeouts: Timeouts,
 }
 
+/// What a connection into this process is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ApiKind {
+    /// What an app asks of its own sidecar, over HTTP or gRPC.
+    Own,
+    /// Calls over HTTP for the app beside it, which speaks gRPC.
+    Callback,
+}
+
+/// The far end of a connection of HTTP/2, without TLS, from a data-plane thread; it does not block.
+#[derive(Debug)]
+pub struct ApiStream {
+    pub kind: ApiKind,
+    pub stream: UnixStream,
+}
+
 /// What a worker asks of the rest of the process.
 pub(crate) trait Outside: Send {
     /// Wants the state of a service from now on.
     fn subscribe(&self, service: &ServiceName);
     /// Does not want it any more.
     fn unsubscribe(&self, service: &ServiceName);
-    /// Hands over the far end of a connection to the process's own HTTP API.
-    fn serve_api(&self, stream: UnixStream);
+    /// Hands over the far end of a connection to what this process serves itself.
+    fn serve_api(&self, stream: ApiStream);
     /// The app beside this sidecar could not be connected to.
     fn app_unreachable(&self);
 }
@@ -83,6 +99,8 @@ pub(crate) enum Command {
     /// Who hears of requests from now on, and of those that are under way when they end.
     Observe(Option<Box<Observer>>),
     OpenDoors(Vec<(Listener, Door)>),
+    /// A connection from within this process: its requests are those of the app to the HTTP API.
+    Adopt(UnixStream),
     /// What comes to the listener at this address from now on is for another door.
     RedirectDoor(SocketAddr, Door),
     CloseDoor(SocketAddr),

@@ -125,7 +125,10 @@ impl Worker {
             if app.protocol == AppProtocol::Tcp {
                 return Err(Fault::NotHttp { service: self.config.home.clone() });
             }
-            exchange.destination = Destination::App;
+            let is_translated =
+                app.protocol == AppProtocol::Grpc && !exchange.is_grpc && !exchange.is_upgrade;
+            exchange.destination =
+                if is_translated { Destination::Callback } else { Destination::App };
             let asks = peer.is_some_and(|peer| edit::inbound_request(&mut exchange.head, &peer));
             if asks {
                 self.explain_as_callee(key);
@@ -135,9 +138,6 @@ impl Worker {
         self.metrics.outbound_requests.add(1);
         let target = outbound_target(&exchange.door, &exchange.head, &self.config.home)?;
         match target {
-            Outbound::Api if exchange.door == Door::GrpcApi => {
-                return Err(Fault::Unimplemented { what: "this call of the gRPC API" });
-            }
             Outbound::Api => exchange.destination = Destination::Api,
             Outbound::Service { name, path, credentials_used } => {
                 path.apply(&mut exchange.head.path);

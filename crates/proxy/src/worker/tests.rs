@@ -3,7 +3,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
@@ -103,7 +102,7 @@ impl Outside for Counting {
     fn unsubscribe(&self, _: &ServiceName) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
-    fn serve_api(&self, _: UnixStream) {}
+    fn serve_api(&self, _: ApiStream) {}
     fn app_unreachable(&self) {}
 }
 

@@ -1,7 +1,7 @@
 //! What the app finds in its environment: where its sidecar is, by the names that SDKs of Dapr
 //! read.
 
-use tollway_proxy::Sidecar;
+use tollway_runtime::Sidecar;
 
 use super::plan::Plan;
 

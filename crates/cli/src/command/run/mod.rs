@@ -24,7 +24,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use tollway_model::{AppId, AppProtocol, Instance, Label};
-use tollway_proxy::{Limits, LiveOptions, Sidecar, Timeouts, live};
+use tollway_proxy::{Limits, LiveOptions, Timeouts, live};
+use tollway_runtime::Sidecar;
 use tollway_telemetry::init_terminal_log;
 
 use self::app::App;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::process::Signal;
 use tokio::sync::oneshot;
+use tollway_proxy::DataPlaneError;
 use tollway_proxy::mesh::MeshClient;
-use tollway_proxy::{DataPlaneError, Sidecar};
+use tollway_runtime::Sidecar;
 
 use super::app::{App, Change, Ending};
 use super::plan::Plan;

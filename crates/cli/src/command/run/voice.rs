@@ -2,7 +2,7 @@
 //! they begin.
 
 use tollway_model::AppProtocol;
-use tollway_proxy::Sidecar;
+use tollway_runtime::Sidecar;
 
 use super::plan::Plan;
 use crate::local::LocalControl;

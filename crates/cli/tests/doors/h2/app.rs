@@ -123,6 +123,9 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) {
     }
 }
 
+/// Has a call over HTTP/1.1 reach an app of gRPC as it is: others are translated for it.
+pub(crate) const GRPC_KIND: &str = "content-type: application/grpc\r\n";
+
 /// A sidecar before such an app, and its mesh door for callers of either version.
 pub(crate) struct Before {
     pub(crate) app: FrameApp,
@@ -143,7 +146,9 @@ impl Before {
         let inbound = sidecar.port("inbound").unwrap();
         let http1 = network.relay(inbound, "web", "stock", b"http/1.1");
         let http2 = network.relay(inbound, "web", "stock", b"h2");
-        until_status(http1.address(), &Self::get("/warm"), 200);
+        let kind = if protocol == "grpc" { GRPC_KIND } else { "" };
+        let warm = Self::get("/warm").replace("\r\n\r\n", &format!("\r\n{kind}\r\n"));
+        until_status(http1.address(), &warm, 200);
         Self { app, network, _sidecar: sidecar, http1, http2 }
     }
 

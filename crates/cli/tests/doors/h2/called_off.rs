@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use tollway_testkit::{End, RawClient};
 
-use super::app::{Before, Said, answer, honest};
+use super::app::{Before, GRPC_KIND, Said, answer, honest};
 use super::frames::{
     CANCEL, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, block, frame, hello, reset_with,
 };
@@ -21,18 +21,18 @@ const BORNE: u32 = 20;
 
 #[test]
 fn calls_that_are_called_off_do_not_end_those_of_others() {
-    for protocol in ["h2c", "grpc"] {
+    for (protocol, kind) in [("h2c", ""), ("grpc", GRPC_KIND)] {
         let before = Before::open(protocol, &[]);
         before.app.now_says(bears_few_resets());
         let mut long = RawClient::connect(before.http1()).unwrap();
-        let head = format!("POST /long HTTP/1.1\r\nhost: {}\r\n", Before::HOST);
+        let head = format!("POST /long HTTP/1.1\r\nhost: {}\r\n{kind}", Before::HOST);
         long.send(head + "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n").unwrap();
         before.app.until_heard("its beginning", |frame| frame.kind == DATA);
         let mut attacker = RawClient::connect(before.http2()).unwrap();
         attacker.send(hello()).unwrap();
         let mut other = RawClient::connect(before.http1()).unwrap();
-        let post =
-            format!("POST / HTTP/1.1\r\nhost: {}\r\ncontent-length: 2\r\n\r\nhi", Before::HOST);
+        let head = format!("POST / HTTP/1.1\r\nhost: {}\r\n{kind}", Before::HOST);
+        let post = head + "content-length: 2\r\n\r\nhi";
         for first in (0..CALLED_OFF).step_by(AT_A_TIME as usize) {
             attacker.send(call_off(first)).unwrap();
             let answer = other.ask(&post);
@@ -48,8 +48,13 @@ fn calls_that_are_called_off_do_not_end_those_of_others() {
 
 /// Requests that never end by themselves, and their resets behind them.
 fn call_off(first: u32) -> Vec<u8> {
-    let lines =
-        [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", Before::HOST)];
+    let lines = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/"),
+        (":authority", Before::HOST),
+        ("content-type", "application/grpc"),
+    ];
     let head = block(&lines);
     let streams = || (first..first + AT_A_TIME).map(|nth| 2 * nth + 1);
     let asked = streams().flat_map(|n| frame(HEADERS, END_HEADERS | END_STREAM, n, &head));

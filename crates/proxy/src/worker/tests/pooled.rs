@@ -1,5 +1,6 @@
 //! Sidecars that carry one request at a time on each of several mesh connections.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Barrier;
 
 use tollway_net::Conn;
@@ -73,9 +74,9 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
     let mut worker = worker_of_web(&network);
     let (ours, _theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    let role = Role::H1Client(Box::new(dial::h1_client(Destination::Api, false)));
+    let role = Role::H1Client(Box::new(dial::h1_client(Destination::App, false)));
     let key = worker.insert(Connection::new(Conn::local(ours), role, worker.now)).unwrap();
-    let pool = worker.pool(&Destination::Api);
+    let pool = worker.pool(&Destination::App);
     pool.conns.push(key);
     pool.idle.push(key);
     worker.on_ready(Readiness {
@@ -84,10 +85,10 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
         writable: true,
         closed: false,
     });
-    assert_eq!(worker.choose(&Destination::Api), None, "a read is to tell first");
+    assert_eq!(worker.choose(&Destination::App), None, "a read is to tell first");
     worker.read_turn(&mut Scratch::new());
-    assert_eq!(worker.choose(&Destination::Api), Some(key));
-    assert_eq!(worker.choose(&Destination::Api), None, "it is taken once");
+    assert_eq!(worker.choose(&Destination::App), Some(key));
+    assert_eq!(worker.choose(&Destination::App), None, "it is taken once");
 }
 
 fn worker_of_web(network: &Network) -> Worker {

@@ -1,0 +1,80 @@
+//! What an app asks of its own sidecar.
+
+use std::time::Duration;
+
+use tollway_wire::dapr::proto::runtime::v1::{
+    GetMetadataRequest, SetMetadataRequest, ShutdownRequest,
+};
+use tonic::Code;
+
+use super::mesh::http::{get, runtime};
+use super::mesh::{AppProtocol, Mesh};
+use super::{call, client};
+
+#[test]
+fn metadata_is_the_same_over_both_apis() {
+    let mesh = Mesh::start();
+    let sidecar = mesh.west.sidecar_of("web", 4711, AppProtocol::H2c);
+    runtime().block_on(async {
+        let mut grpc = client(sidecar.grpc()).await;
+        let set = |key: &str, value: String| SetMetadataRequest { key: key.to_owned(), value };
+        grpc.set_metadata(set("by-grpc", "one".to_owned())).await.unwrap();
+        let put = call(sidecar.http(), "PUT", "/v1.0/metadata/by-http", &[], "two").await;
+        assert_eq!(put.0.as_u16(), 204);
+
+        let told = grpc.get_metadata(GetMetadataRequest {}).await.unwrap().into_inner();
+        assert_eq!((told.id.as_str(), told.extended_metadata.len()), ("web", 2));
+        assert_eq!(told.extended_metadata["by-http"], "two");
+        let app = told.app_connection_properties.unwrap();
+        assert_eq!((app.port, app.protocol.as_str()), (4711, "h2c"));
+
+        let told = grpc.set_metadata(set("", "x".to_owned())).await.unwrap_err();
+        assert_eq!(told.code(), Code::InvalidArgument, "{told}");
+        let told = grpc.set_metadata(set("k", "x".repeat(64 * 1024 + 1))).await.unwrap_err();
+        assert_eq!(told.code(), Code::InvalidArgument, "{told}");
+        for number in 2..128 {
+            grpc.set_metadata(set(&number.to_string(), "x".to_owned())).await.unwrap();
+        }
+        let told = grpc.set_metadata(set("one more", "x".to_owned())).await.unwrap_err();
+        assert_eq!(told.code(), Code::ResourceExhausted, "{told}");
+        grpc.set_metadata(set("by-grpc", "again".to_owned())).await.unwrap();
+    });
+    let shown = get(sidecar.http(), "/v1.0/metadata");
+    let (_, shown) = shown.split_once("\r\n\r\n").unwrap();
+    let shown: serde_json::Value = serde_json::from_str(shown).unwrap();
+    assert_eq!(shown["extended"]["by-grpc"], "again");
+    assert_eq!(shown["extended"]["by-http"], "two");
+}
+
+#[test]
+fn an_app_ends_its_sidecar() {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let mesh = Mesh::start();
+    let mut by_http = mesh.west.caller(&[]);
+    let mut by_grpc = mesh.west.caller(&[]);
+    runtime().block_on(async {
+        let asked = call(by_http.http(), "POST", "/v1.0/shutdown", &[], "").await;
+        assert_eq!(asked.0.as_u16(), 204);
+        client(by_grpc.grpc()).await.shutdown(ShutdownRequest {}).await.unwrap();
+    });
+    for sidecar in [&mut by_http, &mut by_grpc] {
+        let status = sidecar.process.wait(PATIENCE).unwrap();
+        assert!(status.success(), "{status}: {}", sidecar.process.log());
+    }
+}
+
+#[test]
+fn what_is_not_served_is_told_so() {
+    let mesh = Mesh::start();
+    let sidecar = mesh.west.caller(&[]);
+    runtime().block_on(async {
+        let endpoint =
+            tonic::transport::Endpoint::from_shared(format!("http://{}", sidecar.grpc()));
+        let mut client = tonic::client::Grpc::new(endpoint.unwrap().connect().await.unwrap());
+        client.ready().await.unwrap();
+        let path = "/dapr.proto.runtime.v1.Dapr/PublishEvent".parse().unwrap();
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let told = client.unary(tonic::Request::new(()), path, codec).await.unwrap_err();
+        assert_eq!(told.code(), Code::Unimplemented, "{told}");
+    });
+}

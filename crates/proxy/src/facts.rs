@@ -1,0 +1,91 @@
+//! What a member of the mesh knows of itself: its admin port shows it, and the runtime API.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use tokio::sync::watch;
+use tollway_identity::Credentials;
+use tollway_model::{AppProtocol, RunningConfig, ServiceName};
+use tollway_telemetry::metrics::{Part, add_build, add_process, add_told, names};
+use tollway_telemetry::trace::SpanMetrics;
+use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, Page};
+
+use crate::mesh::MeshStatus;
+
+/// A running sidecar or gateway, as it is at this moment.
+pub struct Facts {
+    pub(crate) part: Part,
+    pub(crate) service: ServiceName,
+    pub(crate) app: Option<(SocketAddr, AppProtocol)>,
+    pub(crate) mesh: watch::Receiver<MeshStatus>,
+    pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
+    /// Whether the app takes connections; true without an app.
+    pub(crate) app_ready: watch::Receiver<bool>,
+    pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
+    pub(crate) spans: Arc<SpanMetrics>,
+    pub(crate) lines: Arc<LineMetrics>,
+    /// The settings that run.
+    pub(crate) config: watch::Receiver<RunningConfig>,
+}
+
+impl Facts {
+    /// Its own name in the mesh.
+    #[must_use]
+    pub fn service(&self) -> &ServiceName {
+        &self.service
+    }
+
+    /// Where its app takes calls, and what it speaks there; `None` if it only makes calls.
+    #[must_use]
+    pub fn app(&self) -> Option<(SocketAddr, AppProtocol)> {
+        self.app
+    }
+
+    /// Whether the control plane has answered: names can be called.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.mesh.borrow().connected
+    }
+
+    /// Whether the app takes connections; true without an app.
+    #[must_use]
+    pub fn is_app_ready(&self) -> bool {
+        *self.app_ready.borrow()
+    }
+}
+
+impl AdminFacts for Facts {
+    fn add_metrics(&self, page: &mut Page) {
+        let threads: Vec<_> = self.metrics.iter().map(AsRef::as_ref).collect();
+        DataPlaneMetrics::add_to(page, &threads);
+        add_told(page, &threads, &self.spans, &self.lines);
+        page.single(&names::APP_READY, u8::from(*self.app_ready.borrow()));
+        let status = self.mesh.borrow().clone();
+        page.single(&names::CONTROL_CONNECTED, u8::from(status.connected));
+        page.single(&names::CONTROL_REGISTERED, u8::from(status.registered));
+        page.single(&names::CONTROL_REVISION, status.revision);
+        let credentials = self.credentials.borrow().clone();
+        let expiry = credentials.not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
+        page.single(&names::CERTIFICATE_EXPIRY, expiry.as_secs());
+        page.single(&names::TRUST_REVISION, credentials.bundles().revision());
+        add_build(page, self.part);
+        add_process(page);
+    }
+
+    fn config(&self) -> RunningConfig {
+        self.config.borrow().clone()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        let status = self.mesh.borrow().clone();
+        if !status.connected {
+            let reason = status.last_error.unwrap_or_else(|| "it has not answered yet".to_owned());
+            return Err(format!("no control plane: {reason}"));
+        }
+        if !*self.app_ready.borrow() {
+            return Err("the app takes no connections".to_owned());
+        }
+        Ok(())
+    }
+}

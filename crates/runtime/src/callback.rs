@@ -1,0 +1,144 @@
+//! Calls over HTTP for an app that speaks gRPC: each becomes one `AppCallback/OnInvoke`.
+
+use std::error::Error as _;
+use std::net::SocketAddr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode};
+use serde_json::{Value, json};
+use tollway_model::{AppProtocol, ErrorCode};
+use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
+use tollway_wire::dapr::proto::common::v1::{HttpExtension, InvokeRequest, InvokeResponse};
+use tollway_wire::dapr::proto::runtime::v1::app_callback_client::AppCallbackClient;
+use tonic::body::Body;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Extensions, Status};
+use tonic_types::StatusExt;
+
+use crate::codes::http_of;
+use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of};
+use crate::grpc::MESSAGE_BYTES;
+use crate::rest::{json_answer, problem};
+
+/// Longest details of a status that are passed on, in bytes of base64.
+const DETAILS_BYTES: usize = 8 * 1024;
+
+/// The app beside this sidecar, if it speaks gRPC.
+pub(crate) struct AppCallback {
+    app: Option<AppCallbackClient<Channel>>,
+}
+
+impl AppCallback {
+    pub(crate) fn of(app: Option<(SocketAddr, AppProtocol)>) -> Self {
+        let grpc = app.filter(|(_, protocol)| *protocol == AppProtocol::Grpc);
+        let endpoint = grpc.and_then(|(at, _)| Endpoint::from_shared(format!("http://{at}")).ok());
+        let client = |endpoint: Endpoint| {
+            AppCallbackClient::new(endpoint.connect_lazy())
+                .max_decoding_message_size(MESSAGE_BYTES)
+                .max_encoding_message_size(MESSAGE_BYTES)
+        };
+        Self { app: endpoint.map(client) }
+    }
+
+    /// Answers a call over HTTP with what the app says.
+    pub(crate) async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+        let Some(mut app) = self.app.clone() else {
+            let text = "the app speaks no gRPC";
+            return problem(StatusCode::BAD_GATEWAY, ErrorCode::AppUnreachable, text);
+        };
+        let (head, body) = request.into_parts();
+        let Ok(body) = Limited::new(body, MESSAGE_BYTES).collect().await else {
+            let text = "the body ended early, or is larger than the 4 MiB that a message may have";
+            return problem(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::MalformedRequest, text);
+        };
+        let message = invocation(&head, body.to_bytes().to_vec());
+        let metadata = metadata_of(&head.headers);
+        match app.on_invoke(tonic::Request::from_parts(metadata, Extensions::new(), message)).await
+        {
+            Ok(answer) => answered(answer),
+            Err(status) => refused(&status),
+        }
+    }
+}
+
+fn invocation(head: &Parts, body: Vec<u8>) -> InvokeRequest {
+    let text = |value: Option<&HeaderValue>| {
+        value.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+    };
+    InvokeRequest {
+        method: head.uri.path().trim_start_matches('/').to_owned(),
+        data: Some(prost_types::Any { type_url: text(head.headers.get(DATA_TYPE)), value: body }),
+        content_type: text(head.headers.get(CONTENT_TYPE)),
+        http_extension: Some(HttpExtension {
+            verb: verb_of(&head.method).into(),
+            querystring: head.uri.query().unwrap_or_default().to_owned(),
+        }),
+    }
+}
+
+fn verb_of(method: &Method) -> Verb {
+    Verb::from_str_name(method.as_str()).unwrap_or(Verb::None)
+}
+
+fn answered(answer: tonic::Response<InvokeResponse>) -> Response<Body> {
+    let (metadata, message, _) = answer.into_parts();
+    let data = message.data.unwrap_or_default();
+    let mut response = Response::new(Body::new(Full::from(data.value)));
+    *response.headers_mut() = fields_of(&metadata);
+    response.headers_mut().insert(APP_STATUS, HeaderValue::from(0));
+    for (name, value) in [(CONTENT_TYPE, message.content_type), (DATA_TYPE, data.type_url)] {
+        if let Ok(value) = HeaderValue::try_from(value)
+            && !value.is_empty()
+        {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+fn refused(status: &Status) -> Response<Body> {
+    if status.source().is_some_and(|source| source.is::<tonic::transport::Error>()) {
+        let text = format!("the app cannot be reached: {}", status.message());
+        return problem(StatusCode::BAD_GATEWAY, ErrorCode::AppUnreachable, &text);
+    }
+    let mut response = json_answer(http_of(status.code()), &told(status));
+    let carried = fields_of(status.metadata());
+    response.headers_mut().extend(carried);
+    response.headers_mut().insert(APP_STATUS, HeaderValue::from(i32::from(status.code())));
+    let details = STANDARD.encode(status.details());
+    if let Ok(details) = HeaderValue::try_from(details)
+        && !details.is_empty()
+        && details.len() <= DETAILS_BYTES
+    {
+        response.headers_mut().insert(APP_DETAILS, details);
+    }
+    response
+}
+
+/// A status as protobuf writes it in JSON: what is empty is left out.
+fn told(status: &Status) -> Value {
+    let mut told = json!({});
+    if status.code() != tonic::Code::Ok {
+        told["code"] = i32::from(status.code()).into();
+    }
+    if !status.message().is_empty() {
+        told["message"] = status.message().into();
+    }
+    if let Some(info) = status.get_details_error_info() {
+        let mut detail = json!({
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": info.reason,
+            "domain": info.domain,
+        });
+        if !info.metadata.is_empty() {
+            detail["metadata"] = json!(info.metadata);
+        }
+        told["details"] = json!([detail]);
+    }
+    told
+}

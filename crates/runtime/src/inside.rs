@@ -1,0 +1,56 @@
+//! Calls from this process into its own data loop: one connection, made again when it ends.
+
+use std::io;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+use tollway_proxy::Inside;
+
+/// Calls other services through the HTTP API, as the app would.
+pub(crate) struct Caller {
+    inside: Inside,
+    connection: Mutex<Option<SendRequest<Full<Bytes>>>>,
+}
+
+impl Caller {
+    pub(crate) fn new(inside: Inside) -> Self {
+        Self { inside, connection: Mutex::new(None) }
+    }
+
+    /// Sends a request whose target is a path of the HTTP API.
+    ///
+    /// # Errors
+    /// When the data plane has ended or breaks the connection off.
+    pub(crate) async fn call(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> io::Result<Response<Incoming>> {
+        let mut connection = self.connection().await?;
+        connection.send_request(request).await.map_err(io::Error::other)
+    }
+
+    async fn connection(&self) -> io::Result<SendRequest<Full<Bytes>>> {
+        let mut held = self.connection.lock().await;
+        if let Some(standing) = held.as_mut()
+            && standing.ready().await.is_ok()
+        {
+            return Ok(standing.clone());
+        }
+        let io = TokioIo::new(UnixStream::from_std(self.inside.connect()?)?);
+        let handshake = handshake(TokioExecutor::new(), io).await;
+        let (mut sender, connection) = handshake.map_err(io::Error::other)?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "the connection into the data loop ended");
+            }
+        });
+        sender.ready().await.map_err(io::Error::other)?;
+        Ok(held.insert(sender).clone())
+    }
+}

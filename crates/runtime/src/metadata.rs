@@ -1,0 +1,79 @@
+//! What the sidecar says of itself, and what it was told to remember.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tollway_proxy::Facts;
+
+/// Largest value of one entry of the extended metadata, in bytes.
+pub(crate) const VALUE_BYTES: usize = 64 * 1024;
+/// Most entries of the extended metadata.
+const ENTRIES: usize = 128;
+
+/// Facts of the sidecar, and the extended metadata beside them.
+pub(crate) struct Metadata {
+    facts: Arc<Facts>,
+    extended: Mutex<BTreeMap<String, String>>,
+}
+
+/// Why an entry is not kept, in words for whoever sent it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotKept {
+    /// It cannot be one: say what one is.
+    Malformed,
+    /// There are too many already.
+    Full,
+}
+
+impl NotKept {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Malformed => "send a key in the path and a text of at most 64 KiB as the body",
+            Self::Full => "the metadata has 128 entries already",
+        }
+    }
+}
+
+impl Metadata {
+    pub(crate) fn new(facts: Arc<Facts>) -> Self {
+        Self { facts, extended: Mutex::default() }
+    }
+
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Entries by key, in the keys' order.
+    pub(crate) fn extended(&self) -> BTreeMap<String, String> {
+        self.entries().clone()
+    }
+
+    /// Keeps an entry, in place of one of the same key.
+    pub(crate) fn set(&self, key: String, value: String) -> Result<(), NotKept> {
+        if key.is_empty() || value.len() > VALUE_BYTES {
+            return Err(NotKept::Malformed);
+        }
+        let mut entries = self.entries();
+        if entries.len() >= ENTRIES && !entries.contains_key(&key) {
+            return Err(NotKept::Full);
+        }
+        entries.insert(key, value);
+        Ok(())
+    }
+
+    /// What calls of other services still wait for; empty if nothing.
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        let mut missing = Vec::new();
+        if !self.facts.is_connected() {
+            missing.push("control plane");
+        }
+        if !self.facts.is_app_ready() {
+            missing.push("app");
+        }
+        missing
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.extended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
