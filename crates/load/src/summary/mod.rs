@@ -1,14 +1,13 @@
 //! A run's result for a person: what was asked, what came of it, how far to trust it.
 
+mod doubts;
 mod numbers;
 mod parts;
 mod throughput;
 
 use std::fmt::Write as _;
 
-use tollway_record::check::rate_bound_rps;
-use tollway_record::client_limit::ClientLimit;
-use tollway_record::record::{Arrival, Protocol};
+use tollway_record::record::Arrival;
 use tollway_record::traffic::LatencyUs;
 use tollway_record::{RunResult, Traffic};
 
@@ -27,9 +26,6 @@ const PHASES: [&str; 8] = [
     "waiting",
     "receiving",
 ];
-
-/// Achieved rates within this part of connections / latency are set by that bound.
-const CLOSED_LOOP_BOUND_PCT: f64 = 5.0;
 
 /// Several lines of text, each ended, at most 60 columns wide but for names and reasons.
 #[must_use]
@@ -62,7 +58,7 @@ fn write_summary(text: &mut String, result: &RunResult) -> std::fmt::Result {
     write_phases(text, traffic)?;
     writeln!(text)?;
     write_generator(text, result)?;
-    write_doubts(text, result)
+    doubts::write_doubts(text, result)
 }
 
 fn write_rates(text: &mut String, result: &RunResult) -> std::fmt::Result {
@@ -162,60 +158,12 @@ fn write_generator(text: &mut String, result: &RunResult) -> std::fmt::Result {
     writeln!(text)
 }
 
-fn write_doubts(text: &mut String, result: &RunResult) -> std::fmt::Result {
-    let traffic = &result.traffic;
-    for limit in &traffic.client_limits {
-        writeln!(text, "  CLIENT-LIMITED: {}", explain(limit))?;
-    }
-    let lost = traffic.errors + traffic.unfinished + traffic.dropped;
-    if lost > 0 {
-        let share = lost as f64 / traffic.scheduled().max(1) as f64 * 100.0;
-        writeln!(text, "  {share:.2} % of the requests are in no latency: they were lost")?;
-    }
-    let unprintable = traffic.latency_us.p999.is_none() && traffic.requests > 0;
-    if unprintable {
-        writeln!(text, "  — : fewer than 100 requests lie beyond it")?;
-    }
-    if let (Arrival::Closed, Some(typical_us)) = (result.arrival, traffic.service_us.p50) {
-        let bound_rps = rate_bound_rps(result.connections, typical_us);
-        if (traffic.achieved_rps / bound_rps - 1.0).abs() * 100.0 < CLOSED_LOOP_BOUND_PCT
-            && result.protocol == Protocol::Http1
-        {
-            writeln!(
-                text,
-                "  closed-loop bound: {} / {} = {}/s; the rate says nothing more than the latency",
-                counted(u64::from(result.connections), "connection"),
-                duration(typical_us),
-                significant(bound_rps)
-            )?;
-        }
-    }
-    Ok(())
-}
-
-fn explain(limit: &ClientLimit) -> String {
-    match limit {
-        ClientLimit::LateSends { late_fraction } => {
-            format!("{:.1} % of the requests were released too late", late_fraction * 100.0)
-        }
-        ClientLimit::RateMissed { achieved_fraction } => format!(
-            "{:.1} % of the offered rate was achieved: the target or the generator is at its limit",
-            achieved_fraction * 100.0
-        ),
-        ClientLimit::GeneratorBusy { busiest_thread_fraction } => {
-            format!("the generator was busy {:.0} % of the time", busiest_thread_fraction * 100.0)
-        }
-        ClientLimit::NearDirect { of_direct_fraction } => {
-            format!("{:.0} % of the direct rate was reached", of_direct_fraction * 100.0)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tollway_record::Histogram;
-    use tollway_record::record::Tls;
+    use tollway_record::client_limit::ClientLimit;
+    use tollway_record::record::{Protocol, Tls};
     use tollway_record::run::{Generator, RUN_SCHEMA, Step};
     use tollway_record::search::{SearchResult, TrialResult};
     use tollway_record::traffic::Lateness;
@@ -306,6 +254,24 @@ http://127.0.0.1:8080/echo
         result.traffic.client_limits = vec![ClientLimit::LateSends { late_fraction: 0.1 }];
         let text = summary(&result);
         assert!(text.contains("CLIENT-LIMITED: 10.0 % of the requests were released too late"));
+    }
+
+    #[test]
+    fn requests_that_waited_for_a_connection_are_told_in_open_loop() {
+        let told = "  5.0 % of the requests waited 443 ms (mean) for a\n  connection: in the \
+                    response time, not in the service time\n";
+        let check = |n: u64, rate: Option<f64>, expected: bool| {
+            let mut result = open_loop();
+            result.traffic.requested_rps = rate;
+            let blocked = LatencyUs { mean: Some(443e3), n, ..LatencyUs::default() };
+            result.traffic.phases_us.insert("blocked".to_owned(), blocked);
+            let text = summary(&result);
+            assert_eq!(text.contains(told), expected, "{n}: {text}");
+        };
+        check(500, Some(1000.0), true);
+        check(0, Some(1000.0), false);
+        check(50, Some(1000.0), false);
+        check(500, None, false);
     }
 
     #[test]
