@@ -8,6 +8,7 @@ mod load;
 mod reliability;
 mod speed;
 mod transport;
+mod verdicts;
 
 use std::path::Path;
 use std::process::Command;
@@ -51,6 +52,12 @@ const PROOFS: &[Proof] = &[
         name: "load",
         about: "tollway load beside wrk, k6, h2load, ghz, iperf3; writes docs/load.md (15 minutes)",
         run: load::run,
+        may_be_quick: true,
+    },
+    Proof {
+        name: "verdicts",
+        about: "the same twice, and 3 % more: what the lab says; writes docs/verdicts.md (8 minutes)",
+        run: verdicts::run,
         may_be_quick: true,
     },
     Proof {

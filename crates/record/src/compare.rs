@@ -45,7 +45,7 @@ pub enum CompareError {
 }
 
 impl CompareError {
-    fn no_common_block(row: &Row, baseline: &Row) -> Self {
+    pub(crate) fn no_common_block(row: &Row, baseline: &Row) -> Self {
         Self::NoCommonBlock {
             row: row.conditions.id.clone(),
             baseline_row: baseline.conditions.id.clone(),

@@ -17,6 +17,7 @@ pub mod k6;
 mod merge;
 pub mod mixture;
 pub mod record;
+pub mod redraw;
 pub mod run;
 pub mod search;
 mod seeded;

@@ -6,10 +6,11 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use tollway_record::compare::{DEFAULT_MARGIN_PCT, compare};
+use tollway_record::compare::DEFAULT_MARGIN_PCT;
 use tollway_record::interval::verdict;
-use tollway_record::record::{Block, Comparison, Cost, Metric, Question, Row, Verdict};
-use tollway_record::{CompareOptions, Histogram, Record, Traffic};
+use tollway_record::record::{Block, Comparison, Cost, Verdict};
+use tollway_record::redraw::{Draw, redraw};
+use tollway_record::{Histogram, Record, Traffic};
 
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/twice-direct.json");
 
@@ -42,40 +43,8 @@ fn three_percent_are_found() {
 fn experiments(blocks: usize, factor: f64) -> Vec<Comparison> {
     let record = Record::from_json(&std::fs::read_to_string(DATA).unwrap()).unwrap();
     let [first, second] = &record.rows[..] else { panic!("two rows") };
-    let experiment = |seed| {
-        let drawn = Random::new(seed).draw(first.blocks.len(), blocks);
-        experiment([first, second], &drawn, factor, CompareOptions::seeded(seed))
-    };
-    (0..EXPERIMENTS).map(experiment).collect()
-}
-
-/// What is found of some blocks. The seed says which of a block's two runs is called the first: what
-/// little the whole recording holds of a difference must not stand in every experiment.
-fn experiment(
-    rows: [&Row; 2],
-    drawn: &[usize],
-    factor: f64,
-    options: CompareOptions,
-) -> Comparison {
-    let [first, second] = rows;
-    let mut random = Random::new(!options.seed);
-    let (mut base, mut judged) = (Vec::new(), Vec::new());
-    for index in drawn {
-        let mut pair = [first.blocks[*index].clone(), second.blocks[*index].clone()];
-        assert_eq!(pair[0].block, pair[1].block);
-        if random.below(2) == 1 {
-            pair.reverse();
-        }
-        let [of_base, mut of_judged] = pair;
-        slow_down(&mut of_judged, factor);
-        base.push(of_base);
-        judged.push(of_judged);
-    }
-    // Rows are compared by their blocks alone: what they make together is not needed.
-    let base = Row { blocks: base, ..first.clone() };
-    let judged = Row { blocks: judged, ..second.clone() };
-    let found = compare(&judged, &base, Question::AgainstBaseline, options).unwrap();
-    found.into_iter().find(|found| found.metric == Metric::LatencyMean).unwrap()
+    let draw = Draw { experiments: EXPERIMENTS, blocks, either_way: true };
+    redraw(second, first, draw, |block| slow_down(block, factor)).unwrap()
 }
 
 fn slow_down(block: &mut Block, factor: f64) {
@@ -95,27 +64,6 @@ fn verdicts(found: &[Comparison], margin_pct: f64) -> Vec<Verdict> {
 
 fn count(verdicts: &[Verdict], wanted: Verdict) -> usize {
     verdicts.iter().filter(|verdict| **verdict == wanted).count()
-}
-
-/// Another generator than that of the bootstrap, with the same seeds.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        let (factor, step) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
-        self.0 = self.0.wrapping_mul(factor).wrapping_add(step);
-        (self.0 >> 33) as usize % bound
-    }
-
-    /// So many of all, each once at most.
-    fn draw(&mut self, all: usize, count: usize) -> Vec<usize> {
-        let mut left: Vec<usize> = (0..all).collect();
-        (0..count).map(|_| left.swap_remove(self.below(left.len()))).collect()
-    }
 }
 
 /// Keeps of a record its conditions and the mean of each run, as one sample:
