@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
@@ -23,6 +23,7 @@ use tonic_types::StatusExt;
 use crate::codes::http_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of};
 use crate::grpc::MESSAGE_BYTES;
+use crate::held::{HELD_BYTES, NotWhole, Room};
 use crate::rest::{json_answer, problem};
 
 /// Longest details of a status that are passed on, in bytes of base64.
@@ -31,6 +32,7 @@ const DETAILS_BYTES: usize = 8 * 1024;
 /// The app beside this sidecar, if it speaks gRPC.
 pub(crate) struct AppCallback {
     app: Option<AppCallbackClient<Channel>>,
+    room: Room,
 }
 
 impl AppCallback {
@@ -42,7 +44,7 @@ impl AppCallback {
                 .max_decoding_message_size(MESSAGE_BYTES)
                 .max_encoding_message_size(MESSAGE_BYTES)
         };
-        Self { app: endpoint.map(client) }
+        Self { app: endpoint.map(client), room: Room::new(HELD_BYTES) }
     }
 
     /// Answers a call over HTTP with what the app says.
@@ -52,11 +54,11 @@ impl AppCallback {
             return problem(StatusCode::BAD_GATEWAY, ErrorCode::AppUnreachable, text);
         };
         let (head, body) = request.into_parts();
-        let Ok(body) = Limited::new(body, MESSAGE_BYTES).collect().await else {
-            let text = "the body ended early, or is larger than the 4 MiB that a message may have";
-            return problem(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::MalformedRequest, text);
+        let mut held = match self.room.whole(body).await {
+            Ok(held) => held,
+            Err(why) => return not_whole(why),
         };
-        let message = invocation(&head, body.to_bytes().to_vec());
+        let message = invocation(&head, std::mem::take(&mut held.bytes));
         let metadata = metadata_of(&head.headers);
         match app.on_invoke(tonic::Request::from_parts(metadata, Extensions::new(), message)).await
         {
@@ -64,6 +66,25 @@ impl AppCallback {
             Err(status) => refused(&status),
         }
     }
+}
+
+fn not_whole(why: NotWhole) -> Response<Body> {
+    let (status, code, text) = match why {
+        NotWhole::TooLarge => (
+            StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorCode::MalformedRequest,
+            "the body is larger than the 4 MiB that a call of an app that speaks gRPC may have",
+        ),
+        NotWhole::CutOff => {
+            (StatusCode::BAD_REQUEST, ErrorCode::MalformedRequest, "the body ended early")
+        }
+        NotWhole::NoRoom => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::Overloaded,
+            "too many bodies wait for the app: 64 MiB of them are held already; try again",
+        ),
+    };
+    problem(status, code, text)
 }
 
 fn invocation(head: &Parts, body: Vec<u8>) -> InvokeRequest {

@@ -14,6 +14,7 @@ mod callback;
 mod codes;
 mod fields;
 mod grpc;
+mod held;
 mod inside;
 mod metadata;
 mod rest;

@@ -102,7 +102,9 @@ impl Worker {
                 link.close(up.stream, self.now);
                 link.codec.reset(up.stream, code, conn.io.out());
                 let worn_at = match link.destination {
-                    Some(Destination::App) => self.config.limits.app_resets,
+                    Some(Destination::App | Destination::Api | Destination::Callback) => {
+                        self.config.limits.app_resets
+                    }
                     // Its other end keeps to the same limits.
                     _ => self.config.limits.h2.limits.resets.burst as usize / 2,
                 };
