@@ -190,7 +190,7 @@ impl Recorder {
     }
 
     /// A connection's TLS handshake is over.
-    pub(crate) fn secured(&mut self, tls: &rustls::Connection, handshake: &Handshake) {
+    pub(crate) fn secured(&mut self, tls: &rustls::CommonState, handshake: &Handshake) {
         self.handshakes.get_or_insert_with(Handshakes::new).done(tls, handshake);
     }
 

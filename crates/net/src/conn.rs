@@ -4,111 +4,27 @@
 //! [`Conn::flush`] once at its end: one write, one TLS record run, for all of it. Reading takes
 //! what the socket has, up to the scratch buffer, and remembers whether there may be more.
 
-use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
-use rustls::Connection as Tls;
-use rustls::pki_types::CertificateDer;
-use rustls::{CipherSuite, HandshakeKind, ProtocolVersion};
-use thiserror::Error;
+use rustix::net::Shutdown;
+use rustls::{CommonState, HandshakeKind};
 
+pub use self::outcome::{Agreed, Closed, ConnError, Flush, Peer, Read};
+pub use self::reading::Scratch;
 use crate::poller::Readiness;
+use crate::tls::Tls;
 
-/// Bytes taken from a socket at a time.
-const READ_BYTES: usize = 64 * 1024;
+mod outcome;
+mod reading;
+mod socket;
+
 /// An output buffer that grew beyond this gives its memory back when it is empty, unless the owner
 /// asked for more.
 const OUT_KEEP_BYTES: usize = 32 * 1024;
-/// Plaintext of one TLS record.
-const RECORD_BYTES: usize = 16 * 1024;
-
-/// Buffers shared by all connections of a thread; no slice outlives the next read.
-pub struct Scratch {
-    raw: Vec<u8>,
-    plain: Vec<u8>,
-}
-
-impl Default for Scratch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Scratch {
-    #[must_use]
-    pub fn new() -> Self {
-        Self { raw: Vec::with_capacity(READ_BYTES), plain: Vec::with_capacity(READ_BYTES) }
-    }
-}
-
-/// Why a connection is over.
-#[derive(Debug, Error)]
-pub enum ConnError {
-    #[error("cannot connect: {0}")]
-    Connect(#[source] io::Error),
-    #[error("the connection failed: {0}")]
-    Socket(#[source] io::Error),
-    #[error("TLS failed: {0}")]
-    Tls(#[source] rustls::Error),
-}
-
-/// How the peer closed its side.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Closed {
-    /// With the end that its protocol has: FIN, and before it `close_notify` with TLS.
-    Clean,
-    /// FIN without `close_notify`, or the end of a connection that broke: the bytes before may
-    /// have been cut off.
-    Truncated,
-}
-
-/// What a read gave.
-#[derive(Debug)]
-pub enum Read<'a> {
-    /// Application bytes, valid until the scratch is used again.
-    Data(&'a [u8]),
-    /// Nothing now; an event will tell.
-    Blocked,
-    /// The peer sends no more. Told once, after all data.
-    Closed(Closed),
-    Failed(ConnError),
-}
-
-/// What a flush achieved.
-#[derive(Debug)]
-pub enum Flush {
-    /// Everything is with the kernel.
-    Done,
-    /// The socket is full; an event will tell when to go on.
-    Blocked,
-    /// Nothing can be sent any more. What the peer sent before can still be read, and its end
-    /// then.
-    Failed(ConnError),
-}
-
-/// What a TLS peer proved.
-pub struct Peer<'a> {
-    /// Its chain, leaf first; empty if it showed none.
-    pub certificates: &'a [CertificateDer<'static>],
-    /// The protocol agreed on.
-    pub alpn: Option<&'a [u8]>,
-    /// The server name it asked for (server side only).
-    pub server_name: Option<&'a str>,
-}
-
-/// What both ends of a TLS connection agreed on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Agreed {
-    pub version: ProtocolVersion,
-    pub cipher: CipherSuite,
-    /// The handshake went on from an earlier session.
-    pub is_resumed: bool,
-}
 
 /// One connection. Dropping it closes the socket.
 pub struct Conn {
@@ -154,19 +70,7 @@ impl Conn {
     /// # Errors
     /// When it fails at once: no descriptor, no route.
     pub fn connect(address: SocketAddr, tls: Option<Tls>) -> Result<Self, ConnError> {
-        let failed = |error: Errno| ConnError::Connect(error.into());
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket =
-            rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed)?;
-        rustix::net::sockopt::set_tcp_nodelay(&socket, true).map_err(failed)?;
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self::new(socket, tls, true)),
-            Err(error) => Err(failed(error)),
-        }
+        Ok(Self::new(socket::dial(address)?, tls, true))
     }
 
     /// Bytes may have come before the poller knew of it.
@@ -176,13 +80,9 @@ impl Conn {
     }
 
     fn new(socket: OwnedFd, tls: Option<Tls>, connecting: bool) -> Self {
-        let mut tls = tls.map(Box::new);
-        if let Some(tls) = &mut tls {
-            tls.set_buffer_limit(None);
-        }
         Self {
             socket,
-            tls,
+            tls: tls.map(Box::new),
             out: Vec::new(),
             wire: Vec::new(),
             sent: 0,
@@ -201,9 +101,8 @@ impl Conn {
     }
 
     /// Wraps an established plain connection in TLS; nothing may be queued.
-    pub fn start_tls(&mut self, mut tls: Tls) {
+    pub fn start_tls(&mut self, tls: Tls) {
         debug_assert!(self.out.is_empty() && self.tls.is_none());
-        tls.set_buffer_limit(None);
         self.tls = Some(Box::new(tls));
     }
 
@@ -249,14 +148,9 @@ impl Conn {
     #[must_use]
     pub fn peer(&self) -> Option<Peer<'_>> {
         let tls = self.tls()?;
-        let server_name = match tls {
-            Tls::Server(server) => server.server_name(),
-            Tls::Client(_) => None,
-        };
         Some(Peer {
             certificates: tls.peer_certificates().unwrap_or_default(),
             alpn: tls.alpn_protocol(),
-            server_name,
         })
     }
 
@@ -274,8 +168,9 @@ impl Conn {
     /// The TLS session, for what it says about itself; `None` without TLS or before the handshake
     /// is over.
     #[must_use]
-    pub fn tls(&self) -> Option<&Tls> {
-        self.tls.as_deref().filter(|tls| !tls.is_handshaking())
+    pub fn tls(&self) -> Option<&CommonState> {
+        let tls: &CommonState = self.tls.as_deref()?;
+        Some(tls).filter(|tls| !tls.is_handshaking())
     }
 
     /// The buffer to which application bytes are appended.
@@ -297,89 +192,6 @@ impl Conn {
             || self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Takes what the socket has. Call until it says `Blocked` or stop and come back: what is
-    /// left keeps [`Conn::may_read`] true.
-    pub fn read<'s>(&mut self, scratch: &'s mut Scratch) -> Read<'s> {
-        if !self.may_read() {
-            return Read::Blocked;
-        }
-        if self.close_notify_seen {
-            self.read_ended = true;
-            return Read::Closed(Closed::Clean);
-        }
-        match self.receive(&mut scratch.raw) {
-            Ok(0) => {
-                self.read_ended = true;
-                let clean = self.tls.is_none() && !self.is_broken;
-                return Read::Closed(if clean { Closed::Clean } else { Closed::Truncated });
-            }
-            Ok(_) => {}
-            // Sending may fail where the peer knows nothing of it: no end of his is awaited.
-            Err(Errno::AGAIN) if self.is_broken => {
-                self.read_ended = true;
-                return Read::Closed(Closed::Truncated);
-            }
-            Err(Errno::AGAIN) => {
-                self.readable = false;
-                return Read::Blocked;
-            }
-            Err(Errno::INTR) => return Read::Data(&[]),
-            Err(error) => return self.failed(ConnError::Socket(error.into())),
-        }
-        if self.tls.is_none() {
-            return Read::Data(&scratch.raw);
-        }
-        scratch.plain.clear();
-        match self.decrypt(&scratch.raw, &mut scratch.plain) {
-            Ok(()) => Read::Data(&scratch.plain),
-            Err(error) => {
-                self.send_alert();
-                self.failed(ConnError::Tls(error))
-            }
-        }
-    }
-
-    fn receive(&mut self, raw: &mut Vec<u8>) -> Result<usize, Errno> {
-        raw.clear();
-        let room = raw.capacity();
-        let spare = rustix::buffer::spare_capacity(raw);
-        let (count, _) = rustix::net::recv(&self.socket, spare, RecvFlags::empty())?;
-        // A short read has drained the socket: the next bytes are a new edge. At the end of
-        // the stream the edge has come already, so one more read is due.
-        if count > 0 && count < room && !self.close_told {
-            self.readable = false;
-        }
-        Ok(count)
-    }
-
-    fn decrypt(&mut self, mut raw: &[u8], plain: &mut Vec<u8>) -> Result<(), rustls::Error> {
-        let Some(tls) = self.tls.as_deref_mut() else { return Ok(()) };
-        while !raw.is_empty() {
-            let taken = tls.read_tls(&mut raw).unwrap_or(0);
-            let state = tls.process_new_packets()?;
-            take_plaintext(tls, state.plaintext_bytes_to_read(), plain);
-            self.close_notify_seen |= state.peer_has_closed();
-            if taken == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn send_alert(&mut self) {
-        if let Some(tls) = self.tls.as_deref_mut() {
-            drain_records(tls, &mut self.wire);
-            // The connection is over; whether the alert arrives is up to the peer.
-            let _ = rustix::net::send(&self.socket, &self.wire[self.sent..], send_flags());
-        }
-    }
-
-    fn failed(&mut self, error: ConnError) -> Read<'static> {
-        self.read_ended = true;
-        self.write_ended = true;
-        Read::Failed(error)
-    }
-
     /// Sends what is queued, as far as the socket takes it.
     pub fn flush(&mut self) -> Flush {
         if self.write_ended {
@@ -393,7 +205,10 @@ impl Conn {
                 Err(error) => return Flush::Failed(error),
             }
         }
-        self.encrypt();
+        if let Err(error) = self.encrypt() {
+            self.note_broken();
+            return Flush::Failed(ConnError::Tls(error));
+        }
         match self.send() {
             Ok(true) => {}
             Ok(false) => return Flush::Blocked,
@@ -414,37 +229,31 @@ impl Conn {
         if !self.writable {
             return Ok(false);
         }
-        let connected = rustix::net::sockopt::socket_error(&self.socket)
-            .and_then(|result| result)
-            .map_err(|error| ConnError::Connect(error.into()));
-        match connected {
-            Ok(()) => {
-                self.connecting = false;
-                Ok(true)
-            }
-            Err(error) => {
-                self.write_ended = true;
-                self.read_ended = true;
-                Err(error)
-            }
+        if let Err(error) = socket::dialled(&self.socket) {
+            self.write_ended = true;
+            self.read_ended = true;
+            return Err(error);
         }
+        self.connecting = false;
+        Ok(true)
     }
 
     /// Turns queued application bytes into records. Before the handshake is over they wait.
-    fn encrypt(&mut self) {
-        let Some(tls) = self.tls.as_deref_mut() else { return };
-        if !tls.is_handshaking() {
-            for chunk in self.out.chunks(RECORD_BYTES) {
-                // Without a buffer limit the writer takes everything.
-                let _ = io::Write::write_all(&mut tls.writer(), chunk);
-            }
-            shrink_when_empty(&mut self.out, self.keep_bytes);
-            if self.finishing && !self.close_notify_sent {
-                self.close_notify_sent = true;
-                tls.send_close_notify();
-            }
+    fn encrypt(&mut self) -> Result<(), rustls::Error> {
+        let Some(tls) = self.tls.as_deref_mut() else { return Ok(()) };
+        if tls.is_handshaking() {
+            return match tls.wants_write() {
+                true => tls.encrypt(&[], false, &mut self.wire),
+                false => Ok(()),
+            };
         }
-        drain_records(tls, &mut self.wire);
+        let closes = self.finishing && !self.close_notify_sent;
+        if !self.out.is_empty() || closes || tls.wants_write() {
+            tls.encrypt(&self.out, closes, &mut self.wire)?;
+            self.close_notify_sent |= closes;
+            shrink_when_empty(&mut self.out, self.keep_bytes);
+        }
+        Ok(())
     }
 
     /// `Ok(false)`: the socket is full.
@@ -460,7 +269,7 @@ impl Conn {
                 self.drop_sent();
                 return Ok(false);
             }
-            match rustix::net::send(&self.socket, rest, send_flags()) {
+            match socket::send(&self.socket, rest) {
                 Ok(count) => {
                     self.writable = count == rest.len();
                     self.sent += count;
@@ -531,29 +340,6 @@ impl Conn {
 impl AsFd for Conn {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-fn send_flags() -> SendFlags {
-    SendFlags::NOSIGNAL | SendFlags::DONTWAIT
-}
-
-fn take_plaintext(tls: &mut Tls, count: usize, plain: &mut Vec<u8>) {
-    if count == 0 {
-        return;
-    }
-    let start = plain.len();
-    plain.resize(start + count, 0);
-    let got = io::Read::read(&mut tls.reader(), &mut plain[start..]).unwrap_or(0);
-    plain.truncate(start + got);
-}
-
-fn drain_records(tls: &mut Tls, wire: &mut Vec<u8>) {
-    while tls.wants_write() {
-        // Writing into a vector does not fail.
-        if tls.write_tls(wire).is_err() {
-            break;
-        }
     }
 }
 

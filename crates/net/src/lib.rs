@@ -20,6 +20,7 @@ mod slab;
 pub mod spawn;
 mod tcp_info;
 mod timer;
+mod tls;
 pub mod tun;
 
 pub use conn::{Agreed, Closed, Conn, ConnError, Flush, Peer, Read, Scratch};
@@ -32,3 +33,4 @@ pub use program::let_program_pages_go;
 pub use slab::{Key, Slab};
 pub use tcp_info::{TcpInfo, tcp_info};
 pub use timer::Wheel;
+pub use tls::Tls;

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use rustls::server::UnbufferedServerConnection;
+use rustls::{ClientConfig, ServerConfig};
 use tollway_identity::{Credentials, Expected, TlsError};
 use tollway_model::{ServiceName, TrustDomain};
-use tollway_net::ConnError;
+use tollway_net::{ConnError, Tls};
 
 use crate::front::Served;
 use crate::why::Why;
@@ -56,12 +58,12 @@ impl PlaneTls {
     }
 
     /// The side of who is connected to.
-    pub(crate) fn server(&mut self) -> Result<Connection, TlsError> {
+    pub(crate) fn server(&mut self) -> Result<Tls, TlsError> {
         let config = match self {
             Self::Mesh(mesh) => mesh.server()?,
             Self::Front(served) => Arc::clone(&served.config),
         };
-        Ok(ServerConnection::new(config).map_err(TlsError::Library)?.into())
+        Ok(UnbufferedServerConnection::new(config).map_err(TlsError::Library)?.into())
     }
 
     /// Why an accepted connection broke in its handshake.
@@ -108,7 +110,7 @@ impl MeshTls {
         service: &ServiceName,
         trust_domain: &TrustDomain,
         protocol: &'static [u8],
-    ) -> Result<Connection, TlsError> {
+    ) -> Result<Tls, TlsError> {
         let dns_san = service.dns_san();
         let key = (service.clone(), trust_domain.clone(), protocol);
         let config = match self.clients.get(&key) {
@@ -123,7 +125,7 @@ impl MeshTls {
         };
         let name = ServerName::try_from(dns_san.clone())
             .map_err(|source| TlsError::ServerName { name: dns_san, source })?;
-        Ok(ClientConnection::new(config, name).map_err(TlsError::Library)?.into())
+        Ok(UnbufferedClientConnection::new(config, name).map_err(TlsError::Library)?.into())
     }
 
     /// Forgets the configurations towards a service nobody calls.

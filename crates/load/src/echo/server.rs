@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustls::{ServerConfig, ServerConnection};
+use rustls::ServerConfig;
+use rustls::server::UnbufferedServerConnection;
 use tollway_net::{
     AcceptError, Conn, Key, Listener, ListenerOptions, Poller, Readiness, Scratch, Slab, Token,
 };
@@ -212,7 +213,8 @@ impl Serving {
                         Serves::Tcp => Peer::tcp(Conn::accepted(stream, None)),
                         Serves::Https(config) => {
                             // Fails for a configuration that cannot work, which was checked.
-                            let Ok(tls) = ServerConnection::new(Arc::clone(config)) else {
+                            let Ok(tls) = UnbufferedServerConnection::new(Arc::clone(config))
+                            else {
                                 continue;
                             };
                             Peer::http(Conn::accepted(stream, Some(tls.into())))

@@ -1,7 +1,7 @@
 //! What a run's connections agreed on, and what their handshakes cost.
 
 use rustls::pki_types::CertificateDer;
-use rustls::{Connection, HandshakeKind};
+use rustls::{CommonState, HandshakeKind};
 use tollway_record::Histogram;
 use tollway_record::tls::TlsFacts;
 use x509_parser::public_key::PublicKey;
@@ -40,7 +40,7 @@ impl Handshakes {
     }
 
     /// A handshake is over.
-    pub(crate) fn done(&mut self, tls: &Connection, handshake: &Handshake) {
+    pub(crate) fn done(&mut self, tls: &CommonState, handshake: &Handshake) {
         let Handshake { took_ns, cpu_ns, certificate_was_shown, counted } = *handshake;
         let agreed = self.agreed.get_or_insert_with(|| agreed(tls));
         agreed.client_certificate |= certificate_was_shown;
@@ -81,7 +81,7 @@ impl Handshakes {
     }
 }
 
-fn agreed(tls: &Connection) -> TlsFacts {
+fn agreed(tls: &CommonState) -> TlsFacts {
     let name = |name: Option<&str>| name.unwrap_or("unknown").to_owned();
     let version = tls.protocol_version();
     let suite = tls.negotiated_cipher_suite();

@@ -11,14 +11,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::client::{ResolvesClientCert, Resumption, UnbufferedClientConnection};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::ServerName;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, SignatureScheme, SupportedProtocolVersion,
-    version,
-};
+use rustls::{ClientConfig, RootCertStore, SignatureScheme, SupportedProtocolVersion, version};
 
 pub(crate) use self::facts::{Handshake, Handshakes};
 pub(crate) use self::server::server_config;
@@ -128,8 +125,8 @@ impl TlsDialler {
     }
 
     /// The client's side of one connection, with its hello ready to be sent.
-    pub(crate) fn connection(&self) -> Result<rustls::Connection, rustls::Error> {
-        ClientConnection::new(Arc::clone(&self.config), self.name.clone()).map(Into::into)
+    pub(crate) fn connection(&self) -> Result<tollway_net::Tls, rustls::Error> {
+        UnbufferedClientConnection::new(Arc::clone(&self.config), self.name.clone()).map(Into::into)
     }
 
     /// Whether a server has asked for the own certificate and been shown it.

@@ -1,3 +1,4 @@
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -133,8 +134,8 @@ fn tls_pair() -> (Tls, Tls) {
         .unwrap();
     let name = "b.test".try_into().unwrap();
     (
-        rustls::ClientConnection::new(Arc::new(client), name).unwrap().into(),
-        rustls::ServerConnection::new(Arc::new(server)).unwrap().into(),
+        rustls::client::UnbufferedClientConnection::new(Arc::new(client), name).unwrap().into(),
+        rustls::server::UnbufferedServerConnection::new(Arc::new(server)).unwrap().into(),
     )
 }
 
@@ -180,6 +181,21 @@ fn a_close_without_notify_is_told_as_truncation() {
     rustix::net::shutdown(&pair.a, Shutdown::Write).unwrap();
     pair.run(|p| p.b_closed.is_some());
     assert_eq!(pair.b_closed, Some(Closed::Truncated));
+}
+
+#[test]
+fn a_record_that_is_cut_off_is_told_as_truncation() {
+    let (client, server) = tls_pair();
+    let mut pair = Pair::new(Some(client), Some(server));
+    pair.run(|p| !p.a.is_handshaking() && !p.b.is_handshaking());
+    pair.a.out().extend_from_slice(b"never whole");
+    pair.a.encrypt().unwrap();
+    pair.a.wire.pop();
+    pair.run(|p| p.b.tls.as_ref().is_some_and(|tls| !tls.kept().is_empty()));
+    rustix::net::shutdown(&pair.a, Shutdown::Write).unwrap();
+    pair.run(|p| p.b_closed.is_some());
+    assert_eq!(pair.b_closed, Some(Closed::Truncated));
+    assert!(pair.b_received.is_empty());
 }
 
 #[test]

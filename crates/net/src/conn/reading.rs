@@ -1,0 +1,110 @@
+//! From the socket to application bytes, in buffers that all connections of a thread share.
+
+use rustix::io::Errno;
+
+use super::{Closed, Conn, ConnError, Read, socket};
+use crate::tls::KEPT_BYTES_MAX;
+
+/// Bytes taken from a socket at a time.
+const READ_BYTES: usize = 64 * 1024;
+/// There is room to read into behind what TLS keeps.
+const _: () = assert!(KEPT_BYTES_MAX < READ_BYTES);
+
+/// Buffers shared by all connections of a thread; no slice outlives the next read.
+pub struct Scratch {
+    raw: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scratch {
+    #[must_use]
+    pub fn new() -> Self {
+        Self { raw: Vec::with_capacity(READ_BYTES), plain: Vec::with_capacity(READ_BYTES) }
+    }
+}
+
+impl Conn {
+    /// Takes what the socket has. Call until it says `Blocked` or stop and come back: what is
+    /// left keeps [`Conn::may_read`] true.
+    pub fn read<'s>(&mut self, scratch: &'s mut Scratch) -> Read<'s> {
+        if !self.may_read() {
+            return Read::Blocked;
+        }
+        if self.close_notify_seen {
+            self.read_ended = true;
+            return Read::Closed(Closed::Clean);
+        }
+        match self.receive(&mut scratch.raw) {
+            Ok(0) => {
+                self.read_ended = true;
+                let clean = self.tls.is_none() && !self.is_broken;
+                return Read::Closed(if clean { Closed::Clean } else { Closed::Truncated });
+            }
+            Ok(_) => {}
+            // Sending may fail where the peer knows nothing of it: no end of his is awaited.
+            Err(Errno::AGAIN) if self.is_broken => {
+                self.read_ended = true;
+                return Read::Closed(Closed::Truncated);
+            }
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                return Read::Blocked;
+            }
+            Err(Errno::INTR) => return Read::Data(&[]),
+            Err(error) => return self.failed(ConnError::Socket(error.into())),
+        }
+        if self.tls.is_none() {
+            return Read::Data(&scratch.raw);
+        }
+        scratch.plain.clear();
+        match self.decrypt(&mut scratch.raw, &mut scratch.plain) {
+            Ok(()) => Read::Data(&scratch.plain),
+            Err(error) => {
+                self.send_alert();
+                self.failed(ConnError::Tls(error))
+            }
+        }
+    }
+
+    fn receive(&mut self, raw: &mut Vec<u8>) -> Result<usize, Errno> {
+        raw.clear();
+        if let Some(tls) = &self.tls {
+            raw.extend_from_slice(tls.kept());
+        }
+        let room = raw.capacity() - raw.len();
+        let count = socket::receive(&self.socket, raw)?;
+        // A short read has drained the socket: the next bytes are a new edge. At the end of
+        // the stream the edge has come already, so one more read is due.
+        if count > 0 && count < room && !self.close_told {
+            self.readable = false;
+        }
+        Ok(count)
+    }
+
+    fn decrypt(&mut self, raw: &mut [u8], plain: &mut Vec<u8>) -> Result<(), rustls::Error> {
+        let Some(tls) = self.tls.as_deref_mut() else { return Ok(()) };
+        let decrypted = tls.decrypt(raw, plain, &mut self.wire);
+        self.close_notify_seen |= tls.peer_closed();
+        decrypted
+    }
+
+    fn send_alert(&mut self) {
+        if let Some(tls) = self.tls.as_deref_mut() {
+            tls.alert(&mut self.wire);
+            // The connection is over; whether the alert arrives is up to the peer.
+            let _ = socket::send(&self.socket, &self.wire[self.sent..]);
+        }
+    }
+
+    fn failed(&mut self, error: ConnError) -> Read<'static> {
+        self.read_ended = true;
+        self.write_ended = true;
+        Read::Failed(error)
+    }
+}
