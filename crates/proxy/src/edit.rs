@@ -20,15 +20,16 @@ const CALLER_IDENTITY: &[u8] = b"x-tollway-caller";
 pub(crate) const UNPROCESSED: &[u8] = b"x-tollway-unprocessed";
 
 /// The code of a failure of the mesh, in the answer that tells it.
-pub(crate) const ERROR: &[u8] = b"x-tollway-error";
+pub const ERROR_FIELD: &str = "x-tollway-error";
+pub(crate) const ERROR: &[u8] = ERROR_FIELD.as_bytes();
 /// The process that says so.
 pub(crate) const HOP: &[u8] = b"x-tollway-hop";
-/// What the callee's sidecar tells of a call over HTTP that it has made one of gRPC: the status of
-/// the app, and its details.
-const GRPC_STATUS: &[u8] = b"x-tollway-grpc-status";
-const GRPC_DETAILS: &[u8] = b"x-tollway-grpc-details";
+/// In the answer to a call over HTTP for an app of gRPC: the status that the app gave.
+pub const GRPC_STATUS_FIELD: &str = "x-tollway-grpc-status";
+/// Beside it, the message `google.rpc.Status` in base64, where the app gave details.
+pub const GRPC_DETAILS_FIELD: &str = "x-tollway-grpc-details";
 /// What only the mesh says in an answer, and callers hear.
-const TOLD: [&[u8]; 4] = [ERROR, HOP, GRPC_STATUS, GRPC_DETAILS];
+const TOLD: [&[u8]; 4] = [ERROR, HOP, GRPC_STATUS_FIELD.as_bytes(), GRPC_DETAILS_FIELD.as_bytes()];
 /// Asks for the way that a request takes: an app its sidecar, and that the callee's.
 const EXPLAIN: &[u8] = b"x-tollway-explain";
 const YES: &[u8] = b"1";
@@ -41,7 +42,7 @@ pub(crate) const PART: &[u8] = b"x-tollway-part";
 const CLIENT_CERTIFICATE: &[u8] = b"x-forwarded-client-cert";
 
 /// Fields that only the mesh writes begin so.
-const OWN_FIELDS: &[u8] = b"x-tollway-";
+pub const OWN_FIELDS: &str = "x-tollway-";
 
 /// The parts of the caller's name, as Dapr's apps read them; set by sidecars.
 const CALLER_APP: &[u8] = b"dapr-caller-app-id";
@@ -135,7 +136,7 @@ pub(crate) fn front_request(head: &mut RequestHead, client: &Client) {
 
 /// Whether only the mesh may set a field.
 fn is_own(name: &[u8]) -> bool {
-    begins_as(name, OWN_FIELDS)
+    begins_as(name, OWN_FIELDS.as_bytes())
 }
 
 /// Whether a field says to an app who calls it.

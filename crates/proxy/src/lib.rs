@@ -33,6 +33,7 @@ mod worker;
 pub use dataplane::{
     CommonOptions, DataPlaneError, GatewayOptions, Inside, Sidecar, SidecarOptions, run_gateway,
 };
+pub use edit::{ERROR_FIELD, GRPC_DETAILS_FIELD, GRPC_STATUS_FIELD, OWN_FIELDS};
 pub use facts::Facts;
 pub use front::{
     CheckedPair, FRONT_LISTEN_LIMIT, FrontFiles, FrontFilesError, FrontOptions, FrontTarget,

@@ -21,7 +21,7 @@ use tonic::{Extensions, Status};
 use tonic_types::StatusExt;
 
 use crate::codes::http_of;
-use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of};
+use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
 use crate::grpc::MESSAGE_BYTES;
 use crate::held::{HELD_BYTES, NotWhole, Room};
 use crate::rest::{json_answer, problem};
@@ -88,13 +88,11 @@ fn not_whole(why: NotWhole) -> Response<Body> {
 }
 
 fn invocation(head: &Parts, body: Vec<u8>) -> InvokeRequest {
-    let text = |value: Option<&HeaderValue>| {
-        value.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
-    };
+    let type_url = text_of(&head.headers, DATA_TYPE);
     InvokeRequest {
         method: head.uri.path().trim_start_matches('/').to_owned(),
-        data: Some(prost_types::Any { type_url: text(head.headers.get(DATA_TYPE)), value: body }),
-        content_type: text(head.headers.get(CONTENT_TYPE)),
+        data: Some(prost_types::Any { type_url, value: body }),
+        content_type: text_of(&head.headers, CONTENT_TYPE),
         http_extension: Some(HttpExtension {
             verb: verb_of(&head.method).into(),
             querystring: head.uri.query().unwrap_or_default().to_owned(),
@@ -143,10 +141,7 @@ fn refused(status: &Status) -> Response<Body> {
 
 /// A status as protobuf writes it in JSON: what is empty is left out.
 fn told(status: &Status) -> Value {
-    let mut told = json!({});
-    if status.code() != tonic::Code::Ok {
-        told["code"] = i32::from(status.code()).into();
-    }
+    let mut told = json!({ "code": i32::from(status.code()) });
     if !status.message().is_empty() {
         told["message"] = status.message().into();
     }

@@ -1,19 +1,25 @@
 //! Fields of HTTP as metadata of gRPC and back.
 
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
+use tollway_proxy::{GRPC_DETAILS_FIELD, GRPC_STATUS_FIELD, OWN_FIELDS};
 use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, KeyAndValueRef, MetadataMap};
 
 /// Between the two sidecars of a call by `InvokeService`: the type of its data, where that is a
 /// message and not bytes.
 pub(crate) const DATA_TYPE: HeaderName = HeaderName::from_static("dapr-data-type-url");
-/// In the answer to a call over HTTP for an app of gRPC: the status that the app gave.
-pub(crate) const APP_STATUS: HeaderName = HeaderName::from_static("x-tollway-grpc-status");
-/// Beside it, the message `google.rpc.Status` in base64, where the app gave details.
-pub(crate) const APP_DETAILS: HeaderName = HeaderName::from_static("x-tollway-grpc-details");
+/// The status of an app of gRPC, and its details.
+pub(crate) const APP_STATUS: HeaderName = HeaderName::from_static(GRPC_STATUS_FIELD);
+pub(crate) const APP_DETAILS: HeaderName = HeaderName::from_static(GRPC_DETAILS_FIELD);
 
-/// Fields that only the mesh writes begin so.
-const OWN: &str = "x-tollway-";
+/// Base64 as gRPC has it in fields: with padding or without.
+const PADDED_OR_NOT: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// Fields of HTTP that mean something else, or nothing, as metadata: they get Dapr's prefix.
 const PERMANENT: &[&str] = &[
@@ -83,16 +89,15 @@ pub(crate) fn metadata_of(fields: &HeaderMap) -> MetadataMap {
 }
 
 fn add_binary(metadata: &mut MetadataMap, name: &str, value: &HeaderValue) {
-    use base64::Engine as _;
-    use base64::engine::DecodePaddingMode;
-    use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-    let either =
-        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
-    let engine = GeneralPurpose::new(&base64::alphabet::STANDARD, either);
-    let bytes = engine.decode(value.as_bytes());
+    let bytes = PADDED_OR_NOT.decode(value.as_bytes());
     if let (Ok(key), Ok(bytes)) = (BinaryMetadataKey::from_bytes(name.as_bytes()), bytes) {
         metadata.append_bin(key, tonic::metadata::MetadataValue::from_bytes(&bytes));
     }
+}
+
+/// The value of a field as text; empty where it is missing or none.
+pub(crate) fn text_of(fields: &HeaderMap, name: HeaderName) -> String {
+    fields.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
 }
 
 /// Metadata of gRPC, as an app of HTTP reads it. Binary values have no place there.
@@ -102,7 +107,7 @@ pub(crate) fn fields_of(metadata: &MetadataMap) -> HeaderMap {
         let KeyAndValueRef::Ascii(key, value) = entry else { continue };
         let name = key.as_str();
         if is_of_message(name)
-            || name.starts_with(OWN)
+            || name.starts_with(OWN_FIELDS)
             || matches!(name, "content-type" | "content-length" | "host" | "dapr-app-id")
         {
             continue;

@@ -12,6 +12,7 @@ use hyper::{HeaderMap, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::Value;
 use tollway_model::AppProtocol;
+use tollway_proxy::ERROR_FIELD;
 use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tollway_wire::dapr::proto::common::v1::{InvokeRequest, InvokeResponse};
 use tollway_wire::dapr::proto::runtime::v1::actor_runtime::ActorRuntimeStatus;
@@ -24,7 +25,7 @@ use tonic::{Code, Extensions, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::codes::grpc_of;
-use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of};
+use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
 use crate::metadata::NotKept;
 use crate::server::Api;
 
@@ -35,8 +36,6 @@ const DETAIL_BYTES: usize = 63;
 
 /// The target, for the HTTP API.
 const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
-/// Says that an answer is the mesh's own, and which.
-const MESH_ERROR: &str = "x-tollway-error";
 /// The status of an app of HTTP, to a caller of gRPC.
 const HTTP_STATUS: &str = "dapr-http-status";
 
@@ -180,7 +179,7 @@ fn http_request(
 
 /// The answer over HTTP, in the words of gRPC.
 fn answer_of(id: &str, head: &Parts, body: &Bytes) -> Result<Response<InvokeResponse>, Status> {
-    if head.headers.contains_key(MESH_ERROR) {
+    if head.headers.contains_key(ERROR_FIELD) {
         let reason = message_of(body);
         let text = format!("failed to invoke, id: {id}, err: {reason}");
         return Err(Status::new(code_of_failure(head.status), text));
@@ -213,11 +212,10 @@ fn answer_of(id: &str, head: &Parts, body: &Bytes) -> Result<Response<InvokeResp
         let details = ErrorDetails::with_error_info(reason, "dapr.io", told);
         return Err(Status::with_error_details_and_metadata(code, reason, details, metadata));
     }
-    let text = |name: HeaderName| {
-        head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
-    };
-    let data = prost_types::Any { type_url: text(DATA_TYPE), value: body.to_vec() };
-    let answer = InvokeResponse { data: Some(data), content_type: text(CONTENT_TYPE) };
+    let type_url = text_of(&head.headers, DATA_TYPE);
+    let data = prost_types::Any { type_url, value: body.to_vec() };
+    let content_type = text_of(&head.headers, CONTENT_TYPE);
+    let answer = InvokeResponse { data: Some(data), content_type };
     Ok(Response::from_parts(metadata, answer, Extensions::new()))
 }
 

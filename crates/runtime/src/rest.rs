@@ -6,6 +6,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tollway_model::ErrorCode;
+use tollway_proxy::ERROR_FIELD;
 use tonic::body::Body;
 
 use crate::metadata::{Metadata, NotKept, VALUE_BYTES};
@@ -117,7 +118,7 @@ pub(crate) fn empty(status: StatusCode) -> Response<Body> {
 pub(crate) fn problem(status: StatusCode, code: ErrorCode, message: &str) -> Response<Body> {
     let word = code.word();
     let mut answer = json_answer(status, &json!({ "errorCode": word, "message": message }));
-    answer.headers_mut().insert("x-tollway-error", HeaderValue::from_static(word));
+    answer.headers_mut().insert(ERROR_FIELD, HeaderValue::from_static(word));
     answer
 }
 

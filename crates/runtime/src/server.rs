@@ -15,7 +15,7 @@ use tonic::body::Body;
 use tower::ServiceExt;
 
 use crate::callback::AppCallback;
-use crate::grpc::{Grpc, grpc_services};
+use crate::grpc::{Grpc, Services, grpc_services};
 use crate::inside::Caller;
 use crate::metadata::Metadata;
 use crate::rest;
@@ -33,43 +33,47 @@ pub(crate) struct Api {
 /// Serves connections until the data plane has ended.
 pub(crate) async fn serve(api: Api, mut streams: mpsc::Receiver<ApiStream>) {
     let api = Arc::new(api);
-    let services = grpc_services(Grpc(Arc::clone(&api)));
-    let app = Arc::new(AppCallback::of(api.metadata.facts().app()));
+    let served = Arc::new(Served {
+        services: grpc_services(Grpc(Arc::clone(&api))),
+        app: AppCallback::of(api.metadata.facts().app()),
+        api,
+    });
     while let Some(ApiStream { kind, stream }) = streams.recv().await {
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
-        let (api, services, app) = (Arc::clone(&api), services.clone(), Arc::clone(&app));
-        tokio::spawn(serve_connection(TokioIo::new(stream), move |request: Request<Incoming>| {
-            let (api, services, app) = (Arc::clone(&api), services.clone(), Arc::clone(&app));
-            async move {
-                match kind {
-                    ApiKind::Callback => app.call(request).await,
-                    ApiKind::Own if is_grpc(&request) => {
-                        let Ok(answer) = services.oneshot(request.map(Body::new)).await;
-                        answer
-                    }
-                    ApiKind::Own => rest::answer(&api, request).await,
-                }
-            }
-        }));
+        tokio::spawn(serve_connection(TokioIo::new(stream), kind, Arc::clone(&served)));
     }
 }
 
-async fn serve_connection<A>(
-    io: TokioIo<UnixStream>,
-    answer: impl Fn(Request<Incoming>) -> A + Send + Clone + 'static,
-) where
-    A: Future<Output = Response<Body>> + Send + 'static,
-{
+/// Who answers.
+struct Served {
+    api: Arc<Api>,
+    services: Services,
+    app: AppCallback,
+}
+
+impl Served {
+    async fn answer(&self, kind: ApiKind, request: Request<Incoming>) -> Response<Body> {
+        match kind {
+            ApiKind::Callback => self.app.call(request).await,
+            ApiKind::Own if is_grpc(&request) => {
+                let Ok(answer) = self.services.clone().oneshot(request.map(Body::new)).await;
+                answer
+            }
+            ApiKind::Own => rest::answer(&self.api, request).await,
+        }
+    }
+}
+
+async fn serve_connection(io: TokioIo<UnixStream>, kind: ApiKind, served: Arc<Served>) {
     let service = service_fn(move |request| {
-        let answer = answer(request);
-        async move { Ok::<_, Infallible>(answer.await) }
+        let served = Arc::clone(&served);
+        async move { Ok::<_, Infallible>(served.answer(kind, request).await) }
     });
-    let served = http2::Builder::new(TokioExecutor::new())
+    let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
-        .serve_connection(io, service)
-        .await;
-    if let Err(error) = served {
+        .serve_connection(io, service);
+    if let Err(error) = connection.await {
         tracing::debug!(%error, "a connection of the data loop ended");
     }
 }
