@@ -15,6 +15,7 @@ use rustls::{CommonState, HandshakeKind};
 
 pub use self::outcome::{Agreed, Closed, ConnError, Flush, Peer, Read};
 pub use self::reading::Scratch;
+pub use self::socket::local_pair;
 use crate::poller::Readiness;
 use crate::tls::Tls;
 
@@ -59,7 +60,7 @@ impl Conn {
         Self::new(stream.into(), tls, false).readable()
     }
 
-    /// One end of an in-process socket pair; it must be non-blocking.
+    /// One end of a [`local_pair`].
     #[must_use]
     pub fn local(stream: UnixStream) -> Self {
         Self::new(stream.into(), None, false)
@@ -157,7 +158,7 @@ impl Conn {
     /// What TLS agreed on; `None` without TLS or before the handshake is over.
     #[must_use]
     pub fn agreed(&self) -> Option<Agreed> {
-        let tls = self.tls.as_ref().filter(|tls| !tls.is_handshaking())?;
+        let tls = self.tls()?;
         Some(Agreed {
             version: tls.protocol_version()?,
             cipher: tls.negotiated_cipher_suite()?.suite(),

@@ -4,15 +4,20 @@
 //! socket is non-blocking and registered once, edge-triggered, for both directions: a connection
 //! remembers what it may still read or write. Beside the loop stand the lab's links between
 //! network namespaces ([`netns`], [`tun`], [`link`]), how processes are started ([`spawn`]) and how
-//! they tell where they listen ([`write_ports`]), and what they keep mapped of their own program
-//! ([`let_program_pages_go`]). Unsafe code is confined to this crate.
+//! they tell where they listen ([`write_ports`]), when they connect again ([`Backoff`]), and what
+//! they keep mapped of their own program ([`let_start_go`]). Unsafe code is confined to this
+//! crate, and to the kernel interface of `fabric`.
 
+mod backoff;
 mod conn;
 mod descriptors;
+pub mod device;
 mod heap;
 pub mod link;
 mod listener;
+mod monotonic;
 pub mod netns;
+pub mod peer;
 mod poller;
 mod ports_file;
 mod program;
@@ -23,13 +28,15 @@ mod timer;
 mod tls;
 pub mod tun;
 
-pub use conn::{Agreed, Closed, Conn, ConnError, Flush, Peer, Read, Scratch};
+pub use backoff::Backoff;
+pub use conn::{Agreed, Closed, Conn, ConnError, Flush, Peer, Read, Scratch, local_pair};
 pub use descriptors::descriptor_limit;
 pub use heap::let_free_memory_go;
 pub use listener::{AcceptError, Listener, ListenerOptions};
+pub use monotonic::{boot_time, monotonic_ns};
 pub use poller::{Poller, Readiness, Token, Waker};
 pub use ports_file::write_ports;
-pub use program::let_program_pages_go;
+pub use program::let_start_go;
 pub use slab::{Key, Slab};
 pub use tcp_info::{TcpInfo, tcp_info};
 pub use timer::Wheel;

@@ -86,6 +86,12 @@ impl NetNs {
         Ok(Self { name: name.into(), fd })
     }
 
+    /// The namespace behind an open file of it.
+    #[must_use]
+    pub fn from_fd(name: &str, fd: OwnedFd) -> Self {
+        Self { name: name.into(), fd }
+    }
+
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

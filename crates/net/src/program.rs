@@ -5,11 +5,13 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
+use crate::heap::let_free_memory_go;
+
 /// Lets go of the code and the constants that are mapped from the program's file and its
 /// libraries'. The kernel keeps them in its page cache as long as it likes, and each page is mapped
 /// again when it is used next: afterwards the process holds what it uses, and no longer what only
 /// its start has used, nor what the kernel has mapped around that.
-pub fn let_program_pages_go() {
+fn let_program_pages_go() {
     let mut segments: Vec<Range<usize>> = Vec::new();
     // SAFETY: the callback gets the address of `segments`, which outlives the call and which
     // nothing else uses meanwhile.
@@ -21,6 +23,13 @@ pub fn let_program_pages_go() {
         // (pages of its own, locked ones), they stay.
         unsafe { libc::madvise(start, segment.len(), libc::MADV_DONTNEED) };
     }
+}
+
+/// Lets go of what only a process's start has used: pages of its program, and free memory. To be
+/// called some time after, and again for what came late.
+pub fn let_start_go() {
+    let_program_pages_go();
+    let_free_memory_go();
 }
 
 /// Adds what an object has mapped from its file without the right to write. What the loader

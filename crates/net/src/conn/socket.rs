@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -23,6 +24,17 @@ pub(super) fn dial(address: SocketAddr) -> Result<OwnedFd, ConnError> {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(no_connect(error)),
     }
+}
+
+/// Both ends of a connection within the process, which do not block.
+///
+/// # Errors
+/// When no descriptor is left.
+pub fn local_pair() -> io::Result<(UnixStream, UnixStream)> {
+    let (one, other) = UnixStream::pair()?;
+    one.set_nonblocking(true)?;
+    other.set_nonblocking(true)?;
+    Ok((one, other))
 }
 
 /// How connecting has ended, once the socket can be written to.
