@@ -43,11 +43,15 @@ pub struct Answer {
 pub enum GrpcStatus {
     InvalidArgument = 3,
     DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
     PermissionDenied = 7,
     ResourceExhausted = 8,
+    FailedPrecondition = 9,
     Unimplemented = 12,
     Internal = 13,
     Unavailable = 14,
+    Unauthenticated = 16,
 }
 
 impl GrpcStatus {
@@ -62,11 +66,15 @@ impl GrpcStatus {
         match self {
             Self::InvalidArgument => "INVALID_ARGUMENT",
             Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Self::NotFound => "NOT_FOUND",
+            Self::AlreadyExists => "ALREADY_EXISTS",
             Self::PermissionDenied => "PERMISSION_DENIED",
             Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Self::FailedPrecondition => "FAILED_PRECONDITION",
             Self::Unimplemented => "UNIMPLEMENTED",
             Self::Internal => "INTERNAL",
             Self::Unavailable => "UNAVAILABLE",
+            Self::Unauthenticated => "UNAUTHENTICATED",
         }
     }
 }
@@ -107,6 +115,8 @@ pub enum Group {
     App,
     Limit,
     Health,
+    State,
+    Actors,
     Start,
     Access,
     Store,
@@ -121,6 +131,8 @@ impl Group {
         Self::App,
         Self::Limit,
         Self::Health,
+        Self::State,
+        Self::Actors,
         Self::Start,
         Self::Access,
         Self::Store,
@@ -136,6 +148,8 @@ impl Group {
             Self::App => "The app and its answer",
             Self::Limit => "Limits",
             Self::Health => "Health",
+            Self::State => "State stores",
+            Self::Actors => "Actors",
             Self::Start => "Starting",
             Self::Access => "Joining the mesh",
             Self::Store => "The store of a control plane",

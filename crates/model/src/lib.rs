@@ -1,4 +1,4 @@
-//! The nouns of Tollway: names, networks, workloads, services, policies, revisions, and the ways to fail.
+//! The nouns of Tollway: names, networks, workloads, services, policies, neighbours, revisions, and the ways to fail.
 //!
 //! Pure: no sockets, clock, environment or randomness. Everything here is a value that other
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
@@ -7,6 +7,7 @@ mod chain;
 mod config;
 pub mod failure;
 mod name;
+pub mod neighbour;
 mod path;
 mod policy;
 mod service;
@@ -19,6 +20,7 @@ pub use failure::ErrorCode;
 pub use name::{
     AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName, SpiffeId, TrustDomain,
 };
+pub use neighbour::{Group, Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
 pub use path::{NormalPath, PathError};
 pub use policy::{
     Caller, CallerPattern, MethodName, PATTERN_BYTES_LIMIT, PATTERN_SEGMENTS_LIMIT, Part,

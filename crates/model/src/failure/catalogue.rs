@@ -1,9 +1,11 @@
 //! The codes, each with its entry. `docs/errors.md` is written from here (`cargo xtask codegen`).
 
-use super::Group::{Access, App, Health, Limit, Name, Request, Start, Store, Trust, Way};
+use super::Group::{
+    Access, Actors, App, Health, Limit, Name, Request, Start, State, Store, Trust, Way,
+};
 use super::GrpcStatus::{
-    DeadlineExceeded, Internal, InvalidArgument, PermissionDenied, ResourceExhausted, Unavailable,
-    Unimplemented,
+    AlreadyExists, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound,
+    PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable, Unimplemented,
 };
 use super::Hop::{CalleesSidecar, CallersSidecar, ControlPlane, Front, Gateway, Terminal};
 use super::{Answer, Entry, GrpcStatus};
@@ -70,9 +72,13 @@ catalogue! {
         "The method is valid and not possible at this door, such as CONNECT on the HTTP API.",
         "Use the door that the message names: tunnels go through the outbound port.";
     NotServed, "ERR_NOT_SERVED", Request, http(404, Unimplemented),
-        [CallersSidecar],
-        "The path or method is not part of the sidecar's own API.",
+        [CallersSidecar, CalleesSidecar],
+        "The path or method is not part of the sidecar's own API, or the callee's sidecar is one that runs no actors.",
         "Check the path; calls to apps have the form /v1.0/invoke/APP/method/PATH.";
+    ApiToken, "ERR_API_TOKEN", Request, http(401, Unauthenticated),
+        [CallersSidecar],
+        "The sidecar's API takes a token (`DAPR_API_TOKEN`), and the request shows none or another. Over HTTP the body is `invalid api token`. Nothing was forwarded.",
+        "Send the token as the header `dapr-api-token` (over gRPC: the metadata of that name); the SDKs of Dapr do so where `DAPR_API_TOKEN` is set for the app.";
     DirectInvoke, "ERR_DIRECT_INVOKE", Name, http(404, Unimplemented),
         [CallersSidecar],
         "The request does not say which app it is for.",
@@ -111,7 +117,7 @@ catalogue! {
         "Start the app, or look at why its sidecar does not find it at `--app-port`.";
     Unreachable, "ERR_UNREACHABLE", Way, http(503, Unavailable),
         [CallersSidecar],
-        "The sidecar of the service cannot be connected to at the address that the message names.",
+        "The sidecar of the service cannot be connected to at the address that the message names; or what is called outside of the mesh cannot, or does not prove who it is.",
         "Check that the process lives and that the address can be reached from here; `--advertise` says what it tells others.";
     UnreachableNetwork, "ERR_UNREACHABLE_NETWORK", Way, http(503, Unavailable),
         [CallersSidecar],
@@ -206,6 +212,10 @@ catalogue! {
         [CallersSidecar, CalleesSidecar, Front],
         "A limit of the sidecar or front is reached: requests under way, requests that wait for a connection, services in use, or entries. The message names it.",
         "Call again later, call less at once, or add replicas.";
+    CircuitOpen, "ERR_CIRCUIT_OPEN", Limit, http(503, Unavailable),
+        [CallersSidecar],
+        "Too many calls of this kind have failed, so that a circuit breaker of a Resiliency file makes none for a while. Nothing was sent.",
+        "Call again later. Look at why the calls before failed; the file says when the breaker opens and for how long.";
     Loop, "ERR_LOOP", Limit, http(508, ResourceExhausted),
         [CallersSidecar],
         "The request lists more than 32 addresses that it came from (`x-forwarded-for`): services or proxies pass it to each other in a circle.",
@@ -226,6 +236,134 @@ catalogue! {
         [CallersSidecar],
         "The health check asked for another app than this sidecar's.",
         "Check the port: it belongs to the sidecar of another app.";
+    StateStoreNotConfigured, "ERR_STATE_STORE_NOT_CONFIGURED", State, http(500, FailedPrecondition),
+        [CallersSidecar],
+        "The app has no state store: component files describe some, and none that it may use. Without any such file it has the one of its network.",
+        "Look at the `scopes` and the namespace in the files of `--resources-path`.";
+    StateStoreNotFound, "ERR_STATE_STORE_NOT_FOUND", State, http(400, InvalidArgument),
+        [CallersSidecar],
+        "The app has state stores, but none of this name.",
+        "Use the name in the component's `metadata`; GET /v1.0/metadata shows the stores that there are.";
+    StateStoreNotSupported, "ERR_STATE_STORE_NOT_SUPPORTED", State, http(500, Internal),
+        [CallersSidecar],
+        "The state store cannot do what is asked: no store here takes queries.",
+        "Read by keys, one or many at a time.";
+    StateTooManyOps, "ERR_STATE_STORE_TOO_MANY_TRANSACTIONS", State, http(400, InvalidArgument),
+        [CallersSidecar],
+        "A transaction has more operations than a state store takes at once (1,000). Nothing was changed.",
+        "Split it.";
+    StateOperationNotSupported, "ERR_NOT_SUPPORTED_STATE_OPERATION", State, http(400, Unimplemented),
+        [CallersSidecar],
+        "An operation of a state transaction is neither `upsert` nor `delete`. Nothing was changed.",
+        "Write one of the two.";
+    StateGet, "ERR_STATE_GET", State, http(500, Internal),
+        [CallersSidecar],
+        "A key could not be read from the state store. The message says why.",
+        "Do what the message says; if the store cannot be reached, check that it runs and what the component's metadata say.";
+    StateBulkGet, "ERR_STATE_BULK_GET", State, http(500, Internal),
+        [CallersSidecar],
+        "Several keys could not be read from the state store. The message says why.",
+        "As for ERR_STATE_GET.";
+    StateSave, "ERR_STATE_SAVE", State, http(500, Internal),
+        [CallersSidecar],
+        "Not everything was written to the state store; of several entries some may have been. The status is 409 (ABORTED) where an entry has changed since it was read, and 400 where an etag cannot be one.",
+        "After 409 read the entry again and decide anew. Otherwise do what the message says.";
+    StateDelete, "ERR_STATE_DELETE", State, http(500, Internal),
+        [CallersSidecar],
+        "A key was not deleted from the state store. The status is 409 (ABORTED) where the entry has changed since it was read, and 400 where the etag cannot be one.",
+        "After 409 read the entry again and decide anew. Otherwise do what the message says.";
+    StateBulkDelete, "ERR_STATE_BULK_DELETE", State, http(500, Internal),
+        [CallersSidecar],
+        "Not every key was deleted from the state store. The status is ABORTED where an entry has changed since it was read.",
+        "As for ERR_STATE_DELETE.";
+    StateTransaction, "ERR_STATE_TRANSACTION", State, http(500, Internal),
+        [CallersSidecar],
+        "A state transaction did not happen. The message says why: mostly an entry has changed since it was read.",
+        "Read what it is about again and decide anew, or do what the message says.";
+    ActorBadName, "ERR_BAD_REQUEST", Actors, http(400, InvalidArgument),
+        [CallersSidecar],
+        "The type, the id, the method or the name in a request about an actor cannot be one.",
+        "Repair the caller: the message names the part and what is wrong with it.";
+    ActorTypeReserved, "ERR_ACTOR_TYPE_RESERVED", Actors, http(403, PermissionDenied),
+        [CallersSidecar],
+        "Actor types that begin with `dapr.internal.` are not for apps.",
+        "Give the type another name.";
+    ActorNoAddress, "ERR_ACTOR_NO_ADDRESS", Actors, http(404, NotFound),
+        [CallersSidecar],
+        "No app of the namespace offers the actor's type.",
+        "Check the type's name, and that an app that has it in its `entities` runs and is ready.";
+    ActorNoPlacement, "ERR_ACTOR_NO_PLACEMENT", Actors, http(400, FailedPrecondition),
+        [CallersSidecar],
+        "The control plane has not told yet who runs the actors of this type.",
+        "Check that the control plane runs and is of a version that places actors; then try again.";
+    ActorUnplaced, "ERR_ACTOR_UNPLACED", Actors, http(503, Unavailable),
+        [CallersSidecar],
+        "The actor had no host that could be reached, for longer than a change of hosts takes. The method was not called.",
+        "Try again. If it stays, look at the logs of the apps that offer the type and of their sidecars.";
+    ActorNoAppChannel, "ERR_ACTOR_NO_APP_CHANNEL", Actors, http(400, FailedPrecondition),
+        [CallersSidecar],
+        "The sidecar has no app that could run actors.",
+        "Start the sidecar with the app's port (`--app-port`), or let the app open the stream of actor events.";
+    ActorRuntimeClosed, "ERR_ACTOR_RUNTIME_CLOSED", Actors, http(503, Unavailable),
+        [CallersSidecar],
+        "The sidecar is about to end and begins nothing new.",
+        "Try again with another replica, or once it has been started again.";
+    ActorRuntimeNotFound, "ERR_ACTOR_RUNTIME_NOT_FOUND", Actors, http(500, Internal),
+        [CallersSidecar],
+        "No state store of the app is for actors.",
+        "Give one component `actorStateStore: \"true\"` in its metadata. Without any component file the network's store is used.";
+    ActorInstanceMissing, "ERR_ACTOR_INSTANCE_MISSING", Actors, http(400, FailedPrecondition),
+        [CallersSidecar],
+        "The state and the timers of an actor belong to a turn of it: it is not active in the app beside this sidecar.",
+        "Read and write state from within the actor's own methods; call the actor from elsewhere.";
+    ActorInvoke, "ERR_ACTOR_INVOKE_METHOD", Actors, http(500, Internal),
+        [CallersSidecar, CalleesSidecar],
+        "The method was called and did not answer with success, or its answer did not come. The message has the app's words.",
+        "Look at the app's log. Call again only if that is harmless: the method may have been carried out.";
+    ActorStackDepth, "ERR_ACTOR_STACK_DEPTH", Actors, http(500, ResourceExhausted),
+        [CallersSidecar, CalleesSidecar],
+        "A chain of calls has come back to the same actor more often than its type allows. The method was not called.",
+        "Look for a recursion without end, or raise `maxStackDepth` in the app's configuration of actors.";
+    ActorStateGet, "ERR_ACTOR_STATE_GET", Actors, http(500, Internal),
+        [CallersSidecar],
+        "The state of an actor could not be read. The message says why.",
+        "Do what the message says.";
+    ActorStateSave, "ERR_ACTOR_STATE_TRANSACTION_SAVE", Actors, http(500, Internal),
+        [CallersSidecar],
+        "The state of an actor was not changed: none of the transaction's operations happened. The message says why; if another host runs the actor now, nothing of this turn counts.",
+        "Do what the message says. A turn that another host has taken over is repeated by calling the actor again.";
+    ActorTimerCreate, "ERR_ACTOR_TIMER_CREATE", Actors, http(500, Internal),
+        [CallersSidecar],
+        "A timer was not made. The message says why.",
+        "Do what the message says.";
+    ActorReminderCreate, "ERR_ACTOR_REMINDER_CREATE", Actors, http(500, Internal),
+        [CallersSidecar],
+        "A reminder was not made. The message says why.",
+        "Do what the message says.";
+    ActorReminderGet, "ERR_ACTOR_REMINDER_GET", Actors, http(500, Internal),
+        [CallersSidecar],
+        "A reminder could not be read. The message says why.",
+        "Do what the message says.";
+    ActorReminderDelete, "ERR_ACTOR_REMINDER_DELETE", Actors, http(500, Internal),
+        [CallersSidecar],
+        "A reminder was not deleted. The message says why.",
+        "Do what the message says.";
+    ActorReminderNotFound, "ERR_ACTOR_REMINDER_NOT_FOUND", Actors, http(404, NotFound),
+        [CallersSidecar],
+        "The actor has no reminder of this name.",
+        "Check the name. A reminder that has fired for the last time is gone.";
+    ActorReminderExists, "ERR_ACTOR_REMINDER_ALREADY_EXISTS", Actors, http(409, AlreadyExists),
+        [CallersSidecar],
+        "The actor has a reminder of this name, and the request says that it is not to be overwritten.",
+        "Use another name, or leave `overwrite` out.";
+    ActorReminderNotHosted, "ERR_ACTOR_REMINDER_NON_HOSTED", Actors, http(403, PermissionDenied),
+        [CallersSidecar],
+        "Reminders are made and deleted by apps that offer the actor's type; this sidecar's app does not.",
+        "Do it from within the actor.";
+    StateStoreUnusable, "ERR_STATE_STORE_UNUSABLE", Start, NONE,
+        [Terminal],
+        "A state store that a component file describes cannot be opened: it cannot be reached, refuses, or is of another form than Dapr's.",
+        "Do what the message says. With `ignoreErrors: true` in its `spec` a store that does not open is left out.";
     PortTaken, "ERR_PORT_TAKEN", Start, NONE,
         [Terminal],
         "Another process listens on the port. The message names it where the system tells.",
