@@ -1,6 +1,7 @@
 //! Why a message from a peer was refused.
 
 use thiserror::Error;
+use tollway_model::neighbour::{AddressError, GroupError};
 use tollway_model::{NameError, PatternError, PolicyError};
 
 /// A field of a message that does not hold what the protocol says.
@@ -26,4 +27,24 @@ pub enum ConvertError {
     PolicyRule { policy: String, source: PatternError },
     #[error("the policy `{policy}` has {bytes} bytes; at most {limit} are accepted: split it")]
     PolicyTooLarge { policy: String, bytes: usize, limit: usize },
+    #[error(
+        "the name of an actor type has {length} bytes; 1 to 256 are accepted, none of them NUL"
+    )]
+    ActorType { length: usize },
+    #[error("a set of shards has the length {length}, which this version does not know")]
+    Shards { length: usize },
+    #[error("the field `{field}` of a reminder is empty or holds a NUL byte")]
+    ReminderName { field: &'static str },
+    #[error("the field `{field}` of a reminder is not in the years 0 to 9999: {micros} us")]
+    Moment { field: &'static str, micros: i64 },
+    #[error("the period of a reminder has no length that fits: {months} months and {micros} us")]
+    Period { months: u32, micros: u64 },
+    #[error("a shard is said to be held by host {place}, which is not in the list")]
+    ActorHost { place: u32 },
+    #[error("the field `{field}` does not name a group")]
+    Group { field: &'static str, source: GroupError },
+    #[error("the field `{field}` is not of a neighbour")]
+    Neighbour { field: &'static str, source: AddressError },
+    #[error("the field `{field}` holds a hardware address of {length} bytes; it must be 6")]
+    Mac { field: &'static str, length: usize },
 }

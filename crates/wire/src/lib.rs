@@ -8,39 +8,43 @@ mod error;
 mod failure;
 mod limits;
 mod name;
+mod neighbours;
+mod placement;
 mod policy;
+mod reminders;
 mod service;
 
 pub use error::ConvertError;
 pub use failure::{code_of, with_code};
+pub use generated::{dapr, v1};
 pub use limits::{
+    ACTOR_TYPE_LIMIT_BYTES, ACTOR_TYPES_PER_HOST_LIMIT, ACTOR_TYPES_PER_STREAM_LIMIT,
     ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, MESSAGE_LIMIT_BYTES, POLICIES_LIMIT,
     POLICIES_LIMIT_BYTES, POLICIES_PER_REQUEST_LIMIT, POLICY_BYTES_PER_SCOPE_LIMIT,
-    POLICY_LIMIT_BYTES, ROOTS_PER_TRUST_DOMAIN_LIMIT, SERVICES_PER_REQUEST_LIMIT,
-    SERVICES_PER_RESPONSE_LIMIT, SUBSCRIPTIONS_PER_STREAM_LIMIT, TRUST_DOMAINS_LIMIT,
+    POLICY_LIMIT_BYTES, REMINDER_ACTOR_ID_BYTES, REMINDER_CHANGES_LIMIT, REMINDER_DATA_BYTES,
+    REMINDER_NAME_BYTES, REMINDERS_REQUEST_BYTES, ROOTS_PER_TRUST_DOMAIN_LIMIT,
+    SERVICES_PER_REQUEST_LIMIT, SERVICES_PER_RESPONSE_LIMIT, SUBSCRIPTIONS_PER_STREAM_LIMIT,
+    TRUST_DOMAINS_LIMIT,
 };
 pub use name::{address, addresses, instance, label, network_name, service_name, trust_domain};
+pub use neighbours::{neighbour, neighbour_group, neighbour_key, neighbour_to_delete};
+pub use placement::{
+    ActorHost, actor_type, grants, held, order, owners, read_grant, read_owners, shard_bytes,
+    shard_set,
+};
 pub use policy::{policies, policy, policy_name};
+pub use reminders::{
+    Registration, Reminder, ReminderChange, ReminderKey, ReminderResult, reminder, reminder_change,
+    reminder_result,
+};
 pub use service::{
     NetworkState, NetworkUpdate, network_update, protocol, service_update, workload,
 };
 
-/// The generated messages, clients and servers of package `tollway.v1`.
-#[allow(
-    clippy::all,
-    unreachable_pub,
-    unused_qualifications,
-    clippy::wildcard_enum_match_arm,
-    clippy::allow_attributes_without_reason,
-    clippy::large_futures,
-    clippy::unused_async,
-    reason = "written by a generator"
-)]
-pub mod v1 {
-    include!("generated/tollway.v1.rs");
-}
+/// What `dapr`'s services say of themselves by reflection: a `google.protobuf.FileDescriptorSet`.
+pub const DAPR_DESCRIPTORS: &[u8] = include_bytes!("generated/dapr.descriptors");
 
-/// The part of Dapr's public API that is spoken here, generated too; its packages as modules.
+/// Messages, clients and servers.
 #[allow(
     clippy::all,
     unreachable_pub,
@@ -51,16 +55,24 @@ pub mod v1 {
     clippy::unused_async,
     reason = "written by a generator"
 )]
-pub mod dapr {
-    pub mod proto {
-        pub mod common {
-            pub mod v1 {
-                include!("generated/dapr.proto.common.v1.rs");
+mod generated {
+    /// Of package `tollway.v1`.
+    pub mod v1 {
+        include!("generated/tollway.v1.rs");
+    }
+
+    /// The part of Dapr's public API that is spoken here; its packages as modules.
+    pub mod dapr {
+        pub mod proto {
+            pub mod common {
+                pub mod v1 {
+                    include!("generated/dapr.proto.common.v1.rs");
+                }
             }
-        }
-        pub mod runtime {
-            pub mod v1 {
-                include!("generated/dapr.proto.runtime.v1.rs");
+            pub mod runtime {
+                pub mod v1 {
+                    include!("generated/dapr.proto.runtime.v1.rs");
+                }
             }
         }
     }

@@ -39,3 +39,27 @@ pub const POLICY_LIMIT_BYTES: usize = 64 << 10;
 /// Encoded bytes of the policies of one scope (a service, a namespace, the network). A service
 /// lies in three scopes, and what protects it fits in one message.
 pub const POLICY_BYTES_PER_SCOPE_LIMIT: usize = 512 << 10;
+
+/// Actor types that one host offers.
+pub const ACTOR_TYPES_PER_HOST_LIMIT: usize = 1_000;
+
+/// Actor types that one stream may follow the owners of.
+pub const ACTOR_TYPES_PER_STREAM_LIMIT: usize = 10_000;
+
+/// Longest name of an actor type, in bytes.
+pub const ACTOR_TYPE_LIMIT_BYTES: usize = 256;
+
+/// Largest encoded batch of changes to reminders, in bytes.
+pub const REMINDERS_REQUEST_BYTES: usize = 1 << 20;
+
+/// Changes in one such batch.
+pub const REMINDER_CHANGES_LIMIT: usize = 1_000;
+
+/// Longest id of an actor that has reminders, in bytes.
+pub const REMINDER_ACTOR_ID_BYTES: usize = 400;
+
+/// Longest name of a reminder, in bytes.
+pub const REMINDER_NAME_BYTES: usize = 300;
+
+/// Most data of a reminder, in bytes.
+pub const REMINDER_DATA_BYTES: usize = 64 << 10;

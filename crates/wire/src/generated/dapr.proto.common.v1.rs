@@ -90,3 +90,143 @@ pub struct InvokeResponse {
     #[prost(string, tag = "2")]
     pub content_type: ::prost::alloc::string::String,
 }
+/// A key of a state store with what is to be kept there.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StateItem {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: ::prost::alloc::vec::Vec<u8>,
+    #[prost(message, optional, tag = "3")]
+    pub etag: ::core::option::Option<Etag>,
+    /// ttlInSeconds, contentType
+    #[prost(map = "string, string", tag = "4")]
+    pub metadata: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(message, optional, tag = "5")]
+    pub options: ::core::option::Option<StateOptions>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Etag {
+    #[prost(string, tag = "1")]
+    pub value: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StateOptions {
+    #[prost(enumeration = "state_options::StateConcurrency", tag = "1")]
+    pub concurrency: i32,
+    #[prost(enumeration = "state_options::StateConsistency", tag = "2")]
+    pub consistency: i32,
+}
+/// Nested message and enum types in `StateOptions`.
+pub mod state_options {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum StateConcurrency {
+        ConcurrencyUnspecified = 0,
+        /// Refused if something is there.
+        ConcurrencyFirstWrite = 1,
+        /// Wins over what is there.
+        ConcurrencyLastWrite = 2,
+    }
+    impl StateConcurrency {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::ConcurrencyUnspecified => "CONCURRENCY_UNSPECIFIED",
+                Self::ConcurrencyFirstWrite => "CONCURRENCY_FIRST_WRITE",
+                Self::ConcurrencyLastWrite => "CONCURRENCY_LAST_WRITE",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "CONCURRENCY_UNSPECIFIED" => Some(Self::ConcurrencyUnspecified),
+                "CONCURRENCY_FIRST_WRITE" => Some(Self::ConcurrencyFirstWrite),
+                "CONCURRENCY_LAST_WRITE" => Some(Self::ConcurrencyLastWrite),
+                _ => None,
+            }
+        }
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum StateConsistency {
+        ConsistencyUnspecified = 0,
+        ConsistencyEventual = 1,
+        ConsistencyStrong = 2,
+    }
+    impl StateConsistency {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::ConsistencyUnspecified => "CONSISTENCY_UNSPECIFIED",
+                Self::ConsistencyEventual => "CONSISTENCY_EVENTUAL",
+                Self::ConsistencyStrong => "CONSISTENCY_STRONG",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "CONSISTENCY_UNSPECIFIED" => Some(Self::ConsistencyUnspecified),
+                "CONSISTENCY_EVENTUAL" => Some(Self::ConsistencyEventual),
+                "CONSISTENCY_STRONG" => Some(Self::ConsistencyStrong),
+                _ => None,
+            }
+        }
+    }
+}
+/// What is done when a reminder fires and the app fails.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobFailurePolicy {
+    #[prost(oneof = "job_failure_policy::Policy", tags = "1, 2")]
+    pub policy: ::core::option::Option<job_failure_policy::Policy>,
+}
+/// Nested message and enum types in `JobFailurePolicy`.
+pub mod job_failure_policy {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Policy {
+        #[prost(message, tag = "1")]
+        Drop(super::JobFailurePolicyDrop),
+        #[prost(message, tag = "2")]
+        Constant(super::JobFailurePolicyConstant),
+    }
+}
+/// Nothing, until it is due again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobFailurePolicyDrop {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobFailurePolicyConstant {
+    #[prost(message, optional, tag = "1")]
+    pub interval: ::core::option::Option<::prost_types::Duration>,
+    /// Without it there is no end.
+    #[prost(uint32, optional, tag = "2")]
+    pub max_retries: ::core::option::Option<u32>,
+}

@@ -172,7 +172,7 @@ pub struct CreateTokenRequest {
     /// 0 means the default of 24 hours.
     #[prost(uint64, tag = "5")]
     pub ttl_s: u64,
-    #[prost(oneof = "create_token_request::Scope", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "create_token_request::Scope", tags = "1, 2, 3, 4, 6")]
     pub scope: ::core::option::Option<create_token_request::Scope>,
 }
 /// Nested message and enum types in `CreateTokenRequest`.
@@ -191,6 +191,9 @@ pub mod create_token_request {
         /// Gateways of this network, and nothing else.
         #[prost(message, tag = "4")]
         Gateway(super::GatewayScope),
+        /// Agents of the fabric, of this group, and nothing else.
+        #[prost(string, tag = "6")]
+        FabricGroup(::prost::alloc::string::String),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2394,6 +2397,1081 @@ pub mod identity_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WriteNeighboursRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// For neighbours; tombstones in `packed` are deleted whatever this says.
+    #[prost(enumeration = "NeighbourOperation", tag = "2")]
+    pub operation: i32,
+    /// To be written, in this order, before those of `packed`. To delete one its key is enough.
+    #[prost(message, repeated, tag = "3")]
+    pub neighbours: ::prost::alloc::vec::Vec<Neighbour>,
+    /// The same as packed neighbours. Their revisions are not looked at. With `neighbours` at most
+    /// 1,024.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub packed: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NeighbourKey {
+    /// 24 bits.
+    #[prost(uint32, tag = "1")]
+    pub vni: u32,
+    /// 4 or 16 octets.
+    #[prost(bytes = "vec", tag = "2")]
+    pub ip: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Neighbour {
+    #[prost(message, optional, tag = "1")]
+    pub key: ::core::option::Option<NeighbourKey>,
+    /// 6 octets.
+    #[prost(bytes = "vec", tag = "2")]
+    pub mac: ::prost::alloc::vec::Vec<u8>,
+    /// 4 or 16 octets.
+    #[prost(bytes = "vec", tag = "3")]
+    pub host_ip: ::prost::alloc::vec::Vec<u8>,
+    /// 6 octets.
+    #[prost(bytes = "vec", tag = "4")]
+    pub host_mac: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WriteNeighboursResponse {
+    /// Of the last transaction of this request; where it changed nothing, the one that the group has.
+    /// An agent that holds it holds all that the request made.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    /// How many were created, replaced or deleted.
+    #[prost(uint32, tag = "2")]
+    pub changed: u32,
+    /// How many stood as they should already; they have their former revision.
+    #[prost(uint32, tag = "3")]
+    pub unchanged: u32,
+    #[prost(message, repeated, tag = "4")]
+    pub failures: ::prost::alloc::vec::Vec<NeighbourFailure>,
+}
+/// A change that was not made.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NeighbourFailure {
+    /// Its place in the request, from 0: first those of `neighbours`, then those of `packed`.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    #[prost(enumeration = "NeighbourFailureReason", tag = "2")]
+    pub reason: i32,
+    /// For people.
+    #[prost(string, tag = "3")]
+    pub text: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetNeighboursRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// At most 1,024; none to ask for the revision.
+    #[prost(message, repeated, tag = "2")]
+    pub keys: ::prost::alloc::vec::Vec<NeighbourKey>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetNeighboursResponse {
+    /// Those that there are, packed, in the order of the request. A key that is not among them has
+    /// none.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub packed: ::prost::bytes::Bytes,
+    /// Everything that was written up to here was looked at.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    /// Which table this is, as in WatchNeighboursResponse.
+    #[prost(uint64, tag = "3")]
+    pub table: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListNeighboursRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// Only those of this virtual network.
+    #[prost(uint32, optional, tag = "2")]
+    pub vni: ::core::option::Option<u32>,
+    /// Only those behind this key; where a list that was broken off goes on.
+    #[prost(message, optional, tag = "3")]
+    pub after: ::core::option::Option<NeighbourKey>,
+    /// At most so many; 0 for all.
+    #[prost(uint64, tag = "4")]
+    pub limit: u64,
+}
+/// The first one is always sent, even without neighbours.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListNeighboursResponse {
+    /// Neighbours only, no tombstones.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub packed: ::prost::bytes::Bytes,
+    /// The same in every page of a list: where a watch begins. What changed since may be told as it
+    /// was or as it has become, by its revision.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchNeighboursRequest {
+    #[prost(oneof = "watch_neighbours_request::Request", tags = "1, 2")]
+    pub request: ::core::option::Option<watch_neighbours_request::Request>,
+}
+/// Nested message and enum types in `WatchNeighboursRequest`.
+pub mod watch_neighbours_request {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Request {
+        #[prost(message, tag = "1")]
+        Start(super::WatchNeighboursStart),
+        #[prost(message, tag = "2")]
+        Report(super::FabricAgentReport),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchNeighboursStart {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// Everything up to here is known; 0 for nothing: what comes first is then the whole group,
+    /// without tombstones, and its end is told as for any change.
+    #[prost(uint64, tag = "2")]
+    pub from_revision: u64,
+    /// Of the watcher's program.
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
+    /// The `table` that told that revision; 0 with revision 0.
+    #[prost(uint64, tag = "4")]
+    pub table: u64,
+}
+/// What an agent has. It says so when that changes, and every few seconds.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FabricAgentReport {
+    /// Everything up to here is in its map, and can be read there.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    /// Neighbours in its map.
+    #[prost(uint64, tag = "2")]
+    pub entries: u64,
+    /// How many the map can hold; 0 for not known.
+    #[prost(uint64, tag = "3")]
+    pub capacity: u64,
+    /// Neighbours that it was told of and that are not in the map yet.
+    #[prost(uint64, tag = "4")]
+    pub pending: u64,
+    /// What keeps it from having all. At most 16.
+    #[prost(message, repeated, tag = "5")]
+    pub troubles: ::prost::alloc::vec::Vec<FabricAgentTrouble>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FabricAgentTrouble {
+    /// Of the catalogue of failures, or empty.
+    #[prost(string, tag = "1")]
+    pub code: ::prost::alloc::string::String,
+    /// What failed, where, and what to do; at most 512 bytes are kept.
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
+    /// How often since it began.
+    #[prost(uint64, tag = "3")]
+    pub count: u64,
+    #[prost(uint64, tag = "4")]
+    pub since_unix_ms: u64,
+}
+/// Order within a stream: what is told up to one `revision` that is not 0 comes to the state of that
+/// revision, once all of it was taken. Before that a part of it may be of a later revision.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchNeighboursResponse {
+    /// Changed neighbours and tombstones, packed, in any order. Empty for a mark of progress alone.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub packed: ::prost::bytes::Bytes,
+    /// Everything up to here has been told. 0: more comes before that can be said.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    /// Once at most before each such mark, and without neighbours: see there.
+    #[prost(message, optional, tag = "3")]
+    pub compacted: ::core::option::Option<NeighboursCompacted>,
+    /// In the first one, never 0: which table this is. Each store has another one, and revisions of
+    /// one say nothing of another.
+    #[prost(uint64, tag = "4")]
+    pub table: u64,
+    /// With neighbours or a revision: when this was handed to the connection, in nanoseconds of the control
+    /// plane's CLOCK_MONOTONIC. It says something to watchers on the same machine only.
+    #[prost(uint64, tag = "5")]
+    pub told_ns: u64,
+    /// With `table` and with `compacted`: a revision that the group had come to before any of what
+    /// follows was read. Of what is not newer, a whole group holds one word about each address.
+    #[prost(uint64, tag = "6")]
+    pub base_revision: u64,
+}
+/// Deletions after the revision that was asked for, or reached, are no longer known. What follows
+/// up to the next mark is the whole group; what the watcher has and is not told of by then, and is
+/// not newer than the mark, is gone. Sent too where the revision has not happened here: the store is
+/// another one, or was taken back to a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NeighboursCompacted {
+    /// The oldest revision from which a watch may start.
+    #[prost(uint64, tag = "1")]
+    pub oldest_revision: u64,
+    /// The revision that was asked for has not happened here: revisions of what the watcher has say
+    /// nothing, and all of it is replaced.
+    #[prost(bool, tag = "2")]
+    pub unknown_revision: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetFabricStatusRequest {
+    /// Empty for all groups; an agent has to name its own.
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// To wait until every connected agent of the group holds this revision; 0 not to.
+    #[prost(uint64, tag = "2")]
+    pub held_revision: u64,
+    /// How long to wait for that; at most 10 minutes, 0 for a minute.
+    #[prost(uint32, tag = "3")]
+    pub wait_ms: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetFabricStatusResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub groups: ::prost::alloc::vec::Vec<FabricGroup>,
+    /// Whether every connected agent holds what was waited for.
+    #[prost(bool, tag = "2")]
+    pub is_held: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FabricGroup {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// Of the last transaction that touched it.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    /// The oldest revision from which a watch may start.
+    #[prost(uint64, tag = "3")]
+    pub oldest_revision: u64,
+    #[prost(uint64, tag = "4")]
+    pub neighbours: u64,
+    #[prost(uint64, tag = "5")]
+    pub tombstones: u64,
+    #[prost(message, repeated, tag = "6")]
+    pub agents: ::prost::alloc::vec::Vec<FabricAgent>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FabricAgent {
+    /// As its certificate says.
+    #[prost(string, tag = "1")]
+    pub instance: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+    /// Whether it watches now; what is told of others is what they said last.
+    #[prost(bool, tag = "3")]
+    pub is_connected: bool,
+    /// When that began or ended.
+    #[prost(uint64, tag = "4")]
+    pub since_unix_ms: u64,
+    #[prost(message, optional, tag = "5")]
+    pub report: ::core::option::Option<FabricAgentReport>,
+    /// How long the oldest change that it does not hold has been durable; 0 where it holds all.
+    #[prost(uint64, tag = "6")]
+    pub lag_us: u64,
+    /// How often it was told the whole group, and how often it fell so far behind that it was told
+    /// what had changed from the table.
+    #[prost(uint64, tag = "7")]
+    pub full_lists: u64,
+    #[prost(uint64, tag = "8")]
+    pub resyncs: u64,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum NeighbourOperation {
+    /// Refused.
+    Unspecified = 0,
+    /// Not if there is one.
+    Create = 1,
+    /// Only if there is one.
+    Update = 2,
+    /// Whether there is one or not.
+    Apply = 3,
+    /// Only if there is one.
+    Delete = 4,
+}
+impl NeighbourOperation {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "NEIGHBOUR_OPERATION_UNSPECIFIED",
+            Self::Create => "NEIGHBOUR_OPERATION_CREATE",
+            Self::Update => "NEIGHBOUR_OPERATION_UPDATE",
+            Self::Apply => "NEIGHBOUR_OPERATION_APPLY",
+            Self::Delete => "NEIGHBOUR_OPERATION_DELETE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "NEIGHBOUR_OPERATION_UNSPECIFIED" => Some(Self::Unspecified),
+            "NEIGHBOUR_OPERATION_CREATE" => Some(Self::Create),
+            "NEIGHBOUR_OPERATION_UPDATE" => Some(Self::Update),
+            "NEIGHBOUR_OPERATION_APPLY" => Some(Self::Apply),
+            "NEIGHBOUR_OPERATION_DELETE" => Some(Self::Delete),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum NeighbourFailureReason {
+    Unspecified = 0,
+    /// It was to be created, and there is one.
+    Exists = 1,
+    /// It was to be updated or deleted, and there is none.
+    NotFound = 2,
+    /// It is no neighbour: the text says which part is wrong.
+    Invalid = 3,
+    /// A limit was passed.
+    Excess = 4,
+}
+impl NeighbourFailureReason {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "NEIGHBOUR_FAILURE_REASON_UNSPECIFIED",
+            Self::Exists => "NEIGHBOUR_FAILURE_REASON_EXISTS",
+            Self::NotFound => "NEIGHBOUR_FAILURE_REASON_NOT_FOUND",
+            Self::Invalid => "NEIGHBOUR_FAILURE_REASON_INVALID",
+            Self::Excess => "NEIGHBOUR_FAILURE_REASON_EXCESS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "NEIGHBOUR_FAILURE_REASON_UNSPECIFIED" => Some(Self::Unspecified),
+            "NEIGHBOUR_FAILURE_REASON_EXISTS" => Some(Self::Exists),
+            "NEIGHBOUR_FAILURE_REASON_NOT_FOUND" => Some(Self::NotFound),
+            "NEIGHBOUR_FAILURE_REASON_INVALID" => Some(Self::Invalid),
+            "NEIGHBOUR_FAILURE_REASON_EXCESS" => Some(Self::Excess),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod neighbours_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct NeighboursClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> NeighboursClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> NeighboursClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            NeighboursClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Changes neighbours. What is answered is durable. Each change is made or not by itself: those
+        /// that were not are told. When the call fails, each may have been made or not.
+        pub async fn write_neighbours(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WriteNeighboursRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::WriteNeighboursResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Neighbours/WriteNeighbours",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Neighbours", "WriteNeighbours"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// As many writes as there are, answered one by one in their order. Further ones are read while
+        /// earlier ones are being made durable, so that they share what that costs.
+        pub async fn write_neighbours_in_bulk(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<
+                Message = super::WriteNeighboursRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WriteNeighboursResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Neighbours/WriteNeighboursInBulk",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("tollway.v1.Neighbours", "WriteNeighboursInBulk"),
+                );
+            self.inner.streaming(req, path, codec).await
+        }
+        /// Looks up neighbours by their keys.
+        pub async fn get_neighbours(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetNeighboursRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetNeighboursResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Neighbours/GetNeighbours",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Neighbours", "GetNeighbours"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// All neighbours of a group in the order of their keys (vni, IPv4 before IPv6, address), in
+        /// pages. A watch from the revision of the list sees every change that the list may lack.
+        pub async fn list_neighbours(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListNeighboursRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ListNeighboursResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Neighbours/ListNeighbours",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Neighbours", "ListNeighbours"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Changes of a group from a revision on, without a gap. The first request is `start`; those
+        /// after it are reports of an agent.
+        pub async fn watch_neighbours(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<
+                Message = super::WatchNeighboursRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchNeighboursResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Neighbours/WatchNeighbours",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Neighbours", "WatchNeighbours"));
+            self.inner.streaming(req, path, codec).await
+        }
+        /// How groups stand, and which agents hold which revision of them.
+        pub async fn get_fabric_status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetFabricStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetFabricStatusResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Neighbours/GetFabricStatus",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Neighbours", "GetFabricStatus"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod neighbours_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with NeighboursServer.
+    #[async_trait]
+    pub trait Neighbours: std::marker::Send + std::marker::Sync + 'static {
+        /// Changes neighbours. What is answered is durable. Each change is made or not by itself: those
+        /// that were not are told. When the call fails, each may have been made or not.
+        async fn write_neighbours(
+            &self,
+            request: tonic::Request<super::WriteNeighboursRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::WriteNeighboursResponse>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the WriteNeighboursInBulk method.
+        type WriteNeighboursInBulkStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::WriteNeighboursResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// As many writes as there are, answered one by one in their order. Further ones are read while
+        /// earlier ones are being made durable, so that they share what that costs.
+        async fn write_neighbours_in_bulk(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::WriteNeighboursRequest>>,
+        ) -> std::result::Result<
+            tonic::Response<Self::WriteNeighboursInBulkStream>,
+            tonic::Status,
+        >;
+        /// Looks up neighbours by their keys.
+        async fn get_neighbours(
+            &self,
+            request: tonic::Request<super::GetNeighboursRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetNeighboursResponse>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the ListNeighbours method.
+        type ListNeighboursStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ListNeighboursResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// All neighbours of a group in the order of their keys (vni, IPv4 before IPv6, address), in
+        /// pages. A watch from the revision of the list sees every change that the list may lack.
+        async fn list_neighbours(
+            &self,
+            request: tonic::Request<super::ListNeighboursRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::ListNeighboursStream>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the WatchNeighbours method.
+        type WatchNeighboursStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::WatchNeighboursResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Changes of a group from a revision on, without a gap. The first request is `start`; those
+        /// after it are reports of an agent.
+        async fn watch_neighbours(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::WatchNeighboursRequest>>,
+        ) -> std::result::Result<
+            tonic::Response<Self::WatchNeighboursStream>,
+            tonic::Status,
+        >;
+        /// How groups stand, and which agents hold which revision of them.
+        async fn get_fabric_status(
+            &self,
+            request: tonic::Request<super::GetFabricStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetFabricStatusResponse>,
+            tonic::Status,
+        >;
+    }
+    #[derive(Debug)]
+    pub struct NeighboursServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> NeighboursServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for NeighboursServer<T>
+    where
+        T: Neighbours,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/tollway.v1.Neighbours/WriteNeighbours" => {
+                    #[allow(non_camel_case_types)]
+                    struct WriteNeighboursSvc<T: Neighbours>(pub Arc<T>);
+                    impl<
+                        T: Neighbours,
+                    > tonic::server::UnaryService<super::WriteNeighboursRequest>
+                    for WriteNeighboursSvc<T> {
+                        type Response = super::WriteNeighboursResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WriteNeighboursRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Neighbours>::write_neighbours(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WriteNeighboursSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Neighbours/WriteNeighboursInBulk" => {
+                    #[allow(non_camel_case_types)]
+                    struct WriteNeighboursInBulkSvc<T: Neighbours>(pub Arc<T>);
+                    impl<
+                        T: Neighbours,
+                    > tonic::server::StreamingService<super::WriteNeighboursRequest>
+                    for WriteNeighboursInBulkSvc<T> {
+                        type Response = super::WriteNeighboursResponse;
+                        type ResponseStream = T::WriteNeighboursInBulkStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::WriteNeighboursRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Neighbours>::write_neighbours_in_bulk(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WriteNeighboursInBulkSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Neighbours/GetNeighbours" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetNeighboursSvc<T: Neighbours>(pub Arc<T>);
+                    impl<
+                        T: Neighbours,
+                    > tonic::server::UnaryService<super::GetNeighboursRequest>
+                    for GetNeighboursSvc<T> {
+                        type Response = super::GetNeighboursResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetNeighboursRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Neighbours>::get_neighbours(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetNeighboursSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Neighbours/ListNeighbours" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListNeighboursSvc<T: Neighbours>(pub Arc<T>);
+                    impl<
+                        T: Neighbours,
+                    > tonic::server::ServerStreamingService<super::ListNeighboursRequest>
+                    for ListNeighboursSvc<T> {
+                        type Response = super::ListNeighboursResponse;
+                        type ResponseStream = T::ListNeighboursStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListNeighboursRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Neighbours>::list_neighbours(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListNeighboursSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Neighbours/WatchNeighbours" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchNeighboursSvc<T: Neighbours>(pub Arc<T>);
+                    impl<
+                        T: Neighbours,
+                    > tonic::server::StreamingService<super::WatchNeighboursRequest>
+                    for WatchNeighboursSvc<T> {
+                        type Response = super::WatchNeighboursResponse;
+                        type ResponseStream = T::WatchNeighboursStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::WatchNeighboursRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Neighbours>::watch_neighbours(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchNeighboursSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Neighbours/GetFabricStatus" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetFabricStatusSvc<T: Neighbours>(pub Arc<T>);
+                    impl<
+                        T: Neighbours,
+                    > tonic::server::UnaryService<super::GetFabricStatusRequest>
+                    for GetFabricStatusSvc<T> {
+                        type Response = super::GetFabricStatusResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetFabricStatusRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Neighbours>::get_fabric_status(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetFabricStatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for NeighboursServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "tollway.v1.Neighbours";
+    impl<T> tonic::server::NamedService for NeighboursServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JoinRequest {
     /// The secret in the bundle that the called network exported.
@@ -2849,6 +3927,536 @@ pub mod peering_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HostRequest {
+    #[prost(oneof = "host_request::Request", tags = "1, 2, 3, 4, 5")]
+    pub request: ::core::option::Option<host_request::Request>,
+}
+/// Nested message and enum types in `HostRequest`.
+pub mod host_request {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Request {
+        #[prost(message, tag = "1")]
+        Enter(super::Enter),
+        #[prost(message, tag = "2")]
+        KeepLease(super::KeepLease),
+        #[prost(message, tag = "3")]
+        GivenBack(super::GivenBack),
+        /// It is about to go: everything is asked back from it.
+        #[prost(message, tag = "4")]
+        Retire(super::Retire),
+        /// It holds nothing any more.
+        #[prost(message, tag = "5")]
+        Leave(super::Leave),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Enter {
+    /// Another one for each start of the host: what an earlier one held does not pass to it.
+    #[prost(uint64, tag = "1")]
+    pub life: u64,
+    /// What it offers, and what it holds of that because its lease has not ended.
+    #[prost(message, repeated, tag = "2")]
+    pub types: ::prost::alloc::vec::Vec<HeldType>,
+    /// Rises with each conversation of a life. What was said in one that the host had given up may
+    /// come after what it said in the next: then it is refused.
+    #[prost(uint64, tag = "3")]
+    pub attempt: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeldType {
+    #[prost(string, tag = "1")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub grants: ::prost::alloc::vec::Vec<Grant>,
+}
+/// Some shards of one actor type that were granted together.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Grant {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    /// 128 bytes: shard n is bit n % 8 of byte n / 8.
+    #[prost(bytes = "vec", tag = "2")]
+    pub shards: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeepLease {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GivenBack {
+    #[prost(string, tag = "1")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub grants: ::prost::alloc::vec::Vec<Grant>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Retire {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Leave {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HostResponse {
+    #[prost(oneof = "host_response::Response", tags = "1, 2, 3, 4, 5")]
+    pub response: ::core::option::Option<host_response::Response>,
+}
+/// Nested message and enum types in `HostResponse`.
+pub mod host_response {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Response {
+        #[prost(message, tag = "1")]
+        Entered(super::Entered),
+        #[prost(message, tag = "2")]
+        LeaseKept(super::LeaseKept),
+        #[prost(message, tag = "3")]
+        Granted(super::Granted),
+        #[prost(message, tag = "4")]
+        GiveBack(super::GiveBack),
+        #[prost(message, tag = "5")]
+        Left(super::Left),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Entered {
+    /// The lease ends this long after a request was sent that was answered.
+    #[prost(uint32, tag = "1")]
+    pub lease_ms: u32,
+}
+/// The answer to `keep_lease`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaseKept {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Granted {
+    #[prost(string, tag = "1")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub grant: ::core::option::Option<Grant>,
+}
+/// To be answered by `given_back` when no turn is under way there any more.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GiveBack {
+    #[prost(string, tag = "1")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub shards: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Left {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchOwnersRequest {
+    /// Types to be told from now on.
+    #[prost(string, repeated, tag = "1")]
+    pub add: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "2")]
+    pub remove: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Owners {
+    #[prost(string, tag = "1")]
+    pub actor_type: ::prost::alloc::string::String,
+    /// Higher after every change.
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
+    /// Those that hold a shard.
+    #[prost(message, repeated, tag = "3")]
+    pub hosts: ::prost::alloc::vec::Vec<ActorHost>,
+    /// For each shard the place in `hosts`, counted from 1; 0 while nobody holds it. Empty where
+    /// nobody offers the type.
+    #[prost(uint32, repeated, tag = "4")]
+    pub shards: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ActorHost {
+    #[prost(message, optional, tag = "1")]
+    pub service: ::core::option::Option<ServiceName>,
+    #[prost(string, tag = "2")]
+    pub instance: ::prost::alloc::string::String,
+}
+/// Generated client implementations.
+pub mod placement_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct PlacementClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> PlacementClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> PlacementClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            PlacementClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// A sidecar whose app offers actor types. The first request is `enter` and opens a lease, which
+        /// every later one renews. `leave` ends it; when the stream breaks without it, the host keeps
+        /// what it has until the lease ends, and may enter again before that.
+        pub async fn host(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::HostRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::HostResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Placement/Host",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut().insert(GrpcMethod::new("tollway.v1.Placement", "Host"));
+            self.inner.streaming(req, path, codec).await
+        }
+        /// Who holds the shards of the actor types that the caller asks for, in its own namespace, as it
+        /// changes. A type is told when it is asked for, and again when it is another than told.
+        pub async fn watch_owners(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<
+                Message = super::WatchOwnersRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::Owners>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Placement/WatchOwners",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Placement", "WatchOwners"));
+            self.inner.streaming(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod placement_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with PlacementServer.
+    #[async_trait]
+    pub trait Placement: std::marker::Send + std::marker::Sync + 'static {
+        /// Server streaming response type for the Host method.
+        type HostStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::HostResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// A sidecar whose app offers actor types. The first request is `enter` and opens a lease, which
+        /// every later one renews. `leave` ends it; when the stream breaks without it, the host keeps
+        /// what it has until the lease ends, and may enter again before that.
+        async fn host(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::HostRequest>>,
+        ) -> std::result::Result<tonic::Response<Self::HostStream>, tonic::Status>;
+        /// Server streaming response type for the WatchOwners method.
+        type WatchOwnersStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::Owners, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Who holds the shards of the actor types that the caller asks for, in its own namespace, as it
+        /// changes. A type is told when it is asked for, and again when it is another than told.
+        async fn watch_owners(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::WatchOwnersRequest>>,
+        ) -> std::result::Result<
+            tonic::Response<Self::WatchOwnersStream>,
+            tonic::Status,
+        >;
+    }
+    #[derive(Debug)]
+    pub struct PlacementServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> PlacementServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for PlacementServer<T>
+    where
+        T: Placement,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/tollway.v1.Placement/Host" => {
+                    #[allow(non_camel_case_types)]
+                    struct HostSvc<T: Placement>(pub Arc<T>);
+                    impl<
+                        T: Placement,
+                    > tonic::server::StreamingService<super::HostRequest>
+                    for HostSvc<T> {
+                        type Response = super::HostResponse;
+                        type ResponseStream = T::HostStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::HostRequest>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Placement>::host(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HostSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Placement/WatchOwners" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchOwnersSvc<T: Placement>(pub Arc<T>);
+                    impl<
+                        T: Placement,
+                    > tonic::server::StreamingService<super::WatchOwnersRequest>
+                    for WatchOwnersSvc<T> {
+                        type Response = super::Owners;
+                        type ResponseStream = T::WatchOwnersStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::WatchOwnersRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Placement>::watch_owners(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchOwnersSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for PlacementServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "tollway.v1.Placement";
+    impl<T> tonic::server::NamedService for PlacementServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterRequest {
     #[prost(oneof = "register_request::Request", tags = "1, 2, 3, 4")]
@@ -3230,6 +4838,1092 @@ pub mod registry_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "tollway.v1.Registry";
     impl<T> tonic::server::NamedService for RegistryServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WriteRemindersRequest {
+    /// Of the caller, as it said when it entered as a host.
+    #[prost(uint64, tag = "1")]
+    pub life: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub changes: ::prost::alloc::vec::Vec<ReminderChange>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReminderChange {
+    #[prost(oneof = "reminder_change::Change", tags = "1, 2, 3, 4, 5")]
+    pub change: ::core::option::Option<reminder_change::Change>,
+}
+/// Nested message and enum types in `ReminderChange`.
+pub mod reminder_change {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Change {
+        #[prost(message, tag = "1")]
+        Put(super::PutReminder),
+        #[prost(message, tag = "2")]
+        Advance(super::AdvanceReminder),
+        #[prost(message, tag = "3")]
+        Delete(super::DeleteReminder),
+        #[prost(message, tag = "4")]
+        DeleteOfActor(super::DeleteRemindersOfActor),
+        #[prost(message, tag = "5")]
+        DeleteOfShards(super::DeleteRemindersOfShards),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PutReminder {
+    #[prost(message, optional, tag = "1")]
+    pub key: ::core::option::Option<ReminderKey>,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(message, optional, tag = "3")]
+    pub registration: ::core::option::Option<ReminderRegistration>,
+    /// Not if there is one of this name.
+    #[prost(bool, tag = "4")]
+    pub if_absent: bool,
+}
+/// A firing was seen to.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AdvanceReminder {
+    #[prost(message, optional, tag = "1")]
+    pub key: ::core::option::Option<ReminderKey>,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// Of the registration that was fired: one that replaced it is left alone.
+    #[prost(uint64, tag = "3")]
+    pub version: u64,
+    /// When the next firing is due, in microseconds since 1970.
+    #[prost(sint64, tag = "4")]
+    pub due_unix_us: i64,
+    /// How many are left; 0 for no end.
+    #[prost(uint32, tag = "5")]
+    pub firings: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteReminder {
+    #[prost(message, optional, tag = "1")]
+    pub key: ::core::option::Option<ReminderKey>,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// Only this registration; 0 for whichever there is.
+    #[prost(uint64, tag = "3")]
+    pub version: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteRemindersOfActor {
+    #[prost(string, tag = "1")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub actor_id: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+}
+/// All of a type in shards that the caller holds.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeleteRemindersOfShards {
+    #[prost(string, tag = "1")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub grants: ::prost::alloc::vec::Vec<Grant>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderKey {
+    #[prost(string, tag = "1")]
+    pub actor_type: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub actor_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderRegistration {
+    /// As the app gave them, which is how they are told back; empty where it gave none.
+    #[prost(string, tag = "1")]
+    pub due_time: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub period: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub ttl: ::prost::alloc::string::String,
+    /// What they mean.
+    #[prost(message, optional, tag = "4")]
+    pub schedule: ::core::option::Option<ReminderSchedule>,
+    /// As the app gave it.
+    #[prost(bytes = "vec", tag = "5")]
+    pub data: ::prost::alloc::vec::Vec<u8>,
+    #[prost(message, optional, tag = "6")]
+    pub failure_policy: ::core::option::Option<ReminderFailurePolicy>,
+}
+/// Times are in microseconds, moments since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderSchedule {
+    #[prost(sint64, tag = "1")]
+    pub due_unix_us: i64,
+    /// Both 0: there is one firing.
+    #[prost(uint32, tag = "2")]
+    pub period_months: u32,
+    #[prost(uint64, tag = "3")]
+    pub period_us: u64,
+    /// Firings left; 0 for no end.
+    #[prost(uint32, tag = "4")]
+    pub firings: u32,
+    #[prost(sint64, optional, tag = "5")]
+    pub ends_unix_us: ::core::option::Option<i64>,
+}
+/// Neither of them: three more calls, a second apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderFailurePolicy {
+    #[prost(oneof = "reminder_failure_policy::Policy", tags = "1, 2")]
+    pub policy: ::core::option::Option<reminder_failure_policy::Policy>,
+}
+/// Nested message and enum types in `ReminderFailurePolicy`.
+pub mod reminder_failure_policy {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Policy {
+        #[prost(message, tag = "1")]
+        Drop(super::DropFiring),
+        #[prost(message, tag = "2")]
+        Constant(super::ConstantRetries),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DropFiring {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConstantRetries {
+    #[prost(uint64, tag = "1")]
+    pub interval_us: u64,
+    /// Without it there is no end.
+    #[prost(uint32, optional, tag = "2")]
+    pub max_retries: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WriteRemindersResponse {
+    /// One for each change, in order.
+    #[prost(message, repeated, tag = "1")]
+    pub results: ::prost::alloc::vec::Vec<ReminderResult>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderResult {
+    #[prost(oneof = "reminder_result::Result", tags = "1, 2, 3, 4, 5")]
+    pub result: ::core::option::Option<reminder_result::Result>,
+}
+/// Nested message and enum types in `ReminderResult`.
+pub mod reminder_result {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Result {
+        #[prost(message, tag = "1")]
+        Done(super::ReminderDone),
+        /// There is none, or it is of another version.
+        #[prost(message, tag = "2")]
+        NotFound(super::ReminderNotFound),
+        #[prost(message, tag = "3")]
+        Exists(super::ReminderExists),
+        /// The caller does not hold the shard under this epoch.
+        #[prost(message, tag = "4")]
+        Fenced(super::ReminderFenced),
+        /// A limit was passed.
+        #[prost(message, tag = "5")]
+        Excess(super::ReminderExcess),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderDone {
+    /// Of the registration that was put or advanced; each registration has another one, later ones
+    /// have higher ones.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// How many were deleted.
+    #[prost(uint64, tag = "2")]
+    pub deleted: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderNotFound {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderExists {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderFenced {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReminderExcess {
+    #[prost(string, tag = "1")]
+    pub what: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub found: u64,
+    #[prost(uint64, tag = "3")]
+    pub limit: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListRemindersRequest {
+    /// Of the caller, as it said when it entered as a host.
+    #[prost(uint64, tag = "1")]
+    pub life: u64,
+    #[prost(string, tag = "2")]
+    pub actor_type: ::prost::alloc::string::String,
+    /// What it holds of that and wants to know of.
+    #[prost(message, repeated, tag = "3")]
+    pub grants: ::prost::alloc::vec::Vec<Grant>,
+}
+/// The first one is always sent, even without reminders.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListRemindersResponse {
+    /// In the order of shard, actor and name.
+    #[prost(message, repeated, tag = "1")]
+    pub reminders: ::prost::alloc::vec::Vec<Reminder>,
+    /// In the first one: shards that the caller does not hold under the epoch it named, and that are
+    /// left out. As `Grant.shards`; empty for none.
+    #[prost(bytes = "vec", tag = "2")]
+    pub fenced: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Reminder {
+    #[prost(string, tag = "1")]
+    pub actor_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub version: u64,
+    /// With the schedule that is left.
+    #[prost(message, optional, tag = "4")]
+    pub registration: ::core::option::Option<ReminderRegistration>,
+}
+/// Generated client implementations.
+pub mod reminders_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct RemindersClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> RemindersClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> RemindersClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            RemindersClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Makes changes one after the other; what is answered is durable. A change is made or not by
+        /// itself: its result says so. When the call fails, each may have been made or not.
+        pub async fn write_reminders(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WriteRemindersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::WriteRemindersResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Reminders/WriteReminders",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Reminders", "WriteReminders"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// All reminders of some shards, with everything that was answered before to whoever held these
+        /// shards. What the caller itself changes meanwhile is told as it was or as it has become.
+        pub async fn list_reminders(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListRemindersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ListRemindersResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.Reminders/ListReminders",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.Reminders", "ListReminders"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod reminders_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with RemindersServer.
+    #[async_trait]
+    pub trait Reminders: std::marker::Send + std::marker::Sync + 'static {
+        /// Makes changes one after the other; what is answered is durable. A change is made or not by
+        /// itself: its result says so. When the call fails, each may have been made or not.
+        async fn write_reminders(
+            &self,
+            request: tonic::Request<super::WriteRemindersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::WriteRemindersResponse>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the ListReminders method.
+        type ListRemindersStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ListRemindersResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// All reminders of some shards, with everything that was answered before to whoever held these
+        /// shards. What the caller itself changes meanwhile is told as it was or as it has become.
+        async fn list_reminders(
+            &self,
+            request: tonic::Request<super::ListRemindersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::ListRemindersStream>,
+            tonic::Status,
+        >;
+    }
+    #[derive(Debug)]
+    pub struct RemindersServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> RemindersServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for RemindersServer<T>
+    where
+        T: Reminders,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/tollway.v1.Reminders/WriteReminders" => {
+                    #[allow(non_camel_case_types)]
+                    struct WriteRemindersSvc<T: Reminders>(pub Arc<T>);
+                    impl<
+                        T: Reminders,
+                    > tonic::server::UnaryService<super::WriteRemindersRequest>
+                    for WriteRemindersSvc<T> {
+                        type Response = super::WriteRemindersResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WriteRemindersRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Reminders>::write_reminders(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WriteRemindersSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.Reminders/ListReminders" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListRemindersSvc<T: Reminders>(pub Arc<T>);
+                    impl<
+                        T: Reminders,
+                    > tonic::server::ServerStreamingService<super::ListRemindersRequest>
+                    for ListRemindersSvc<T> {
+                        type Response = super::ListRemindersResponse;
+                        type ResponseStream = T::ListRemindersStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListRemindersRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Reminders>::list_reminders(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListRemindersSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for RemindersServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "tollway.v1.Reminders";
+    impl<T> tonic::server::NamedService for RemindersServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadStateRequest {
+    #[prost(string, repeated, tag = "1")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReadStateResponse {
+    /// In the order of the keys, as many as fit into an answer, and one at least.
+    #[prost(message, repeated, tag = "1")]
+    pub entries: ::prost::alloc::vec::Vec<KeptState>,
+}
+/// Nothing is there where the revision is 0.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeptState {
+    #[prost(bytes = "vec", tag = "1")]
+    pub value: ::prost::alloc::vec::Vec<u8>,
+    /// Of the last write; it is the etag.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+    /// When it is gone, in milliseconds since 1970; 0 for never.
+    #[prost(uint64, tag = "3")]
+    pub expires_unix_ms: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WriteStateRequest {
+    /// Each key once.
+    #[prost(message, repeated, tag = "1")]
+    pub changes: ::prost::alloc::vec::Vec<StateChange>,
+    #[prost(message, optional, tag = "2")]
+    pub fence: ::core::option::Option<StateFence>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StateChange {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// What is put there; without it the key is removed.
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub value: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
+    /// Seconds to live; 0 for no end.
+    #[prost(uint32, tag = "3")]
+    pub ttl_seconds: u32,
+    #[prost(oneof = "state_change::Condition", tags = "4, 5")]
+    pub condition: ::core::option::Option<state_change::Condition>,
+}
+/// Nested message and enum types in `StateChange`.
+pub mod state_change {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Condition {
+        /// The last write was this one.
+        #[prost(uint64, tag = "4")]
+        Revision(u64),
+        /// Nothing is there.
+        #[prost(bool, tag = "5")]
+        Absent(bool),
+    }
+}
+/// A number under a key of its own, which must be at most this one and becomes it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StateFence {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+}
+/// Why nothing was written; all empty if everything was.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WriteStateResponse {
+    #[prost(oneof = "write_state_response::Refusal", tags = "1, 2, 3")]
+    pub refusal: ::core::option::Option<write_state_response::Refusal>,
+}
+/// Nested message and enum types in `WriteStateResponse`.
+pub mod write_state_response {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Refusal {
+        #[prost(message, tag = "1")]
+        Mismatch(super::StateMismatch),
+        /// The fence's number is larger.
+        #[prost(bool, tag = "2")]
+        Fenced(bool),
+        #[prost(message, tag = "3")]
+        Excess(super::StateExcess),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StateMismatch {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// 0 where nothing is there.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
+}
+/// More than a limit allows.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StateExcess {
+    /// In words, such as `the value of order`.
+    #[prost(string, tag = "1")]
+    pub what: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub found: u64,
+    #[prost(uint64, tag = "3")]
+    pub limit: u64,
+}
+/// Generated client implementations.
+pub mod state_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct StateClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> StateClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> StateClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            StateClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        pub async fn read_state(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReadStateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReadStateResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.State/ReadState",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.State", "ReadState"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// All changes or none.
+        pub async fn write_state(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WriteStateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::WriteStateResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tollway.v1.State/WriteState",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tollway.v1.State", "WriteState"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod state_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with StateServer.
+    #[async_trait]
+    pub trait State: std::marker::Send + std::marker::Sync + 'static {
+        async fn read_state(
+            &self,
+            request: tonic::Request<super::ReadStateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReadStateResponse>,
+            tonic::Status,
+        >;
+        /// All changes or none.
+        async fn write_state(
+            &self,
+            request: tonic::Request<super::WriteStateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::WriteStateResponse>,
+            tonic::Status,
+        >;
+    }
+    #[derive(Debug)]
+    pub struct StateServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> StateServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for StateServer<T>
+    where
+        T: State,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/tollway.v1.State/ReadState" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReadStateSvc<T: State>(pub Arc<T>);
+                    impl<T: State> tonic::server::UnaryService<super::ReadStateRequest>
+                    for ReadStateSvc<T> {
+                        type Response = super::ReadStateResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReadStateRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as State>::read_state(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReadStateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tollway.v1.State/WriteState" => {
+                    #[allow(non_camel_case_types)]
+                    struct WriteStateSvc<T: State>(pub Arc<T>);
+                    impl<T: State> tonic::server::UnaryService<super::WriteStateRequest>
+                    for WriteStateSvc<T> {
+                        type Response = super::WriteStateResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WriteStateRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as State>::write_state(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WriteStateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for StateServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "tollway.v1.State";
+    impl<T> tonic::server::NamedService for StateServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
