@@ -24,7 +24,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, DnsName};
 use time::OffsetDateTime;
 use tollway_model::{
-    Instance, Label, MESH_SUFFIX, NetworkName, ServiceName, SpiffeId, TrustDomain,
+    Group, Instance, Label, MESH_SUFFIX, NetworkName, ServiceName, SpiffeId, TrustDomain,
 };
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -272,6 +272,20 @@ impl Authority {
         now: SystemTime,
     ) -> Result<IssuedChain, IssueError> {
         self.issue_system(GATEWAY_APP, None, request, now)
+    }
+
+    /// Issues the certificate of an agent of the fabric, with which it follows its group's
+    /// neighbours.
+    ///
+    /// # Errors
+    /// [`IssueError`].
+    pub fn issue_fabric(
+        &self,
+        group: &Group,
+        request: &SystemRequest,
+        now: SystemTime,
+    ) -> Result<IssuedChain, IssueError> {
+        self.issue_system(group.agent_app().as_str(), None, request, now)
     }
 
     fn issue_system(

@@ -16,6 +16,7 @@ mod front;
 mod key;
 mod peer;
 mod renew;
+mod shared_token;
 mod tls;
 mod token;
 
@@ -35,9 +36,10 @@ pub use peer::{
     CERTIFICATE_BYTES_LIMIT, CHAIN_LIMIT, NAMES_LIMIT, PeerError, PeerIdentity, peer_identity,
 };
 pub use renew::renew_at;
+pub use shared_token::{SHARED_TOKEN_BYTES_LIMIT, SharedToken, SharedTokenError};
 pub use tls::{
     Expected, GATEWAY_HERE_RECORD, Refusal, ServerNameRead, ServerNameReader, TICKET_LIFE_LIMIT,
-    TlsError, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, bootstrap_config,
+    TlsError, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, app_config, bootstrap_config,
     bootstrap_config_at, client_config, code_of, control_server_config, explain, server_config,
     span,
 };

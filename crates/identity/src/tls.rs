@@ -9,6 +9,7 @@
 //! A handshake whose peers share no ALPN protocol fails; a peer that offers none at all
 //! completes it, so callers also look at the negotiated protocol.
 
+mod app;
 mod bootstrap;
 mod refusal;
 mod resume;
@@ -32,6 +33,7 @@ use tollway_model::{Instance, NetworkName, ServiceName, SpiffeId, TrustDomain};
 use crate::authority::{control_dns_san, control_spiffe_id};
 use crate::credentials::Credentials;
 
+pub use app::app_config;
 pub use bootstrap::{bootstrap_config, bootstrap_config_at};
 pub use refusal::{
     GATEWAY_HERE_RECORD, Refusal, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, code_of,
