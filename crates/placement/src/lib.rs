@@ -1,0 +1,38 @@
+//! Where actors live, and whose turn it is.
+//!
+//! The ids of an actor type fall into [`SHARDS`] shards ([`Shard::of`]). Each shard is *held* by at
+//! most one host at a time, which runs the turns of the actors in it. [`plan()`] says which host
+//! should hold which: as even as can be, with as few changes as that takes. [`Placement`] gets
+//! there without a pause for anybody else: a shard that changes hands is first asked back, and
+//! granted anew when its holder has let it go, has left, or has not been heard of for as long as a
+//! lease lasts. Other shards, and other types, are not touched.
+//!
+//! A host knows what it holds by [`Holdings`], and stops by its own clock before its lease ends.
+//! [`Turns`] says what it does with the actors there: one turn at a time for each.
+//!
+//! Each grant has an [`Epoch`] of its own, later ones have higher ones: what a former holder still
+//! tries to write is known by its lower epoch. Time is an argument, counted from any fixed moment
+//! by a clock that does not jump.
+
+#![forbid(unsafe_code)]
+
+mod actor;
+mod holdings;
+mod leases;
+mod placement;
+mod plan;
+mod shard;
+mod table;
+mod turns;
+
+pub use actor::{Actor, TypeOptions};
+pub use holdings::{Holdings, Refusal};
+pub use leases::Leases;
+pub use placement::{Held, Order, Placement, Settled};
+pub use plan::plan;
+pub use shard::{SHARDS, Shard, ShardSet};
+pub use table::{Epoch, Owners};
+pub use turns::{Effect, NoTurn, Turns};
+
+#[cfg(test)]
+mod tests;

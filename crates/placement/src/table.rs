@@ -1,0 +1,195 @@
+//! The shards of one actor type: who holds them, and who is to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::plan::plan;
+use crate::shard::{SHARDS, Shard, ShardSet};
+
+/// The number of a grant. What was granted later has a higher one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Epoch(pub u64);
+
+/// Who holds the shards of an actor type, for those who call its actors.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Owners<H> {
+    /// Higher than before after every change, even of a type that was gone in between.
+    pub version: u64,
+    /// By the shard's number; `None` while it changes hands or nobody is there.
+    pub shards: Vec<Option<H>>,
+}
+
+/// One actor type.
+#[derive(Clone, Debug)]
+pub(crate) struct Table<H> {
+    slots: Vec<Slot<H>>,
+    members: BTreeSet<H>,
+    version: u64,
+    has_changed: bool,
+    /// There may be something to plan, to grant or to ask for.
+    is_restless: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Slot<H> {
+    holder: Option<Holder<H>>,
+    wanted: Option<H>,
+}
+
+/// Who may have turns under way, until it says otherwise or its lease ends.
+#[derive(Clone, Debug)]
+struct Holder<H> {
+    host: H,
+    epoch: Epoch,
+    /// It was asked to give the shard back, and will: even if the plan has changed since, it has
+    /// to be granted anew.
+    is_asked: bool,
+}
+
+impl<H: PartialEq> Slot<H> {
+    fn is_held_by(&self, host: &H) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.host == *host)
+    }
+
+    fn is_granted(&self, host: &H, epoch: Epoch) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.host == *host && holder.epoch == epoch)
+    }
+
+    /// Who has it and keeps it.
+    fn owner(&self) -> Option<&Holder<H>> {
+        let holder = self.holder.as_ref()?;
+        (!holder.is_asked && self.wanted.as_ref() == Some(&holder.host)).then_some(holder)
+    }
+}
+
+/// What one host is to do about one type.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Change {
+    pub(crate) grant: ShardSet,
+    pub(crate) give_back: ShardSet,
+}
+
+impl<H: Ord + Clone> Table<H> {
+    pub(crate) fn new() -> Self {
+        let slots = vec![Slot { holder: None, wanted: None }; SHARDS];
+        Self { slots, members: BTreeSet::new(), version: 0, has_changed: false, is_restless: true }
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = &H> {
+        self.members.iter()
+    }
+
+    /// A host that holds exactly `held` and would hold more. What it was granted and does not name
+    /// is free; what it names and was granted to somebody else, or later, is not its.
+    pub(crate) fn enter(&mut self, host: &H, held: &BTreeMap<Shard, Epoch>) {
+        self.members.insert(host.clone());
+        self.is_restless = true;
+        for shard in Shard::all() {
+            let slot = &mut self.slots[shard.number()];
+            match (held.get(&shard), &mut slot.holder) {
+                (Some(epoch), holder @ None) => {
+                    *holder = Some(Holder { host: host.clone(), epoch: *epoch, is_asked: false });
+                    slot.wanted = Some(host.clone());
+                    self.has_changed = true;
+                }
+                (Some(epoch), Some(holder)) if holder.host == *host && holder.epoch == *epoch => {
+                    holder.is_asked = false;
+                }
+                (_, Some(holder)) if holder.host == *host => self.free(shard),
+                (_, _) => {}
+            }
+        }
+    }
+
+    /// The host holds nothing any more.
+    pub(crate) fn leave(&mut self, host: &H) {
+        self.is_restless |= self.members.remove(host);
+        for shard in Shard::all() {
+            if self.slots[shard.number()].is_held_by(host) {
+                self.free(shard);
+            }
+        }
+    }
+
+    /// The host wants nothing any more, but holds it until it says so.
+    pub(crate) fn retire(&mut self, host: &H) {
+        self.is_restless |= self.members.remove(host);
+    }
+
+    /// The holder has let go what it was granted at `epoch`.
+    pub(crate) fn given_back(&mut self, host: &H, shard: Shard, epoch: Epoch) {
+        if self.holds(host, shard, epoch) {
+            self.free(shard);
+        }
+    }
+
+    fn free(&mut self, shard: Shard) {
+        self.slots[shard.number()].holder = None;
+        self.is_restless = true;
+        self.has_changed = true;
+    }
+
+    /// Plans anew, grants what is free and asks back what is to change hands; only asks while
+    /// `may_grant` is not set. All grants of one call have one epoch, which is returned.
+    pub(crate) fn settle(
+        &mut self,
+        may_grant: bool,
+        mut next_epoch: impl FnMut() -> Epoch,
+    ) -> (BTreeMap<H, Change>, Epoch) {
+        if !self.is_restless {
+            return (BTreeMap::new(), Epoch::default());
+        }
+        self.is_restless = !may_grant;
+        let members: Vec<H> = self.members.iter().cloned().collect();
+        // Where each shard is, or is going to.
+        let there: Vec<Option<H>> = self.slots.iter().map(|slot| slot.wanted.clone()).collect();
+        let mut changes: BTreeMap<H, Change> = BTreeMap::new();
+        let mut granted = None;
+        for (shard, wanted) in Shard::all().zip(plan(&there, &members)) {
+            let slot = &mut self.slots[shard.number()];
+            slot.wanted = wanted;
+            match (&mut slot.holder, &slot.wanted) {
+                (Some(holder), wanted)
+                    if !holder.is_asked && *wanted != Some(holder.host.clone()) =>
+                {
+                    holder.is_asked = true;
+                    changes.entry(holder.host.clone()).or_default().give_back.insert(shard);
+                    self.has_changed = true;
+                }
+                (holder @ None, Some(taker)) if may_grant => {
+                    let epoch = *granted.get_or_insert_with(&mut next_epoch);
+                    changes.entry(taker.clone()).or_default().grant.insert(shard);
+                    *holder = Some(Holder { host: taker.clone(), epoch, is_asked: false });
+                    self.has_changed = true;
+                }
+                (_, _) => {}
+            }
+        }
+        (changes, granted.unwrap_or_default())
+    }
+
+    pub(crate) fn owners(&self) -> Owners<H> {
+        let owner = |slot: &Slot<H>| slot.owner().map(|holder| holder.host.clone());
+        Owners { version: self.version, shards: self.slots.iter().map(owner).collect() }
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Gives what has changed a version.
+    pub(crate) fn note_changes(&mut self, next_version: impl FnOnce() -> u64) {
+        if std::mem::take(&mut self.has_changed) {
+            self.version = next_version();
+        }
+    }
+
+    /// Whether nobody is here and nothing is held.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.members.is_empty() && self.slots.iter().all(|slot| slot.holder.is_none())
+    }
+
+    /// Whether a grant stands: what is written under it is not by a former holder.
+    pub(crate) fn holds(&self, host: &H, shard: Shard, epoch: Epoch) -> bool {
+        self.slots[shard.number()].is_granted(host, epoch)
+    }
+}
