@@ -1,0 +1,205 @@
+//! What is due when.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::{FailurePolicy, Moment, Schedule};
+
+/// Timers or reminders by key: what is due when, and how often it has failed.
+///
+/// What is due is popped, which puts it under way: it is not due again before somebody says how it
+/// went ([`Self::succeeded`], [`Self::failed`], [`Self::put_back`]). Every operation takes time in
+/// the logarithm of how many there are. `K` is cloned once for each entry.
+#[derive(Clone, Debug)]
+pub struct Agenda<K> {
+    entries: BTreeMap<K, Entry>,
+    /// Entries that are not under way.
+    order: BTreeMap<(Moment, Ticket), K>,
+    last: Ticket,
+}
+
+/// Names one registration: who registers anew under the same key gets another.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Ticket(u64);
+
+#[derive(Clone, Debug)]
+struct Entry {
+    ticket: Ticket,
+    schedule: Schedule,
+    policy: FailurePolicy,
+    /// Calls for the firing that is due which have failed.
+    failures: u32,
+    /// Its place in the order; `None` while it is under way.
+    at: Option<Moment>,
+}
+
+/// A firing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Due<K> {
+    pub key: K,
+    pub ticket: Ticket,
+    /// What is left, this firing among it.
+    pub schedule: Schedule,
+    /// Calls for this firing that have failed.
+    pub failures: u32,
+}
+
+/// What [`Agenda::pop`] came upon.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Popped<K> {
+    /// The app is to be called.
+    Due(Due<K>),
+    /// Its end has come before it was fired: it is off the agenda.
+    Over(K),
+}
+
+/// What follows from how a firing went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// Nothing: meanwhile it was removed, or registered anew.
+    Unknown,
+    /// It was the last one, and is off the agenda.
+    Over,
+    /// The same firing again, then.
+    Again(Moment),
+    /// This is left.
+    Then(Schedule),
+}
+
+impl<K> Default for Agenda<K> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), order: BTreeMap::new(), last: Ticket::default() }
+    }
+}
+
+impl<K: Ord + Clone> Agenda<K> {
+    /// Whatever was registered under this key is replaced, even if it is under way.
+    pub fn insert(&mut self, key: K, schedule: Schedule, policy: FailurePolicy) -> Ticket {
+        self.last.0 += 1;
+        let (ticket, at) = (self.last, Some(schedule.due));
+        let entry = Entry { ticket, schedule, policy, failures: 0, at };
+        if let Some(before) = self.entries.insert(key.clone(), entry) {
+            self.unplace(&before);
+        }
+        self.order.insert((schedule.due, ticket), key);
+        ticket
+    }
+
+    /// Whether it was there.
+    pub fn remove(&mut self, key: &K) -> bool {
+        let entry = self.entries.remove(key);
+        if let Some(entry) = &entry {
+            self.unplace(entry);
+        }
+        entry.is_some()
+    }
+
+    /// What is left of it; while it is under way, the firing that is among it.
+    #[must_use]
+    pub fn get(&self, key: &K) -> Option<&Schedule> {
+        self.entries.get(key).map(|entry| &entry.schedule)
+    }
+
+    /// Keys from this one on, in their order: with it those of one actor can be found.
+    pub fn keys_from(&self, key: &K) -> impl Iterator<Item = &K> {
+        self.entries.range((Bound::Included(key), Bound::Unbounded)).map(|(key, _)| key)
+    }
+
+    /// In their order.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.entries.keys()
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// When something is due next; `None` if nothing is, but for what is under way.
+    #[must_use]
+    pub fn next_moment(&self) -> Option<Moment> {
+        self.order.keys().next().map(|(moment, _)| *moment)
+    }
+
+    /// Takes what has been due the longest, and is under way from now on. `None` if nothing is
+    /// due at `now`.
+    pub fn pop(&mut self, now: Moment) -> Option<Popped<K>> {
+        let first = self.order.first_entry().filter(|first| first.key().0 <= now)?;
+        let key = first.remove();
+        let entry = self.entries.get_mut(&key)?;
+        entry.at = None;
+        if entry.schedule.is_over(now) {
+            self.entries.remove(&key);
+            return Some(Popped::Over(key));
+        }
+        let Entry { ticket, schedule, failures, .. } = *entry;
+        Some(Popped::Due(Due { key, ticket, schedule, failures }))
+    }
+
+    /// The app was called at `began` and has done it.
+    pub fn succeeded(&mut self, key: &K, ticket: Ticket, began: Moment) -> Next {
+        match self.under_way(key, ticket) {
+            Some(_) => self.go_on(key, began),
+            None => Next::Unknown,
+        }
+    }
+
+    /// The app was called at `began` and has not done it, or could not be called; that was clear
+    /// at `now`.
+    pub fn failed(&mut self, key: &K, ticket: Ticket, began: Moment, now: Moment) -> Next {
+        let Some(entry) = self.under_way(key, ticket) else { return Next::Unknown };
+        entry.failures = entry.failures.saturating_add(1);
+        let wait = entry.policy.wait_after(entry.failures);
+        match wait.and_then(|wait| now.checked_add(wait)) {
+            Some(again) => {
+                self.place(key, again);
+                Next::Again(again)
+            }
+            None => self.go_on(key, began),
+        }
+    }
+
+    /// The app was not called: the firing is due again at `moment`. Whether it was under way.
+    pub fn put_back(&mut self, key: &K, ticket: Ticket, moment: Moment) -> bool {
+        let is_under_way = self.under_way(key, ticket).is_some();
+        if is_under_way {
+            self.place(key, moment);
+        }
+        is_under_way
+    }
+
+    fn under_way(&mut self, key: &K, ticket: Ticket) -> Option<&mut Entry> {
+        self.entries.get_mut(key).filter(|entry| entry.ticket == ticket && entry.at.is_none())
+    }
+
+    fn go_on(&mut self, key: &K, began: Moment) -> Next {
+        let Some(entry) = self.entries.get_mut(key) else { return Next::Unknown };
+        let Some(schedule) = entry.schedule.after(began) else {
+            self.remove(key);
+            return Next::Over;
+        };
+        entry.schedule = schedule;
+        entry.failures = 0;
+        self.place(key, schedule.due);
+        Next::Then(schedule)
+    }
+
+    /// Puts an entry that is under way in its place.
+    fn place(&mut self, key: &K, moment: Moment) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.at = Some(moment);
+            self.order.insert((moment, entry.ticket), key.clone());
+        }
+    }
+
+    fn unplace(&mut self, entry: &Entry) {
+        if let Some(at) = entry.at {
+            self.order.remove(&(at, entry.ticket));
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! When timers and reminders of actors are due.
+//!
+//! [`Terms`] are what an app has registered, as texts; [`Terms::read`] makes a [`Schedule`] of
+//! them. [`Schedule::after`] says when the next firing is due. An [`Agenda`] holds what is due when
+//! for any number of keys, with what happens to a firing that failed ([`FailurePolicy`]).
+//!
+//! Firing is at least once and never early. Where nobody could fire for a while, one firing makes
+//! up for all that were missed, and the rhythm goes on as if nothing had been.
+//!
+//! Time is an argument: a [`Moment`] by the clock on the wall, since an app may name one.
+
+#![forbid(unsafe_code)]
+
+mod agenda;
+mod duration;
+mod error;
+mod moment;
+mod period;
+mod policy;
+mod schedule;
+mod terms;
+
+pub use agenda::{Agenda, Due, Next, Popped, Ticket};
+pub use error::{Fault, Field, TermsError};
+pub use moment::Moment;
+pub use period::Period;
+pub use policy::FailurePolicy;
+pub use schedule::Schedule;
+pub use terms::{TERM_LIMIT_BYTES, Terms};
+
+#[cfg(test)]
+mod tests;
