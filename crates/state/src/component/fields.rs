@@ -1,0 +1,163 @@
+//! The metadata of a component, taken by name: nothing is left over and nothing is guessed.
+
+use std::time::Duration;
+
+use serde_saphyr::Location;
+
+/// Words that Dapr takes for yes and no.
+const YES: &[&str] = &["true", "yes", "on", "y", "t", "1"];
+const NO: &[&str] = &["false", "no", "off", "n", "f", "0", ""];
+
+/// A mistake in a component's document.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ComponentFault {
+    /// Counted from 1; 0 where the document has no place to point at.
+    pub line: u64,
+    pub column: u64,
+    /// What is wrong and what would be right; where `known` has names, the kind of what is
+    /// unknown.
+    pub what: String,
+    /// What was written.
+    pub written: String,
+    /// What could have been written; empty where no name is unknown.
+    pub known: Vec<String>,
+}
+
+impl ComponentFault {
+    pub(super) fn at(at: Location, what: impl Into<String>) -> Self {
+        let (line, column) = (at.line(), at.column());
+        Self { line, column, what: what.into(), written: String::new(), known: Vec::new() }
+    }
+
+    pub(super) fn unknown(at: Location, kind: &str, written: &str, known: &[&str]) -> Self {
+        let known = known.iter().map(|&name| name.to_owned()).collect();
+        Self { written: written.to_owned(), known, ..Self::at(at, kind) }
+    }
+}
+
+/// One name with its value.
+pub(super) struct Field {
+    pub(super) at: Location,
+    pub(super) name: String,
+    pub(super) value: String,
+}
+
+/// The metadata that have not been taken yet.
+pub(super) struct Fields {
+    left: Vec<Field>,
+    /// Where the document is without a place of its own.
+    at: Location,
+    /// Every name that was asked for.
+    known: Vec<&'static str>,
+}
+
+impl Fields {
+    /// Names are compared without case, as Dapr does.
+    ///
+    /// # Errors
+    /// A name that is given twice.
+    pub(super) fn new(fields: Vec<Field>, at: Location) -> Result<Self, ComponentFault> {
+        for (place, field) in fields.iter().enumerate() {
+            if fields[..place].iter().any(|other| other.name.eq_ignore_ascii_case(&field.name)) {
+                let what = format!("the metadata `{}` are given twice; keep one", field.name);
+                return Err(ComponentFault::at(field.at, what));
+            }
+        }
+        Ok(Self { left: fields, at, known: Vec::new() })
+    }
+
+    /// The field of any of these names; an empty value is as none.
+    pub(super) fn take(&mut self, names: &[&'static str]) -> Result<Option<Field>, ComponentFault> {
+        self.known.extend_from_slice(names);
+        let is_asked =
+            |field: &Field| names.iter().any(|name| name.eq_ignore_ascii_case(&field.name));
+        let mut found: Vec<Field> = self.left.extract_if(.., |field| is_asked(field)).collect();
+        if let [first, second, ..] = &found[..] {
+            let what = format!("`{}` says what `{}` says too; keep one", second.name, first.name);
+            return Err(ComponentFault::at(second.at, what));
+        }
+        Ok(found.pop().filter(|field| !field.value.is_empty()))
+    }
+
+    pub(super) fn text(&mut self, name: &'static str) -> Result<Option<String>, ComponentFault> {
+        Ok(self.take(&[name])?.map(|field| field.value))
+    }
+
+    /// # Errors
+    /// When it is missing.
+    pub(super) fn required(&mut self, names: &[&'static str]) -> Result<Field, ComponentFault> {
+        let found = self.take(names)?;
+        let what = || format!("the metadata `{}` are missing", names[0]);
+        found.ok_or_else(|| ComponentFault::at(self.at, what()))
+    }
+
+    pub(super) fn is_yes(&mut self, name: &'static str) -> Result<bool, ComponentFault> {
+        let Some(field) = self.take(&[name])? else { return Ok(false) };
+        let given = field.value.to_lowercase();
+        match (YES.contains(&given.as_str()), NO.contains(&given.as_str())) {
+            (true, _) => Ok(true),
+            (_, true) => Ok(false),
+            _ => Err(field.wrong("true or false")),
+        }
+    }
+
+    /// A whole number of a range.
+    pub(super) fn number<T>(
+        &mut self,
+        name: &'static str,
+        expected: &str,
+        fits: impl Fn(&T) -> bool,
+    ) -> Result<Option<T>, ComponentFault>
+    where
+        T: std::str::FromStr,
+    {
+        let Some(field) = self.take(&[name])? else { return Ok(None) };
+        let number = field.value.parse().ok().filter(|number| fits(number));
+        number.map(Some).ok_or_else(|| field.wrong(expected))
+    }
+
+    /// A time such as `20s`; a bare number has the unit `bare`. Zero and less are `None` within.
+    pub(super) fn time(
+        &mut self,
+        names: &[&'static str],
+        bare: Duration,
+    ) -> Result<Option<Option<Duration>>, ComponentFault> {
+        let Some(field) = self.take(names)? else { return Ok(None) };
+        let text = field.value.as_str();
+        let time = match text.parse::<i64>() {
+            Ok(number) if number <= 0 => Some(None),
+            Ok(number) => u32::try_from(number).ok().map(|number| Some(bare * number)),
+            Err(_) if text.starts_with('-') => Some(None),
+            Err(_) => humantime::parse_duration(text).ok().map(Some),
+        };
+        let time = time.map(|time| time.filter(|time| !time.is_zero()));
+        time.map(Some).ok_or_else(|| field.wrong("a time such as 20s or 5m"))
+    }
+
+    /// Where the component itself stands.
+    pub(super) fn place(&self) -> Location {
+        self.at
+    }
+
+    /// Takes names that mean nothing here, whatever their values.
+    pub(super) fn skip(&mut self, names: &[&'static str]) -> Result<(), ComponentFault> {
+        names.iter().try_for_each(|name| self.take(&[name]).map(drop))
+    }
+
+    /// # Errors
+    /// The first name that nobody asked for.
+    pub(super) fn finish(mut self) -> Result<(), ComponentFault> {
+        if self.left.is_empty() {
+            return Ok(());
+        }
+        let field = self.left.remove(0);
+        Err(ComponentFault::unknown(field.at, "metadata", &field.name, &self.known))
+    }
+}
+
+impl Field {
+    pub(super) fn wrong(&self, expected: &str) -> ComponentFault {
+        let what = format!("`{}` is {:?}; expected {expected}", self.name, self.value);
+        ComponentFault::at(self.at, what)
+    }
+}
