@@ -1,5 +1,5 @@
 //! Decisions of the data path: where a request goes, which endpoint takes it, whether it is sent
-//! again, whether it is recorded in a trace, how connections to another network are spread and how
+//! again, what is done about calls that fail, whether it is recorded in a trace, how connections to another network are spread and how
 //! many there are over distance; who may make it.
 //!
 //! Pure: snapshots, counts, the time and random numbers are arguments. `proxy` executes.
@@ -9,6 +9,7 @@
 mod distance;
 mod pick;
 mod policy;
+mod resilience;
 mod retry;
 mod spread;
 mod target;
@@ -16,7 +17,14 @@ mod trace;
 
 pub use distance::Flight;
 pub use pick::pick_of_two;
-pub use policy::{CallerView, PolicyReason, PolicyRefusal, PolicySet, RequestRefusal};
+pub use policy::{
+    AccessList, Action, CallerAccess, CallerView, Operation, PolicyReason, PolicyRefusal,
+    PolicySet, RequestRefusal,
+};
+pub use resilience::{
+    Breaker, BreakerRule, BreakerState, Counts, NamedApp, Outcome, Pass, Pauses, Resilience,
+    RetryRule, Rules, Scope, Trip, TripError,
+};
 pub use retry::{Attempt, Failure, Retry, decide_retry};
 pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
 pub use target::{Door, RequestParts, Target, TargetError, decide_target};

@@ -10,6 +10,7 @@
 //! let in only if it is under both. A deny rule errs on the side of refusing: it ignores the case
 //! of letters, and for a connection without requests (TCP) it holds by the caller alone.
 
+mod access;
 mod compiled;
 mod tree;
 
@@ -20,17 +21,22 @@ use tollway_model::{Caller, NormalPath, PathError, Policy, PolicyName, ServiceNa
 
 use compiled::{Compiled, Membership};
 
+pub use access::{AccessList, Action, CallerAccess, Operation};
+
 /// The policies that protect one service.
 #[derive(Clone, Debug)]
 pub struct PolicySet {
     service: ServiceName,
     policies: Vec<Arc<Policy>>,
     compiled: Arc<Compiled>,
+    access: Option<Arc<AccessList>>,
 }
 
 impl PartialEq for PolicySet {
     fn eq(&self, other: &Self) -> bool {
-        self.service == other.service && self.policies == other.policies
+        self.service == other.service
+            && self.policies == other.policies
+            && self.access == other.access
     }
 }
 impl Eq for PolicySet {}
@@ -44,20 +50,30 @@ impl PolicySet {
         // The order decides which policy a refusal names: it must not depend on the delivery.
         policies.sort_by(|a, b| a.name.cmp(&b.name));
         let compiled = Arc::new(Compiled::new(&policies));
-        Self { service, policies, compiled }
+        Self { service, policies, compiled, access: None }
+    }
+
+    /// The same beside a list of the service's own.
+    #[must_use]
+    pub fn beside(self, list: Arc<AccessList>) -> Self {
+        Self { access: Some(list), ..self }
     }
 
     /// Whether nothing protects the service: every caller may do everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.policies.is_empty()
+        self.policies.is_empty() && self.access.is_none()
     }
 
     /// What concerns one caller. Costs a look at each of the rules' different lists of callers.
     #[must_use]
     pub fn view(&self, caller: Caller<'_>) -> CallerView {
+        let access = self.access.as_ref().map(|list| {
+            let entry = list.entry(caller, &self.service);
+            Access { list: Arc::clone(list), entry }
+        });
         let caller = self.compiled.membership(caller, &self.service.network);
-        CallerView { compiled: Arc::clone(&self.compiled), caller }
+        CallerView { compiled: Arc::clone(&self.compiled), caller, access }
     }
 }
 
@@ -66,6 +82,14 @@ impl PolicySet {
 pub struct CallerView {
     compiled: Arc<Compiled>,
     caller: Membership,
+    access: Option<Access>,
+}
+
+/// What the service's own list means for one caller.
+#[derive(Debug)]
+struct Access {
+    list: Arc<AccessList>,
+    entry: access::Entry,
 }
 
 /// Why a caller is refused.
@@ -119,6 +143,29 @@ impl CallerView {
         Ok(path.into_changed_target())
     }
 
+    /// Whether the service's own list lets in a call of the app that the policies let in, and how
+    /// its target must be sent on when that is not as it came.
+    ///
+    /// # Errors
+    /// [`RequestRefusal`].
+    pub fn decide_access(
+        &self,
+        method: &[u8],
+        target: &[u8],
+    ) -> Result<Option<Vec<u8>>, RequestRefusal> {
+        let Some(Access { list, entry }) = &self.access else { return Ok(None) };
+        if !list.looks_at_paths(*entry) {
+            list.decide_connection(*entry)?;
+            return Ok(None);
+        }
+        let path = NormalPath::read(target)?;
+        list.decide(*entry, method, path.path())?;
+        if let Some(other) = path.second_reading() {
+            list.decide(*entry, method, other)?;
+        }
+        Ok(path.into_changed_target())
+    }
+
     /// The policy of which a rule allows a request that is let in; `None` if it needs none.
     #[must_use]
     pub fn allowed_by(&self, method: &[u8], target: &[u8]) -> Option<&PolicyName> {
@@ -144,9 +191,13 @@ impl CallerView {
         }
         match &self.compiled.closed_by {
             Some(policy) if !caller.allowed_without_request => {
-                Err(refusal(policy, PolicyReason::NotAllowed))
+                return Err(refusal(policy, PolicyReason::NotAllowed));
             }
-            Some(_) | None => Ok(()),
+            Some(_) | None => {}
+        }
+        match &self.access {
+            Some(Access { list, entry }) => list.decide_connection(*entry),
+            None => Ok(()),
         }
     }
 

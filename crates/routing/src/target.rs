@@ -32,6 +32,9 @@ pub struct RequestParts<'a> {
     pub app_id: Option<&'a [u8]>,
     /// The value of `authorization`.
     pub authorization: Option<&'a [u8]>,
+    /// The names of what may be called outside of the mesh, beside absolute URLs. `None`: nothing
+    /// may.
+    pub outside: Option<&'a [String]>,
 }
 
 /// Where it goes.
@@ -39,6 +42,8 @@ pub struct RequestParts<'a> {
 pub enum Target<'a> {
     /// To a service, with this path and query.
     Service { name: ServiceName, path: Cow<'a, [u8]>, credentials_used: bool },
+    /// Out of the mesh, to this name or URL.
+    Outside { id: String, path: Cow<'a, [u8]>, credentials_used: bool },
     /// To the sidecar's own API.
     Api,
 }
@@ -73,7 +78,7 @@ pub fn decide_target<'a>(
         return Ok(Target::Api);
     }
     if let Some(id) = parts.app_id {
-        return service(id, Cow::Borrowed(parts.path), false, home);
+        return named(id, Cow::Borrowed(parts.path), false, parts.outside, home);
     }
     match parts.door {
         Door::GrpcApi if is_reflection(parts.path) => Ok(Target::Api),
@@ -115,7 +120,10 @@ fn host_of(authority: &[u8]) -> &[u8] {
 
 fn by_path<'a>(parts: RequestParts<'a>, home: &ServiceName) -> Result<Target<'a>, TargetError> {
     if let Some(id) = parts.authorization.and_then(app_id_of_basic_auth) {
-        return service(&id, Cow::Borrowed(parts.path), true, home);
+        return named(&id, Cow::Borrowed(parts.path), true, parts.outside, home);
+    }
+    if segments(parts.path, &[b"v1.0-alpha1"]).is_some() {
+        return Ok(Target::Api);
     }
     let Some(rest) = segments(parts.path, &[b"v1.0"]) else {
         if ServiceName::parse_host(&String::from_utf8_lossy(host_of(parts.authority)), home).is_ok()
@@ -128,15 +136,32 @@ fn by_path<'a>(parts: RequestParts<'a>, home: &ServiceName) -> Result<Target<'a>
         return Ok(Target::Api);
     };
     let rest = skip_slashes(rest);
-    let end = rest.iter().position(|b| *b == b'/' || *b == b'?').ok_or(TargetError::NoAppId)?;
-    let (id, rest) = rest.split_at(end);
+    let end = match parts.outside {
+        Some(_) if is_url(rest) => end_of_url(rest),
+        _ => rest.iter().position(|b| *b == b'/' || *b == b'?'),
+    };
+    let (id, rest) = rest.split_at(end.ok_or(TargetError::NoAppId)?);
     let rest = segments(rest, &[b"method"]).ok_or(TargetError::NoAppId)?;
     let id = percent_decoded(id);
     let path = match rest.first() {
         Some(b'/') => Cow::Borrowed(collapse_leading(rest)),
         _ => Cow::Owned([b"/", rest].concat()),
     };
-    service(&id, path, false, home)
+    named(&id, path, false, parts.outside, home)
+}
+
+/// Whether a target is a URL.
+fn is_url(id: &[u8]) -> bool {
+    id.starts_with(b"http://") || id.starts_with(b"https://")
+}
+
+/// Where a URL ends in front of `/method/…`.
+fn end_of_url(rest: &[u8]) -> Option<usize> {
+    const METHOD: &[u8] = b"/method";
+    rest.windows(METHOD.len()).enumerate().find_map(|(at, part)| {
+        let is_end = matches!(rest.get(at + METHOD.len()), None | Some(b'/' | b'?'));
+        (part == METHOD && is_end).then_some(at)
+    })
 }
 
 /// What follows `/<names>/…` in `path`, repeated slashes allowed, up to but with the next `/`
@@ -166,13 +191,21 @@ fn collapse_leading(path: &[u8]) -> &[u8] {
     &path[slashes.saturating_sub(1)..]
 }
 
-fn service<'a>(
+fn named<'a>(
     id: &[u8],
     path: Cow<'a, [u8]>,
     credentials_used: bool,
+    outside: Option<&[String]>,
     home: &ServiceName,
 ) -> Result<Target<'a>, TargetError> {
     let text = std::str::from_utf8(id).map_err(|_| TargetError::Unreadable)?;
+    if outside.is_some() && is_url(id) && !id.iter().all(u8::is_ascii_graphic) {
+        return Err(TargetError::Unreadable);
+    }
+    let is_outside = |names: &[String]| is_url(id) || names.iter().any(|name| name == text);
+    if outside.is_some_and(is_outside) {
+        return Ok(Target::Outside { id: text.to_owned(), path, credentials_used });
+    }
     let name = ServiceName::parse(text, home)?;
     Ok(Target::Service { name, path, credentials_used })
 }
@@ -256,6 +289,7 @@ mod tests {
             path: path.as_bytes(),
             app_id: None,
             authorization: None,
+            outside: None,
         }
     }
 
@@ -263,6 +297,9 @@ mod tests {
         match target {
             Ok(Target::Service { name, path, .. }) => {
                 format!("{name} {}", String::from_utf8_lossy(&path))
+            }
+            Ok(Target::Outside { id, path, .. }) => {
+                format!("outside: {id} {}", String::from_utf8_lossy(&path))
             }
             Ok(Target::Api) => "api".to_owned(),
             Err(error) => format!("refused: {error}"),
@@ -274,6 +311,7 @@ mod tests {
         assert_eq!(print(decide_target(parts(Door::HttpApi, path), &home())), expected, "{path}");
     }
 
+    const BAD_URL: &str = "refused: `https://a\r\n` holds the character ':'; a label has letters, digits, `-` and `_`";
     const NO_APP_ID: &str =
         "refused: no app id: call /v1.0/invoke/<app>/method/<path>, or set the header dapr-app-id";
 
@@ -290,9 +328,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_outside_of_the_mesh_is_called_where_that_may_be() {
+        let names = ["github".to_owned(), "my.shop".to_owned()];
+        for (path, outside, inside) in [
+            ("github/method/a?b", "outside: github /a?b", "github.default.west /a?b"),
+            ("my.shop/method/a", "outside: my.shop /a", "my.shop.west /a"),
+            ("other/method/a", "other.default.west /a", "other.default.west /a"),
+            ("http://a:80/method/b/c", "outside: http://a:80 /b/c", NO_APP_ID),
+            ("https://a/method/b/method/c", "outside: https://a /b/method/c", NO_APP_ID),
+            ("https://a/x/methods/method?q", "outside: https://a/x/methods /?q", NO_APP_ID),
+            ("https://a/x", NO_APP_ID, NO_APP_ID),
+            ("https%3A%2F%2Fa%0D%0A/method/b", "refused: the app id is not readable text", BAD_URL),
+        ] {
+            let path = format!("/v1.0/invoke/{path}");
+            let with = RequestParts { outside: Some(&names), ..parts(Door::HttpApi, &path) };
+            assert_eq!(print(decide_target(with, &home())), outside, "{path}");
+            check_path(&path, inside);
+        }
+        let encoded = "/v1.0/invoke/http%3A%2F%2Fa%3A80/method/b";
+        let with = RequestParts { outside: Some(&names), ..parts(Door::HttpApi, encoded) };
+        assert_eq!(print(decide_target(with, &home())), "outside: http://a:80 /b");
+        let with = RequestParts { app_id: Some(b"https://a"), ..with };
+        assert_eq!(print(decide_target(with, &home())), format!("outside: https://a {encoded}"));
+    }
+
+    #[test]
     fn other_paths_are_the_api_or_nothing() {
         check_path("/v1.0/healthz", "api");
         check_path("/v1.0/metadata?x", "api");
+        check_path("/v1.0-alpha1/state/a/query", "api");
+        check_path("/v1.0-alpha2/state/a/query", NO_APP_ID);
         check_path("/v1.0invoke/a/method/b", NO_APP_ID);
         check_path("/v1.0/invoke/stock", NO_APP_ID);
         check_path("/v1.0/invoke/stock/methods/x", NO_APP_ID);

@@ -1,0 +1,224 @@
+//! What callers may ask of an app, as Dapr's access control has it: a default for each, and
+//! operations that differ from it, of which the most particular counts.
+//!
+//! Such a list is the app's own and stands beside the policies: a call has to be let in by both.
+
+use std::cmp::Reverse;
+
+use tollway_model::{
+    Caller, CallerPattern, MethodName, PathPattern, PatternSegment, PolicyName, ServiceName,
+};
+
+use super::{PolicyReason, PolicyRefusal};
+
+/// What is done with a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    Allow,
+    Deny,
+}
+
+/// Who may ask what of one app.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AccessList {
+    /// What a refusal names.
+    pub name: PolicyName,
+    /// For callers that no entry names.
+    pub default: Action,
+    /// The first that names a caller is its own.
+    pub callers: Vec<CallerAccess>,
+}
+
+/// What one caller may ask.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CallerAccess {
+    pub caller: CallerPattern,
+    /// For what no operation names.
+    pub default: Action,
+    pub operations: Vec<Operation>,
+}
+
+/// Calls that are treated alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Compared without case.
+    pub path: PathPattern,
+    /// Empty means every method.
+    pub methods: Vec<MethodName>,
+    pub action: Action,
+}
+
+/// The place of a caller's entry; `None` where there is none.
+pub(super) type Entry = Option<usize>;
+
+impl AccessList {
+    pub(super) fn entry(&self, caller: Caller<'_>, service: &ServiceName) -> Entry {
+        let (namespace, network) = (&service.namespace, &service.network);
+        self.callers.iter().position(|entry| entry.caller.matches(caller, namespace, network))
+    }
+
+    /// Whether the caller is judged by what it asks.
+    pub(super) fn looks_at_paths(&self, entry: Entry) -> bool {
+        entry.is_some_and(|at| !self.callers[at].operations.is_empty())
+    }
+
+    /// Whether a request is let in; `path` is in its normal form.
+    pub(super) fn decide(
+        &self,
+        entry: Entry,
+        method: &[u8],
+        path: &[u8],
+    ) -> Result<(), PolicyRefusal> {
+        let named = entry.and_then(|at| self.callers[at].named(method, path));
+        match named {
+            Some(action) => self.told(action, PolicyReason::Denied),
+            None => self.decide_connection(entry),
+        }
+    }
+
+    /// The same where only the caller is known.
+    pub(super) fn decide_connection(&self, entry: Entry) -> Result<(), PolicyRefusal> {
+        let default = entry.map_or(self.default, |at| self.callers[at].default);
+        self.told(default, PolicyReason::NotAllowed)
+    }
+
+    fn told(&self, action: Action, why: PolicyReason) -> Result<(), PolicyRefusal> {
+        match action {
+            Action::Allow => Ok(()),
+            Action::Deny => Err(PolicyRefusal { policy: self.name.clone(), why }),
+        }
+    }
+}
+
+impl CallerAccess {
+    /// What is done with a request that an operation names. Of several paths that cover it the
+    /// longest counts, then the one with fewest stars, then one that ends there.
+    fn named(&self, method: &[u8], path: &[u8]) -> Option<Action> {
+        let covering = || self.operations.iter().filter(|operation| covers(&operation.path, path));
+        let closest = covering().map(|operation| closeness(&operation.path)).max()?;
+        let mut closest = covering().filter(|operation| closeness(&operation.path) == closest);
+        closest.find(|operation| operation.takes(method)).map(|operation| operation.action)
+    }
+}
+
+impl Operation {
+    fn takes(&self, method: &[u8]) -> bool {
+        let same = |own: &MethodName| own.as_str().as_bytes().eq_ignore_ascii_case(method);
+        self.methods.is_empty() || self.methods.iter().any(same)
+    }
+}
+
+fn closeness(path: &PathPattern) -> (usize, Reverse<usize>, bool) {
+    let stars = path.segments().iter().filter(|segment| **segment == PatternSegment::Any).count();
+    (path.segments().len(), Reverse(stars), !path.includes_below())
+}
+
+fn covers(pattern: &PathPattern, path: &[u8]) -> bool {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    let mut rest = path.split(|byte| *byte == b'/').filter(|segment| !segment.is_empty());
+    let all_equal = pattern.segments().iter().all(|segment| match (segment, rest.next()) {
+        (PatternSegment::Any, Some(_)) => true,
+        (PatternSegment::Is(own), Some(asked)) => own.eq_ignore_ascii_case(asked),
+        (_, None) => false,
+    });
+    all_equal && (pattern.includes_below() || rest.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use tollway_model::{Label, SpiffeId};
+
+    use super::*;
+
+    fn operation(path: &str, methods: &[&str], action: Action) -> Operation {
+        let methods = methods.iter().map(|name| MethodName::new(name).unwrap()).collect();
+        Operation { path: path.parse().unwrap(), methods, action }
+    }
+
+    fn list(default: Action, callers: Vec<CallerAccess>) -> AccessList {
+        let name = PolicyName::new("default", "accessControl").unwrap();
+        AccessList { name, default, callers }
+    }
+
+    fn entry(caller: &str, default: Action, operations: Vec<Operation>) -> CallerAccess {
+        CallerAccess { caller: caller.parse().unwrap(), default, operations }
+    }
+
+    #[track_caller]
+    fn check(list: &AccessList, caller: &str, asked: &str, expected: Action) {
+        let label = |text| Label::new(text).unwrap();
+        let own = ServiceName::parse_in("stock", &label("default"), &label("west")).unwrap();
+        let spiffe = SpiffeId::parse(caller).unwrap();
+        let network = spiffe.trust_domain.to_string();
+        let network = label(network.trim_end_matches(".tollway"));
+        let at = list.entry(Caller { spiffe: &spiffe, network: &network }, &own);
+        let (method, path) = asked.split_once(' ').unwrap();
+        let decided = list.decide(at, method.as_bytes(), path.as_bytes());
+        assert_eq!(decided.is_ok(), expected == Action::Allow, "{caller} {asked}: {decided:?}");
+    }
+
+    const WEB: &str = "spiffe://west.tollway/ns/default/web";
+    const OTHER: &str = "spiffe://west.tollway/ns/default/other";
+    const ELSEWHERE: &str = "spiffe://west.tollway/ns/shop/web";
+    const ABROAD: &str = "spiffe://east.tollway/ns/default/web";
+
+    #[test]
+    fn each_caller_has_a_default_of_its_own() {
+        use Action::{Allow, Deny};
+        for (default, named) in [(Deny, Allow), (Allow, Deny)] {
+            let list = list(default, vec![entry("web.default", named, Vec::new())]);
+            check(&list, WEB, "GET /a", named);
+            for other in [OTHER, ELSEWHERE, ABROAD] {
+                check(&list, other, "GET /a", default);
+            }
+        }
+        let abroad = entry("spiffe://east.tollway/ns/default/web", Allow, Vec::new());
+        let list = list(Deny, vec![abroad]);
+        check(&list, ABROAD, "GET /a", Allow);
+        check(&list, WEB, "GET /a", Deny);
+    }
+
+    #[test]
+    fn the_most_particular_operation_counts() {
+        use Action::{Allow, Deny};
+        let operations = vec![
+            operation("/**", &["GET"], Allow),
+            operation("/orders/**", &[], Deny),
+            operation("/orders/*", &["GET"], Allow),
+            operation("/orders/secret", &[], Deny),
+            operation("/Both", &["GET"], Allow),
+            operation("/Both", &["POST"], Deny),
+        ];
+        let list = list(Deny, vec![entry("web.default", Allow, operations)]);
+        for (asked, expected) in [
+            ("GET /", Allow),
+            ("GET /a/b/c", Allow),
+            ("GET /orders", Deny),
+            ("GET /orders/7", Allow),
+            ("get /ORDERS/7/", Allow),
+            ("GET /orders/7/8", Deny),
+            ("GET /orders/secret", Deny),
+            ("GET /orders/SECRET", Deny),
+            ("GET /both", Allow),
+            ("POST /both", Deny),
+            // What is named for other methods alone is not named.
+            ("PUT /both", Allow),
+            ("POST /orders/7", Allow),
+        ] {
+            check(&list, WEB, asked, expected);
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_whether_it_was_named() {
+        let operations = vec![operation("/a", &[], Action::Deny)];
+        let list = list(Action::Allow, vec![entry("web.default", Action::Deny, operations)]);
+        let why = |path: &[u8]| list.decide(Some(0), b"GET", path).unwrap_err().to_string();
+        assert_eq!(why(b"/a"), "policy default/accessControl denies it");
+        let open = "policy default/accessControl is in force and no rule allows it";
+        assert_eq!(why(b"/b"), open);
+        assert_eq!(list.decide_connection(Some(0)).unwrap_err().to_string(), open);
+        assert_eq!(list.decide_connection(None), Ok(()));
+    }
+}
