@@ -16,5 +16,7 @@ pub use access_log::{AccessLog, AccessLogError, LineMetrics, LogTarget};
 pub use admin::{AdminFacts, serve_admin};
 pub use handoff::{Batches, Handoff};
 pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_log};
-pub use metrics::{CallEnd, Counter, DataPlaneMetrics, Gauge, Page, ServicePlace};
+pub use metrics::{
+    AnsweredCall, CallEnd, Counter, DaprMetrics, DataPlaneMetrics, Gauge, Page, ServicePlace,
+};
 pub use terminal::init_terminal_log;

@@ -1,7 +1,8 @@
 //! Every metric of every part: the one place where names are written.
 //!
-//! Names begin with `tollway_`, but for those of the process, which all Prometheus clients share.
-//! Units are base units and stand in the name; counters end in `_total`.
+//! Names begin with `tollway_`, but for those of the process, which all Prometheus clients share, and
+//! Dapr's own, which are as Dapr has them. Units are base units and stand in the name; counters end
+//! in `_total`.
 
 use super::page::{Kind, Metric};
 
@@ -12,6 +13,10 @@ pub enum Part {
     Gateway,
     Front,
     Control,
+    /// The agent of a forwarder.
+    Fabric,
+    /// A sidecar in daprd's place: what it has beside that of a sidecar.
+    Daprd,
 }
 
 impl Part {
@@ -23,23 +28,27 @@ impl Part {
             Self::Gateway => "gateway",
             Self::Front => "front",
             Self::Control => "control",
+            Self::Fabric => "fabric",
+            Self::Daprd => "daprd",
         }
     }
 }
 
-const ALL: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front, Part::Control];
+const ALL: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front, Part::Control, Part::Fabric];
 const DATA: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front];
 const MEMBERS: &[Part] = &[Part::Sidecar, Part::Gateway];
 const MESH: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Control];
 const FRONT: &[Part] = &[Part::Front];
 const CONTROL: &[Part] = &[Part::Control];
+const FABRIC: &[Part] = &[Part::Fabric];
+const DAPRD: &[Part] = &[Part::Daprd];
 
 /// Declares the metrics, and the list of all of them.
 macro_rules! metrics {
     ($($part:ident { $($constant:ident: $kind:ident $name:literal $labels:expr, $help:literal;)+ })+) => {
         /// The metrics by name.
         pub mod names {
-            use super::{ALL, CONTROL, DATA, FRONT, Kind, MEMBERS, MESH, Metric};
+            use super::{ALL, CONTROL, DAPRD, DATA, FABRIC, FRONT, Kind, MEMBERS, MESH, Metric};
             $($(
                 #[doc = $help]
                 pub static $constant: Metric = Metric {
@@ -153,6 +162,66 @@ metrics! {
             "Size of the store's file; compaction takes it back to the live bytes.";
         STORE_LEASES: Gauge "tollway_store_leases" [],
             "Running leases: one for each registration.";
+        REMINDERS: Gauge "tollway_reminders" [],
+            "Reminders of actors that are kept.";
+        REMINDER_BYTES: Gauge "tollway_reminder_bytes" [],
+            "Bytes of them, with their names and data.";
+        REMINDER_CHANGES: Counter "tollway_reminder_changes_total" ["result"],
+            "Changes to reminders that hosts of actors asked for.";
+        REMINDERS_EXPIRED: Counter "tollway_reminders_expired_total" [],
+            "Reminders that were removed because their time to live was over.";
+        REMINDER_COMMIT_DURATION: Histogram "tollway_reminder_commit_duration_seconds" [],
+            "Writing a group of changes to reminders until it is durable.";
+        REMINDER_COMMITS_FAILED: Counter "tollway_reminder_commits_failed_total" [],
+            "Groups of changes to reminders that could not be written.";
+        NEIGHBOUR_GROUPS: Gauge "tollway_neighbour_groups" [],
+            "Groups of neighbours that were written or watched.";
+        NEIGHBOURS: Gauge "tollway_neighbours" [],
+            "Neighbours of the fabric that are kept.";
+        NEIGHBOUR_TOMBSTONES: Gauge "tollway_neighbour_tombstones" [],
+            "Tombstones of deleted neighbours that are kept for agents that were away.";
+        NEIGHBOUR_TOMBSTONES_COMPACTED: Counter "tollway_neighbour_tombstones_compacted_total" [],
+            "Tombstones that were removed.";
+        NEIGHBOUR_CHANGES: Counter "tollway_neighbour_changes_total" ["result"],
+            "Changes to neighbours that were asked for.";
+        NEIGHBOURS_LOOKED_UP: Counter "tollway_neighbours_looked_up_total" [],
+            "Keys of neighbours that were looked up.";
+        NEIGHBOUR_WATCHERS: Gauge "tollway_neighbour_watchers" [],
+            "Agents and operators that follow neighbours.";
+        NEIGHBOURS_TOLD: Counter "tollway_neighbours_told_total" [],
+            "Neighbours and tombstones that watchers were told from the table.";
+        NEIGHBOUR_FULL_LISTS: Counter "tollway_neighbour_full_lists_total" [],
+            "Times that a watcher was told a whole group.";
+        NEIGHBOUR_RESYNCS: Counter "tollway_neighbour_resyncs_total" [],
+            "Times that a watcher that was away or behind was told from the table what had changed.";
+        NEIGHBOUR_COMMIT_DURATION: Histogram "tollway_neighbour_commit_duration_seconds" [],
+            "Writing a group of changes to neighbours until it is durable.";
+        NEIGHBOUR_COMMITS_FAILED: Counter "tollway_neighbour_commits_failed_total" [],
+            "Groups of changes to neighbours that could not be written.";
+    }
+    FABRIC {
+        FABRIC_CONNECTED: Gauge "tollway_fabric_connected" [],
+            "Whether a connection to the control plane is open.";
+        FABRIC_NEIGHBOURS: Gauge "tollway_fabric_neighbours" [],
+            "Neighbours in the kernel's table; after many were written at once, a minute old at most.";
+        FABRIC_CAPACITY: Gauge "tollway_fabric_capacity_neighbours" [],
+            "Neighbours that the kernel's table holds at most.";
+        FABRIC_WAITING: Gauge "tollway_fabric_waiting_neighbours" [],
+            "Neighbours that wait for room in the kernel's table.";
+        FABRIC_REVISION: Gauge "tollway_fabric_revision" [],
+            "Everything of the group up to this revision is in the kernel's table.";
+        FABRIC_TROUBLED: Gauge "tollway_fabric_troubled" [],
+            "Whether the kernel refuses to take neighbours, and that has not passed by itself.";
+        FABRIC_WRITTEN: Counter "tollway_fabric_written_total" [],
+            "Neighbours written to the kernel's table.";
+        FABRIC_REMOVED: Counter "tollway_fabric_removed_total" [],
+            "Neighbours removed from the kernel's table.";
+        FABRIC_REPAIRED: Counter "tollway_fabric_repaired_total" [],
+            "Entries that differed from the control plane's when the table was compared.";
+        FABRIC_LISTINGS: Counter "tollway_fabric_listings_total" [],
+            "Times that the whole group was written.";
+        FABRIC_PACKETS: Counter "tollway_fabric_packets_total" ["outcome"],
+            "Packets that the programs in the kernel took, by what became of them.";
     }
     FRONT {
         CERTIFICATES_REVISION: Gauge "tollway_front_certificates_revision" [],
@@ -184,6 +253,76 @@ metrics! {
         PROCESS_START_TIME: Gauge "process_start_time_seconds" [],
             "Unix time at which the process started.";
     }
+    DAPRD {
+        DAPR_HTTP_SERVER_REQUESTS: Counter "dapr_http_server_request_count" ["app_id", "method", "status"],
+            "Requests of the app to its sidecar over HTTP that were answered.";
+        DAPR_HTTP_SERVER_RESPONSES: Counter "dapr_http_server_response_count" ["app_id", "method", "status"],
+            "The same: answers to them.";
+        DAPR_HTTP_SERVER_LATENCY: Histogram "dapr_http_server_latency" ["app_id", "method", "status"],
+            "Milliseconds from the head of such a request to the end of its answer.";
+        DAPR_HTTP_SERVER_REQUEST_BYTES: Histogram "dapr_http_server_request_bytes" ["app_id"],
+            "Bytes of their bodies.";
+        DAPR_HTTP_SERVER_RESPONSE_BYTES: Histogram "dapr_http_server_response_bytes" ["app_id"],
+            "Bytes of the bodies of their answers.";
+        DAPR_HTTP_CLIENT_COMPLETED: Counter "dapr_http_client_completed_count" ["app_id", "method", "status"],
+            "Requests of the sidecar to its app over HTTP that were answered.";
+        DAPR_HTTP_CLIENT_LATENCY: Histogram "dapr_http_client_roundtrip_latency" ["app_id", "method", "status"],
+            "Milliseconds from the head of such a request to the end of its answer.";
+        DAPR_HTTP_CLIENT_SENT_BYTES: Histogram "dapr_http_client_sent_bytes" ["app_id", "method"],
+            "Bytes of their bodies.";
+        DAPR_HTTP_CLIENT_RECEIVED_BYTES: Histogram "dapr_http_client_received_bytes" ["app_id"],
+            "Bytes of the bodies of their answers.";
+        DAPR_GRPC_SERVER_COMPLETED: Counter "dapr_grpc_io_server_completed_rpcs" ["app_id", "grpc_server_method", "grpc_server_status"],
+            "Calls of the app to its sidecar over gRPC that were answered.";
+        DAPR_GRPC_SERVER_LATENCY: Histogram "dapr_grpc_io_server_server_latency" ["app_id", "grpc_server_method", "grpc_server_status"],
+            "Milliseconds from the head of such a call to the end of its answer.";
+        DAPR_GRPC_SERVER_RECEIVED_BYTES: Histogram "dapr_grpc_io_server_received_bytes_per_rpc" ["app_id", "grpc_server_method"],
+            "Bytes of their messages.";
+        DAPR_GRPC_SERVER_SENT_BYTES: Histogram "dapr_grpc_io_server_sent_bytes_per_rpc" ["app_id", "grpc_server_method"],
+            "Bytes of the messages of their answers.";
+        DAPR_GRPC_CLIENT_COMPLETED: Counter "dapr_grpc_io_client_completed_rpcs" ["app_id", "grpc_client_method", "grpc_client_status"],
+            "Calls of the sidecar to its app over gRPC that were answered.";
+        DAPR_GRPC_CLIENT_LATENCY: Histogram "dapr_grpc_io_client_roundtrip_latency" ["app_id", "grpc_client_method", "grpc_client_status"],
+            "Milliseconds from the head of such a call to the end of its answer.";
+        DAPR_GRPC_CLIENT_SENT_BYTES: Histogram "dapr_grpc_io_client_sent_bytes_per_rpc" ["app_id", "grpc_client_method"],
+            "Bytes of their messages.";
+        DAPR_GRPC_CLIENT_RECEIVED_BYTES: Histogram "dapr_grpc_io_client_received_bytes_per_rpc" ["app_id", "grpc_client_method"],
+            "Bytes of the messages of their answers.";
+        DAPR_INVOCATION_REQUESTS_SENT: Counter "dapr_runtime_service_invocation_req_sent_total" ["app_id", "dst_app_id", "type"],
+            "Calls of other apps that were answered, by them or in the mesh.";
+        DAPR_INVOCATION_REQUESTS_RECEIVED: Counter "dapr_runtime_service_invocation_req_recv_total" ["app_id", "src_app_id"],
+            "Calls by other apps that were answered.";
+        DAPR_INVOCATION_RESPONSES_SENT: Counter "dapr_runtime_service_invocation_res_sent_total" ["app_id", "dst_app_id", "status"],
+            "The same, by how they ended.";
+        DAPR_INVOCATION_RESPONSES_RECEIVED: Counter "dapr_runtime_service_invocation_res_recv_total" ["app_id", "src_app_id", "status", "type"],
+            "Calls of other apps, by how they ended.";
+        DAPR_INVOCATION_LATENCY: Histogram "dapr_runtime_service_invocation_res_recv_latency_ms" ["app_id", "src_app_id", "status"],
+            "Milliseconds that they took.";
+        DAPR_ACTOR_PENDING: Gauge "dapr_runtime_actor_pending_actor_calls" ["app_id", "actor_type"],
+            "Calls that wait for their turn.";
+        DAPR_ACTOR_TIMERS: Gauge "dapr_runtime_actor_timers" ["app_id", "actor_type"],
+            "Timers of the actors here.";
+        DAPR_ACTOR_REMINDERS: Gauge "dapr_runtime_actor_reminders" ["app_id", "actor_type"],
+            "Reminders of the actors whose place is here.";
+        DAPR_ACTOR_TIMERS_FIRED: Counter "dapr_runtime_actor_timers_fired_total" ["app_id", "actor_type", "success"],
+            "Timers that fired, by whether the app took them.";
+        DAPR_ACTOR_REMINDERS_FIRED: Counter "dapr_runtime_actor_reminders_fired_total" ["app_id", "actor_type", "success"],
+            "Reminders that fired, by whether the app took them.";
+        DAPR_ACTOR_DEACTIVATED: Counter "dapr_runtime_actor_deactivated_total" ["app_id", "actor_type"],
+            "Actors that the app has let go.";
+        DAPR_ACTOR_DEACTIVATED_FAILED: Counter "dapr_runtime_actor_deactivated_failed_total" ["app_id", "actor_type"],
+            "Actors that it did not let go in time.";
+        DAPR_ACTOR_REBALANCED: Counter "dapr_runtime_actor_rebalanced_total" ["app_id", "actor_type"],
+            "Times that actors were asked back, for another host.";
+        DAPR_RESILIENCY_LOADED: Counter "dapr_resiliency_loaded" ["app_id", "name", "namespace"],
+            "1 for each Resiliency file that was read.";
+        DAPR_RESILIENCY_COUNT: Counter "dapr_resiliency_count" ["app_id", "name", "policy", "namespace", "flow_direction", "target", "status"],
+            "Times that a rule of a Resiliency file was applied; of a breaker, by how it stood.";
+        DAPR_RESILIENCY_ACTIVATIONS: Counter "dapr_resiliency_activations_total" ["app_id", "name", "policy", "namespace", "flow_direction", "target", "status"],
+            "Times that one did something: a call ended early, was made again, a breaker changed.";
+        DAPR_RESILIENCY_CIRCUIT: Gauge "dapr_resiliency_cb_state" ["app_id", "name", "policy", "namespace", "flow_direction", "target", "status"],
+            "1 for how the breaker of the last call stands, 0 for how it does not.";
+    }
 }
 
 #[cfg(test)]
@@ -198,9 +337,13 @@ mod tests {
         let names: HashSet<_> = METRICS.iter().map(|metric| metric.name).collect();
         assert_eq!(names.len(), METRICS.len());
         for metric in METRICS {
+            assert!(metric.help.ends_with('.'), "{metric:?}");
+            if metric.parts == DAPRD {
+                assert!(metric.name.starts_with("dapr_"), "{metric:?}");
+                continue;
+            }
             assert_eq!(metric.kind == Kind::Counter, metric.name.ends_with("_total"), "{metric:?}");
             assert!(metric.name.starts_with("tollway_") || metric.name.starts_with("process_"));
-            assert!(metric.help.ends_with('.'), "{metric:?}");
         }
     }
 
@@ -209,7 +352,11 @@ mod tests {
         let page = include_str!("../../../../docs/metrics.md");
         let documented: Vec<&str> = page
             .lines()
-            .filter(|line| line.starts_with("| `tollway_") || line.starts_with("| `process_"))
+            .filter(|line| {
+                ["tollway_", "process_", "dapr_"]
+                    .iter()
+                    .any(|p| line.starts_with(&format!("| `{p}")))
+            })
             .collect();
         let wanted: Vec<String> = METRICS.iter().map(|metric| row(metric)).collect();
         let mut missing = String::new();

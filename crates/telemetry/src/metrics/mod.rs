@@ -6,6 +6,7 @@
 mod build;
 mod catalogue;
 mod count;
+pub mod dapr;
 mod data_plane;
 mod durations;
 mod page;
@@ -16,6 +17,7 @@ mod told;
 pub use build::add_build;
 pub use catalogue::{METRICS, Part, names};
 pub use count::{Counter, Gauge};
+pub use dapr::{AnsweredCall, DaprMetrics};
 pub use data_plane::DataPlaneMetrics;
 pub use durations::Durations;
 pub use page::{Family, Kind, Metric, Page};
