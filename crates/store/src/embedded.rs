@@ -1,6 +1,7 @@
-//! The embedded engine: one file, one writer thread, everything in memory in key order.
+//! The engine: one log, one writer thread, everything in memory in key order.
 //!
-//! The file is a log of transactions, compacted in the background when half of it is
+//! The log is a file, embedded in the process that serves it, or lies in etcd, where another
+//! process can go on with it. It is a log of transactions, compacted in the background when half of it is
 //! superseded; reads never touch it. Why so and not a database from the shelf:
 //! `docs/design/001-embedded-store.md`.
 
@@ -8,8 +9,10 @@ mod compact;
 mod format;
 mod group;
 mod history;
+mod key;
 mod leases;
 mod log;
+mod medium;
 mod repair;
 mod state;
 #[cfg(test)]
@@ -17,21 +20,27 @@ mod tests;
 mod watch;
 mod writer;
 
-use std::path::Path;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch as tokio_watch};
 use tokio::task::AbortHandle;
 
 use crate::error::{LeaseError, OpenError, TransactError, WatchError};
-use crate::model::{Change, Commit, Entry, KeyRange, LeaseId, Limits, Op, Page, Size, Transaction};
+use crate::etcd::parts::EtcdPlace;
+use crate::model::{
+    Change, Commit, Entry, KeyRange, LeaseId, Limits, Op, Page, Scanned, Seen, Size, Transaction,
+};
 use format::{FRAME_HEAD_BYTES, FrameBuilder, Item, Step};
 use leases::Deadlines;
-use log::{Log, Opened, compaction_path};
+use log::{Log, Opened};
+use medium::{Place, compaction_path};
 pub use repair::{Damage, Inspection, Repaired, inspect, repair};
 use state::State;
 pub(crate) use watch::EmbeddedWatch;
@@ -101,12 +110,21 @@ pub(crate) struct Embedded {
 }
 
 impl Embedded {
-    pub(crate) async fn open(path: &Path, limits: Limits) -> Result<Self, OpenError> {
+    /// Over a file.
+    pub(crate) async fn open(path: PathBuf, limits: Limits) -> Result<Self, OpenError> {
+        Self::open_at(Place::File(path), limits).await
+    }
+
+    /// Over a log in etcd.
+    pub(crate) async fn open_in(place: EtcdPlace, limits: Limits) -> Result<Self, OpenError> {
+        Self::open_at(Place::Etcd(Arc::new(place)), limits).await
+    }
+
+    async fn open_at(place: Place, limits: Limits) -> Result<Self, OpenError> {
         let runtime = Handle::current();
-        let path = path.to_owned();
         let opening = runtime.spawn_blocking({
             let runtime = runtime.clone();
-            move || Self::open_blocking(&path, limits, &runtime)
+            move || Self::open_blocking(&place, limits, &runtime)
         });
         match opening.await {
             Ok(opened) => opened,
@@ -117,20 +135,20 @@ impl Embedded {
         }
     }
 
-    fn open_blocking(path: &Path, limits: Limits, runtime: &Handle) -> Result<Self, OpenError> {
+    fn open_blocking(place: &Place, limits: Limits, runtime: &Handle) -> Result<Self, OpenError> {
         let limits = within_ceilings(limits);
         let mut state = State::new(&limits);
         let Opened { mut log, torn_bytes, created } =
-            Log::open(path, |item, frame_bytes| replay(&mut state, item, frame_bytes))?;
-        report_opened(path, &state, torn_bytes, created);
-        // It cannot be in use: its store is locked by us.
-        let _ = std::fs::remove_file(compaction_path(path));
+            Log::open(place, |item, frame_bytes| replay(&mut state, item, frame_bytes))?;
+        report_opened(place, &state, torn_bytes, created);
+        if let Place::File(path) = place {
+            // It cannot be in use: its store is locked by us.
+            let _ = std::fs::remove_file(compaction_path(path));
+        }
         if created {
             let mut frame = FrameBuilder::new(Vec::new());
             frame.base(0, 1);
-            log.append(frame)
-                .and_then(|_| log.sync())
-                .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+            log.commit(frame).map_err(|fault| place.failed(fault.into_error()))?;
         }
         let (requests, received) = mpsc::channel(limits.waiting_transactions.max(1));
         let (announce, revisions) = tokio_watch::channel(state.revision);
@@ -143,7 +161,7 @@ impl Embedded {
         }
         let core = Arc::new(Core::new(limits, state, Arc::clone(&deadlines), log.len()));
         let writer = Writer {
-            path: path.to_owned(),
+            place: place.clone(),
             log,
             core: Arc::clone(&core),
             requests: received,
@@ -152,7 +170,7 @@ impl Embedded {
             compact_from: limits.compact_from_bytes,
             failed: None,
         };
-        let writer = start_thread(path, writer, runtime.clone())?;
+        let writer = start_thread(place, writer, runtime.clone())?;
         let lease_task = runtime.spawn(leases::end_leases(deadlines, requests.downgrade()));
         Ok(Self {
             core,
@@ -187,8 +205,22 @@ impl Embedded {
         self.core.state().get(key)
     }
 
+    pub(crate) fn get_many(&self, keys: &[Bytes]) -> Vec<Option<Entry>> {
+        self.core.state().get_many(keys)
+    }
+
     pub(crate) fn list(&self, range: &KeyRange, after: Option<&[u8]>, limit: usize) -> Page {
         self.core.state().list(range, after, limit, &self.core.limits)
+    }
+
+    pub(crate) fn scan(
+        &self,
+        range: &KeyRange,
+        after: Option<&[u8]>,
+        limit: usize,
+        visit: impl FnMut(Seen<'_>) -> ControlFlow<()>,
+    ) -> Scanned {
+        self.core.state().scan(range, after, limit, &self.core.limits, visit)
     }
 
     pub(crate) async fn transact(&self, transaction: Transaction) -> Result<u64, TransactError> {
@@ -267,7 +299,11 @@ impl Drop for Embedded {
     }
 }
 
-fn start_thread(path: &Path, writer: Writer, runtime: Handle) -> Result<JoinHandle<()>, OpenError> {
+fn start_thread(
+    place: &Place,
+    writer: Writer,
+    runtime: Handle,
+) -> Result<JoinHandle<()>, OpenError> {
     let run = move || {
         // Leases are timed by the runtime's clock.
         let _context = runtime.enter();
@@ -276,7 +312,7 @@ fn start_thread(path: &Path, writer: Writer, runtime: Handle) -> Result<JoinHand
     std::thread::Builder::new()
         .name("store-writer".to_owned())
         .spawn(run)
-        .map_err(|source| OpenError::Thread { path: path.to_owned(), source })
+        .map_err(|source| OpenError::Thread { path: place.path(), source })
 }
 
 /// Takes one stored item into the state; `false` when it contradicts what came before.
@@ -337,8 +373,9 @@ fn change_bytes(change: &Change) -> usize {
     }
 }
 
-fn report_opened(path: &Path, state: &State, torn_bytes: u64, created: bool) {
-    let store = path.display();
+fn report_opened(place: &Place, state: &State, torn_bytes: u64, created: bool) {
+    let store = place.path();
+    let store = store.display();
     if torn_bytes > 0 {
         tracing::warn!(%store, torn_bytes, "dropped a write that a crash cut off; it was never acknowledged");
     }

@@ -17,6 +17,10 @@ pub enum OpenError {
         path.display()
     )]
     Io { path: PathBuf, source: std::io::Error },
+    #[error(
+        "cannot open the store {url}; check that etcd runs there and that the master is not another process by now"
+    )]
+    Etcd { url: String, source: std::io::Error },
     /// Nothing is there to be read; a store is only made by whoever opens it.
     #[error("there is no store {}; check --store", path.display())]
     Missing { path: PathBuf },
@@ -56,7 +60,9 @@ impl OpenError {
             Self::Locked { .. } => ErrorCode::StoreLocked,
             Self::NotAStore { .. } | Self::Format { .. } => ErrorCode::StoreForeign,
             Self::Corrupt { .. } => ErrorCode::StoreCorrupt,
-            Self::RuntimeGone | Self::Thread { .. } => ErrorCode::StoreUnwritable,
+            Self::Etcd { .. } | Self::RuntimeGone | Self::Thread { .. } => {
+                ErrorCode::StoreUnwritable
+            }
         }
     }
 }
@@ -101,6 +107,10 @@ pub enum TransactError {
     /// The disk refused; what was written is unknown, and the store takes no further writes.
     #[error("the store {} cannot be written; free space or repair the disk, then restart", path.display())]
     Disk { path: PathBuf, source: std::sync::Arc<std::io::Error> },
+    /// etcd refused, or this process is not the one any more that writes there; what was written
+    /// is unknown, and the store takes no further writes.
+    #[error("the store {url} cannot be written any more; start this process again")]
+    Etcd { url: String, source: std::sync::Arc<std::io::Error> },
     #[error("the store is closed")]
     Closed,
 }
@@ -111,7 +121,7 @@ impl TransactError {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::NoRoom { .. } => Some(ErrorCode::DiskFull),
-            Self::Disk { .. } => Some(ErrorCode::StoreUnwritable),
+            Self::Disk { .. } | Self::Etcd { .. } => Some(ErrorCode::StoreUnwritable),
             Self::Conflict { .. }
             | Self::KeyLength { .. }
             | Self::ValueTooLong { .. }

@@ -1,19 +1,21 @@
 //! Revisioned keys: get, transact, list and watch, leases.
 //!
-//! [`Store`] is the one door; behind it stands an engine (embedded today, etcd later). Every
-//! transaction has one revision, shared by all its entries; revisions only grow. A list is taken
+//! [`Store`] is the one door; behind it stands an engine whose log is a file ([`Store::open_embedded`])
+//! or lies in etcd ([`Store::open_etcd`]). Every transaction has one revision, shared by all its entries; revisions only grow. A list is taken
 //! at a revision, and a watch from that revision sees every later change: there is no gap
 //! between the two. Nothing a caller can grow is unbounded: see [`Limits`].
 
 mod embedded;
 mod error;
+mod etcd;
 mod model;
 mod store;
 
 pub use embedded::{Damage, Inspection, PROGRESS_EVERY_REVISIONS, Repaired, inspect, repair};
 pub use error::{LeaseError, OpenError, ReadError, RepairError, TransactError, WatchError};
+pub use etcd::{Etcd, EtcdError, EtcdOptions, EtcdTls};
 pub use model::{
-    Batch, Change, Commit, Entry, Expected, Guard, KeyRange, LeaseId, Limits, Op, Page, Size,
-    Transaction,
+    Batch, Change, Commit, Entry, Expected, Guard, KeyRange, LeaseId, Limits, Op, Page, Scanned,
+    Seen, Size, Transaction,
 };
 pub use store::{Store, Watch};

@@ -207,6 +207,26 @@ pub struct Page {
     pub more: bool,
 }
 
+/// An entry where it is kept, for as long as it is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    /// The revision of the transaction that last changed it.
+    pub revision: u64,
+}
+
+/// How far one page was looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Scanned {
+    /// The last key that was shown: where the next page begins.
+    pub last: Option<Bytes>,
+    /// As [`Page::revision`].
+    pub revision: u64,
+    /// Whether keys remain after the last one, or may, where it was broken off.
+    pub more: bool,
+}
+
 /// One change of one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {

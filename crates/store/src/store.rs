@@ -1,12 +1,19 @@
 //! The handle everybody holds: one interface over the engines.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::embedded::{Embedded, EmbeddedWatch};
 use crate::error::{LeaseError, OpenError, ReadError, TransactError, WatchError};
-use crate::model::{Batch, Commit, Entry, KeyRange, LeaseId, Limits, Page, Size, Transaction};
+use crate::etcd::Etcd;
+use crate::etcd::parts::EtcdPlace;
+use crate::model::{
+    Batch, Commit, Entry, KeyRange, LeaseId, Limits, Page, Scanned, Seen, Size, Transaction,
+};
 
 /// A store; clones share it. It closes when the last clone is dropped, which waits for the
 /// write under way; running watches then end.
@@ -30,7 +37,18 @@ impl Store {
     /// # Errors
     /// [`OpenError`], which names the file and a way out.
     pub async fn open_embedded(path: &Path, limits: Limits) -> Result<Self, OpenError> {
-        let engine = Embedded::open(path, limits).await?;
+        let engine = Embedded::open(path.to_owned(), limits).await?;
+        Ok(Self { engine: Engine::Embedded(Arc::new(engine)) })
+    }
+
+    /// Opens the store of this name in etcd, made when absent; otherwise as
+    /// [`Store::open_embedded`]. What a frame holds is one value of etcd, so transactions that come
+    /// together are one write there.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub async fn open_etcd(etcd: Arc<Etcd>, name: &str, limits: Limits) -> Result<Self, OpenError> {
+        let engine = Embedded::open_in(EtcdPlace::new(etcd, name), limits).await?;
         Ok(Self { engine: Engine::Embedded(Arc::new(engine)) })
     }
 
@@ -64,6 +82,16 @@ impl Store {
         Ok(engine.get(key))
     }
 
+    /// The entries of `keys`, each in the place of its key, all as of one revision. In the order
+    /// of the store they are found faster.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn get_many(&self, keys: &[Bytes]) -> Result<Vec<Option<Entry>>, ReadError> {
+        let Engine::Embedded(engine) = &self.engine;
+        Ok(engine.get_many(keys))
+    }
+
     /// Applies the transaction and returns its revision once it is durable. A transaction that
     /// changes nothing returns the current revision.
     ///
@@ -93,6 +121,23 @@ impl Store {
     ) -> Result<Page, ReadError> {
         let Engine::Embedded(engine) = &self.engine;
         Ok(engine.list(range, after, limit))
+    }
+
+    /// As [`Store::list`], for whoever wants less than all of each entry, or in another form:
+    /// shows each to `visit` where it is kept, without a copy, until that breaks off. Writes wait
+    /// meanwhile, so it must be quick.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn scan(
+        &self,
+        range: &KeyRange,
+        after: Option<&[u8]>,
+        limit: usize,
+        visit: impl FnMut(Seen<'_>) -> ControlFlow<()>,
+    ) -> Result<Scanned, ReadError> {
+        let Engine::Embedded(engine) = &self.engine;
+        Ok(engine.scan(range, after, limit, visit))
     }
 
     /// Watches `range` for changes after revision `from`.

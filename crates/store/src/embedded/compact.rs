@@ -1,29 +1,29 @@
-//! Rewrites the file without what is superseded, while the store keeps working.
+//! Rewrites the log without what is superseded, while the store keeps working.
 //!
-//! The new file is written beside the old one, a slice of the entries at a time; transactions
+//! The new one is written beside the old one, a slice of the entries at a time; transactions
 //! that commit meanwhile go into both. Read in order it gives the same state: a slice holds what
 //! stood when it was copied, and later frames change it. Only when it is whole and durable does
-//! it take the store's name, in one rename; a crash before that leaves the old file.
+//! it take the store's name, in one step; a crash before that leaves the old one.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
 
 use super::Core;
 use super::format::FrameBuilder;
-use super::log::{Log, compaction_path, sync_directory};
+use super::log::Log;
+use super::medium::Place;
+use crate::etcd::WriteFault;
 
 /// Keys and values copied in one step.
 const SLICE_BYTES: usize = 1 << 20;
 /// Entries copied in one step.
 const SLICE_ROWS: usize = 10_000;
-/// The new file is made durable at least this often, so that the end is no long stall.
+/// The new log is made durable at least this often, so that the end is no long stall.
 const SYNC_EVERY_BYTES: u64 = 8 << 20;
 
 /// A compaction under way.
 #[derive(Debug)]
 pub(super) struct Compaction {
-    path: PathBuf,
+    place: Place,
     log: Log,
     /// The last key copied.
     cursor: Option<Box<[u8]>>,
@@ -37,16 +37,16 @@ pub(super) enum Progress {
     Copied,
 }
 
-/// A compacted file that has taken the store's name.
+/// A compacted log that has taken the store's name.
 pub(super) struct Taken {
     pub(super) log: Log,
     pub(super) name_durable: io::Result<()>,
 }
 
 impl Compaction {
-    pub(super) fn start(store: &Path, core: &Core) -> io::Result<Self> {
-        let path = compaction_path(store);
-        let mut compaction = Self { log: Log::create(&path)?, path, cursor: None, synced: 0 };
+    pub(super) fn start(place: &Place, core: &Core) -> io::Result<Self> {
+        let (log, place) = (Log::create(place)?, place.clone());
+        let mut compaction = Self { place, log, cursor: None, synced: 0 };
         let mut frame = FrameBuilder::new(Vec::new());
         {
             let state = core.state();
@@ -70,7 +70,7 @@ impl Compaction {
         self.log.reserve(frame.len())?;
         self.log.append(frame)?;
         if self.log.len() - self.synced >= SYNC_EVERY_BYTES {
-            self.log.sync()?;
+            self.log.sync().map_err(WriteFault::into_error)?;
             self.synced = self.log.len();
         }
         Ok(())
@@ -103,22 +103,22 @@ impl Compaction {
         Ok(Progress::More)
     }
 
-    /// Makes the new file durable and gives it the store's name.
+    /// Makes the new log durable and gives it the store's name.
     ///
-    /// When making the *name* durable fails, the new file is in place and yet a crash may bring
+    /// When making the *name* durable fails, the new log is in place and yet a crash may bring
     /// the old one back: `name_durable` says so, and nothing more may be written.
-    pub(super) fn take_the_name(self, store: &Path) -> io::Result<Taken> {
-        let done = self.log.sync().and_then(|()| fs::rename(&self.path, store));
-        if let Err(error) = done {
-            self.abandon();
-            return Err(error);
+    pub(super) fn take_the_name(mut self) -> io::Result<Taken> {
+        match self.log.take_the_name(&self.place) {
+            Ok(name_durable) => Ok(Taken { log: self.log, name_durable }),
+            Err(error) => {
+                self.abandon();
+                Err(error)
+            }
         }
-        Ok(Taken { log: self.log, name_durable: sync_directory(store) })
     }
 
-    /// Removes the unfinished file.
+    /// Removes the unfinished log.
     pub(super) fn abandon(self) {
-        // What stays behind is removed when the store opens.
-        let _ = fs::remove_file(&self.path);
+        self.log.abandon(&self.place);
     }
 }

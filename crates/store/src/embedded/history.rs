@@ -51,6 +51,11 @@ impl History {
         self.floor
     }
 
+    /// Whether a transaction of so many changes could stay at all.
+    pub(super) fn has_room_for(&self, changes: usize) -> bool {
+        changes <= self.changes_limit
+    }
+
     /// Adds a transaction, and forgets the oldest where there are too many.
     pub(super) fn push(&mut self, revision: u64, changes: Vec<Change>, frame_bytes: usize) {
         let bytes = frame_bytes + changes.len() * CHANGE_OVERHEAD_BYTES;

@@ -1,15 +1,14 @@
-//! The file: appends frames durably, reads them back, tells a torn end from damage.
+//! The log: appends frames durably, reads them back, tells a torn end from damage. Where its bytes
+//! lie is the matter of [`super::medium`].
 //!
-//! Space is written as zeros ahead of use, so that making a frame durable changes no file size
-//! (measured: a tenth of the time). A frame that was cut off by a crash was never acknowledged;
-//! it is dropped. A frame that is unreadable while a later one is whole was acknowledged: that
-//! is damage, and the file is refused.
+//! A frame that was cut off by a crash was never acknowledged; it is dropped. A frame that is
+//! unreadable while a later one is whole was acknowledged: that is damage, and the log is refused.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -17,25 +16,19 @@ use super::format::{
     FRAME_HEAD_BYTES, FrameBuilder, FrameHead, HEADER_BYTES, HeaderFault, Item, Salt, decode_body,
     decode_header, encode_header,
 };
+use super::medium::{Medium, Place, forget_tail, is_blank, lock_current, sync_directory};
 use super::repair::Damage;
 use crate::error::OpenError;
+use crate::etcd::WriteFault;
+use crate::etcd::parts::{EtcdPlace, Reader};
 
-/// Least and most zeros written ahead at once; in between, a quarter of the file.
-const AHEAD_BYTES: (u64, u64) = (256 << 10, 8 << 20);
-/// Values may be secrets: what is made is for this user alone, also where the directory is not.
-const MODE: u32 = 0o600;
-/// Attempts to lock a file that is just being replaced by its compacted self.
-const LOCK_ATTEMPTS: u32 = 16;
-
-/// A locked, writable log.
+/// A writable log that nobody else writes.
 #[derive(Debug)]
 pub(super) struct Log {
-    file: File,
+    medium: Medium,
     salt: Salt,
     /// Where the next frame goes.
     end: u64,
-    /// Up to where zeros are written.
-    ahead: u64,
     next_sequence: u64,
 }
 
@@ -45,7 +38,7 @@ pub(super) struct Opened {
     pub(super) log: Log,
     /// Bytes of a frame at the end that was cut off by a crash.
     pub(super) torn_bytes: u64,
-    /// Whether the file was made by this call.
+    /// Whether it was made by this call.
     pub(super) created: bool,
 }
 
@@ -57,28 +50,61 @@ pub(super) struct Whole {
 }
 
 impl Log {
-    /// Opens or makes the file at `path`, locks it, and hands every item to `visit` in order;
-    /// `visit` returns `false` for one that cannot be.
+    /// Opens or makes the log at `place` for this process alone, and hands every item to `visit` in
+    /// order; `visit` returns `false` for one that cannot be.
     pub(super) fn open(
+        place: &Place,
+        visit: impl FnMut(Item, usize) -> bool,
+    ) -> Result<Opened, OpenError> {
+        match place {
+            Place::File(path) => Self::open_file(place, path, visit),
+            Place::Etcd(etcd) => Self::open_etcd(place, etcd, visit),
+        }
+    }
+
+    fn open_file(
+        place: &Place,
         path: &Path,
         mut visit: impl FnMut(Item, usize) -> bool,
     ) -> Result<Opened, OpenError> {
-        let io = |source| OpenError::Io { path: path.to_owned(), source };
+        let io = |source| place.failed(source);
         let file = lock_current(path)?;
         let length = file.metadata().map_err(io)?.len();
         if is_blank(&file, length).map_err(io)? {
             file.set_len(0).map_err(io)?;
-            let log = Self::start(file).map_err(io)?;
+            let log = Self::start(Medium::file(file, 0)).map_err(io)?;
             sync_directory(path).map_err(io)?;
             return Ok(Opened { log, torn_bytes: 0, created: true });
         }
-        let mut replay = Replay::start(path, &file, length)?;
+        let mut replay = Replay::start(place.clone(), &file, length)?;
         replay.visit_all(&mut visit)?;
         let (salt, end, next_sequence) = (replay.salt, replay.at, replay.next_sequence);
         let torn_bytes = replay.torn_bytes()?;
         drop(replay);
-        let mut log = Self { file, salt, end, ahead: end, next_sequence };
-        log.forget_tail(length).map_err(io)?;
+        forget_tail(&file, end, length).map_err(io)?;
+        let log = Self { medium: Medium::file(file, end), salt, end, next_sequence };
+        Ok(Opened { log, torn_bytes, created: false })
+    }
+
+    fn open_etcd(
+        place: &Place,
+        etcd: &Arc<EtcdPlace>,
+        mut visit: impl FnMut(Item, usize) -> bool,
+    ) -> Result<Opened, OpenError> {
+        let io = |source| place.failed(source);
+        let Some(number) = etcd.find().map_err(io)? else {
+            let mut log = Self::create(place).map_err(io)?;
+            log.take_the_name(place).and_then(|durable| durable).map_err(io)?;
+            return Ok(Opened { log, torn_bytes: 0, created: true });
+        };
+        etcd.remove_others(number).map_err(io)?;
+        let reader = Reader::new(etcd, number);
+        let mut replay = Replay::start(place.clone(), reader, u64::MAX)?;
+        replay.visit_all(&mut visit)?;
+        let (salt, end, next_sequence) = (replay.salt, replay.at, replay.next_sequence);
+        let torn_bytes = replay.torn_bytes()?;
+        let parts = replay.reader.into_inner().into_parts(end).map_err(io)?;
+        let log = Self { medium: Medium::Etcd(parts), salt, end, next_sequence };
         Ok(Opened { log, torn_bytes, created: false })
     }
 
@@ -101,7 +127,7 @@ impl Log {
         if is_blank(&file, file_bytes).map_err(io)? {
             return Ok(Whole { file_bytes, damage: None });
         }
-        let mut replay = Replay::start(path, &file, file_bytes)?;
+        let mut replay = Replay::start(Place::File(path.to_owned()), &file, file_bytes)?;
         let damage = match replay.visit_all(&mut visit).and_then(|()| replay.torn_bytes()) {
             Ok(_) => None,
             Err(OpenError::Corrupt { offset, what, .. }) => {
@@ -112,29 +138,18 @@ impl Log {
         Ok(Whole { file_bytes, damage })
     }
 
-    /// Makes a new log at `path`, locked, replacing what is there.
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(MODE)
-            .open(path)?;
-        file.try_lock().map_err(|error| match error {
-            TryLockError::Error(error) => error,
-            TryLockError::WouldBlock => io::ErrorKind::ResourceBusy.into(),
-        })?;
-        Self::start(file)
+    /// Makes a new log beside that of `place`, in the place of what an earlier one has left.
+    pub(super) fn create(place: &Place) -> io::Result<Self> {
+        Self::start(Medium::beside(place)?)
     }
 
-    /// Writes the header of an empty file.
-    fn start(file: File) -> io::Result<Self> {
+    /// Writes the header of an empty log.
+    fn start(mut medium: Medium) -> io::Result<Self> {
         let salt = random_salt();
-        file.write_all_at(&encode_header(&salt), 0)?;
-        file.sync_all()?;
+        medium.write(0, &encode_header(&salt))?;
+        medium.sync().map_err(WriteFault::into_error)?;
         let end = u64::try_from(HEADER_BYTES).expect("a header is small");
-        Ok(Self { file, salt, end, ahead: end, next_sequence: 1 })
+        Ok(Self { medium, salt, end, next_sequence: 1 })
     }
 
     /// Bytes in use.
@@ -144,125 +159,56 @@ impl Log {
 
     /// Makes room for `bytes` more. When it fails nothing has changed.
     pub(super) fn reserve(&mut self, bytes: usize) -> io::Result<()> {
-        let needed = self.end + length(bytes);
-        if needed <= self.ahead {
-            return Ok(());
-        }
-        let ahead = (self.end / 4).clamp(AHEAD_BYTES.0, AHEAD_BYTES.1);
-        // On a disk that is nearly full what is needed may fit where more does not.
-        self.write_ahead(needed + ahead).or_else(|_| self.write_ahead(needed))
+        self.medium.reserve(self.end, bytes)
     }
 
     /// Closes the frame and writes it, without making it durable. Returns its bytes.
     pub(super) fn append(&mut self, frame: FrameBuilder) -> io::Result<Vec<u8>> {
         let frame = frame.finish(&self.salt, self.next_sequence);
-        self.file.write_all_at(&frame, self.end)?;
+        self.medium.write(self.end, &frame)?;
         self.end += length(frame.len());
-        // Zeros are never written over a frame, whether or not room was reserved for it.
-        self.ahead = self.ahead.max(self.end);
         self.next_sequence += 1;
         Ok(frame)
     }
 
     /// Makes everything appended durable.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+    pub(super) fn sync(&mut self) -> Result<(), WriteFault> {
+        self.medium.sync()
     }
 
-    /// Writes zeros up to `target`.
-    fn write_ahead(&mut self, target: u64) -> io::Result<()> {
-        if let Err(error) = self.write_zeros(target).and_then(|()| self.file.sync_all()) {
-            // Whatever part was written reads as zeros: it stays harmless if this fails too.
-            let _ = self.file.set_len(self.ahead);
-            return Err(error);
-        }
-        self.ahead = target;
-        Ok(())
-    }
-
-    fn write_zeros(&self, target: u64) -> io::Result<()> {
-        let zeros = [0_u8; 64 << 10];
-        let mut at = self.ahead;
-        while at < target {
-            let count = usize::try_from(target - at).map_or(zeros.len(), |c| c.min(zeros.len()));
-            self.file.write_all_at(&zeros[..count], at)?;
-            at += length(count);
-        }
-        Ok(())
-    }
-
-    /// Cuts off what follows the last whole frame, so that a torn one can never be taken for
-    /// damage later.
-    fn forget_tail(&mut self, length: u64) -> io::Result<()> {
-        if length > self.end {
-            self.file.set_len(self.end)?;
-            self.file.sync_all()?;
-        }
-        Ok(())
-    }
-}
-
-/// Whether a file was never begun: a crash can leave its name, or room for its header, behind.
-fn is_blank(file: &File, length: u64) -> io::Result<bool> {
-    let mut header = [0; HEADER_BYTES];
-    let Some(header) = usize::try_from(length).ok().and_then(|length| header.get_mut(..length))
-    else {
-        return Ok(false);
-    };
-    file.read_exact_at(header, 0)?;
-    Ok(header.iter().all(|byte| *byte == 0))
-}
-
-/// Makes a file's name durable.
-pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    File::open(parent)?.sync_all()
-}
-
-/// Where compaction writes before it takes the store's name.
-pub(super) fn compaction_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".compacting");
-    name.into()
-}
-
-/// Opens and locks the file that bears the name `path` while it is locked: compaction of a
-/// store that just closed may have put another file there in between.
-fn lock_current(path: &Path) -> Result<File, OpenError> {
-    let io = |source| OpenError::Io { path: path.to_owned(), source };
-    for _ in 0..LOCK_ATTEMPTS {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(MODE)
-            .open(path)
-            .map_err(io)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(OpenError::Locked { path: path.to_owned() });
+    /// Writes the frame durably. Returns its bytes.
+    pub(super) fn commit(&mut self, frame: FrameBuilder) -> Result<Vec<u8>, WriteFault> {
+        self.reserve(frame.len()).map_err(WriteFault::NoRoom)?;
+        let before = (self.end, self.next_sequence);
+        let frame = self.append(frame).map_err(WriteFault::Broken)?;
+        match self.sync() {
+            Ok(()) => Ok(frame),
+            Err(fault) => {
+                // The next one is written in its place.
+                (self.end, self.next_sequence) = before;
+                Err(fault)
             }
-            Err(TryLockError::Error(source)) => return Err(io(source)),
-        }
-        let held = file.metadata().map_err(io)?;
-        let same =
-            |named: std::fs::Metadata| (named.dev(), named.ino()) == (held.dev(), held.ino());
-        if std::fs::metadata(path).is_ok_and(same) {
-            return Ok(file);
         }
     }
-    Err(OpenError::Locked { path: path.to_owned() })
+
+    /// Makes the log durable and gives it the name of the store. Where only the *name* is not
+    /// durable, the log is in place and yet a crash may bring the old one back: the inner error
+    /// says so.
+    pub(super) fn take_the_name(&mut self, place: &Place) -> io::Result<io::Result<()>> {
+        self.medium.sync().map_err(WriteFault::into_error)?;
+        self.medium.take_the_name(place)
+    }
+
+    /// Removes a log that has not taken the name.
+    pub(super) fn abandon(self, place: &Place) {
+        self.medium.abandon(place);
+    }
 }
 
 /// Reads a log from its start.
-struct Replay<'a> {
-    path: &'a Path,
-    reader: io::BufReader<&'a File>,
+struct Replay<R> {
+    place: Place,
+    reader: io::BufReader<R>,
     salt: Salt,
     /// Behind the last whole frame.
     at: u64,
@@ -270,30 +216,31 @@ struct Replay<'a> {
     next_sequence: u64,
 }
 
-impl<'a> Replay<'a> {
-    fn start(path: &'a Path, file: &'a File, length: u64) -> Result<Self, OpenError> {
-        let mut reader = io::BufReader::with_capacity(1 << 20, file);
+impl<R: Read + Seek> Replay<R> {
+    /// `length`: of the file; where that is not known, more than it can be.
+    fn start(place: Place, log: R, length: u64) -> Result<Self, OpenError> {
+        let mut reader = io::BufReader::with_capacity(1 << 20, log);
         let mut header = [0; HEADER_BYTES];
         match reader.read_exact(&mut header) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(OpenError::NotAStore { path: path.to_owned() });
+                return Err(OpenError::NotAStore { path: place.path() });
             }
-            Err(source) => return Err(OpenError::Io { path: path.to_owned(), source }),
+            Err(source) => return Err(place.failed(source)),
         }
         let salt = decode_header(&header).map_err(|fault| match fault {
-            HeaderFault::NotAStore => OpenError::NotAStore { path: path.to_owned() },
+            HeaderFault::NotAStore => OpenError::NotAStore { path: place.path() },
             HeaderFault::Format(found) => {
-                OpenError::Format { path: path.to_owned(), found, supported: super::format::FORMAT }
+                OpenError::Format { path: place.path(), found, supported: super::format::FORMAT }
             }
             HeaderFault::Damaged => OpenError::Corrupt {
-                path: path.to_owned(),
+                path: place.path(),
                 offset: 0,
                 what: "the header's checksum is wrong",
             },
         })?;
         let at = u64::try_from(HEADER_BYTES).expect("a header is small");
-        Ok(Self { path, reader, salt, at, length, next_sequence: 1 })
+        Ok(Self { place, reader, salt, at, length, next_sequence: 1 })
     }
 
     /// Hands every item of the whole frames to `visit`, which returns `false` for one that cannot
@@ -302,12 +249,9 @@ impl<'a> Replay<'a> {
         loop {
             let offset = self.at;
             let Some((body, bytes)) = self.next_frame()? else { return Ok(()) };
-            let path = self.path;
-            let malformed = || OpenError::Corrupt {
-                path: path.to_owned(),
-                offset,
-                what: "a record has no sense",
-            };
+            let place = &self.place;
+            let malformed =
+                || OpenError::Corrupt { path: place.path(), offset, what: "a record has no sense" };
             for item in decode_body(body).ok_or_else(malformed)? {
                 if !visit(item, bytes) {
                     return Err(malformed());
@@ -342,10 +286,9 @@ impl<'a> Replay<'a> {
     /// # Errors
     /// `Corrupt` when a later frame is whole: then an acknowledged one is missing.
     fn torn_bytes(&mut self) -> Result<u64, OpenError> {
-        let io = |source| OpenError::Io { path: self.path.to_owned(), source };
-        self.reader.seek(SeekFrom::Start(self.at)).map_err(io)?;
+        self.reader.seek(SeekFrom::Start(self.at)).map_err(|error| self.place.failed(error))?;
         let mut tail = Vec::new();
-        self.reader.read_to_end(&mut tail).map_err(io)?;
+        self.reader.read_to_end(&mut tail).map_err(|error| self.place.failed(error))?;
         let used = tail.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         tail.truncate(used);
         for at in 0..used {
@@ -354,7 +297,7 @@ impl<'a> Replay<'a> {
             let later = head.sequence > self.next_sequence;
             if later && body.is_some_and(|body| head.fits(&self.salt, body)) {
                 return Err(OpenError::Corrupt {
-                    path: self.path.to_owned(),
+                    path: self.place.path(),
                     offset: self.at,
                     what: "a record is damaged, and whole ones follow",
                 });
@@ -368,12 +311,12 @@ impl<'a> Replay<'a> {
         match self.reader.read_exact(buffer) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(source) => Err(OpenError::Io { path: self.path.to_owned(), source }),
+            Err(source) => Err(self.place.failed(source)),
         }
     }
 }
 
-fn length(bytes: usize) -> u64 {
+pub(super) fn length(bytes: usize) -> u64 {
     u64::try_from(bytes).expect("sizes in memory fit 64 bits")
 }
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use super::compact::{Compaction, Progress};
 use super::leases::Deadlines;
-use super::log::{Log, Whole, sync_directory};
+use super::log::{Log, Whole};
+use super::medium::{Place, sync_directory};
 use super::state::State;
 use super::{Core, replay};
 use crate::error::{OpenError, RepairError};
@@ -129,11 +130,11 @@ fn keep_beside(path: &Path) -> io::Result<PathBuf> {
 /// Writes the state as compaction does, to a file that then takes the store's name.
 fn rewrite(path: &Path, state: State) -> io::Result<()> {
     let core = Core::new(Limits::default(), state, Arc::new(Deadlines::default()), 0);
-    let mut compaction = Compaction::start(path, &core)?;
+    let mut compaction = Compaction::start(&Place::File(path.to_owned()), &core)?;
     loop {
         match compaction.step(&core) {
             Ok(Progress::More) => {}
-            Ok(Progress::Copied) => return compaction.take_the_name(path)?.name_durable,
+            Ok(Progress::Copied) => return compaction.take_the_name()?.name_durable,
             Err(error) => {
                 compaction.abandon();
                 return Err(error);

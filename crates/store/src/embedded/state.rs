@@ -1,47 +1,40 @@
 //! The state in memory: every entry in key order, the leases with their keys, the history.
 //!
-//! An entry is one allocation and one slot of a B-tree (about 110 bytes for 40 bytes of key and
-//! value). Only the writer thread changes it.
+//! An entry is a slot of a B-tree, in which its key lies if it is short, and an allocation for its
+//! value (about 140 bytes for 40 bytes of key and value). Only the writer thread changes it.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU64;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::history::History;
-use crate::model::{Entry, KeyRange, LeaseId, Limits, Page};
+use super::key::Key;
+use crate::model::{Entry, KeyRange, LeaseId, Limits, Page, Scanned, Seen};
 
 /// Bytes an entry takes in the file beyond its key and value.
 const ROW_OVERHEAD_BYTES: u64 = 25;
 
-/// One entry: key and value in one piece.
+/// One entry.
 #[derive(Debug)]
 pub(super) struct Row {
-    data: Box<[u8]>,
-    key_length: u32,
+    key: Key,
+    value: Box<[u8]>,
     revision: u64,
     lease: Option<LeaseId>,
 }
 
 impl Row {
-    fn new(key: &[u8], value: &[u8], revision: u64, lease: Option<LeaseId>) -> Self {
-        let mut data = Vec::with_capacity(key.len() + value.len());
-        data.extend_from_slice(key);
-        data.extend_from_slice(value);
-        let key_length = u32::try_from(key.len()).expect("keys are limited far below 4 GiB");
-        Self { data: data.into(), key_length, revision, lease }
-    }
-
     pub(super) fn key(&self) -> &[u8] {
-        &self.data[..self.key_end()]
+        self.key.as_slice()
     }
 
     pub(super) fn value(&self) -> &[u8] {
-        &self.data[self.key_end()..]
+        &self.value
     }
 
     pub(super) fn revision(&self) -> u64 {
@@ -54,26 +47,22 @@ impl Row {
 
     /// Bytes of key and value.
     pub(super) fn len(&self) -> usize {
-        self.data.len()
-    }
-
-    fn key_end(&self) -> usize {
-        usize::try_from(self.key_length).expect("it was a length in memory")
+        self.key().len() + self.value.len()
     }
 
     fn stored_bytes(&self) -> u64 {
-        u64::try_from(self.data.len()).expect("sizes fit 64 bits") + ROW_OVERHEAD_BYTES
+        u64::try_from(self.len()).expect("sizes fit 64 bits") + ROW_OVERHEAD_BYTES
     }
 }
 
-impl Borrow<[u8]> for Row {
-    fn borrow(&self) -> &[u8] {
-        self.key()
+impl Borrow<Key> for Row {
+    fn borrow(&self) -> &Key {
+        &self.key
     }
 }
 impl PartialEq for Row {
     fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
+        self.key == other.key
     }
 }
 impl Eq for Row {}
@@ -84,7 +73,7 @@ impl PartialOrd for Row {
 }
 impl Ord for Row {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(other.key())
+        self.key.cmp(&other.key)
     }
 }
 
@@ -127,7 +116,7 @@ impl State {
     }
 
     pub(super) fn row(&self, key: &[u8]) -> Option<&Row> {
-        self.rows.get(key)
+        self.rows.get(&Key::new(key))
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Option<Entry> {
@@ -141,8 +130,17 @@ impl State {
 
     /// Rows after the key `cursor` (all, when there is none).
     pub(super) fn rows_after(&self, cursor: Option<&[u8]>) -> impl Iterator<Item = &Row> {
-        let lower = cursor.map_or(Bound::Unbounded, Bound::Excluded);
-        self.rows.range::<[u8], _>((lower, Bound::Unbounded))
+        let lower = cursor.map(Key::new).map_or(Bound::Unbounded, Bound::Excluded);
+        self.rows.range((lower, Bound::Unbounded))
+    }
+
+    /// The entries of several keys, which share one buffer.
+    pub(super) fn get_many(&self, keys: &[Bytes]) -> Vec<Option<Entry>> {
+        let rows: Vec<_> = keys.iter().map(|key| self.row(key)).collect();
+        let found: Vec<_> = rows.iter().copied().flatten().collect();
+        let bytes = found.iter().map(|row| row.len()).sum();
+        let mut entries = copy_rows(&found, bytes).into_iter();
+        rows.iter().map(|row| row.and_then(|_| entries.next())).collect()
     }
 
     /// One page, whose entries share one buffer.
@@ -153,24 +151,64 @@ impl State {
         limit: usize,
         limits: &Limits,
     ) -> Page {
-        let limit = limit.min(limits.page_entries);
-        let (mut rows, mut bytes, mut more) = (Vec::new(), 0, false);
-        if !range.is_empty() && after.is_none_or(|after| range.reaches_beyond(after)) {
-            for row in self.rows.range::<[u8], _>(range.bounds_after(after)) {
-                let full = !rows.is_empty() && bytes + row.len() > limits.page_bytes;
-                if full || rows.len() == limit {
-                    more = true;
-                    break;
-                }
-                bytes += row.len();
-                rows.push(row);
-            }
-        }
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        let more = self.each(range, after, limit, limits, |row| {
+            bytes += row.len();
+            rows.push(row);
+            ControlFlow::Continue(())
+        });
         Page { entries: copy_rows(&rows, bytes), revision: self.revision, more }
     }
 
+    /// Shows the entries of one page where they are.
+    pub(super) fn scan(
+        &self,
+        range: &KeyRange,
+        after: Option<&[u8]>,
+        limit: usize,
+        limits: &Limits,
+        mut visit: impl FnMut(Seen<'_>) -> ControlFlow<()>,
+    ) -> Scanned {
+        let mut last = None;
+        let more = self.each(range, after, limit, limits, |row| {
+            last = Some(row);
+            visit(Seen { key: row.key(), value: row.value(), revision: row.revision })
+        });
+        let last = last.map(|row| Bytes::copy_from_slice(row.key()));
+        Scanned { last, revision: self.revision, more }
+    }
+
+    /// Goes through the rows of one page; whether there may be more behind it.
+    fn each<'a>(
+        &'a self,
+        range: &KeyRange,
+        after: Option<&[u8]>,
+        limit: usize,
+        limits: &Limits,
+        mut visit: impl FnMut(&'a Row) -> ControlFlow<()>,
+    ) -> bool {
+        let limit = limit.min(limits.page_entries);
+        let (mut count, mut bytes) = (0, 0);
+        if range.is_empty() || after.is_some_and(|after| !range.reaches_beyond(after)) {
+            return false;
+        }
+        let (lower, upper) = range.bounds_after(after);
+        for row in self.rows.range((lower.map(Key::new), upper.map(Key::new))) {
+            let full = count > 0 && bytes + row.len() > limits.page_bytes;
+            if full || count == limit {
+                return true;
+            }
+            bytes += row.len();
+            count += 1;
+            if visit(row).is_break() {
+                return true;
+            }
+        }
+        false
+    }
+
     pub(super) fn put(&mut self, key: &[u8], value: &[u8], revision: u64, lease: Option<LeaseId>) {
-        let row = Row::new(key, value, revision, lease);
+        let row = Row { key: Key::new(key), value: value.into(), revision, lease };
         self.live_bytes += row.stored_bytes();
         if let Some(former) = self.rows.replace(row) {
             self.forget(&former, lease);
@@ -181,7 +219,7 @@ impl State {
     }
 
     pub(super) fn delete(&mut self, key: &[u8]) {
-        if let Some(former) = self.rows.take(key) {
+        if let Some(former) = self.rows.take(&Key::new(key)) {
             self.forget(&former, None);
         }
     }
@@ -222,13 +260,14 @@ impl State {
 fn copy_rows(rows: &[&Row], bytes: usize) -> Vec<Entry> {
     let mut buffer = Vec::with_capacity(bytes);
     for row in rows {
-        buffer.extend_from_slice(&row.data);
+        buffer.extend_from_slice(row.key());
+        buffer.extend_from_slice(row.value());
     }
     let buffer = Bytes::from(buffer);
     let mut at = 0;
     rows.iter()
         .map(|row| {
-            let (start, middle, end) = (at, at + row.key_end(), at + row.len());
+            let (start, middle, end) = (at, at + row.key().len(), at + row.len());
             at = end;
             Entry {
                 key: buffer.slice(start..middle),

@@ -1,12 +1,14 @@
 //! The file under attack, compaction, groups, leases, and slow watchers.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use tempfile::TempDir;
 
-use super::log::compaction_path;
+use super::medium::compaction_path;
 use crate::{
     Change, Expected, KeyRange, LeaseError, Limits, OpenError, Store, TransactError, Transaction,
     WatchError,
@@ -68,6 +70,59 @@ async fn a_transaction_that_changes_nothing_takes_no_revision() {
     store.transact(Transaction::new().put("a", "1")).await.unwrap();
     assert_eq!(store.transact(Transaction::new()).await.unwrap(), 1);
     assert_eq!(store.transact(Transaction::new().delete("b")).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn several_keys_are_read_in_their_places() {
+    let home = Home::new();
+    let store = home.open().await;
+    store.transact(Transaction::new().put("a", "1").put("c", "33")).await.unwrap();
+    let keys = ["c", "b", "a", "c"].map(Bytes::from);
+    let found = store.get_many(&keys).await.unwrap();
+    let values: Vec<_> =
+        found.into_iter().map(|entry| entry.map(|entry| (entry.key, entry.value))).collect();
+    let entry = |key, value| Some((Bytes::from(key), Bytes::from(value)));
+    assert_eq!(values, [entry("c", "33"), None, entry("a", "1"), entry("c", "33")]);
+    assert_eq!(store.get_many(&[]).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_scan_shows_what_a_list_has() {
+    let home = Home::new();
+    let store = home.open_with(Limits { page_bytes: 8, ..Limits::default() }).await;
+    for (key, value) in [("a", "1"), ("b", "22"), ("c", "333"), ("d", "4444"), ("e", "")] {
+        store.transact(Transaction::new().put(key, value)).await.unwrap();
+    }
+    let range = KeyRange { start: "b".into(), end: Some("e".into()) };
+    for limit in [1, 2, 10] {
+        let mut after: Option<Bytes> = None;
+        loop {
+            let page = store.list(&range, after.as_deref(), limit).await.unwrap();
+            let mut shown = Vec::new();
+            let scan = store.scan(&range, after.as_deref(), limit, |seen| {
+                shown.push((seen.key.to_vec(), seen.value.to_vec(), seen.revision));
+                ControlFlow::Continue(())
+            });
+            let scanned = scan.await.unwrap();
+            let listed: Vec<_> = page
+                .entries
+                .iter()
+                .map(|entry| (entry.key.to_vec(), entry.value.to_vec(), entry.revision))
+                .collect();
+            assert_eq!((shown, scanned.more), (listed, page.more));
+            assert_eq!(scanned.last, page.entries.last().map(|entry| entry.key.clone()));
+            assert_eq!(scanned.revision, 5);
+            if !page.more {
+                break;
+            }
+            after = scanned.last;
+        }
+    }
+    let first = store.scan(&range, None, 10, |_| ControlFlow::Break(())).await.unwrap();
+    assert_eq!((first.last, first.more), (Some("b".into()), true));
+    let nothing = KeyRange { start: "x".into(), end: None };
+    let scanned = store.scan(&nothing, None, 10, |_| panic!("nothing is there")).await.unwrap();
+    assert_eq!((scanned.last, scanned.more), (None, false));
 }
 
 #[tokio::test]
@@ -195,6 +250,7 @@ async fn damage_before_the_end_is_refused_with_its_place() {
             OpenError::NotAStore { .. } => assert!(at < 16, "{at}"),
             OpenError::Format { .. } => assert!((16..20).contains(&at), "{at}"),
             other @ (OpenError::Io { .. }
+            | OpenError::Etcd { .. }
             | OpenError::Missing { .. }
             | OpenError::Locked { .. }
             | OpenError::RuntimeGone

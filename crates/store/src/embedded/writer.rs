@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -20,8 +19,10 @@ use super::compact::{Compaction, Progress, Taken};
 use super::format::{FRAME_HEAD_BYTES, FrameBuilder};
 use super::group::{Effect, Group, Outcome, Prepared};
 use super::log::Log;
+use super::medium::Place;
 use super::{Core, State};
 use crate::error::{LeaseError, TransactError};
+use crate::etcd::WriteFault;
 use crate::model::{Change, Commit, Entry, LeaseId, Transaction};
 
 /// A group is closed when its frame has this many bytes.
@@ -39,7 +40,7 @@ pub(super) enum Request {
 
 /// The writer's own side of the store.
 pub(super) struct Writer {
-    pub(super) path: PathBuf,
+    pub(super) place: Place,
     pub(super) log: Log,
     pub(super) core: Arc<Core>,
     pub(super) requests: mpsc::Receiver<Request>,
@@ -47,7 +48,7 @@ pub(super) struct Writer {
     pub(super) compaction: Option<Compaction>,
     /// No compaction before the file has this many bytes.
     pub(super) compact_from: u64,
-    /// The first failure of the disk.
+    /// The first failure of the disk, or of etcd.
     pub(super) failed: Option<Arc<io::Error>>,
 }
 
@@ -119,7 +120,7 @@ impl Writer {
             }
             Err(failure) => {
                 self.give_time_again(&effects);
-                Outcome::answer_all(outcomes, |_| Some(failure.error(&self.path)));
+                Outcome::answer_all(outcomes, |_| Some(failure.error(&self.place)));
             }
         }
     }
@@ -146,26 +147,22 @@ impl Writer {
         if let Some(failed) = &self.failed {
             return Err(Failure::Broken(Arc::clone(failed)));
         }
-        self.log.reserve(frame.len()).map_err(|error| Failure::NoRoom(Arc::new(error)))?;
         let copy = self.compaction.is_some().then(|| frame.duplicate());
-        let written = self.log.append(frame).and_then(|bytes| {
-            self.log.sync()?;
-            Ok(bytes)
-        });
-        match written {
+        match self.log.commit(frame) {
             Ok(bytes) => {
                 if let Some(copy) = copy {
                     self.copy_to_compaction(copy);
                 }
                 Ok(bytes.into_boxed_slice().into())
             }
-            Err(error) => Err(Failure::Broken(self.fail(error))),
+            Err(WriteFault::NoRoom(error)) => Err(Failure::NoRoom(Arc::new(error))),
+            Err(WriteFault::Broken(error)) => Err(Failure::Broken(self.fail(error))),
         }
     }
 
     /// Refuses everything from here on.
     fn fail(&mut self, error: io::Error) -> Arc<io::Error> {
-        tracing::error!(store = %self.path.display(), %error, "the store cannot be written");
+        tracing::error!(store = %self.place.path().display(), %error, "the store cannot be written");
         let error = Arc::new(error);
         self.failed = Some(Arc::clone(&error));
         error
@@ -213,7 +210,7 @@ impl Writer {
         };
         match compaction.step(&self.core) {
             Ok(Progress::More) => self.compaction = Some(compaction),
-            Ok(Progress::Copied) => match compaction.take_the_name(&self.path) {
+            Ok(Progress::Copied) => match compaction.take_the_name() {
                 Ok(taken) => self.go_on_in(taken),
                 Err(error) => self.postpone_compaction(&error),
             },
@@ -223,7 +220,7 @@ impl Writer {
 
     fn go_on_in(&mut self, taken: Taken) {
         let (before, after) = (self.log.len(), taken.log.len());
-        tracing::info!(store = %self.path.display(), before, after, "compacted");
+        tracing::info!(store = %self.place.path().display(), before, after, "compacted");
         self.log = taken.log;
         self.core.file_bytes.store(after, Ordering::Relaxed);
         self.compact_from = self.core.limits.compact_from_bytes;
@@ -237,7 +234,7 @@ impl Writer {
         if self.log.len() < self.compact_from || self.log.len() < live.saturating_mul(2) {
             return;
         }
-        match Compaction::start(&self.path, &self.core) {
+        match Compaction::start(&self.place, &self.core) {
             Ok(compaction) => self.compaction = Some(compaction),
             Err(error) => self.postpone_compaction(&error),
         }
@@ -250,7 +247,8 @@ impl Writer {
 
     fn postpone_compaction(&mut self, error: &io::Error) {
         self.compact_from = self.log.len().saturating_mul(2);
-        let store = self.path.display();
+        let store = self.place.path();
+        let store = store.display();
         tracing::warn!(%store, %error, "cannot compact now; trying again when the store has doubled");
     }
 }
@@ -262,11 +260,16 @@ enum Failure {
 }
 
 impl Failure {
-    fn error(&self, path: &std::path::Path) -> TransactError {
-        let path = path.to_owned();
-        match self {
-            Self::NoRoom(source) => TransactError::NoRoom { path, source: Arc::clone(source) },
-            Self::Broken(source) => TransactError::Disk { path, source: Arc::clone(source) },
+    fn error(&self, place: &Place) -> TransactError {
+        let path = place.path();
+        match (self, place) {
+            (Self::NoRoom(source), _) => TransactError::NoRoom { path, source: Arc::clone(source) },
+            (Self::Broken(source), Place::File(_)) => {
+                TransactError::Disk { path, source: Arc::clone(source) }
+            }
+            (Self::Broken(source), Place::Etcd(place)) => {
+                TransactError::Etcd { url: place.url(), source: Arc::clone(source) }
+            }
         }
     }
 }
@@ -293,6 +296,12 @@ impl Placed {
         &frame[self.start..self.start + self.key_length]
     }
 
+    /// `None` for a delete.
+    fn value<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        let middle = self.start + self.key_length;
+        self.value_length.map(|length| &frame[middle..middle + length])
+    }
+
     fn change(&self, revision: u64, frame: &Bytes) -> Change {
         let middle = self.start + self.key_length;
         let key = frame.slice(self.start..middle);
@@ -309,17 +318,22 @@ impl Placed {
 impl Decided {
     fn apply(self, state: &mut State, frame: &Bytes) {
         let revision = self.revision;
-        let changes: Vec<Change> =
-            self.steps.iter().map(|step| step.change(revision, frame)).collect();
-        for change in &changes {
-            match change {
-                Change::Put(entry) => state.put(&entry.key, &entry.value, revision, entry.lease),
-                Change::Delete { key, .. } => state.delete(key),
+        for step in &self.steps {
+            let key = step.key(frame);
+            match step.value(frame) {
+                Some(value) => state.put(key, value, revision, step.lease),
+                None => state.delete(key),
             }
         }
         state.revision = revision;
-        let bytes = self.steps.iter().map(|step| step.key_length + step.value_length.unwrap_or(0));
-        state.history.push(revision, changes, bytes.sum::<usize>() + FRAME_HEAD_BYTES);
+        if state.history.has_room_for(self.steps.len()) {
+            let changes = self.steps.iter().map(|step| step.change(revision, frame)).collect();
+            let bytes =
+                self.steps.iter().map(|step| step.key_length + step.value_length.unwrap_or(0));
+            state.history.push(revision, changes, bytes.sum::<usize>() + FRAME_HEAD_BYTES);
+        } else {
+            state.history.compact(revision);
+        }
     }
 }
 

@@ -1,0 +1,204 @@
+//! etcd as the place where stores are kept, for control planes of which one can be lost.
+//!
+//! Of several processes with the same prefix one is the *master*: it holds a key under a lease, and
+//! whatever it writes is written only while that key is its own. The others stand by. Their stores
+//! are the same logs as those of files, in parts ([`parts`]).
+
+mod client;
+mod master;
+pub(crate) mod parts;
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::watch;
+
+use client::{Client, ClientError, Compare, Refusal, RequestOp, TxnRequest};
+use master::Master;
+
+/// Longest time for one answer of etcd.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Pause before asking again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where etcd is, and what of it is ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdOptions {
+    /// Members of the cluster, each as `host:port`.
+    pub members: Vec<String>,
+    /// What all keys begin with.
+    pub prefix: String,
+    /// Who the master is, for those who stand by.
+    pub holder: String,
+    /// Over TLS; plain where `None`.
+    pub tls: Option<EtcdTls>,
+    /// Without a sign of life for so long another one becomes master.
+    pub lease: Duration,
+}
+
+/// Files of TLS, as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EtcdTls {
+    /// Who signs the certificates of etcd's members.
+    pub ca: Vec<u8>,
+    /// Certificate and key that are shown to them.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// A key is no text for logs.
+impl std::fmt::Debug for EtcdTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EtcdTls").field("has_identity", &self.identity.is_some()).finish()
+    }
+}
+
+/// Why etcd cannot be used.
+#[derive(Debug, Error)]
+pub enum EtcdError {
+    #[error("cannot start the thread that speaks with etcd")]
+    Thread(#[source] io::Error),
+    #[error(
+        "etcd at {members} cannot be used; check that it runs there, and --etcd-ca, --etcd-cert and --etcd-key where it wants TLS"
+    )]
+    Connect { members: String, source: Box<dyn std::error::Error + Send + Sync> },
+}
+
+/// A place in etcd of which this process is the master, until [`Etcd::lost`].
+#[derive(Debug)]
+pub struct Etcd {
+    background: Background,
+    client: Client,
+    prefix: String,
+    members: String,
+    master: Arc<Master>,
+}
+
+/// Why a write was not made.
+#[derive(Debug)]
+pub(crate) enum WriteFault {
+    /// There is no room; nothing was changed.
+    NoRoom(io::Error),
+    /// It may have been made or not, and no other can follow.
+    Broken(io::Error),
+}
+
+impl WriteFault {
+    pub(crate) fn into_error(self) -> io::Error {
+        match self {
+            Self::NoRoom(error) | Self::Broken(error) => error,
+        }
+    }
+}
+
+impl Etcd {
+    /// Connects, and waits until this process is the master.
+    ///
+    /// # Errors
+    /// [`EtcdError`]: that etcd cannot be reached, or refuses. That another one is the master is
+    /// waited out.
+    pub async fn connect(options: EtcdOptions) -> Result<Arc<Self>, EtcdError> {
+        let background = Background::start().map_err(EtcdError::Thread)?;
+        let opening = {
+            let options = options.clone();
+            async move {
+                let client = Client::new(&options)?;
+                let master = Master::become_one(client.clone(), &options).await?;
+                Ok::<_, ClientError>((client, master))
+            }
+        };
+        let members = options.members.join(",");
+        let (client, master) = match background.handle.spawn(opening).await {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(error)) => return Err(EtcdError::Connect { members, source: Box::new(error) }),
+            Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+        };
+        background.handle.spawn(Arc::clone(&master).stay(client.clone()));
+        Ok(Arc::new(Self { background, client, prefix: options.prefix, members, master }))
+    }
+
+    /// Completes when this process is the master no more: what it knows may be old from then on.
+    pub async fn lost(&self) {
+        let mut lost: watch::Receiver<bool> = self.master.lost();
+        // The sender lives as long as `self`.
+        let _ = lost.wait_for(|lost| *lost).await;
+    }
+
+    /// Lets another one be the master at once. No store that is kept here may be open.
+    pub async fn release(&self) {
+        let (client, lease) = (self.client.clone(), self.master.lease());
+        self.master.give_up("it was released");
+        // What is not revoked ends by itself.
+        let _ = self.background.handle.spawn(async move { client.revoke(lease).await }).await;
+    }
+
+    /// How a store of this name is called in messages.
+    pub(crate) fn url(&self, store: &str) -> String {
+        format!("etcd://{}{}{store}", self.members, self.prefix)
+    }
+
+    pub(crate) fn key(&self, rest: &str) -> String {
+        format!("{}{rest}", self.prefix)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Waits for `work` where that may stand still: not on a thread of a runtime.
+    pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.background.handle.block_on(work)
+    }
+
+    /// Makes `ops` in one transaction, as the master. Where etcd does not answer it is asked again
+    /// until this process is the master no more: the same ops may be made twice.
+    pub(crate) async fn write(&self, ops: Vec<RequestOp>) -> Result<(), WriteFault> {
+        let guard = Compare::made_at(self.key(master::KEY), self.master.revision());
+        let txn = TxnRequest { compare: vec![guard], success: ops };
+        loop {
+            if let Some(why) = self.master.why_lost() {
+                return Err(WriteFault::Broken(io::Error::other(why)));
+            }
+            match self.client.txn(txn.clone()).await {
+                Ok(answer) if answer.succeeded => return Ok(()),
+                Ok(_) => self.master.give_up("another process has become the master"),
+                Err(error) => match error.refusal() {
+                    Some(Refusal::NoRoom) => return Err(WriteFault::NoRoom(error.into())),
+                    Some(Refusal::Lasting) => return Err(WriteFault::Broken(error.into())),
+                    None => tokio::time::sleep(PAUSE).await,
+                },
+            }
+        }
+    }
+}
+
+/// A runtime for what speaks with etcd alone: it must not wait for those who wait for it. It may be
+/// dropped on a thread of another runtime, where nobody may wait for its end.
+#[derive(Debug)]
+struct Background {
+    handle: Handle,
+    /// Gone while dropping.
+    runtime: Option<Runtime>,
+}
+
+impl Background {
+    fn start() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("etcd")
+            .enable_all()
+            .build()?;
+        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
