@@ -160,7 +160,7 @@ fn read_scope(asked: Option<Asked>) -> Result<Scope, Status> {
             && field == "namespace"
         {
             return Err(Status::invalid_argument(
-                "the namespace `tollway` belongs to the mesh itself; for a gateway use --gateway",
+                "the namespace `tollway` belongs to the mesh itself; for a gateway use --gateway, for an agent of the fabric --fabric",
             ));
         }
         Ok(label.to_lower())
@@ -173,6 +173,9 @@ fn read_scope(asked: Option<Asked>) -> Result<Scope, Status> {
             app: name(&scope.app, "app")?,
         }),
         Some(Asked::Gateway(_)) => Ok(Scope::Gateway),
+        Some(Asked::FabricGroup(group)) => {
+            Ok(Scope::Fabric(tollway_wire::neighbour_group(&group).map_err(invalid)?))
+        }
         None => Err(Status::invalid_argument("the field `scope` is missing")),
     }
 }

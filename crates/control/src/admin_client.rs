@@ -10,6 +10,7 @@ use tokio::net::UnixStream;
 use tollway_model::ErrorCode;
 use tollway_wire::v1;
 use tollway_wire::v1::admin_client::AdminClient as Client;
+use tollway_wire::v1::neighbours_client;
 use tollway_wire::{MESSAGE_LIMIT_BYTES, POLICIES_LIMIT_BYTES};
 use tonic::transport::{Channel, Endpoint, Uri};
 
@@ -58,7 +59,10 @@ impl AdminError {
 
 /// A connection to the control plane that runs over the store in a directory.
 #[derive(Debug, Clone)]
-pub struct AdminClient(Client<Channel>);
+pub struct AdminClient(Client<Channel>, NeighboursClient);
+
+/// A client of the neighbours of the fabric.
+pub type NeighboursClient = neighbours_client::NeighboursClient<Channel>;
 
 impl AdminClient {
     /// Connects to `<store>/admin.sock`.
@@ -78,7 +82,14 @@ impl AdminClient {
             .connect_with_connector(connector)
             .await
             .map_err(|source| AdminError::Connect { path, source })?;
-        Ok(Self(Client::new(channel).max_decoding_message_size(ANSWER_LIMIT_BYTES)))
+        let neighbours = neighbours_client::NeighboursClient::new(channel.clone());
+        Ok(Self(Client::new(channel).max_decoding_message_size(ANSWER_LIMIT_BYTES), neighbours))
+    }
+
+    /// The neighbours of the fabric. What is refused there is an [`AdminError`] too.
+    #[must_use]
+    pub fn neighbours(&self) -> NeighboursClient {
+        self.1.clone()
     }
 
     /// What runs there, and who follows it.

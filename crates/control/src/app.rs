@@ -15,12 +15,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tollway_store::{Limits, Store};
 use tollway_telemetry::serve_admin;
-use tollway_wire::MESSAGE_LIMIT_BYTES;
 use tollway_wire::v1::admin_server::AdminServer;
 use tollway_wire::v1::discovery_server::DiscoveryServer;
 use tollway_wire::v1::identity_server::IdentityServer;
+use tollway_wire::v1::neighbours_server::NeighboursServer;
 use tollway_wire::v1::peering_server::PeeringServer;
+use tollway_wire::v1::placement_server::PlacementServer;
 use tollway_wire::v1::registry_server::RegistryServer;
+use tollway_wire::v1::reminders_server::RemindersServer;
+use tollway_wire::v1::state_server::StateServer;
+use tollway_wire::{MESSAGE_LIMIT_BYTES, REMINDERS_REQUEST_BYTES};
 use tonic::transport::Server;
 use tracing::{error, info, warn};
 
@@ -33,12 +37,17 @@ use crate::error::StartError;
 use crate::holders::Holders;
 use crate::hub::Hub;
 use crate::issue::IdentityService;
+use crate::kept::{Kept, STATE_REQUEST_BYTES, StateService};
 use crate::metrics::{CommitMetrics, ControlFacts};
+use crate::neighbours::{Door, NEIGHBOURS_REQUEST_BYTES, Neighbours, NeighboursService};
 use crate::options::Options;
 use crate::peering::{PeeringService, join, link};
+use crate::placement::{PlacementService, Placements};
 use crate::plane::Plane;
 use crate::registry::RegistryService;
+use crate::reminders::{Reminders, RemindersService};
 use crate::standstill::Standstill;
+use crate::stores::Stores;
 use crate::{feed, linger, listener, own, sweep};
 
 /// Name of the store's one file in its directory.
@@ -69,13 +78,19 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Binds and serves until `shutdown` completes.
 ///
 /// # Errors
-/// [`StartError`]; once it serves it ends only by `shutdown` or [`Options::linger`].
+/// [`StartError`]; once it serves it ends only by `shutdown`, [`Options::linger`], or because
+/// another control plane may serve from the same etcd.
 pub async fn serve(
     options: Options,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
-    ControlPlane::bind(options).await?.serve(shutdown).await;
-    Ok(())
+    let mut shutdown = std::pin::pin!(shutdown);
+    let bound = tokio::select! {
+        bound = ControlPlane::bind(options) => bound?,
+        // One that stands by may be told to stop, too.
+        () = &mut shutdown => return Ok(()),
+    };
+    bound.serve(shutdown).await
 }
 
 /// A control plane that is bound and does not serve yet.
@@ -99,12 +114,13 @@ impl ControlPlane {
     /// [`StartError`].
     pub async fn bind(options: Options) -> Result<Self, StartError> {
         make_directory(&options.store)?;
-        let file = store_file(&options.store);
-        let store = Store::open_embedded(&file, Limits::default()).await?;
-        // The directory is closed to others already; the file holds the authority's key.
-        if let Err(source) = std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600))
-        {
-            return Err(StartError::Directory { path: file, source });
+        let stores = Stores::begin(&options).await?;
+        let store = stores.open(STORE_NAME, Limits::default()).await?;
+        if let Stores::Directory(directory) = &stores {
+            // The directory is closed to others already; the file holds the authority's key.
+            let (path, mode) = (store_file(directory), std::fs::Permissions::from_mode(0o600));
+            std::fs::set_permissions(&path, mode)
+                .map_err(|source| StartError::Directory { path, source })?;
         }
         let commits = Arc::new(CommitMetrics::default());
         let recorder = commits.clone();
@@ -122,7 +138,7 @@ impl ControlPlane {
             metrics = Some(listener);
         }
         let admin = bind_admin(&options.store)?;
-        let plane = start(options, store).await?;
+        let plane = start(options, store, stores).await?;
         if let Some(path) = &plane.options.ports_file {
             let failed = |source| StartError::PortsFile { path: path.clone(), source };
             tollway_net::write_ports(path, ports).map_err(failed)?;
@@ -146,7 +162,10 @@ impl ControlPlane {
 
     /// Serves until `shutdown` completes or nobody came for [`Options::linger`]; then tells every
     /// stream and returns within a bound.
-    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) {
+    ///
+    /// # Errors
+    /// [`StartError::Lost`].
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), StartError> {
         let Self { plane, listener, admin, metrics, commits, address, guard: _guard } = self;
         info!(network = %plane.authority.network(), %address, "serving");
         let (ready, connections) = listener::ready_queue();
@@ -161,16 +180,26 @@ impl ControlPlane {
             ReceiverStream::new(connections),
             stop.clone().cancelled_owned(),
         );
+        let neighbours = NeighboursService { plane: plane.clone(), door: Door::Operator };
         let private = Server::builder()
             .add_service(AdminServer::new(AdminService(plane.clone())))
+            .add_service(
+                NeighboursServer::new(neighbours)
+                    .max_decoding_message_size(NEIGHBOURS_REQUEST_BYTES),
+            )
             .serve_with_incoming_shutdown(
                 UnixListenerStream::new(admin),
                 stop.clone().cancelled_owned(),
             );
         let mut servers = Box::pin(async { tokio::join!(public, private) });
+        let mut is_lost = false;
         let told_to_stop = tokio::select! {
             () = shutdown => None,
             () = linger::unused(&plane) => None,
+            () = plane.stores.lost() => {
+                is_lost = true;
+                None
+            }
             ended = &mut servers => Some(ended),
         };
         let ended = match told_to_stop {
@@ -191,6 +220,10 @@ impl ControlPlane {
         }
         // The socket of a control plane that is gone must not be taken for a living one.
         let _ = std::fs::remove_file(plane.options.store.join(SOCKET_NAME));
+        let stores = plane.stores.clone();
+        drop(plane);
+        stores.release().await;
+        if is_lost { Err(StartError::Lost) } else { Ok(()) }
     }
 }
 
@@ -218,13 +251,29 @@ fn public_server(plane: &Arc<Plane>) -> tonic::transport::server::Router {
                 .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
         )
         .add_service(
+            PlacementServer::new(PlacementService(plane.clone()))
+                .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+        )
+        .add_service(
             PeeringServer::new(PeeringService(plane.clone()))
+                .max_decoding_message_size(REQUEST_LIMIT_BYTES),
+        )
+        .add_service(
+            StateServer::new(StateService(plane.clone()))
+                .max_decoding_message_size(STATE_REQUEST_BYTES),
+        )
+        .add_service(
+            RemindersServer::new(RemindersService(plane.clone()))
+                .max_decoding_message_size(REMINDERS_REQUEST_BYTES),
+        )
+        .add_service(
+            NeighboursServer::new(NeighboursService { plane: plane.clone(), door: Door::Mesh })
                 .max_decoding_message_size(REQUEST_LIMIT_BYTES),
         )
 }
 
 /// Identity, catalogue and the tasks that keep them current.
-async fn start(options: Options, store: Store) -> Result<Arc<Plane>, StartError> {
+async fn start(options: Options, store: Store, stores: Stores) -> Result<Arc<Plane>, StartError> {
     let authority = own::load_authority(&store, &options).await?;
     let home = Home {
         network: options.network.clone(),
@@ -236,13 +285,19 @@ async fn start(options: Options, store: Store) -> Result<Arc<Plane>, StartError>
     let ttl = options.certificate_ttl;
     let credentials = own::issue(&authority, &hub.read(Catalogue::trust), ttl)?;
     let (current, credentials) = watch::channel(Arc::new(credentials));
+    let placements = Arc::new(Placements::load(&store, options.timing.actor_lease).await?);
     let plane = Arc::new(Plane {
         options,
         store,
+        stores,
         hub,
+        kept: Kept::default(),
+        reminders: Reminders::default(),
+        neighbours: Neighbours::default(),
         authority: Arc::new(authority),
         holders: Holders::default(),
         standstill: Standstill::default(),
+        placements: placements.clone(),
         connected: Arc::default(),
         credentials,
         stop: CancellationToken::new(),
@@ -252,6 +307,8 @@ async fn start(options: Options, store: Store) -> Result<Arc<Plane>, StartError>
     let until_stop = |plane: &Plane| plane.stop.clone();
     let feed = feed::run(plane.store.clone(), plane.hub.clone());
     plane.tasks.spawn(until_stop(&plane).run_until_cancelled_owned(feed));
+    let keep = async move { placements.keep().await };
+    plane.tasks.spawn(until_stop(&plane).run_until_cancelled_owned(keep));
     plane.tasks.spawn(own::keep_current(
         plane.authority.clone(),
         plane.hub.clone(),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 use tollway_identity::{AuthorityError, CredentialsError, IssueError, KeyError, TlsError};
 use tollway_model::{ErrorCode, NetworkName, TrustDomain};
-use tollway_store::{OpenError, ReadError, TransactError};
+use tollway_store::{EtcdError, OpenError, ReadError, TransactError};
 
 use crate::feed::FeedError;
 
@@ -17,6 +17,12 @@ pub enum StartError {
     Directory { path: PathBuf, source: std::io::Error },
     #[error("cannot open the store")]
     Store(#[from] OpenError),
+    #[error("cannot use etcd")]
+    Etcd(#[from] EtcdError),
+    #[error(
+        "this control plane is no master of its etcd any more: it did not answer in time, or another one has taken over; start it again, and it stands by"
+    )]
+    Lost,
     #[error("cannot read the store")]
     Read(#[from] ReadError),
     #[error("cannot write the store")]
@@ -74,6 +80,7 @@ impl StartError {
             Self::AdminSocket { source, .. } | Self::PortsFile { source, .. } => {
                 Some(ErrorCode::of_file(source, ErrorCode::FileUnusable))
             }
+            Self::Etcd(_) | Self::Lost => Some(ErrorCode::StoreUnwritable),
             Self::Read(_)
             | Self::Feed(_)
             | Self::Authority(_)

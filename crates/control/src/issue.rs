@@ -13,7 +13,7 @@ use tollway_identity::{
     GATEWAY_APP, IssueError, IssueRequest, IssuedChain, JoinToken, SHORTEST_TTL, SecretHash,
     SystemRequest,
 };
-use tollway_model::{ErrorCode, Instance, NetworkName, ServiceName};
+use tollway_model::{ErrorCode, Group, Instance, NetworkName, ServiceName};
 use tollway_store::{Expected, Transaction};
 use tollway_wire::v1::identity_server::Identity;
 use tollway_wire::{ConvertError, v1};
@@ -30,8 +30,13 @@ use crate::stored::{ScopeKind, Token};
 pub(crate) enum Scope {
     Any,
     Namespace(String),
-    App { namespace: String, app: String },
+    App {
+        namespace: String,
+        app: String,
+    },
     Gateway,
+    /// Agents of the fabric, of this group.
+    Fabric(Group),
 }
 
 /// What somebody asks a certificate for.
@@ -163,6 +168,7 @@ impl Scope {
             ScopeKind::Namespace => Some(Self::Namespace(namespace)),
             ScopeKind::App => Some(Self::App { namespace, app }),
             ScopeKind::Gateway => Some(Self::Gateway),
+            ScopeKind::Fabric => Group::new(&app).ok().map(Self::Fabric),
             ScopeKind::Unspecified => None,
         }
     }
@@ -173,7 +179,11 @@ impl Scope {
         let in_namespace =
             |namespace: &str| service.namespace.as_str().eq_ignore_ascii_case(namespace);
         if is_system(service) {
-            return *self == Self::Gateway && is_gateway(service);
+            return match self {
+                Self::Gateway => is_gateway(service),
+                Self::Fabric(group) => agents_group(service).as_ref() == Some(group),
+                Self::Any | Self::Namespace(_) | Self::App { .. } => false,
+            };
         }
         match self {
             Self::Any => true,
@@ -181,13 +191,18 @@ impl Scope {
             Self::App { namespace, app } => {
                 in_namespace(namespace) && service.app.as_str().eq_ignore_ascii_case(app)
             }
-            Self::Gateway => false,
+            Self::Gateway | Self::Fabric(_) => false,
         }
     }
 }
 
 fn is_gateway(service: &ServiceName) -> bool {
     is_system(service) && service.app.as_str().eq_ignore_ascii_case(GATEWAY_APP)
+}
+
+/// The group of which it is an agent, if it is one.
+pub(crate) fn agents_group(service: &ServiceName) -> Option<Group> {
+    if is_system(service) { Group::of_agent_app(&service.app) } else { None }
 }
 
 /// Makes a token and stores its hash.
@@ -205,6 +220,7 @@ pub(crate) async fn create_token(
         Scope::Namespace(namespace) => (ScopeKind::Namespace, namespace.as_str(), ""),
         Scope::App { namespace, app } => (ScopeKind::App, namespace.as_str(), app.as_str()),
         Scope::Gateway => (ScopeKind::Gateway, "", ""),
+        Scope::Fabric(group) => (ScopeKind::Fabric, "", group.as_str()),
     };
     let record = Token {
         secret_hash: token.secret_hash().as_bytes().to_vec(),
@@ -314,6 +330,10 @@ impl IdentityService {
         if is_gateway(&claim.service) {
             return self.0.authority.issue_gateway(&SystemRequest { csr_der, instance, ttl }, now);
         }
+        if let Some(group) = agents_group(&claim.service) {
+            let request = SystemRequest { csr_der, instance, ttl };
+            return self.0.authority.issue_fabric(&group, &request, now);
+        }
         let service = claim.service.clone();
         self.0.authority.issue(&IssueRequest { csr_der, service, instance, ttl }, now)
     }
@@ -381,6 +401,13 @@ mod tests {
         check(&gateway, "gateway.tollway", true);
         check(&gateway, "control.tollway", false);
         check(&gateway, "stock", false);
+        check(&any, "fabric-racks.tollway", false);
+        check(&gateway, "fabric-racks.tollway", false);
+        let fabric = token(ScopeKind::Fabric, "", "Racks");
+        check(&fabric, "fabric-racks.tollway", true);
+        check(&fabric, "fabric-rack.tollway", false);
+        check(&fabric, "gateway.tollway", false);
+        check(&fabric, "fabric-racks", false);
         check(&token(ScopeKind::Unspecified, "", ""), "stock", false);
         check(&token(ScopeKind::Namespace, "tollway", ""), "control.tollway", false);
     }

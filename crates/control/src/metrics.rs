@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use tollway_model::RunningConfig;
 use tollway_store::Commit;
-use tollway_telemetry::metrics::{Counter, Durations, Part, add_build, add_process, names};
+use tollway_telemetry::metrics::{Counter, Durations, Metric, Part, add_build, add_process, names};
 use tollway_telemetry::{AdminFacts, Page};
 
 use crate::catalogue::Catalogue;
@@ -25,6 +25,16 @@ impl CommitMetrics {
         } else {
             self.failed.add(1);
         }
+    }
+
+    pub(crate) fn add_to(
+        &self,
+        page: &mut Page,
+        durations: &'static Metric,
+        failed: &'static Metric,
+    ) {
+        page.durations(durations, &[], &[&self.durations]);
+        page.single(failed, self.failed.value());
     }
 }
 
@@ -76,8 +86,8 @@ impl ControlFacts {
         page.single(&names::STORE_LEASES, size.leases);
         page.single(&names::STORE_LIVE_BYTES, size.live_bytes);
         page.single(&names::STORE_FILE_BYTES, size.file_bytes);
-        page.durations(&names::STORE_COMMIT_DURATION, &[], &[&self.commits.durations]);
-        page.single(&names::STORE_COMMITS_FAILED, self.commits.failed.value());
+        let (durations, failed) = (&names::STORE_COMMIT_DURATION, &names::STORE_COMMITS_FAILED);
+        self.commits.add_to(page, durations, failed);
     }
 }
 
@@ -89,6 +99,8 @@ impl AdminFacts for ControlFacts {
         page.single(&names::WATCHER_LAG, followed.lag);
         hub.read(Census::of).add_to(page);
         self.add_store(page);
+        self.plane.reminders.counts.add_to(page);
+        self.plane.neighbours.counts.add_to(page);
         let credentials = self.plane.own_credentials();
         let expiry = credentials.not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
         page.single(&names::CERTIFICATE_EXPIRY, expiry.as_secs());

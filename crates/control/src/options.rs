@@ -6,12 +6,26 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tollway_model::{NetworkName, RunningConfig, TrustDomain};
+use tollway_store::EtcdOptions;
+
+/// Most groups of neighbours that were written or watched.
+const NEIGHBOUR_GROUPS: usize = 1024;
+/// Most neighbours and tombstones of all groups; each takes about 140 bytes of memory.
+const NEIGHBOUR_ROWS: u64 = 4_000_000;
+/// Tombstones of a group from which on they go early.
+const NEIGHBOUR_GROUP_TOMBSTONES: u64 = 250_000;
+/// Bytes of late changes of all groups.
+const NEIGHBOUR_LANE_BYTES: usize = 64 << 20;
 
 /// Options of one control plane. [`Options::new`] gives the documented defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Directory of the store file and the admin socket; made with mode 0700 when absent.
+    /// Directory of the admin socket and, without etcd, of the store's files; made with mode 0700
+    /// when absent.
     pub store: PathBuf,
+    /// Where the stores are, if not in files. Of several control planes over the same place one
+    /// serves, and the others wait to take over. Default none.
+    pub etcd: Option<EtcdOptions>,
     /// Name of the network this control plane serves.
     pub network: NetworkName,
     /// Scope of its certificate authority. Fixed at the first start. Default
@@ -36,6 +50,24 @@ pub struct Options {
     pub linger: Option<Duration>,
     /// Times of registration and peering.
     pub timing: Timing,
+    /// How much is kept of neighbours, and how long.
+    pub neighbours: NeighbourOptions,
+}
+
+/// Bounds of what is kept of neighbours. They are told in `docs/limits.md`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NeighbourOptions {
+    /// Most groups, 1,024.
+    pub groups: usize,
+    /// Most neighbours and tombstones of all groups, 4,000,000.
+    pub rows: u64,
+    /// Tombstones of a group from which on they go after a minute or two, 250,000.
+    pub group_tombstones: u64,
+    /// How long tombstones are kept: an agent that comes back earlier is told only what has
+    /// changed. Default an hour.
+    pub keep_tombstones: Duration,
+    /// Bytes of late changes that are held for those who watch, 64 MiB.
+    pub lane_bytes: usize,
 }
 
 /// The way of a call to another network.
@@ -54,6 +86,8 @@ pub enum EgressMode {
 pub struct Timing {
     /// A registration ends this long after the last sign of life. Default 10 s.
     pub lease: Duration,
+    /// A host of actors that gave no sign of life for this long has lost them. Default 3 s.
+    pub actor_lease: Duration,
     /// A registration whose connection broke ends after this. Default 2 s.
     pub grace: Duration,
     /// A stream with nothing to say says so this often, one of a data plane half as often.
@@ -69,6 +103,7 @@ impl Options {
     pub fn new(store: PathBuf, network: NetworkName) -> Self {
         Self {
             store,
+            etcd: None,
             trust_domain: TrustDomain::default_for(&network),
             network,
             listen: SocketAddr::from(([127, 0, 0, 1], 15010)),
@@ -79,6 +114,19 @@ impl Options {
             config: watch::channel(RunningConfig::default()).1,
             linger: None,
             timing: Timing::default(),
+            neighbours: NeighbourOptions::default(),
+        }
+    }
+}
+
+impl Default for NeighbourOptions {
+    fn default() -> Self {
+        Self {
+            groups: NEIGHBOUR_GROUPS,
+            rows: NEIGHBOUR_ROWS,
+            group_tombstones: NEIGHBOUR_GROUP_TOMBSTONES,
+            keep_tombstones: Duration::from_secs(3600),
+            lane_bytes: NEIGHBOUR_LANE_BYTES,
         }
     }
 }
@@ -87,9 +135,36 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(10),
+            actor_lease: Duration::from_secs(3),
             grace: Duration::from_secs(2),
             heartbeat: Duration::from_secs(1),
             unreachable_after: Duration::from_secs(5),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/limits.md");
+
+    #[test]
+    fn the_page_of_limits_has_those_of_neighbours() {
+        let options = NeighbourOptions::default();
+        let limits = [
+            ("NEIGHBOUR_ROWS", options.rows),
+            ("NEIGHBOUR_GROUPS", options.groups as u64),
+            ("NEIGHBOUR_GROUP_TOMBSTONES", options.group_tombstones),
+            ("NEIGHBOUR_LANE_BYTES", options.lane_bytes as u64),
+            ("BATCH_RECORDS", tollway_model::neighbour::packed::BATCH_RECORDS as u64),
+            ("NEIGHBOURS_REQUEST_BYTES", crate::neighbours::NEIGHBOURS_REQUEST_BYTES as u64),
+        ];
+        for (name, value) in limits {
+            let row = PAGE.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            let row = row.unwrap_or_else(|| panic!("docs/limits.md lacks `{name}`"));
+            let written = row.split('|').nth(2).unwrap().trim().replace(',', "");
+            assert_eq!(written, value.to_string(), "`{name}` in docs/limits.md");
         }
     }
 }

@@ -15,8 +15,13 @@ use tonic::Status;
 use crate::connected::Connected;
 use crate::holders::Holders;
 use crate::hub::Hub;
+use crate::kept::Kept;
+use crate::neighbours::Neighbours;
 use crate::options::Options;
+use crate::placement::Placements;
+use crate::reminders::Reminders;
 use crate::standstill::Standstill;
+use crate::stores::Stores;
 
 /// Longest wait until a write of one's own is seen in the catalogue.
 const VISIBLE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,12 +29,22 @@ const VISIBLE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Plane {
     pub(crate) options: Options,
     pub(crate) store: Store,
+    /// What opens the other stores.
+    pub(crate) stores: Stores,
     pub(crate) hub: Arc<Hub>,
+    /// What apps keep.
+    pub(crate) kept: Kept,
+    /// What actors are to be reminded of.
+    pub(crate) reminders: Reminders,
+    /// Of the fabric.
+    pub(crate) neighbours: Neighbours,
     pub(crate) authority: Arc<Authority>,
     /// Which registration holds which lease.
     pub(crate) holders: Holders,
     /// Whether this process may have been deaf.
     pub(crate) standstill: Standstill,
+    /// Which host runs which actors.
+    pub(crate) placements: Arc<Placements>,
     /// Data planes that follow the state now.
     pub(crate) connected: Arc<Connected>,
     /// The control plane's own, renewed and with the current trust.

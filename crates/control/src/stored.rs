@@ -27,6 +27,8 @@ pub(crate) enum ScopeKind {
     Namespace = 2,
     App = 3,
     Gateway = 4,
+    /// `app` is the group.
+    Fabric = 5,
 }
 
 /// A join secret in an exported bundle. The secret itself is not stored.

@@ -132,7 +132,7 @@ async fn what_changed_before_a_restart_is_told_after_it() {
     let caller = west.member("caller", "a").await;
     let (stock, orders) = (west.member("stock", "a").await, west.member("orders", "a").await);
     let mut stock_registration = Registration::workload(&stock, 1).await;
-    let order_registration = Registration::workload(&orders, 2).await;
+    let order_registration = Registration::workload(&orders, 2).await.keep_alive();
     let names = ["stock", "orders"];
     let mut watch = Watch::services(&caller, &names).await;
     watch.until("stock", "local [1]").await;
@@ -223,7 +223,7 @@ async fn a_gateway_knows_the_whole_network() {
     assert!(first.snapshot_start && first.snapshot_end);
     watch.until("stock", "local [1]").await;
     let orders = west.member("orders", "a").await;
-    let registration = Registration::workload(&orders, 2).await;
+    let registration = Registration::workload(&orders, 2).await.keep_alive();
     watch.until("orders", "local [2]").await;
     let revision = watch.revision;
     drop(watch);

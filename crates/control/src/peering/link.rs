@@ -21,6 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tollway_identity::{Expected as Whom, TlsError, client_config, gateway_dns_san};
 use tollway_model::NetworkName;
+use tollway_net::Backoff;
 use tollway_store::{Expected, ReadError, TransactError, Transaction};
 use tollway_wire::v1::follow_request::Request as Step;
 use tollway_wire::v1::peering_client::PeeringClient;
@@ -41,9 +42,9 @@ use crate::stored;
 pub(super) const PEER_SERVICES_LIMIT: usize = 100_000;
 /// Acknowledgements waiting to be sent.
 const ACKS_LIMIT: usize = 16;
-/// First and longest pause before dialling again.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Before dialling again.
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
 /// How often gateways are asked in the time after which a silent network is lost.
 const PROBES_PER_LIMIT: u32 = 5;
 
@@ -170,14 +171,6 @@ fn decide_standing(heard: Duration, answered: Option<Duration>, limit: Duration)
     }
 }
 
-/// The pause before the `attempt`-th dial in a row (from 0): doubles up to a bound, and `jitter`
-/// (any number) takes away up to half, so that many do not come back in step.
-fn pause(attempt: u32, jitter: u64) -> Duration {
-    let whole = FIRST_PAUSE.saturating_mul(1 << attempt.min(10)).min(LONGEST_PAUSE);
-    let thousandths = u32::try_from(jitter % 500).expect("below 500");
-    whole - whole * thousandths / 1000
-}
-
 impl Link {
     fn new(plane: Arc<Plane>, network: NetworkName) -> Self {
         let contact = Contact(Arc::new(Mutex::new((Instant::now(), String::new()))));
@@ -198,11 +191,11 @@ impl Link {
                 }
                 // One that lived was no failed attempt: come back fast.
                 attempt =
-                    if before.elapsed() > LONGEST_PAUSE { 0 } else { attempt.saturating_add(1) };
+                    if before.elapsed() > BACKOFF.longest { 0 } else { attempt.saturating_add(1) };
                 let reason = tollway_model::chain(&error);
                 debug!(network = %self.network, attempt, reason, "no link to a joined network");
                 self.contact.failed(reason);
-                tokio::time::sleep(pause(attempt, jitter())).await;
+                tokio::time::sleep(BACKOFF.pause(attempt)).await;
             }
         };
         tokio::join!(follow, self.judge());
@@ -392,12 +385,6 @@ fn ended(status: &Status) -> LinkError {
     LinkError::Status(format!("{:?}: {}", status.code(), status.message()))
 }
 
-/// Not for secrets: the low bits of the clock spread restarts well enough.
-fn jitter() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |since| u64::from(since.subsec_nanos()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -415,14 +402,5 @@ mod tests {
         check(5_001, Some(1_000), Standing::Unheard);
         check(600_000, Some(5_000), Standing::Unheard);
         check(600_000, Some(5_001), Standing::Lost);
-    }
-
-    #[test]
-    fn pauses_grow_to_a_bound_and_differ() {
-        let ms = |attempt, jitter| pause(attempt, jitter).as_millis();
-        assert_eq!((ms(0, 0), ms(1, 0), ms(3, 0)), (100, 200, 800));
-        assert_eq!((ms(5, 0), ms(u32::MAX, 0)), (2_000, 2_000));
-        assert_eq!(ms(u32::MAX, 499), 1_002);
-        assert!((0..3).all(|attempt| ms(attempt, 7) <= 1_000));
     }
 }

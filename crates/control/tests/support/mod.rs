@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
+pub mod host;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -55,6 +57,7 @@ pub fn name(text: &str) -> ServiceName {
 pub fn timing() -> Timing {
     Timing {
         lease: Duration::from_secs(1),
+        actor_lease: Duration::from_secs(1),
         grace: Duration::from_millis(200),
         heartbeat: Duration::from_millis(100),
         unreachable_after: Duration::from_millis(800),
@@ -89,7 +92,8 @@ impl Network {
         let control = ControlPlane::bind(options.clone()).await.unwrap();
         let address = control.address();
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(control.serve(async { drop(stopped.await) }));
+        let task =
+            tokio::spawn(async { control.serve(async { drop(stopped.await) }).await.unwrap() });
         let admin = AdminClient::connect(&options.store).await.unwrap();
         Self { dir, address, admin, options, stop: Some(stop), task }
     }
@@ -361,25 +365,41 @@ impl Registration {
     /// Gives signs of life until dropped.
     pub fn keep_alive(self) -> KeptAlive {
         let mut registration = self;
+        let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             loop {
-                registration.send(Announce::KeepAlive(v1::KeepAlive {})).await;
-                if registration.answer().await.is_err() {
-                    return;
+                let request = Some(Announce::KeepAlive(v1::KeepAlive {}));
+                let sent = registration.requests.send(v1::RegisterRequest { request }).await;
+                if sent.is_err() || registration.answer().await.is_err() {
+                    return None;
                 }
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                tokio::select! {
+                    _ = &mut stopped => return Some(registration),
+                    () = tokio::time::sleep(Duration::from_millis(200)) => {}
+                }
             }
         });
-        KeptAlive(task)
+        KeptAlive { task, stop: Some(stop) }
     }
 }
 
 /// A registration that is kept alive; dropped, its connection breaks.
-pub struct KeptAlive(JoinHandle<()>);
+pub struct KeptAlive {
+    task: JoinHandle<Option<Registration>>,
+    stop: Option<oneshot::Sender<()>>,
+}
+
+impl KeptAlive {
+    pub async fn deregister(mut self) {
+        drop(self.stop.take());
+        let registration = (&mut self.task).await.unwrap().expect("it is kept alive");
+        registration.deregister().await;
+    }
+}
 
 impl Drop for KeptAlive {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 

@@ -1,0 +1,196 @@
+//! How much is kept for whom: told before a write whether there is room for it.
+
+use std::collections::HashMap;
+
+/// Most of what is kept, and what it is called where it is passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limit {
+    pub(crate) what: &'static str,
+    pub(crate) most: u64,
+}
+
+/// The limits of a book. Bytes are those of keys and values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    pub(crate) owner_bytes: Limit,
+    pub(crate) owner_entries: Limit,
+    /// Of all owners, as the following.
+    pub(crate) bytes: Limit,
+    pub(crate) entries: Limit,
+}
+
+/// A limit that a write would pass.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Full {
+    pub(crate) what: &'static str,
+    pub(crate) found: u64,
+    pub(crate) limit: u64,
+}
+
+/// What a write adds and takes away.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Delta {
+    added_bytes: u64,
+    removed_bytes: u64,
+    added_entries: u64,
+    removed_entries: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Usage {
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+}
+
+/// Usage by owner, and of all.
+#[derive(Debug)]
+pub(crate) struct Book {
+    limits: Limits,
+    owners: HashMap<String, Usage>,
+    all: Usage,
+}
+
+impl Usage {
+    fn with(self, delta: Delta) -> Self {
+        Self {
+            bytes: (self.bytes + delta.added_bytes).saturating_sub(delta.removed_bytes),
+            entries: (self.entries + delta.added_entries).saturating_sub(delta.removed_entries),
+        }
+    }
+}
+
+impl Delta {
+    /// One entry in place of another, or of none; sizes are those of key and value.
+    pub(crate) fn replace(&mut self, old: Option<usize>, new: Option<usize>) {
+        self.removed_bytes += old.unwrap_or(0) as u64;
+        self.added_bytes += new.unwrap_or(0) as u64;
+        self.removed_entries += u64::from(old.is_some());
+        self.added_entries += u64::from(new.is_some());
+    }
+
+    fn reversed(self) -> Self {
+        Self {
+            added_bytes: self.removed_bytes,
+            removed_bytes: self.added_bytes,
+            added_entries: self.removed_entries,
+            removed_entries: self.added_entries,
+        }
+    }
+}
+
+impl Book {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, owners: HashMap::new(), all: Usage::default() }
+    }
+
+    /// Of all owners.
+    pub(crate) fn all(&self) -> Usage {
+        self.all
+    }
+
+    /// Counts a write, unless it would pass a limit. A write that makes nothing larger always
+    /// has room.
+    pub(crate) fn reserve(&mut self, owner: &str, delta: Delta) -> Result<(), Full> {
+        let before = self.owners.get(owner).copied().unwrap_or_default();
+        let (after, all) = (before.with(delta), self.all.with(delta));
+        let Limits { owner_bytes, owner_entries, bytes, entries } = self.limits;
+        let checks = [
+            (owner_bytes, before.bytes, after.bytes),
+            (owner_entries, before.entries, after.entries),
+            (bytes, self.all.bytes, all.bytes),
+            (entries, self.all.entries, all.entries),
+        ];
+        for (Limit { what, most }, before, found) in checks {
+            if found > most && found > before {
+                return Err(Full { what, found, limit: most });
+            }
+        }
+        self.count(owner, delta);
+        Ok(())
+    }
+
+    /// Counts what has happened, whatever the limits.
+    pub(crate) fn count(&mut self, owner: &str, delta: Delta) {
+        self.all = self.all.with(delta);
+        match self.owners.get_mut(owner) {
+            Some(usage) => {
+                *usage = usage.with(delta);
+                if usage.entries == 0 {
+                    self.owners.remove(owner);
+                }
+            }
+            None => {
+                let usage = Usage::default().with(delta);
+                if usage.entries > 0 {
+                    self.owners.insert(owner.to_owned(), usage);
+                }
+            }
+        }
+    }
+
+    /// Takes a write back that did not happen.
+    pub(crate) fn release(&mut self, owner: &str, delta: Delta) {
+        self.count(owner, delta.reversed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: usize = 1000;
+
+    fn book() -> Book {
+        let limit = |what, most| Limit { what, most };
+        Book::new(Limits {
+            owner_bytes: limit("bytes of one", BYTES as u64),
+            owner_entries: limit("entries of one", 30),
+            bytes: limit("bytes of all", 4 * BYTES as u64),
+            entries: limit("entries of all", 40),
+        })
+    }
+
+    fn delta(old: Option<usize>, new: Option<usize>) -> Delta {
+        let mut delta = Delta::default();
+        delta.replace(old, new);
+        delta
+    }
+
+    #[test]
+    fn an_app_has_its_room_and_all_have_theirs() {
+        let mut book = book();
+        for app in ["a/", "b/", "c/", "d/"] {
+            book.reserve(app, delta(None, Some(BYTES))).unwrap();
+            let told = book.reserve(app, delta(None, Some(1))).unwrap_err();
+            assert_eq!(told, Full { what: "bytes of one", found: 1001, limit: 1000 });
+            book.reserve(app, delta(Some(BYTES), Some(BYTES))).unwrap();
+        }
+        let told = book.reserve("e/", delta(None, Some(1))).unwrap_err();
+        assert_eq!(told.what, "bytes of all");
+        book.reserve("a/", delta(Some(BYTES), None)).unwrap();
+        book.reserve("e/", delta(None, Some(1))).unwrap();
+        book.release("e/", delta(None, Some(1)));
+        assert!(!book.owners.contains_key("e/") && !book.owners.contains_key("a/"));
+    }
+
+    #[test]
+    fn entries_are_counted() {
+        let mut book = book();
+        for owner in ["a/", "b/"] {
+            for _ in 0..20 {
+                book.reserve(owner, delta(None, Some(0))).unwrap();
+            }
+        }
+        assert_eq!(book.all(), Usage { bytes: 0, entries: 40 });
+        let told = book.reserve("a/", delta(None, Some(0))).unwrap_err();
+        assert_eq!(told, Full { what: "entries of all", found: 41, limit: 40 });
+        for _ in 0..10 {
+            book.reserve("b/", delta(Some(0), None)).unwrap();
+            book.reserve("a/", delta(None, Some(0))).unwrap();
+        }
+        book.reserve("b/", delta(Some(0), None)).unwrap();
+        let told = book.reserve("a/", delta(None, Some(0))).unwrap_err();
+        assert_eq!((told.what, told.limit), ("entries of one", 30));
+        book.reserve("a/", delta(Some(0), Some(10))).unwrap();
+    }
+}

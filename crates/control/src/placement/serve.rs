@@ -1,0 +1,300 @@
+//! The streams of hosts, and of those who call actors.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_model::{Label, chain};
+use tollway_placement::Order;
+use tollway_wire::v1::host_request::Request as Step;
+use tollway_wire::v1::host_response::Response as Answer;
+use tollway_wire::v1::placement_server::Placement;
+use tollway_wire::{ACTOR_TYPES_PER_STREAM_LIMIT, ActorHost, ConvertError, v1};
+use tonic::{Request, Response, Status, Streaming};
+use tracing::debug;
+
+use super::host::Host;
+use super::{ACTOR_TYPES_PER_NAMESPACE_LIMIT, NotEntered, ORDERS_LIMIT, Placements, TooManyTypes};
+use crate::caller::{Caller, expired_status, is_system};
+use crate::plane::{Plane, store_status};
+
+/// Responses waiting for a client that does not read.
+const RESPONSES_LIMIT: usize = 4;
+/// A client that takes no response for this long is dropped; it comes back when it can.
+const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the first message.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(crate) struct PlacementService(pub(crate) Arc<Plane>);
+
+type Sink<T> = mpsc::Sender<Result<T, Status>>;
+
+#[tonic::async_trait]
+impl Placement for PlacementService {
+    type HostStream = ReceiverStream<Result<v1::HostResponse, Status>>;
+    type WatchOwnersStream = ReceiverStream<Result<v1::Owners, Status>>;
+
+    async fn host(
+        &self,
+        request: Request<Streaming<v1::HostRequest>>,
+    ) -> Result<Response<Self::HostStream>, Status> {
+        let caller = Caller::of(&request);
+        let (service, instance) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        if is_system(&service) {
+            return Err(Status::permission_denied("a part of the mesh has no actors"));
+        }
+        let plane = self.0.clone();
+        let (responses, stream) = mpsc::channel(RESPONSES_LIMIT);
+        self.0.tasks.spawn(async move {
+            let mut requests = request.into_inner();
+            let end = match first(&mut requests).await {
+                Ok(first) => {
+                    let host = Host { app: service.app, instance, life: first.life };
+                    let session = HostSession {
+                        plane: &plane,
+                        placements: &plane.placements,
+                        namespace: service.namespace,
+                        host,
+                        responses: &responses,
+                    };
+                    session.run(&caller, &first, requests).await
+                }
+                Err(status) => Err(status),
+            };
+            tell_end(&responses, end);
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn watch_owners(
+        &self,
+        request: Request<Streaming<v1::WatchOwnersRequest>>,
+    ) -> Result<Response<Self::WatchOwnersStream>, Status> {
+        let caller = Caller::of(&request);
+        let (service, _) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        let plane = self.0.clone();
+        let (responses, stream) = mpsc::channel(RESPONSES_LIMIT);
+        self.0.tasks.spawn(async move {
+            let namespace = service.namespace;
+            let mut watch =
+                Watch { plane: &plane, namespace, told: HashMap::new(), responses: &responses };
+            let end = watch.run(&caller, request.into_inner()).await;
+            tell_end(&responses, end);
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+fn tell_end<T>(responses: &Sink<T>, end: Result<(), Status>) {
+    if let Err(status) = end {
+        debug!(reason = status.message(), "a stream about actors ended");
+        let _ = responses.try_send(Err(status));
+    }
+}
+
+async fn send<T>(responses: &Sink<T>, response: T) -> Result<(), Status> {
+    match tokio::time::timeout(SLOW_CLIENT_TIMEOUT, responses.send(Ok(response))).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Status::cancelled("the client went away")),
+        Err(_) => Err(Status::deadline_exceeded("the client does not read; come back later")),
+    }
+}
+
+fn invalid(error: &ConvertError) -> Status {
+    Status::invalid_argument(chain(error))
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the control plane is stopping; connect again")
+}
+
+async fn first(requests: &mut Streaming<v1::HostRequest>) -> Result<v1::Enter, Status> {
+    let first = tokio::time::timeout(OPEN_TIMEOUT, requests.next())
+        .await
+        .map_err(|_| Status::deadline_exceeded("no `enter` within 10 seconds"))?
+        .ok_or_else(|| Status::cancelled("the stream ended before `enter`"))??;
+    match first.request {
+        Some(Step::Enter(enter)) => Ok(enter),
+        _ => Err(Status::invalid_argument("the first request must be `enter`")),
+    }
+}
+
+/// The stream of one host.
+struct HostSession<'a> {
+    plane: &'a Plane,
+    placements: &'a Placements,
+    namespace: Label,
+    host: Host,
+    responses: &'a Sink<v1::HostResponse>,
+}
+
+impl HostSession<'_> {
+    async fn run(
+        &self,
+        caller: &Caller,
+        enter: &v1::Enter,
+        mut requests: Streaming<v1::HostRequest>,
+    ) -> Result<(), Status> {
+        let held = tollway_wire::held(&enter.types).map_err(|error| invalid(&error))?;
+        self.placements.check_types(&self.namespace, &held).map_err(|TooManyTypes| {
+            Status::resource_exhausted(format!(
+                "a namespace has at most {ACTOR_TYPES_PER_NAMESPACE_LIMIT} actor types"
+            ))
+        })?;
+        let (sender, mut orders) = mpsc::channel(ORDERS_LIMIT);
+        let wrong = self
+            .placements
+            .enter(&self.namespace, &self.host, (&held, enter.attempt), sender)
+            .await
+            .map_err(|why| match why {
+                NotEntered::Store(error) => store_status(&error),
+                NotEntered::Superseded => {
+                    Status::aborted("the host has entered in a later conversation")
+                }
+            })?;
+        let lease_ms = u32::try_from(self.placements.lease.as_millis()).unwrap_or(u32::MAX);
+        self.answer(Answer::Entered(v1::Entered { lease_ms })).await?;
+        for order in &wrong {
+            self.tell(order).await?;
+        }
+        let expired = caller.expired();
+        tokio::pin!(expired);
+        loop {
+            tokio::select! {
+                // What was said first is told first: an order before the answer to a later step.
+                biased;
+                order = orders.recv() => match order {
+                    Some(order) => self.tell(&order).await?,
+                    None => return Err(Status::aborted("the host has entered on another stream, or has not read what it was told; enter again")),
+                },
+                request = requests.next() => match request {
+                    Some(request) => {
+                        if let Some(answer) = self.step(request?.request)? {
+                            let is_last = matches!(answer, Answer::Left(_));
+                            self.answer(answer).await?;
+                            if is_last {
+                                return Ok(());
+                            }
+                        }
+                    }
+                    None => return Ok(()),
+                },
+                () = &mut expired => return Err(expired_status()),
+                () = self.plane.stop.cancelled() => return Err(stopping()),
+            }
+        }
+    }
+
+    async fn answer(&self, answer: Answer) -> Result<(), Status> {
+        send(self.responses, v1::HostResponse { response: Some(answer) }).await
+    }
+
+    async fn tell(&self, order: &Order) -> Result<(), Status> {
+        send(self.responses, order.into()).await
+    }
+
+    fn step(&self, step: Option<Step>) -> Result<Option<Answer>, Status> {
+        let (placements, namespace, host) = (self.placements, &self.namespace, &self.host);
+        // Every sign of life renews the lease, and is worth nothing once it has ended.
+        if !placements.renew(namespace, host) {
+            return Err(Status::failed_precondition("the lease has ended; enter again"));
+        }
+        match step {
+            Some(Step::KeepLease(_)) => Ok(Some(Answer::LeaseKept(v1::LeaseKept {}))),
+            Some(Step::GivenBack(back)) => {
+                let name = tollway_wire::actor_type(&back.actor_type).map_err(|e| invalid(&e))?;
+                let grants: Result<Vec<_>, _> =
+                    back.grants.iter().map(tollway_wire::read_grant).collect();
+                let grants = grants.map_err(|error| invalid(&error))?;
+                placements.given_back(namespace, host, name, &grants);
+                Ok(None)
+            }
+            Some(Step::Retire(_)) => {
+                placements.retire(namespace, host);
+                Ok(None)
+            }
+            Some(Step::Leave(_)) => {
+                placements.leave(namespace, host);
+                Ok(Some(Answer::Left(v1::Left {})))
+            }
+            Some(Step::Enter(_)) => {
+                Err(Status::invalid_argument("`enter` is only the first request of a stream"))
+            }
+            None => Err(Status::invalid_argument("the field `request` is missing")),
+        }
+    }
+}
+
+/// The stream of one sidecar whose app calls actors.
+struct Watch<'a> {
+    plane: &'a Plane,
+    namespace: Label,
+    /// Types that are followed, with the version that was told.
+    told: HashMap<String, Option<u64>>,
+    responses: &'a Sink<v1::Owners>,
+}
+
+impl Watch<'_> {
+    async fn run(
+        &mut self,
+        caller: &Caller,
+        mut requests: Streaming<v1::WatchOwnersRequest>,
+    ) -> Result<(), Status> {
+        let mut changes = self.plane.placements.changes.subscribe();
+        let expired = caller.expired();
+        tokio::pin!(expired);
+        loop {
+            tokio::select! {
+                request = requests.next() => match request {
+                    Some(request) => self.request(request?)?,
+                    None => return Ok(()),
+                },
+                Ok(()) = changes.changed() => {}
+                () = &mut expired => return Err(expired_status()),
+                () = self.plane.stop.cancelled() => return Err(stopping()),
+            }
+            changes.mark_unchanged();
+            self.push().await?;
+        }
+    }
+
+    fn request(&mut self, request: v1::WatchOwnersRequest) -> Result<(), Status> {
+        for name in &request.remove {
+            self.told.remove(name);
+        }
+        for name in request.add {
+            tollway_wire::actor_type(&name).map_err(|error| invalid(&error))?;
+            self.told.entry(name).or_insert(None);
+        }
+        if self.told.len() > ACTOR_TYPES_PER_STREAM_LIMIT {
+            return Err(Status::resource_exhausted(format!(
+                "a stream may follow at most {ACTOR_TYPES_PER_STREAM_LIMIT} actor types"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Tells the types that are others than told.
+    async fn push(&mut self) -> Result<(), Status> {
+        let (placements, namespace) = (&self.plane.placements, &self.namespace);
+        let network = self.plane.authority.network();
+        for (name, told) in &mut self.told {
+            if *told == Some(placements.version(namespace, name)) {
+                continue;
+            }
+            let owners = match placements.owners(namespace, name) {
+                Some(owners) => tollway_wire::owners(name, &owners, |host| ActorHost {
+                    service: host.service(namespace, network),
+                    instance: host.instance.clone(),
+                }),
+                None => v1::Owners { actor_type: name.clone(), ..Default::default() },
+            };
+            *told = Some(owners.version);
+            send(self.responses, owners).await?;
+        }
+        Ok(())
+    }
+}

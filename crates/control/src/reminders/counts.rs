@@ -1,0 +1,63 @@
+//! What the admin port tells of reminders.
+
+use tollway_telemetry::Page;
+use tollway_telemetry::metrics::{Counter, Gauge, names};
+use tollway_wire::ReminderResult;
+
+use crate::book::Usage;
+use crate::metrics::CommitMetrics;
+
+/// Written by the keeper alone, but for the commits, which the store's writer tells.
+#[derive(Default, Debug)]
+pub(crate) struct Counts {
+    done: Counter,
+    not_found: Counter,
+    exists: Counter,
+    fenced: Counter,
+    excess: Counter,
+    expired: Counter,
+    kept: Gauge,
+    bytes: Gauge,
+    pub(super) commits: CommitMetrics,
+}
+
+impl Counts {
+    pub(super) fn result(&self, result: &ReminderResult) {
+        let counter = match result {
+            ReminderResult::Done { .. } => &self.done,
+            ReminderResult::NotFound => &self.not_found,
+            ReminderResult::Exists => &self.exists,
+            ReminderResult::Fenced => &self.fenced,
+            ReminderResult::Excess { .. } => &self.excess,
+        };
+        counter.add(1);
+    }
+
+    pub(super) fn expired(&self, count: u64) {
+        self.expired.add(count);
+    }
+
+    pub(super) fn kept(&self, all: Usage) {
+        self.kept.set(all.entries);
+        self.bytes.set(all.bytes);
+    }
+
+    pub(crate) fn add_to(&self, page: &mut Page) {
+        page.single(&names::REMINDERS, self.kept.value());
+        page.single(&names::REMINDER_BYTES, self.bytes.value());
+        let mut changes = page.family(&names::REMINDER_CHANGES);
+        for (result, counter) in [
+            ("done", &self.done),
+            ("not_found", &self.not_found),
+            ("exists", &self.exists),
+            ("fenced", &self.fenced),
+            ("excess", &self.excess),
+        ] {
+            changes.sample(&[("result", result)], counter.value());
+        }
+        page.single(&names::REMINDERS_EXPIRED, self.expired.value());
+        let (durations, failed) =
+            (&names::REMINDER_COMMIT_DURATION, &names::REMINDER_COMMITS_FAILED);
+        self.commits.add_to(page, durations, failed);
+    }
+}

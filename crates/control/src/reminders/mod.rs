@@ -1,0 +1,150 @@
+//! Reminders of actors: kept for the hosts that run them, in a file of their own beside the
+//! control plane's (`tollway.reminders`), made when the first host asks.
+//!
+//! Who holds the shard of an actor, by the placement, and nobody else, writes for it. Why it is so
+//! is `docs/design/005-reminders.md`.
+
+mod batch;
+mod counts;
+mod decide;
+mod keeper;
+mod key;
+mod list;
+mod record;
+
+use std::sync::Arc;
+
+use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_model::{Label, chain};
+use tollway_store::Store;
+use tollway_wire::v1::reminders_server;
+use tollway_wire::{REMINDER_CHANGES_LIMIT, v1};
+use tonic::{Request, Response, Status};
+
+use self::counts::Counts;
+use self::keeper::{Job, Keeper, KeeperError, Write};
+use crate::caller::{Caller, is_system};
+use crate::placement::Host;
+use crate::plane::{Plane, store_status};
+
+/// Name of the file in the directory of the store.
+const FILE_NAME: &str = "tollway.reminders";
+/// Requests that wait for the keeper; further ones wait in line.
+const JOBS_LIMIT: usize = 256;
+/// Bytes of one page of a list.
+const PAGE_BYTES: usize = 256 << 10;
+
+/// Opened when it is first needed.
+#[derive(Default)]
+pub(crate) struct Reminders {
+    open: OnceCell<Open>,
+    pub(crate) counts: Arc<Counts>,
+}
+
+/// The file and the task that writes it.
+#[derive(Clone)]
+struct Open {
+    store: Store,
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Reminders {
+    async fn open(&self, plane: &Plane) -> Result<Open, Status> {
+        let opening = || async {
+            let (placements, counts) = (plane.placements.clone(), self.counts.clone());
+            let (keeper, store) =
+                Keeper::open(&plane.stores, keeper::BOOK, placements, counts).await?;
+            let (jobs, asked) = mpsc::channel(JOBS_LIMIT);
+            plane.tasks.spawn(keeper.run(asked, plane.stop.clone()));
+            Ok(Open { store, jobs })
+        };
+        self.open.get_or_try_init(opening).await.cloned().map_err(|error| status(&error))
+    }
+}
+
+impl Open {
+    async fn ask(&self, job: Job) -> Result<(), Status> {
+        self.jobs.send(job).await.map_err(|_| stopping())
+    }
+
+    /// Returns when everything that was asked for before is durable.
+    async fn settle(&self) -> Result<(), Status> {
+        let (reply, settled) = oneshot::channel();
+        self.ask(Job::Settle(reply)).await?;
+        settled.await.map_err(|_| stopping())
+    }
+}
+
+/// The service over it.
+pub(crate) struct RemindersService(pub(crate) Arc<Plane>);
+
+impl RemindersService {
+    /// Which host asks, in which namespace.
+    fn host<T>(&self, request: &Request<T>, life: u64) -> Result<(Label, Host), Status> {
+        let caller = Caller::of(request);
+        let (service, instance) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        if is_system(&service) {
+            return Err(Status::permission_denied("a part of the mesh has no actors"));
+        }
+        Ok((service.namespace, Host { app: service.app, instance, life }))
+    }
+}
+
+#[tonic::async_trait]
+impl reminders_server::Reminders for RemindersService {
+    type ListRemindersStream = ReceiverStream<Result<v1::ListRemindersResponse, Status>>;
+
+    async fn write_reminders(
+        &self,
+        request: Request<v1::WriteRemindersRequest>,
+    ) -> Result<Response<v1::WriteRemindersResponse>, Status> {
+        let (namespace, host) = self.host(&request, request.get_ref().life)?;
+        let stated = request.into_inner().changes;
+        if stated.len() > REMINDER_CHANGES_LIMIT {
+            let count = stated.len();
+            return Err(Status::invalid_argument(format!(
+                "{count} changes; a batch has at most {REMINDER_CHANGES_LIMIT}: send several"
+            )));
+        }
+        let changes: Result<Vec<_>, _> =
+            stated.into_iter().map(tollway_wire::reminder_change).collect();
+        let changes = changes.map_err(|error| Status::invalid_argument(chain(&error)))?;
+        let open = self.0.reminders.open(&self.0).await?;
+        let (reply, results) = oneshot::channel();
+        open.ask(Job::Write(Write { namespace, host, changes, reply })).await?;
+        let results = results.await.map_err(|_| stopping())?.map_err(|error| status(&error))?;
+        let results = results.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::WriteRemindersResponse { results }))
+    }
+
+    async fn list_reminders(
+        &self,
+        request: Request<v1::ListRemindersRequest>,
+    ) -> Result<Response<Self::ListRemindersStream>, Status> {
+        let (namespace, host) = self.host(&request, request.get_ref().life)?;
+        let wanted = list::Wanted::read(namespace, host, request.get_ref())?;
+        let open = self.0.reminders.open(&self.0).await?;
+        // Whoever held these shards before has been told of nothing that is not in the file now.
+        open.settle().await?;
+        let split = wanted.split(&self.0.placements);
+        let (held, fenced) = split.ok_or_else(|| status(&KeeperError::NotEntered))?;
+        Ok(Response::new(list::begin(&self.0, open.store, &wanted, &held, &fenced)))
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the control plane is stopping; connect again")
+}
+
+fn status(error: &KeeperError) -> Status {
+    match error {
+        KeeperError::Write(source) => store_status(source.as_ref()),
+        KeeperError::NotEntered => Status::failed_precondition(chain(error)),
+        KeeperError::Open(_) | KeeperError::Read(_) | KeeperError::Foreign { .. } => {
+            let reason = chain(error);
+            tracing::warn!(reason, "reminders cannot be used");
+            Status::failed_precondition(reason)
+        }
+    }
+}
