@@ -1,7 +1,6 @@
 //! Calls over HTTP for an app that speaks gRPC: each becomes one `AppCallback/OnInvoke`.
 
 use std::error::Error as _;
-use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,15 +15,15 @@ use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tollway_wire::dapr::proto::common::v1::{HttpExtension, InvokeRequest, InvokeResponse};
 use tollway_wire::dapr::proto::runtime::v1::app_callback_client::AppCallbackClient;
 use tonic::body::Body;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Extensions, Status};
 use tonic_types::StatusExt;
 
+use crate::app::App;
 use crate::codes::http_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
-use crate::grpc::MESSAGE_BYTES;
-use crate::held::{HELD_BYTES, NotWhole, Room};
-use crate::rest::{json_answer, problem};
+use crate::held::Room;
+use crate::rest::{json_answer, not_whole, problem};
 
 /// Longest details of a status that are passed on, in bytes of base64.
 const DETAILS_BYTES: usize = 8 * 1024;
@@ -36,15 +35,16 @@ pub(crate) struct AppCallback {
 }
 
 impl AppCallback {
-    pub(crate) fn of(app: Option<(SocketAddr, AppProtocol)>) -> Self {
-        let grpc = app.filter(|(_, protocol)| *protocol == AppProtocol::Grpc);
-        let endpoint = grpc.and_then(|(at, _)| Endpoint::from_shared(format!("http://{at}")).ok());
-        let client = |endpoint: Endpoint| {
-            AppCallbackClient::new(endpoint.connect_lazy())
-                .max_decoding_message_size(MESSAGE_BYTES)
-                .max_encoding_message_size(MESSAGE_BYTES)
+    /// Bodies of calls take their room from `room`, which bounds messages too.
+    pub(crate) fn of(app: Option<&App>, room: Room) -> Self {
+        let message_bytes = room.message_bytes();
+        let grpc = app.filter(|app| app.protocol == AppProtocol::Grpc);
+        let client = |app: &App| {
+            AppCallbackClient::new(app.channel())
+                .max_decoding_message_size(message_bytes)
+                .max_encoding_message_size(message_bytes)
         };
-        Self { app: endpoint.map(client), room: Room::new(HELD_BYTES) }
+        Self { app: grpc.map(client), room }
     }
 
     /// Answers a call over HTTP with what the app says.
@@ -56,7 +56,7 @@ impl AppCallback {
         let (head, body) = request.into_parts();
         let mut held = match self.room.whole(body).await {
             Ok(held) => held,
-            Err(why) => return not_whole(why),
+            Err(why) => return not_whole(why, "a call of an app that speaks gRPC", &self.room),
         };
         let message = invocation(&head, std::mem::take(&mut held.bytes));
         let metadata = metadata_of(&head.headers);
@@ -66,25 +66,6 @@ impl AppCallback {
             Err(status) => refused(&status),
         }
     }
-}
-
-fn not_whole(why: NotWhole) -> Response<Body> {
-    let (status, code, text) = match why {
-        NotWhole::TooLarge => (
-            StatusCode::PAYLOAD_TOO_LARGE,
-            ErrorCode::MalformedRequest,
-            "the body is larger than the 4 MiB that a call of an app that speaks gRPC may have",
-        ),
-        NotWhole::CutOff => {
-            (StatusCode::BAD_REQUEST, ErrorCode::MalformedRequest, "the body ended early")
-        }
-        NotWhole::NoRoom => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            ErrorCode::Overloaded,
-            "too many bodies wait for the app: 64 MiB of them are held already; try again",
-        ),
-    };
-    problem(status, code, text)
 }
 
 fn invocation(head: &Parts, body: Vec<u8>) -> InvokeRequest {

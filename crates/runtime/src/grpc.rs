@@ -11,26 +11,43 @@ use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::Value;
-use tollway_model::AppProtocol;
-use tollway_proxy::ERROR_FIELD;
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_proxy::{AppOptions, ERROR_FIELD};
+use tollway_wire::DAPR_DESCRIPTORS;
 use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tollway_wire::dapr::proto::common::v1::{InvokeRequest, InvokeResponse};
 use tollway_wire::dapr::proto::runtime::v1::actor_runtime::ActorRuntimeStatus;
 use tollway_wire::dapr::proto::runtime::v1::dapr_server::{Dapr, DaprServer};
 use tollway_wire::dapr::proto::runtime::v1::{
-    ActorRuntime, AppConnectionProperties, GetMetadataRequest, GetMetadataResponse,
-    InvokeServiceRequest, SetMetadataRequest, ShutdownRequest,
+    ActiveActorsCount, ActorRuntime, AppConnectionHealthProperties, AppConnectionProperties,
+    DeleteBulkStateRequest, DeleteStateRequest, ExecuteActorStateTransactionRequest,
+    ExecuteStateTransactionRequest, GetActorReminderRequest, GetActorReminderResponse,
+    GetActorStateRequest, GetActorStateResponse, GetActorTimerRequest, GetActorTimerResponse,
+    GetBulkStateRequest, GetBulkStateResponse, GetMetadataRequest, GetMetadataResponse,
+    GetStateRequest, GetStateResponse, InvokeActorRequest, InvokeActorResponse,
+    InvokeServiceRequest, ListActorRemindersRequest, ListActorRemindersResponse,
+    ListActorTimersRequest, ListActorTimersResponse, MetadataHttpEndpoint, QueryStateRequest,
+    QueryStateResponse, RegisterActorReminderRequest, RegisterActorTimerRequest,
+    RegisteredComponents, SaveStateRequest, SetMetadataRequest, ShutdownRequest,
+    SubscribeActorEventsRequestAlpha1, SubscribeActorEventsResponseAlpha1,
+    UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
+    UnregisterActorRemindersByTypeResponse, UnregisterActorTimerRequest,
 };
-use tonic::{Code, Extensions, Request, Response, Status};
+use tonic::body::Body;
+use tonic::service::Routes;
+use tonic::{Code, Extensions, Request, Response, Status, Streaming};
+use tonic_reflection::server::Builder;
 use tonic_types::{ErrorDetails, StatusExt};
+use tower::ServiceExt;
 
 use crate::codes::grpc_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
 use crate::metadata::NotKept;
+use crate::outside::OutsideCalls;
+use crate::rest::in_words;
 use crate::server::Api;
+use crate::state::{Problem, rpc};
 
-/// Largest message of the API and of apps that are called by one, in bytes.
-pub(crate) const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Longest text of an app's answer that is told in an error's details, in bytes.
 const DETAIL_BYTES: usize = 63;
 
@@ -55,13 +72,39 @@ const NOT_IN_PATH: &AsciiSet = &CONTROLS
     .add(b'}');
 const NOT_IN_QUERY: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>');
 
-/// The services of the API, to be cloned for each connection.
-pub(crate) type Services = DaprServer<Grpc>;
+/// The services of the API.
+pub(crate) struct Services {
+    dapr: DaprServer<Grpc>,
+    /// What they say of themselves, to clients that know none of them.
+    reflection: Routes,
+}
 
-pub(crate) fn grpc_services(grpc: Grpc) -> Services {
-    DaprServer::new(grpc)
-        .max_decoding_message_size(MESSAGE_BYTES)
-        .max_encoding_message_size(MESSAGE_BYTES)
+impl Services {
+    pub(crate) fn new(grpc: Grpc) -> Self {
+        let bytes = grpc.0.message_bytes;
+        let dapr =
+            DaprServer::new(grpc).max_decoding_message_size(bytes).max_encoding_message_size(bytes);
+        let describing = || {
+            Builder::configure()
+                .register_encoded_file_descriptor_set(DAPR_DESCRIPTORS)
+                .with_service_name("dapr.proto.runtime.v1.Dapr")
+        };
+        // The set was written by our own generator, and a test reads it.
+        let mut reflection = Routes::default();
+        if let (Ok(v1), Ok(alpha)) = (describing().build_v1(), describing().build_v1alpha()) {
+            reflection = reflection.add_service(v1).add_service(alpha);
+        }
+        Self { dapr, reflection }
+    }
+
+    pub(crate) async fn answer(&self, request: hyper::Request<Body>) -> hyper::Response<Body> {
+        if request.uri().path().starts_with("/grpc.reflection.") {
+            let Ok(answer) = self.reflection.clone().oneshot(request).await;
+            return answer;
+        }
+        let Ok(answer) = self.dapr.clone().oneshot(request).await;
+        answer
+    }
 }
 
 pub(crate) struct Grpc(pub(crate) Arc<Api>);
@@ -78,9 +121,18 @@ impl Dapr for Grpc {
         let failed = |reason: &dyn std::fmt::Display| {
             Status::internal(format!("failed to invoke, id: {id}, err: {reason}"))
         };
-        let answer = self.0.caller.call(call).await.map_err(|error| failed(&error))?;
+        let answer = match &self.0.app_calls {
+            Some(calls) => calls.by_message(&id, call).await.map_err(|problem| {
+                let text = format!("failed to invoke, id: {id}, err: {}", problem.text);
+                Status::new(problem.status().code(), text)
+            })?,
+            None => {
+                let answer = self.0.caller.call(call).await;
+                answer.map_err(|error| failed(&error))?.map(Body::new)
+            }
+        };
         let (head, body) = answer.into_parts();
-        let body = Limited::new(body, MESSAGE_BYTES).collect().await;
+        let body = Limited::new(body, self.0.message_bytes).collect().await;
         let body = body.map_err(|error| failed(&error))?.to_bytes();
         answer_of(&id, &head, &body)
     }
@@ -90,21 +142,48 @@ impl Dapr for Grpc {
         _: Request<GetMetadataRequest>,
     ) -> Result<Response<GetMetadataResponse>, Status> {
         let facts = self.0.metadata.facts();
-        let connection =
-            |(address, protocol): (std::net::SocketAddr, AppProtocol)| AppConnectionProperties {
-                port: address.port().into(),
-                protocol: protocol.as_str().to_owned(),
-                channel_address: address.ip().to_string(),
-                ..AppConnectionProperties::default()
-            };
+        let connection = |app: &AppOptions| AppConnectionProperties {
+            port: app.address.port().into(),
+            protocol: app.speech(),
+            channel_address: app.address.ip().to_string(),
+            max_concurrency: app.max_concurrency.map_or(0, counted),
+            health: app.health_check.as_ref().map(|check| AppConnectionHealthProperties {
+                health_check_path: check.path.clone(),
+                health_probe_interval: in_words(check.interval),
+                health_probe_timeout: in_words(check.timeout),
+                health_threshold: counted(check.threshold),
+            }),
+        };
+        let component = |told: crate::state::Told| RegisteredComponents {
+            name: told.name,
+            r#type: told.component_type,
+            version: told.version,
+            capabilities: told.capabilities,
+        };
+        let actors = self.0.actors.told();
+        let counted = |(kind, count): &(String, usize)| ActiveActorsCount {
+            r#type: kind.clone(),
+            count: counted(*count),
+        };
+        let counts: Vec<ActiveActorsCount> = actors.counts.iter().map(counted).collect();
+        let names = self.0.outside.as_ref().map(OutsideCalls::names).unwrap_or_default();
+        let status = match actors.is_hosting {
+            true => ActorRuntimeStatus::Running,
+            false => ActorRuntimeStatus::Disabled,
+        };
         Ok(Response::new(GetMetadataResponse {
+            active_actors_count: counts.clone(),
+            registered_components: self.0.stores.told().into_iter().map(component).collect(),
             id: facts.service().app.as_str().to_owned(),
             extended_metadata: self.0.metadata.extended().into_iter().collect(),
             app_connection_properties: facts.app().map(connection),
             runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
+            http_endpoints: names.into_iter().map(|name| MetadataHttpEndpoint { name }).collect(),
             actor_runtime: Some(ActorRuntime {
-                runtime_status: ActorRuntimeStatus::Disabled.into(),
-                ..ActorRuntime::default()
+                runtime_status: status.into(),
+                active_actors: counts,
+                host_ready: actors.is_ready(),
+                placement: actors.placement().to_owned(),
             }),
             ..GetMetadataResponse::default()
         }))
@@ -124,10 +203,159 @@ impl Dapr for Grpc {
         Ok(Response::new(()))
     }
 
+    async fn get_state(
+        &self,
+        request: Request<GetStateRequest>,
+    ) -> Result<Response<GetStateResponse>, Status> {
+        told(rpc::get(&self.0.stores, request.into_inner()).await)
+    }
+
+    async fn get_bulk_state(
+        &self,
+        request: Request<GetBulkStateRequest>,
+    ) -> Result<Response<GetBulkStateResponse>, Status> {
+        told(rpc::bulk_get(&self.0.stores, request.into_inner()).await)
+    }
+
+    async fn save_state(&self, request: Request<SaveStateRequest>) -> Result<Response<()>, Status> {
+        told(rpc::save(&self.0.stores, request.into_inner()).await)
+    }
+
+    async fn query_state_alpha1(
+        &self,
+        request: Request<QueryStateRequest>,
+    ) -> Result<Response<QueryStateResponse>, Status> {
+        told(Err(rpc::query(&self.0.stores, &request.into_inner().store_name)))
+    }
+
+    async fn delete_state(
+        &self,
+        request: Request<DeleteStateRequest>,
+    ) -> Result<Response<()>, Status> {
+        told(rpc::delete(&self.0.stores, request.into_inner()).await)
+    }
+
+    async fn delete_bulk_state(
+        &self,
+        request: Request<DeleteBulkStateRequest>,
+    ) -> Result<Response<()>, Status> {
+        told(rpc::bulk_delete(&self.0.stores, request.into_inner()).await)
+    }
+
+    async fn execute_state_transaction(
+        &self,
+        request: Request<ExecuteStateTransactionRequest>,
+    ) -> Result<Response<()>, Status> {
+        told(rpc::transact(&self.0.stores, request.into_inner()).await)
+    }
+
+    async fn invoke_actor(
+        &self,
+        request: Request<InvokeActorRequest>,
+    ) -> Result<Response<InvokeActorResponse>, Status> {
+        self.0.actors.rpc_invoke(request.into_inner()).await
+    }
+
+    async fn register_actor_timer(
+        &self,
+        request: Request<RegisterActorTimerRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.0.actors.rpc_register_timer(request.into_inner())
+    }
+
+    async fn unregister_actor_timer(
+        &self,
+        request: Request<UnregisterActorTimerRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.0.actors.rpc_unregister_timer(request.get_ref())
+    }
+
+    async fn get_actor_timer(
+        &self,
+        request: Request<GetActorTimerRequest>,
+    ) -> Result<Response<GetActorTimerResponse>, Status> {
+        self.0.actors.rpc_get_timer(request.into_inner())
+    }
+
+    async fn list_actor_timers(
+        &self,
+        request: Request<ListActorTimersRequest>,
+    ) -> Result<Response<ListActorTimersResponse>, Status> {
+        self.0.actors.rpc_list_timers(request.into_inner())
+    }
+
+    async fn register_actor_reminder(
+        &self,
+        request: Request<RegisterActorReminderRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.0.actors.rpc_register_reminder(request.into_inner()).await
+    }
+
+    async fn unregister_actor_reminder(
+        &self,
+        request: Request<UnregisterActorReminderRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.0.actors.rpc_unregister_reminder(request.into_inner()).await
+    }
+
+    async fn unregister_actor_reminders_by_type(
+        &self,
+        request: Request<UnregisterActorRemindersByTypeRequest>,
+    ) -> Result<Response<UnregisterActorRemindersByTypeResponse>, Status> {
+        self.0.actors.rpc_unregister_reminders_by_type(request.into_inner()).await
+    }
+
+    async fn get_actor_reminder(
+        &self,
+        request: Request<GetActorReminderRequest>,
+    ) -> Result<Response<GetActorReminderResponse>, Status> {
+        self.0.actors.rpc_get_reminder(request.into_inner()).await
+    }
+
+    async fn list_actor_reminders(
+        &self,
+        request: Request<ListActorRemindersRequest>,
+    ) -> Result<Response<ListActorRemindersResponse>, Status> {
+        self.0.actors.rpc_list_reminders(request.into_inner()).await
+    }
+
+    type SubscribeActorEventsAlpha1Stream =
+        ReceiverStream<Result<SubscribeActorEventsResponseAlpha1, Status>>;
+
+    async fn subscribe_actor_events_alpha1(
+        &self,
+        request: Request<Streaming<SubscribeActorEventsRequestAlpha1>>,
+    ) -> Result<Response<Self::SubscribeActorEventsAlpha1Stream>, Status> {
+        self.0.actors.subscribe(request.into_inner()).await
+    }
+
+    async fn get_actor_state(
+        &self,
+        request: Request<GetActorStateRequest>,
+    ) -> Result<Response<GetActorStateResponse>, Status> {
+        self.0.actors.rpc_get_state(request.into_inner()).await
+    }
+
+    async fn execute_actor_state_transaction(
+        &self,
+        request: Request<ExecuteActorStateTransactionRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.0.actors.rpc_transact(request.into_inner()).await
+    }
+
     async fn shutdown(&self, _: Request<ShutdownRequest>) -> Result<Response<()>, Status> {
         self.0.asked_to_end.notify_one();
         Ok(Response::new(()))
     }
+}
+
+/// A count as the message has it.
+fn counted(count: impl TryInto<i32>) -> i32 {
+    count.try_into().unwrap_or(i32::MAX)
+}
+
+fn told<T>(outcome: Result<T, Problem>) -> Result<Response<T>, Status> {
+    outcome.map(Response::new).map_err(Problem::status)
 }
 
 /// A call by message as one over HTTP.

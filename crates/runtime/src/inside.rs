@@ -1,10 +1,9 @@
 //! Calls from this process into its own data loop: one connection, made again when it ends.
 
+use std::error::Error;
 use std::io;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -12,13 +11,16 @@ use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 use tollway_proxy::Inside;
 
-/// Calls other services through the HTTP API, as the app would.
-pub(crate) struct Caller {
+/// Calls other services through the HTTP API, as the app would, with bodies of one kind.
+pub(crate) struct Caller<B> {
     inside: Inside,
-    connection: Mutex<Option<SendRequest<Full<Bytes>>>>,
+    connection: Mutex<Option<SendRequest<B>>>,
 }
 
-impl Caller {
+impl<B> Caller<B>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static,
+{
     pub(crate) fn new(inside: Inside) -> Self {
         Self { inside, connection: Mutex::new(None) }
     }
@@ -27,15 +29,12 @@ impl Caller {
     ///
     /// # Errors
     /// When the data plane has ended or breaks the connection off.
-    pub(crate) async fn call(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> io::Result<Response<Incoming>> {
+    pub(crate) async fn call(&self, request: Request<B>) -> io::Result<Response<Incoming>> {
         let mut connection = self.connection().await?;
         connection.send_request(request).await.map_err(io::Error::other)
     }
 
-    async fn connection(&self) -> io::Result<SendRequest<Full<Bytes>>> {
+    async fn connection(&self) -> io::Result<SendRequest<B>> {
         let mut held = self.connection.lock().await;
         if let Some(standing) = held.as_mut()
             && standing.ready().await.is_ok()

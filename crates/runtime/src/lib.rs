@@ -4,21 +4,31 @@
 //! Invocation over HTTP and proxied gRPC never come here: the data loop carries them by itself.
 //! What does come is handed over as connections within the process ([`tollway_proxy::ApiStream`])
 //! and served by hyper and tonic: health, metadata and shutdown over HTTP (`rest`), the same and
-//! `InvokeService` over gRPC (`grpc`), and calls over HTTP for an app of gRPC, which become
-//! `AppCallback/OnInvoke` (`callback`). What this crate calls itself goes back into the loop
+//! `InvokeService` over gRPC (`grpc`), the state API over both (`state`), and calls over HTTP for
+//! an app of gRPC, which become `AppCallback/OnInvoke` (`callback`), and calls that somebody has made
+//! rules for where they fail (`resilient`), and those that leave the mesh (`outside`). What this crate calls itself goes back into the loop
 //! through [`tollway_proxy::Inside`], as a call of the app would.
 
 #![forbid(unsafe_code)]
 
+mod actors;
+mod app;
 mod callback;
 mod codes;
 mod fields;
 mod grpc;
+mod health;
 mod held;
 mod inside;
 mod metadata;
+mod outside;
+mod resilient;
 mod rest;
 mod server;
 mod sidecar;
+mod state;
 
-pub use sidecar::{Sidecar, run_sidecar};
+pub use held::{HELD_BYTES, MESSAGE_BYTES};
+pub use outside::{BaseUrl, BaseUrlError, EndpointTls, EndpointTlsError, HttpEndpoint};
+pub use sidecar::{Sidecar, SidecarError, StateStores, network_store, run_sidecar};
+pub use state::OpenStoreError;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollway_proxy::Facts;
 
 /// Largest value of one entry of the extended metadata, in bytes.
-pub(crate) const VALUE_BYTES: usize = 64 * 1024;
+pub(crate) const METADATA_VALUE_BYTES: usize = 64 * 1024;
 /// Most entries of the extended metadata.
-const ENTRIES: usize = 128;
+pub(crate) const METADATA_ENTRIES: usize = 128;
 
 /// Facts of the sidecar, and the extended metadata beside them.
 pub(crate) struct Metadata {
@@ -50,11 +50,11 @@ impl Metadata {
 
     /// Keeps an entry, in place of one of the same key.
     pub(crate) fn set(&self, key: String, value: String) -> Result<(), NotKept> {
-        if key.is_empty() || value.len() > VALUE_BYTES {
+        if key.is_empty() || value.len() > METADATA_VALUE_BYTES {
             return Err(NotKept::Malformed);
         }
         let mut entries = self.entries();
-        if entries.len() >= ENTRIES && !entries.contains_key(&key) {
+        if entries.len() >= METADATA_ENTRIES && !entries.contains_key(&key) {
             return Err(NotKept::Full);
         }
         entries.insert(key, value);

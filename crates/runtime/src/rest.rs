@@ -1,4 +1,7 @@
-//! The HTTP API, but for invocation: `/v1.0/healthz`, `/v1.0/metadata`, `/v1.0/shutdown`.
+//! The HTTP API, but for invocation: `/v1.0/healthz`, `/v1.0/metadata`, `/v1.0/shutdown`; what is
+//! under `/v1.0/state` is answered by `state`, and under `/v1.0/actors` by `actors`.
+
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -9,15 +12,26 @@ use tollway_model::ErrorCode;
 use tollway_proxy::ERROR_FIELD;
 use tonic::body::Body;
 
-use crate::metadata::{Metadata, NotKept, VALUE_BYTES};
+use crate::held::{NotWhole, Room};
+use crate::metadata::{METADATA_VALUE_BYTES, Metadata, NotKept};
+use crate::outside::OutsideCalls;
 use crate::server::Api;
+use crate::state;
 
 pub(crate) async fn answer(api: &Api, request: Request<Incoming>) -> Response<Body> {
+    let request = match state::http::answer(&api.stores, &api.room, request).await {
+        Ok(answer) => return answer,
+        Err(request) => request,
+    };
+    let request = match api.actors.answer(&api.room, request).await {
+        Ok(answer) => return answer,
+        Err(request) => request,
+    };
     let path = request.uri().path().to_owned();
     match (request.method(), path.as_str()) {
         (&Method::GET, "/v1.0/healthz") => health(&api.metadata, request.uri().query()),
         (&Method::GET, "/v1.0/healthz/outbound") => outbound_health(&api.metadata),
-        (&Method::GET, "/v1.0/metadata") => metadata(&api.metadata),
+        (&Method::GET, "/v1.0/metadata") => metadata(api),
         (&Method::PUT, path) if path.starts_with("/v1.0/metadata/") => {
             set_metadata(&api.metadata, request).await
         }
@@ -65,35 +79,74 @@ fn outbound_health(of: &Metadata) -> Response<Body> {
     )
 }
 
-fn metadata(of: &Metadata) -> Response<Body> {
+fn metadata(api: &Api) -> Response<Body> {
+    let of = &api.metadata;
     let facts = of.facts();
+    let components = api.stores.told().into_iter().map(|told| {
+        json!({
+            "name": told.name,
+            "type": told.component_type,
+            "version": told.version,
+            "capabilities": told.capabilities,
+        })
+    });
+    let names = api.outside.as_ref().map(OutsideCalls::names).unwrap_or_default();
+    let endpoints: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+    let actors = api.actors.told();
+    let counted = |(kind, count): &(String, usize)| json!({ "type": kind, "count": count });
+    let counts = actors.counts.iter().map(counted).collect::<Vec<_>>();
     let mut answer = json!({
         "id": facts.service().app.as_str(),
         "namespace": facts.service().namespace.as_str(),
         "network": facts.service().network.as_str(),
         "runtimeVersion": env!("CARGO_PKG_VERSION"),
         "enabledFeatures": [],
-        "actors": [],
-        "components": [],
+        "actors": counts,
+        "components": components.collect::<Vec<_>>(),
         "subscriptions": [],
-        "httpEndpoints": [],
+        "httpEndpoints": endpoints,
         "extended": of.extended(),
-        "actorRuntime": { "runtimeStatus": "DISABLED", "hostReady": false, "activeActors": [] },
+        "actorRuntime": {
+            "runtimeStatus": actors.status(),
+            "hostReady": actors.is_ready(),
+            "activeActors": counts,
+            "placement": actors.placement(),
+        },
     });
-    if let (Some((address, protocol)), Some(fields)) = (facts.app(), answer.as_object_mut()) {
-        let app = json!({
-            "port": address.port(),
-            "protocol": protocol.as_str(),
-            "channelAddress": address.ip().to_string(),
+    if let (Some(options), Some(fields)) = (facts.app(), answer.as_object_mut()) {
+        let mut app = json!({
+            "port": options.address.port(),
+            "protocol": options.speech(),
+            "channelAddress": options.address.ip().to_string(),
         });
+        if let Some(most) = options.max_concurrency {
+            app["maxConcurrency"] = most.into();
+        }
+        if let Some(check) = &options.health_check {
+            app["health"] = json!({
+                "healthCheckPath": check.path,
+                "healthProbeInterval": in_words(check.interval),
+                "healthProbeTimeout": in_words(check.timeout),
+                "healthThreshold": check.threshold,
+            });
+        }
         fields.insert("appConnectionProperties".to_owned(), app);
     }
     json_answer(StatusCode::OK, &answer)
 }
 
+/// A time as Go writes it, in the largest unit that it is a whole number of.
+pub(crate) fn in_words(time: Duration) -> String {
+    match (time.as_secs(), time.subsec_millis()) {
+        (seconds, 0) => format!("{seconds}s"),
+        (0, milliseconds) => format!("{milliseconds}ms"),
+        (seconds, milliseconds) => format!("{seconds}.{milliseconds:03}s"),
+    }
+}
+
 async fn set_metadata(of: &Metadata, request: Request<Incoming>) -> Response<Body> {
     let key = request.uri().path().trim_start_matches("/v1.0/metadata/").to_owned();
-    let body = Limited::new(request.into_body(), VALUE_BYTES).collect().await;
+    let body = Limited::new(request.into_body(), METADATA_VALUE_BYTES).collect().await;
     let text = body.ok().and_then(|body| String::from_utf8(body.to_bytes().to_vec()).ok());
     let kept = text.ok_or(NotKept::Malformed).and_then(|text| of.set(key, text));
     match kept {
@@ -106,6 +159,29 @@ async fn set_metadata(of: &Metadata, request: Request<Incoming>) -> Response<Bod
             problem(status, code, why.words())
         }
     }
+}
+
+/// The answer to a body that could not be held whole in `room`; `what` had it.
+pub(crate) fn not_whole(why: NotWhole, what: &str, room: &Room) -> Response<Body> {
+    let (status, code, text) = match why {
+        NotWhole::TooLarge => (
+            StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorCode::MalformedRequest,
+            format!(
+                "the body is larger than the {} bytes that {what} may have",
+                room.message_bytes()
+            ),
+        ),
+        NotWhole::CutOff => {
+            (StatusCode::BAD_REQUEST, ErrorCode::MalformedRequest, "the body ended early".into())
+        }
+        NotWhole::NoRoom => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::Overloaded,
+            "too many bodies are held: 64 MiB of them already; try again".into(),
+        ),
+    };
+    problem(status, code, &text)
 }
 
 pub(crate) fn empty(status: StatusCode) -> Response<Body> {

@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -12,30 +14,57 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc};
 use tollway_proxy::{ApiKind, ApiStream};
 use tonic::body::Body;
-use tower::ServiceExt;
 
+use crate::actors::Actors;
+use crate::app::App;
 use crate::callback::AppCallback;
-use crate::grpc::{Grpc, Services, grpc_services};
+use crate::grpc::{Grpc, Services};
+use crate::held::Room;
 use crate::inside::Caller;
 use crate::metadata::Metadata;
+use crate::outside::OutsideCalls;
+use crate::resilient::AppCalls;
 use crate::rest;
+use crate::state::Stores;
 
 /// Requests that one connection of the data loop may have under way: as many as it sends.
 const STREAMS: u32 = 1024;
+/// Requests that may have been given up before this side has looked at them: it reads what came
+/// while it did not run in one go. The data loop makes a connection anew that has seen a few
+/// (`app_resets`), so that these and those under way then are the most.
+const GIVEN_UP: usize = 4 * STREAMS as usize;
+/// Largest head, as HTTP/2 counts them. The data loop has refused what is larger than its limit
+/// says; a head that is too large for this side ends the connection for all who are on it.
+const HEAD_BYTES: u32 = 16 << 20;
+/// What may wait to be read here on one connection. The server takes a peer for an attacker who
+/// has many small pieces waiting: half of this, 256 bytes for each.
+const WAITING_BYTES: u32 = 16 << 20;
 
 /// What the answers are made of.
 pub(crate) struct Api {
     pub(crate) metadata: Metadata,
-    pub(crate) caller: Caller,
+    pub(crate) caller: Arc<Caller<Full<Bytes>>>,
+    /// Makes calls under rules, where there are any.
+    pub(crate) app_calls: Option<AppCalls>,
+    /// Makes calls out of the mesh, where there may be any.
+    pub(crate) outside: Option<OutsideCalls>,
     pub(crate) asked_to_end: Arc<Notify>,
+    /// Largest message that is translated, in bytes.
+    pub(crate) message_bytes: usize,
+    /// Where calls of others go.
+    pub(crate) app: Option<App>,
+    pub(crate) stores: Stores,
+    pub(crate) actors: Arc<Actors>,
+    /// For bodies that are held whole.
+    pub(crate) room: Room,
 }
 
 /// Serves connections until the data plane has ended.
 pub(crate) async fn serve(api: Api, mut streams: mpsc::Receiver<ApiStream>) {
     let api = Arc::new(api);
     let served = Arc::new(Served {
-        services: grpc_services(Grpc(Arc::clone(&api))),
-        app: AppCallback::of(api.metadata.facts().app()),
+        services: Services::new(Grpc(Arc::clone(&api))),
+        app: AppCallback::of(api.app.as_ref(), api.room.clone()),
         api,
     });
     while let Some(ApiStream { kind, stream }) = streams.recv().await {
@@ -55,11 +84,21 @@ impl Served {
     async fn answer(&self, kind: ApiKind, request: Request<Incoming>) -> Response<Body> {
         match kind {
             ApiKind::Callback => self.app.call(request).await,
-            ApiKind::Own if is_grpc(&request) => {
-                let Ok(answer) = self.services.clone().oneshot(request.map(Body::new)).await;
-                answer
-            }
-            ApiKind::Own => rest::answer(&self.api, request).await,
+            ApiKind::Actors => self.api.actors.answer_inbound(&self.api.room, request).await,
+            ApiKind::Own => self.answer_own(request).await,
+        }
+    }
+
+    async fn answer_own(&self, request: Request<Incoming>) -> Response<Body> {
+        if let Some(outside) = self.api.outside.as_ref().filter(|_| OutsideCalls::is_one(&request))
+        {
+            return outside.answer(request).await;
+        }
+        let is_grpc = is_grpc(&request);
+        match &self.api.app_calls {
+            Some(calls) if AppCalls::is_one(&request) => calls.answer(request, is_grpc).await,
+            Some(_) | None if is_grpc => self.services.answer(request.map(Body::new)).await,
+            Some(_) | None => rest::answer(&self.api, request).await,
         }
     }
 }
@@ -72,9 +111,15 @@ async fn serve_connection(io: TokioIo<UnixStream>, kind: ApiKind, served: Arc<Se
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
+        // Callers are held to what they may give up before they get here, and one who gives up
+        // much at once must not end the calls of others on this connection.
+        .max_pending_accept_reset_streams(Some(GIVEN_UP))
+        .max_local_error_reset_streams(None)
+        .max_header_list_size(HEAD_BYTES)
+        .initial_connection_window_size(WAITING_BYTES)
         .serve_connection(io, service);
     if let Err(error) = connection.await {
-        tracing::debug!(%error, "a connection of the data loop ended");
+        tracing::warn!(%error, "a connection of the data loop ended");
     }
 }
 

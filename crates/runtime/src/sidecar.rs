@@ -3,50 +3,164 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use thiserror::Error;
 use tokio::sync::{Notify, watch};
+use tollway_model::AppProtocol;
 use tollway_proxy::mesh::MeshClient;
 use tollway_proxy::{DataPlaneError, SidecarOptions};
+use tollway_state::{Component, StateStore};
 
+use crate::actors::{ActorStore, Actors};
+use crate::app::App;
+use crate::health::watch_over;
+use crate::held::{HELD_BYTES, Room};
 use crate::inside::Caller;
 use crate::metadata::Metadata;
+use crate::outside::{EndpointTlsError, HttpEndpoint, OutsideCalls};
+use crate::resilient::{AppCalls, Resilient};
 use crate::server::{Api, serve};
+use crate::state::{EmbeddedStore, OpenStoreError, Opened, Stores, open_all};
 
-/// Runs a sidecar until `shutdown`, or until its app asks it to end, then drains it.
+/// Where an app keeps its state.
+#[derive(Clone, Debug)]
+pub enum StateStores {
+    /// With the control plane of its network, in the store `statestore`.
+    Network,
+    /// In the stores of these components.
+    Components(Vec<Component>),
+}
+
+/// What the control plane of a network keeps for an app.
+#[must_use]
+pub fn network_store(mesh: Arc<MeshClient>) -> Arc<dyn StateStore> {
+    Arc::new(EmbeddedStore::new(mesh))
+}
+
+/// Why a sidecar could not start or had to end.
+#[derive(Debug, Error)]
+pub enum SidecarError {
+    #[error(transparent)]
+    Plane(#[from] DataPlaneError),
+    #[error(transparent)]
+    Store(#[from] OpenStoreError),
+    #[error(transparent)]
+    Endpoint(#[from] EndpointTlsError),
+}
+
+/// Runs a sidecar with its state stores until `shutdown`, or until its app asks it to
+/// end, then drains it.
 ///
 /// # Errors
-/// [`DataPlaneError`].
+/// [`SidecarError`].
 pub async fn run_sidecar(
     options: SidecarOptions,
+    stores: StateStores,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), DataPlaneError> {
-    Sidecar::start(options).await?.serve(shutdown).await
+) -> Result<(), SidecarError> {
+    Ok(Sidecar::start(options, stores, None).await?.serve(shutdown).await?)
 }
 
 /// A sidecar that takes calls. [`Sidecar::serve`] ends it in good order.
 pub struct Sidecar {
     plane: tollway_proxy::Sidecar,
     api: Option<tokio::task::JoinHandle<()>>,
+    health: Option<tokio::task::JoinHandle<()>>,
     asked_to_end: Arc<Notify>,
+    actors: Arc<Actors>,
 }
 
 impl Sidecar {
-    /// Opens the doors, obtains the identity and begins to serve: calls are taken once this
-    /// returns. What is left is done by tasks of the current tokio runtime.
+    /// Opens the state stores and the doors, obtains the identity and begins to serve:
+    /// calls are taken once this returns. What is left is done by tasks of the current tokio
+    /// runtime. `endpoints` may be called outside of the mesh, as may any URL; with `None` nothing
+    /// there may.
     ///
     /// # Errors
-    /// [`DataPlaneError`].
-    pub async fn start(options: SidecarOptions) -> Result<Self, DataPlaneError> {
-        let mut plane = tollway_proxy::Sidecar::start(options).await?;
+    /// [`SidecarError`].
+    pub async fn start(
+        mut options: SidecarOptions,
+        stores: StateStores,
+        endpoints: Option<Vec<HttpEndpoint>>,
+    ) -> Result<Self, SidecarError> {
+        options.outside = endpoints
+            .as_ref()
+            .map(|endpoints| endpoints.iter().map(|endpoint| endpoint.name.clone()).collect());
+        let opened = match stores {
+            StateStores::Network => None,
+            StateStores::Components(components) => Some(open_all(components).await?),
+        };
+        let app = match &options.app {
+            Some(app) => {
+                Some(App::new(app, options.tokens.app.clone()).map_err(DataPlaneError::AppTls)?)
+            }
+            None => None,
+        };
+        let message_bytes = options.message_bytes.min(HELD_BYTES);
+        let resilience = options.resilience.clone();
+        let metrics = options.dapr_metrics.clone();
+        let asks_actors = options.app.as_ref().is_some_and(|app| app.asks_actors);
+        let check = options.app.as_ref().and_then(|app| app.health_check.clone());
+        // Ill until it has said that it is well.
+        let asked = check.map(|check| (check, watch::channel(false)));
+        let well = asked.as_ref().map(|(_, (_, well))| well.clone());
+        let mut plane = tollway_proxy::Sidecar::start(options, well).await?;
+        let health = match (app.clone(), asked) {
+            (Some(app), Some((check, (well, _)))) => {
+                Some(tokio::spawn(watch_over(app, check, well)))
+            }
+            _ => None,
+        };
         let asked_to_end = Arc::new(Notify::new());
+        let opened =
+            opened.unwrap_or_else(|| vec![Opened::by_default(network_store(plane.mesh()))]);
+        let stores = Stores::new(opened, plane.facts().service().clone());
+        let caller = Arc::new(Caller::new(plane.inside()));
+        let room = Room::new(HELD_BYTES, message_bytes);
+        let resilient = resilience.map(|rules| Resilient::new(rules, metrics.clone()));
+        let app_calls = resilient.clone().map(|resilient| {
+            let home = plane.facts().service().clone();
+            AppCalls::new(resilient, home, Caller::new(plane.inside()), room.clone())
+        });
+        let outside = match endpoints {
+            Some(endpoints) => {
+                let home = plane.facts().service().clone();
+                Some(OutsideCalls::new(endpoints, resilient.clone(), home, room.clone())?)
+            }
+            None => None,
+        };
+        let store = stores
+            .of_actors()
+            .map(|store| ActorStore::new(store, plane.facts().service().app.as_str().to_owned()));
+        let calls_app = app
+            .as_ref()
+            .is_some_and(|app| matches!(app.protocol, AppProtocol::Http | AppProtocol::H2c))
+            && asks_actors;
+        let actors = Actors::new(
+            plane.mesh(),
+            Arc::clone(&caller),
+            store,
+            resilient,
+            calls_app.then_some(message_bytes),
+            plane.announcer(),
+            metrics,
+        );
         let api = plane.take_api().map(|streams| {
+            actors.start(plane.app_ready());
             let api = Api {
                 metadata: Metadata::new(plane.facts()),
-                caller: Caller::new(plane.inside()),
+                caller,
+                app_calls,
+                outside,
                 asked_to_end: Arc::clone(&asked_to_end),
+                message_bytes,
+                app,
+                stores,
+                actors: Arc::clone(&actors),
+                room,
             };
             tokio::spawn(serve(api, streams))
         });
-        Ok(Self { plane, api, asked_to_end })
+        Ok(Self { plane, api, health, asked_to_end, actors })
     }
 
     /// Where a door listens, by its name in the ports file.
@@ -73,16 +187,18 @@ impl Sidecar {
     /// # Errors
     /// [`DataPlaneError::Thread`] or [`DataPlaneError::Panicked`].
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DataPlaneError> {
-        let asked_to_end = self.asked_to_end;
+        let (asked_to_end, actors) = (self.asked_to_end, self.actors);
         let end = async move {
             tokio::select! {
                 () = shutdown => {}
                 () = asked_to_end.notified() => tracing::info!("the app asks to end"),
             }
+            // While calls still come in and go out: turns end, and others take the actors over.
+            actors.end().await;
         };
         let result = self.plane.serve(end).await;
-        if let Some(api) = self.api {
-            api.abort();
+        for task in self.api.into_iter().chain(self.health) {
+            task.abort();
         }
         result
     }

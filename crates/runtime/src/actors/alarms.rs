@@ -1,0 +1,305 @@
+//! Timers and reminders: what is due is run as a turn of its actor.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hyper::HeaderMap;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tollway_placement::{Actor, NoTurn};
+use tollway_schedule::{Agenda, Due, FailurePolicy, Moment, Next, Popped, Schedule, Ticket};
+
+use super::app::{AppSide, Event, Turn, What};
+use super::call::REENTRANCY;
+use super::host::{Host, NotRun};
+
+/// Firings under way at once; further ones wait, the longest due first.
+const AT_ONCE: usize = 256;
+/// How soon a firing is tried again whose actor has too many turns waiting.
+const CROWDED: Duration = Duration::from_millis(100);
+/// How often the clock on the wall is looked at: it may be set.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// An actor, and a name that is its own.
+pub(crate) type Key = (Actor, Arc<str>);
+
+/// What is to be said when it is due, and what happens if the app fails.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Alarm {
+    pub(crate) event: Event,
+    pub(crate) ttl: String,
+    pub(crate) policy: FailurePolicy,
+    /// Later registrations of a reminder have higher ones; 0 for a timer.
+    pub(crate) version: u64,
+}
+
+/// How what has become of a firing is kept, where it is.
+#[tonic::async_trait]
+pub(crate) trait Keep: Send + Sync {
+    /// This is left of the registration of this version; nothing means that it is over.
+    async fn keep(&self, key: &Key, version: u64, left: Option<Schedule>);
+}
+
+/// Hears of firings that the app took or failed: the type of the actor, and whether it took them.
+pub(crate) type Counted = Box<dyn Fn(&str, bool) + Send + Sync>;
+
+/// The timers of an app's actors, or their reminders.
+pub(crate) struct Alarms {
+    inner: Mutex<Inner>,
+    /// Something is due earlier than before.
+    sooner: Notify,
+    at_once: Arc<Semaphore>,
+    /// `None` for timers, which end with their actor.
+    kept: Option<Arc<dyn Keep>>,
+    counted: Option<Counted>,
+}
+
+#[derive(Default)]
+struct Inner {
+    agenda: Agenda<Key>,
+    alarms: HashMap<Key, Arc<Alarm>>,
+}
+
+/// What came of a firing.
+enum Fired {
+    Done {
+        cancels: bool,
+    },
+    Failed,
+    /// Not now.
+    Crowded,
+    /// The actor is not here any more.
+    Elsewhere,
+}
+
+/// The time by the clock on the wall.
+pub(crate) fn wall() -> Moment {
+    Moment::since_unix_epoch(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+impl Alarms {
+    /// Those that end with their actor, or that `kept` keeps.
+    pub(crate) fn new(kept: Option<Arc<dyn Keep>>, counted: Option<Counted>) -> Arc<Self> {
+        let at_once = Arc::new(Semaphore::new(AT_ONCE));
+        Arc::new(Self { inner: Mutex::default(), sooner: Notify::new(), at_once, kept, counted })
+    }
+
+    /// Registers one, in place of what has the same name.
+    pub(crate) fn insert(&self, key: Key, schedule: Schedule, alarm: Alarm) {
+        let mut inner = self.inner();
+        inner.agenda.insert(key.clone(), schedule, alarm.policy);
+        inner.alarms.insert(key, Arc::new(alarm));
+        drop(inner);
+        self.sooner.notify_one();
+    }
+
+    /// Registers one, unless the same registration or a later one is there.
+    pub(crate) fn insert_newer(&self, key: Key, schedule: Schedule, alarm: Alarm) {
+        let known = self.get(&key).map(|known| known.version);
+        if known.is_none_or(|known| known < alarm.version) {
+            self.insert(key, schedule, alarm);
+        }
+    }
+
+    /// Removes it if it is this registration.
+    pub(crate) fn remove_version(&self, key: &Key, version: u64) {
+        if self.get(key).is_some_and(|known| known.version == version) {
+            self.remove(key);
+        }
+    }
+
+    /// Whether it was there.
+    pub(crate) fn remove(&self, key: &Key) -> bool {
+        let mut inner = self.inner();
+        inner.alarms.remove(key);
+        inner.agenda.remove(key)
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Alarm>> {
+        self.inner().alarms.get(key).cloned()
+    }
+
+    /// Those of an actor, by name.
+    pub(crate) fn of(&self, actor: &Actor) -> Vec<(Arc<str>, Arc<Alarm>)> {
+        let inner = self.inner();
+        let first = (actor.clone(), Arc::from(""));
+        let keys = inner.agenda.keys_from(&first).take_while(|(other, _)| other == actor);
+        let found =
+            keys.filter_map(|key| Some((Arc::clone(&key.1), inner.alarms.get(key)?.clone())));
+        found.collect()
+    }
+
+    /// Those that are `wanted`, in the order of their keys.
+    pub(crate) fn all_of(&self, wanted: impl Fn(&Key) -> bool) -> Vec<(Key, Arc<Alarm>)> {
+        let inner = self.inner();
+        let keys = inner.agenda.keys().filter(|key| wanted(key));
+        keys.filter_map(|key| Some((key.clone(), inner.alarms.get(key)?.clone()))).collect()
+    }
+
+    /// Removes what `goes`.
+    pub(crate) fn remove_where(&self, goes: impl Fn(&Key) -> bool) {
+        let mut inner = self.inner();
+        let gone: Vec<Key> = inner.agenda.keys().filter(|key| goes(key)).cloned().collect();
+        for key in gone {
+            inner.agenda.remove(&key);
+            inner.alarms.remove(&key);
+        }
+    }
+
+    /// Removes those of an actor.
+    pub(crate) fn forget(&self, actor: &Actor) {
+        for (name, _) in self.of(actor) {
+            self.remove(&(actor.clone(), name));
+        }
+    }
+
+    /// How many there are of each type.
+    pub(crate) fn counts(&self) -> HashMap<Arc<str>, usize> {
+        let mut counts = HashMap::new();
+        for (actor, _) in self.inner().agenda.keys() {
+            *counts.entry(Arc::clone(&actor.actor_type)).or_default() += 1;
+        }
+        counts
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.inner().agenda.len()
+    }
+
+    /// Fires what is due, until dropped. `what` makes a turn of a name and an event.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        host: Arc<Host>,
+        app: Arc<dyn AppSide>,
+        what: fn(String, Event) -> What,
+    ) {
+        loop {
+            let Ok(permit) = Arc::clone(&self.at_once).acquire_owned().await else { return };
+            let popped = self.inner().agenda.pop(wall());
+            match popped {
+                Some(Popped::Due(due)) => {
+                    let alarm = self.get(&due.key);
+                    let Some(alarm) = alarm else { continue };
+                    let what = what(due.key.1.to_string(), alarm.event.clone());
+                    let firing = Arc::clone(&self).fire(
+                        due,
+                        alarm.version,
+                        what,
+                        Arc::clone(&host),
+                        Arc::clone(&app),
+                        permit,
+                    );
+                    tokio::spawn(firing);
+                }
+                Some(Popped::Over(key)) => {
+                    let over = self.inner().alarms.remove(&key);
+                    if let (Some(kept), Some(over)) = (self.kept.clone(), over) {
+                        tokio::spawn(async move { kept.keep(&key, over.version, None).await });
+                    }
+                }
+                None => {
+                    drop(permit);
+                    let next = self.inner().agenda.next_moment();
+                    let wait = next.map_or(LOOK_EVERY, |next| next.after(wall()).min(LOOK_EVERY));
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = self.sooner.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn fire(
+        self: Arc<Self>,
+        due: Due<Key>,
+        version: u64,
+        what: What,
+        host: Arc<Host>,
+        app: Arc<dyn AppSide>,
+        permit: OwnedSemaphorePermit,
+    ) {
+        let Due { key, ticket, .. } = due;
+        let began = wall();
+        let fired = fire_one(&key.0, what, &host, app).await;
+        drop(permit);
+        if let (Some(counted), Fired::Done { .. } | Fired::Failed) = (&self.counted, &fired) {
+            counted(&key.0.actor_type, matches!(fired, Fired::Done { .. }));
+        }
+        let left = self.note(&key, ticket, began, fired);
+        self.sooner.notify_one();
+        if let (Some(left), Some(kept)) = (left, &self.kept) {
+            kept.keep(&key, version, left).await;
+        }
+    }
+
+    /// Notes what came of a firing; what is left then, where that has changed.
+    fn note(
+        &self,
+        key: &Key,
+        ticket: Ticket,
+        began: Moment,
+        fired: Fired,
+    ) -> Option<Option<Schedule>> {
+        let mut inner = self.inner();
+        let next = match fired {
+            Fired::Done { cancels: true } => {
+                // Unless it was registered anew in that very turn.
+                match inner.agenda.succeeded(key, ticket, began) {
+                    Next::Unknown => Next::Unknown,
+                    Next::Over | Next::Again(_) | Next::Then(_) => {
+                        inner.agenda.remove(key);
+                        Next::Over
+                    }
+                }
+            }
+            Fired::Done { cancels: false } => inner.agenda.succeeded(key, ticket, began),
+            Fired::Failed => inner.agenda.failed(key, ticket, began, wall()),
+            Fired::Crowded => {
+                let again = wall().checked_add(CROWDED).unwrap_or(began);
+                inner.agenda.put_back(key, ticket, again);
+                return None;
+            }
+            Fired::Elsewhere => {
+                // Whoever has the actor now has read when it is due.
+                if inner.agenda.put_back(key, ticket, began) {
+                    inner.agenda.remove(key);
+                    inner.alarms.remove(key);
+                }
+                return None;
+            }
+        };
+        match next {
+            Next::Unknown | Next::Again(_) => None,
+            Next::Over => {
+                inner.alarms.remove(key);
+                Some(None)
+            }
+            Next::Then(schedule) => Some(Some(schedule)),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn fire_one(actor: &Actor, what: What, host: &Arc<Host>, app: Arc<dyn AppSide>) -> Fired {
+    let chain = host.chain(&actor.actor_type, None);
+    let mut fields = HeaderMap::new();
+    if let Some(id) = chain.as_deref().and_then(|id| id.parse().ok()) {
+        fields.insert(REENTRANCY, id);
+    }
+    let turn = Turn { actor: actor.clone(), what, fields, body: bytes::Bytes::new() };
+    let run = host.turn(actor, chain, move |by| async move { app.run(turn, by).await });
+    match run.await {
+        Ok(answer) => Fired::Done { cancels: answer.cancels },
+        Err(NotRun::Failed(problem)) => {
+            let (kind, id) = (&actor.actor_type, &actor.id);
+            tracing::debug!(%kind, %id, reason = problem.text, "a timer or reminder failed");
+            Fired::Failed
+        }
+        Err(NotRun::No(NoTurn::Crowded { .. } | NoTurn::TooDeep { .. })) => Fired::Crowded,
+        Err(NotRun::No(NoTurn::Elsewhere(_)) | NotRun::CalledOff) => Fired::Elsewhere,
+    }
+}

@@ -1,0 +1,303 @@
+//! What a turn is in the app: a request to one of its routes, and its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use prost::Message as _;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tollway_model::ErrorCode;
+use tollway_placement::Actor;
+use tollway_proxy::{BEGIN_BY_FIELD, ERROR_FIELD, TO_FIELD, UNPROCESSED_FIELD};
+
+use super::clock::now;
+use super::problem::Problem;
+use crate::inside::Caller;
+
+/// For the data loop: to the app beside this sidecar.
+const TO: HeaderName = HeaderName::from_static(TO_FIELD);
+/// For the data loop: from when on the app is not to get it any more.
+const BEGIN_BY: HeaderName = HeaderName::from_static(BEGIN_BY_FIELD);
+/// The app says by it that a timer or a reminder is not to fire again.
+const CANCEL: HeaderName = HeaderName::from_static("x-daprremindercancel");
+/// What the bytes of a timer or a reminder are in a message.
+const BYTES_TYPE: &str = "type.googleapis.com/google.protobuf.BytesValue";
+const TO_APP: HeaderValue = HeaderValue::from_static("app");
+
+/// What cannot stand in one part of a path.
+const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// What cannot stand in a path of several parts.
+const PATH: &AsciiSet = &PART.remove(b'/');
+
+/// Why a turn is run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum What {
+    /// A call of this method, with its query.
+    Method {
+        name: String,
+        query: Option<String>,
+    },
+    Timer {
+        name: String,
+        event: Event,
+    },
+    Reminder {
+        name: String,
+        event: Event,
+    },
+}
+
+/// What a timer or a reminder tells the app when it is due, as it was registered.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Event {
+    pub(crate) due_time: String,
+    pub(crate) period: String,
+    /// Only of timers.
+    pub(crate) callback: String,
+    pub(crate) data: Option<Data>,
+}
+
+/// What an app has registered with a timer or a reminder: a JSON document, as text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Data(pub(crate) Bytes);
+
+impl Data {
+    /// Of bytes that came over gRPC: a document that is a text of base64, as Dapr has it.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        Self(format!("\"{}\"", STANDARD.encode(bytes)).into())
+    }
+
+    /// As a message has it.
+    pub(crate) fn any(&self) -> prost_types::Any {
+        let value = self.0.to_vec().encode_to_vec();
+        prost_types::Any { type_url: BYTES_TYPE.to_owned(), value }
+    }
+}
+
+impl Event {
+    /// The document that an app gets over HTTP.
+    fn document(&self, is_timer: bool) -> Bytes {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Document<'a> {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            callback: Option<&'a str>,
+            data: Option<&'a RawValue>,
+            due_time: &'a str,
+            period: &'a str,
+        }
+        let data = self.data.as_ref().and_then(|data| serde_json::from_slice(&data.0).ok());
+        let document = Document {
+            callback: is_timer.then_some(self.callback.as_str()),
+            data,
+            due_time: &self.due_time,
+            period: &self.period,
+        };
+        serde_json::to_vec(&document).unwrap_or_default().into()
+    }
+}
+
+/// A turn, as the app gets it.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub(crate) actor: Actor,
+    pub(crate) what: What,
+    pub(crate) fields: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// The app's answer to a turn that went well.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Answer {
+    pub(crate) fields: HeaderMap,
+    pub(crate) body: Bytes,
+    /// The timer or reminder is not to fire again.
+    pub(crate) cancels: bool,
+}
+
+/// Why the app gave a turn no answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Unanswered {
+    Failed(Problem),
+    /// It was not to begin any more when it would have, and has not.
+    TooLate,
+}
+
+impl From<Problem> for Unanswered {
+    fn from(problem: Problem) -> Self {
+        Self::Failed(problem)
+    }
+}
+
+/// Why there is no answer of the app over HTTP.
+#[derive(Debug)]
+pub(crate) struct NoAnswer {
+    pub(crate) why: String,
+    /// Nothing was sent to the app.
+    is_unprocessed: bool,
+}
+
+impl NoAnswer {
+    fn new(why: &dyn std::fmt::Display) -> Self {
+        Self { why: why.to_string(), is_unprocessed: false }
+    }
+}
+
+/// The app, as one that runs actors.
+#[tonic::async_trait]
+pub(crate) trait AppSide: Send + Sync {
+    /// Runs a turn to its end; `begin_by` is the moment from which on it must not begin.
+    ///
+    /// # Errors
+    /// [`ErrorCode::ActorInvoke`], with the app's words; or it did not begin in time.
+    async fn run(&self, turn: Turn, begin_by: Duration) -> Result<Answer, Unanswered>;
+
+    /// Has the app let go of an actor.
+    async fn let_go(&self, actor: &Actor);
+}
+
+/// An app that is called over HTTP.
+pub(crate) struct HttpApp {
+    pub(crate) caller: Arc<Caller<Full<Bytes>>>,
+    pub(crate) message_bytes: usize,
+}
+
+/// The path of an actor, in the API and in the app.
+pub(crate) fn path_of(actor: &Actor) -> String {
+    let part = |text: &str| utf8_percent_encode(text, PART).to_string();
+    format!("/actors/{}/{}", part(&actor.actor_type), part(&actor.id))
+}
+
+/// A name as the next part of a path; nothing where there is none.
+pub(crate) fn segment(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!("/{}", utf8_percent_encode(name, PART)) }
+}
+
+/// The path of a method of an actor, with its query.
+pub(crate) fn method_path(actor: &Actor, name: &str, query: Option<&str>) -> String {
+    let path = format!("{}/method/{}", path_of(actor), utf8_percent_encode(name, PATH));
+    match query {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    }
+}
+
+impl HttpApp {
+    /// Status, fields and whole body of the app's answer.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        fields: HeaderMap,
+        body: Bytes,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), NoAnswer> {
+        let request = Request::builder().method(method).uri(format!("http://app{path}"));
+        let mut request = request.body(Full::new(body)).map_err(|error| NoAnswer::new(&error))?;
+        *request.headers_mut() = fields;
+        request.headers_mut().insert(TO, TO_APP);
+        let answer = self.caller.call(request).await.map_err(|error| NoAnswer::new(&error))?;
+        let (head, body) = answer.into_parts();
+        let whole = Limited::new(body, self.message_bytes).collect().await;
+        let body = whole.map_err(|error| NoAnswer::new(&error))?.to_bytes();
+        if head.headers.contains_key(ERROR_FIELD) {
+            let is_unprocessed = head.headers.contains_key(UNPROCESSED_FIELD);
+            return Err(NoAnswer { why: message_of(&body), is_unprocessed });
+        }
+        Ok((head.status, head.headers, body))
+    }
+}
+
+/// What the data loop says in the envelope of an error.
+fn message_of(body: &[u8]) -> String {
+    let envelope = serde_json::from_slice::<serde_json::Value>(body).ok();
+    let message = envelope.as_ref().and_then(|envelope| envelope.get("message")?.as_str());
+    message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned)
+}
+
+#[tonic::async_trait]
+impl AppSide for HttpApp {
+    async fn run(&self, turn: Turn, begin_by: Duration) -> Result<Answer, Unanswered> {
+        let Turn { actor, what, mut fields, body } = turn;
+        let is_event = !matches!(what, What::Method { .. });
+        let (path, body) = match &what {
+            What::Method { name, query } => (method_path(&actor, name, query.as_deref()), body),
+            What::Timer { name, event } => {
+                (event_path(&actor, "timer", name), event.document(true))
+            }
+            What::Reminder { name, event } => {
+                (event_path(&actor, "remind", name), event.document(false))
+            }
+        };
+        if is_event {
+            fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let nanos = u64::try_from(begin_by.as_nanos()).unwrap_or(u64::MAX);
+        fields.insert(BEGIN_BY, HeaderValue::from(nanos));
+        let asked = self.ask(Method::PUT, &path, fields, body).await;
+        let (status, fields, body) = asked.map_err(|none| {
+            if none.is_unprocessed && now() >= begin_by {
+                return Unanswered::TooLate;
+            }
+            Problem::invoke(&none.why).into()
+        })?;
+        match status.as_u16() {
+            200..=299 => {
+                let cancels = fields.get(CANCEL).is_some_and(|value| value == "true");
+                Ok(Answer { fields, body, cancels: cancels && is_event })
+            }
+            404 => {
+                let text = format!("actor method not found: {}", String::from_utf8_lossy(&body));
+                Err(Problem::invoke(&text).into())
+            }
+            status => {
+                let words = String::from_utf8_lossy(&body);
+                let text = format!("error from actor service: ({status}) {words}");
+                Err(Problem::invoke(&text).into())
+            }
+        }
+    }
+
+    async fn let_go(&self, actor: &Actor) {
+        let (path, nothing) = (path_of(actor), HeaderMap::new());
+        let failure = match self.ask(Method::DELETE, &path, nothing, Bytes::new()).await {
+            Ok((status, _, _)) if status.is_success() => return,
+            Ok((status, _, _)) => format!("it answered {status}"),
+            Err(none) => none.why,
+        };
+        let (kind, id) = (&actor.actor_type, &actor.id);
+        tracing::warn!(%kind, %id, reason = failure, "the app was to let go of an actor, and failed");
+    }
+}
+
+fn event_path(actor: &Actor, kind: &str, name: &str) -> String {
+    format!("{}/method/{kind}{}", path_of(actor), segment(name))
+}
+
+/// Used where an error has to name a code without a text of its own.
+pub(crate) fn no_app() -> Problem {
+    Problem::new(ErrorCode::ActorNoAppChannel, "app channel is not initialized")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stand_in_paths_as_one_part_each() {
+        let actor = Actor { actor_type: "Cart|x".into(), id: "a b/ü@%".into() };
+        assert_eq!(path_of(&actor), "/actors/Cart%7Cx/a%20b%2F%C3%BC%40%25");
+        let path = method_path(&actor, "add/one more", Some("n=1"));
+        assert!(path.ends_with("/method/add/one%20more?n=1"), "{path}");
+        assert!(event_path(&actor, "timer", "a/b").ends_with("/method/timer/a%2Fb"));
+    }
+}

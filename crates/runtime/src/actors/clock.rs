@@ -1,0 +1,3 @@
+//! The clock of leases: it goes on while the machine sleeps, and nobody sets it.
+
+pub(crate) use tollway_net::boot_time as now;

@@ -1,0 +1,357 @@
+//! Actors: those that the app beside this sidecar runs, and calls of any.
+//!
+//! What is decided about turns, leases and shards is decided by `tollway_placement`; here it is
+//! carried out. A call (`call`) looks up who has the actor (`owners`), and is a turn here (`host`)
+//! or a request to the runtime of that sidecar. The app runs a turn (`app`) as a request to one of
+//! its routes. A host keeps its lease and learns what it holds in its conversation with the control
+//! plane (`session`).
+
+mod alarms;
+mod app;
+mod book;
+mod call;
+mod clock;
+#[cfg(test)]
+mod documented;
+mod host;
+pub(crate) mod http;
+mod names;
+mod owners;
+mod pause;
+mod problem;
+mod remind;
+mod reminders;
+mod rpc;
+mod session;
+mod settings;
+mod state;
+mod stream;
+mod timers;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{HeaderMap, Method};
+use tokio::sync::watch;
+use tollway_placement::Actor;
+use tollway_proxy::Announcer;
+use tollway_proxy::mesh::MeshClient;
+use tollway_telemetry::DaprMetrics;
+use tollway_telemetry::metrics::dapr::{ActorGauges, Runtime};
+use tollway_wire::ActorHost;
+
+use self::alarms::{Alarms, Counted};
+use self::app::{AppSide, HttpApp, What};
+use self::book::Book;
+use self::host::Host;
+use self::owners::Directory;
+pub(crate) use self::problem::Problem;
+use self::reminders::Reminders;
+use self::session::Session;
+use self::settings::Types;
+pub(crate) use self::state::ActorStore;
+use crate::inside::Caller;
+use crate::resilient::Resilient;
+
+/// How often an app that does not answer is asked again what it offers.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Time for the app to say what it offers.
+const TYPES_WITHIN: Duration = Duration::from_secs(10);
+
+/// What runs turns now.
+#[derive(Clone)]
+struct Hosting {
+    host: Arc<Host>,
+    app: Arc<dyn AppSide>,
+    timers: Arc<Alarms>,
+    reminders: Arc<Reminders>,
+}
+
+/// The actors of the app beside this sidecar, and the way to all others.
+pub(crate) struct Actors {
+    me: ActorHost,
+    mesh: Arc<MeshClient>,
+    directory: Arc<Directory>,
+    caller: Arc<Caller<Full<Bytes>>>,
+    store: Option<ActorStore>,
+    /// What is done about calls that fail.
+    resilient: Option<Arc<Resilient>>,
+    /// The app, if it is called over HTTP.
+    http_app: Option<Arc<HttpApp>>,
+    /// Where nothing else announces this sidecar.
+    announcer: Option<Announcer>,
+    /// What comes of actors is counted here under Dapr's names.
+    metrics: Option<Arc<DaprMetrics>>,
+    hosting: RwLock<Option<Hosting>>,
+    /// Whether the control plane answers as a host of this app needs.
+    connected: watch::Sender<bool>,
+    /// Set once nothing is to begin any more.
+    ending: watch::Sender<bool>,
+    tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+}
+
+/// What the metadata tell.
+pub(crate) struct Told {
+    /// The app offers types.
+    pub(crate) is_hosting: bool,
+    /// The control plane has answered.
+    pub(crate) is_connected: bool,
+    /// Active actors by type.
+    pub(crate) counts: Vec<(String, usize)>,
+}
+
+impl Told {
+    /// In the words of the metadata.
+    pub(crate) fn status(&self) -> &'static str {
+        if self.is_hosting { "RUNNING" } else { "DISABLED" }
+    }
+
+    /// Turns can be run here.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_hosting && self.is_connected
+    }
+
+    /// How it stands with the control plane, in the words of the metadata.
+    pub(crate) fn placement(&self) -> &'static str {
+        match (self.is_hosting, self.is_connected) {
+            (true, true) => "placement: connected",
+            (true, false) => "placement: disconnected",
+            (false, _) => "",
+        }
+    }
+}
+
+impl Actors {
+    /// `message_bytes`, the most that a message has, where the app beside the sidecar is called over
+    /// HTTP. `announcer` where the sidecar has to be announced for its actors, `metrics` where what
+    /// comes of them is counted under Dapr's names.
+    pub(crate) fn new(
+        mesh: Arc<MeshClient>,
+        caller: Arc<Caller<Full<Bytes>>>,
+        store: Option<ActorStore>,
+        resilient: Option<Arc<Resilient>>,
+        message_bytes: Option<usize>,
+        announcer: Option<Announcer>,
+        metrics: Option<Arc<DaprMetrics>>,
+    ) -> Arc<Self> {
+        let me = ActorHost { service: mesh.service().clone(), instance: mesh.instance().clone() };
+        let http_app = message_bytes
+            .map(|message_bytes| Arc::new(HttpApp { caller: Arc::clone(&caller), message_bytes }));
+        let told = metrics.clone();
+        let actors = Arc::new(Self {
+            me,
+            mesh,
+            directory: Directory::new(),
+            caller,
+            store,
+            resilient,
+            http_app,
+            announcer,
+            metrics,
+            hosting: RwLock::new(None),
+            connected: watch::Sender::new(false),
+            ending: watch::Sender::new(false),
+            tasks: Mutex::default(),
+        });
+        if let Some(metrics) = told {
+            let weak = Arc::downgrade(&actors);
+            metrics.runtime().set_actors(move || {
+                weak.upgrade().map(|actors| actors.gauges()).unwrap_or_default()
+            });
+        }
+        actors
+    }
+
+    /// What there is of each type.
+    fn gauges(&self) -> Vec<ActorGauges> {
+        let Some(Hosting { host, timers, reminders, .. }) = self.hosting() else {
+            return Vec::new();
+        };
+        let (timers, reminders) = (timers.counts(), reminders.alarms().counts());
+        let of = |counts: &HashMap<Arc<str>, usize>, name: &str| {
+            counts.get(name).copied().unwrap_or_default()
+        };
+        let gauge = |(actor_type, pending): (String, usize)| ActorGauges {
+            pending,
+            timers: of(&timers, &actor_type),
+            reminders: of(&reminders, &actor_type),
+            actor_type,
+        };
+        host.waiting().into_iter().map(gauge).collect()
+    }
+
+    /// Begins to follow the control plane, and the app where `ready` says that it is there.
+    pub(crate) fn start(self: &Arc<Self>, ready: watch::Receiver<bool>) {
+        let directory = tokio::spawn(Arc::clone(&self.directory).run(Arc::clone(&self.mesh)));
+        let mut tasks = vec![directory];
+        if let Some(app) = &self.http_app {
+            tasks.push(tokio::spawn(Arc::clone(self).host_when_ready(Arc::clone(app), ready)));
+        }
+        self.tasks().extend(tasks);
+    }
+
+    /// Begins nothing new, gives everything back, and returns when that is done.
+    pub(crate) async fn end(&self) {
+        self.ending.send_replace(true);
+        let mut tasks = std::mem::take(&mut *self.tasks());
+        // The first only follows; it may end at any time.
+        if let Some(directory) = (!tasks.is_empty()).then(|| tasks.remove(0)) {
+            for task in tasks {
+                // A panic was logged where it happened.
+                let _ = task.await;
+            }
+            directory.abort();
+        }
+    }
+
+    pub(crate) fn told(&self) -> Told {
+        let hosting = self.hosting();
+        let counts = hosting.as_ref().map(|hosting| hosting.host.counts()).unwrap_or_default();
+        Told { is_hosting: hosting.is_some(), is_connected: *self.connected.borrow(), counts }
+    }
+
+    /// Whether nothing new is to begin.
+    fn is_ending(&self) -> bool {
+        *self.ending.borrow()
+    }
+
+    fn hosting(&self) -> Option<Hosting> {
+        self.hosting.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn tasks(&self) -> std::sync::MutexGuard<'_, Vec<tokio::task::JoinHandle<()>>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hosts what the app offers, whenever it is there.
+    async fn host_when_ready(self: Arc<Self>, app: Arc<HttpApp>, mut ready: watch::Receiver<bool>) {
+        let mut ending = self.ending.subscribe();
+        loop {
+            tokio::select! {
+                // An app that is there keeps nobody who is about to end.
+                biased;
+                _ = is_set(&mut ending) => return,
+                is_ready = is_set(&mut ready) => if !is_ready { return },
+            }
+            match ask_types(&app).await {
+                Ok(types) if types.is_empty() => {}
+                Ok(types) => {
+                    let app: Arc<dyn AppSide> = app.clone();
+                    self.host(types, app, ready.clone()).await;
+                    continue;
+                }
+                Err(why) => {
+                    tracing::warn!(reason = why, "what the app says of its actors cannot be used");
+                    tokio::time::sleep(ASK_AGAIN).await;
+                    continue;
+                }
+            }
+            tokio::select! {
+                is_known = is_unset(&mut ready) => if !is_known { return },
+                _ = is_set(&mut ending) => return,
+            }
+        }
+    }
+
+    /// Hosts these types until the app is gone, or everything ends.
+    async fn host(
+        self: &Arc<Self>,
+        types: Types,
+        app: Arc<dyn AppSide>,
+        mut ready: watch::Receiver<bool>,
+    ) {
+        let names: Vec<&str> = types.keys().map(|name| &**name).collect();
+        tracing::info!(types = names.join(", "), "the app offers actors");
+        let timers = Alarms::new(None, self.counted(Runtime::timer_fired));
+        let (letting_go, forgetting) = (Arc::clone(&app), Arc::clone(&timers));
+        let let_go = Box::new(move |actor: Actor| {
+            forgetting.forget(&actor);
+            let app = Arc::clone(&letting_go);
+            tokio::spawn(async move { app.let_go(&actor).await })
+        });
+        let (host, given_back, granted) = Host::new(types, let_go, self.metrics.clone());
+        let life = uuid::Uuid::new_v4().as_u64_pair().0;
+        let book = Book::new(Arc::clone(&self.mesh), life);
+        let fired = self.counted(Runtime::reminder_fired);
+        let reminders = Reminders::new(Arc::clone(&host), book, fired);
+        let as_timer = |name, event| What::Timer { name, event };
+        let as_reminder = |name, event| What::Reminder { name, event };
+        let fire = |alarms: &Arc<Alarms>, what| {
+            let (alarms, host, app) = (Arc::clone(alarms), Arc::clone(&host), Arc::clone(&app));
+            tokio::spawn(alarms.run(host, app, what))
+        };
+        let tasks = [
+            fire(&timers, as_timer),
+            fire(reminders.alarms(), as_reminder),
+            tokio::spawn(Arc::clone(&reminders).follow(granted)),
+        ];
+        self.set_hosting(Some(Hosting { host: Arc::clone(&host), app, timers, reminders }));
+        let (retire, retired) = watch::channel(false);
+        let session = Session {
+            mesh: Arc::clone(&self.mesh),
+            host,
+            life,
+            attempt: 0,
+            given_back,
+            retire: retired,
+            connected: self.connected.clone(),
+        };
+        let mut session = tokio::spawn(session.run());
+        let mut ending = self.ending.subscribe();
+        tokio::select! {
+            _ = is_unset(&mut ready) => {
+                tracing::info!("the app is not there for its actors: they go elsewhere");
+            }
+            _ = is_set(&mut ending) => {}
+            _ = &mut session => {}
+        }
+        retire.send_replace(true);
+        if !session.is_finished() {
+            let _ = session.await;
+        }
+        tasks.into_iter().for_each(|task| task.abort());
+        self.set_hosting(None);
+        self.connected.send_replace(false);
+    }
+
+    /// Counts firings where somebody wants to know.
+    fn counted(&self, count: fn(&Runtime, &str, bool)) -> Option<Counted> {
+        let metrics = self.metrics.clone()?;
+        Some(Box::new(move |actor_type, took| count(metrics.runtime(), actor_type, took)))
+    }
+
+    fn set_hosting(&self, hosting: Option<Hosting>) {
+        *self.hosting.write().unwrap_or_else(PoisonError::into_inner) = hosting;
+    }
+}
+
+/// What the app offers; nothing where it knows of no actors.
+///
+/// # Errors
+/// What is wrong, in words.
+async fn ask_types(app: &HttpApp) -> Result<Types, String> {
+    let asked = app.ask(Method::GET, "/dapr/config", HeaderMap::new(), Bytes::new());
+    // It may not hold one of the app's places for ever.
+    let asked = tokio::time::timeout(TYPES_WITHIN, asked).await;
+    let asked = asked.map_err(|_| "the app does not say in time what it offers".to_owned())?;
+    let (status, _, body) =
+        asked.map_err(|none| format!("the app does not answer: {}", none.why))?;
+    match status.as_u16() {
+        200 => settings::read(&body),
+        _ => Ok(Types::new()),
+    }
+}
+
+/// Waits until it is true. False if it never will be, since nobody is left to say so.
+async fn is_set(flag: &mut watch::Receiver<bool>) -> bool {
+    flag.wait_for(|flag| *flag).await.is_ok()
+}
+
+/// The same, until it is false.
+async fn is_unset(flag: &mut watch::Receiver<bool>) -> bool {
+    flag.wait_for(|flag| !*flag).await.is_ok()
+}

@@ -1,0 +1,241 @@
+//! What a path of the API asks of an actor, and which names one can have.
+
+use std::sync::Arc;
+
+use hyper::Method;
+use percent_encoding::percent_decode_str;
+use tollway_model::ErrorCode;
+use tollway_placement::Actor;
+use tollway_wire::REMINDER_NAME_BYTES;
+
+use super::problem::Problem;
+
+/// Longest id of an actor, and longest name of a timer, in bytes.
+pub(crate) const ACTOR_NAME_BYTES: usize = 512;
+/// Types that begin so are Dapr's own.
+const RESERVED: &str = "dapr.internal.";
+
+/// What is asked of an actor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// Of whoever hosts it.
+    Host(Work),
+    Transact,
+    GetState(String),
+    PutTimer(String),
+    DeleteTimer(String),
+}
+
+/// What the host of an actor is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Work {
+    /// A turn: a method, with its query.
+    Method {
+        name: String,
+        query: Option<String>,
+    },
+    PutReminder(String),
+    GetReminder(String),
+    DeleteReminder(String),
+    /// Those of the actor; only sidecars ask so.
+    ListReminders,
+    DeleteReminders,
+}
+
+/// Reads method and path; `None` for what is not about actors.
+pub(crate) fn asked(method: &Method, path: &str) -> Option<Result<(Actor, Asked), Problem>> {
+    let mut parts = path.strip_prefix("/v1.0/actors/")?.splitn(3, '/');
+    let (actor_type, id, rest) = (parts.next()?, parts.next()?, parts.next()?);
+    let (kind, name) = rest.split_once('/').unwrap_or((rest, ""));
+    let writes = matches!(*method, Method::POST | Method::PUT);
+    let what: fn(String) -> Asked = match (kind, name.is_empty()) {
+        ("method", false) if writes || matches!(*method, Method::GET | Method::DELETE) => {
+            |name| Asked::Host(Work::Method { name, query: None })
+        }
+        ("state", true) if writes => |_| Asked::Transact,
+        ("state", false) if *method == Method::GET => Asked::GetState,
+        ("reminders", false) if writes => |name| Asked::Host(Work::PutReminder(name)),
+        ("reminders", false) if *method == Method::GET => {
+            |name| Asked::Host(Work::GetReminder(name))
+        }
+        ("reminders", false) if *method == Method::DELETE => {
+            |name| Asked::Host(Work::DeleteReminder(name))
+        }
+        ("reminders", true) if *method == Method::GET => |_| Asked::Host(Work::ListReminders),
+        ("reminders", true) if *method == Method::DELETE => |_| Asked::Host(Work::DeleteReminders),
+        ("timers", false) if writes => Asked::PutTimer,
+        ("timers", false) if *method == Method::DELETE => Asked::DeleteTimer,
+        _ => return None,
+    };
+    let decoded = |part: &'static str, text: &str| {
+        let decoded = percent_decode_str(text).decode_utf8();
+        decoded.map(String::from).map_err(|_| bad(part, text, "is no UTF-8"))
+    };
+    let read = || {
+        let actor = actor(&decoded("actor type", actor_type)?, &decoded("actor id", id)?)?;
+        let asked = what(decoded("name", name)?);
+        Ok((actor, checked(asked)?))
+    };
+    Some(read())
+}
+
+/// An actor of this type and id.
+///
+/// # Errors
+/// [`Problem`] when one of them cannot be.
+pub(crate) fn actor(actor_type: &str, id: &str) -> Result<Actor, Problem> {
+    check("actor type", actor_type, tollway_wire::ACTOR_TYPE_LIMIT_BYTES)?;
+    check("actor id", id, ACTOR_NAME_BYTES)?;
+    if actor_type.starts_with(RESERVED) {
+        let text = format!("actor type '{actor_type}' is reserved");
+        return Err(Problem::new(ErrorCode::ActorTypeReserved, text));
+    }
+    Ok(Actor { actor_type: Arc::from(actor_type), id: Arc::from(id) })
+}
+
+/// The same request, its name checked and a method's path made plain.
+fn checked(asked: Asked) -> Result<Asked, Problem> {
+    match asked {
+        Asked::Host(work) => Ok(Asked::Host(work.checked()?)),
+        Asked::PutTimer(name) => Ok(Asked::PutTimer(timer_name(name)?)),
+        asked @ (Asked::Transact | Asked::GetState(_) | Asked::DeleteTimer(_)) => Ok(asked),
+    }
+}
+
+/// A name that a timer can have.
+///
+/// # Errors
+/// [`Problem`] when it cannot.
+pub(crate) fn timer_name(name: String) -> Result<String, Problem> {
+    check("timer name", &name, ACTOR_NAME_BYTES)?;
+    Ok(name)
+}
+
+impl Work {
+    /// The same, its name checked and a method's path made plain.
+    ///
+    /// # Errors
+    /// [`Problem`] when the name cannot be one.
+    pub(crate) fn checked(self) -> Result<Self, Problem> {
+        match self {
+            Self::Method { name, query } => Ok(Self::Method { name: method(&name)?, query }),
+            Self::PutReminder(name) => {
+                check("reminder name", &name, REMINDER_NAME_BYTES)?;
+                Ok(Self::PutReminder(name))
+            }
+            work @ (Self::GetReminder(_)
+            | Self::DeleteReminder(_)
+            | Self::ListReminders
+            | Self::DeleteReminders) => Ok(work),
+        }
+    }
+}
+
+/// The path of a method without `.`, `..` and empty parts.
+fn method(name: &str) -> Result<String, Problem> {
+    if let Some(wrong) = name.chars().find(|c| c.is_control() || matches!(c, '#' | '?')) {
+        return Err(bad("method", name, &format!("has {wrong:?}, which no method can have")));
+    }
+    let mut parts = Vec::new();
+    for part in name.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    if parts.is_empty() { Err(bad("method", name, "is empty")) } else { Ok(parts.join("/")) }
+}
+
+fn check(part: &str, text: &str, limit: usize) -> Result<(), Problem> {
+    let wrong = |c: char| c.is_control() || matches!(c, '#' | '?' | '/' | '\\');
+    if text.is_empty() {
+        return Err(bad(part, text, "is empty"));
+    }
+    if text.len() > limit {
+        return Err(bad(part, "", &format!("has {} bytes; it may have {limit}", text.len())));
+    }
+    if matches!(text, "." | "..") {
+        return Err(bad(part, text, "stands for another place in a path"));
+    }
+    match text.chars().find(|c| wrong(*c)) {
+        Some(c) => Err(bad(part, text, &format!("has {c:?}, which it cannot have"))),
+        None => Ok(()),
+    }
+}
+
+fn bad(part: &str, text: &str, why: &str) -> Problem {
+    let text = if text.is_empty() { String::new() } else { format!(" {text:?}") };
+    Problem::new(ErrorCode::ActorBadName, format!("the {part}{text} {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn read(method: &Method, path: &str) -> (String, String, Asked) {
+        let (actor, asked) = asked(method, path).expect("about actors").expect("well formed");
+        (actor.actor_type.to_string(), actor.id.to_string(), asked)
+    }
+
+    #[test]
+    fn paths_name_an_actor_and_what_is_asked() {
+        let cart = |asked| ("Cart".to_owned(), "7".to_owned(), asked);
+        let method = |name: &str| Asked::Host(Work::Method { name: name.to_owned(), query: None });
+        for verb in [Method::GET, Method::POST, Method::PUT, Method::DELETE] {
+            assert_eq!(read(&verb, "/v1.0/actors/Cart/7/method/add"), cart(method("add")));
+        }
+        let deep = "/v1.0/actors/Cart/7/method/a/./b/../c%20d";
+        assert_eq!(read(&Method::PUT, deep), cart(method("a/c d")));
+        let (post, get, delete) = (Method::POST, Method::GET, Method::DELETE);
+        let name = || "n".to_owned();
+        assert_eq!(read(&post, "/v1.0/actors/Cart/7/state"), cart(Asked::Transact));
+        assert_eq!(read(&get, "/v1.0/actors/Cart/7/state/n"), cart(Asked::GetState(name())));
+        assert_eq!(read(&post, "/v1.0/actors/Cart/7/timers/n"), cart(Asked::PutTimer(name())));
+        assert_eq!(read(&delete, "/v1.0/actors/Cart/7/timers/n"), cart(Asked::DeleteTimer(name())));
+        let reminder = "/v1.0/actors/Cart/7/reminders/n";
+        assert_eq!(read(&post, reminder), cart(Asked::Host(Work::PutReminder(name()))));
+        assert_eq!(read(&get, reminder), cart(Asked::Host(Work::GetReminder(name()))));
+        assert_eq!(read(&delete, reminder), cart(Asked::Host(Work::DeleteReminder(name()))));
+        let odd = read(&get, "/v1.0/actors/a%7Cb/x@y%20z/method/m");
+        assert_eq!((odd.0.as_str(), odd.1.as_str()), ("a|b", "x@y z"));
+    }
+
+    #[test]
+    fn other_paths_are_of_somebody_else() {
+        let others = [
+            (Method::GET, "/v1.0/actors/Cart/7"),
+            (Method::GET, "/v1.0/actors/Cart/7/timers/n"),
+            (Method::DELETE, "/v1.0/actors/Cart/7/state"),
+            (Method::GET, "/v1.0/state/actors"),
+            (Method::POST, "/v1.0/actors/Cart/7/method/"),
+        ];
+        for (method, path) in others {
+            assert!(asked(&method, path).is_none(), "{method} {path}");
+        }
+    }
+
+    #[track_caller]
+    fn check_refused(path: &str, code: ErrorCode, part: &str) {
+        let problem = asked(&Method::POST, path).expect("about actors").unwrap_err();
+        assert_eq!(problem.code, code, "{path}");
+        assert!(problem.text.contains(part), "{}", problem.text);
+    }
+
+    #[test]
+    fn names_that_would_be_read_as_something_else_are_refused() {
+        let bad = ErrorCode::ActorBadName;
+        for id in ["%2e%2e", ".", "a%2Fb", "a%5Cb", "a%23b", "a%3Fb", "a%00b", "a%0Ab", "%ff"] {
+            check_refused(&format!("/v1.0/actors/Cart/{id}/method/m"), bad, "the actor id");
+            check_refused(&format!("/v1.0/actors/{id}/7/method/m"), bad, "the actor type");
+        }
+        check_refused("/v1.0/actors/Cart/7/method/a%3Fb", bad, "method");
+        check_refused("/v1.0/actors/Cart/7/method/..", bad, "is empty");
+        check_refused("/v1.0/actors/Cart/7/timers/a%2Fb", bad, "the timer name");
+        let long = "i".repeat(ACTOR_NAME_BYTES + 1);
+        check_refused(&format!("/v1.0/actors/Cart/{long}/method/m"), bad, "513 bytes");
+        let reserved = "/v1.0/actors/dapr.internal.a/7/method/m";
+        check_refused(reserved, ErrorCode::ActorTypeReserved, "reserved");
+    }
+}

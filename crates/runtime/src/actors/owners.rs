@@ -1,0 +1,186 @@
+//! Who runs the actors of the types that are called here, as the control plane tells it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_model::chain;
+use tollway_placement::Owners;
+use tollway_proxy::mesh::MeshClient;
+use tollway_wire::v1::WatchOwnersRequest;
+use tollway_wire::v1::placement_client::PlacementClient;
+use tollway_wire::{ACTOR_TYPES_PER_STREAM_LIMIT, ActorHost};
+
+use super::pause::Pause;
+
+/// Requests that may wait for the connection.
+const REQUESTS: usize = 4;
+/// A control plane that has just been started may not have heard of every host yet: so long it is
+/// not believed when it says that nobody offers a type that was offered before.
+const DOUBT: Duration = Duration::from_secs(4);
+/// Types that were not asked for in so long are not followed any more.
+const UNUSED: Duration = Duration::from_secs(600);
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// What is known of a type.
+#[derive(Clone, Debug)]
+pub(crate) enum Known {
+    /// The control plane has not answered.
+    Nothing,
+    /// Nobody offers it.
+    Nobody,
+    Owners(Arc<Owners<ActorHost>>),
+}
+
+/// The types that are followed.
+pub(crate) struct Directory {
+    types: Mutex<HashMap<Arc<str>, Followed>>,
+    /// There are types to be asked for.
+    wanted: Notify,
+}
+
+struct Followed {
+    known: watch::Sender<Known>,
+    used: Instant,
+    /// Since when the control plane says that nobody offers it, against what it said before.
+    doubted: Option<Instant>,
+    is_asked: bool,
+}
+
+impl Directory {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { types: Mutex::default(), wanted: Notify::new() })
+    }
+
+    /// What is known of a type, as it changes; `None` where too many types are followed already.
+    pub(crate) fn follow(&self, actor_type: &Arc<str>) -> Option<watch::Receiver<Known>> {
+        let mut types = self.types();
+        if let Some(followed) = types.get_mut(actor_type) {
+            followed.used = Instant::now();
+            return Some(followed.known.subscribe());
+        }
+        if types.len() >= ACTOR_TYPES_PER_STREAM_LIMIT {
+            return None;
+        }
+        let (known, told) = watch::channel(Known::Nothing);
+        let (used, doubted) = (Instant::now(), None);
+        types.insert(Arc::clone(actor_type), Followed { known, used, doubted, is_asked: false });
+        self.wanted.notify_one();
+        Some(told)
+    }
+
+    /// Follows until dropped.
+    pub(crate) async fn run(self: Arc<Self>, mesh: Arc<MeshClient>) {
+        let mut pause = Pause::default();
+        loop {
+            // Nothing is asked of the control plane before somebody calls an actor.
+            while self.types().is_empty() {
+                self.wanted.notified().await;
+            }
+            let began = Instant::now();
+            let why = self.connected(&mesh).await;
+            let wait = pause.next(began.elapsed());
+            tracing::info!(reason = why, ?wait, "owners of actors are not told for a moment");
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// One connection; returns why it ended.
+    async fn connected(&self, mesh: &MeshClient) -> String {
+        let (requests, outgoing) = mpsc::channel(REQUESTS);
+        self.types().values_mut().for_each(|followed| followed.is_asked = false);
+        let opening = async {
+            // The stream opens with its first request.
+            self.ask(&requests).await;
+            let channel = mesh.connect().await.map_err(|error| chain(&error))?;
+            let mut client = PlacementClient::new(channel);
+            let opened = client.watch_owners(ReceiverStream::new(outgoing)).await;
+            opened.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
+        };
+        let mut owners = match opening.await {
+            Ok(owners) => owners,
+            Err(why) => return why,
+        };
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        let mut doubt = tokio::time::interval(DOUBT / 8);
+        loop {
+            tokio::select! {
+                told = owners.message() => match told {
+                    Ok(Some(told)) => {
+                        if let Err(error) = self.told(&told) {
+                            return error.to_string();
+                        }
+                    }
+                    Ok(None) => return "it ended the conversation".to_owned(),
+                    Err(status) => return status.message().to_owned(),
+                },
+                () = self.wanted.notified() => self.ask(&requests).await,
+                _ = sweep.tick() => self.sweep(&requests).await,
+                _ = doubt.tick() => self.believe(),
+            }
+        }
+    }
+
+    /// Asks for what was not asked for yet.
+    async fn ask(&self, requests: &mpsc::Sender<WatchOwnersRequest>) {
+        let mut add = Vec::new();
+        for (name, followed) in &mut *self.types() {
+            if !std::mem::replace(&mut followed.is_asked, true) {
+                add.push(name.to_string());
+            }
+        }
+        if !add.is_empty() {
+            // When the connection has ended, that is seen where it is read from.
+            let _ = requests.send(WatchOwnersRequest { add, remove: Vec::new() }).await;
+        }
+    }
+
+    fn told(&self, message: &tollway_wire::v1::Owners) -> Result<(), tollway_wire::ConvertError> {
+        let owners = tollway_wire::read_owners(message)?;
+        let mut types = self.types();
+        let Some(followed) = types.get_mut(message.actor_type.as_str()) else { return Ok(()) };
+        match owners {
+            Some(owners) => {
+                followed.doubted = None;
+                followed.known.send_replace(Known::Owners(Arc::new(owners)));
+            }
+            None if matches!(*followed.known.borrow(), Known::Owners(_)) => {
+                followed.doubted.get_or_insert_with(Instant::now);
+            }
+            None => drop(followed.known.send_replace(Known::Nobody)),
+        }
+        Ok(())
+    }
+
+    /// Believes what has been said for long enough.
+    fn believe(&self) {
+        for followed in self.types().values_mut() {
+            if followed.doubted.is_some_and(|since| since.elapsed() >= DOUBT) {
+                followed.doubted = None;
+                followed.known.send_replace(Known::Nobody);
+            }
+        }
+    }
+
+    /// Forgets what nobody has asked for in a long time.
+    async fn sweep(&self, requests: &mpsc::Sender<WatchOwnersRequest>) {
+        let mut remove = Vec::new();
+        self.types().retain(|name, followed| {
+            let is_used = followed.used.elapsed() < UNUSED || followed.known.receiver_count() > 0;
+            if !is_used {
+                remove.push(name.to_string());
+            }
+            is_used
+        });
+        if !remove.is_empty() {
+            let _ = requests.send(WatchOwnersRequest { add: Vec::new(), remove }).await;
+        }
+    }
+
+    fn types(&self) -> MutexGuard<'_, HashMap<Arc<str>, Followed>> {
+        self.types.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

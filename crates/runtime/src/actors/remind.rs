@@ -1,0 +1,424 @@
+//! The API of reminders: what is asked is done by the host of the actor, wherever that is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tollway_model::ErrorCode;
+use tollway_placement::Actor;
+use tollway_proxy::ERROR_FIELD;
+use tollway_schedule::{FailurePolicy, Terms};
+use tollway_wire::ActorHost;
+use tollway_wire::dapr::proto::common::v1::JobFailurePolicy;
+use tollway_wire::dapr::proto::common::v1::job_failure_policy::Policy;
+use tollway_wire::dapr::proto::runtime::v1::{
+    ActorReminder, GetActorReminderRequest, GetActorReminderResponse, ListActorRemindersRequest,
+    ListActorRemindersResponse, NamedActorReminder, RegisterActorReminderRequest,
+    UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
+    UnregisterActorRemindersByTypeResponse,
+};
+use tonic::body::Body;
+use tonic::{Response as Reply, Status};
+
+use super::Actors;
+use super::alarms::Alarm;
+use super::app::{Data, segment};
+use super::call::{Attempt, Call, TOLD_WITHIN, elsewhere};
+use super::names::{Work, actor};
+use super::owners::Known;
+use super::problem::Problem;
+use super::reminders::{Refused, Reminders, Wanted, policy};
+use super::rpc::told;
+use crate::rest::empty;
+
+/// Where sidecars ask each other for the reminders of a type.
+const OF_TYPE: &str = "/v1.0/actor-reminders/";
+/// Largest answer of another sidecar, in bytes.
+const ANSWER_BYTES: usize = 64 << 20;
+
+/// A reminder, as it is registered and as it is told.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), rename_all = "camelCase")]
+struct Document<'a> {
+    #[serde(default, skip_deserializing, skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    #[serde(default, rename = "actorID", skip_deserializing)]
+    actor_id: &'a str,
+    #[serde(default, skip_deserializing)]
+    actor_type: &'a str,
+    #[serde(default)]
+    due_time: String,
+    #[serde(default)]
+    period: String,
+    #[serde(default)]
+    ttl: String,
+    #[serde(default, borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(default, skip_serializing)]
+    overwrite: Option<bool>,
+    #[serde(default, alias = "failure_policy", skip_serializing)]
+    failure_policy: Option<PolicyDocument>,
+}
+
+#[derive(Deserialize)]
+struct PolicyDocument {
+    drop: Option<serde_json::Value>,
+    constant: Option<ConstantDocument>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ConstantDocument {
+    #[serde(default)]
+    interval: Option<String>,
+    #[serde(default, alias = "max_retries")]
+    max_retries: Option<u32>,
+}
+
+/// A reminder that another sidecar, or this one, tells.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    #[serde(default)]
+    name: String,
+    #[serde(default, rename = "actorID")]
+    actor_id: String,
+    #[serde(default)]
+    actor_type: String,
+    #[serde(default)]
+    due_time: String,
+    #[serde(default)]
+    period: String,
+    #[serde(default)]
+    ttl: String,
+    data: Option<Box<RawValue>>,
+}
+
+impl PolicyDocument {
+    fn read(&self) -> Result<FailurePolicy, Problem> {
+        let constant = self.constant.as_ref();
+        let interval = constant.and_then(|constant| constant.interval.as_deref());
+        let interval = interval.map(FailurePolicy::read_interval).transpose();
+        let interval = interval.map_err(|error| Problem::malformed(&error.to_string()))?;
+        let drops = self.drop.is_some() && constant.is_none();
+        Ok(policy(drops, interval, constant.and_then(|constant| constant.max_retries)))
+    }
+}
+
+fn wanted(body: &[u8]) -> Result<Wanted, Problem> {
+    let document: Document<'_> = match body.trim_ascii() {
+        b"" => Document::default(),
+        body => {
+            serde_json::from_slice(body).map_err(|error| Problem::malformed(&error.to_string()))?
+        }
+    };
+    let data = document.data.map(|data| Data(Bytes::copy_from_slice(data.get().as_bytes())));
+    let policy = document.failure_policy.map(|policy| policy.read()).transpose()?;
+    Ok(Wanted {
+        terms: Terms::new(&document.due_time, &document.period, &document.ttl),
+        data,
+        policy: policy.unwrap_or_default(),
+        overwrite: document.overwrite.unwrap_or(true),
+    })
+}
+
+fn document<'a>(name: &'a str, actor: &'a Actor, alarm: &'a Alarm) -> Document<'a> {
+    let data = alarm.event.data.as_ref();
+    Document {
+        name,
+        actor_id: &actor.id,
+        actor_type: &actor.actor_type,
+        due_time: alarm.event.due_time.clone(),
+        period: alarm.event.period.clone(),
+        ttl: alarm.ttl.clone(),
+        data: data.and_then(|data| serde_json::from_slice(&data.0).ok()),
+        ..Document::default()
+    }
+}
+
+fn json(of: &impl Serialize) -> Response<Body> {
+    let text = serde_json::to_vec(of).unwrap_or_default();
+    let mut answer = Response::new(Body::new(Full::from(text)));
+    let kind = hyper::header::HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    answer
+}
+
+fn not_found(name: &str) -> Problem {
+    let text = format!("the actor has no reminder {name:?}");
+    Problem::new(ErrorCode::ActorReminderNotFound, text)
+}
+
+impl Actors {
+    /// Asks the host of an actor; reminders are for apps that offer the type.
+    pub(crate) async fn ask(&self, call: Call) -> Result<Response<Body>, Problem> {
+        if !matches!(call.work, Work::Method { .. }) {
+            self.offers(&call.actor.actor_type)?;
+        }
+        self.invoke(call).await
+    }
+
+    fn offers(&self, actor_type: &str) -> Result<(), Problem> {
+        let hosting = self.hosting();
+        if hosting.is_some_and(|hosting| hosting.host.types().contains_key(actor_type)) {
+            return Ok(());
+        }
+        let text = format!(
+            "operations on actor reminders are only possible on hosted actor types; this app does not offer '{actor_type}'"
+        );
+        Err(Problem::new(ErrorCode::ActorReminderNotHosted, text))
+    }
+
+    /// Does what is asked about the reminders of an actor of the app beside this sidecar.
+    pub(super) async fn remind_here(&self, call: &Call) -> Attempt {
+        let Some(hosting) = self.hosting() else { return Attempt::Elsewhere };
+        match done(&hosting.reminders, call).await {
+            Ok(answer) => Attempt::Done(answer),
+            Err(Refused::Problem(problem)) => Attempt::Failed(problem),
+            Err(Refused::Elsewhere) => Attempt::Elsewhere,
+        }
+    }
+
+    /// Answers another sidecar that asks for what is here of a type.
+    pub(super) async fn answer_of_type(&self, request: &Request<Incoming>) -> Response<Body> {
+        let Some(actor_type) = request.uri().path().strip_prefix(OF_TYPE) else {
+            return elsewhere();
+        };
+        let actor_type = percent_encoding::percent_decode_str(actor_type).decode_utf8_lossy();
+        match self.of_type_here(request.method(), &actor_type).await {
+            Ok(answer) => answer,
+            Err(Refused::Problem(problem)) => problem.response(),
+            Err(Refused::Elsewhere) => elsewhere(),
+        }
+    }
+
+    async fn of_type_here(
+        &self,
+        method: &Method,
+        actor_type: &str,
+    ) -> Result<Response<Body>, Refused> {
+        let reminders = self.hosting().ok_or(Refused::Elsewhere)?.reminders;
+        if *method == Method::DELETE {
+            reminders.delete_of_type(actor_type).await?;
+            return Ok(empty(StatusCode::NO_CONTENT));
+        }
+        let found = reminders.of_type(actor_type);
+        let documents = found.iter().map(|((actor, name), alarm)| document(name, actor, alarm));
+        Ok(json(&documents.collect::<Vec<_>>()))
+    }
+
+    /// The answers of all hosts of a type, this one's too.
+    async fn of_type(&self, method: Method, actor_type: &str) -> Result<Vec<Bytes>, Problem> {
+        let failed = |why: &str| {
+            Problem::new(
+                ErrorCode::ActorReminderGet,
+                format!("error getting actor reminder: {why}"),
+            )
+        };
+        let kind: Arc<str> = Arc::from(actor_type);
+        let mut known = self.directory.follow(&kind).ok_or_else(|| failed("too many types"))?;
+        let told = async {
+            let told = known.wait_for(|known| !matches!(known, Known::Nothing)).await;
+            told.map(|known| known.clone()).ok()
+        };
+        let told = tokio::time::timeout(TOLD_WITHIN, told).await;
+        let hosts: BTreeSet<ActorHost> = match told {
+            Ok(Some(Known::Owners(owners))) => owners.shards.iter().flatten().cloned().collect(),
+            Ok(Some(Known::Nobody)) => return Ok(Vec::new()),
+            Ok(Some(Known::Nothing) | None) | Err(_) => {
+                return Err(failed("the control plane has not told who hosts the type"));
+            }
+        };
+        let mut answers = Vec::new();
+        for host in hosts {
+            let answer = if host == self.me {
+                match self.of_type_here(&method, actor_type).await {
+                    Ok(answer) => answer,
+                    Err(Refused::Problem(problem)) => return Err(problem),
+                    Err(Refused::Elsewhere) => return Err(failed("the type has just moved")),
+                }
+            } else {
+                let path = format!("/v1.0/actor-reminders{}", segment(actor_type));
+                let fields = HeaderMap::new();
+                let to = (&host.service, Some(&host.instance));
+                match self.send(to, method.clone(), &path, &fields, Bytes::new()).await {
+                    Attempt::Done(answer) => answer,
+                    Attempt::Failed(problem) => return Err(problem),
+                    Attempt::Elsewhere => return Err(failed("a host cannot be reached")),
+                }
+            };
+            let is_failed = answer.headers().contains_key(ERROR_FIELD);
+            let whole = http_body_util::Limited::new(answer.into_body(), ANSWER_BYTES).collect();
+            let body = whole.await.map_err(|error| failed(&error.to_string()))?.to_bytes();
+            if is_failed {
+                return Err(failed(&String::from_utf8_lossy(&body)));
+            }
+            answers.push(body);
+        }
+        Ok(answers)
+    }
+
+    /// The same by message: the answer's body.
+    async fn rpc_ask(
+        &self,
+        actor_type: &str,
+        actor_id: &str,
+        work: Work,
+        body: Bytes,
+    ) -> Result<Bytes, Status> {
+        let actor = actor(actor_type, actor_id).map_err(|problem| problem.status())?;
+        let call = Call { actor, work, fields: HeaderMap::new(), body };
+        let answer = self.ask(call).await.map_err(|problem| problem.status())?;
+        let (head, body) = answer.into_parts();
+        let whole = http_body_util::Limited::new(body, ANSWER_BYTES).collect().await;
+        let body = whole.map_err(|error| Status::internal(error.to_string()))?.to_bytes();
+        match head.headers.get(ERROR_FIELD) {
+            Some(word) => Err(told(word.as_bytes(), &body)),
+            None => Ok(body),
+        }
+    }
+
+    pub(crate) async fn rpc_register_reminder(
+        &self,
+        request: RegisterActorReminderRequest,
+    ) -> Result<Reply<()>, Status> {
+        let data = (!request.data.is_empty()).then(|| Data::of_bytes(&request.data));
+        let policy = request.failure_policy.and_then(policy_document);
+        let body = serde_json::json!({
+            "dueTime": request.due_time,
+            "period": request.period,
+            "ttl": request.ttl,
+            "data": data.and_then(|data| serde_json::from_slice::<serde_json::Value>(&data.0).ok()),
+            "overwrite": request.overwrite,
+            "failurePolicy": policy,
+        });
+        let work = Work::PutReminder(request.name).checked();
+        let work = work.map_err(|problem| problem.status())?;
+        let body = body.to_string().into();
+        self.rpc_ask(&request.actor_type, &request.actor_id, work, body).await?;
+        Ok(Reply::new(()))
+    }
+
+    pub(crate) async fn rpc_unregister_reminder(
+        &self,
+        request: UnregisterActorReminderRequest,
+    ) -> Result<Reply<()>, Status> {
+        let UnregisterActorReminderRequest { actor_type, actor_id, name } = request;
+        self.rpc_ask(&actor_type, &actor_id, Work::DeleteReminder(name), Bytes::new()).await?;
+        Ok(Reply::new(()))
+    }
+
+    pub(crate) async fn rpc_unregister_reminders_by_type(
+        &self,
+        request: UnregisterActorRemindersByTypeRequest,
+    ) -> Result<Reply<UnregisterActorRemindersByTypeResponse>, Status> {
+        let actor_type = request.actor_type;
+        match request.actor_id {
+            Some(id) => {
+                self.rpc_ask(&actor_type, &id, Work::DeleteReminders, Bytes::new()).await?;
+            }
+            None => {
+                self.offers(&actor_type).map_err(|problem| problem.status())?;
+                let deleted = self.of_type(Method::DELETE, &actor_type).await;
+                deleted.map_err(|problem| problem.status())?;
+            }
+        }
+        Ok(Reply::new(UnregisterActorRemindersByTypeResponse {}))
+    }
+
+    pub(crate) async fn rpc_get_reminder(
+        &self,
+        request: GetActorReminderRequest,
+    ) -> Result<Reply<GetActorReminderResponse>, Status> {
+        let GetActorReminderRequest { actor_type, actor_id, name } = request;
+        let work = Work::GetReminder(name);
+        let body = self.rpc_ask(&actor_type, &actor_id, work, Bytes::new()).await?;
+        let ActorReminder { actor_type, actor_id, due_time, period, data, ttl } =
+            message(read::<Told>(&body)?);
+        let answer = GetActorReminderResponse { actor_type, actor_id, due_time, period, data, ttl };
+        Ok(Reply::new(answer))
+    }
+
+    pub(crate) async fn rpc_list_reminders(
+        &self,
+        request: ListActorRemindersRequest,
+    ) -> Result<Reply<ListActorRemindersResponse>, Status> {
+        let ListActorRemindersRequest { actor_type, actor_id } = request;
+        let bodies = match actor_id {
+            Some(id) => {
+                vec![self.rpc_ask(&actor_type, &id, Work::ListReminders, Bytes::new()).await?]
+            }
+            None => {
+                self.offers(&actor_type).map_err(|problem| problem.status())?;
+                let found = self.of_type(Method::GET, &actor_type).await;
+                found.map_err(|problem| problem.status())?
+            }
+        };
+        let mut reminders = Vec::new();
+        for body in bodies {
+            let named = |told: Told| {
+                let name = told.name.clone();
+                NamedActorReminder { name, reminder: Some(message(told)) }
+            };
+            reminders.extend(read::<Vec<Told>>(&body)?.into_iter().map(named));
+        }
+        Ok(Reply::new(ListActorRemindersResponse { reminders }))
+    }
+}
+
+async fn done(reminders: &Reminders, call: &Call) -> Result<Response<Body>, Refused> {
+    let actor = &call.actor;
+    match &call.work {
+        Work::PutReminder(name) => reminders.put(actor, name, wanted(&call.body)?).await?,
+        Work::GetReminder(name) => {
+            let found = reminders.get(actor, name).await?;
+            let alarm = found.ok_or_else(|| not_found(name))?;
+            return Ok(json(&document("", actor, &alarm)));
+        }
+        Work::DeleteReminder(name) => reminders.delete(actor, name).await?,
+        Work::ListReminders => {
+            let found = reminders.of(actor).await?;
+            let documents = found.iter().map(|(name, alarm)| document(name, actor, alarm));
+            return Ok(json(&documents.collect::<Vec<_>>()));
+        }
+        Work::DeleteReminders => reminders.delete_of(actor).await?,
+        Work::Method { .. } => return Err(Refused::Elsewhere),
+    }
+    Ok(empty(StatusCode::NO_CONTENT))
+}
+
+fn policy_document(stated: JobFailurePolicy) -> Option<serde_json::Value> {
+    Some(match stated.policy? {
+        Policy::Drop(_) => serde_json::json!({ "drop": {} }),
+        Policy::Constant(constant) => {
+            let interval = constant.interval.and_then(|time| Duration::try_from(time).ok());
+            let interval = interval.map(|time| format!("{}ns", time.as_nanos()));
+            let max_retries = constant.max_retries;
+            serde_json::json!({ "constant": { "interval": interval, "maxRetries": max_retries } })
+        }
+    })
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Status> {
+    serde_json::from_slice(body).map_err(|error| Status::internal(error.to_string()))
+}
+
+/// As a message has it; what was left out is left out.
+fn message(told: Told) -> ActorReminder {
+    let given = |text: String| (!text.is_empty()).then_some(text);
+    let data = told.data.map(|data| Data(Bytes::copy_from_slice(data.get().as_bytes())).any());
+    ActorReminder {
+        actor_type: told.actor_type,
+        actor_id: told.actor_id,
+        due_time: given(told.due_time),
+        period: given(told.period),
+        data,
+        ttl: given(told.ttl),
+    }
+}

@@ -1,0 +1,336 @@
+//! Reminders: durable, kept by the control plane, fired by whoever hosts their actor.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, mpsc};
+use tollway_model::{ErrorCode, chain};
+use tollway_placement::{Actor, Epoch, Shard, ShardSet};
+use tollway_schedule::{FailurePolicy, Schedule, Terms};
+use tollway_wire::{
+    REMINDER_DATA_BYTES, Registration, Reminder, ReminderChange, ReminderKey, ReminderResult,
+};
+
+use super::alarms::{Alarm, Alarms, Counted, Keep, Key, wall};
+use super::app::{Data, Event};
+use super::book::{Book, grants};
+use super::host::{Granted, Host};
+use super::pause::Pause;
+use super::problem::Problem;
+
+/// How long somebody who asks for a reminder waits until what the host was granted has been read.
+const READ_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is tried to keep what has become of a firing. Afterwards it may be fired again by
+/// the next host.
+const KEEP_ATTEMPTS: u32 = 10;
+const KEEP_AGAIN: Duration = Duration::from_secs(1);
+
+/// What an app asks to be reminded of.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) terms: Terms,
+    pub(crate) data: Option<Data>,
+    pub(crate) policy: FailurePolicy,
+    /// Whether one of the same name is replaced.
+    pub(crate) overwrite: bool,
+}
+
+/// What could not be done.
+pub(crate) enum Refused {
+    Problem(Problem),
+    /// The actor is not here, or not any more.
+    Elsewhere,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+/// The reminders of the actors that this host runs.
+pub(crate) struct Reminders {
+    host: Arc<Host>,
+    book: Arc<Book>,
+    alarms: Arc<Alarms>,
+    /// Shards whose reminders have not been read yet.
+    unread: Mutex<HashSet<(Arc<str>, Shard)>>,
+    read: Notify,
+}
+
+/// Keeps what has become of firings.
+struct Kept {
+    host: Arc<Host>,
+    book: Arc<Book>,
+    alarms: std::sync::OnceLock<std::sync::Weak<Alarms>>,
+}
+
+#[tonic::async_trait]
+impl Keep for Kept {
+    async fn keep(&self, key: &Key, version: u64, left: Option<Schedule>) {
+        let (actor, name) = key;
+        for _ in 0..KEEP_ATTEMPTS {
+            let Some(epoch) = self.host.epoch(actor) else { return };
+            let change = change(actor, name, epoch, version, left);
+            match self.book.write(change).await {
+                Ok(ReminderResult::Fenced) => {
+                    if let Some(alarms) = self.alarms.get().and_then(std::sync::Weak::upgrade) {
+                        alarms.remove_version(key, version);
+                    }
+                    return;
+                }
+                Ok(_) => return,
+                Err(why) => {
+                    tracing::debug!(reason = why, "what became of a reminder is not kept yet");
+                    tokio::time::sleep(KEEP_AGAIN).await;
+                }
+            }
+        }
+        let (kind, id) = (&actor.actor_type, &actor.id);
+        tracing::warn!(%kind, %id, %name, "a reminder that has fired may fire again");
+    }
+}
+
+fn change(
+    actor: &Actor,
+    name: &str,
+    epoch: Epoch,
+    version: u64,
+    left: Option<Schedule>,
+) -> ReminderChange {
+    let key = key_of(actor, name);
+    match left {
+        Some(Schedule { due, firings, .. }) => {
+            ReminderChange::Advance { key, epoch, version, due, firings }
+        }
+        None => ReminderChange::Delete { key, epoch, version: Some(version) },
+    }
+}
+
+fn key_of(actor: &Actor, name: &str) -> ReminderKey {
+    ReminderKey {
+        actor_type: actor.actor_type.to_string(),
+        actor_id: actor.id.to_string(),
+        name: name.to_owned(),
+    }
+}
+
+impl Reminders {
+    /// `counted` hears of firings.
+    pub(crate) fn new(host: Arc<Host>, book: Arc<Book>, counted: Option<Counted>) -> Arc<Self> {
+        let (for_host, for_book) = (Arc::clone(&host), Arc::clone(&book));
+        let kept = Arc::new(Kept { host: for_host, book: for_book, alarms: Default::default() });
+        let alarms = Alarms::new(Some(Arc::clone(&kept) as Arc<dyn Keep>), counted);
+        let _ = kept.alarms.set(Arc::downgrade(&alarms));
+        Arc::new(Self { host, book, alarms, unread: Mutex::default(), read: Notify::new() })
+    }
+
+    pub(crate) fn alarms(&self) -> &Arc<Alarms> {
+        &self.alarms
+    }
+
+    /// Reads the reminders of what the host is granted, until dropped.
+    pub(crate) async fn follow(self: Arc<Self>, mut granted: mpsc::UnboundedReceiver<Granted>) {
+        while let Some(Granted { actor_type, shards, epoch }) = granted.recv().await {
+            self.alarms.remove_where(|(actor, _)| {
+                actor.actor_type == actor_type && shards.contains(Shard::of(&actor.id))
+            });
+            let new = shards.iter().map(|shard| (Arc::clone(&actor_type), shard));
+            self.unread().extend(new);
+            let reminders = Arc::clone(&self);
+            tokio::spawn(async move { reminders.read_all(&actor_type, &shards, epoch).await });
+        }
+    }
+
+    async fn read_all(&self, actor_type: &Arc<str>, shards: &ShardSet, epoch: Epoch) {
+        let mut pause = Pause::default();
+        // Until they have been read, or none of them is held any more.
+        while shards.iter().any(|shard| self.host.holds(actor_type, shard, epoch)) {
+            let put = |reminder: Reminder| self.put_read(actor_type, reminder);
+            match self.book.list(actor_type, grants(shards, epoch), put).await {
+                Ok(()) => break,
+                Err(why) => {
+                    tracing::info!(%actor_type, reason = why, "reminders cannot be read yet");
+                    tokio::time::sleep(pause.next(Duration::ZERO)).await;
+                }
+            }
+        }
+        for shard in shards.iter() {
+            self.unread().remove(&(Arc::clone(actor_type), shard));
+        }
+        self.read.notify_waiters();
+    }
+
+    fn put_read(&self, actor_type: &Arc<str>, reminder: Reminder) {
+        let Reminder { actor_id, name, version, registration } = reminder;
+        let key =
+            (Actor { actor_type: Arc::clone(actor_type), id: actor_id.into() }, Arc::from(name));
+        let Registration { terms, schedule, data, policy } = registration;
+        let data = (!data.is_empty()).then(|| Data(data.into()));
+        let event = Event {
+            due_time: terms.due_time.into(),
+            period: terms.period.into(),
+            callback: String::new(),
+            data,
+        };
+        let alarm = Alarm { event, ttl: terms.ttl.into(), policy, version };
+        self.alarms.insert_newer(key, schedule, alarm);
+    }
+
+    /// Waits until the reminders of a shard have been read.
+    async fn until_read(&self, actor: &Actor) -> Result<(), Refused> {
+        let shard = (Arc::clone(&actor.actor_type), Shard::of(&actor.id));
+        let waiting = async {
+            loop {
+                let read = self.read.notified();
+                if !self.unread().contains(&shard) {
+                    return;
+                }
+                read.await;
+            }
+        };
+        let in_time = tokio::time::timeout(READ_WITHIN, waiting).await;
+        in_time.map_err(|_| Refused::Elsewhere)
+    }
+
+    /// Makes a reminder of an actor in a shard that is held here; durable when this returns.
+    pub(crate) async fn put(
+        &self,
+        actor: &Actor,
+        name: &str,
+        wanted: Wanted,
+    ) -> Result<(), Refused> {
+        let failed = |why: &str| {
+            let text = format!("error creating actor reminder: {why}");
+            Refused::Problem(Problem::new(ErrorCode::ActorReminderCreate, text))
+        };
+        let epoch = self.host.epoch(actor).ok_or(Refused::Elsewhere)?;
+        let bytes = wanted.data.as_ref().map_or(0, |data| data.0.len());
+        if bytes > REMINDER_DATA_BYTES {
+            return Err(failed(&format!(
+                "its data have {bytes} bytes; they may have {REMINDER_DATA_BYTES}"
+            )));
+        }
+        let Wanted { terms, data, policy, overwrite } = wanted;
+        let schedule = terms.read(wall()).map_err(|error| failed(&chain(&error)))?;
+        let bytes = data.as_ref().map_or_else(Bytes::new, |data| data.0.clone());
+        let registration =
+            Registration { terms: terms.clone(), schedule, data: bytes.into(), policy };
+        let key = key_of(actor, name);
+        let change = ReminderChange::Put { key, epoch, registration, if_absent: !overwrite };
+        let version = match self.book.write(change).await.map_err(|why| failed(&why))? {
+            ReminderResult::Done { version, .. } => version,
+            ReminderResult::Fenced => return Err(Refused::Elsewhere),
+            ReminderResult::Exists | ReminderResult::NotFound => {
+                let text = format!("the actor has a reminder {name:?} already");
+                return Err(Problem::new(ErrorCode::ActorReminderExists, text).into());
+            }
+            ReminderResult::Excess { what, found, limit } => {
+                return Err(failed(&format!("{what}: {found}; the limit is {limit}")));
+            }
+        };
+        let event = Event {
+            due_time: terms.due_time.into(),
+            period: terms.period.into(),
+            callback: String::new(),
+            data,
+        };
+        let alarm = Alarm { event, ttl: terms.ttl.into(), policy, version };
+        self.alarms.insert_newer((actor.clone(), Arc::from(name)), schedule, alarm);
+        Ok(())
+    }
+
+    /// A reminder as it was registered.
+    pub(crate) async fn get(
+        &self,
+        actor: &Actor,
+        name: &str,
+    ) -> Result<Option<Arc<Alarm>>, Refused> {
+        self.host.epoch(actor).ok_or(Refused::Elsewhere)?;
+        self.until_read(actor).await?;
+        Ok(self.alarms.get(&(actor.clone(), Arc::from(name))))
+    }
+
+    /// Those of one actor, by name.
+    pub(crate) async fn of(&self, actor: &Actor) -> Result<Vec<(Arc<str>, Arc<Alarm>)>, Refused> {
+        self.host.epoch(actor).ok_or(Refused::Elsewhere)?;
+        self.until_read(actor).await?;
+        Ok(self.alarms.of(actor))
+    }
+
+    /// Those of a type that are here.
+    pub(crate) fn of_type(&self, actor_type: &str) -> Vec<(Key, Arc<Alarm>)> {
+        self.alarms.all_of(|(actor, _)| {
+            &*actor.actor_type == actor_type && self.host.epoch(actor).is_some()
+        })
+    }
+
+    /// Removes a reminder; one that is not there is as good.
+    pub(crate) async fn delete(&self, actor: &Actor, name: &str) -> Result<(), Refused> {
+        let epoch = self.host.epoch(actor).ok_or(Refused::Elsewhere)?;
+        let change = ReminderChange::Delete { key: key_of(actor, name), epoch, version: None };
+        self.removed(change).await?;
+        self.alarms.remove(&(actor.clone(), Arc::from(name)));
+        Ok(())
+    }
+
+    /// Removes all of one actor.
+    pub(crate) async fn delete_of(&self, actor: &Actor) -> Result<(), Refused> {
+        let epoch = self.host.epoch(actor).ok_or(Refused::Elsewhere)?;
+        let (actor_type, actor_id) = (actor.actor_type.to_string(), actor.id.to_string());
+        self.removed(ReminderChange::DeleteOfActor { actor_type, actor_id, epoch }).await?;
+        self.alarms.forget(actor);
+        Ok(())
+    }
+
+    /// Removes all of a type that are here.
+    pub(crate) async fn delete_of_type(&self, actor_type: &str) -> Result<(), Refused> {
+        let held = self.host.held(actor_type);
+        let grants = tollway_wire::grants(&held);
+        let read = grants.iter().map(tollway_wire::read_grant).collect::<Result<Vec<_>, _>>();
+        let failed = |why: &dyn std::fmt::Display| delete_failed(&why.to_string());
+        let grants = read.map_err(|error| failed(&error))?;
+        let change = ReminderChange::DeleteOfShards { actor_type: actor_type.to_owned(), grants };
+        self.removed(change).await?;
+        self.alarms.remove_where(|(actor, _)| &*actor.actor_type == actor_type);
+        Ok(())
+    }
+
+    async fn removed(&self, change: ReminderChange) -> Result<(), Refused> {
+        match self.book.write(change).await.map_err(|why| delete_failed(&why))? {
+            ReminderResult::Fenced => Err(Refused::Elsewhere),
+            ReminderResult::Done { .. } | ReminderResult::NotFound | ReminderResult::Exists => {
+                Ok(())
+            }
+            ReminderResult::Excess { what, found, limit } => {
+                Err(delete_failed(&format!("{what}: {found}; the limit is {limit}")))
+            }
+        }
+    }
+
+    fn unread(&self) -> MutexGuard<'_, HashSet<(Arc<str>, Shard)>> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn delete_failed(why: &str) -> Refused {
+    let text = format!("error deleting actor reminder: {why}");
+    Problem::new(ErrorCode::ActorReminderDelete, text).into()
+}
+
+/// A policy of a request, where it says one.
+pub(crate) fn policy(
+    drops: bool,
+    interval: Option<Duration>,
+    max_retries: Option<u32>,
+) -> FailurePolicy {
+    match drops {
+        true => FailurePolicy::Drop,
+        false => FailurePolicy::Constant {
+            interval: interval.unwrap_or(FailurePolicy::INTERVAL),
+            max_retries,
+        },
+    }
+}

@@ -1,0 +1,272 @@
+//! A host's part of the conversation with the control plane: enters, keeps its lease, does what it
+//! is told, and leaves.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tollway_model::chain;
+use tollway_placement::{Epoch, Shard};
+use tollway_proxy::mesh::MeshClient;
+use tollway_wire::v1;
+use tollway_wire::v1::host_request::Request as Step;
+use tollway_wire::v1::host_response::Response as Answer;
+use tollway_wire::v1::placement_client::PlacementClient;
+use tonic::Streaming;
+
+use super::clock::now;
+use super::host::{GivenBack, Host};
+use super::is_set;
+use super::pause::Pause;
+
+/// Requests that may wait for the connection.
+const REQUESTS: usize = 16;
+/// Orders and shards that are given back together.
+const TOGETHER: usize = 1024;
+/// How long a host that is about to go waits until everything is given back, beyond the time that
+/// its turns have to end.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// Between two attempts to renew a lease there is this part of it.
+const RENEWAL_SHARE: u32 = 6;
+/// A connection over which so many were not answered is given up.
+const UNANSWERED: usize = 3;
+
+/// One host's conversation, over as many connections as it takes.
+pub(crate) struct Session {
+    pub(crate) mesh: Arc<MeshClient>,
+    pub(crate) host: Arc<Host>,
+    pub(crate) life: u64,
+    /// How many conversations there have been.
+    pub(crate) attempt: u64,
+    pub(crate) given_back: mpsc::UnboundedReceiver<GivenBack>,
+    /// Set once the host is to go.
+    pub(crate) retire: watch::Receiver<bool>,
+    /// Whether the control plane answers.
+    pub(crate) connected: watch::Sender<bool>,
+}
+
+/// How a connection ended.
+#[derive(PartialEq, Eq)]
+enum End {
+    /// Nothing is held any more, and the control plane knows.
+    Left,
+    Broken(String),
+}
+
+/// What one connection has under way.
+struct Talk<'a> {
+    host: &'a Arc<Host>,
+    requests: mpsc::Sender<v1::HostRequest>,
+    /// When each request that renews the lease was sent, of those that are not answered yet.
+    asked: VecDeque<Duration>,
+    /// When the last of them was.
+    last_asked: Duration,
+    /// How long a lease lasts.
+    lease: Duration,
+    entered: bool,
+    retiring: bool,
+    leaving: bool,
+}
+
+impl Session {
+    /// Talks until the host has left, or would have to wait too long for that.
+    pub(crate) async fn run(mut self) {
+        let looking = tokio::spawn(Arc::clone(&self.host).look_in_time());
+        let mut retire = self.retire.clone();
+        let patience = self.host.types().values().map(|options| options.drain).max();
+        let late = async {
+            is_set(&mut retire).await;
+            tokio::time::sleep(patience.unwrap_or_default() + LEAVE).await;
+        };
+        tokio::select! {
+            () = self.talk() => {}
+            () = late => tracing::warn!("not every actor was given back in time"),
+        }
+        looking.abort();
+    }
+
+    async fn talk(&mut self) {
+        let mut pause = Pause::default();
+        loop {
+            let began = tokio::time::Instant::now();
+            match self.connected().await {
+                End::Left => return,
+                End::Broken(why) => {
+                    self.connected.send_replace(false);
+                    if *self.retire.borrow() && self.host.holds_nothing() {
+                        return;
+                    }
+                    let wait = pause.next(began.elapsed());
+                    tracing::warn!(
+                        reason = why,
+                        ?wait,
+                        "the host of actors has lost the control plane"
+                    );
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    /// One connection, from its beginning to its end.
+    async fn connected(&mut self) -> End {
+        let (requests, outgoing) = mpsc::channel(REQUESTS);
+        let asked = now();
+        let types = self.host.to_enter().iter().map(held_type).collect();
+        let mut talk = Talk {
+            host: &self.host,
+            requests,
+            asked: VecDeque::from([asked]),
+            last_asked: asked,
+            lease: Duration::ZERO,
+            entered: false,
+            retiring: false,
+            leaving: false,
+        };
+        self.attempt += 1;
+        let enter = v1::Enter { life: self.life, types, attempt: self.attempt };
+        if !talk.say(Step::Enter(enter)).await {
+            return End::Broken("the connection has ended".to_owned());
+        }
+        let opening = async {
+            let channel = self.mesh.connect().await.map_err(|error| chain(&error))?;
+            let mut client = PlacementClient::new(channel);
+            let opened = client.host(ReceiverStream::new(outgoing)).await;
+            opened.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
+        };
+        let responses = match opening.await {
+            Ok(responses) => responses,
+            Err(why) => return End::Broken(why),
+        };
+        talk.go_on(responses, &mut self.given_back, &mut self.retire, &self.connected).await
+    }
+}
+
+impl Talk<'_> {
+    async fn say(&self, step: Step) -> bool {
+        self.requests.send(v1::HostRequest { request: Some(step) }).await.is_ok()
+    }
+
+    async fn go_on(
+        &mut self,
+        mut responses: Streaming<v1::HostResponse>,
+        given_back: &mut mpsc::UnboundedReceiver<GivenBack>,
+        retire: &mut watch::Receiver<bool>,
+        connected: &watch::Sender<bool>,
+    ) -> End {
+        let mut back = Vec::with_capacity(TOGETHER);
+        loop {
+            let renewal = self.next_renewal();
+            let renewal = async {
+                match renewal {
+                    Some(at) => tokio::time::sleep(at.saturating_sub(now())).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let going = self.entered && !self.retiring;
+            let said = tokio::select! {
+                response = responses.message() => match response {
+                    Ok(Some(response)) => match self.heard(&response, connected) {
+                        Ok(false) => true,
+                        Ok(true) => return End::Left,
+                        Err(why) => return End::Broken(why),
+                    },
+                    Ok(None) => return End::Broken("it ended the conversation".to_owned()),
+                    Err(status) => return End::Broken(status.message().to_owned()),
+                },
+                () = renewal => self.renew().await,
+                count = given_back.recv_many(&mut back, TOGETHER), if self.entered => {
+                    count > 0 && self.give_back(&mut back).await
+                }
+                _ = is_set(retire), if going => {
+                    self.retiring = true;
+                    self.say(Step::Retire(v1::Retire {})).await && self.leave_if_done().await
+                }
+            };
+            if !said {
+                return End::Broken("the connection has ended".to_owned());
+            }
+        }
+    }
+
+    /// When the lease is to be renewed: in time, and again where that is not answered.
+    fn next_renewal(&self) -> Option<Duration> {
+        let due = self.host.renew_at().filter(|_| self.entered)?;
+        Some(due.max(self.last_asked + self.lease / RENEWAL_SHARE))
+    }
+
+    async fn renew(&mut self) -> bool {
+        if self.asked.len() >= UNANSWERED {
+            // Another connection may do better while the lease stands.
+            return false;
+        }
+        self.last_asked = now();
+        self.asked.push_back(self.last_asked);
+        self.say(Step::KeepLease(v1::KeepLease {})).await
+    }
+
+    /// Takes note of a response. True once the host has left.
+    fn heard(
+        &mut self,
+        response: &v1::HostResponse,
+        connected: &watch::Sender<bool>,
+    ) -> Result<bool, String> {
+        match &response.response {
+            Some(Answer::Entered(entered)) => {
+                self.lease = Duration::from_millis(entered.lease_ms.into());
+                if let Some(asked) = self.asked.pop_front() {
+                    self.host.entered(asked, self.lease);
+                }
+                self.entered = true;
+                connected.send_replace(true);
+            }
+            Some(Answer::LeaseKept(_)) => {
+                if let Some(asked) = self.asked.pop_front() {
+                    self.host.kept(asked);
+                }
+            }
+            Some(Answer::Left(_)) => return Ok(true),
+            Some(Answer::Granted(_) | Answer::GiveBack(_)) | None => {
+                let order = tollway_wire::order(response).map_err(|error| error.to_string())?;
+                if let Some(order) = order {
+                    self.host.obey(&order);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    async fn give_back(&mut self, back: &mut Vec<GivenBack>) -> bool {
+        let mut by_type: BTreeMap<Arc<str>, Vec<GivenBack>> = BTreeMap::new();
+        for given in back.drain(..) {
+            by_type.entry(Arc::clone(&given.actor_type)).or_default().push(given);
+        }
+        for (actor_type, given) in by_type {
+            let held = given.into_iter().map(|given| (given.shard, given.epoch)).collect();
+            let step = v1::GivenBack {
+                actor_type: actor_type.to_string(),
+                grants: tollway_wire::grants(&held),
+            };
+            if !self.say(Step::GivenBack(step)).await {
+                return false;
+            }
+        }
+        self.leave_if_done().await
+    }
+
+    /// Leaves once there is nothing to give back any more.
+    async fn leave_if_done(&mut self) -> bool {
+        if !self.retiring || self.leaving || !self.host.holds_nothing() {
+            return true;
+        }
+        self.leaving = true;
+        self.say(Step::Leave(v1::Leave {})).await
+    }
+}
+
+fn held_type((actor_type, held): (&String, &BTreeMap<Shard, Epoch>)) -> v1::HeldType {
+    v1::HeldType { actor_type: actor_type.clone(), grants: tollway_wire::grants(held) }
+}

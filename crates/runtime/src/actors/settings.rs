@@ -1,0 +1,221 @@
+//! What an app says of its actors: the answer to `GET /dapr/config`, or the first message of its
+//! stream.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tollway_placement::TypeOptions;
+use tollway_wire::ACTOR_TYPES_PER_HOST_LIMIT;
+
+/// Defaults, as Dapr has them.
+const IDLE: Duration = Duration::from_secs(60 * 60);
+const DRAIN: Duration = Duration::from_secs(2);
+const STACK_DEPTH: usize = 32;
+
+/// The actor types that an app offers, and how they are run.
+pub(crate) type Types = BTreeMap<Arc<str>, TypeOptions>;
+
+/// What is said for all types, or for some; what is not said is as before.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Said {
+    pub(crate) idle: Option<Duration>,
+    pub(crate) drain: Option<Duration>,
+    /// Whether turns under way are waited for at all.
+    pub(crate) drains: Option<bool>,
+    pub(crate) reentrancy: Option<Reentrancy>,
+}
+
+/// Whether, and how deep, calls come back to an actor that waits for them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Reentrancy {
+    #[serde(default)]
+    pub(crate) enabled: bool,
+    #[serde(default)]
+    pub(crate) max_stack_depth: Option<usize>,
+}
+
+impl Said {
+    /// What this says where it says something, else what `general` does.
+    fn or(self, general: &Self) -> Self {
+        Self {
+            idle: self.idle.or(general.idle),
+            drain: self.drain.or(general.drain),
+            drains: self.drains.or(general.drains),
+            reentrancy: self.reentrancy.or(general.reentrancy),
+        }
+    }
+
+    fn options(&self) -> TypeOptions {
+        let drain = self.drain.unwrap_or(DRAIN);
+        let reentrancy = self.reentrancy.unwrap_or_default();
+        let depth = reentrancy.max_stack_depth.filter(|depth| *depth > 0).unwrap_or(STACK_DEPTH);
+        TypeOptions {
+            idle: self.idle.unwrap_or(IDLE),
+            drain: if self.drains.unwrap_or(true) { drain } else { Duration::ZERO },
+            reentrancy: reentrancy.enabled.then_some(depth),
+        }
+    }
+}
+
+/// The types of an app: `entities` with what is said for all, or in `special` for some.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn types(
+    entities: &[String],
+    general: &Said,
+    special: Vec<(Vec<String>, Said)>,
+) -> Result<Types, String> {
+    let mut types = Types::new();
+    for name in entities {
+        tollway_wire::actor_type(name).map_err(|error| error.to_string())?;
+        types.insert(Arc::from(name.as_str()), general.options());
+    }
+    for (names, said) in special {
+        let options = said.or(general).options();
+        for name in names {
+            if let Some(known) = types.get_mut(name.as_str()) {
+                known.clone_from(&options);
+            }
+        }
+    }
+    match types.len() {
+        count if count > ACTOR_TYPES_PER_HOST_LIMIT => Err(format!(
+            "it offers {count} actor types; an app may offer {ACTOR_TYPES_PER_HOST_LIMIT}"
+        )),
+        _ => Ok(types),
+    }
+}
+
+/// The answer to `GET /dapr/config`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    #[serde(default)]
+    entities: Option<Vec<String>>,
+    #[serde(flatten)]
+    general: Settings,
+    #[serde(default)]
+    entities_config: Option<Vec<Special>>,
+}
+
+#[derive(Deserialize)]
+struct Special {
+    #[serde(default)]
+    entities: Vec<String>,
+    #[serde(flatten)]
+    settings: Settings,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Settings {
+    #[serde(default)]
+    actor_idle_timeout: String,
+    #[serde(default)]
+    drain_ongoing_call_timeout: String,
+    #[serde(default)]
+    drain_rebalanced_actors: Option<bool>,
+    #[serde(default)]
+    reentrancy: Option<Reentrancy>,
+}
+
+impl Settings {
+    fn said(&self) -> Result<Said, String> {
+        Ok(Said {
+            idle: duration("actorIdleTimeout", &self.actor_idle_timeout)?,
+            drain: duration("drainOngoingCallTimeout", &self.drain_ongoing_call_timeout)?,
+            drains: self.drain_rebalanced_actors,
+            reentrancy: self.reentrancy,
+        })
+    }
+}
+
+/// Reads the answer to `GET /dapr/config`.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn read(document: &[u8]) -> Result<Types, String> {
+    if document.trim_ascii().is_empty() {
+        return Ok(Types::new());
+    }
+    let document: Document = serde_json::from_slice(document)
+        .map_err(|error| format!("it is not understood: {error}"))?;
+    let general = document.general.said()?;
+    let mut special = Vec::new();
+    for part in document.entities_config.unwrap_or_default() {
+        special.push((part.entities, part.settings.said()?));
+    }
+    types(&document.entities.unwrap_or_default(), &general, special)
+}
+
+/// A time in Go's words; nothing where nothing, or no time, is said.
+fn duration(field: &str, text: &str) -> Result<Option<Duration>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    // Python's SDK writes the Greek letter.
+    let plain = text.replace(['µ', 'μ'], "u");
+    let read = humantime::parse_duration(&plain);
+    let read =
+        read.map_err(|_| format!("`{field}` is {text:?}; write a time such as \"1h30m\""))?;
+    Ok(Some(read).filter(|time| !time.is_zero()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_app_says_its_types_and_how_they_are_run() {
+        let document = br#"{
+            "entities": ["Cart", "Meter"],
+            "actorIdleTimeout": "1h0m0s0ms0\u03bcs",
+            "actorScanInterval": "30s",
+            "drainOngoingCallTimeout": "10s",
+            "drainRebalancedActors": true,
+            "reentrancy": {"enabled": true},
+            "remindersStoragePartitions": 0,
+            "entitiesConfig": [
+                {"entities": ["Meter", "Nobody"], "actorIdleTimeout": "5s",
+                 "drainRebalancedActors": false,
+                 "reentrancy": {"enabled": true, "maxStackDepth": 3}}
+            ]
+        }"#;
+        let types = read(document).unwrap();
+        let cart = TypeOptions {
+            idle: Duration::from_secs(3600),
+            drain: Duration::from_secs(10),
+            reentrancy: Some(32),
+        };
+        let meter = TypeOptions {
+            idle: Duration::from_secs(5),
+            drain: Duration::ZERO,
+            reentrancy: Some(3),
+        };
+        assert_eq!(types, Types::from([("Cart".into(), cart), ("Meter".into(), meter)]));
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_in_dapr() {
+        let options = TypeOptions { idle: IDLE, drain: DRAIN, reentrancy: None };
+        let expected = Types::from([("Cart".into(), options)]);
+        assert_eq!(read(br#"{"entities":["Cart"],"reentrancy":{}}"#), Ok(expected));
+        for nothing in ["", "{}", r#"{"entities":null}"#, r#"{"entities":[]}"#] {
+            assert_eq!(read(nothing.as_bytes()), Ok(Types::new()), "{nothing}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_told() {
+        let read = |text: &str| read(text.as_bytes()).unwrap_err();
+        assert!(read("<html>").contains("not understood"));
+        assert!(
+            read(r#"{"entities":["a"],"actorIdleTimeout":"soon"}"#).contains("actorIdleTimeout")
+        );
+        assert!(read(r#"{"entities":[""]}"#).contains("actor type"));
+    }
+}

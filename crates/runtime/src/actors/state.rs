@@ -1,0 +1,137 @@
+//! The state of actors: kept under the keys that Dapr gives them, and fenced by the epoch under
+//! which their host runs them.
+//!
+//! Whoever has a shard raises its fence in the store before it reads there or writes. A former
+//! holder, who may not know yet that it is one, is refused by the store itself from then on: what
+//! has been read does not change behind the back of whoever runs the actor now.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tollway_model::{ErrorCode, chain};
+use tollway_placement::{Actor, Epoch, Shard};
+use tollway_state::{
+    Consistency, Entry, Fence, Op, StateError, StateStore, Transaction, actor_fence_key,
+    actor_state_key,
+};
+
+use super::Actors;
+use super::problem::Problem;
+
+/// The store that the actors of an app have.
+pub(crate) struct ActorStore {
+    store: Arc<dyn StateStore>,
+    app: String,
+    /// The epoch that each shard's fence is known to have at least.
+    raised: Mutex<HashMap<(Arc<str>, Shard), Epoch>>,
+}
+
+impl ActorStore {
+    pub(crate) fn new(store: Arc<dyn StateStore>, app: String) -> Self {
+        Self { store, app, raised: Mutex::default() }
+    }
+
+    fn key(&self, actor: &Actor, key: &str) -> String {
+        actor_state_key(&self.app, &actor.actor_type, &actor.id, key)
+    }
+
+    fn fence(&self, actor: &Actor, epoch: Epoch) -> Fence {
+        let shard = Shard::of(&actor.id).number();
+        Fence { key: actor_fence_key(&self.app, &actor.actor_type, shard), number: epoch.0 }
+    }
+
+    async fn get(
+        &self,
+        actor: &Actor,
+        epoch: Epoch,
+        key: &str,
+    ) -> Result<Option<Entry>, StateError> {
+        let shard = (Arc::clone(&actor.actor_type), Shard::of(&actor.id));
+        let known = self.raised().get(&shard).copied();
+        if known.is_none_or(|known| known < epoch) {
+            let fence = Some(self.fence(actor, epoch));
+            self.store.transact(Transaction { ops: Vec::new(), fence }).await?;
+            self.note(shard, epoch);
+        }
+        self.store.get(&self.key(actor, key), Consistency::Strong).await
+    }
+
+    async fn transact(&self, actor: &Actor, epoch: Epoch, ops: Vec<Op>) -> Result<(), StateError> {
+        let fence = Some(self.fence(actor, epoch));
+        self.store.transact(Transaction { ops, fence }).await?;
+        self.note((Arc::clone(&actor.actor_type), Shard::of(&actor.id)), epoch);
+        Ok(())
+    }
+
+    fn note(&self, shard: (Arc<str>, Shard), epoch: Epoch) {
+        let mut raised = self.raised();
+        let known = raised.entry(shard).or_insert(epoch);
+        *known = epoch.max(*known);
+    }
+
+    fn raised(&self) -> std::sync::MutexGuard<'_, HashMap<(Arc<str>, Shard), Epoch>> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Actors {
+    /// An entry of the state of an actor that is active in the app beside this sidecar.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub(crate) async fn get_state(
+        &self,
+        actor: &Actor,
+        key: &str,
+    ) -> Result<Option<Entry>, Problem> {
+        let (store, epoch) = self.may_touch(actor)?;
+        let found = store.get(actor, epoch, key).await;
+        found.map_err(|error| {
+            let text = format!("error getting actor state: {}", chain(&error));
+            Problem::new(ErrorCode::ActorStateGet, text)
+        })
+    }
+
+    /// Makes all changes to the state of an actor that is active in the app beside this sidecar,
+    /// or none of them. Keys are the actor's own.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub(crate) async fn transact(&self, actor: &Actor, ops: Vec<Op>) -> Result<(), Problem> {
+        let (store, epoch) = self.may_touch(actor)?;
+        let ops = ops.into_iter().map(|op| keyed(op, |key| store.key(actor, key))).collect();
+        let done = store.transact(actor, epoch, ops).await;
+        done.map_err(|error| {
+            let why = if matches!(error, StateError::Fenced { .. }) {
+                "another host runs this actor now".to_owned()
+            } else {
+                chain(&error)
+            };
+            let text = format!("error saving actor transaction state: {why}");
+            Problem::new(ErrorCode::ActorStateSave, text)
+        })
+    }
+
+    fn may_touch(&self, actor: &Actor) -> Result<(&ActorStore, Epoch), Problem> {
+        let Some(store) = &self.store else {
+            let text = "the state store is not configured to use the actor runtime: no component \
+                        has `actorStateStore` set to \"true\" in its metadata";
+            return Err(Problem::new(ErrorCode::ActorRuntimeNotFound, text));
+        };
+        let epoch = self.hosting().and_then(|hosting| hosting.host.may_write(actor));
+        Ok((store, epoch.ok_or_else(Problem::instance_missing)?))
+    }
+}
+
+fn keyed(op: Op, key: impl Fn(&str) -> String) -> Op {
+    match op {
+        Op::Set(mut set) => {
+            set.key = key(&set.key);
+            Op::Set(set)
+        }
+        Op::Delete(mut delete) => {
+            delete.key = key(&delete.key);
+            Op::Delete(delete)
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The app beside this sidecar, as this crate connects to it: plain or over TLS, which proves
+//! nothing of who it is.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
+use tollway_identity::{SharedToken, TlsError, app_config};
+use tollway_model::AppProtocol;
+use tollway_proxy::AppOptions;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+
+/// What the app is shown by its sidecar.
+pub(crate) const TOKEN: &str = "dapr-api-token";
+
+/// Where the app is and how it is spoken to.
+#[derive(Clone, Debug)]
+pub(crate) struct App {
+    pub(crate) address: SocketAddr,
+    pub(crate) protocol: AppProtocol,
+    /// Set where the app speaks TLS.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+    pub(crate) token: Option<SharedToken>,
+}
+
+impl App {
+    /// # Errors
+    /// When the TLS library refuses.
+    pub(crate) fn new(options: &AppOptions, token: Option<SharedToken>) -> Result<Self, TlsError> {
+        let alpn: &[u8] = if options.protocol == AppProtocol::Http { b"http/1.1" } else { b"h2" };
+        let tls = if options.is_tls { Some(app_config(&[alpn])?) } else { None };
+        Ok(Self { address: options.address, protocol: options.protocol, tls, token })
+    }
+}
+
+type Stream = Either<TcpStream, TlsStream<TcpStream>>;
+
+impl App {
+    /// # Errors
+    /// When it takes no connection, or no TLS.
+    pub(crate) async fn connect(&self) -> io::Result<Stream> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let Some(tls) = &self.tls else { return Ok(Either::Left(stream)) };
+        let name = ServerName::IpAddress(self.address.ip().into());
+        let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await?;
+        Ok(Either::Right(stream))
+    }
+
+    /// A connection of gRPC, made when it is first used, and again when it ends.
+    pub(crate) fn channel(&self) -> Channel {
+        // What the app reads as the host; an address with a zone cannot stand there.
+        let named = Endpoint::from_shared(format!("http://{}", self.address));
+        let endpoint = named.unwrap_or_else(|_| Endpoint::from_static("http://app"));
+        let app = self.clone();
+        endpoint.connect_with_connector_lazy(service_fn(move |_| {
+            let app = app.clone();
+            async move { app.connect().await.map(TokioIo::new) }
+        }))
+    }
+}

@@ -1,0 +1,250 @@
+//! Connections out of the mesh, plain or over TLS, kept for the next request.
+//!
+//! Over TLS the endpoint's certificate is checked: by the authorities of the resource, or by those
+//! that the system trusts.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::{Request, Response, Uri};
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::client::legacy::Error;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::client::WantsClientCert;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
+use tonic::body::Body;
+
+/// Time for name, TCP and TLS.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection without a request is kept, and how many to one host.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+const IDLE_CONNECTIONS: usize = 32;
+
+/// What an endpoint is reached with over TLS, each in PEM.
+#[derive(Clone, Default)]
+pub struct EndpointTls {
+    /// Authorities that its certificate may be of, in place of the system's.
+    pub root_ca: Option<String>,
+    /// A certificate with those that lead to its authority, and its key, to be shown.
+    pub certificate: Option<(String, String)>,
+}
+
+impl std::fmt::Debug for EndpointTls {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EndpointTls").field("root_ca", &self.root_ca).finish_non_exhaustive()
+    }
+}
+
+/// Why TLS to an endpoint cannot be prepared.
+#[derive(Debug, Error)]
+pub enum EndpointTlsError {
+    #[error(
+        "no certificate in clientTLS.rootCA of HTTPEndpoint `{endpoint}` can be used as an authority; it must be PEM"
+    )]
+    NoAuthority { endpoint: String },
+    #[error(
+        "clientTLS.certificate of HTTPEndpoint `{endpoint}` holds no certificate; it must be PEM"
+    )]
+    NoCertificate { endpoint: String },
+    #[error("clientTLS.privateKey of HTTPEndpoint `{endpoint}` is no key; it must be PEM")]
+    NoKey { endpoint: String, source: rustls::pki_types::pem::Error },
+    #[error(
+        "the certificate and the key of HTTPEndpoint `{endpoint}` cannot be used; check that they belong together"
+    )]
+    Refused { endpoint: String, source: rustls::Error },
+}
+
+/// This system trusts nobody.
+#[derive(Debug, Error)]
+#[error("this system has no trusted authorities; name some in clientTLS.rootCA of an HTTPEndpoint")]
+pub(crate) struct NoTrust;
+
+/// Sends requests to one endpoint, or to any URL.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pool: Pool<Dialler, Body>,
+    trusts: bool,
+}
+
+impl Client {
+    /// Whether anybody can be trusted.
+    pub(crate) fn check_trust(&self) -> Result<(), NoTrust> {
+        if self.trusts { Ok(()) } else { Err(NoTrust) }
+    }
+
+    /// # Errors
+    /// When no connection can be made, or it breaks before the answer.
+    pub(crate) async fn request(
+        &self,
+        request: Request<Body>,
+    ) -> Result<Response<hyper::body::Incoming>, Error> {
+        self.pool.request(request).await
+    }
+}
+
+/// # Errors
+/// [`EndpointTlsError`].
+pub(crate) fn client(endpoint: &str, tls: &EndpointTls) -> Result<Client, EndpointTlsError> {
+    let mut roots = RootCertStore::empty();
+    match &tls.root_ca {
+        Some(pem) => {
+            let found = CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok);
+            roots.add_parsable_certificates(found);
+            if roots.is_empty() {
+                return Err(EndpointTlsError::NoAuthority { endpoint: endpoint.to_owned() });
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let trusts = !roots.is_empty();
+    let refused = |source| EndpointTlsError::Refused { endpoint: endpoint.to_owned(), source };
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(refused)?
+        .with_root_certificates(roots);
+    let mut config = with_certificate(builder, endpoint, tls)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let dialler = Dialler { tls: TlsConnector::from(Arc::new(config)) };
+    let pool = Pool::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS)
+        .build(dialler);
+    Ok(Client { pool, trusts })
+}
+
+fn with_certificate(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    endpoint: &str,
+    tls: &EndpointTls,
+) -> Result<ClientConfig, EndpointTlsError> {
+    let Some((certificate, key)) = &tls.certificate else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let endpoint = endpoint.to_owned();
+    let chain: Vec<_> =
+        CertificateDer::pem_slice_iter(certificate.as_bytes()).filter_map(Result::ok).collect();
+    if chain.is_empty() {
+        return Err(EndpointTlsError::NoCertificate { endpoint });
+    }
+    let key = match PrivateKeyDer::from_pem_slice(key.as_bytes()) {
+        Ok(key) => key,
+        Err(source) => return Err(EndpointTlsError::NoKey { endpoint, source }),
+    };
+    builder
+        .with_client_auth_cert(chain, key)
+        .map_err(|source| EndpointTlsError::Refused { endpoint, source })
+}
+
+/// Makes connections.
+#[derive(Clone)]
+pub(crate) struct Dialler {
+    tls: TlsConnector,
+}
+
+impl Dialler {
+    async fn dial(self, to: Uri) -> io::Result<Link> {
+        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
+        let host = to.host().ok_or_else(|| wrong("the URL has no host"))?;
+        // Brackets are of URLs alone.
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let is_tls = to.scheme_str() == Some("https");
+        let port = to.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let tcp = TcpStream::connect((host, port)).await?;
+        tcp.set_nodelay(true)?;
+        if !is_tls {
+            return Ok(Link(TokioIo::new(Either::Left(tcp))));
+        }
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| wrong("the host is no name that a certificate can have"))?;
+        let stream = self.tls.connect(name, tcp).await?;
+        Ok(Link(TokioIo::new(Either::Right(stream))))
+    }
+}
+
+impl tower::Service<Uri> for Dialler {
+    type Response = Link;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Link>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let dialled = self.clone().dial(to);
+        Box::pin(async move {
+            let dialled = tokio::time::timeout(CONNECT_TIMEOUT, dialled).await;
+            dialled.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        })
+    }
+}
+
+/// A connection, as the pool wants it.
+pub(crate) struct Link(TokioIo<Either<TcpStream, TlsStream<TcpStream>>>);
+
+impl Connection for Link {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Read for Link {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl Write for Link {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_pem_is_refused_with_its_field() {
+        let refused = |tls: EndpointTls| client("shop", &tls).err().unwrap().to_string();
+        let nothing = "nothing".to_owned();
+        let root = refused(EndpointTls { root_ca: Some(nothing.clone()), certificate: None });
+        assert!(root.contains("clientTLS.rootCA of HTTPEndpoint `shop`"), "{root}");
+        let certificate = Some((nothing.clone(), nothing));
+        let shown = refused(EndpointTls { root_ca: None, certificate });
+        assert!(shown.contains("clientTLS.certificate of HTTPEndpoint `shop`"), "{shown}");
+    }
+}

@@ -1,0 +1,272 @@
+//! Calls out of the mesh: of HTTP endpoints that resources name, and of absolute URLs. The data loop
+//! hands them over, for no sidecar is at the other end: no identity, no discovery, plain HTTP/1.1 or
+//! TLS (`connect`). Rules about calls that fail hold for endpoints by their names.
+
+mod connect;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::http::uri::{PathAndQuery, Scheme};
+use hyper::{HeaderMap, Request, Response, Uri};
+use thiserror::Error;
+use tollway_model::{ErrorCode, ServiceName};
+use tollway_proxy::{ERROR_FIELD, OUTSIDE_FIELD};
+use tonic::body::Body;
+
+use self::connect::{Client, client};
+pub use self::connect::{EndpointTls, EndpointTlsError};
+use crate::actors::Problem;
+use crate::held::Room;
+use crate::resilient::{Answered, Resilient, Sent, sent};
+
+const OUTSIDE: HeaderName = HeaderName::from_static(OUTSIDE_FIELD);
+
+/// Fields that concern one connection alone, and what the client says by itself.
+const NOT_PASSED_ON: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::HOST,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// An endpoint outside of the mesh.
+#[derive(Clone, Debug)]
+pub struct HttpEndpoint {
+    pub name: String,
+    pub url: BaseUrl,
+    /// What every request to it has, in place of what the app says.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    pub tls: EndpointTls,
+}
+
+/// Where an endpoint is: `http://` or `https://`, host, port, and what its paths begin with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BaseUrl {
+    base: Uri,
+}
+
+/// Why a text is no URL of an endpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("`{text}` is no URL of an endpoint: {reason}; write one such as https://host:port/path")]
+pub struct BaseUrlError {
+    text: String,
+    reason: String,
+}
+
+impl BaseUrl {
+    /// # Errors
+    /// [`BaseUrlError`].
+    pub fn new(text: &str) -> Result<Self, BaseUrlError> {
+        let wrong =
+            |reason: &str| BaseUrlError { text: text.to_owned(), reason: reason.to_owned() };
+        let base: Uri = text.parse().map_err(|error| wrong(&format!("{error}")))?;
+        if !matches!(base.scheme_str(), Some("http" | "https")) {
+            return Err(wrong("it begins neither with http:// nor with https://"));
+        }
+        let authority = base.authority().map_or("", |authority| authority.as_str());
+        if authority.contains('@') {
+            return Err(wrong("it holds a name or a password"));
+        }
+        if base.host().is_none_or(str::is_empty) {
+            return Err(wrong("it has no host"));
+        }
+        if base.query().is_some() {
+            return Err(wrong("it has a query"));
+        }
+        Ok(Self { base })
+    }
+
+    fn is_tls(&self) -> bool {
+        self.base.scheme() == Some(&Scheme::HTTPS)
+    }
+
+    /// The URL of a path and query below it.
+    fn join(&self, asked: &Uri) -> Result<Uri, hyper::http::Error> {
+        let asked = asked.path_and_query().map_or("/", PathAndQuery::as_str);
+        let path = format!("{}{asked}", self.base.path().trim_end_matches('/'));
+        let mut parts = self.base.clone().into_parts();
+        parts.path_and_query = Some(path.parse()?);
+        Ok(Uri::from_parts(parts)?)
+    }
+}
+
+/// Makes calls out of the mesh.
+pub(crate) struct OutsideCalls {
+    endpoints: HashMap<String, (HttpEndpoint, Client)>,
+    /// For URLs.
+    client: Client,
+    resilient: Option<Arc<Resilient>>,
+    home: ServiceName,
+    room: Room,
+}
+
+impl OutsideCalls {
+    /// # Errors
+    /// [`EndpointTlsError`]: what an endpoint is to be reached with cannot be used.
+    pub(crate) fn new(
+        endpoints: Vec<HttpEndpoint>,
+        resilient: Option<Arc<Resilient>>,
+        home: ServiceName,
+        room: Room,
+    ) -> Result<Self, EndpointTlsError> {
+        let mut known = HashMap::new();
+        for endpoint in endpoints {
+            let client = client(&endpoint.name, &endpoint.tls)?;
+            known.insert(endpoint.name.clone(), (endpoint, client));
+        }
+        let of_urls = client("URLs", &EndpointTls::default())?;
+        Ok(Self { endpoints: known, client: of_urls, resilient, home, room })
+    }
+
+    /// The names of the endpoints, in their order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.endpoints.keys().cloned().collect();
+        names.sort();
+        names
+    }
+
+    /// Whether the data loop has handed a request over to be sent out of the mesh.
+    pub(crate) fn is_one(request: &Request<Incoming>) -> bool {
+        request.headers().contains_key(OUTSIDE)
+    }
+
+    /// Sends a request that the data loop has handed over.
+    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        self.call(request).await.unwrap_or_else(|problem| problem.response())
+    }
+
+    async fn call(&self, request: Request<Incoming>) -> Answered {
+        let (mut head, body) = request.into_parts();
+        let id = head.headers.remove(OUTSIDE);
+        let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
+        let failed = |code, why: &dyn std::fmt::Display| {
+            Problem::new(code, format!("failed to invoke, id: {id}, err: {why}"))
+        };
+        let url;
+        let (url, client, headers) = match self.endpoints.get(&id) {
+            Some((endpoint, client)) => (&endpoint.url, client, endpoint.headers.as_slice()),
+            None => {
+                url = BaseUrl::new(&id).map_err(|error| failed(ErrorCode::BadName, &error))?;
+                (&url, &self.client, [].as_slice())
+            }
+        };
+        head.uri = url.join(&head.uri).map_err(|error| failed(ErrorCode::BadName, &error))?;
+        if url.is_tls() {
+            client.check_trust().map_err(|error| failed(ErrorCode::Unreachable, &error))?;
+        }
+        take_what_is_of_connections(&mut head.headers);
+        for (name, value) in headers {
+            head.headers.insert(name, value.clone());
+        }
+        let target = ServiceName::parse(&id, &self.home).ok();
+        let rules = self.resilient.as_ref().zip(target.as_ref());
+        let rules = rules.and_then(|(of, target)| Some((of, of.of_app(target, &self.home)?)));
+        let attempt = |body: Body| self.attempt(&id, client, &head, body);
+        let Some((resilient, rules)) = rules else { return attempt(Body::new(body)).await };
+        let label = format!("app_{id}");
+        let keys = [format!("{id} {}", head.uri.path())];
+        match sent(&self.room, rules, &head, body, false).await? {
+            Sent::Whole(mut held) => {
+                let bytes = Bytes::from(std::mem::take(&mut held.bytes));
+                let again = || attempt(Body::new(Full::new(bytes.clone())));
+                resilient.run(rules, &label, &keys, true, again).await
+            }
+            Sent::Stream(body) => {
+                let mut body = Some(Body::new(body));
+                let once = || attempt(body.take().unwrap_or_default());
+                resilient.run(rules, &label, &keys, false, once).await
+            }
+        }
+    }
+
+    async fn attempt(&self, id: &str, client: &Client, head: &Parts, body: Body) -> Answered {
+        let mut request = Request::new(body);
+        *request.method_mut() = head.method.clone();
+        *request.uri_mut() = head.uri.clone();
+        *request.headers_mut() = head.headers.clone();
+        let answer = client.request(request).await.map_err(|error| {
+            let code =
+                if error.is_connect() { ErrorCode::Unreachable } else { ErrorCode::ClosedEarly };
+            let why = tollway_model::chain(&error);
+            Problem::new(code, format!("failed to invoke, id: {id}, err: {why}"))
+        })?;
+        let (mut head, body) = answer.into_parts();
+        take_what_is_of_connections(&mut head.headers);
+        // What only the mesh says.
+        head.headers.remove(ERROR_FIELD);
+        Ok(Response::from_parts(head, Body::new(body)))
+    }
+}
+
+fn take_what_is_of_connections(fields: &mut HeaderMap) {
+    let named: Vec<HeaderName> = fields
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&NOT_PASSED_ON) {
+        fields.remove(name);
+    }
+    fields.remove("keep-alive");
+    fields.remove("proxy-connection");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_joined_to_the_url() {
+        let join = |base: &str, path: &str| {
+            BaseUrl::new(base).unwrap().join(&path.parse().unwrap()).unwrap().to_string()
+        };
+        assert_eq!(join("http://a:80", "/b?c=d"), "http://a:80/b?c=d");
+        assert_eq!(join("https://a/", "/b%2Fc"), "https://a/b%2Fc");
+        assert_eq!(join("https://a/base/", "/"), "https://a/base/");
+        assert_eq!(join("http://[::1]:8080/v1", "/x"), "http://[::1]:8080/v1/x");
+    }
+
+    #[test]
+    fn what_is_no_url_of_an_endpoint_is_refused() {
+        for (text, reason) in [
+            ("ftp://a", "neither with http://"),
+            ("a/b", "no URL"),
+            ("http://", "no URL"),
+            ("http://me:word@a", "a name or a password"),
+            ("http://a/?b", "a query"),
+            ("http://a b", "no URL"),
+        ] {
+            let told = BaseUrl::new(text).unwrap_err().to_string();
+            assert!(told.contains(reason), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn what_concerns_a_connection_goes_no_further() {
+        let mut fields = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, x-one"),
+            ("x-one", "1"),
+            ("host", "a"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("x-two", "2"),
+        ] {
+            fields.append(name, HeaderValue::from_static(value));
+        }
+        take_what_is_of_connections(&mut fields);
+        assert_eq!(fields.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-two"]);
+    }
+}

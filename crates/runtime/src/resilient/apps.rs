@@ -1,0 +1,115 @@
+//! Calls of apps under rules: the data loop hands them over, and takes each attempt as a call of the
+//! app.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Request, Response};
+use tollway_model::{ErrorCode, ServiceName};
+use tollway_proxy::{ERROR_FIELD, TARGET_FIELD};
+use tollway_routing::Rules;
+use tonic::body::Body;
+
+use super::{Answered, Resilient, Sent, sent};
+use crate::actors::Problem;
+use crate::held::Room;
+use crate::inside::Caller;
+
+const TARGET: HeaderName = HeaderName::from_static(TARGET_FIELD);
+const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
+
+/// Makes the calls of apps that rules hold for.
+pub(crate) struct AppCalls {
+    resilient: Arc<Resilient>,
+    home: ServiceName,
+    caller: Caller<Body>,
+    room: Room,
+}
+
+impl AppCalls {
+    pub(crate) fn new(
+        resilient: Arc<Resilient>,
+        home: ServiceName,
+        caller: Caller<Body>,
+        room: Room,
+    ) -> Self {
+        Self { resilient, home, caller, room }
+    }
+
+    /// Whether a request is one that the data loop hands over to be made under rules.
+    pub(crate) fn is_one(request: &Request<Incoming>) -> bool {
+        request.headers().contains_key(TARGET)
+    }
+
+    /// Makes a call that the data loop has handed over.
+    pub(crate) async fn answer(&self, request: Request<Incoming>, is_grpc: bool) -> Response<Body> {
+        match self.call(request, is_grpc).await {
+            Ok(answer) => answer,
+            Err(problem) if is_grpc => {
+                let mut answer = problem.status().into_http();
+                let word = HeaderValue::from_static(problem.code.word());
+                answer.headers_mut().insert(ERROR_FIELD, word);
+                answer
+            }
+            Err(problem) => problem.response(),
+        }
+    }
+
+    async fn call(&self, request: Request<Incoming>, is_grpc: bool) -> Answered {
+        let (mut head, body) = request.into_parts();
+        let target = head.headers.remove(TARGET);
+        let target = target.as_ref().and_then(|target| target.to_str().ok()).unwrap_or_default();
+        let malformed = |why: &dyn std::fmt::Display| {
+            Problem::new(ErrorCode::MalformedRequest, format!("the call has no target: {why}"))
+        };
+        let target = ServiceName::parse(target, &self.home).map_err(|error| malformed(&error))?;
+        head.headers.remove(APP_ID);
+        let name = HeaderValue::try_from(target.to_string()).map_err(|error| malformed(&error))?;
+        head.headers.insert(APP_ID, name);
+        let nothing = Rules::default();
+        let rules = self.resilient.of_app(&target, &self.home).unwrap_or(&nothing);
+        let key = format!("{target} {}", head.uri.path());
+        let label = format!("app_{}", target.app);
+        match sent(&self.room, rules, &head, body, is_grpc).await? {
+            Sent::Whole(mut held) => {
+                let bytes = Bytes::from(std::mem::take(&mut held.bytes));
+                let attempt = || self.attempt(&head, Body::new(Full::new(bytes.clone())));
+                self.resilient.run(rules, &label, &[key], true, attempt).await
+            }
+            Sent::Stream(body) => {
+                let mut body = Some(Body::new(body));
+                let attempt = || self.attempt(&head, body.take().unwrap_or_default());
+                self.resilient.run(rules, &label, &[key], false, attempt).await
+            }
+        }
+    }
+
+    /// Makes a call by message under the rules for its target. A name that cannot be one has none.
+    pub(crate) async fn by_message(&self, id: &str, request: Request<Full<Bytes>>) -> Answered {
+        let (head, body) = request.into_parts();
+        let nothing = Rules::default();
+        let target = ServiceName::parse(id, &self.home).ok();
+        let rules = target.as_ref().and_then(|target| self.resilient.of_app(target, &self.home));
+        let name = target.as_ref().map_or_else(|| id.to_owned(), ToString::to_string);
+        let key = format!("{name} {}", head.uri.path());
+        let attempt = || self.attempt(&head, Body::new(body.clone()));
+        let label = format!("app_{}", target.as_ref().map_or(id, |target| target.app.as_str()));
+        self.resilient.run(rules.unwrap_or(&nothing), &label, &[key], true, attempt).await
+    }
+
+    async fn attempt(&self, head: &Parts, body: Body) -> Answered {
+        let mut request = Request::new(body);
+        *request.method_mut() = head.method.clone();
+        *request.uri_mut() = head.uri.clone();
+        *request.headers_mut() = head.headers.clone();
+        let answer = self.caller.call(request).await.map_err(|error| {
+            let text = format!("the call broke off within the sidecar: {error}");
+            Problem::new(ErrorCode::ClosedEarly, text)
+        })?;
+        Ok(answer.map(Body::new))
+    }
+}

@@ -1,0 +1,260 @@
+//! Calls under rules about those that fail: attempts end in time, are made again, or are not made
+//! for a while. What is decided is decided by `tollway_routing`; here it is carried out, for apps
+//! (`apps`) and for actors alike.
+
+mod apps;
+mod sent;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::Response;
+use hyper::header::CONTENT_TYPE;
+use tollway_model::{ErrorCode, ServiceName};
+use tollway_placement::Actor;
+use tollway_routing::{
+    Breaker, BreakerRule, BreakerState, Outcome, Pass, Resilience, Rules, Scope,
+};
+use tollway_telemetry::DaprMetrics;
+use tollway_telemetry::metrics::dapr::{CircuitState, Rule, Runtime};
+use tonic::body::Body;
+
+use crate::actors::Problem;
+
+pub(crate) use apps::AppCalls;
+pub(crate) use sent::{Sent, sent};
+
+/// The rules of an app's sidecar, and what has come of calls under them.
+pub(crate) struct Resilient {
+    rules: Arc<Resilience>,
+    metrics: Option<Arc<DaprMetrics>>,
+    breakers: Mutex<HashMap<String, Known>>,
+    /// Breakers count time from here.
+    began: Instant,
+}
+
+struct Known {
+    breaker: Breaker,
+    used: Duration,
+}
+
+pub(crate) type Answered = Result<Response<Body>, Problem>;
+
+impl Resilient {
+    /// What comes of calls is counted in `metrics` under Dapr's names.
+    pub(crate) fn new(rules: Arc<Resilience>, metrics: Option<Arc<DaprMetrics>>) -> Arc<Self> {
+        Arc::new(Self { rules, metrics, breakers: Mutex::default(), began: Instant::now() })
+    }
+
+    pub(crate) fn of_app(&self, app: &ServiceName, home: &ServiceName) -> Option<&Rules> {
+        self.rules.of_app(app, home)
+    }
+
+    pub(crate) fn of_actor(&self, actor_type: &str) -> Option<&Rules> {
+        self.rules.of_actor(actor_type)
+    }
+
+    /// Makes a call of `target` under rules; each of `keys` has a breaker. Where it cannot be
+    /// repeated, one attempt is made.
+    ///
+    /// # Errors
+    /// What the last attempt has failed with, [`ErrorCode::TimedOut`], or
+    /// [`ErrorCode::CircuitOpen`].
+    pub(crate) async fn run<F>(
+        &self,
+        rules: &Rules,
+        target: &str,
+        keys: &[String],
+        repeats: bool,
+        mut attempt: impl FnMut() -> F,
+    ) -> Answered
+    where
+        F: Future<Output = Answered>,
+    {
+        let counts = self.metrics.as_ref().map(|metrics| metrics.runtime());
+        let counts = Counts { of: counts, file: &rules.file, target };
+        let retry = rules.retry.as_ref().filter(|_| repeats);
+        if retry.is_some() {
+            counts.applied(Rule::Retry, None);
+        }
+        for made in 1.. {
+            let leave = self.leave(rules, keys, &counts)?;
+            let answer = match rules.timeout {
+                None => attempt().await,
+                Some(time) => {
+                    counts.applied(Rule::Timeout, None);
+                    let answer = tokio::time::timeout(time, attempt()).await;
+                    answer.unwrap_or_else(|_| {
+                        counts.activated(Rule::Timeout, None);
+                        Err(timed_out(time))
+                    })
+                }
+            };
+            let outcome = outcome(&answer);
+            leave.note(outcome.is_failure(), &counts);
+            let Some(pause) = retry.and_then(|retry| retry.decide(outcome, made, random())) else {
+                return answer;
+            };
+            counts.activated(Rule::Retry, None);
+            tokio::time::sleep(pause).await;
+        }
+        // As many attempts as there are numbers.
+        Err(Problem::new(ErrorCode::TimedOut, "the call was tried again too often"))
+    }
+
+    /// Leave of all breakers to make an attempt.
+    fn leave<'a>(
+        &'a self,
+        rules: &'a Rules,
+        keys: &'a [String],
+        counts: &Counts<'_>,
+    ) -> Result<Leave<'a>, Problem> {
+        let mut leave = Leave { of: self, rule: rules.breaker.as_ref(), passes: Vec::new() };
+        let Some(rule) = &rules.breaker else { return Ok(leave) };
+        let now = self.began.elapsed();
+        for key in keys {
+            let mut known = self.breakers();
+            if !known.contains_key(key) {
+                make_room(&mut known, rules.breakers);
+                known.insert(key.clone(), Known { breaker: Breaker::new(rule, now), used: now });
+            }
+            let Some(of_key) = known.get_mut(key) else { continue };
+            of_key.used = now;
+            let pass = of_key.breaker.admit(rule, now);
+            let state = of_key.breaker.state();
+            drop(known);
+            counts.applied(Rule::CircuitBreaker, Some(state));
+            let Some(pass) = pass else {
+                let text = format!("too many calls of {key} have failed; none is made for a while");
+                return Err(Problem::new(ErrorCode::CircuitOpen, text));
+            };
+            leave.passes.push((key, pass));
+        }
+        Ok(leave)
+    }
+
+    fn breakers(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets what was not used for longest where there are as many as there may be.
+fn make_room(known: &mut HashMap<String, Known>, most: usize) {
+    if known.len() < most.max(1) {
+        return;
+    }
+    let oldest = known.iter().min_by_key(|(_, known)| known.used).map(|(key, _)| key.clone());
+    if let Some(oldest) = oldest {
+        known.remove(&oldest);
+    }
+}
+
+/// Where it is counted what rules do to the calls of one target, if somebody wants to know.
+struct Counts<'a> {
+    of: Option<&'a Runtime>,
+    file: &'a str,
+    target: &'a str,
+}
+
+impl Counts<'_> {
+    fn applied(&self, rule: Rule, state: Option<BreakerState>) {
+        if let Some(of) = self.of {
+            of.rule_applied(self.file, self.target, rule, state.map(circuit));
+        }
+    }
+
+    fn activated(&self, rule: Rule, state: Option<BreakerState>) {
+        if let Some(of) = self.of {
+            of.rule_activated(self.target, rule, state.map(circuit));
+        }
+    }
+}
+
+fn circuit(state: BreakerState) -> CircuitState {
+    match state {
+        BreakerState::Closed => CircuitState::Closed,
+        BreakerState::Trying => CircuitState::HalfOpen,
+        BreakerState::Open => CircuitState::Open,
+    }
+}
+
+/// Leave to make an attempt; dropped, it was given up.
+struct Leave<'a> {
+    of: &'a Resilient,
+    rule: Option<&'a BreakerRule>,
+    passes: Vec<(&'a String, Pass)>,
+}
+
+impl Leave<'_> {
+    fn note(mut self, is_failure: bool, counts: &Counts<'_>) {
+        let now = self.of.began.elapsed();
+        self.give_back(|breaker, pass, rule| {
+            let before = breaker.state();
+            breaker.note(pass, is_failure, rule, now);
+            if breaker.state() != before {
+                counts.activated(Rule::CircuitBreaker, Some(breaker.state()));
+            }
+        });
+    }
+
+    fn give_back(&mut self, mut tell: impl FnMut(&mut Breaker, Pass, &BreakerRule)) {
+        let Some(rule) = self.rule else { return };
+        let mut known = self.of.breakers();
+        for (key, pass) in self.passes.drain(..) {
+            if let Some(of_key) = known.get_mut(key) {
+                tell(&mut of_key.breaker, pass, rule);
+            }
+        }
+    }
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        if !self.passes.is_empty() {
+            self.give_back(|breaker, pass, _| breaker.forget(pass));
+        }
+    }
+}
+
+/// The breakers that a call of an actor asks.
+pub(crate) fn keys_of_actor(scope: Scope, actor: &Actor) -> Vec<String> {
+    let of_type = || format!("actors of type `{}`", actor.actor_type);
+    let of_id = || format!("actor `{}||{}`", actor.actor_type, actor.id);
+    match scope {
+        Scope::Type => vec![of_type()],
+        Scope::Id => vec![of_id()],
+        Scope::Both => vec![of_type(), of_id()],
+    }
+}
+
+fn outcome(answer: &Answered) -> Outcome {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(problem) if problem.code == ErrorCode::TimedOut => return Outcome::TimedOut,
+        Err(problem) => return Outcome::Http(problem.http_status()),
+    };
+    let fields = answer.headers();
+    let told = fields.get("grpc-status").and_then(|code| code.to_str().ok()?.parse().ok());
+    let is_grpc = fields.get(CONTENT_TYPE).is_some_and(|kind| {
+        kind.as_bytes().starts_with(b"application/grpc") && answer.status().is_success()
+    });
+    match told {
+        Some(code) => Outcome::Grpc(code),
+        // A stream that has begun well.
+        None if is_grpc => Outcome::Grpc(0),
+        None => Outcome::Http(answer.status().as_u16()),
+    }
+}
+
+fn timed_out(time: Duration) -> Problem {
+    let text = format!("no answer within {time:?}, which the Resiliency of this app allows");
+    Problem::new(ErrorCode::TimedOut, text)
+}
+
+/// From 0 up to 1: pauses are spread so that not all callers come again at once.
+fn random() -> f64 {
+    let (bits, _) = uuid::Uuid::new_v4().as_u64_pair();
+    // The version is in the lower half of these bits.
+    f64::from((bits >> 32) as u32) / (f64::from(u32::MAX) + 1.0)
+}

@@ -1,0 +1,233 @@
+//! The state API over HTTP: `/v1.0/state/STORE/…`.
+
+use std::collections::HashMap;
+
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH};
+use hyper::{Method, Request, Response, StatusCode};
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use tollway_state::{Delete, Entry, Op};
+use tonic::body::Body;
+
+use super::document::{Found, Item, Keys, Options, Steps, TTL_END, expiry};
+use super::problem::{Doing, Problem};
+use super::stores::{Chosen, Stores};
+use crate::held::Room;
+use crate::rest::{empty, json_answer, not_whole};
+
+/// Prefix of metadata in the query, and in the fields of an answer.
+const METADATA: &str = "metadata.";
+
+/// What a path asks for.
+enum Asked {
+    Save,
+    BulkGet,
+    Transaction,
+    Query,
+    Get(String),
+    Delete(String),
+}
+
+/// Answers what is of the state API; gives anything else back.
+pub(crate) async fn answer(
+    stores: &Stores,
+    room: &Room,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Request<Incoming>> {
+    let Some((store, asked)) = asked(request.method(), request.uri().path()) else {
+        return Err(request);
+    };
+    let store = match stores.choose(&store) {
+        Ok(store) => store,
+        Err(problem) => return Ok(problem.response()),
+    };
+    let (head, body) = request.into_parts();
+    let query = Query::of(head.uri.query().unwrap_or_default());
+    let held = match asked {
+        Asked::Save | Asked::BulkGet | Asked::Transaction => room.whole(body).await,
+        Asked::Query | Asked::Get(_) | Asked::Delete(_) => Ok(room.nothing()),
+    };
+    let held = match held {
+        Ok(held) => held,
+        Err(why) => return Ok(not_whole(why, "a request of the state API", room)),
+    };
+    let done = match asked {
+        Asked::Save => save(&store, &query, &held.bytes).await,
+        Asked::BulkGet => bulk_get(&store, &held.bytes).await,
+        Asked::Transaction => transact(&store, &query, &held.bytes).await,
+        Asked::Query => Err(Problem::no_queries(store.name())),
+        Asked::Get(key) => get(&store, &query, &key).await,
+        Asked::Delete(key) => {
+            let etag = head.headers.get(IF_MATCH).and_then(|etag| etag.to_str().ok());
+            delete(&store, &query, &key, etag.map(str::to_owned)).await
+        }
+    };
+    Ok(done.unwrap_or_else(|problem| problem.response()))
+}
+
+/// The store's name and what is asked of it.
+fn asked(method: &Method, path: &str) -> Option<(String, Asked)> {
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    let version = parts.next()?;
+    let is_alpha = match version {
+        "v1.0" => false,
+        "v1.0-alpha1" => true,
+        _ => return None,
+    };
+    if parts.next() != Some("state") {
+        return None;
+    }
+    let decoded = |part: &str| percent_decode_str(part).decode_utf8().ok().map(Into::into);
+    let store: String = decoded(parts.next()?)?;
+    let (key, more) = (parts.next(), parts.next());
+    let writes = matches!(*method, Method::POST | Method::PUT);
+    let asked = match (key, more) {
+        (None, None) if writes && !is_alpha => Asked::Save,
+        (Some("query"), None) if writes => Asked::Query,
+        (Some("bulk"), None) if writes && !is_alpha => Asked::BulkGet,
+        (Some("transaction"), None) if writes && !is_alpha => Asked::Transaction,
+        (Some(key), None) if *method == Method::GET && !is_alpha => Asked::Get(decoded(key)?),
+        (Some(key), None) if *method == Method::DELETE && !is_alpha => Asked::Delete(decoded(key)?),
+        _ => return None,
+    };
+    Some((store, asked))
+}
+
+/// What the query of a request says.
+struct Query {
+    consistency: String,
+    concurrency: String,
+    metadata: HashMap<String, String>,
+}
+
+impl Query {
+    fn of(text: &str) -> Self {
+        let mut query = Self {
+            consistency: String::new(),
+            concurrency: String::new(),
+            metadata: HashMap::new(),
+        };
+        for pair in text.split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let decoded = |text: &str| {
+                let spaced = text.replace('+', " ");
+                percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
+            };
+            let (name, value) = (decoded(name), decoded(value));
+            match name.as_str() {
+                "consistency" => query.consistency = value,
+                "concurrency" => query.concurrency = value,
+                name => {
+                    if let Some(name) = name.strip_prefix(METADATA) {
+                        query.metadata.insert(name.to_owned(), value);
+                    }
+                }
+            }
+        }
+        query
+    }
+
+    fn options(&self) -> Options {
+        Options::new(self.concurrency.clone(), self.consistency.clone())
+    }
+}
+
+async fn save(store: &Chosen<'_>, query: &Query, body: &[u8]) -> Result<Response<Body>, Problem> {
+    let items: Vec<Item<'_>> =
+        serde_json::from_slice(body).map_err(|error| Problem::malformed(error.to_string()))?;
+    if items.iter().any(|item| item.key.is_empty()) {
+        return Err(Problem::malformed("\"key\" is a required field"));
+    }
+    let ops = items.into_iter().map(|item| item.into_set(&query.metadata));
+    let ops = ops.collect::<Result<Vec<_>, _>>();
+    let ops = ops.map_err(|why| Problem::refused(store.name(), Doing::Save, &why))?;
+    store.change(ops, Doing::Save).await?;
+    Ok(empty(StatusCode::NO_CONTENT))
+}
+
+async fn get(store: &Chosen<'_>, query: &Query, key: &str) -> Result<Response<Body>, Problem> {
+    let (_, consistency) = query
+        .options()
+        .read()
+        .map_err(|why| Problem::refused(store.name(), Doing::Get(key), &why))?;
+    let found = store.get(key, consistency).await?;
+    Ok(found.map_or_else(|| empty(StatusCode::NO_CONTENT), |entry| entry_answer(&entry)))
+}
+
+fn entry_answer(entry: &Entry) -> Response<Body> {
+    let mut answer = Response::new(Body::new(Full::from(entry.value.clone())));
+    let fields = answer.headers_mut();
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let etag = entry.etag.as_deref().and_then(|etag| HeaderValue::try_from(etag).ok());
+    if let Some(etag) = etag {
+        fields.insert(ETAG, etag);
+    }
+    let name = HeaderName::try_from(format!("{METADATA}{TTL_END}"));
+    let end = expiry(entry).and_then(|end| HeaderValue::try_from(end).ok());
+    if let (Ok(name), Some(end)) = (name, end) {
+        fields.insert(name, end);
+    }
+    answer
+}
+
+async fn bulk_get(store: &Chosen<'_>, body: &[u8]) -> Result<Response<Body>, Problem> {
+    let asked: Keys = object(body)?;
+    let entries = store.bulk_get(&asked.keys).await?;
+    let found: Vec<Found<'_>> = asked
+        .keys
+        .iter()
+        .zip(&entries)
+        .map(|(key, entry)| Found::new(key, entry.as_ref()))
+        .collect();
+    let text = serde_json::to_vec(&found)
+        .map_err(|error| Problem::refused(store.name(), Doing::BulkGet, &error.to_string()))?;
+    let mut answer = json_answer(StatusCode::OK, &serde_json::Value::Null);
+    *answer.body_mut() = Body::new(Full::from(text));
+    Ok(answer)
+}
+
+async fn delete(
+    store: &Chosen<'_>,
+    query: &Query,
+    key: &str,
+    etag: Option<String>,
+) -> Result<Response<Body>, Problem> {
+    let doing = Doing::Delete(key);
+    let options = query.options().read();
+    let (concurrency, consistency) =
+        options.map_err(|why| Problem::refused(store.name(), doing, &why))?;
+    let op = Op::Delete(Delete { key: key.to_owned(), etag, concurrency, consistency });
+    store.change(vec![op], doing).await?;
+    Ok(empty(StatusCode::NO_CONTENT))
+}
+
+async fn transact(
+    store: &Chosen<'_>,
+    query: &Query,
+    body: &[u8],
+) -> Result<Response<Body>, Problem> {
+    let asked: Steps<'_> = object(body)?;
+    let mut ops = Vec::with_capacity(asked.operations.len());
+    for step in asked.operations {
+        let op = match step.operation.as_str() {
+            "upsert" => step.request.into_set(&query.metadata),
+            "delete" => step.request.into_delete(),
+            other => return Err(Problem::unknown_operation(other)),
+        };
+        ops.push(op.map_err(|why| Problem::refused(store.name(), Doing::Transact, &why))?);
+    }
+    store.transact(ops).await?;
+    Ok(empty(StatusCode::NO_CONTENT))
+}
+
+/// Reads a body that is an object; its fields in a list would do otherwise.
+fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    let unreadable =
+        |why: &str| Problem::malformed(format!("failed deserializing HTTP body: {why}"));
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(unreadable("it is no JSON object"));
+    }
+    serde_json::from_slice(body).map_err(|error| unreadable(&error.to_string()))
+}

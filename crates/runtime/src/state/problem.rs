@@ -1,0 +1,244 @@
+//! What goes wrong in the state API, as Dapr tells it: one value for both APIs.
+
+use std::collections::HashMap;
+
+use hyper::header::HeaderValue;
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+use tollway_model::{ErrorCode, chain};
+use tollway_proxy::ERROR_FIELD;
+use tollway_state::{IllegalKey, StateError};
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use crate::rest::json_answer;
+
+const DOMAIN: &str = "dapr.io";
+
+/// What was to be done when it failed.
+#[derive(Clone, Copy)]
+pub(crate) enum Doing<'a> {
+    /// To read this key.
+    Get(&'a str),
+    BulkGet,
+    Save,
+    /// To delete this key.
+    Delete(&'a str),
+    BulkDelete,
+    Transact,
+}
+
+/// A refusal or failure with all that either API tells of it.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    http: StatusCode,
+    grpc: Code,
+    code: ErrorCode,
+    message: String,
+    /// What HTTP tells too; without them gRPC alone has details.
+    details: Option<Box<Details>>,
+}
+
+#[derive(Debug)]
+struct Details {
+    /// The word in `google.rpc.ErrorInfo`, and what stands beside it.
+    reason: &'static str,
+    facts: HashMap<String, String>,
+    /// The store that it is about.
+    resource: Option<String>,
+    /// A key that cannot be one.
+    field: Option<String>,
+}
+
+impl Problem {
+    fn new(http: StatusCode, grpc: Code, code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { http, grpc, code, message: message.into(), details: None }
+    }
+
+    /// The app has no store at all.
+    pub(super) fn not_configured(store: &str, app: &str) -> Self {
+        let (http, code) = (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::StateStoreNotConfigured);
+        let text = format!("state store {store} is not configured");
+        Self::new(http, Code::FailedPrecondition, code, text)
+            .with_reason("DAPR_STATE_NOT_CONFIGURED", &[("appID", app)])
+    }
+
+    /// The app has others.
+    pub(super) fn not_found(store: &str, app: &str) -> Self {
+        let (http, code) = (StatusCode::BAD_REQUEST, ErrorCode::StateStoreNotFound);
+        let text = format!("state store {store} is not found");
+        Self::new(http, Code::InvalidArgument, code, text)
+            .with_reason("DAPR_STATE_NOT_FOUND", &[("appID", app)])
+    }
+
+    pub(super) fn illegal_key(store: &str, key: &str, error: &IllegalKey) -> Self {
+        let (http, code) = (StatusCode::BAD_REQUEST, ErrorCode::MalformedRequest);
+        let problem = Self::new(http, Code::InvalidArgument, code, error.to_string());
+        problem.with_reason("DAPR_STATE_ILLEGAL_KEY", &[]).about(store, Some(key))
+    }
+
+    pub(super) fn no_queries(store: &str) -> Self {
+        let (http, code) = (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::StateStoreNotSupported);
+        Self::new(http, Code::Internal, code, "state store does not support querying")
+            .with_reason("DAPR_STATE_QUERYING_NOT_SUPPORTED", &[])
+            .about(store, None)
+    }
+
+    fn too_many_ops(store: &str, count: usize, limit: usize) -> Self {
+        let text = format!(
+            "the transaction contains {count} operations, which is more than what the state store \
+             supports: {limit}"
+        );
+        let (count, limit) = (count.to_string(), limit.to_string());
+        let facts = [("currentOpsTransaction", &*count), ("maxOpsPerTransaction", &*limit)];
+        let (http, code) = (StatusCode::BAD_REQUEST, ErrorCode::StateTooManyOps);
+        Self::new(http, Code::InvalidArgument, code, text)
+            .with_reason("DAPR_STATE_TOO_MANY_TRANSACTIONS", &facts)
+            .about(store, None)
+    }
+
+    /// The request itself cannot be read.
+    pub(super) fn malformed(message: impl Into<String>) -> Self {
+        let code = ErrorCode::MalformedRequest;
+        Self::new(StatusCode::BAD_REQUEST, Code::InvalidArgument, code, message)
+    }
+
+    /// A step of a transaction is of a kind that nobody knows. The two APIs differ.
+    pub(super) fn unknown_operation(operation: &str) -> Self {
+        let text = format!("operation type {operation} not supported");
+        let code = ErrorCode::StateOperationNotSupported;
+        Self::new(StatusCode::BAD_REQUEST, Code::Unimplemented, code, text)
+    }
+
+    /// A request that is refused for what it asks for, before the store was asked.
+    pub(super) fn refused(store: &str, doing: Doing<'_>, why: &str) -> Self {
+        let (code, text) = told(store, doing, why);
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, code, text)
+    }
+
+    /// The store failed. Of several failures all are told; etags decide the status only where
+    /// there is no other failure among them.
+    pub(super) fn of_failures(store: &str, doing: Doing<'_>, failures: &[StateError]) -> Self {
+        if let [StateError::TooManyOps { count, limit }] = failures {
+            return Self::too_many_ops(store, *count, *limit);
+        }
+        let why = failures.iter().map(|error| chain(error)).collect::<Vec<_>>().join("\n");
+        let (code, text) = told(store, doing, &why);
+        let (http, grpc) = match doing {
+            // Whatever fails within a transaction is told alike.
+            Doing::Transact | Doing::Get(_) | Doing::BulkGet => {
+                (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal)
+            }
+            Doing::Save | Doing::Delete(_) | Doing::BulkDelete => status(failures),
+        };
+        tracing::debug!(%store, error = text, "a state store failed");
+        Self::new(http, grpc, code, text)
+    }
+
+    fn with_reason(mut self, reason: &'static str, facts: &[(&str, &str)]) -> Self {
+        let facts = facts.iter().map(|&(name, fact)| (name.to_owned(), fact.to_owned())).collect();
+        self.details = Some(Box::new(Details { reason, facts, resource: None, field: None }));
+        self
+    }
+
+    /// Names the store and the key that it is about, where it has a reason.
+    fn about(mut self, store: &str, key: Option<&str>) -> Self {
+        if let Some(details) = &mut self.details {
+            details.resource = Some(store.to_owned());
+            details.field = key.map(str::to_owned);
+        }
+        self
+    }
+
+    /// The answer over HTTP.
+    pub(crate) fn response(&self) -> Response<Body> {
+        let word = self.code.word();
+        let mut envelope = json!({ "errorCode": word, "message": self.message });
+        if let (Some(details), Some(fields)) = (&self.details, envelope.as_object_mut()) {
+            fields.insert("details".to_owned(), details.document(&self.message));
+        }
+        let mut answer = json_answer(self.http, &envelope);
+        answer.headers_mut().insert(ERROR_FIELD, HeaderValue::from_static(word));
+        answer
+    }
+
+    /// The answer over gRPC.
+    pub(crate) fn status(self) -> Status {
+        let Some(told) = self.details else {
+            let details = ErrorDetails::with_error_info(self.code.word(), DOMAIN, HashMap::new());
+            return Status::with_error_details(self.grpc, self.message, details);
+        };
+        let mut details = ErrorDetails::with_error_info(told.reason, DOMAIN, told.facts);
+        if let Some(field) = told.field {
+            details.add_bad_request_violation(field, self.message.clone());
+        }
+        if let Some(resource) = told.resource {
+            details.set_resource_info("state", resource, "", "");
+        }
+        Status::with_error_details(self.grpc, self.message, details)
+    }
+}
+
+impl Details {
+    /// As they stand in the envelope over HTTP.
+    fn document(&self, message: &str) -> Value {
+        let name = |kind: &str| format!("type.googleapis.com/google.rpc.{kind}");
+        let mut details = Vec::new();
+        if let Some(field) = &self.field {
+            let violations = json!([{ "field": field, "description": message }]);
+            details.push(json!({ "@type": name("BadRequest"), "field_violations": violations }));
+        }
+        if let Some(resource) = &self.resource {
+            details.push(json!({
+                "@type": name("ResourceInfo"),
+                "resource_type": "state",
+                "resource_name": resource,
+                "owner": "",
+                "description": "",
+            }));
+        }
+        details.push(json!({
+            "@type": name("ErrorInfo"),
+            "domain": DOMAIN,
+            "metadata": if self.facts.is_empty() { Value::Null } else { json!(self.facts) },
+            "reason": self.reason,
+        }));
+        details.into()
+    }
+}
+
+/// Code and message, in Dapr's words.
+fn told(store: &str, doing: Doing<'_>, why: &str) -> (ErrorCode, String) {
+    match doing {
+        Doing::Get(key) => {
+            (ErrorCode::StateGet, format!("fail to get {key} from state store {store}: {why}"))
+        }
+        Doing::BulkGet => (ErrorCode::StateBulkGet, why.to_owned()),
+        Doing::Save => {
+            (ErrorCode::StateSave, format!("failed saving state in state store {store}: {why}"))
+        }
+        Doing::Delete(key) => {
+            (ErrorCode::StateDelete, format!("failed deleting state with key {key}: {why}"))
+        }
+        Doing::BulkDelete => {
+            let text = format!("failed deleting state in state store {store}: {why}");
+            (ErrorCode::StateBulkDelete, text)
+        }
+        Doing::Transact => {
+            let text = format!("error while executing state transaction: {why}");
+            (ErrorCode::StateTransaction, text)
+        }
+    }
+}
+
+fn status(failures: &[StateError]) -> (StatusCode, Code) {
+    let is_of_caller = |error: &StateError| error.is_mismatch() || error.is_callers_fault();
+    if !failures.iter().all(is_of_caller) {
+        (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal)
+    } else if failures.iter().any(StateError::is_callers_fault) {
+        (StatusCode::BAD_REQUEST, Code::InvalidArgument)
+    } else {
+        (StatusCode::CONFLICT, Code::Aborted)
+    }
+}

@@ -1,0 +1,248 @@
+//! The stores of an app, by name, and what can be asked of them.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::task::JoinSet;
+use tollway_model::ServiceName;
+use tollway_state::{
+    Component, Consistency, Delete, Entry, IllegalKey, KeyPrefix, Op, Owner, Set, StateError,
+    StateStore, Transaction, open,
+};
+
+use super::problem::{Doing, Problem};
+
+/// Changes of one request that are under way at once.
+const AT_ONCE: usize = 16;
+/// What the store is called that an app has without any component file.
+const DEFAULT_NAME: &str = "statestore";
+const DEFAULT_TYPE: &str = "state.tollway";
+
+/// A store of a component could not be opened, so the sidecar does not start.
+#[derive(Debug, Error)]
+#[error("the state store `{name}` cannot be opened")]
+pub struct OpenStoreError {
+    pub name: String,
+    pub source: StateError,
+}
+
+/// Every state store that this app may use.
+pub(crate) struct Stores {
+    by_name: BTreeMap<String, Opened>,
+    owner: ServiceName,
+}
+
+/// A store, and what is told of it.
+pub(crate) struct Opened {
+    name: String,
+    component_type: String,
+    version: String,
+    prefix: KeyPrefix,
+    is_actor_store: bool,
+    store: Arc<dyn StateStore>,
+}
+
+impl Opened {
+    /// The one that an app has without any component file.
+    pub(crate) fn by_default(store: Arc<dyn StateStore>) -> Self {
+        Self {
+            name: DEFAULT_NAME.to_owned(),
+            component_type: DEFAULT_TYPE.to_owned(),
+            version: "v1".to_owned(),
+            prefix: KeyPrefix::default(),
+            is_actor_store: true,
+            store,
+        }
+    }
+
+    fn of(component: Component, store: Arc<dyn StateStore>) -> Self {
+        Self {
+            name: component.name,
+            component_type: component.component_type,
+            version: component.version,
+            prefix: component.key_prefix,
+            is_actor_store: component.is_actor_store,
+            store,
+        }
+    }
+}
+
+/// A store that was asked for by its name.
+#[derive(Clone, Copy)]
+pub(crate) struct Chosen<'a> {
+    name: &'a str,
+    prefix: &'a KeyPrefix,
+    store: &'a Arc<dyn StateStore>,
+    owner: &'a ServiceName,
+}
+
+/// A component as the metadata tell it.
+pub(crate) struct Told {
+    pub(crate) name: String,
+    pub(crate) component_type: String,
+    pub(crate) version: String,
+    pub(crate) capabilities: Vec<String>,
+}
+
+/// Opens the stores of components, one after the other; of two with one name the first counts.
+///
+/// # Errors
+/// [`OpenStoreError`] for the first that cannot be opened and may not be left out.
+pub(crate) async fn open_all(components: Vec<Component>) -> Result<Vec<Opened>, OpenStoreError> {
+    let mut opened = Vec::with_capacity(components.len());
+    for component in components {
+        match open(&component).await {
+            Ok(store) => {
+                let (name, kind) = (&component.name, &component.component_type);
+                tracing::info!(%name, %kind, address = component.engine.address(), "a state store is open");
+                opened.push(Opened::of(component, store));
+            }
+            Err(error) if component.ignore_errors => {
+                let told = tollway_model::chain(&error);
+                tracing::warn!(name = component.name, error = told, "a state store is left out");
+            }
+            Err(source) => return Err(OpenStoreError { name: component.name, source }),
+        }
+    }
+    Ok(opened)
+}
+
+impl Stores {
+    pub(crate) fn new(opened: Vec<Opened>, owner: ServiceName) -> Self {
+        let named = |opened: Opened| (opened.name.clone(), opened);
+        Self { by_name: opened.into_iter().rev().map(named).collect(), owner }
+    }
+
+    /// The store of a name.
+    ///
+    /// # Errors
+    /// [`Problem`] when there is none.
+    pub(crate) fn choose<'a>(&'a self, name: &'a str) -> Result<Chosen<'a>, Problem> {
+        let app = self.owner.app.as_str();
+        if self.by_name.is_empty() {
+            return Err(Problem::not_configured(name, app));
+        }
+        let opened = self.by_name.get(name).ok_or_else(|| Problem::not_found(name, app))?;
+        let (prefix, store) = (&opened.prefix, &opened.store);
+        Ok(Chosen { name, prefix, store, owner: &self.owner })
+    }
+
+    /// The store that the actors of this app have.
+    pub(crate) fn of_actors(&self) -> Option<Arc<dyn StateStore>> {
+        let mut marked = self.by_name.values().filter(|opened| opened.is_actor_store);
+        marked.next().map(|opened| Arc::clone(&opened.store))
+    }
+
+    /// What the metadata tell of the components, by name.
+    pub(crate) fn told(&self) -> Vec<Told> {
+        let told = |opened: &Opened| Told {
+            name: opened.name.clone(),
+            component_type: opened.component_type.clone(),
+            version: opened.version.clone(),
+            capabilities: capabilities(opened),
+        };
+        self.by_name.values().map(told).collect()
+    }
+}
+
+/// `ACTOR` is told of the store that actors use alone.
+fn capabilities(opened: &Opened) -> Vec<String> {
+    use tollway_state::Capability::ActorStateStore;
+    let known = opened.store.capabilities().iter();
+    let told = known.filter(|known| **known != ActorStateStore || opened.is_actor_store);
+    told.map(|known| known.word().to_owned()).collect()
+}
+
+impl Chosen<'_> {
+    pub(crate) fn name(&self) -> &str {
+        self.name
+    }
+
+    pub(crate) async fn get(
+        &self,
+        key: &str,
+        consistency: Consistency,
+    ) -> Result<Option<Entry>, Problem> {
+        let stored = self.stored(key)?;
+        let found = self.store.get(&stored, consistency).await;
+        found.map_err(|error| self.failed(Doing::Get(key), &error))
+    }
+
+    /// Entries in the order of their keys.
+    pub(crate) async fn bulk_get(&self, keys: &[String]) -> Result<Vec<Option<Entry>>, Problem> {
+        let stored = keys.iter().map(|key| self.stored(key)).collect::<Result<Vec<_>, _>>()?;
+        let found = self.store.bulk_get(&stored).await;
+        found.map_err(|error| self.failed(Doing::BulkGet, &error))
+    }
+
+    /// Makes each change by itself: of several some may fail, and the others are made all the
+    /// same.
+    pub(crate) async fn change(&self, ops: Vec<Op>, doing: Doing<'_>) -> Result<(), Problem> {
+        let ops = self.stored_ops(ops)?;
+        let keys: HashSet<&str> = ops.iter().map(Op::key).collect();
+        // Those of one key are made in their order.
+        let at_once = if keys.len() == ops.len() { AT_ONCE } else { 1 };
+        let mut failures = Vec::new();
+        let mut under_way = JoinSet::new();
+        for op in ops {
+            if under_way.len() == at_once
+                && let Some(done) = under_way.join_next().await
+            {
+                failures.extend(failure_of(done));
+            }
+            let store = Arc::clone(self.store);
+            under_way.spawn(async move {
+                match op {
+                    Op::Set(set) => store.set(set).await,
+                    Op::Delete(delete) => store.delete(delete).await,
+                }
+            });
+        }
+        while let Some(done) = under_way.join_next().await {
+            failures.extend(failure_of(done));
+        }
+        match &failures[..] {
+            [] => Ok(()),
+            failures => Err(Problem::of_failures(self.name, doing, failures)),
+        }
+    }
+
+    /// Makes all changes or none.
+    pub(crate) async fn transact(&self, ops: Vec<Op>) -> Result<(), Problem> {
+        let ops = self.stored_ops(ops)?;
+        let done = self.store.transact(Transaction { ops, fence: None }).await;
+        done.map_err(|error| self.failed(Doing::Transact, &error))
+    }
+
+    /// The key in the store for an app's key.
+    fn stored(&self, key: &str) -> Result<String, Problem> {
+        let owner = Owner {
+            app: self.owner.app.as_str(),
+            namespace: self.owner.namespace.as_str(),
+            store: self.name,
+        };
+        let stored = self.prefix.stored_key(&owner, key);
+        stored.map_err(|error: IllegalKey| Problem::illegal_key(self.name, key, &error))
+    }
+
+    fn stored_ops(&self, ops: Vec<Op>) -> Result<Vec<Op>, Problem> {
+        let stored = |op| {
+            Ok(match op {
+                Op::Set(set) => Op::Set(Set { key: self.stored(&set.key)?, ..set }),
+                Op::Delete(delete) => {
+                    Op::Delete(Delete { key: self.stored(&delete.key)?, ..delete })
+                }
+            })
+        };
+        ops.into_iter().map(stored).collect()
+    }
+
+    fn failed(&self, doing: Doing<'_>, error: &StateError) -> Problem {
+        Problem::of_failures(self.name, doing, std::slice::from_ref(error))
+    }
+}
+
+fn failure_of(done: Result<Result<(), StateError>, tokio::task::JoinError>) -> Option<StateError> {
+    done.unwrap_or(Err(StateError::Closed)).err()
+}
