@@ -23,6 +23,10 @@ use crate::worker::{Rights, Upgraded};
 pub(crate) enum Door {
     HttpApi,
     GrpcApi,
+    /// The HTTP API, from within this process.
+    Inside,
+    /// What of the HTTP API everybody may know: health and metadata.
+    Public,
     Outbound,
     /// Inside a CONNECT tunnel to one service.
     Tunnel(ServiceName),
@@ -173,7 +177,7 @@ impl Connection {
     pub(crate) fn note_connected(&mut self, now: Instant) {
         if let Role::Dialling(dial) = &mut self.role {
             dial.connected = Some(now);
-            if matches!(dial.purpose, Purpose::PoolH2(Destination::Service(_))) {
+            if matches!(&dial.purpose, Purpose::PoolH2(to) if to.is_of_mesh()) {
                 // Only the kernel's clock does not count how long this thread did something else.
                 let info = tcp_info(&self.io).ok();
                 dial.round_trip = info.map(|info| Duration::from_micros(info.rtt_us));
@@ -211,6 +215,8 @@ pub(crate) enum RelayedTo {
 pub(crate) struct Dial {
     pub(crate) address: Option<SocketAddr>,
     pub(crate) purpose: Purpose,
+    /// It leads to the app, which proves nothing of itself.
+    pub(crate) is_app: bool,
     /// When the other end answered; with TLS, a handshake follows.
     pub(crate) connected: Option<Instant>,
     /// As TCP has measured it then.
@@ -229,7 +235,8 @@ pub(crate) struct Opened {
 
 impl Dial {
     pub(crate) fn to(address: SocketAddr, purpose: Purpose) -> Self {
-        Self { address: Some(address), purpose, connected: None, round_trip: None }
+        let address = Some(address);
+        Self { address, purpose, is_app: false, connected: None, round_trip: None }
     }
 
     /// A dial that began at `began` stands.
@@ -290,6 +297,9 @@ pub(crate) struct H1Client {
     pub(crate) dedicated: bool,
     /// Bytes of the present response have come.
     pub(crate) answered: bool,
+    /// Nothing of the present request is sent from then on, by the clock of leases; `None` once it
+    /// has been.
+    pub(crate) begin_by: Option<Duration>,
     pub(crate) opened: Option<Opened>,
 }
 

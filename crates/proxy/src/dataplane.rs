@@ -8,13 +8,16 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tollway_model::{AppProtocol, ErrorCode, NameError};
-use tollway_telemetry::AdminFacts;
+use tollway_routing::{AccessList, Resilience};
 use tollway_telemetry::metrics::Part;
+use tollway_telemetry::{AdminFacts, DaprMetrics};
 
+use crate::api_rules::ApiRules;
 use crate::connection::Door;
 use crate::doors::{Doors, advertised};
 use crate::facts::Facts;
@@ -25,7 +28,8 @@ use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneOptions};
 use crate::probe::Probe;
 use crate::tls::PlaneTls;
-use crate::worker::{ApiStream, AppTarget, GatewayRoutes, MeshProtocol, WorkerConfig};
+use crate::tokens::Tokens;
+use crate::worker::{ApiStream, AppTarget, AppTls, GatewayRoutes, MeshProtocol, WorkerConfig};
 
 /// Why a data plane could not start or had to end.
 #[derive(Debug, Error)]
@@ -52,6 +56,8 @@ pub enum DataPlaneError {
     PortsFile { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
+    #[error("cannot speak TLS with the app")]
+    AppTls(#[source] tollway_identity::TlsError),
     #[error("a data-plane thread failed")]
     Thread(#[source] std::io::Error),
     #[error("a data-plane thread panicked; this is a bug")]
@@ -73,6 +79,7 @@ impl DataPlaneError {
             Self::Control { .. } => Some(ErrorCode::ControlUnreachable),
             Self::Front(error) => Some(error.code()),
             Self::App { .. } => Some(ErrorCode::AppUnreachable),
+            Self::AppTls(_) => Some(ErrorCode::TlsFailed),
             Self::Mesh(error) => error.code(),
             Self::PortsFile { source, .. } => {
                 Some(ErrorCode::of_file(source, ErrorCode::FileUnusable))
@@ -90,15 +97,53 @@ pub struct CommonOptions {
     pub plane: PlaneOptions,
 }
 
+/// The app beside a sidecar.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AppOptions {
+    pub address: SocketAddr,
+    pub protocol: AppProtocol,
+    /// It speaks that over TLS; its certificate is not checked.
+    pub is_tls: bool,
+    /// Most requests that it has at a time in each data thread; others wait.
+    pub max_concurrency: Option<usize>,
+    /// How it is asked for its health, if it is. Whoever serves the API does so.
+    pub health_check: Option<HealthCheck>,
+    /// It is asked which actors it runs, if it is called over HTTP. Whoever serves the API does so.
+    pub asks_actors: bool,
+}
+
+impl AppOptions {
+    /// What it speaks, in Dapr's words.
+    #[must_use]
+    pub fn speech(&self) -> String {
+        format!("{}{}", self.protocol, if self.is_tls { "s" } else { "" })
+    }
+}
+
+/// How an app is asked for its health: by a path over HTTP, by `AppCallbackHealthCheck` over gRPC.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HealthCheck {
+    /// Over HTTP, with a slash in front.
+    pub path: String,
+    /// From the end of a check to the next.
+    pub interval: Duration,
+    /// For an answer.
+    pub timeout: Duration,
+    /// Failed checks in a row that make the app ill. One that succeeds makes it well.
+    pub threshold: u32,
+}
+
 /// A sidecar.
 #[derive(Clone, Debug)]
 pub struct SidecarOptions {
     pub common: CommonOptions,
     /// The app, if it takes calls.
-    pub app: Option<(SocketAddr, AppProtocol)>,
-    pub http_listen: SocketAddr,
-    pub grpc_listen: SocketAddr,
-    pub outbound_listen: SocketAddr,
+    pub app: Option<AppOptions>,
+    pub http_listen: Vec<SocketAddr>,
+    pub grpc_listen: Vec<SocketAddr>,
+    pub outbound_listen: Option<SocketAddr>,
+    /// Where health and metadata are told to everybody.
+    pub public_listen: Option<SocketAddr>,
     /// The mesh door.
     pub inbound_listen: SocketAddr,
     /// Where other workloads reach the mesh door, if not where it listens. Port 0: its port.
@@ -107,8 +152,23 @@ pub struct SidecarOptions {
     pub mesh_protocol: MeshProtocol,
     /// `PORT=SERVICE`: loopback ports that stand for TCP services.
     pub upstreams: Vec<String>,
+    /// Largest message that whoever serves the API holds whole, in bytes.
+    pub message_bytes: usize,
+    /// Which parts of the API the app may use, where that is bounded.
+    pub api_rules: Option<ApiRules>,
+    /// Who may ask what of the app, beside the policies.
+    pub access: Option<AccessList>,
+    /// What is done about calls that fail, by whoever serves the API.
+    pub resilience: Option<Arc<Resilience>>,
+    /// The names of what the app may call outside of the mesh, beside URLs, through whoever serves
+    /// the API. `None`: it may call nothing there.
+    pub outside: Option<Arc<[String]>>,
+    /// What the app and the sidecar show each other.
+    pub tokens: Tokens,
     /// What is told of single requests.
     pub telemetry: TelemetryOptions,
+    /// Set in daprd's place: what is counted under Dapr's names.
+    pub dapr_metrics: Option<Arc<DaprMetrics>>,
 }
 
 /// A gateway.
@@ -126,19 +186,41 @@ pub struct GatewayOptions {
 pub struct Sidecar {
     plane: Member,
     probe: Option<tokio::task::JoinHandle<()>>,
+    /// Where others reach the mesh door.
+    advertise: SocketAddr,
+}
+
+/// Announces a sidecar whose app has no port, so that its runtime can be called.
+#[derive(Clone, Debug)]
+pub struct Announcer {
+    mesh: Arc<MeshClient>,
+    address: SocketAddr,
+}
+
+impl Announcer {
+    /// Says whether calls are taken.
+    pub fn announce(&self, ready: bool) {
+        let (address, protocol) = (self.address, AppProtocol::Grpc);
+        self.mesh.register(Announcement::Workload { address, protocol, ready });
+    }
 }
 
 impl Sidecar {
     /// Opens the doors, obtains the identity and begins to serve: calls are taken once this
-    /// returns. What is left is done by tasks of the current tokio runtime.
+    /// returns. What is left is done by tasks of the current tokio runtime. `well` tells how the
+    /// app is, where somebody asks it: only while it is well, others are sent to it.
     ///
     /// # Errors
     /// [`DataPlaneError`].
-    pub async fn start(options: SidecarOptions) -> Result<Self, DataPlaneError> {
+    pub async fn start(
+        options: SidecarOptions,
+        well: Option<watch::Receiver<bool>>,
+    ) -> Result<Self, DataPlaneError> {
         let mut doors = Doors::for_threads(options.common.plane.threads);
-        doors.bind("http", options.http_listen, Door::HttpApi)?;
-        doors.bind("grpc", options.grpc_listen, Door::GrpcApi)?;
-        doors.bind("outbound", options.outbound_listen, Door::Outbound)?;
+        doors.bind_all("http", &options.http_listen, &Door::HttpApi)?;
+        doors.bind_all("grpc", &options.grpc_listen, &Door::GrpcApi)?;
+        doors.bind_all("outbound", options.outbound_listen.as_slice(), &Door::Outbound)?;
+        doors.bind_all("public", options.public_listen.as_slice(), &Door::Public)?;
         let inbound = doors.bind("inbound", options.inbound_listen, Door::Inbound)?;
         let advertise = advertised(options.advertise, inbound)?;
         let common = options.common;
@@ -147,10 +229,27 @@ impl Sidecar {
         for text in &options.upstreams {
             doors.bind_upstream(text, mesh.service())?;
         }
-        let app = options.app.map(|(address, protocol)| AppTarget { address, protocol });
+        let app = options.app;
+        let app_tls = match &app {
+            Some(app) if app.is_tls => Some(AppTls::new().map_err(DataPlaneError::AppTls)?),
+            Some(_) | None => None,
+        };
         let withdraw = common.plane.timeouts.withdraw;
         let telemetry = Telemetry::start(options.telemetry, &mesh.credentials().borrow())?;
-        let role = Role { app, mesh_protocol: options.mesh_protocol, gateway: None };
+        let (mesh_protocol, tokens) = (options.mesh_protocol, options.tokens);
+        let (api_rules, access) = (options.api_rules.map(Arc::new), options.access.map(Arc::new));
+        let role = Role {
+            app: app.clone(),
+            app_tls,
+            mesh_protocol,
+            gateway: None,
+            api_rules,
+            access,
+            resilience: options.resilience,
+            outside: options.outside,
+            tokens,
+            dapr_metrics: options.dapr_metrics,
+        };
         let plane = Member::start(common.plane, mesh, fanout, doors, role, telemetry).await?;
         let probe = app.map(|app| {
             let protocol = app.protocol;
@@ -162,11 +261,12 @@ impl Sidecar {
                 mesh: Arc::clone(&plane.mesh),
                 fanout: Arc::clone(&plane.plane.fanout),
                 ready: plane.app_ready.clone(),
+                well,
                 withdraw,
             };
             tokio::spawn(probe.run())
         });
-        Ok(Self { plane, probe })
+        Ok(Self { plane, probe, advertise })
     }
 
     /// Where a door listens, by its name in the ports file.
@@ -179,6 +279,13 @@ impl Sidecar {
     #[must_use]
     pub fn mesh(&self) -> Arc<MeshClient> {
         Arc::clone(&self.plane.mesh)
+    }
+
+    /// Announces this sidecar where nothing else does: with an app it announces itself.
+    #[must_use]
+    pub fn announcer(&self) -> Option<Announcer> {
+        let (mesh, address) = (self.mesh(), self.advertise);
+        self.probe.is_none().then_some(Announcer { mesh, address })
     }
 
     /// What it knows of itself, now and later.
@@ -196,7 +303,9 @@ impl Sidecar {
     /// Connections whose requests this process is to answer itself. Given once: as long as nobody
     /// serves them, they wait.
     pub fn take_api(&mut self) -> Option<mpsc::Receiver<ApiStream>> {
-        self.plane.plane.api.take()
+        let api = self.plane.plane.api.take()?;
+        self.plane.plane.fanout.set_api_taken();
+        Some(api)
     }
 
     /// Whether the app takes connections; true without an app.
@@ -218,7 +327,30 @@ impl Sidecar {
     }
 }
 
-/// Calls as the app beside a sidecar would, without a socket that others could reach.
+/// Calls as the app beside a sidecar would, without a socket that others could reach; and for the
+/// actors of its runtime, what no app may ask for, in fields of the requests:
+///
+/// - `x-tollway-instance: LABEL` ([`INSTANCE_FIELD`](crate::INSTANCE_FIELD)): for that replica of the
+///   service and no other. The service is named as always; where `dapr-app-id: APP.NAMESPACE.NETWORK`
+///   names it, the path is the callee's, whatever it is. The service has to be of the own network.
+///   Without such a replica the answer is a 503 at once.
+/// - `x-tollway-actor: 1` ([`ACTOR_FIELD`](crate::ACTOR_FIELD)): not for the callee's app, but, once its
+///   policies have let it in by caller, method and path, for its runtime, as
+///   [`ApiKind::Actors`](crate::ApiKind::Actors). Status, fields and body of its answer come back.
+/// - `x-tollway-to: app` ([`TO_FIELD`](crate::TO_FIELD)): for the app beside this sidecar, path and
+///   method as given, under the app's limit of requests at a time and with the app's token.
+///   `x-tollway-caller`, `dapr-caller-app-id` and `dapr-caller-namespace` pass as they are here: they
+///   are to be those of the call that a runtime was handed, or missing. With
+///   `x-tollway-begin-by: NANOSECONDS` ([`BEGIN_BY_FIELD`](crate::BEGIN_BY_FIELD)) it is not sent from
+///   that moment on: the process may have stood still since it was asked for. That is looked at
+///   right before it goes to the kernel where the app speaks HTTP/1.1, else when it is framed.
+///
+/// A request with one of them is made once at most: its method does not make it one that may be
+/// repeated, and no other replica is asked. Where provably nothing of it was carried out, its answer
+/// carries `x-tollway-unprocessed: 1` ([`UNPROCESSED_FIELD`](crate::UNPROCESSED_FIELD)), beside
+/// `x-tollway-error` if the data loop of either side says so (it was refused, or could not be sent),
+/// without it if the callee's runtime does: an answer of `ApiKind::Actors` may have that field, which
+/// apps can neither say nor see. Where it is missing, the call may have been carried out.
 #[derive(Clone)]
 pub struct Inside(Arc<Fanout>);
 
@@ -253,8 +385,7 @@ pub async fn run_gateway(
     let control = resolve(&common.mesh.control).await?;
     let routes = GatewayRoutes { network: mesh.service().network.clone(), control };
     let telemetry = Telemetry::start(TelemetryOptions::default(), &mesh.credentials().borrow())?;
-    let mesh_protocol = MeshProtocol::default();
-    let role = Role { app: None, mesh_protocol, gateway: Some(routes) };
+    let role = Role { gateway: Some(routes), ..Role::default() };
     let plane = Member::start(common.plane, mesh, fanout, doors, role, telemetry).await?;
     plane.mesh.register(Announcement::Gateway { outside, inside });
     // A sender that is dropped would end the wait for it; there is no app to be ready.
@@ -280,12 +411,20 @@ async fn resolve(control: &str) -> Result<SocketAddr, DataPlaneError> {
 }
 
 /// What a member of the mesh does there.
+#[derive(Default)]
 struct Role {
     /// A sidecar's, if it takes calls.
-    app: Option<AppTarget>,
+    app: Option<AppOptions>,
+    app_tls: Option<AppTls>,
     mesh_protocol: MeshProtocol,
     /// Set in a gateway.
     gateway: Option<GatewayRoutes>,
+    api_rules: Option<Arc<ApiRules>>,
+    access: Option<Arc<AccessList>>,
+    resilience: Option<Arc<Resilience>>,
+    outside: Option<Arc<[String]>>,
+    tokens: Tokens,
+    dapr_metrics: Option<Arc<DaprMetrics>>,
 }
 
 /// A running data plane that takes part in the mesh.
@@ -305,14 +444,33 @@ impl Member {
         role: Role,
         telemetry: Telemetry,
     ) -> Result<Self, DataPlaneError> {
-        let Role { app, mesh_protocol, gateway } = role;
+        let Role {
+            app,
+            app_tls,
+            mesh_protocol,
+            gateway,
+            api_rules,
+            access,
+            resilience,
+            outside,
+            tokens,
+            dapr_metrics,
+        } = role;
         let part = if gateway.is_some() { Part::Gateway } else { Part::Sidecar };
         let config = WorkerConfig {
             hop: format!("sidecar {}", mesh.service()),
             home: mesh.service().clone(),
-            app,
+            app: app.as_ref().map(|app| AppTarget { address: app.address, protocol: app.protocol }),
+            app_tls,
+            app_slots: app.as_ref().and_then(|app| app.max_concurrency),
             mesh_protocol,
             gateway,
+            api_rules,
+            access,
+            resilience,
+            outside,
+            tokens,
+            dapr_metrics: dapr_metrics.clone(),
             limits: options.limits.clone(),
             timeouts: options.timeouts,
         };
@@ -325,13 +483,14 @@ impl Member {
         let facts = Arc::new(Facts {
             part,
             service: mesh.service().clone(),
-            app: app.map(|app| (app.address, app.protocol)),
+            app,
             mesh: mesh.status(),
             credentials: mesh.credentials(),
             app_ready: app_state,
             metrics: plane.metrics.clone(),
             spans: told.spans,
             lines: told.lines,
+            dapr_metrics,
             config: live,
         });
         let shown: Arc<dyn AdminFacts> = Arc::clone(&facts) as _;

@@ -40,6 +40,28 @@ impl Doors {
         Ok(bound)
     }
 
+    /// Listens at each address for the same door: all at the port that the first one has, where
+    /// that is any free one. The second is called `NAME-2`.
+    pub(crate) fn bind_all(
+        &mut self,
+        name: &'static str,
+        addresses: &[SocketAddr],
+        door: &Door,
+    ) -> Result<(), DataPlaneError> {
+        let mut port = None;
+        for (index, address) in addresses.iter().enumerate() {
+            let mut address = *address;
+            if address.port() == 0 {
+                address.set_port(port.unwrap_or(0));
+            }
+            port = Some(self.bind(name, address, door.clone())?.port());
+            if let (Some((label, ..)), 1..) = (self.open.last_mut(), index) {
+                *label = format!("{name}-{}", index + 1);
+            }
+        }
+        Ok(())
+    }
+
     /// Threads share an address among themselves, never with another process: the kernel would
     /// let two sidecars of one user share a port and hand each the other's calls.
     fn listen(&self, address: SocketAddr) -> std::io::Result<Listener> {
@@ -125,5 +147,15 @@ mod tests {
             let message = second.map(|_| ()).unwrap_err().to_string();
             assert_eq!(message, format!("cannot listen on {taken} for http"));
         }
+    }
+
+    #[test]
+    fn several_addresses_of_a_door_have_one_port_and_a_name_each() {
+        let any = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap());
+        let mut doors = Doors::for_threads(1);
+        doors.bind_all("http", &any, &Door::HttpApi).unwrap();
+        let bound: Vec<_> = doors.open.iter().map(|(name, l, _)| (name, l.address())).collect();
+        assert_eq!((bound[0].0.as_str(), bound[1].0.as_str()), ("http", "http-2"));
+        assert_eq!(bound[0].1.port(), bound[1].1.port());
     }
 }

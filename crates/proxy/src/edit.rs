@@ -7,17 +7,24 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use tollway_http::{Fields, RequestHead, ResponseHead, Scheme, grpc, h1};
-use tollway_identity::PeerIdentity;
+use tollway_identity::{PeerIdentity, SharedToken};
 use tollway_model::ServiceName;
 
+use crate::actors::{ACTOR, OUTSIDE_FIELD, TARGET_FIELD, UNPROCESSED_FIELD};
+use crate::exchange::{Destination, Exchange};
 use crate::front::Client;
 
 /// The proven identity of the caller, set by the callee's sidecar and by nobody else.
 const CALLER_IDENTITY: &[u8] = b"x-tollway-caller";
 
+/// Within this process: the service that the runtime is to call.
+const TARGET: &[u8] = TARGET_FIELD.as_bytes();
+/// The same, of what it is to call outside of the mesh.
+const OUTSIDE: &[u8] = OUTSIDE_FIELD.as_bytes();
+
 /// Between sidecars: the callee's has passed nothing of the request on to its app, so another
 /// replica may be asked. Apps neither set nor see it.
-pub(crate) const UNPROCESSED: &[u8] = b"x-tollway-unprocessed";
+pub(crate) const UNPROCESSED: &[u8] = UNPROCESSED_FIELD.as_bytes();
 
 /// The code of a failure of the mesh, in the answer that tells it.
 pub const ERROR_FIELD: &str = "x-tollway-error";
@@ -45,9 +52,12 @@ const CLIENT_CERTIFICATE: &[u8] = b"x-forwarded-client-cert";
 pub const OWN_FIELDS: &str = "x-tollway-";
 
 /// The parts of the caller's name, as Dapr's apps read them; set by sidecars.
-const CALLER_APP: &[u8] = b"dapr-caller-app-id";
+pub(crate) const CALLER_APP: &[u8] = b"dapr-caller-app-id";
 const CALLER_NAMESPACE: &[u8] = b"dapr-caller-namespace";
 const CALLEE_APP: &[u8] = b"dapr-callee-app-id";
+
+/// What an app shows to its sidecar's API, and a sidecar to its app. It goes no further.
+pub(crate) const API_TOKEN: &[u8] = b"dapr-api-token";
 
 /// From which service to which.
 pub(crate) struct Route<'a> {
@@ -72,18 +82,11 @@ pub(crate) fn outbound_request(
     route: &Route<'_>,
 ) -> Outgoing {
     let fields = &mut head.fields;
-    let asks = take_own(fields, is_callers);
+    let asks = take_own(fields, is_callers).asks;
     if route.credentials_used {
         fields.remove(b"authorization");
     }
-    let mut hops = 0;
-    if let Some(client) = client {
-        hops = append(fields, b"x-forwarded-for", |list| client.write(list));
-        append(fields, b"forwarded", |list| client.write_element(list, &head.authority, b"http"));
-    }
-    if !head.authority.is_empty() && !fields.contains(b"x-forwarded-host") {
-        fields.push(b"x-forwarded-host", &head.authority);
-    }
+    let hops = say_where_from(fields, client, &head.authority);
     fields.push(CALLER_APP, route.from.app.as_str().as_bytes());
     fields.push(CALLER_NAMESPACE, route.from.namespace.as_str().as_bytes());
     fields.push(CALLEE_APP, route.to.app.as_str().as_bytes());
@@ -92,18 +95,77 @@ pub(crate) fn outbound_request(
     Outgoing { asks, hops }
 }
 
-/// A request arriving at the callee's sidecar for the app: who calls is what was proven. Says
-/// whether the caller's sidecar asks for the way that it takes.
-pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) -> bool {
+/// Says where a request came from; how many addresses that makes.
+fn say_where_from(fields: &mut Fields, client: Option<Caller<'_>>, authority: &[u8]) -> usize {
+    let mut hops = 0;
+    if let Some(client) = client {
+        hops = append(fields, b"x-forwarded-for", |list| client.write(list));
+        append(fields, b"forwarded", |list| client.write_element(list, authority, b"http"));
+    }
+    if !authority.is_empty() && !fields.contains(b"x-forwarded-host") {
+        fields.push(b"x-forwarded-host", authority);
+    }
+    hops
+}
+
+/// A request on its way to the own runtime, which is to call the service under rules; how many
+/// addresses it lists that it came from.
+pub(crate) fn ruled_request(
+    head: &mut RequestHead,
+    client: Option<Caller<'_>>,
+    route: &Route<'_>,
+) -> usize {
     let fields = &mut head.fields;
-    let asks = take_own(fields, names_caller);
+    take_own(fields, is_callers);
+    if route.credentials_used {
+        fields.remove(b"authorization");
+    }
+    fields.push(TARGET, route.to.to_string().as_bytes());
+    say_where_from(fields, client, &head.authority)
+}
+
+/// A request on its way to the own runtime, which is to send it out of the mesh, to `id`: what the
+/// mesh says goes no further.
+pub(crate) fn outside_request(head: &mut RequestHead, id: &str, credentials_used: bool) {
+    let fields = &mut head.fields;
+    take_own(fields, is_callers);
+    if credentials_used {
+        fields.remove(b"authorization");
+    }
+    fields.push(OUTSIDE, id.as_bytes());
+}
+
+/// A request arriving at the callee's sidecar: who calls is what was proven. Gives what the caller's
+/// sidecar said of it.
+pub(crate) fn inbound_request(head: &mut RequestHead, peer: &PeerIdentity) -> Own {
+    let fields = &mut head.fields;
+    let own = take_own(fields, names_caller);
     fields.push_with(CALLER_IDENTITY, |value| {
         peer.spiffe.parts().iter().for_each(|part| value.extend_from_slice(part.as_bytes()));
     });
     fields.push(CALLER_APP, peer.spiffe.app.as_str().as_bytes());
     fields.push(CALLER_NAMESPACE, peer.spiffe.namespace.as_str().as_bytes());
     head.scheme = Scheme::Borrowed(b"http");
-    asks
+    own
+}
+
+/// A request of this sidecar's runtime for the app beside it, which says by itself who calls.
+pub(crate) fn own_app_request(head: &mut RequestHead) {
+    head.fields.retain(|name, _| !is_own(name) || name == CALLER_IDENTITY);
+    head.fields.remove(API_TOKEN);
+    head.scheme = Scheme::Borrowed(b"http");
+}
+
+/// An app sees by the token that a request comes from its sidecar.
+pub(crate) fn show_token(head: &mut RequestHead, token: Option<&SharedToken>) {
+    if let Some(token) = token {
+        head.fields.push_sensitive(API_TOKEN, token.reveal().as_bytes());
+    }
+}
+
+/// A request that the sidecar answers itself: what only the mesh says was said by nobody.
+pub(crate) fn api_request(head: &mut RequestHead) {
+    take_own(&mut head.fields, names_caller);
 }
 
 /// A request that came to a front, for the app behind it: who the client is, what it has asked for
@@ -139,19 +201,23 @@ fn is_own(name: &[u8]) -> bool {
     begins_as(name, OWN_FIELDS.as_bytes())
 }
 
-/// Whether a field says to an app who calls it.
+/// Whether a field says to an app who calls it, or that its own sidecar does.
 fn names_caller(name: &[u8]) -> bool {
-    name.starts_with(b"dapr") && (reads_as(name, CALLER_APP) || reads_as(name, CALLER_NAMESPACE))
+    name.starts_with(b"dapr")
+        && (reads_as(name, CALLER_APP)
+            || reads_as(name, CALLER_NAMESPACE)
+            || reads_as(name, API_TOKEN))
 }
 
-/// Whether the caller's sidecar takes a field from its app: what it sets itself, and the name of
-/// the app that is called.
+/// Whether the caller's sidecar takes a field from its app: what it sets itself, the name of the
+/// app that is called, and what is between the two alone.
 fn is_callers(name: &[u8]) -> bool {
     name.starts_with(b"dapr-")
         && (name == CALLER_APP
             || name == CALLER_NAMESPACE
             || name == CALLEE_APP
-            || name == b"dapr-app-id")
+            || name == b"dapr-app-id"
+            || name == API_TOKEN)
 }
 
 /// Whether only a front may set a field.
@@ -172,11 +238,36 @@ fn begins_as(name: &[u8], own: &[u8]) -> bool {
     name.len() >= own.len() && both.all(|(byte, own)| byte == own || (*byte, *own) == (b'_', b'-'))
 }
 
-/// A response on its way back, from the app or from the mesh. The app cannot speak for the mesh;
-/// of the mesh, the caller hears who failed and nothing else that sidecars say to each other.
-pub(crate) fn response(head: &mut ResponseHead, from_app: bool) {
+/// Who has given an answer, to whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Voice {
+    App,
+    /// To an app, or to another sidecar for one.
+    Mesh,
+    /// To a runtime that called an actor.
+    MeshOfActors,
+}
+
+impl Voice {
+    pub(crate) fn of(exchange: &Exchange) -> Self {
+        if exchange.destination == Destination::App {
+            Self::App
+        } else if exchange.is_of_actors {
+            Self::MeshOfActors
+        } else {
+            Self::Mesh
+        }
+    }
+}
+
+/// A response on its way back. The app cannot speak for the mesh; of the mesh, the caller hears who
+/// failed and nothing else that sidecars say to each other. Runtimes hear whether a call of an actor
+/// was carried out, too.
+pub(crate) fn response(head: &mut ResponseHead, voice: Voice) {
     h1::strip_hop_by_hop_and(&mut head.fields, |name| {
-        is_own(name) && (from_app || !TOLD.contains(&name))
+        let is_told = TOLD.contains(&name) && voice != Voice::App;
+        let is_heard = name == UNPROCESSED && voice == Voice::MeshOfActors;
+        is_own(name) && !is_told && !is_heard
     });
 }
 
@@ -196,16 +287,37 @@ pub(crate) fn ask_for_way(head: &mut RequestHead) {
     head.fields.push(EXPLAIN, YES);
 }
 
-/// Removes what only the mesh says, and what `also` names, in one pass. Says whether the way was
-/// asked for.
-fn take_own(fields: &mut Fields, also: impl Fn(&[u8]) -> bool) -> bool {
-    let mut asks = false;
+/// What the mesh said of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Own {
+    /// Its caller asks for the way that it takes.
+    pub(crate) asks: bool,
+    /// It is for the runtime of the callee's sidecar.
+    pub(crate) to_runtime: bool,
+}
+
+/// Removes what only the mesh says, and what `also` names, in one pass. Gives what was said.
+fn take_own(fields: &mut Fields, also: impl Fn(&[u8]) -> bool) -> Own {
+    let mut own = Own::default();
     fields.retain(|name, value| {
         let is_own = is_own(name);
-        asks |= is_own && name == EXPLAIN && value == YES;
+        if is_own {
+            own.asks |= name == EXPLAIN && value == YES;
+            own.to_runtime |= name == ACTOR;
+        }
         !is_own && !also(name)
     });
-    asks
+    own
+}
+
+/// Has the callee's sidecar hand the request to its runtime.
+pub(crate) fn send_to_runtime(head: &mut RequestHead) {
+    head.fields.push(ACTOR, YES);
+}
+
+/// Whether a request of another sidecar is for the runtime.
+pub(crate) fn is_for_runtime(fields: &Fields) -> bool {
+    fields.contains(ACTOR)
 }
 
 /// Whether a peer's sidecar answered in place of its app, which has seen nothing of the request.
@@ -310,6 +422,7 @@ mod tests {
         head.fields.push(b"x-forwarded-for", b"10.0.0.1");
         head.fields.push(b"x-tollway-caller", b"spiffe://forged/ns/a/b");
         head.fields.push(b"traceparent", b"00-abc");
+        head.fields.push(b"dapr-api-token", b"the sidecar's own");
         let (from, to) = (service("web"), service("stock.shop.east"));
         let route = Route { from: &from, to: &to, credentials_used: false };
         let client = Caller { ip: "127.0.0.1".parse().unwrap(), text: "127.0.0.1" };
@@ -319,6 +432,7 @@ mod tests {
             |name: &[u8]| head.fields.value(name).map(|v| String::from_utf8_lossy(v).into_owned());
         assert_eq!(head.authority, b"stock.shop.east.mesh");
         assert_eq!(value(b"dapr-app-id"), None);
+        assert_eq!(value(b"dapr-api-token"), None);
         assert_eq!(value(b"x-tollway-caller"), None);
         assert_eq!(value(b"x-forwarded-for").unwrap(), "10.0.0.1, 127.0.0.1");
         assert_eq!(value(b"x-forwarded-host").unwrap(), "localhost:3500");
@@ -332,10 +446,12 @@ mod tests {
 
     #[test]
     fn what_an_app_could_take_for_the_meshs_word_does_not_pass() {
-        let forged: [&[u8]; 6] = [
+        let forged: [&[u8]; 8] = [
             b"x-tollway-caller",
             b"x_tollway_caller",
             b"X-Tollway_Caller",
+            b"dapr-api-token",
+            b"dapr_api_token",
             b"dapr_caller_app_id",
             b"dapr-caller_namespace",
             b"dapr-caller-app-id",
@@ -351,7 +467,8 @@ mod tests {
         let mut head = RequestHead::default();
         forged.iter().for_each(|name| head.fields.push(name, b"forged"));
         head.fields.push(b"x_tollwaycaller", b"the app's own");
-        inbound_request(&mut head, &peer);
+        assert_eq!(inbound_request(&mut head, &peer), Own::default());
+        show_token(&mut head, Some(&SharedToken::new("ours").unwrap()));
         let told: Vec<_> = head.fields.iter().map(|f| (f.name, f.value)).collect();
         assert_eq!(
             told,
@@ -360,13 +477,14 @@ mod tests {
                 (CALLER_IDENTITY, b"spiffe://west.tollway/ns/default/web"),
                 (CALLER_APP, b"web"),
                 (CALLER_NAMESPACE, b"default"),
+                (API_TOKEN, b"ours"),
             ]
         );
         let trailing = trailers(forged[..3].iter().map(|name| (*name, &b"1"[..])).collect());
         assert!(trailing.is_empty(), "{:?}", names(&trailing));
         let mut head = ResponseHead::new(200);
         forged[..3].iter().for_each(|name| head.fields.push(name, b"1"));
-        response(&mut head, true);
+        response(&mut head, Voice::App);
         assert!(head.fields.is_empty(), "{:?}", names(&head.fields));
     }
 
@@ -416,14 +534,16 @@ mod tests {
     #[test]
     fn an_app_says_nothing_for_the_mesh_and_hears_who_failed() {
         let all: [&[u8]; 7] = [b"x-a", ERROR, HOP, UNPROCESSED, WAY, PART, b"x-tollway-caller"];
-        let left = |from_app| {
+        let left = |voice| {
             let mut head = ResponseHead::new(200);
             all.iter().for_each(|name| head.fields.push(name, b"1"));
-            response(&mut head, from_app);
+            response(&mut head, voice);
             names(&head.fields)
         };
-        assert_eq!(left(true), ["x-a"]);
-        assert_eq!(left(false), ["x-a", "x-tollway-error", "x-tollway-hop"]);
+        let failure = ["x-a", "x-tollway-error", "x-tollway-hop"];
+        assert_eq!(left(Voice::App), ["x-a"]);
+        assert_eq!(left(Voice::Mesh), failure);
+        assert_eq!(left(Voice::MeshOfActors), [&failure[..], &["x-tollway-unprocessed"]].concat());
         let trailing = trailers(all.iter().map(|name| (*name, &b"1"[..])).collect());
         assert_eq!(names(&trailing), ["x-a"]);
     }

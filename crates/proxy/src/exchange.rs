@@ -1,10 +1,11 @@
 //! One request and its response on their way through.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tollway_http::h2::StreamId;
 use tollway_http::{RequestHead, h1};
-use tollway_model::ServiceName;
+use tollway_model::{Instance, ServiceName};
 use tollway_net::Key;
 
 use tollway_telemetry::ServicePlace;
@@ -59,6 +60,8 @@ impl BodySize {
 pub(crate) enum Destination {
     /// A service of the mesh.
     Service(ServiceName),
+    /// One workload of a service, and no other.
+    Workload(Arc<WorkloadName>),
     /// The app beside this sidecar.
     App,
     /// The sidecar's own API, served in this process.
@@ -66,6 +69,40 @@ pub(crate) enum Destination {
     /// The app beside this sidecar, which speaks gRPC, for a call that came over HTTP: this process
     /// translates it.
     Callback,
+    /// The actors of this sidecar, which this process runs.
+    Actors,
+}
+
+/// One workload of a service.
+#[derive(PartialEq, Eq, Hash, Debug)]
+pub(crate) struct WorkloadName {
+    pub(crate) service: ServiceName,
+    pub(crate) instance: Instance,
+}
+
+impl Destination {
+    pub(crate) fn workload(service: ServiceName, instance: Instance) -> Self {
+        Self::Workload(Arc::new(WorkloadName { service, instance }))
+    }
+
+    /// The service it belongs to; `None` for what is beside this sidecar or in it.
+    pub(crate) fn service(&self) -> Option<&ServiceName> {
+        match self {
+            Self::Service(service) => Some(service),
+            Self::Workload(workload) => Some(&workload.service),
+            Self::App | Self::Api | Self::Callback | Self::Actors => None,
+        }
+    }
+
+    /// Whether this process answers it over a connection that always speaks HTTP/2.
+    pub(crate) fn is_served_here(&self) -> bool {
+        matches!(self, Self::Api | Self::Callback | Self::Actors)
+    }
+
+    /// Whether other sidecars serve it.
+    pub(crate) fn is_of_mesh(&self) -> bool {
+        self.service().is_some()
+    }
 }
 
 /// The upstream half.
@@ -75,6 +112,8 @@ pub(crate) enum Upstream {
     Waiting,
     /// Waits until its caller's connection may have another one to the app.
     Late,
+    /// Waits until the app has fewer requests.
+    Slot,
     Open(StreamRef),
     /// Done with, or never needed.
     Gone,
@@ -112,10 +151,29 @@ pub(crate) struct Exchange {
     pub(crate) active: Instant,
     /// Where it is counted; `None` if it calls no service.
     pub(crate) place: Option<ServicePlace>,
+    /// It is the call of an actor: carried out once at most, and its caller is told if nothing of
+    /// it was.
+    pub(crate) is_of_actors: bool,
+    /// From when on it is not sent any more, by the clock of leases.
+    pub(crate) begin_by: Option<Duration>,
+    /// It counts among the requests that the app has.
+    pub(crate) has_slot: bool,
     /// It was refused or failed here.
     pub(crate) failed: bool,
-    /// A gRPC call whose answer's head ended it with another status than OK.
-    pub(crate) grpc_failed: bool,
+    /// The status by which the head of an answer ended a gRPC call, where somebody counts it.
+    pub(crate) grpc_status: Option<u16>,
     /// Set when something will be told of it.
     pub(crate) observed: Option<Box<Observed>>,
+}
+
+impl Exchange {
+    /// Whether it is one of the own runtime with the app, which no other sidecar has asked for.
+    pub(crate) fn is_of_runtime(&self) -> bool {
+        self.door == Door::Inside && self.destination == Destination::App
+    }
+
+    /// Whether it is for the app behind this process, or the actors there.
+    pub(crate) fn is_for_app(&self) -> bool {
+        self.door.is_inbound() || self.is_of_runtime()
+    }
 }

@@ -1,23 +1,23 @@
 //! What a member of the mesh knows of itself: its admin port shows it, and the runtime API.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use tokio::sync::watch;
 use tollway_identity::Credentials;
-use tollway_model::{AppProtocol, RunningConfig, ServiceName};
+use tollway_model::{RunningConfig, ServiceName};
 use tollway_telemetry::metrics::{Part, add_build, add_process, add_told, names};
 use tollway_telemetry::trace::SpanMetrics;
-use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, Page};
+use tollway_telemetry::{AdminFacts, DaprMetrics, DataPlaneMetrics, LineMetrics, Page};
 
+use crate::dataplane::AppOptions;
 use crate::mesh::MeshStatus;
 
 /// A running sidecar or gateway, as it is at this moment.
 pub struct Facts {
     pub(crate) part: Part,
     pub(crate) service: ServiceName,
-    pub(crate) app: Option<(SocketAddr, AppProtocol)>,
+    pub(crate) app: Option<AppOptions>,
     pub(crate) mesh: watch::Receiver<MeshStatus>,
     pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
     /// Whether the app takes connections; true without an app.
@@ -25,6 +25,8 @@ pub struct Facts {
     pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
     pub(crate) spans: Arc<SpanMetrics>,
     pub(crate) lines: Arc<LineMetrics>,
+    /// Set in daprd's place.
+    pub(crate) dapr_metrics: Option<Arc<DaprMetrics>>,
     /// The settings that run.
     pub(crate) config: watch::Receiver<RunningConfig>,
 }
@@ -36,10 +38,10 @@ impl Facts {
         &self.service
     }
 
-    /// Where its app takes calls, and what it speaks there; `None` if it only makes calls.
+    /// Its app; `None` if it only makes calls.
     #[must_use]
-    pub fn app(&self) -> Option<(SocketAddr, AppProtocol)> {
-        self.app
+    pub fn app(&self) -> Option<&AppOptions> {
+        self.app.as_ref()
     }
 
     /// Whether the control plane has answered: names can be called.
@@ -71,6 +73,9 @@ impl AdminFacts for Facts {
         page.single(&names::TRUST_REVISION, credentials.bundles().revision());
         add_build(page, self.part);
         add_process(page);
+        if let Some(metrics) = &self.dapr_metrics {
+            metrics.add_to(page);
+        }
     }
 
     fn config(&self) -> RunningConfig {

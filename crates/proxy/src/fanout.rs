@@ -3,16 +3,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tollway_identity::Credentials;
 use tollway_model::{ServiceName, ServiceState, ServiceUpdate};
+use tollway_net::local_pair;
 
 use crate::live::ByThread;
 use crate::mesh::{MeshClient, MeshDelta};
-use crate::worker::{ApiStream, Command, Commands, Outside, WorkerConfig};
+use crate::worker::{ApiKind, ApiStream, Command, Commands, NotServed, Outside, WorkerConfig};
 
 /// Connections to the sidecar's own API that wait to be taken.
 pub(crate) const API_BACKLOG: usize = 64;
@@ -23,8 +25,8 @@ pub(crate) struct Fanout {
     state: Mutex<State>,
     mesh: OnceLock<Arc<MeshClient>>,
     app_unreachable: Notify,
-    /// The worker that gets the next connection from within the process.
-    next: AtomicUsize,
+    /// Somebody has taken what this process is to serve itself.
+    api_taken: AtomicBool,
 }
 
 #[derive(Default)]
@@ -34,6 +36,8 @@ struct State {
     known: HashMap<ServiceName, ServiceUpdate>,
     /// Workers that want a service.
     wanted: HashMap<ServiceName, HashSet<usize>>,
+    /// Connections from within the process: each worker gets one in turn.
+    adopted: usize,
     /// What came before there were workers.
     early: Vec<MeshDelta>,
 }
@@ -84,6 +88,11 @@ impl Fanout {
         }
     }
 
+    /// Somebody serves from now on what this process is to serve itself.
+    pub(crate) fn set_api_taken(&self) {
+        self.api_taken.store(true, Ordering::Release);
+    }
+
     /// Tells every worker that the app takes no connections.
     pub(crate) fn app_unready(&self) {
         for worker in &self.state().workers {
@@ -113,12 +122,10 @@ impl Fanout {
     /// # Errors
     /// When no descriptor is left, or the data plane has ended.
     pub(crate) fn connect(&self) -> std::io::Result<UnixStream> {
-        let (ours, theirs) = UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        theirs.set_nonblocking(true)?;
-        let state = self.state();
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let worker = state.workers.get(number % state.workers.len().max(1));
+        let (ours, theirs) = local_pair()?;
+        let mut state = self.state();
+        state.adopted = state.adopted.wrapping_add(1);
+        let worker = state.workers.get(state.adopted % state.workers.len().max(1));
         if worker.is_some_and(|worker| worker.send(Command::Adopt(theirs))) {
             return Ok(ours);
         }
@@ -207,9 +214,16 @@ impl Outside for WorkerOutside {
         self.fanout.unsubscribe(self.worker, service);
     }
 
-    fn serve_api(&self, stream: ApiStream) {
-        // When too many wait, the connection is closed and the caller gets an error.
-        let _ = self.api.try_send(stream);
+    fn serve_api(&self, stream: ApiStream) -> Result<(), NotServed> {
+        // The app's own requests wait for who will serve them.
+        let may_wait = stream.kind != ApiKind::Actors;
+        if !may_wait && !self.fanout.api_taken.load(Ordering::Acquire) {
+            return Err(NotServed::Nobody);
+        }
+        self.api.try_send(stream).map_err(|error| match error {
+            TrySendError::Full(_) => NotServed::Full(API_BACKLOG),
+            TrySendError::Closed(_) => NotServed::Nobody,
+        })
     }
 
     fn app_unreachable(&self) {

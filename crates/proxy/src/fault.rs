@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tollway_http::{grpc, h1, h2};
-use tollway_model::{ErrorCode, NetworkName, ServiceName, UnavailableReason};
+use tollway_model::{ErrorCode, Instance, NetworkName, ServiceName, UnavailableReason};
 use tollway_routing::TargetError;
 
 use crate::worker::PolicyDenial;
@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     UnreachableNetwork { network: NetworkName },
     #[error("service {service} has no ready endpoint")]
     NoReadyEndpoint { service: ServiceName },
+    #[error("service {service} has no ready workload {instance}")]
+    NoReadyWorkload { service: ServiceName, instance: Instance },
     #[error("the control plane did not tell of service {service} in time")]
     DiscoveryTimedOut { service: ServiceName },
     #[error("cannot reach {peer}: {reason}")]
@@ -42,6 +44,8 @@ pub(crate) enum Fault {
     BodyTimedOut { within: Within },
     #[error("{what} is full ({limit}); try again later")]
     Overloaded { what: &'static str, limit: usize },
+    #[error("the sidecar stood still for too long to begin the call in time")]
+    TooLate,
     #[error("the request to {service} has passed more than {limit} hops (x-forwarded-for)")]
     Loop { service: ServiceName, limit: usize },
     #[error("service {service} takes plain TCP, not HTTP")]
@@ -52,6 +56,14 @@ pub(crate) enum Fault {
     PolicyUnknown { service: ServiceName },
     #[error("{method} is not supported here: {reason}")]
     Unsupported { method: &'static str, reason: &'static str },
+    #[error("this port tells of health and metadata alone; use a port of the API")]
+    NotPublic,
+    #[error("this part of the API is not allowed to the app; ask whoever wrote its Configuration")]
+    NotAllowed,
+    #[error("this sidecar serves no API of its own and runs no actors; call one that does")]
+    NoRuntime,
+    #[error("the request does not show the API token")]
+    ApiToken,
     #[error("the request's head is too large")]
     HeadTooLarge,
     /// The status is the codec's.
@@ -87,6 +99,15 @@ impl Fault {
             UnavailableReason::UnknownNetwork => Self::UnknownNetwork { network },
             UnavailableReason::UnreachableNetwork => Self::UnreachableNetwork { network },
             UnavailableReason::NoReadyEndpoint => Self::NoReadyEndpoint { service },
+        }
+    }
+
+    /// No replica takes calls, or not the one that is meant.
+    pub(crate) fn unready(service: &ServiceName, instance: Option<&Instance>) -> Self {
+        let service = service.clone();
+        match instance.cloned() {
+            Some(instance) => Self::NoReadyWorkload { service, instance },
+            None => Self::NoReadyEndpoint { service },
         }
     }
 
@@ -135,7 +156,9 @@ impl Fault {
             Self::UnknownService { .. } => ErrorCode::UnknownService,
             Self::UnknownNetwork { .. } => ErrorCode::UnknownNetwork,
             Self::UnreachableNetwork { .. } => ErrorCode::UnreachableNetwork,
-            Self::NoReadyEndpoint { .. } => ErrorCode::NoReadyEndpoint,
+            Self::NoReadyEndpoint { .. } | Self::NoReadyWorkload { .. } => {
+                ErrorCode::NoReadyEndpoint
+            }
             Self::DiscoveryTimedOut { .. } => ErrorCode::DiscoveryTimedOut,
             Self::Unreachable { code, .. } => *code,
             Self::AppUnreachable { .. } => ErrorCode::AppUnreachable,
@@ -144,12 +167,14 @@ impl Fault {
             Self::BadResponse { .. } => ErrorCode::BadResponse,
             Self::TimedOut { .. } => ErrorCode::TimedOut,
             Self::BodyTimedOut { .. } => ErrorCode::BodyTimedOut,
-            Self::Overloaded { .. } => ErrorCode::Overloaded,
+            Self::Overloaded { .. } | Self::TooLate => ErrorCode::Overloaded,
             Self::Loop { .. } => ErrorCode::Loop,
             Self::NotHttp { .. } => ErrorCode::NotHttp,
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
             Self::PolicyUnknown { .. } => ErrorCode::PolicyUnknown,
             Self::Unsupported { .. } => ErrorCode::Unsupported,
+            Self::NotPublic | Self::NotAllowed | Self::NoRuntime => ErrorCode::NotServed,
+            Self::ApiToken => ErrorCode::ApiToken,
             Self::HeadTooLarge => ErrorCode::HeadTooLarge,
             Self::BadRequest { status: 431, .. } => ErrorCode::HeadTooLarge,
             Self::BadRequest { .. } => ErrorCode::MalformedRequest,
@@ -198,5 +223,9 @@ mod tests {
         let away = Fault::Unreachable { code, peer: peer(), reason: "refused".to_owned() };
         check(&away, "ERR_GATEWAY_UNREACHABLE", 503, 14, "echo.default.east: refused");
         assert!(!away.is_unprocessed());
+        check(&Fault::NotPublic, "ERR_NOT_SERVED", 404, 12, "health and metadata alone");
+        check(&Fault::NotAllowed, "ERR_NOT_SERVED", 404, 12, "not allowed to the app");
+        check(&Fault::NoRuntime, "ERR_NOT_SERVED", 404, 12, "runs no actors");
+        check(&Fault::ApiToken, "ERR_API_TOKEN", 401, 16, "does not show the API token");
     }
 }

@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+mod actors;
+mod api_rules;
 mod connection;
 mod dataplane;
 mod doors;
@@ -26,12 +28,19 @@ mod plane;
 mod probe;
 mod respond;
 mod tls;
+mod tokens;
 mod told;
 mod why;
 mod worker;
 
+pub use actors::{
+    ACTOR_FIELD, BEGIN_BY_FIELD, INSTANCE_FIELD, OUTSIDE_FIELD, TARGET_FIELD, TO_APP, TO_FIELD,
+    UNPROCESSED_FIELD,
+};
+pub use api_rules::{ApiProtocol, ApiRule, ApiRules};
 pub use dataplane::{
-    CommonOptions, DataPlaneError, GatewayOptions, Inside, Sidecar, SidecarOptions, run_gateway,
+    Announcer, AppOptions, CommonOptions, DataPlaneError, GatewayOptions, HealthCheck, Inside,
+    Sidecar, SidecarOptions, run_gateway,
 };
 pub use edit::{ERROR_FIELD, GRPC_DETAILS_FIELD, GRPC_STATUS_FIELD, OWN_FIELDS};
 pub use facts::Facts;
@@ -43,4 +52,5 @@ pub use limits::{Limits, NAMED_LIMITS, NamedLimit, Timeouts};
 pub use live::{Live, LiveHandle, LiveOptions, live};
 pub use observe::{TelemetryError, TelemetryOptions, TracingOptions};
 pub use plane::PlaneOptions;
+pub use tokens::Tokens;
 pub use worker::{ApiKind, ApiStream, MeshProtocol};

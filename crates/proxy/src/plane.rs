@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tollway_net::{Listener, let_free_memory_go, let_program_pages_go, write_ports};
+use tollway_net::{Listener, let_start_go, write_ports};
 use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, serve_admin};
 
@@ -30,8 +30,8 @@ const STARTED: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(5)];
 /// What every data plane is told.
 #[derive(Clone, Debug)]
 pub struct PlaneOptions {
-    /// Metrics and health, for this machine only by default.
-    pub admin_listen: SocketAddr,
+    /// Metrics and health; `None` for nowhere.
+    pub admin_listen: Option<SocketAddr>,
     /// Data-plane threads.
     pub threads: usize,
     pub limits: Limits,
@@ -77,12 +77,15 @@ impl Plane {
     /// Opens the admin port and starts the threads.
     pub(crate) async fn start(options: PlaneOptions, parts: Parts) -> Result<Self, DataPlaneError> {
         let Parts { config, tls, mut doors, telemetry, fanout } = parts;
-        let address = options.admin_listen;
-        let failed = |source| DataPlaneError::Listen { door: "admin", address, source };
-        let admin = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
         let mut ports: Vec<(String, SocketAddr)> =
             doors.open.iter().map(|(name, l, _)| (name.clone(), l.address())).collect();
-        ports.push(("admin".to_owned(), admin.local_addr().map_err(failed)?));
+        let mut admin = None;
+        if let Some(address) = options.admin_listen {
+            let failed = |source| DataPlaneError::Listen { door: "admin", address, source };
+            let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
+            ports.push(("admin".to_owned(), listener.local_addr().map_err(failed)?));
+            admin = Some(listener);
+        }
         let upstreams = std::mem::take(&mut doors.upstreams);
         let listeners = doors.for_each_thread(options.threads)?;
         let (api_sender, api) = mpsc::channel(API_BACKLOG);
@@ -111,7 +114,7 @@ impl Plane {
             api: Some(api),
             threads: started.threads,
             background: vec![tokio::spawn(reconfigurer.run())],
-            admin: Some(admin),
+            admin,
             ports_file: options.ports_file,
             telemetry,
         })
@@ -149,8 +152,7 @@ impl Plane {
         self.beside(async {
             for wait in STARTED {
                 tokio::time::sleep(wait).await;
-                let_program_pages_go();
-                let_free_memory_go();
+                let_start_go();
             }
         });
         Ok(())

@@ -19,6 +19,8 @@ pub(crate) struct Probe {
     pub(crate) mesh: Arc<MeshClient>,
     pub(crate) fanout: Arc<Fanout>,
     pub(crate) ready: watch::Sender<bool>,
+    /// How the app is by its own word, where it is asked.
+    pub(crate) well: Option<watch::Receiver<bool>>,
     /// Time for the mesh to hear of it before callers are sent elsewhere: sooner, they would be
     /// led here again.
     pub(crate) withdraw: Duration,
@@ -26,26 +28,47 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// Runs until dropped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         loop {
             let takes = tokio::net::TcpStream::connect(self.app);
             let takes = tokio::time::timeout(PROBE_READY, takes).await;
-            let ready = matches!(takes, Ok(Ok(_)));
+            let takes = matches!(takes, Ok(Ok(_)));
+            let ready = takes && self.is_well();
             if self.ready.send_if_modified(|was| std::mem::replace(was, ready) != ready) {
                 self.on_change(ready).await;
             }
-            self.pause(ready).await;
+            self.pause(takes).await;
         }
     }
 
-    /// Until the app is looked at again: at once when a request found it away.
-    async fn pause(&self, ready: bool) {
-        if ready {
-            let found_away = self.fanout.app_unreachable();
-            // Either way the next look tells.
-            let _ = tokio::time::timeout(PROBE_READY, found_away).await;
-        } else {
-            tokio::time::sleep(PROBE_UNREADY).await;
+    fn is_well(&mut self) -> bool {
+        self.well.as_mut().is_none_or(|well| *well.borrow_and_update())
+    }
+
+    /// Until the app is looked at again: at once when a request found it away, or when it fares
+    /// otherwise by its own word.
+    async fn pause(&mut self, takes: bool) {
+        let time = if takes { PROBE_READY } else { PROBE_UNREADY };
+        let found_away = async {
+            match takes {
+                true => self.fanout.app_unreachable().await,
+                false => std::future::pending().await,
+            }
+        };
+        let fares_otherwise = async {
+            if let Some(well) = &mut self.well
+                && well.changed().await.is_ok()
+            {
+                return;
+            }
+            // Nobody asks it, or nobody does any more.
+            std::future::pending().await
+        };
+        // Whatever it was, the next look tells.
+        tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            () = found_away => {}
+            () = fares_otherwise => {}
         }
     }
 

@@ -5,6 +5,9 @@ use tollway_http::{Fields, ResponseHead, grpc};
 use crate::edit;
 use crate::fault::Fault;
 
+/// What Dapr's clients know as the answer to a request without the API's token.
+const NO_API_TOKEN: &[u8] = b"invalid api token\n";
+
 /// Whether a request is a gRPC call, whose errors travel as gRPC statuses.
 pub(crate) fn is_grpc(fields: &Fields) -> bool {
     fields.value(b"content-type").is_some_and(|value| {
@@ -13,10 +16,16 @@ pub(crate) fn is_grpc(fields: &Fields) -> bool {
     })
 }
 
-/// Status, marks of the mesh, and body `{"errorCode":…,"message":…}`; `hop` says it.
+/// Status, marks of the mesh, and body `{"errorCode":…,"message":…}`; `hop` says it. A request
+/// without the API's token gets a text, as Dapr has it.
 pub(crate) fn http_fault(fault: &Fault, hop: &str) -> (ResponseHead, Vec<u8>) {
     let (word, message) = (fault.code().word(), fault.message(hop));
     let mut head = ResponseHead::new(fault.status());
+    if matches!(fault, Fault::ApiToken) {
+        head.fields.push(b"content-type", b"text/plain; charset=utf-8");
+        mark(&mut head, fault, hop);
+        return (head, NO_API_TOKEN.to_vec());
+    }
     head.fields.push(b"content-type", b"application/json");
     mark(&mut head, fault, hop);
     let mut body = Vec::with_capacity(64 + message.len());

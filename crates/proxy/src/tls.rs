@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, ServerConfig};
 use tollway_identity::{Credentials, Expected, TlsError};
-use tollway_model::{ServiceName, TrustDomain};
+use tollway_model::{Instance, ServiceName, TrustDomain};
 use tollway_net::{ConnError, Tls};
 
 use crate::front::Served;
@@ -84,8 +84,11 @@ impl PlaneTls {
 pub(crate) struct MeshTls {
     credentials: Arc<Credentials>,
     server: Option<Arc<ServerConfig>>,
-    clients: HashMap<(ServiceName, TrustDomain, &'static [u8]), Arc<ClientConfig>>,
+    clients: HashMap<Whom, Arc<ClientConfig>>,
 }
+
+/// Who is to answer: any workload of a service, or one; whose authority; and what both speak.
+type Whom = (ServiceName, Option<Instance>, TrustDomain, &'static [u8]);
 
 impl MeshTls {
     fn new(credentials: Arc<Credentials>) -> Self {
@@ -104,15 +107,20 @@ impl MeshTls {
         })
     }
 
-    /// The caller's side towards `service`, whose authority is that of `trust_domain`.
+    /// The caller's side towards `service`, whose authority is that of `trust_domain`; or towards
+    /// one workload of it alone.
     pub(crate) fn client(
         &mut self,
         service: &ServiceName,
+        instance: Option<&Instance>,
         trust_domain: &TrustDomain,
         protocol: &'static [u8],
     ) -> Result<Tls, TlsError> {
-        let dns_san = service.dns_san();
-        let key = (service.clone(), trust_domain.clone(), protocol);
+        let dns_san = match instance {
+            Some(instance) => service.instance_dns_san(instance),
+            None => service.dns_san(),
+        };
+        let key = (service.clone(), instance.cloned(), trust_domain.clone(), protocol);
         let config = match self.clients.get(&key) {
             Some(config) => Arc::clone(config),
             None => {
@@ -130,7 +138,12 @@ impl MeshTls {
 
     /// Forgets the configurations towards a service nobody calls.
     pub(crate) fn forget(&mut self, service: &ServiceName) {
-        self.clients.retain(|(name, _, _), _| name != service);
+        self.clients.retain(|(name, ..), _| name != service);
+    }
+
+    /// The same for one workload of it.
+    pub(crate) fn forget_workload(&mut self, service: &ServiceName, instance: &Instance) {
+        self.clients.retain(|(name, of, ..), _| name != service || of.as_ref() != Some(instance));
     }
 }
 

@@ -25,6 +25,7 @@ use crate::fanout::Fanout;
 use crate::observe::{Telemetry, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneOptions};
 use crate::tls::PlaneTls;
+use crate::tokens::Tokens;
 use crate::worker::{MeshProtocol, WorkerConfig};
 
 pub(crate) use client::Client;
@@ -75,8 +76,16 @@ pub async fn run_front(
         home: nobody(),
         hop: "front".to_owned(),
         app: Some(follower.app()),
+        app_tls: None,
+        app_slots: None,
         mesh_protocol: MeshProtocol::default(),
         gateway: None,
+        api_rules: None,
+        access: None,
+        resilience: None,
+        tokens: Tokens::default(),
+        dapr_metrics: None,
+        outside: None,
         limits: settings.limits.clone(),
         timeouts: settings.timeouts,
     };

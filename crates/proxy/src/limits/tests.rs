@@ -1,30 +1,15 @@
 //! `docs/limits.md` has every limit with its default. A new field does not compile before it is
 //! named here, and does not pass before it is written there.
 
+use tollway_testkit::{check_limit, grouped};
+
 use super::*;
 
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
-/// The page has a row for `name` that begins with the default.
 #[track_caller]
 fn check(name: &str, default: &str) {
-    let row = PAGE.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
-    let row = row.unwrap_or_else(|| panic!("docs/limits.md has no row for `{name}`"));
-    let written = row.split('|').nth(2).unwrap_or_default().trim();
-    assert_eq!(written, default, "`{name}` in docs/limits.md");
-}
-
-/// With commas between thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let (mut text, lead) = (String::new(), digits.len() % 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && at % 3 == lead {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    check_limit(PAGE, name, default);
 }
 
 fn count(name: &str, default: usize) {

@@ -19,11 +19,14 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tollway_identity::Credentials;
-use tollway_model::{Revision, ServiceName, ServiceUpdate};
+use tollway_identity::{Credentials, Expected, client_config};
+use tollway_model::{Instance, Revision, ServiceName, ServiceUpdate};
 use tollway_wire::NetworkUpdate;
+use tonic::transport::Channel;
 
 pub use check::{ControlCheck, check_control};
 pub use config::{Announcement, MeshConfig, Role, TOKEN_VARIABLE, TokenSource};
@@ -63,6 +66,7 @@ pub struct MeshStatus {
 pub struct MeshClient {
     shared: Arc<Shared>,
     service: ServiceName,
+    instance: Instance,
     _guard: DropGuard,
 }
 
@@ -96,7 +100,7 @@ impl MeshClient {
     ) -> Result<Self, MeshError> {
         let control = watch::Sender::new(config.control.clone());
         let (who, credentials) = enroll::first(&config, control.subscribe()).await?;
-        let service = who.service.clone();
+        let (service, instance) = (who.service.clone(), who.instance.clone());
         let shared = Arc::new(Shared {
             desired: Mutex::new(HashSet::new()),
             subscriptions: Notify::new(),
@@ -110,13 +114,19 @@ impl MeshClient {
         let stop = CancellationToken::new();
         let run = supervise::run(who, shared.clone(), Box::new(on_delta));
         tokio::spawn(stop.clone().run_until_cancelled_owned(run));
-        Ok(Self { shared, service, _guard: stop.drop_guard() })
+        Ok(Self { shared, service, instance, _guard: stop.drop_guard() })
     }
 
     /// The own service, with the network that the token named.
     #[must_use]
     pub fn service(&self) -> &ServiceName {
         &self.service
+    }
+
+    /// What tells this process from other replicas of the service.
+    #[must_use]
+    pub fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     /// The present certificate and trust; changes when either is renewed.
@@ -132,6 +142,30 @@ impl MeshClient {
             *present = address;
             has_moved
         });
+    }
+
+    /// Connects to the control plane, as this workload, beside the connection that this client
+    /// has. The channel does not dial again when it breaks.
+    ///
+    /// # Errors
+    /// [`MeshError`].
+    pub async fn connect(&self) -> Result<Channel, MeshError> {
+        let (name, config) = self.control_tls()?;
+        let control = self.shared.control.borrow().clone();
+        connect::connect(&control, name, config).await
+    }
+
+    /// With what a connection to the control plane is secured, as this workload: for those who make
+    /// connections of their own. It lasts as long as the present certificate.
+    ///
+    /// # Errors
+    /// [`MeshError`].
+    pub fn control_tls(&self) -> Result<(ServerName<'static>, Arc<ClientConfig>), MeshError> {
+        let credentials = self.shared.credentials.borrow().clone();
+        let trust_domain = &credentials.spiffe_id().trust_domain;
+        let expected = Expected::control(&self.service.network, trust_domain);
+        let config = client_config(&credentials, &expected, connect::ALPN)?;
+        Ok((expected.server_name()?, config))
     }
 
     /// Asks for the state of a service and its changes. Cheap, idempotent, from any thread. The

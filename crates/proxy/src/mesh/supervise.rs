@@ -1,9 +1,10 @@
 //! Opens one session after the other, for as long as the client lives.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use tollway_net::Backoff;
 use tracing::{info, warn};
 
 use super::enroll::{self, Who};
@@ -11,9 +12,9 @@ use super::knowledge::Knowledge;
 use super::session::{self, End};
 use super::{MeshDelta, MeshError, Shared};
 
-/// First and longest pause before connecting again.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Before connecting again.
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 /// A session that lived for this long was no failed attempt.
 const GOOD_SESSION: Duration = Duration::from_secs(5);
 
@@ -49,7 +50,7 @@ pub(super) async fn run(
         let reason = tollway_model::chain(&error);
         tell(&shared, &reason);
         tokio::select! {
-            () = tokio::time::sleep(pause(attempt, jitter())) => {}
+            () = tokio::time::sleep(BACKOFF.pause(attempt)) => {}
             true = has_moved(&mut moved) => attempt = 0,
         }
     }
@@ -89,29 +90,4 @@ fn tell(shared: &Shared, reason: &str) {
         status.registered = false;
         status.last_error = Some(reason.to_owned());
     });
-}
-
-/// The pause before the `attempt`-th connection in a row: doubles up to a bound; `jitter` (any
-/// number) takes away up to half, so that a restarted control plane is not met by all at once.
-fn pause(attempt: u32, jitter: u64) -> Duration {
-    let whole = FIRST_PAUSE.saturating_mul(1 << attempt.min(10)).min(LONGEST_PAUSE);
-    let thousandths = u32::try_from(jitter % 500).expect("below 500");
-    whole - whole * thousandths / 1000
-}
-
-/// Not for secrets: the low bits of the clock spread restarts well enough.
-fn jitter() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::from(since.subsec_nanos()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_a_bound_and_differ() {
-        let ms = |attempt, jitter| pause(attempt, jitter).as_millis();
-        assert_eq!((ms(0, 0), ms(1, 0), ms(4, 0)), (100, 200, 1_600));
-        assert_eq!((ms(u32::MAX, 0), ms(u32::MAX, 499)), (5_000, 2_505));
-    }
 }

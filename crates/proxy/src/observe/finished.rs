@@ -79,18 +79,16 @@ impl Finished {
             (None, true) => Outcome::Cancelled,
             (None, false) => Outcome::Answered,
         };
-        let service = match exchange.destination {
-            Destination::Service(name) => Some(name),
-            Destination::Api if outcome == Outcome::Answered => return None,
-            Destination::App | Destination::Api | Destination::Callback => None,
-        };
+        if exchange.destination == Destination::Api && outcome == Outcome::Answered {
+            return None;
+        }
         let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);
         Some(Self {
             kind: Kind::Request,
-            inbound: exchange.door.is_inbound(),
+            inbound: exchange.is_for_app(),
+            service: exchange.destination.service().cloned(),
             method: shorten_method(exchange.head.method),
             path: shorten_path(exchange.head.path),
-            service,
             status: exchange.status,
             outcome,
             request_bytes: exchange.request.passed,
@@ -111,7 +109,7 @@ impl Finished {
     /// An attempt that failed with `code` and is made again.
     pub(crate) fn attempt(exchange: &Exchange, code: ErrorCode, now: Instant) -> Option<Self> {
         let observed = exchange.observed.as_ref()?;
-        let Destination::Service(service) = &exchange.destination else { return None };
+        let service = exchange.destination.service()?;
         let RequestHead { method, path, .. } = &exchange.head;
         Some(Self {
             kind: Kind::Request,

@@ -62,9 +62,13 @@ impl Worker {
                 }
             },
             Door::Gateway => (Conn::accepted(stream, None), Role::Hello(Box::default())),
-            Door::HttpApi | Door::GrpcApi | Door::Outbound | Door::Tunnel(_) | Door::Tcp(_) => {
-                (Conn::accepted(stream, None), Role::Detect { input: Vec::new() })
-            }
+            Door::HttpApi
+            | Door::GrpcApi
+            | Door::Inside
+            | Door::Public
+            | Door::Outbound
+            | Door::Tunnel(_)
+            | Door::Tcp(_) => (Conn::accepted(stream, None), Role::Detect { input: Vec::new() }),
         };
         let mut conn = Connection::new(io, role, self.now);
         conn.remote = remote;
@@ -84,7 +88,7 @@ impl Worker {
     pub(super) fn adopt(&mut self, stream: UnixStream) {
         let role = Role::Detect { input: Vec::new() };
         let mut conn = Connection::new(Conn::local(stream), role, self.now);
-        conn.door = Some(Door::HttpApi);
+        conn.door = Some(Door::Inside);
         // Without a descriptor left it is closed: whoever made it sees that.
         let _ = self.insert(conn);
     }

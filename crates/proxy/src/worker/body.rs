@@ -54,7 +54,7 @@ impl Exchange {
     pub(super) fn upstream(&self) -> Option<StreamRef> {
         match self.up {
             Upstream::Open(stream) => Some(stream),
-            Upstream::Waiting | Upstream::Late | Upstream::Gone => None,
+            Upstream::Waiting | Upstream::Late | Upstream::Slot | Upstream::Gone => None,
         }
     }
 }

@@ -181,7 +181,10 @@ impl Worker {
                 self.config.mesh_protocol == MeshProtocol::Http1
                     && self.pools.get(destination).is_some_and(Pool::is_of_h1)
             }
-            Destination::Api | Destination::Callback => false,
+            Destination::Workload(_)
+            | Destination::Api
+            | Destination::Callback
+            | Destination::Actors => false,
             Destination::App => self.config.app.is_none_or(|app| app.protocol == AppProtocol::Http),
         }
     }

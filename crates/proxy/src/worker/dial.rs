@@ -91,22 +91,26 @@ impl Worker {
         purpose: Purpose,
         protocol: &'static [u8],
     ) -> Result<Key, Fault> {
-        let Destination::Service(service) = destination else {
+        let Some(service) = destination.service() else {
             return match self.config.app {
                 Some(app) => self
-                    .dial_plain(app.address, purpose)
+                    .dial_app(app.address, purpose)
                     .map_err(|why| self.unreachable(destination, None, why)),
                 None => Err(Fault::NoReadyEndpoint { service: self.config.home.clone() }),
             };
         };
-        let unready = || Fault::NoReadyEndpoint { service: service.clone() };
-        let state = self.service_state(service)?.ok_or_else(unready)?;
+        let instance = match destination {
+            Destination::Workload(workload) => Some(&workload.instance),
+            _ => None,
+        };
+        let unready = || Fault::unready(service, instance);
+        let state = self.pool_in_use(destination)?.state.clone().ok_or_else(unready)?;
         let candidates = Candidates::of(&state);
         let trust_domain = candidates.trust_domain.clone().ok_or_else(unready)?;
         let address = self.next_address(destination, &candidates).ok_or_else(unready)?;
         let failed = |worker: &Self, why: Why| worker.unreachable(destination, Some(address), why);
         let mesh = self.tls.as_mesh().ok_or_else(unready)?;
-        let tls = match mesh.client(service, &trust_domain, protocol) {
+        let tls = match mesh.client(service, instance, &trust_domain, protocol) {
             Ok(tls) => tls,
             Err(error) => {
                 return Err(failed(self, Why::coded(ErrorCode::TlsFailed, error.to_string())));
@@ -152,6 +156,18 @@ impl Worker {
         pick(&missing).or_else(|| pick(&candidates.addresses))
     }
 
+    /// Dials the app, as it speaks.
+    pub(super) fn dial_app(&mut self, address: SocketAddr, purpose: Purpose) -> Result<Key, Why> {
+        let Some(tls) = &self.config.app_tls else { return self.dial_plain(address, purpose) };
+        let tls = tls.client(address, &purpose);
+        let tls = tls.map_err(|error| Why::coded(ErrorCode::TlsFailed, error.to_string()))?;
+        let io = Conn::connect(address, Some(tls)).map_err(|error| Why::from(&error))?;
+        let mut dial = Dial::to(address, purpose);
+        dial.is_app = true;
+        let conn = Connection::new(io, Role::Dialling(dial), self.now);
+        self.insert(conn).ok_or_else(Why::out_of_descriptors)
+    }
+
     /// Dials without TLS.
     pub(super) fn dial_plain(&mut self, address: SocketAddr, purpose: Purpose) -> Result<Key, Why> {
         let io = Conn::connect(address, None).map_err(|error| Why::from(&error))?;
@@ -163,7 +179,8 @@ impl Worker {
     /// A dial stands: the connection takes its role.
     pub(super) fn on_dialled(&mut self, key: Key) -> bool {
         let Some(conn) = self.conns.get_mut(key) else { return false };
-        if let Some(peer) = conn.io.peer() {
+        let is_app = matches!(&conn.role, Role::Dialling(dial) if dial.is_app);
+        if let Some(peer) = conn.io.peer().filter(|_| !is_app) {
             match proven_identity(&peer) {
                 Ok(identity) => conn.peer = Some(Arc::new(identity)),
                 Err(error) => {
@@ -179,7 +196,7 @@ impl Worker {
         match purpose {
             Purpose::PoolH2(destination) => self.join_pool_h2(key, destination, address, opened),
             Purpose::PoolH1(destination) => {
-                let opened = matches!(destination, Destination::Service(_)).then_some(opened);
+                let opened = destination.is_of_mesh().then_some(opened);
                 let client = H1Client { opened, ..h1_client(destination.clone(), false) };
                 conn.role = Role::H1Client(Box::new(client));
                 self.look_in_time(key);
@@ -284,14 +301,17 @@ impl Worker {
         }
     }
 
-    /// Leaves an address alone for a while.
+    /// Leaves an address alone for a while, unless it is the only one there can be: whoever calls
+    /// one workload hears at once how it is.
     pub(super) fn rest(
         &mut self,
         destination: &Destination,
         address: Option<SocketAddr>,
         until: Instant,
     ) {
-        if let Some(address) = address {
+        if let Some(address) = address
+            && !matches!(destination, Destination::Workload(_))
+        {
             self.pool(destination).backoff.insert(address, until);
         }
     }
@@ -405,6 +425,7 @@ pub(super) fn h1_client(destination: Destination, dedicated: bool) -> H1Client {
         served: 0,
         dedicated,
         answered: false,
+        begin_by: None,
         opened: None,
     }
 }

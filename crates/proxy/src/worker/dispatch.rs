@@ -9,6 +9,7 @@ use tollway_net::Key;
 use tollway_telemetry::ServicePlace;
 
 use super::Worker;
+use super::pool::Pool;
 use crate::connection::{Door, Purpose, Role};
 use crate::exchange::{Destination, Upstream};
 use crate::fault::Fault;
@@ -32,16 +33,27 @@ impl Worker {
         service: &ServiceName,
     ) -> Result<(Option<ServiceState>, ServicePlace), Fault> {
         let destination = Destination::Service(service.clone());
+        // As nearly every request finds it.
         if let Some(pool) = self.pools.get_mut(&destination) {
             pool.used = self.now;
             return Ok((pool.state.clone(), pool.place));
         }
-        let limit = self.config.limits.services;
-        if self.pools.len() >= limit {
+        let pool = self.pool_in_use(&destination)?;
+        Ok((pool.state.clone(), pool.place))
+    }
+
+    /// The pool of a service or a workload that somebody wants to call.
+    ///
+    /// # Errors
+    /// When too many are in use for one more.
+    pub(super) fn pool_in_use(&mut self, destination: &Destination) -> Result<&mut Pool, Fault> {
+        let (now, limit) = (self.now, self.config.limits.services);
+        if self.pools.len() >= limit && !self.pools.contains_key(destination) {
             return Err(Fault::Overloaded { what: "the list of services in use", limit });
         }
-        let pool = self.pool(&destination);
-        Ok((pool.state.clone(), pool.place))
+        let pool = self.pool(destination);
+        pool.used = now;
+        Ok(pool)
     }
 
     /// A raw connection waits until its service is known.
@@ -74,29 +86,17 @@ impl Worker {
         exchange.up = Upstream::Waiting;
         let destination = exchange.destination.clone();
         let is_upgrade = exchange.is_upgrade;
-        if let Destination::Service(service) = &destination {
-            let (state, place) = match self.placed_state(service) {
-                Ok(found) => found,
+        if destination.is_of_mesh() {
+            match self.find_callee(key, &destination) {
+                Ok(true) => {}
+                Ok(false) => return self.wait(key, &destination),
                 Err(fault) => return self.fail(key, &fault),
-            };
-            if let Some(exchange) = self.exchanges.get_mut(key) {
-                exchange.place = Some(place);
-            }
-            match state {
-                None => return self.wait(key, &destination),
-                Some(ServiceState::Unavailable(reason)) => {
-                    let fault = Fault::unavailable(reason, service);
-                    return self.fail(key, &fault);
-                }
-                Some(
-                    ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. },
-                ) if protocol == AppProtocol::Tcp => {
-                    return self.fail(key, &Fault::NotHttp { service: service.clone() });
-                }
-                Some(ServiceState::Local { .. } | ServiceState::Remote { .. }) => {}
             }
         }
-        if is_upgrade {
+        if !self.takes_slot(key, &destination) {
+            return;
+        }
+        if is_upgrade && !destination.is_served_here() {
             return self.dispatch_upgrade(key, &destination);
         }
         if destination == Destination::App && self.has_its_share(key) {
@@ -108,6 +108,33 @@ impl Worker {
                 self.wait(key, &destination);
                 self.keep_dialled(&destination);
             }
+        }
+    }
+
+    /// Whether it is known where a service or a workload is, which can be called then.
+    ///
+    /// # Errors
+    /// Why it cannot be called.
+    fn find_callee(&mut self, key: Key, destination: &Destination) -> Result<bool, Fault> {
+        let Some(service) = destination.service() else { return Ok(true) };
+        let (state, place) = self.placed_state(service)?;
+        if let Some(exchange) = self.exchanges.get_mut(key) {
+            exchange.place = Some(place);
+        }
+        if let Some(ServiceState::Unavailable(reason)) = &state {
+            return Err(Fault::unavailable(*reason, service));
+        }
+        if let Destination::Workload(workload) = destination {
+            return self.find_workload(workload, state.as_ref());
+        }
+        match state {
+            Some(ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. })
+                if protocol == AppProtocol::Tcp =>
+            {
+                Err(Fault::NotHttp { service: service.clone() })
+            }
+            Some(_) => Ok(true),
+            None => Ok(false),
         }
     }
 
@@ -152,12 +179,12 @@ impl Worker {
     }
 
     /// Tells those who have waited long enough for a service to become known.
-    pub(super) fn fail_undiscovered(&mut self, service: ServiceName) {
+    pub(super) fn fail_undiscovered(&mut self, destination: &Destination) {
+        let Some(service) = destination.service().cloned() else { return };
         let (now, patience) = (self.now, self.config.timeouts.discovery);
         let is_late = |since: Instant| now.saturating_duration_since(since) > patience;
-        let destination = Destination::Service(service.clone());
         let fault = Fault::DiscoveryTimedOut { service };
-        let pool = self.pool(&destination);
+        let pool = self.pool(destination);
         let waiting = std::mem::take(&mut pool.waiting);
         let raw = std::mem::take(&mut pool.waiting_raw);
         let (late, early): (VecDeque<Key>, VecDeque<Key>) = waiting
@@ -168,7 +195,7 @@ impl Worker {
             .into_iter()
             .filter(|key| self.conns.get(*key).is_some())
             .partition(|key| self.conns.get(*key).is_some_and(|conn| is_late(conn.since)));
-        let pool = self.pool(&destination);
+        let pool = self.pool(destination);
         pool.waiting = early;
         pool.waiting_raw = early_raw;
         for key in late {

@@ -5,8 +5,9 @@ use tollway_http::h2::ErrorCode;
 use tollway_net::Key;
 use tollway_telemetry::CallEnd;
 
-use super::{Worker, mark};
+use super::{Worker, dapr, mark};
 use crate::connection::Role;
+use crate::edit;
 use crate::exchange::{Destination, Exchange, Side, Upstream};
 use crate::fault::Fault;
 use crate::observe::grpc_status;
@@ -16,6 +17,8 @@ impl Worker {
     /// The exchange cannot go on: tells the caller if it has not been answered yet, or breaks the
     /// answer off so that it is not taken for whole.
     pub(super) fn fail(&mut self, key: Key, fault: &Fault) {
+        let unsent = [Upstream::Waiting, Upstream::Late, Upstream::Slot];
+        let is_unsent = self.exchanges.get(key).is_some_and(|e| unsent.contains(&e.up));
         self.cancel_upstream(key);
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         tracing::debug!(%fault, destination = ?exchange.destination, "request failed");
@@ -29,11 +32,16 @@ impl Worker {
         }
         exchange.request.ended = true;
         exchange.failed = true;
+        exchange.grpc_status = exchange.is_grpc.then(|| u16::from(fault.grpc_status()));
+        let is_of_actors = exchange.is_of_actors;
         let (mut head, body) = if exchange.is_grpc {
             (respond::grpc_fault(fault, &self.hop()), Vec::new())
         } else {
             respond::http_fault(fault, &self.hop())
         };
+        if is_unsent && is_of_actors {
+            head.fields.set(edit::UNPROCESSED, b"1");
+        }
         self.tell_way(key, &mut head, Some(fault.code()));
         self.respond(key, &head, &body);
     }
@@ -93,7 +101,7 @@ impl Worker {
                 let down = exchange.down.conn;
                 return self.leave_late(key, down);
             }
-            Upstream::Waiting | Upstream::Gone => return,
+            Upstream::Waiting | Upstream::Slot | Upstream::Gone => return,
         };
         let code = calling_off(exchange);
         let Some(conn) = self.conns.get_mut(up.conn) else { return };
@@ -102,11 +110,16 @@ impl Worker {
                 link.close(up.stream, self.now);
                 link.codec.reset(up.stream, code, conn.io.out());
                 let worn_at = match link.destination {
-                    Some(Destination::App | Destination::Api | Destination::Callback) => {
-                        self.config.limits.app_resets
-                    }
+                    Some(
+                        Destination::App
+                        | Destination::Api
+                        | Destination::Callback
+                        | Destination::Actors,
+                    ) => self.config.limits.app_resets,
                     // Its other end keeps to the same limits.
-                    _ => self.config.limits.h2.limits.resets.burst as usize / 2,
+                    Some(Destination::Service(_) | Destination::Workload(_)) | None => {
+                        self.config.limits.h2.limits.resets.burst as usize / 2
+                    }
                 };
                 let is_worn = link.codec.resets_owed() >= worn_at;
                 mark(&mut self.dirty, &mut conn.dirty, up.conn);
@@ -190,6 +203,13 @@ impl Worker {
 
     fn record(&self, exchange: &Exchange) {
         let took = self.now.saturating_duration_since(exchange.started);
+        if let Some(metrics) = &self.config.dapr_metrics {
+            dapr::count(metrics, exchange, took);
+        }
+        // Of a call of an actor by another sidecar, that is counted.
+        if exchange.is_of_runtime() {
+            return;
+        }
         let inbound = exchange.door.is_inbound();
         self.metrics.record(inbound, exchange.status, took);
         if let Some(place) = exchange.place {
@@ -221,6 +241,9 @@ impl Worker {
             self.discard_pipe(&exchange.request);
             self.discard_pipe(&exchange.response);
             self.spare_bodies.keep(exchange.replay.take());
+            if exchange.has_slot {
+                self.free_slot();
+            }
             if exchange.observed.is_some() {
                 self.tell(exchange);
             } else {
@@ -252,19 +275,26 @@ fn end_of(exchange: &Exchange) -> CallEnd {
     if exchange.failed {
         return CallEnd::Failed;
     }
-    let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);
-    if exchange.is_grpc && (exchange.grpc_failed || in_trailers().is_some_and(|code| code > 0)) {
+    if exchange.is_grpc && told_status(exchange).is_some_and(|code| code > 0) {
         return CallEnd::GrpcError;
     }
     CallEnd::Answered(exchange.status)
+}
+
+/// The status of a gRPC call, from the head of its answer or from its end.
+pub(super) fn told_status(exchange: &Exchange) -> Option<u16> {
+    let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);
+    exchange.grpc_status.or_else(in_trailers)
 }
 
 /// The upstream in words.
 pub(super) fn describe(destination: &Destination) -> String {
     match destination {
         Destination::Service(name) => format!("service {name}"),
+        Destination::Workload(of) => format!("workload {} of service {}", of.instance, of.service),
         Destination::App => "the app".to_owned(),
         Destination::Api => "the sidecar's API".to_owned(),
         Destination::Callback => "the sidecar's translation to gRPC".to_owned(),
+        Destination::Actors => "the sidecar's actors".to_owned(),
     }
 }

@@ -153,10 +153,7 @@ impl Worker {
         let told_by = self.hop();
         let exchange = self.exchanges.get_mut(key)?;
         let (started, attempts) = (exchange.started, exchange.attempts);
-        let name = match &exchange.destination {
-            Destination::Service(name) => Some(name.clone()),
-            Destination::App | Destination::Api | Destination::Callback => None,
-        };
+        let name = exchange.destination.service().cloned();
         let part = exchange.caller_part()?;
         let times_us = part.times(started, Instant::now());
         let failure = failure.map(|code| Failure {
@@ -193,8 +190,8 @@ impl Worker {
 /// Only who is on this machine and came through a door of the app's side.
 fn may_ask(door: &Door, remote: Option<SocketAddr>) -> bool {
     let is_own_door = match door {
-        Door::HttpApi | Door::GrpcApi | Door::Outbound | Door::Tunnel(_) => true,
-        Door::Inbound | Door::Tcp(_) | Door::Gateway | Door::Front => false,
+        Door::HttpApi | Door::GrpcApi | Door::Inside | Door::Outbound | Door::Tunnel(_) => true,
+        Door::Public | Door::Inbound | Door::Tcp(_) | Door::Gateway | Door::Front => false,
     };
     is_own_door && remote.is_some_and(|remote| remote.ip().to_canonical().is_loopback())
 }

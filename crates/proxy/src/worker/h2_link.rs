@@ -9,7 +9,7 @@ use super::Worker;
 use super::request::Arrival;
 use crate::connection::{H2Link, Role};
 use crate::edit;
-use crate::exchange::{BodySize, Side, StreamRef, Upstream};
+use crate::exchange::{BodySize, Destination, Side, StreamRef, Upstream};
 use crate::fault::Fault;
 use crate::why::Why;
 
@@ -175,10 +175,17 @@ impl Worker {
 
     /// The peer's sidecar passed nothing on to its app: other connections are used for a while,
     /// and another replica is asked for this request. False when that was tried often enough: the
-    /// answer is the reason.
+    /// answer is the reason; and of the call of an actor, which was for this one.
     fn ask_another(&mut self, key: Key, exchange: Key) -> bool {
         let until = self.now + self.config.timeouts.dial_backoff;
+        if self.exchanges.get(exchange).is_none_or(|exchange| exchange.is_of_actors) {
+            return false;
+        }
         let Some(link) = self.link(key) else { return false };
+        // Only sidecars may say so.
+        if !matches!(link.destination, Some(Destination::Service(_))) {
+            return false;
+        }
         link.rests_until = Some(until);
         self.ask_another_replica(exchange)
     }

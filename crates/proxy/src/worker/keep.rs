@@ -4,19 +4,19 @@
 use std::collections::HashMap;
 use std::iter::repeat_n;
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use tollway_http::h2;
-use tollway_model::{AppProtocol, Instance, ServiceName};
-use tollway_net::{Conn, Key};
+use tollway_model::{AppProtocol, Instance};
+use tollway_net::{Conn, Key, local_pair};
 use tollway_routing::{Dialled, SpreadLimits, plan_spread};
 
 use super::Worker;
-use super::outside::{ApiKind, ApiStream};
+use super::outside::{ApiKind, ApiStream, NotServed};
 use super::pool::{Candidates, Pool};
 use crate::connection::{Connection, H2Link, Purpose, Role};
 use crate::exchange::Destination;
+use crate::fault::Fault;
 use crate::tls::alpn;
 use crate::why::Why;
 
@@ -33,19 +33,19 @@ impl Worker {
             return;
         }
         match destination {
-            Destination::Service(service) => {
-                let service = service.clone();
-                self.keep_service_dialled(&service);
+            Destination::Service(_) | Destination::Workload(_) => {
+                self.keep_service_dialled(destination);
             }
             Destination::App => self.keep_app_dialled(),
             Destination::Api => self.open_api(destination, ApiKind::Own),
             Destination::Callback => self.open_api(destination, ApiKind::Callback),
+            Destination::Actors => self.open_api(destination, ApiKind::Actors),
         }
     }
 
-    fn keep_service_dialled(&mut self, service: &ServiceName) {
-        let destination = Destination::Service(service.clone());
-        let Some(pool) = self.pools.get(&destination) else { return };
+    /// The same for a service, or for one workload of it.
+    fn keep_service_dialled(&mut self, destination: &Destination) {
+        let Some(pool) = self.pools.get(destination) else { return };
         let Some(state) = &pool.state else { return };
         // Connections that end for want of use are not made again.
         let idle = self.now.saturating_duration_since(pool.used);
@@ -53,9 +53,9 @@ impl Worker {
             return;
         }
         let candidates = Candidates::of(state);
-        if self.speaks_h1(&destination) {
+        if self.speaks_h1(destination) {
             let count = self.plan_pooled(pool, &candidates);
-            return self.dial_pooled(&destination, count);
+            return self.dial_pooled(destination, count);
         }
         let (count, retire) = match candidates.remote_replicas {
             // One at a time is enough to see whether somebody answers again.
@@ -77,9 +77,9 @@ impl Worker {
         }
         for _ in 0..count.min(room) {
             let purpose = Purpose::PoolH2(destination.clone());
-            if let Err(fault) = self.dial_for(&destination, purpose, alpn::H2) {
-                if self.pools.get(&destination).is_some_and(|p| p.dialling.is_empty()) {
-                    self.fail_waiting(&destination, &fault);
+            if let Err(fault) = self.dial_for(destination, purpose, alpn::H2) {
+                if self.pools.get(destination).is_some_and(|p| p.dialling.is_empty()) {
+                    self.fail_waiting(destination, &fault);
                 }
                 return;
             }
@@ -321,7 +321,7 @@ impl Worker {
             } else {
                 Purpose::PoolH2(Destination::App)
             };
-            match self.dial_plain(app.address, purpose) {
+            match self.dial_app(app.address, purpose) {
                 Ok(key) => self.pool(&Destination::App).dialling.push(key),
                 Err(why) => {
                     let fault = self.unreachable(&Destination::App, None, why);
@@ -331,21 +331,28 @@ impl Worker {
         }
     }
 
-    /// A connection to what this process serves itself: a socket pair, served on the other side.
+    /// A connection to what this process serves itself, if somebody waits for one: a socket pair,
+    /// served on the other side.
     fn open_api(&mut self, destination: &Destination, kind: ApiKind) {
-        let pair = UnixStream::pair().and_then(|(ours, theirs)| {
-            ours.set_nonblocking(true)?;
-            theirs.set_nonblocking(true)?;
-            Ok((ours, theirs))
-        });
-        let (ours, stream) = match pair {
+        if self.pool(destination).waiting.is_empty() {
+            return;
+        }
+        let (ours, stream) = match local_pair() {
             Ok(pair) => pair,
             Err(error) => {
                 let fault = self.unreachable(destination, None, Why::from(&error));
                 return self.fail_waiting(destination, &fault);
             }
         };
-        self.outside.serve_api(ApiStream { kind, stream });
+        if let Err(why) = self.outside.serve_api(ApiStream { kind, stream }) {
+            let fault = match why {
+                NotServed::Nobody => Fault::NoRuntime,
+                NotServed::Full(limit) => {
+                    Fault::Overloaded { what: "the line of connections to the runtime", limit }
+                }
+            };
+            return self.fail_waiting(destination, &fault);
+        }
         let mut io = Conn::local(ours);
         let codec = h2::Connection::client(self.config.limits.h2.clone(), io.out());
         let mut link = H2Link::new(codec, self.now);

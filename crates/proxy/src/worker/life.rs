@@ -42,7 +42,7 @@ impl Worker {
         let pause = (quiet / SHARE).clamp(self.config.timeouts.ping_after, RAREST);
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::H2Client(link) = &mut conn.role else { return };
-        let is_of_mesh = matches!(link.destination, Some(Destination::Service(_)));
+        let is_of_mesh = link.destination.as_ref().is_some_and(Destination::is_of_mesh);
         let silence = self.now.saturating_duration_since(link.heard);
         if !is_of_mesh || link.asked.is_some() || silence < pause || link.is_apart() {
             return;

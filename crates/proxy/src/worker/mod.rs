@@ -13,6 +13,7 @@ mod accept;
 mod beyond;
 mod body;
 mod choose;
+mod dapr;
 mod dial;
 mod dispatch;
 mod exchange;
@@ -36,9 +37,11 @@ mod response;
 mod roles;
 mod share;
 mod shed;
+mod slots;
 mod sweep;
 mod trust;
 mod tunnel;
+mod workload;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -62,11 +65,12 @@ use body::SpareBodies;
 pub(crate) use gateway::GatewayRoutes;
 use listeners::{Listeners, slot_of};
 pub use outside::{ApiKind, ApiStream, MeshProtocol};
-pub(crate) use outside::{AppTarget, Command, Commands, Outside, WorkerConfig};
+pub(crate) use outside::{AppTarget, AppTls, Command, Commands, NotServed, Outside, WorkerConfig};
 use policy::PolicyGate;
 pub(crate) use policy::{PolicyDenial, Rights, Upgraded};
 use pool::Pool;
 use share::Late;
+use slots::Slots;
 
 /// How often what only time can tell is looked at.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -87,6 +91,8 @@ pub(crate) struct Worker {
     pools: HashMap<Destination, Pool, RandomState>,
     /// Requests to the app that wait for their caller's share of its connections.
     late: Late,
+    /// Requests that the app has, where that is bounded.
+    slots: Slots,
     /// Gateways of joined networks (in a gateway).
     networks: HashMap<NetworkName, WayInto>,
     tls: PlaneTls,
@@ -123,6 +129,11 @@ pub(crate) struct Worker {
     spare_bodies: SpareBodies,
 }
 
+/// Whether a moment of the clock of leases is over.
+fn is_over(moment: Duration) -> bool {
+    tollway_net::boot_time() >= moment
+}
+
 impl Worker {
     /// A worker on bound listeners; the commands reach it from other threads.
     pub(crate) fn new(
@@ -139,6 +150,7 @@ impl Worker {
         let (sender, commands) = channel();
         let waker = poller.waker();
         let now = Instant::now();
+        let policy = PolicyGate::new(config.access.clone());
         let worker = Self {
             config,
             poller,
@@ -148,9 +160,10 @@ impl Worker {
             exchanges: Slab::new(),
             pools: HashMap::default(),
             late: Late::default(),
+            slots: Slots::default(),
             networks: HashMap::new(),
             tls,
-            policy: PolicyGate::new(),
+            policy,
             to_read: VecDeque::new(),
             dirty: Vec::new(),
             commands,
@@ -191,7 +204,7 @@ impl Worker {
         let mut scratch = Scratch::new();
         loop {
             ready.clear();
-            let timeout = if self.to_read.is_empty() {
+            let timeout = if self.to_read.is_empty() && !self.slots.are_due() {
                 self.next_sweep.saturating_duration_since(self.now)
             } else {
                 Duration::ZERO
@@ -206,6 +219,7 @@ impl Worker {
             }
             self.read_turn(&mut scratch);
             self.serve_late();
+            self.serve_slots();
             if self.now >= self.next_sweep {
                 self.next_sweep = self.now + SWEEP;
                 self.sweep();
@@ -357,6 +371,16 @@ impl Worker {
             let Some(conn) = self.conns.get_mut(key) else { continue };
             conn.dirty = false;
             let was_connecting = conn.io.is_connecting();
+            if let Role::H1Client(client) = &mut conn.role
+                && let Some(by) = client.begin_by
+            {
+                if is_over(by) {
+                    self.on_too_late(key);
+                    continue;
+                }
+                // What has gone out in part is under way; what waits for its connection is not.
+                client.begin_by = client.begin_by.filter(|_| was_connecting);
+            }
             match conn.io.flush() {
                 Flush::Done => {
                     if was_connecting {

@@ -5,23 +5,57 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use tollway_identity::Credentials;
+use rustls::ClientConfig;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use tollway_identity::{Credentials, TlsError, app_config};
 use tollway_model::{AppProtocol, ServiceName, ServiceUpdate};
-use tollway_net::{Listener, Waker};
+use tollway_net::{Listener, Tls, Waker};
+use tollway_routing::{AccessList, Resilience};
+use tollway_telemetry::DaprMetrics;
 use tollway_wire::NetworkUpdate;
 
 use super::gateway::GatewayRoutes;
-use crate::connection::Door;
+use crate::api_rules::ApiRules;
+use crate::connection::{Door, Purpose};
 use crate::front::Served;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
 use crate::observe::Observer;
+use crate::tls::alpn;
+use crate::tokens::Tokens;
 
 /// The app beside a sidecar or behind a front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AppTarget {
     pub(crate) address: SocketAddr,
     pub(crate) protocol: AppProtocol,
+}
+
+/// How an app that speaks TLS is dialled; no certificate of its is checked.
+#[derive(Clone, Debug)]
+pub(crate) struct AppTls {
+    h2: Arc<ClientConfig>,
+    http1: Arc<ClientConfig>,
+}
+
+impl AppTls {
+    /// # Errors
+    /// When the TLS library refuses.
+    pub(crate) fn new() -> Result<Self, TlsError> {
+        Ok(Self { h2: app_config(&[alpn::H2])?, http1: app_config(&[alpn::HTTP1])? })
+    }
+
+    /// A connection to the app at `address` that is to speak what its purpose asks for.
+    pub(super) fn client(&self, address: SocketAddr, purpose: &Purpose) -> Result<Tls, TlsError> {
+        let config = match purpose {
+            Purpose::PoolH2(_) => &self.h2,
+            Purpose::PoolH1(_) | Purpose::Upgrade(_) | Purpose::Relay(_) => &self.http1,
+        };
+        let name = ServerName::IpAddress(address.ip().into());
+        let client = UnbufferedClientConnection::new(Arc::clone(config), name);
+        Ok(client.map_err(TlsError::Library)?.into())
+    }
 }
 
 /// What carries requests to services whose apps speak HTTP/1.1. Others are always multiplexed.
@@ -43,10 +77,27 @@ pub(crate) struct WorkerConfig {
     /// This process in words, as one hop of a request.
     pub(crate) hop: String,
     pub(crate) app: Option<AppTarget>,
+    /// Set where the app of a sidecar speaks TLS.
+    pub(crate) app_tls: Option<AppTls>,
+    /// Most requests that the app has at a time.
+    pub(crate) app_slots: Option<usize>,
     /// What carries requests to services of HTTP/1.1.
     pub(crate) mesh_protocol: MeshProtocol,
     /// Set in a gateway.
     pub(crate) gateway: Option<GatewayRoutes>,
+    /// Which parts of the API its app may use, where that is bounded.
+    pub(crate) api_rules: Option<Arc<ApiRules>>,
+    /// Who may ask what of its app, as its own configuration has it.
+    pub(crate) access: Option<Arc<AccessList>>,
+    /// Calls under rules go through whoever serves the API, which makes the attempts.
+    pub(crate) resilience: Option<Arc<Resilience>>,
+    /// What its app and a sidecar show each other.
+    pub(crate) tokens: Tokens,
+    /// Set in daprd's place: what is counted under Dapr's names.
+    pub(crate) dapr_metrics: Option<Arc<DaprMetrics>>,
+    /// The names of what its app may call outside of the mesh, beside URLs, through whoever serves
+    /// the API. `None`: it may call nothing there.
+    pub(crate) outside: Option<Arc<[String]>>,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
 }
@@ -58,6 +109,9 @@ pub enum ApiKind {
     Own,
     /// Calls over HTTP for the app beside it, which speaks gRPC.
     Callback,
+    /// What other sidecars' runtimes ask of its own: calls of the actors that it runs. Who calls
+    /// stands in the fields in which an app would see it.
+    Actors,
 }
 
 /// The far end of a connection of HTTP/2, without TLS, from a data-plane thread; it does not block.
@@ -67,6 +121,15 @@ pub struct ApiStream {
     pub stream: UnixStream,
 }
 
+/// Why a connection is not taken that this process would serve itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotServed {
+    /// Nobody serves such.
+    Nobody,
+    /// So many wait to be taken.
+    Full(usize),
+}
+
 /// What a worker asks of the rest of the process.
 pub(crate) trait Outside: Send {
     /// Wants the state of a service from now on.
@@ -74,7 +137,10 @@ pub(crate) trait Outside: Send {
     /// Does not want it any more.
     fn unsubscribe(&self, service: &ServiceName);
     /// Hands over the far end of a connection to what this process serves itself.
-    fn serve_api(&self, stream: ApiStream);
+    ///
+    /// # Errors
+    /// [`NotServed`].
+    fn serve_api(&self, stream: ApiStream) -> Result<(), NotServed>;
     /// The app beside this sidecar could not be connected to.
     fn app_unreachable(&self);
 }
@@ -99,7 +165,8 @@ pub(crate) enum Command {
     /// Who hears of requests from now on, and of those that are under way when they end.
     Observe(Option<Box<Observer>>),
     OpenDoors(Vec<(Listener, Door)>),
-    /// A connection from within this process: its requests are those of the app to the HTTP API.
+    /// A connection from within this process: its requests are those of the app to the HTTP API,
+    /// and those of actors.
     Adopt(UnixStream),
     /// What comes to the listener at this address from now on is for another door.
     RedirectDoor(SocketAddr, Door),

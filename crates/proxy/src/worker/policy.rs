@@ -14,10 +14,11 @@ use tollway_identity::PeerIdentity;
 use tollway_model::way::Admission;
 use tollway_model::{Caller, ServiceName, SpiffeId};
 use tollway_net::Key;
-use tollway_routing::{CallerView, PolicySet, RequestRefusal};
+use tollway_routing::{AccessList, CallerView, PolicySet, RequestRefusal};
 
 use super::Worker;
 use crate::connection::{Connection, Door, Role};
+use crate::edit;
 use crate::fault::Fault;
 use crate::mesh::PolicyUpdate;
 
@@ -28,6 +29,8 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of the policies.
 pub(super) struct PolicyGate {
+    /// What the app's own configuration says beside them.
+    own: Option<Arc<AccessList>>,
     set: Option<Arc<PolicySet>>,
     /// They are known and there are none: nothing has to be asked.
     is_open: bool,
@@ -51,8 +54,9 @@ pub(crate) struct Upgraded {
 }
 
 impl PolicyGate {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(own: Option<Arc<AccessList>>) -> Self {
         Self {
+            own,
             set: None,
             is_open: false,
             generation: 0,
@@ -63,6 +67,10 @@ impl PolicyGate {
     }
 
     fn replace(&mut self, set: Arc<PolicySet>) {
+        let set = match &self.own {
+            Some(own) => Arc::new(PolicySet::clone(&set).beside(Arc::clone(own))),
+            None => set,
+        };
         self.is_open = set.is_empty();
         self.set = Some(set);
         self.generation += 1;
@@ -80,7 +88,15 @@ impl PolicyGate {
             return Ok(None);
         }
         let (peer, view) = self.rights(conn, home)?;
-        let decided = view.decide_request(head.method.as_bytes(), &head.path);
+        let method = head.method.as_bytes();
+        let decided = view.decide_request(method, &head.path).and_then(|target| {
+            // As in Dapr, what an app lists are calls of the app, and none of its actors.
+            if edit::is_for_runtime(&head.fields) {
+                return Ok(target);
+            }
+            let changed = view.decide_access(method, target.as_deref().unwrap_or(&head.path))?;
+            Ok(changed.or(target))
+        });
         decided.map_err(|refusal| match refusal {
             RequestRefusal::Policy(refusal) => denied(refusal, peer, home),
             RequestRefusal::Path(error) => {

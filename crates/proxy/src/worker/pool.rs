@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use tollway_http::h1;
 use tollway_model::{
-    AppProtocol, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
+    AppProtocol, Instance, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
 };
 use tollway_net::Key;
 use tollway_routing::Flight;
 use tollway_telemetry::ServicePlace;
 
 use super::Worker;
+use super::workload::only;
 use crate::connection::Role;
 use crate::exchange::Destination;
 
@@ -42,8 +43,11 @@ pub(super) struct Pool {
     pub(super) outage: Option<Instant>,
     /// Relays through here to each address (in a gateway).
     pub(super) relays: HashMap<SocketAddr, usize>,
-    /// `None` until the control plane has answered.
+    /// `None` until the control plane has answered. Of a workload it is its service's, as far as
+    /// that leads there.
     pub(super) state: Option<ServiceState>,
+    /// The workloads of a service that have a pool of their own.
+    pub(super) workloads: Vec<Instance>,
     pub(super) asked: Instant,
     /// When connections are made anew, since the gateways that they may lead through are others.
     renew_at: Option<Instant>,
@@ -68,6 +72,7 @@ impl Pool {
             outage: None,
             relays: HashMap::new(),
             state: None,
+            workloads: Vec::new(),
             asked: now,
             renew_at: None,
             used: now,
@@ -132,10 +137,16 @@ impl Worker {
     /// The pool of a destination, made (and its service asked for) on first use.
     pub(super) fn pool(&mut self, destination: &Destination) -> &mut Pool {
         if !self.pools.contains_key(destination) {
-            if let Destination::Service(service) = destination {
-                self.outside.subscribe(service);
+            let mut pool = Pool::new(self.now);
+            match destination {
+                Destination::Service(service) => self.outside.subscribe(service),
+                Destination::Workload(workload) => pool.state = self.add_workload(workload),
+                Destination::App
+                | Destination::Api
+                | Destination::Callback
+                | Destination::Actors => {}
             }
-            self.pools.insert(destination.clone(), Pool::new(self.now));
+            self.pools.insert(destination.clone(), pool);
         }
         self.pools.get_mut(destination).expect("inserted above")
     }
@@ -232,9 +243,20 @@ impl Worker {
             let name = update.service.to_string().to_ascii_lowercase();
             pool.place = self.metrics.services.place(&name);
         }
+        let workloads = pool.workloads.clone();
+        let states: Vec<_> = workloads.iter().map(|of| only(&update.state, of)).collect();
+        self.take_state(&destination, update.state);
+        for (instance, state) in workloads.into_iter().zip(states) {
+            self.take_state(&Destination::workload(update.service.clone(), instance), state);
+        }
+    }
+
+    /// Retires connections to what a service or a workload is not any more, and sends what waits.
+    fn take_state(&mut self, destination: &Destination, state: ServiceState) {
+        let Some(pool) = self.pools.get_mut(destination) else { return };
         // What carries them depends on it.
-        let other = pool.state.as_ref().and_then(protocol_of) != protocol_of(&update.state);
-        pool.state = Some(update.state);
+        let other = pool.state.as_ref().and_then(protocol_of) != protocol_of(&state);
+        pool.state = Some(state);
         let conns = pool.conns.clone();
         let dialling = pool.dialling.clone();
         let raw = std::mem::take(&mut pool.waiting_raw);
@@ -251,11 +273,11 @@ impl Worker {
         }
         for key in dialling {
             if other || !is_listed(self, key) {
-                self.pool(&destination).dialling.retain(|dialling| *dialling != key);
+                self.pool(destination).dialling.retain(|dialling| *dialling != key);
                 self.remove(key);
             }
         }
-        let waiting = std::mem::take(&mut self.pool(&destination).waiting);
+        let waiting = std::mem::take(&mut self.pool(destination).waiting);
         for key in waiting {
             if self.is_waiting(key) {
                 self.dispatch(key);
@@ -264,9 +286,9 @@ impl Worker {
         for key in raw {
             self.dispatch_raw(key);
         }
-        let in_use = self.pools.get(&destination).is_some_and(|pool| !pool.is_unused());
+        let in_use = self.pools.get(destination).is_some_and(|pool| !pool.is_unused());
         if in_use && !listed.is_empty() {
-            self.keep_dialled(&destination);
+            self.keep_dialled(destination);
         }
     }
 
@@ -300,12 +322,14 @@ impl Worker {
             if pool.conns.is_empty() {
                 pool.flight = Flight::default();
             }
-            let Destination::Service(service) = destination else { continue };
+            if !destination.is_of_mesh() {
+                continue;
+            }
             if pool.state.is_none()
                 && now.saturating_duration_since(pool.asked) > timeouts.discovery
                 && !(pool.waiting.is_empty() && pool.waiting_raw.is_empty())
             {
-                unknown.push(service.clone());
+                unknown.push(destination.clone());
             }
             if is_gateway {
                 // It is told of every service once, so it may forget only what has gone.
@@ -313,13 +337,14 @@ impl Worker {
                     gone.push(destination.clone());
                 }
             } else if pool.is_unused()
+                && pool.workloads.is_empty()
                 && now.saturating_duration_since(pool.used) > timeouts.service_idle
             {
-                unused.push(service.clone());
+                unused.push(destination.clone());
             }
         }
-        for service in unknown {
-            self.fail_undiscovered(service);
+        for destination in unknown {
+            self.fail_undiscovered(&destination);
         }
         for destination in gone {
             self.pools.remove(&destination);
@@ -330,12 +355,21 @@ impl Worker {
         for destination in again {
             self.keep_dialled(&destination);
         }
-        for service in unused {
-            self.outside.unsubscribe(&service);
+        for destination in unused {
+            self.forget_unused(&destination);
+        }
+    }
+
+    /// Nobody calls a service or a workload any more.
+    fn forget_unused(&mut self, destination: &Destination) {
+        self.pools.remove(destination);
+        if let Destination::Service(service) = destination {
+            self.outside.unsubscribe(service);
             if let Some(mesh) = self.tls.as_mesh() {
-                mesh.forget(&service);
+                mesh.forget(service);
             }
-            self.pools.remove(&Destination::Service(service));
+        } else if let Destination::Workload(workload) = destination {
+            self.remove_workload(workload);
         }
     }
 
@@ -343,7 +377,7 @@ impl Worker {
     pub(super) fn retire_mesh_connections(&mut self) {
         let services: Vec<Destination> = self.pools.keys().cloned().collect();
         for destination in services {
-            if matches!(destination, Destination::Service(_)) {
+            if destination.is_of_mesh() {
                 self.renew(&destination);
             }
         }

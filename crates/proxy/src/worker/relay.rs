@@ -11,8 +11,7 @@ use tollway_net::Key;
 use super::Worker;
 use super::policy::Upgraded;
 use crate::connection::{Connection, Door, Purpose, Relay, Role};
-use crate::edit;
-use crate::exchange::Destination;
+use crate::edit::{self, Voice};
 use crate::observe::Kind;
 use crate::why::Why;
 
@@ -283,10 +282,10 @@ impl Worker {
         );
         let protocol = head.fields.value(b"upgrade").map(<[u8]>::to_vec).unwrap_or(protocol);
         let upgraded = (state.door == Door::Inbound).then(|| Upgraded::new(&state.head));
-        let from_app = state.destination == Destination::App;
+        let voice = Voice::of(state);
         let mut head = head.clone();
         self.hear_of_way(exchange, &head);
-        edit::response(&mut head, from_app);
+        edit::response(&mut head, voice);
         self.tell_way(exchange, &mut head, None);
         let Some(conn) = self.conns.get_mut(down) else { return self.remove(up) };
         let Role::H1Server(server) = &mut conn.role else { return self.remove(up) };

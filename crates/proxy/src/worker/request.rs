@@ -7,18 +7,23 @@ use tollway_http::h2::{self, StreamId};
 use tollway_http::{Method, RequestHead, h1};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName};
 use tollway_net::Key;
-use tollway_routing::{Attempt, Failure, RequestParts, Retry, Target, decide_retry, decide_target};
+use tollway_routing::{
+    Attempt, Failure, RequestParts, Retry, Target, TargetError, decide_retry, decide_target,
+};
 use tollway_telemetry::ServicePlace;
 
 use super::exchange::describe;
 use super::observe::code_of;
-use super::{Worker, mark};
+use super::outside::{AppTarget, WorkerConfig};
+use super::{Worker, is_over, mark};
+use crate::actors::Asked;
 use crate::connection::{Connection, Door, Role};
 use crate::edit;
 use crate::exchange::{BodySize, Destination, Exchange, Side, StreamRef, Upstream};
 use crate::fault::{Fault, Within};
 use crate::pipe::Pipe;
 use crate::respond;
+use crate::tokens::{admit, is_public};
 use crate::why::Why;
 
 /// A request as a downstream codec hands it over.
@@ -66,8 +71,11 @@ impl Worker {
             attempts: 0,
             replay: Some(Vec::new()),
             place: None,
+            is_of_actors: false,
+            begin_by: None,
+            has_slot: false,
             failed: false,
-            grpc_failed: false,
+            grpc_status: None,
             started: self.now,
             deadline,
             active: self.now,
@@ -79,6 +87,7 @@ impl Worker {
             Ok(()) => self.dispatch(key),
             Err(fault) => {
                 self.explain_undecided(key);
+                self.note_actors_undecided(key);
                 self.fail(key, &fault);
             }
         }
@@ -108,48 +117,75 @@ impl Worker {
             return Ok(());
         }
         if exchange.door == Door::Inbound {
-            let conn = self.conns.get_mut(exchange.down.conn);
-            let peer = conn.as_ref().and_then(|c| c.peer.clone());
-            self.metrics.inbound_requests.add(1);
-            let admitted = self.policy.admit_request(conn, &exchange.head, &self.config.home);
-            if matches!(admitted, Err(Fault::PolicyDenied(_))) {
-                self.metrics.policy_denied.add(1);
-            }
-            if let Some(target) = admitted? {
-                exchange.head.path = target;
-            }
-            let Some(app) = &self.config.app else {
-                let service = self.config.home.clone();
-                return Err(Fault::NoReadyEndpoint { service });
-            };
-            if app.protocol == AppProtocol::Tcp {
-                return Err(Fault::NotHttp { service: self.config.home.clone() });
-            }
-            let is_translated =
-                app.protocol == AppProtocol::Grpc && !exchange.is_grpc && !exchange.is_upgrade;
-            exchange.destination =
-                if is_translated { Destination::Callback } else { Destination::App };
-            let asks = peer.is_some_and(|peer| edit::inbound_request(&mut exchange.head, &peer));
-            if asks {
-                self.explain_as_callee(key);
-            }
-            return Ok(());
+            return self.decide_inbound(key);
+        }
+        if exchange.door == Door::Public {
+            // An app that a field names is none of it.
+            exchange.destination = Destination::Api;
+            edit::api_request(&mut exchange.head);
+            return if is_public(&exchange.head) { Ok(()) } else { Err(Fault::NotPublic) };
+        }
+        let asked = match exchange.door {
+            Door::Inside => Asked::of(&exchange.head.fields)?,
+            _ => Asked::default(),
+        };
+        exchange.is_of_actors = asked.is_of_actors();
+        exchange.begin_by = asked.begin_by;
+        if asked.to_app {
+            return self.decide_own_app(key);
         }
         self.metrics.outbound_requests.add(1);
-        let target = outbound_target(&exchange.door, &exchange.head, &self.config.home)?;
-        match target {
-            Outbound::Api => exchange.destination = Destination::Api,
+        let target = outbound_target(&exchange.door, &exchange.head, &self.config);
+        if let Some(token) = &self.config.tokens.api {
+            let is_own = matches!(target, Ok(Outbound::Api));
+            admit(token, &exchange.door, &mut exchange.head, is_own)?;
+        }
+        if let Some(rules) = &self.config.api_rules {
+            let is_call = matches!(target, Ok(Outbound::Service { .. } | Outbound::Outside { .. }));
+            if !rules.admit(&exchange.door, &exchange.head, is_call) {
+                return Err(Fault::NotAllowed);
+            }
+        }
+        match target? {
+            Outbound::Api if asked.is_of_actors() => return Err(TargetError::NoAppId.into()),
+            Outbound::Api => {
+                exchange.destination = Destination::Api;
+                edit::api_request(&mut exchange.head);
+            }
+            Outbound::Outside { .. } if asked.is_of_actors() => {
+                return Err(TargetError::NoAppId.into());
+            }
+            Outbound::Outside { id, path, credentials_used } => {
+                path.apply(&mut exchange.head.path);
+                exchange.destination = Destination::Api;
+                edit::outside_request(&mut exchange.head, &id, credentials_used);
+            }
             Outbound::Service { name, path, credentials_used } => {
                 path.apply(&mut exchange.head.path);
                 let route = edit::Route { from: &self.config.home, to: &name, credentials_used };
                 let down = self.conns.get_mut(exchange.down.conn);
                 let client = down.and_then(Connection::caller);
-                let out = edit::outbound_request(&mut exchange.head, client, &route);
                 let limit = self.config.limits.hops;
+                if !exchange.is_upgrade && is_ruled(&self.config, &exchange.door, &name) {
+                    exchange.destination = Destination::Api;
+                    // Seen here alone: attempts come back without the address of a client.
+                    let hops = edit::ruled_request(&mut exchange.head, client, &route);
+                    return match hops > limit {
+                        true => Err(Fault::Loop { service: name, limit }),
+                        false => Ok(()),
+                    };
+                }
+                let out = edit::outbound_request(&mut exchange.head, client, &route);
                 if out.hops > limit {
                     return Err(Fault::Loop { service: name, limit });
                 }
-                exchange.destination = Destination::Service(name);
+                if asked.to_runtime {
+                    edit::send_to_runtime(&mut exchange.head);
+                }
+                exchange.destination = match asked.instance {
+                    Some(instance) => Destination::workload(name, instance),
+                    None => Destination::Service(name),
+                };
                 exchange.place = Some(ServicePlace::OTHER);
                 if out.asks {
                     self.explain_as_caller(key);
@@ -157,6 +193,58 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// The same for a request of another sidecar, to the app or to the runtime.
+    fn decide_inbound(&mut self, key: Key) -> Result<(), Fault> {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return Ok(()) };
+        let conn = self.conns.get_mut(exchange.down.conn);
+        let peer = conn.as_ref().and_then(|c| c.peer.clone());
+        self.metrics.inbound_requests.add(1);
+        let admitted = self.policy.admit_request(conn, &exchange.head, &self.config.home);
+        if matches!(admitted, Err(Fault::PolicyDenied(_))) {
+            self.metrics.policy_denied.add(1);
+        }
+        if let Some(target) = admitted? {
+            exchange.head.path = target;
+        }
+        let own = peer.map(|peer| edit::inbound_request(&mut exchange.head, &peer));
+        let own = own.unwrap_or_default();
+        if own.to_runtime {
+            exchange.is_of_actors = true;
+            exchange.destination = Destination::Actors;
+        } else {
+            let protocol = http_app(&self.config)?.protocol;
+            let is_translated =
+                protocol == AppProtocol::Grpc && !exchange.is_grpc && !exchange.is_upgrade;
+            exchange.destination =
+                if is_translated { Destination::Callback } else { Destination::App };
+            edit::show_token(&mut exchange.head, self.config.tokens.app.as_ref());
+        }
+        if own.asks {
+            self.explain_as_callee(key);
+        }
+        Ok(())
+    }
+
+    /// The same for a request of the own runtime to the app.
+    fn decide_own_app(&mut self, key: Key) -> Result<(), Fault> {
+        http_app(&self.config)?;
+        let Some(exchange) = self.exchanges.get_mut(key) else { return Ok(()) };
+        exchange.destination = Destination::App;
+        edit::own_app_request(&mut exchange.head);
+        edit::show_token(&mut exchange.head, self.config.tokens.app.as_ref());
+        Ok(())
+    }
+
+    /// A request goes nowhere whose head is as it came: remembers whether it is one of actors.
+    fn note_actors_undecided(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        exchange.is_of_actors |= match exchange.door {
+            Door::Inside => Asked::of(&exchange.head.fields).map_or(true, |a| a.is_of_actors()),
+            Door::Inbound => edit::is_for_runtime(&exchange.head.fields),
+            _ => false,
+        };
     }
 
     /// Sends the request on an open connection.
@@ -168,6 +256,10 @@ impl Worker {
         {
             // What it has waited here is gone for whoever comes behind.
             edit::set_time_left(&mut exchange.head.fields, deadline.saturating_duration_since(now));
+        }
+        let begin_by = exchange.begin_by;
+        if begin_by.is_some_and(is_over) {
+            return self.fail(key, &Fault::TooLate);
         }
         let Some(conn) = self.conns.get_mut(conn_key) else { return };
         exchange.attempts += 1;
@@ -196,12 +288,13 @@ impl Worker {
                 ended &= client.sink != h1::BodyLength::Chunked;
                 client.exchange = Some(key);
                 client.answered = false;
+                client.begin_by = begin_by;
                 exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream: StreamId(0) });
             }
             _ => return self.retry_elsewhere(key),
         }
         if let Some(observed) = &mut exchange.observed {
-            if let Destination::Service(_) = &exchange.destination {
+            if exchange.destination.is_of_mesh() {
                 observed.meet(conn);
             }
             observed.send(conn, exchange.started);
@@ -214,6 +307,22 @@ impl Worker {
         }
     }
 
+    /// A request that was not to be sent from some moment on is about to be, and that is over: its
+    /// connection goes, with what was to be written to it.
+    pub(super) fn on_too_late(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.io.out().clear();
+        let Role::H1Client(client) = &mut conn.role else { return };
+        let exchange = client.exchange.take();
+        self.drop_h1_client(key);
+        let Some(exchange) = exchange else { return };
+        if let Some(state) = self.exchanges.get_mut(exchange) {
+            // As if it had found no connection yet.
+            state.up = Upstream::Waiting;
+        }
+        self.fail(exchange, &Fault::TooLate);
+    }
+
     /// The chosen connection turned out to take no request.
     fn retry_elsewhere(&mut self, key: Key) {
         self.on_attempt_failed(key, Failure::NotConnected, "no connection takes requests");
@@ -224,7 +333,7 @@ impl Worker {
         let Some(exchange) = self.exchanges.get(key) else { return false };
         let attempt = Attempt {
             made: exchange.attempts,
-            idempotent: exchange.head.method.is_idempotent(),
+            idempotent: exchange.head.method.is_idempotent() && !exchange.is_of_actors,
             body_held: exchange.replay.is_some(),
         };
         let unsent = failure == Failure::NotConnected;
@@ -247,7 +356,8 @@ impl Worker {
     pub(super) fn on_attempt_failed(&mut self, key: Key, failure: Failure, why: impl Into<Why>) {
         let (may_retry, why) = (self.may_retry(key, failure), why.into());
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
-        exchange.up = Upstream::Waiting;
+        let is_unsent = matches!(failure, Failure::NotConnected | Failure::Refused);
+        exchange.up = if may_retry || is_unsent { Upstream::Waiting } else { Upstream::Gone };
         if !may_retry {
             let destination = exchange.destination.clone();
             let (peer, reason) = (describe(&destination), why.reason.clone());
@@ -284,10 +394,33 @@ impl Worker {
     }
 }
 
+/// The app, for requests.
+///
+/// # Errors
+/// [`Fault::NoReadyEndpoint`] without one, [`Fault::NotHttp`] for one that takes bytes.
+fn http_app(config: &WorkerConfig) -> Result<AppTarget, Fault> {
+    let service = || config.home.clone();
+    let app = config.app.ok_or_else(|| Fault::NoReadyEndpoint { service: service() })?;
+    if app.protocol == AppProtocol::Tcp {
+        return Err(Fault::NotHttp { service: service() });
+    }
+    Ok(app)
+}
+
 /// A target that owns its parts.
 enum Outbound {
     Api,
-    Service { name: ServiceName, path: NewPath, credentials_used: bool },
+    Service {
+        name: ServiceName,
+        path: NewPath,
+        credentials_used: bool,
+    },
+    /// Out of the mesh.
+    Outside {
+        id: String,
+        path: NewPath,
+        credentials_used: bool,
+    },
 }
 
 /// What becomes of a request's path.
@@ -313,9 +446,24 @@ impl NewPath {
     }
 }
 
-fn outbound_target(door: &Door, head: &RequestHead, home: &ServiceName) -> Result<Outbound, Fault> {
+/// Whether calls of a service are the runtime's to make; those that it makes itself are not.
+fn is_ruled(config: &WorkerConfig, door: &Door, name: &ServiceName) -> bool {
+    let may_be = matches!(door, Door::HttpApi | Door::GrpcApi | Door::Outbound);
+    may_be
+        && config
+            .resilience
+            .as_ref()
+            .is_some_and(|rules| rules.of_app(name, &config.home).is_some())
+}
+
+fn outbound_target(
+    door: &Door,
+    head: &RequestHead,
+    config: &WorkerConfig,
+) -> Result<Outbound, Fault> {
+    let home = &config.home;
     let door = match door {
-        Door::HttpApi => tollway_routing::Door::HttpApi,
+        Door::HttpApi | Door::Inside | Door::Public => tollway_routing::Door::HttpApi,
         Door::GrpcApi => tollway_routing::Door::GrpcApi,
         Door::Tunnel(name) => {
             let (name, path) = (name.clone(), NewPath::Later(0));
@@ -332,11 +480,16 @@ fn outbound_target(door: &Door, head: &RequestHead, home: &ServiceName) -> Resul
         path: &head.path,
         app_id: head.fields.value(b"dapr-app-id"),
         authorization: head.fields.value(b"authorization"),
+        // What is outside is called over HTTP.
+        outside: config.outside.as_deref().filter(|_| door == tollway_routing::Door::HttpApi),
     };
     Ok(match decide_target(parts, home)? {
         Target::Api => Outbound::Api,
         Target::Service { name, path, credentials_used } => {
             Outbound::Service { name, path: NewPath::of(path, &head.path), credentials_used }
+        }
+        Target::Outside { id, path, credentials_used } => {
+            Outbound::Outside { id, path: NewPath::of(path, &head.path), credentials_used }
         }
     })
 }

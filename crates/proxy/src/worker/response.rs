@@ -6,8 +6,8 @@ use tollway_net::Key;
 use super::exchange::describe;
 use super::{Worker, mark};
 use crate::connection::Role;
-use crate::edit;
-use crate::exchange::{BodySize, Destination, Side};
+use crate::edit::{self, Voice};
+use crate::exchange::{BodySize, Side};
 use crate::fault::Fault;
 use crate::observe::grpc_status;
 
@@ -23,26 +23,28 @@ impl Worker {
     ) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.active = self.now;
-        let from_app = exchange.destination == Destination::App;
+        let voice = Voice::of(exchange);
         if head.status < 200 {
             if let Some(observed) = &mut exchange.observed {
                 observed.grpc_status = grpc_status(&head.fields);
             }
-            edit::response(head, from_app);
+            edit::response(head, voice);
             return self.on_informational(key, head);
         }
         self.spare_bodies.keep(exchange.replay.take());
         if exchange.place.is_some() && (head.status >= 400 || exchange.is_grpc) {
             // Another hop of the mesh may speak for the service.
             exchange.failed = head.fields.value(edit::ERROR).is_some();
-            let status = exchange.is_grpc.then(|| grpc_status(&head.fields)).flatten();
-            exchange.grpc_failed = status.is_some_and(|code| code > 0);
+        }
+        let is_counted = exchange.place.is_some() || self.config.dapr_metrics.is_some();
+        if exchange.is_grpc && is_counted {
+            exchange.grpc_status = grpc_status(&head.fields);
         }
         let is_observed = exchange.observed.is_some();
         if is_observed {
             self.hear_of_way(key, head);
         }
-        edit::response(head, from_app);
+        edit::response(head, voice);
         if is_observed {
             self.tell_way(key, head, None);
         }

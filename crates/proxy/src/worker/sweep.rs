@@ -90,6 +90,7 @@ impl Worker {
         let mut expired = Vec::new();
         let mut late = Vec::new();
         let mut silent = Vec::new();
+        let mut unserved = Vec::new();
         let mut unconnected = Vec::new();
         let mut quiet_on = Vec::new();
         let part = (self.exchanges.places() / EXCHANGE_ROUNDS).max(EXCHANGES_AT_LEAST);
@@ -105,6 +106,8 @@ impl Worker {
                 late.push(key);
             } else if quiet > timeouts.stream_idle {
                 silent.push(key);
+            } else if exchange.up == Upstream::Slot && quiet > timeouts.request {
+                unserved.push(key);
             } else if matches!(exchange.up, Upstream::Waiting | Upstream::Late)
                 && quiet > timeouts.discovery + timeouts.connect
             {
@@ -124,6 +127,10 @@ impl Worker {
         }
         for key in silent {
             self.end_silent(key);
+        }
+        for key in unserved {
+            let limit = self.config.app_slots.unwrap_or_default();
+            self.fail(key, &Fault::Overloaded { what: "the list of requests at the app", limit });
         }
         for key in unconnected {
             self.give_up_waiting(key);

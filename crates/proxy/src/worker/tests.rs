@@ -1,10 +1,11 @@
 //! Two sidecars and a gateway as threads, a foreign app (hyper) and foreign clients (raw sockets,
 //! hyper), without a control plane: the states of services are handed over directly.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -22,9 +23,11 @@ use tollway_net::{Listener, ListenerOptions};
 use tollway_telemetry::DataPlaneMetrics;
 use tollway_wire::NetworkUpdate;
 
+mod actors;
 mod away;
 mod bulk;
 mod distance;
+mod inside;
 mod life;
 mod limits;
 mod policy;
@@ -37,6 +40,7 @@ use super::*;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
 use crate::tls::PlaneTls;
+use crate::tokens::Tokens;
 
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()
@@ -95,14 +99,23 @@ impl Network {
     }
 }
 
-/// Counts the services that a worker lets go.
-struct Counting(Arc<AtomicUsize>);
-impl Outside for Counting {
+/// Counts the services that a worker lets go, and hands what is for the runtime to it if there is
+/// one.
+#[derive(Clone, Default)]
+struct Around {
+    unsubscribed: Arc<AtomicUsize>,
+    runtime: Arc<OnceLock<Sender<ApiStream>>>,
+}
+
+impl Outside for Around {
     fn subscribe(&self, _: &ServiceName) {}
     fn unsubscribe(&self, _: &ServiceName) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.unsubscribed.fetch_add(1, Ordering::SeqCst);
     }
-    fn serve_api(&self, _: ApiStream) {}
+    fn serve_api(&self, stream: ApiStream) -> Result<(), NotServed> {
+        let runtime = self.runtime.get().ok_or(NotServed::Nobody)?;
+        runtime.send(stream).map_err(|_| NotServed::Nobody)
+    }
     fn app_unreachable(&self) {}
 }
 
@@ -116,7 +129,7 @@ struct Running {
     commands: Commands,
     addresses: Vec<SocketAddr>,
     metrics: Arc<DataPlaneMetrics>,
-    unsubscribed: Arc<AtomicUsize>,
+    around: Around,
     thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
 }
 
@@ -172,20 +185,37 @@ impl Running {
         let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
         let hop = format!("sidecar {home}");
         let mesh_protocol = MeshProtocol::default();
-        let config = WorkerConfig { home, hop, app, mesh_protocol, gateway, limits, timeouts };
+        let tokens = Tokens::default();
+        let config = WorkerConfig {
+            home,
+            hop,
+            app,
+            app_tls: None,
+            app_slots: None,
+            mesh_protocol,
+            gateway,
+            api_rules: None,
+            access: None,
+            resilience: None,
+            tokens,
+            dapr_metrics: None,
+            outside: None,
+            limits,
+            timeouts,
+        };
         let metrics = Arc::new(DataPlaneMetrics::default());
-        let unsubscribed = Arc::new(AtomicUsize::new(0));
+        let around = Around::default();
         let (worker, commands) = Worker::new(
             Arc::new(config),
             listeners,
             PlaneTls::mesh(credentials),
-            Box::new(Counting(Arc::clone(&unsubscribed))),
+            Box::new(around.clone()),
             Arc::clone(&metrics),
             42,
         )
         .unwrap();
         let thread = std::thread::spawn(move || worker.run());
-        Self { commands, addresses, metrics, unsubscribed, thread: Some(thread) }
+        Self { commands, addresses, metrics, around, thread: Some(thread) }
     }
 
     fn tell(&self, service: &ServiceName, state: ServiceState) {
@@ -216,7 +246,24 @@ impl Running {
 /// The settings of `web`, which has no app.
 fn web_config(mesh_protocol: MeshProtocol, (limits, timeouts): (Limits, Timeouts)) -> WorkerConfig {
     let (home, hop) = (service("web"), "sidecar web".to_owned());
-    WorkerConfig { home, hop, app: None, mesh_protocol, gateway: None, limits, timeouts }
+    let tokens = Tokens::default();
+    WorkerConfig {
+        home,
+        hop,
+        app: None,
+        app_tls: None,
+        app_slots: None,
+        mesh_protocol,
+        gateway: None,
+        api_rules: None,
+        access: None,
+        resilience: None,
+        tokens,
+        dapr_metrics: None,
+        outside: None,
+        limits,
+        timeouts,
+    }
 }
 
 impl Drop for Running {
@@ -260,7 +307,13 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, hyper::Err
         .header("x-path", request.uri().path_and_query().unwrap().as_str())
         .header("x-caller", seen("x-tollway-caller"))
         .header("x-host", seen("host"))
+        .header("x-token", seen("dapr-api-token"))
+        .header("x-own", own_fields(&request).join(" "))
         .header("x-trace", seen("traceparent"));
+    if path == "/unprocessed" {
+        let builder = builder.status(503).header("x-tollway-unprocessed", "1");
+        return Ok(builder.body(request.into_body().boxed()).unwrap());
+    }
     if path == "/stuck" {
         std::future::pending::<()>().await;
     }
@@ -303,6 +356,12 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, hyper::Err
         return Ok(builder.body(text).unwrap());
     }
     Ok(builder.body(request.into_body().boxed()).unwrap())
+}
+
+/// What only the mesh says of a request, but for who calls.
+fn own_fields<B>(request: &Request<B>) -> Vec<String> {
+    let names = request.headers().keys().map(|name| name.as_str().to_owned());
+    names.filter(|name| name.starts_with("x-tollway-") && name != "x-tollway-caller").collect()
 }
 
 /// An iterator as a stream, without another dependency.
@@ -460,7 +519,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// Sends bytes, reads until `enough` is found.
-fn talk(stream: &mut TcpStream, request: &[u8], enough: &[u8]) -> String {
+fn talk(stream: &mut (impl Read + Write), request: &[u8], enough: &[u8]) -> String {
     stream.write_all(request).unwrap();
     let mut answer = Vec::new();
     let mut buffer = [0; 65536];
@@ -731,7 +790,7 @@ fn a_drain_finishes_what_is_under_way() {
             commands: world.callee.commands.clone(),
             addresses: Vec::new(),
             metrics: Arc::default(),
-            unsubscribed: Arc::default(),
+            around: Around::default(),
             thread: None,
         },
     );

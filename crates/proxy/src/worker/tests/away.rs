@@ -196,6 +196,18 @@ fn an_app_cannot_claim_that_it_did_not_process_a_request() {
 }
 
 #[test]
+fn an_app_of_http2_cannot_either() {
+    let fleet = Fleet::new(AppProtocol::H2c, &[start_app()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    let request = "POST /v1.0/invoke/stock/method/unprocessed HTTP/1.1\r\nhost: a\r\n\
+                   connection: close\r\ncontent-length: 2\r\n\r\nno";
+    let answer = talk(&mut connect(fleet.caller.addresses[0]), request.as_bytes(), b"\r\nno");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    let retries = |worker: &Running| worker.metrics.retries.value();
+    assert_eq!((retries(&fleet.caller), retries(&fleet.callees[0])), (0, 0));
+}
+
+#[test]
 fn a_request_waits_for_a_gateway_that_is_replaced() {
     let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
     let address = nobody();

@@ -1,9 +1,8 @@
 //! Sidecars that carry one request at a time on each of several mesh connections.
 
-use std::os::unix::net::UnixStream;
 use std::sync::Barrier;
 
-use tollway_net::Conn;
+use tollway_net::{Conn, local_pair};
 
 use super::away::{Fleet, nobody};
 use super::*;
@@ -72,8 +71,7 @@ fn a_connection_of_a_pool_is_used_again() {
 fn a_connection_with_something_to_read_stays_in_its_pool() {
     let network = Network::new("west");
     let mut worker = worker_of_web(&network);
-    let (ours, _theirs) = UnixStream::pair().unwrap();
-    ours.set_nonblocking(true).unwrap();
+    let (ours, _theirs) = local_pair().unwrap();
     let role = Role::H1Client(Box::new(dial::h1_client(Destination::App, false)));
     let key = worker.insert(Connection::new(Conn::local(ours), role, worker.now)).unwrap();
     let pool = worker.pool(&Destination::App);
@@ -91,10 +89,10 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
     assert_eq!(worker.choose(&Destination::App), None, "it is taken once");
 }
 
-fn worker_of_web(network: &Network) -> Worker {
+pub(super) fn worker_of_web(network: &Network) -> Worker {
     let config = web_config(MeshProtocol::Http1, (Limits::default(), patient()));
     let tls = PlaneTls::mesh(network.credentials(&config.home, "1", &[]));
-    let (outside, metrics) = (Box::new(Counting(Arc::default())), Arc::default());
+    let (outside, metrics) = (Box::new(Around::default()), Arc::default());
     Worker::new(Arc::new(config), Vec::new(), tls, outside, metrics, 42).unwrap().0
 }
 

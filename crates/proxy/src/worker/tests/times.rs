@@ -133,7 +133,7 @@ fn a_service_that_nobody_calls_any_more_is_let_go() {
     let answer = talk(&mut connect(caller.addresses[0]), request.as_bytes(), b"\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let deadline = Instant::now() + Duration::from_secs(10);
-    while caller.unsubscribed.load(Ordering::SeqCst) == 0 {
+    while caller.around.unsubscribed.load(Ordering::SeqCst) == 0 {
         assert!(Instant::now() < deadline, "still held, {} dials", caller.metrics.dials.value());
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -1,0 +1,123 @@
+//! What the runtime of a sidecar says to the data loop beside it, and to that of another sidecar,
+//! in fields of its requests: the calls of actors. Nobody else may say any of it.
+
+use std::time::Duration;
+
+use tollway_http::Fields;
+use tollway_model::{Instance, Label};
+use tollway_routing::TargetError;
+
+use crate::fault::Fault;
+
+/// In a request: the replica that it is for, and no other.
+pub const INSTANCE_FIELD: &str = "x-tollway-instance";
+/// In a request: whom in this process's reach it is for, in place of a service: [`TO_APP`].
+pub const TO_FIELD: &str = "x-tollway-to";
+/// The app beside this sidecar.
+pub const TO_APP: &str = "app";
+/// In a request for the own app: nothing of it is sent from then on, in nanoseconds of the clock of
+/// leases ([`tollway_net::boot_time`]).
+pub const BEGIN_BY_FIELD: &str = "x-tollway-begin-by";
+/// In a request: it is for the runtime of the callee's sidecar, which runs its actors.
+pub const ACTOR_FIELD: &str = "x-tollway-actor";
+/// In a request to the own runtime: the service that it is to call, under rules about calls that fail.
+pub const TARGET_FIELD: &str = "x-tollway-target";
+/// The same: the name or the URL of what it is to call outside of the mesh.
+pub const OUTSIDE_FIELD: &str = "x-tollway-outside";
+/// In an answer: nothing of the request was carried out.
+pub const UNPROCESSED_FIELD: &str = "x-tollway-unprocessed";
+
+const INSTANCE: &[u8] = INSTANCE_FIELD.as_bytes();
+const TO: &[u8] = TO_FIELD.as_bytes();
+const BEGIN_BY: &[u8] = BEGIN_BY_FIELD.as_bytes();
+pub(crate) const ACTOR: &[u8] = ACTOR_FIELD.as_bytes();
+
+/// What a request from within the process asks for beyond what an app may.
+#[derive(PartialEq, Eq, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) to_app: bool,
+    pub(crate) instance: Option<Instance>,
+    /// The runtime of the callee's sidecar is to have it.
+    pub(crate) to_runtime: bool,
+    /// From when on it is not to be sent to the app any more.
+    pub(crate) begin_by: Option<Duration>,
+}
+
+impl Asked {
+    /// Whether the request may be made once at most, and its caller be told whether it was.
+    pub(crate) fn is_of_actors(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Reads the fields of a request.
+    ///
+    /// # Errors
+    /// [`Fault::BadRequest`] or [`Fault::Target`]: a value means nothing.
+    pub(crate) fn of(fields: &Fields) -> Result<Self, Fault> {
+        let mut asked = Self::default();
+        for field in fields.iter() {
+            match field.name {
+                INSTANCE => asked.instance = Some(instance(field.value)?),
+                ACTOR => asked.to_runtime = true,
+                BEGIN_BY => asked.begin_by = Some(moment(field.value)?),
+                TO if field.value == TO_APP.as_bytes() => asked.to_app = true,
+                TO => {
+                    let reason = format!("{TO_FIELD} takes `{TO_APP}` and nothing else");
+                    return Err(Fault::BadRequest { status: 400, reason });
+                }
+                _ => {}
+            }
+        }
+        if asked.to_app && (asked.to_runtime || asked.instance.is_some()) {
+            let reason = format!("{TO_FIELD} goes with neither {INSTANCE_FIELD} nor {ACTOR_FIELD}");
+            return Err(Fault::BadRequest { status: 400, reason });
+        }
+        Ok(asked)
+    }
+}
+
+fn moment(value: &[u8]) -> Result<Duration, Fault> {
+    let nanos = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    nanos.map(Duration::from_nanos).ok_or_else(|| {
+        let reason = format!("{BEGIN_BY_FIELD} takes a number of nanoseconds");
+        Fault::BadRequest { status: 400, reason }
+    })
+}
+
+fn instance(value: &[u8]) -> Result<Instance, Fault> {
+    let text = std::str::from_utf8(value).map_err(|_| TargetError::Unreadable)?;
+    Ok(Label::new(text).map_err(TargetError::from)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(fields: &[(&str, &str)]) -> Result<Asked, Fault> {
+        Asked::of(&fields.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes())).collect())
+    }
+
+    #[test]
+    fn what_is_asked_for_is_read_from_the_fields() {
+        let replica = asked(&[("X-Tollway-Instance", "cart-1"), ("x-tollway-actor", "1")]).unwrap();
+        assert_eq!(replica.instance, Some(Label::new("cart-1").unwrap()));
+        assert!(replica.to_runtime && !replica.to_app && replica.is_of_actors());
+        let app = asked(&[("x-tollway-to", "app")]).unwrap();
+        assert!(app.to_app && app.is_of_actors());
+        let turn = asked(&[("x-tollway-to", "app"), ("x-tollway-begin-by", "1500")]).unwrap();
+        assert_eq!(turn.begin_by, Some(Duration::from_nanos(1500)));
+        let none = asked(&[("x-tollway-explain", "1"), ("host", "a")]).unwrap();
+        assert!(!none.is_of_actors());
+    }
+
+    #[test]
+    fn a_value_that_means_nothing_is_refused() {
+        let why = |name, value| {
+            asked(&[("x-tollway-actor", "1"), (name, value)]).unwrap_err().to_string()
+        };
+        assert!(why("x-tollway-instance", "a.b").contains("the character '.'"));
+        assert!(why("x-tollway-to", "runtime").contains("x-tollway-to takes `app`"));
+        assert!(why("x-tollway-to", "app").contains("goes with neither"));
+        assert!(why("x-tollway-begin-by", "soon").contains("a number of nanoseconds"));
+    }
+}

@@ -1,0 +1,183 @@
+//! Which parts of the API an app may use, where its operator says so: lists of what is allowed and
+//! of what is denied, by name, version and protocol, as Dapr's Configuration has them. Health is
+//! always told, and services that are proxied over gRPC are no part of the API.
+
+use tollway_http::RequestHead;
+
+use crate::connection::Door;
+use crate::tokens::asks_for_health;
+
+/// Lists over the parts of the API. What is denied stays so; where something is allowed for a
+/// protocol, nothing else is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ApiRules {
+    pub allowed: Vec<ApiRule>,
+    pub denied: Vec<ApiRule>,
+}
+
+/// One part of the API.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ApiRule {
+    /// `invoke`, `metadata` …
+    pub name: String,
+    /// `v1`; over HTTP also as it stands in paths, `v1.0`.
+    pub version: String,
+    pub protocol: ApiProtocol,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ApiProtocol {
+    Http,
+    Grpc,
+}
+
+/// The methods of the gRPC API before which everything belongs to it.
+const GRPC_API: &[u8] = b"/dapr.proto.runtime.v1.Dapr/";
+
+/// The parts that methods of gRPC belong to, each with its version.
+const GRPC_PARTS: &[(&str, &str, &[&str])] = &[
+    ("invoke", "v1", &["InvokeService"]),
+    ("metadata", "v1", &["GetMetadata", "SetMetadata"]),
+    ("shutdown", "v1", &["Shutdown"]),
+    (
+        "state",
+        "v1",
+        &[
+            "GetState",
+            "GetBulkState",
+            "SaveState",
+            "DeleteState",
+            "DeleteBulkState",
+            "ExecuteStateTransaction",
+        ],
+    ),
+];
+
+impl ApiRules {
+    /// Whether a request at a door may have an answer. `is_call`: it is for another service, whatever
+    /// its path.
+    pub(crate) fn admit(&self, door: &Door, head: &RequestHead, is_call: bool) -> bool {
+        match door {
+            Door::HttpApi if is_call => self.admit_http(b"v1.0/invoke/"),
+            Door::HttpApi => asks_for_health(head) || self.admit_http(route(&head.path)),
+            Door::GrpcApi => {
+                head.path.strip_prefix(GRPC_API).is_none_or(|method| self.admit_grpc(method))
+            }
+            Door::Inside
+            | Door::Public
+            | Door::Outbound
+            | Door::Tunnel(_)
+            | Door::Inbound
+            | Door::Tcp(_)
+            | Door::Gateway
+            | Door::Front => true,
+        }
+    }
+
+    fn admit_http(&self, route: &[u8]) -> bool {
+        self.decide(ApiProtocol::Http, |rule| {
+            let behind = |version: &str| {
+                let rest = route.strip_prefix(version.as_bytes())?.strip_prefix(b"/")?;
+                rest.strip_prefix(rule.name.as_bytes())
+            };
+            let rest = behind(&rule.version).or_else(|| behind(in_paths(&rule.version)));
+            rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/' | b'?')))
+        })
+    }
+
+    fn admit_grpc(&self, method: &[u8]) -> bool {
+        let is_of = |part: &&(&str, &str, &[&str])| part.2.iter().any(|m| m.as_bytes() == method);
+        let part = GRPC_PARTS.iter().find(is_of);
+        self.decide(ApiProtocol::Grpc, |rule| {
+            part.is_some_and(|(name, version, _)| *name == rule.name && *version == rule.version)
+        })
+    }
+
+    fn decide(&self, protocol: ApiProtocol, is_meant: impl Fn(&ApiRule) -> bool) -> bool {
+        let of_protocol = |rule: &&ApiRule| rule.protocol == protocol;
+        if self.denied.iter().filter(of_protocol).any(&is_meant) {
+            return false;
+        }
+        let mut allowed = self.allowed.iter().filter(of_protocol).peekable();
+        allowed.peek().is_none() || allowed.any(is_meant)
+    }
+}
+
+/// A path without its first slashes.
+fn route(path: &[u8]) -> &[u8] {
+    let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
+    &path[start..]
+}
+
+/// The version of a part as it stands in paths.
+fn in_paths(version: &str) -> &str {
+    match version {
+        "v1" => "v1.0",
+        "v1alpha1" => "v1.0-alpha1",
+        "v1beta1" => "v1.0-beta1",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollway_http::Method;
+
+    use super::*;
+
+    fn rules(texts: &[&str]) -> Vec<ApiRule> {
+        let rule = |text: &&str| {
+            let [protocol, version, name] = text.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{text}")
+            };
+            let protocol = if protocol == "http" { ApiProtocol::Http } else { ApiProtocol::Grpc };
+            ApiRule { name: name.to_owned(), version: version.to_owned(), protocol }
+        };
+        texts.iter().map(rule).collect()
+    }
+
+    /// What of the API may be used: paths of the sidecar's own, calls as `call`.
+    fn admitted(allowed: &[&str], denied: &[&str]) -> String {
+        let rules = ApiRules { allowed: rules(allowed), denied: rules(denied) };
+        let check = |door: &Door, path: &str, is_call| {
+            let head = RequestHead { method: Method::Get, path: path.into(), ..Default::default() };
+            rules.admit(door, &head, is_call)
+        };
+        let mut told = Vec::new();
+        for path in ["/v1.0/metadata", "//v1.0/metadata?a", "/v1.0/metadata-x", "/v1.0/healthz"] {
+            told.extend(check(&Door::HttpApi, path, false).then_some(path));
+        }
+        told.extend(check(&Door::HttpApi, "/v1.0/metadata", true).then_some("call"));
+        for method in ["GetMetadata", "InvokeService", "PublishEvent"] {
+            let path = format!("/dapr.proto.runtime.v1.Dapr/{method}");
+            told.extend(check(&Door::GrpcApi, &path, false).then_some(method));
+        }
+        assert!(check(&Door::GrpcApi, "/pkg.Service/Method", true), "proxied");
+        assert!(check(&Door::Inside, "/v1.0/metadata", true), "its own");
+        told.join(" ")
+    }
+
+    #[test]
+    fn what_is_allowed_is_all_there_is_of_its_protocol() {
+        let over_grpc = "GetMetadata InvokeService PublishEvent";
+        let calls = format!("/v1.0/healthz call {over_grpc}");
+        assert_eq!(admitted(&["http v1 invoke"], &[]), calls);
+        assert_eq!(admitted(&["http v1.0 invoke"], &[]), calls);
+        let metadata = "/v1.0/metadata //v1.0/metadata?a /v1.0/healthz";
+        assert_eq!(admitted(&["http v1 metadata"], &[]), format!("{metadata} {over_grpc}"));
+        let all = "/v1.0/metadata //v1.0/metadata?a /v1.0/metadata-x /v1.0/healthz call";
+        assert_eq!(admitted(&["grpc v1 metadata"], &[]), format!("{all} GetMetadata"));
+        assert_eq!(admitted(&["grpc v2 metadata"], &[]), all);
+        assert_eq!(admitted(&[], &[]), format!("{all} {over_grpc}"));
+    }
+
+    #[test]
+    fn what_is_denied_stays_so() {
+        let denied = ["http v1 invoke", "grpc v1 invoke", "grpc v1 publish"];
+        let left = "/v1.0/metadata //v1.0/metadata?a /v1.0/metadata-x /v1.0/healthz GetMetadata \
+                    PublishEvent";
+        assert_eq!(admitted(&[], &denied), left);
+        let both = admitted(&["http v1 invoke"], &["http v1.0 invoke", "http v1 healthz"]);
+        assert_eq!(both, "/v1.0/healthz GetMetadata InvokeService PublishEvent");
+    }
+}
