@@ -117,7 +117,7 @@ fn planned_rps(traffic: &Traffic, arrival: Arrival, requested_rps: f64) -> f64 {
     let planned = match arrival {
         Arrival::OpenPoisson | Arrival::OpenJitter | Arrival::OpenBursts => scheduled,
         // A window that begins or ends between two arrivals may hold one less than its length says.
-        Arrival::OpenUniform | Arrival::Closed | Arrival::Flow => {
+        Arrival::OpenUniform | Arrival::Closed | Arrival::Flow | Arrival::Packets => {
             scheduled.max(requested_rps * traffic.duration_s - 1.0)
         }
     };

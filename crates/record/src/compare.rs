@@ -3,8 +3,8 @@
 //! Only means can be subtracted to get "added" time; the mean difference is the primary figure.
 //! Quantiles are compared as what they are, differences of two quantiles of merged histograms.
 
-mod flow;
 mod highest;
+mod one_way;
 
 use thiserror::Error;
 
@@ -84,7 +84,7 @@ pub fn compare_all(rows: &[Row], options: CompareOptions) -> Result<Vec<Comparis
 
 /// All metrics of one row against one baseline: the mean first, then the quantiles both rows may
 /// print, then processor time where both have it, then in closed loop the time per answer. Of
-/// flows, which have none of these, the time per megabyte. Of searches, whose latencies are of
+/// flows, which have none of these, the time per megabyte, and of packets that per packet. Of searches, whose latencies are of
 /// different rates, only the time per answer at the highest rate that held.
 ///
 /// # Errors
@@ -112,10 +112,10 @@ pub fn compare(
             blocks: blocks as u32,
         }
     };
-    if row.is_flow() && baseline.is_flow() {
-        let pairs = flow::pair_blocks(row, baseline)?;
+    if let Some(metric) = one_way::metric(row, baseline) {
+        let pairs = one_way::pair_blocks(row, baseline)?;
         let found = paired_means(&pairs, options.seed);
-        return Ok(vec![judged(pairs.len(), Metric::TimePerMegabyte, found)]);
+        return Ok(vec![judged(pairs.len(), metric, found)]);
     }
     if let Some(found) = highest::pair(row, baseline) {
         let (ratio, difference) = found?;

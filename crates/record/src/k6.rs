@@ -195,7 +195,7 @@ fn metrics_of(run: &RunResult) -> Result<Vec<Metric>, HistogramError> {
                 metrics.extend(known.map(|known| trend(&format!("http_req_{phase}"), &known)));
             }
         }
-        Protocol::Tcp => {}
+        Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan => {}
         Protocol::GrpcUnary | Protocol::GrpcStream => {
             metrics.push(trend("grpc_req_duration", &services));
         }

@@ -1,6 +1,6 @@
 //! Run records, histograms, statistics and comparisons of the lab; pure.
 //!
-//! [`run`] is what a load run emits, [`record`] the document of a whole experiment, [`mod@compare`]
+//! [`run`] is what a load run emits ([`neighbours`]: one of neighbours), [`record`] the document of a whole experiment, [`mod@compare`]
 //! the judgement over its blocks, [`check`] the doubts about it. [`fortio`], [`k6`], [`iperf3`] and
 //! [`hlog`] tell a run in other tools' formats. Nothing here has a clock, a
 //! socket or randomness: times and seeds are arguments.
@@ -16,6 +16,7 @@ pub mod iperf3;
 pub mod k6;
 mod merge;
 pub mod mixture;
+pub mod neighbours;
 pub mod record;
 pub mod redraw;
 pub mod run;

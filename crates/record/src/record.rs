@@ -10,11 +10,13 @@ use thiserror::Error;
 
 use crate::traffic::Traffic;
 
+mod fabric;
 mod particulars;
 mod seed;
 mod surroundings;
 mod words;
 
+pub use fabric::{FabricBlock, FabricConditions, FabricRow, StageFigure};
 pub use particulars::Particulars;
 pub use seed::{SeedFigure, SeedTable, SeedValue};
 pub use surroundings::{CostPoint, IdleUsage, Limits, Noise, Throttling};
@@ -49,6 +51,9 @@ pub struct Record {
     pub parameters: BTreeMap<String, serde_json::Value>,
     pub subjects: Vec<Subject>,
     pub rows: Vec<Row>,
+    /// Of experiments with neighbours of the fabric, which have these instead of rows or beside them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fabric: Vec<FabricRow>,
     #[serde(default)]
     pub comparisons: Vec<Comparison>,
     /// What a reader must know to read the numbers rightly.
@@ -340,6 +345,18 @@ impl Row {
     #[must_use]
     pub fn is_flow(&self) -> bool {
         self.conditions.arrival == Arrival::Flow
+    }
+
+    /// Whether it sent packets one way, to be counted where they come out.
+    #[must_use]
+    pub fn is_packets(&self) -> bool {
+        self.conditions.arrival == Arrival::Packets
+    }
+
+    /// Whether nothing was asked, so that there are neither answers nor latencies.
+    #[must_use]
+    pub fn is_one_way(&self) -> bool {
+        self.is_flow() || self.is_packets()
     }
 
     /// Whether nothing came of it: no answer, or of a flow no byte.

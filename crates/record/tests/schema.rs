@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use tollway_record::client_limit::ClientLimit;
+use tollway_record::neighbours::Stage;
 use tollway_record::record::*;
 use tollway_record::run::Streaming;
 use tollway_record::search::{SearchResult, TrialResult};
@@ -95,6 +96,7 @@ fn every_word_of_an_enumeration_is_in_the_schema() {
     check("comparison", "metric", Metric::ALL.iter().map(|word| word.as_str()).collect());
     check("comparison", "verdict", Verdict::ALL.iter().map(|word| word.as_str()).collect());
     check("seed_figure", "unit", FigureUnit::ALL.iter().map(|word| word.as_str()).collect());
+    check("stage_figure", "stage", Stage::ALL.iter().map(|word| word.as_str()).collect());
     check("comparison", "method", IntervalMethod::ALL.iter().map(|word| word.as_str()).collect());
 }
 
@@ -216,6 +218,7 @@ fn full_record() -> Record {
             config: BTreeMap::from([("gateway".to_owned(), "tollway gateway".to_owned())]),
         }],
         rows,
+        fabric: vec![full_fabric_row()],
         comparisons,
         notes: vec!["fixed samples, nothing was measured".to_owned()],
         warnings: Vec::new(),
@@ -232,6 +235,32 @@ fn full_record() -> Record {
     };
     record.warnings = check::check(&record);
     record
+}
+
+fn full_fabric_row() -> FabricRow {
+    let mut times = Histogram::new();
+    (0..2_000).for_each(|sample| times.record(90_000 + sample * 10));
+    let block = |block| FabricBlock {
+        block,
+        rounds: 2_000,
+        stages_us: Stage::ALL.into_iter().zip([10.0, 20.0, 30.0, 40.0, 50.0, 60.0]).collect(),
+        round_histogram: times.encode(),
+        entry_histogram: times.encode(),
+        cpu_us_per_entry: BTreeMap::from([("agent".to_owned(), 1.5)]),
+        rss_bytes: BTreeMap::from([("agent".to_owned(), 9 << 20)]),
+        calibration_us: Some(1_000.0),
+        steal_fraction: Some(0.0),
+        foreign_cpu_cores: Some(0.1),
+    };
+    let conditions = FabricConditions {
+        id: "fanout/30".to_owned(),
+        case: "fanout".to_owned(),
+        entries: 10,
+        table: Some(1_000),
+        agents: Some(30),
+        rate_per_s: Some(100.0),
+    };
+    FabricRow::from_blocks(conditions, vec![block(0), block(1)], 7).unwrap()
 }
 
 fn full_seed_table() -> SeedTable {

@@ -6,6 +6,7 @@ mod added;
 mod cost;
 mod details;
 mod differences;
+mod fabric;
 mod groups;
 mod headline;
 mod latency;
@@ -21,6 +22,7 @@ pub(crate) use added::added_tables;
 pub(crate) use cost::cost_tables;
 pub(crate) use details::{block_table, detail_tables};
 pub(crate) use differences::Differences;
+pub(crate) use fabric::fabric_tables;
 pub(crate) use groups::{Group, NAME_LIMIT, climbs, clipped, groups};
 pub(crate) use headline::{headline, question};
 pub(crate) use latency::latency_table;
@@ -119,6 +121,8 @@ pub(crate) fn protocol(protocol: Protocol) -> &'static str {
         Protocol::GrpcUnary => "gRPC unary",
         Protocol::GrpcStream => "gRPC streams",
         Protocol::Tcp => "TCP",
+        Protocol::Icmp => "ICMP",
+        Protocol::Vxlan => "VXLAN",
     }
 }
 
@@ -131,6 +135,7 @@ pub(crate) fn arrival(arrival: Arrival) -> &'static str {
         Arrival::OpenBursts => "open loop, several at once",
         Arrival::Closed => "closed loop",
         Arrival::Flow => "as many bytes as go",
+        Arrival::Packets => "as many packets as go",
     }
 }
 

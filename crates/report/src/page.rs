@@ -75,6 +75,7 @@ pub(crate) fn body(record: &Record, tools: Markup) -> Markup {
         }
         @for table in &contents::particular_tables(record) { (tables::titled(table)) }
         @for table in &contents::added_tables(record) { (tables::titled(table)) }
+        @for table in &contents::fabric_tables(record) { (tables::titled(table)) }
         @for cost in &contents::cost_tables(record) { (tables::titled(cost)) }
         (tables::titled(&contents::idle_table(record)))
         (published(record))

@@ -31,6 +31,9 @@ pub fn terminal(record: &Record, width: usize, color: bool) -> String {
     for table in contents::particular_tables(record).iter().chain(&contents::added_tables(record)) {
         text.table(table);
     }
+    for table in contents::fabric_tables(record) {
+        text.table(&table);
+    }
     for table in contents::cost_tables(record) {
         text.table(&table);
     }

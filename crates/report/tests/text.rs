@@ -183,6 +183,17 @@ fn a_missed_rate_is_not_rounded_to_the_offered_one() {
     assert!(row.unwrap().contains(" 999 "), "{row:?}");
 }
 
+#[test]
+fn a_subject_alone_has_its_rows_in_the_headline() {
+    let mut record = fixtures::fabricated();
+    record.rows.retain(|row| row.conditions.subject == "tollway");
+    record.comparisons.clear();
+    record.fabric.clear();
+    let (id, rate) = (record.rows[0].conditions.id.clone(), record.rows[0].traffic.achieved_rps);
+    assert!((rate - 1000.0).abs() < 1e-9, "{rate}");
+    assert_headline(&record, &format!("{id}: 1,000 requests/s, median "));
+}
+
 fn assert_headline(record: &Record, expected: &str) {
     let text = terminal(record, 400, false);
     let headline: Vec<_> = text.lines().take(4).collect();

@@ -201,6 +201,27 @@ fn flows_are_compared_by_the_time_of_a_megabyte() {
     assert!((found.difference_us - expected).abs() < 1e-6, "{found:?}");
 }
 
+#[test]
+fn packets_are_compared_by_the_time_of_each() {
+    let packets = |id: &str, subject: &str, counts: &[u64]| {
+        let block = |(number, requests): (u32, &u64)| {
+            let traffic = Traffic { duration_s: 2.0, requests: *requests, ..Traffic::default() };
+            Block { block: number, traffic, ..Block::default() }
+        };
+        let blocks = (0..).zip(counts).map(block).collect();
+        let conditions = Conditions { arrival: Arrival::Packets, ..conditions(id, subject) };
+        Row::from_blocks(conditions, blocks).unwrap()
+    };
+    let base = packets("base", "direct", &[20_000_000; 4]);
+    let row = packets("row", "tollway", &[10_000_000, 10_000_000, 0, 10_000_000]);
+    let found = compare_all(&[base, row], CompareOptions::seeded(1)).unwrap();
+    let [found] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((found.metric, found.blocks), (Metric::TimePerPacket, 3));
+    // 0.2 µs each instead of 0.1.
+    assert!((found.difference_us - 0.1).abs() < 1e-9, "{found:?}");
+    assert!((found.ratio.unwrap() - 2.0).abs() < 1e-9, "{found:?}");
+}
+
 const BASE_US: f64 = 120.0;
 
 fn mean_of(found: &[Comparison]) -> Comparison {

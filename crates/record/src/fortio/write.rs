@@ -154,7 +154,8 @@ fn answered_rps(traffic: &Traffic) -> f64 {
 fn run_type(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Http1 | Protocol::Http2 => "HTTP",
-        Protocol::Tcp => "TCP",
+        // Whatever else there is, Fortio has no kind for it.
+        Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan => "TCP",
         // Of the kinds of calls Fortio knows this one takes any method.
         Protocol::GrpcUnary | Protocol::GrpcStream => "GRPC",
     }
@@ -174,7 +175,7 @@ fn kind(run: &RunResult) -> Kind<'_> {
             connection_stats: None,
             abort_on: 0,
         }),
-        Protocol::Tcp => Kind::Tcp(Tcp {
+        Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan => Kind::Tcp(Tcp {
             destination: target,
             socket_count: connections,
             bytes_sent: run.traffic.bytes.sent,
@@ -200,7 +201,7 @@ fn sizes(run: &RunResult) -> Sizes {
 fn ret_codes(run: &RunResult) -> BTreeMap<String, i64> {
     let (success, no_answer) = match run.protocol {
         Protocol::Http1 | Protocol::Http2 => ("200", "-1"),
-        Protocol::Tcp => ("OK", "ERROR"),
+        Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan => ("OK", "ERROR"),
         Protocol::GrpcUnary | Protocol::GrpcStream => ("SERVING", "ERROR"),
     };
     let mut codes = BTreeMap::from([(success.to_owned(), signed(run.traffic.requests))]);

@@ -29,7 +29,13 @@ macro_rules! words {
 
 words! {
     /// What the load generator spoke.
-    Protocol { Http1 = "http1", Http2 = "http2", GrpcUnary = "grpc-unary", GrpcStream = "grpc-stream", Tcp = "tcp" }
+    Protocol {
+        Http1 = "http1", Http2 = "http2", GrpcUnary = "grpc-unary", GrpcStream = "grpc-stream", Tcp = "tcp",
+        /// Echoes of ICMP.
+        Icmp = "icmp",
+        /// Frames in VXLAN.
+        Vxlan = "vxlan",
+    }
 }
 
 impl Protocol {
@@ -38,6 +44,8 @@ impl Protocol {
     pub fn counted(self) -> &'static str {
         match self {
             Self::GrpcStream => "messages",
+            Self::Icmp => "echoes",
+            Self::Vxlan => "packets",
             Self::Http1 | Self::Http2 | Self::GrpcUnary | Self::Tcp => "requests",
         }
     }
@@ -82,6 +90,9 @@ words! {
         Closed = "closed",
         /// As many bytes as go; nothing is asked, so there are no requests and no latencies.
         Flow = "flow",
+        /// As many packets as go one way; requests are those that came out, errors those that did
+        /// not, and there are no latencies.
+        Packets = "packets",
     }
 }
 words! {
@@ -121,6 +132,8 @@ words! {
         TimePerAnswer = "time-per-answer",
         /// Of a flow: the window over the megabytes (1,000,000 bytes) in it.
         TimePerMegabyte = "time-per-megabyte",
+        /// Of packets: the window over those that came out in it.
+        TimePerPacket = "time-per-packet",
     }
 }
 words! {

@@ -2,6 +2,8 @@
 
 mod rates;
 
+use std::collections::BTreeSet;
+
 use tollway_record::record::{Comparison, Protocol, Question, Record, Row, Topology, Verdict};
 
 use super::pairs::{Contest, Pair, TOLLWAY};
@@ -10,6 +12,8 @@ use crate::figures;
 
 /// More paths than this are told by their range; the tables have each.
 const PATHS_TOLD: usize = 3;
+/// Rows of one subject alone that the headline tells; the tables have each.
+const ROWS_ALONE: usize = 12;
 
 /// One line per protocol: what Tollway adds to the mean call, place by place, or which share of
 /// direct's rate it reaches at full load; then the other subjects. A last line where warnings qualify them.
@@ -22,6 +26,10 @@ pub(crate) fn headline(record: &Record) -> Vec<String> {
         }
     }
     lines.extend(others(&contests, differences));
+    lines.extend(super::fabric::headline(record));
+    if lines.is_empty() {
+        lines.extend(alone(record));
+    }
     if lines.is_empty() {
         lines.push("This record has no pair of rows with and without Tollway.".to_owned());
     }
@@ -33,11 +41,29 @@ pub(crate) fn headline(record: &Record) -> Vec<String> {
     lines
 }
 
+/// What was reached where nothing but one subject was measured, of a few rows.
+fn alone(record: &Record) -> Vec<String> {
+    let subject = |row: &Row| (row.conditions.subject.clone(), row.conditions.variant.clone());
+    if record.rows.iter().map(subject).collect::<BTreeSet<_>>().len() > 1 {
+        return Vec::new();
+    }
+    let sentence = |row: &Row| {
+        let latency = &row.traffic.latency_us;
+        let p50 = latency.p50.map(|us| format!(", median {}", figures::time(us)));
+        let p99 = latency.p99.map(|us| format!(", p99 {}", figures::time(us)));
+        let rate = figures::digits3_down(row.traffic.achieved_rps);
+        let (p50, p99) = (p50.unwrap_or_default(), p99.unwrap_or_default());
+        format!("{}: {rate} requests/s{p50}{p99}.", row.conditions.id)
+    };
+    record.rows.iter().map(sentence).take(ROWS_ALONE).collect()
+}
+
 /// What an experiment of that scenario asks; of others, the scenario's name.
 pub(crate) fn question(record: &Record) -> String {
     let known = match record.scenario.as_str() {
         "cross-network" => "What does this path cost?",
         "invocation" => "What does a call through the mesh cost?",
+        "actors" => "What does an actor cost?",
         "control-plane-cost" => "What does a control plane cost?",
         "tls" => "What does encryption cost?",
         "push" => "What does a stream of messages cost?",
@@ -45,6 +71,12 @@ pub(crate) fn question(record: &Record) -> String {
         "max-rate" => "How many calls a second are too many?",
         "cpu-limits" => "What is left of it with little CPU?",
         "load-steps" => "What does more load cost?",
+        "neighbours-list" => "How soon does an agent have its group?",
+        "neighbours-churn" => "How far behind is a table that changes?",
+        "fabric-forwarding" => "What does forwarding a packet cost?",
+        "neighbours-fanout" => "How soon do all agents have a neighbour?",
+        "neighbours-get" => "What does a look-up of a neighbour take?",
+        "neighbours-watch" => "How soon is a neighbour where it is needed?",
         other => return super::clipped(other),
     };
     known.to_owned()

@@ -6,10 +6,9 @@ use super::{Section, by_protocol, failures, nothing, protocol};
 use crate::figures::{self, TimeUnit};
 use crate::table::{Cell, Column, Table, Tone};
 
-/// Rates and percentiles of one section. Flows have neither; they are in the table of raw
-/// throughput.
+/// Rates and percentiles of one section. What goes one way has neither; it is in tables of its own.
 pub(crate) fn latency_table(section: &Section<'_>) -> Table {
-    let asked: Vec<&Row> = section.rows.iter().copied().filter(|row| !row.is_flow()).collect();
+    let asked: Vec<&Row> = section.rows.iter().copied().filter(|row| !row.is_one_way()).collect();
     let scale = Scale::of(&asked);
     let percentile = |name: &str| Column::right(name, scale.unit.name());
     let mut columns = vec![

@@ -13,6 +13,9 @@ const ALIKE_TOLD: usize = 2;
 
 /// How to read the figures: blocks, intervals, what a dash means; then the record's own notes.
 pub(crate) fn notes(record: &Record) -> Vec<String> {
+    if !record.fabric.is_empty() {
+        return [super::fabric::plan(record)].into_iter().chain(record.notes.clone()).collect();
+    }
     let mut notes = vec![plan(record)];
     notes.extend(interval_note(record));
     let limited = record.rows.iter().any(|row| row.traffic.client_limited);

@@ -71,9 +71,11 @@ impl<'a> Pair<'a> {
         self.find(Metric::LatencyMean)
     }
 
-    /// Of what goes as fast as it can: the time that one more answer, or megabyte, takes.
+    /// Of what goes as fast as it can: the time that one more answer, megabyte or packet takes.
     pub(crate) fn full_load(&self) -> Option<&'a Comparison> {
-        self.find(Metric::TimePerAnswer).or_else(|| self.find(Metric::TimePerMegabyte))
+        const TIMES: [Metric; 3] =
+            [Metric::TimePerAnswer, Metric::TimePerMegabyte, Metric::TimePerPacket];
+        TIMES.into_iter().find_map(|metric| self.find(metric))
     }
 
     /// What the pair is judged by: at full load the rate, at a given rate the mean response.

@@ -1,5 +1,5 @@
-//! What only some rows have: streams of messages, bytes over raw connections, TLS handshakes,
-//! searches for the highest rate.
+//! What only some rows have: streams of messages, bytes over raw connections, packets one way, TLS
+//! handshakes, searches for the highest rate.
 
 use tollway_record::LatencyUs;
 use tollway_record::record::{Record, Row};
@@ -14,8 +14,13 @@ use crate::table::{Cell, Column, Table, Tone};
 
 /// One table for each kind that the record has.
 pub(crate) fn particular_tables(record: &Record) -> Vec<Table> {
-    let tables =
-        [search_table(record), stream_table(record), throughput_table(record), tls_table(record)];
+    let tables = [
+        search_table(record),
+        stream_table(record),
+        throughput_table(record),
+        packets_table(record),
+        tls_table(record),
+    ];
     let tables = tables.into_iter().filter(|table| !table.is_empty());
     tables.map(Table::without_empty_columns).collect()
 }
@@ -104,6 +109,33 @@ fn throughput_table(record: &Record) -> Table {
                 on the way included";
     let cells = |row: &Row| row.particulars.throughput.as_ref().map(throughput_cells);
     table(record, "Raw TCP throughput", note, columns, cells)
+}
+
+fn packets_table(record: &Record) -> Table {
+    let columns = vec![
+        Column::right("frame", "bytes"),
+        Column::right("came out", "million/s"),
+        Column::right("time of each", "ns"),
+        Column::right("lost", ""),
+    ];
+    let note = "made in the kernel on one processor, as fast as they go, and counted where they \
+                come out; the time of each has making and counting in it";
+    let cells = |row: &Row| row.is_packets().then(|| packets_cells(row));
+    table(record, "Packets", note, columns, cells)
+}
+
+fn packets_cells(row: &Row) -> Vec<Cell> {
+    let traffic = &row.traffic;
+    let some = traffic.requests > 0;
+    let each_ns = || traffic.duration_s * 1e9 / traffic.requests as f64;
+    let sent = traffic.requests.saturating_add(traffic.errors);
+    let lost = traffic.errors as f64 / sent.max(1) as f64;
+    vec![
+        Cell::plain(figures::count(row.conditions.payload_bytes)),
+        Cell::plain(figures::digits3_down(traffic.achieved_rps / 1e6)).toned(Tone::Strong),
+        figure(some.then(|| figures::digits3(each_ns()))),
+        Cell::plain(figures::share(lost)),
+    ]
 }
 
 fn throughput_cells(totals: &ThroughputTotals) -> Vec<Cell> {

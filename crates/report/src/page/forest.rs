@@ -18,6 +18,7 @@ const LINES_LIMIT: usize = 48;
 const METRICS: &[(Metric, &str)] = &[
     (Metric::TimePerAnswer, "Time per answer at full load: 2 is half the rate"),
     (Metric::TimePerMegabyte, "Time per megabyte at full load: 2 is half the rate"),
+    (Metric::TimePerPacket, "Time per packet at full load: 2 is half the rate"),
     (Metric::LatencyMean, "Mean response time"),
     (Metric::LatencyP50, "Median response time"),
     (Metric::LatencyP99, "p99 response time"),
