@@ -71,8 +71,24 @@ fn cpu_clock(clock: ClockId) -> Duration {
 }
 
 /// User and system time of the process so far.
-pub(crate) fn process_cpu() -> Duration {
+#[must_use]
+pub fn process_cpu() -> Duration {
     cpu_clock(ClockId::ProcessCPUTime)
+}
+
+/// The most resident memory that the process ever had, or since [`forget_peak`], in bytes; 0 where
+/// /proc cannot be read.
+#[must_use]
+pub fn peak_resident_bytes() -> u64 {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// Lets the peak start again at what is resident now; it stays where the kernel does not permit that.
+pub fn forget_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
 /// The process's resident memory; 0 where /proc cannot be read.

@@ -16,6 +16,13 @@ pub enum LoadError {
     Url { url: String, reason: &'static str },
     #[error("{name} of {given} is out of bounds: give {least} to {most}")]
     Bounds { name: &'static str, given: u64, least: u64, most: u64 },
+    #[error(
+        "{0:?} in the path is nothing that varies from request to request: write {{uuid}} or \
+         {{1..1000}}, and %7B and %7D for braces themselves"
+    )]
+    Varied(String),
+    #[error("messages that are sent in turn must be as long as each other")]
+    UnlikeMessages,
     #[error(transparent)]
     Arrival(#[from] ArrivalError),
     #[error("{0:?} is not an HTTP method")]

@@ -252,13 +252,15 @@ impl Default for HttpRequest {
     }
 }
 
-/// The call of a gRPC run, the same every time.
+/// The call of a gRPC run.
 #[derive(Clone, Debug, Default)]
 pub struct GrpcRequest {
     /// Names and values as given.
     pub metadata: Vec<(String, String)>,
     /// The encoded message, without the five bytes of its frame.
     pub message: Vec<u8>,
+    /// Messages that are sent in turn instead, all as long as each other.
+    pub in_turn: Vec<Vec<u8>>,
     /// The part of the message that the result calls payload.
     pub payload_bytes: usize,
     /// Whether the answer's message must be the one that was sent.
@@ -270,7 +272,7 @@ impl GrpcRequest {
     #[must_use]
     pub fn echo(bytes: usize) -> Self {
         let message = EchoMessage { payload: payload(bytes), repeat: 0 }.encode_to_vec();
-        Self { metadata: Vec::new(), message, payload_bytes: bytes, verify_echo: false }
+        Self { message, payload_bytes: bytes, ..Self::default() }
     }
 }
 

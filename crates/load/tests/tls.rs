@@ -201,10 +201,10 @@ fn slow_readers_and_slow_writers_show_in_sending_and_receiving() {
     let length = body.len();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        std::thread::sleep(Duration::from_millis(40));
+        std::thread::sleep(Duration::from_millis(400));
         read_request(&mut stream, length);
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no").unwrap();
-        std::thread::sleep(Duration::from_millis(60));
+        std::thread::sleep(Duration::from_millis(600));
         stream.write_all(b"k").unwrap();
     });
     let mut options = to(&url, 1);
@@ -213,8 +213,9 @@ fn slow_readers_and_slow_writers_show_in_sending_and_receiving() {
     let result = http(&options, &request);
     server.join().unwrap();
     let phase = |name: &str| result.traffic.phases_us[name].mean.unwrap();
-    assert!(phase("sending") >= 35_000.0, "{result:?}");
-    assert!(phase("receiving") >= 59_000.0, "{result:?}");
+    // Half of each: the client may wake up late where others use the processors.
+    assert!(phase("sending") >= 200_000.0, "{result:?}");
+    assert!(phase("receiving") >= 300_000.0, "{result:?}");
     let sum = phase("sending") + phase("waiting") + phase("receiving");
     let service = result.traffic.service_us.mean.unwrap();
     assert!((sum - service).abs() < 1.0, "{sum} is not {service}");

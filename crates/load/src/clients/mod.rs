@@ -7,3 +7,4 @@ mod links;
 pub(crate) mod ping;
 mod request;
 pub(crate) mod streams;
+mod varied;

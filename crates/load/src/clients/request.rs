@@ -3,6 +3,7 @@
 use tollway_http::h1::{BodyLength, syntax};
 use tollway_http::{Fields, Method, RequestHead, Scheme};
 
+use super::varied::Varied;
 use crate::error::LoadError;
 use crate::options::{HttpRequest, Target};
 
@@ -10,11 +11,16 @@ use crate::options::{HttpRequest, Target};
 const RESERVED: [&str; 7] =
     ["connection", "content-length", "expect", "keep-alive", "te", "transfer-encoding", "upgrade"];
 
-/// The head of `request` and how long its body is.
-pub(super) fn request_head(
-    target: &Target,
-    request: &HttpRequest,
-) -> Result<(RequestHead, BodyLength), LoadError> {
+/// What a request of HTTP begins with.
+pub(super) struct Opening {
+    pub(super) head: RequestHead,
+    pub(super) length: BodyLength,
+    /// What differs in the head's path from request to request.
+    pub(super) varied: Option<Varied>,
+}
+
+/// The head of `request`, and how long its body is.
+pub(super) fn opening(target: &Target, request: &HttpRequest) -> Result<Opening, LoadError> {
     if !syntax::is_token(request.method.as_bytes()) {
         return Err(LoadError::Method(request.method.clone()));
     }
@@ -22,17 +28,18 @@ pub(super) fn request_head(
     if method == Method::Connect {
         return Err(LoadError::Method(request.method.clone()));
     }
+    let (path, varied) = Varied::parse(&target.path)?;
     let mut head = RequestHead {
         method,
         scheme: Scheme::Borrowed(if target.tls { b"https" } else { b"http" }),
         authority: target.authority.clone().into_bytes(),
-        path: target.path.clone().into_bytes(),
+        path: path.into_bytes(),
         fields: Fields::new(),
         protocol: None,
     };
     add_fields(&mut head, &request.headers)?;
     let length = body_length(&head.method, &request.body)?;
-    Ok((head, length))
+    Ok(Opening { head, length, varied })
 }
 
 fn add_fields(head: &mut RequestHead, headers: &[(String, String)]) -> Result<(), LoadError> {

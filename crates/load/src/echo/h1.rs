@@ -10,7 +10,7 @@ use tollway_http::h1::{
 };
 use tollway_http::{Fields, ResponseHead};
 
-use super::routes::{Action, Plan, describe};
+use super::routes::{Action, Plan, actor_types, describe};
 use super::source::Source;
 use super::{HIGH_WATER_BYTES, Site, Timers};
 
@@ -175,11 +175,12 @@ impl H1Session {
                 exchange.echo = Some((head, length));
             }
             Action::Headers => exchange.description = describe(&request.head),
+            Action::ActorTypes => exchange.description = actor_types(site.actor_types),
             Action::Size(_)
             | Action::Status(_)
             | Action::Close
             | Action::Grpc(_)
-            | Action::Refuse(..) => {}
+            | Action::Say(..) => {}
         }
         let decoder = BodyDecoder::new(request.body, &self.limits);
         self.stage = match delay {
@@ -238,11 +239,11 @@ impl H1Session {
                 self.generate(out);
             }
             Action::Status(status) => self.finish(exchange, status, b"", site, out),
-            Action::Headers => {
+            Action::Headers | Action::ActorTypes => {
                 let text = std::mem::take(&mut exchange.description);
                 self.finish(exchange, 200, &text, site, out);
             }
-            Action::Refuse(status, why) => self.finish(exchange, status, why.as_bytes(), site, out),
+            Action::Say(status, why) => self.finish(exchange, status, why.as_bytes(), site, out),
             Action::Grpc(_) => {
                 self.finish(exchange, 426, b"gRPC needs HTTP/2\n", site, out);
             }

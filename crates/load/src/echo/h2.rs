@@ -13,7 +13,7 @@ use tollway_http::h2::{Config, Connection, ConnectionError, ErrorCode, Event, St
 use tollway_http::{RequestHead, ResponseHead};
 
 use self::stream::{Body, Stream};
-use super::routes::{Action, Plan, describe};
+use super::routes::{Action, Plan, actor_types, describe};
 use super::{Site, Timers};
 
 /// Streams of one connection at once; bounds what it can make the server hold.
@@ -154,7 +154,8 @@ impl H2Session {
                 state.head = Some((answer, None));
             }
             Action::Headers => state.description = describe(head),
-            Action::Size(_) | Action::Status(_) | Action::Close | Action::Refuse(..) => {}
+            Action::ActorTypes => state.description = actor_types(site.actor_types),
+            Action::Size(_) | Action::Status(_) | Action::Close | Action::Say(..) => {}
         }
         state.is_head = head.method.as_bytes() == b"HEAD";
         match delay {
@@ -181,13 +182,13 @@ impl H2Session {
                 self.answer(stream, 200, bytes, site, out);
             }
             Action::Status(status) => self.answer(stream, status, 0, site, out),
-            Action::Headers => {
+            Action::Headers | Action::ActorTypes => {
                 let text = std::mem::take(&mut state.description);
                 let length = text.len() as u64;
                 state.body = Body::Queued { bytes: text, at: 0 };
                 self.answer(stream, 200, length, site, out);
             }
-            Action::Refuse(status, why) => {
+            Action::Say(status, why) => {
                 let bytes = why.as_bytes().to_vec();
                 let length = bytes.len() as u64;
                 state.body = Body::Queued { bytes, at: 0 };

@@ -25,7 +25,7 @@ use tollway_http::{Fields, RequestHead};
 pub use self::faults::{Choices, ChoicesError, Faults, percent};
 pub use self::messages::{EchoMessage, StreamSummary};
 pub use self::routes::UNARY_PATH;
-use self::routes::{Plan, plan};
+use self::routes::{Plan, act, plan};
 pub use self::server::EchoServer;
 use self::timers::Timers;
 use crate::arrival::SplitMix64;
@@ -55,6 +55,9 @@ pub struct EchoOptions {
     pub ports_file: Option<PathBuf>,
     /// Sent with every answer as `x-echo-name`: tells replicas apart.
     pub name: Option<String>,
+    /// Runs actors of so many types, `Echo`, `Echo1001` and so on, as a sidecar calls them: they say
+    /// what is said to them.
+    pub actor_types: u32,
     pub stall: Option<Stall>,
     /// What happens to answers by chance, where a request does not ask for something else.
     pub faults: Faults,
@@ -98,6 +101,7 @@ impl EchoOptions {
             https: None,
             ports_file: None,
             name: None,
+            actor_types: 0,
             stall: None,
             faults: Faults::default(),
             seed: 1,
@@ -140,12 +144,18 @@ pub fn serve_echo(options: &EchoOptions, stop: &Stop) -> Result<(), EchoError> {
 struct Site {
     pattern: Arc<[u8]>,
     name: Option<String>,
+    actor_types: u32,
     faults: Faults,
     random: RefCell<SplitMix64>,
 }
 
 impl Site {
     fn plan(&self, head: &RequestHead) -> Plan {
+        if self.actor_types > 0
+            && let Some(plan) = act(head)
+        {
+            return plan;
+        }
         plan(head, &self.faults, &mut self.random.borrow_mut())
     }
 

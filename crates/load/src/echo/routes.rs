@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tollway_http::RequestHead;
+use tollway_http::{Method, RequestHead};
 
 use super::faults::{Fate, Faults};
 use crate::arrival::SplitMix64;
@@ -29,11 +29,13 @@ pub(super) enum Action {
     Status(u16),
     /// Send the request's head as text.
     Headers,
+    /// Say which types of actors it runs.
+    ActorTypes,
     /// Close the connection without an answer.
     Close,
     Grpc(Rpc),
-    /// Answer with this status and say why.
-    Refuse(u16, &'static str),
+    /// Answer with this status and this text.
+    Say(u16, &'static str),
 }
 
 impl Action {
@@ -52,8 +54,9 @@ impl Action {
             | Self::Size(_)
             | Self::Status(_)
             | Self::Headers
+            | Self::ActorTypes
             | Self::Close
-            | Self::Refuse(..) => false,
+            | Self::Say(..) => false,
         }
     }
 }
@@ -91,7 +94,7 @@ pub(super) enum Rpc {
 pub(super) fn plan(head: &RequestHead, faults: &Faults, random: &mut SplitMix64) -> Plan {
     let (_, query) = split_query(&head.path);
     let Ok(faults) = faults.asked(query) else {
-        return Action::Refuse(400, FAULTS_HELP).into();
+        return Action::Say(400, FAULTS_HELP).into();
     };
     let fate = faults.draw(random);
     let mut plan = decide(head);
@@ -121,6 +124,32 @@ fn grpc_status(status: u16) -> u32 {
     }
 }
 
+/// What an app that runs actors does: they say what is said to them. `None` for what is not about
+/// actors.
+pub(super) fn act(head: &RequestHead) -> Option<Plan> {
+    let action = match (&head.method, split_query(&head.path).0) {
+        (Method::Get, b"/dapr/config") => Action::ActorTypes,
+        (Method::Put, path) if is_of_actor(path) => Action::Echo,
+        (Method::Delete, path) if is_of_actor(path) => Action::Status(200),
+        _ => return None,
+    };
+    Some(action.into())
+}
+
+/// Whether it is of an actor of the type `Echo`, or of `Echo` and a number.
+fn is_of_actor(path: &[u8]) -> bool {
+    let Some(rest) = path.strip_prefix(b"/actors/Echo") else { return false };
+    rest.iter().find(|byte| !byte.is_ascii_digit()) == Some(&b'/')
+}
+
+/// So many types of actors as a sidecar asks for them: `Echo`, `Echo1001`, `Echo1002`, whose numbers
+/// have four digits each, as those of a range in a target have.
+pub(super) fn actor_types(count: u32) -> Vec<u8> {
+    let mut names = vec![r#""Echo""#.to_owned()];
+    names.extend((1..count).map(|number| format!(r#""Echo{}""#, 1000 + number)));
+    format!(r#"{{"entities":[{}]}}"#, names.join(",")).into_bytes()
+}
+
 fn decide(head: &RequestHead) -> Plan {
     let is_grpc = head
         .fields
@@ -134,19 +163,19 @@ fn decide(head: &RequestHead) -> Plan {
         b"/echo" => Action::Echo,
         b"/size" => match number(query, b"bytes") {
             Some(bytes) => Action::Size(bytes),
-            None => Action::Refuse(400, "say how much: /size?bytes=N\n"),
+            None => Action::Say(400, "say how much: /size?bytes=N\n"),
         },
         b"/delay" => match delay(query) {
             Some(delay) => return Plan { action: Action::Status(200), delay: Some(delay) },
-            None => Action::Refuse(400, "say how long: /delay?ms=N or /delay?us=N\n"),
+            None => Action::Say(400, "say how long: /delay?ms=N or /delay?us=N\n"),
         },
         b"/headers" => Action::Headers,
         b"/close" => Action::Close,
         b"/" | b"/healthz" => Action::Status(200),
         _ => match path.strip_prefix(b"/status/").and_then(decimal) {
             Some(status @ 200..=599) => Action::Status(u16::try_from(status).unwrap_or(500)),
-            Some(_) => Action::Refuse(400, "a final status is 200 to 599\n"),
-            None => Action::Refuse(
+            Some(_) => Action::Say(400, "a final status is 200 to 599\n"),
+            None => Action::Say(
                 404,
                 "here are /echo /size?bytes=N /delay?ms=N /status/NNN /headers /close\n",
             ),
@@ -234,6 +263,22 @@ mod tests {
     }
 
     #[test]
+    fn actors_say_what_is_said_to_them() {
+        let asked = |method: &str, path: &str| {
+            let method = Method::from_token(method.as_bytes());
+            act(&RequestHead { method, ..head(path, None) }).map(|plan| plan.action)
+        };
+        assert_eq!(asked("GET", "/dapr/config"), Some(Action::ActorTypes));
+        assert_eq!(actor_types(3), br#"{"entities":["Echo","Echo1001","Echo1002"]}"#);
+        assert_eq!(asked("PUT", "/actors/Echo12/7/method/say"), Some(Action::Echo));
+        assert_eq!(asked("PUT", "/actors/Echos/7/method/say"), None);
+        assert_eq!(asked("PUT", "/actors/Echo/7/method/say"), Some(Action::Echo));
+        assert_eq!(asked("DELETE", "/actors/Echo/7"), Some(Action::Status(200)));
+        assert_eq!(asked("PUT", "/actors/Other/7/method/say"), None);
+        assert_eq!(asked("GET", "/healthz"), None);
+    }
+
+    #[test]
     fn faults_of_the_query_or_the_server_change_the_plan() {
         let own = Faults { status: "503".parse().unwrap(), ..Faults::default() };
         let random = &mut SplitMix64::new(1);
@@ -241,7 +286,7 @@ mod tests {
         assert_eq!(action("/echo", None), Action::Status(503));
         assert_eq!(action("/echo?status=200&size=9", None), Action::Size(9));
         assert_eq!(action("/echo?close=100", None), Action::Close);
-        assert!(matches!(action("/echo?status=1", None), Action::Refuse(400, _)));
+        assert!(matches!(action("/echo?status=1", None), Action::Say(400, _)));
         let grpc = Some("application/grpc");
         assert_eq!(action(UNARY_PATH, grpc), Action::Grpc(Rpc::Fail(14)));
         let delayed = plan(&head("/echo?delay=3ms", None), &Faults::default(), random);
@@ -261,7 +306,7 @@ mod tests {
             ("/else", 404),
         ] {
             assert!(
-                matches!(decide(&head(path, None)).action, Action::Refuse(given, _) if given == status),
+                matches!(decide(&head(path, None)).action, Action::Say(given, _) if given == status),
                 "{path}"
             );
         }
@@ -274,7 +319,7 @@ mod tests {
         assert_eq!(decide(&head("/a.B/C", kind)).action, Action::Grpc(Rpc::Unknown));
         let invoked = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
         assert_eq!(decide(&head(invoked, kind)).action, Action::Grpc(Rpc::OnInvoke));
-        assert!(matches!(decide(&head(UNARY_PATH, None)).action, Action::Refuse(404, _)));
+        assert!(matches!(decide(&head(UNARY_PATH, None)).action, Action::Say(404, _)));
     }
 
     fn head(path: &str, content_type: Option<&str>) -> RequestHead {

@@ -79,6 +79,7 @@ impl EchoServer {
             site: Site {
                 pattern: plain_pattern(),
                 name: options.name.clone(),
+                actor_types: options.actor_types,
                 faults: options.faults.clone(),
                 random: RefCell::new(SplitMix64::new(options.seed)),
             },

@@ -2,6 +2,7 @@
 
 mod doubts;
 mod numbers;
+mod packets;
 mod parts;
 mod throughput;
 
@@ -34,6 +35,7 @@ pub fn summary(result: &RunResult) -> String {
     // Writing into a string does not fail.
     let _ = match &result.throughput {
         Some(throughput) => throughput::write_throughput(&mut text, result, throughput),
+        None if result.arrival == Arrival::Packets => packets::write_packets(&mut text, result),
         None => write_summary(&mut text, result),
     };
     let _ = parts::write_parts(&mut text, result);
@@ -69,7 +71,9 @@ fn write_rates(text: &mut String, result: &RunResult) -> std::fmt::Result {
                 Arrival::OpenPoisson => "open loop, Poisson",
                 Arrival::OpenJitter => "open loop, jittered",
                 Arrival::OpenBursts => "open loop, in bursts",
-                Arrival::OpenUniform | Arrival::Closed | Arrival::Flow => "open loop",
+                Arrival::OpenUniform | Arrival::Closed | Arrival::Flow | Arrival::Packets => {
+                    "open loop"
+                }
             };
             let mean = if result.stages.is_empty() { "" } else { " on average" };
             writeln!(text, "  offered   {}/s{mean} ({spacing})", significant(rps))?;

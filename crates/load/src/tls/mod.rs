@@ -39,6 +39,16 @@ pub struct TlsOptions {
     pub versions: TlsVersions,
     /// Never resumes a session: every handshake is a full one.
     pub full_handshakes: bool,
+    /// Made elsewhere: then nothing else of this is looked at.
+    pub ready: Option<ReadyTls>,
+}
+
+/// A configuration and the name to ask for, of who has an identity that is in no file. It shows a
+/// certificate and speaks what the run speaks (ALPN).
+#[derive(Clone, Debug)]
+pub struct ReadyTls {
+    pub config: Arc<ClientConfig>,
+    pub server_name: ServerName<'static>,
 }
 
 /// Which versions are offered.
@@ -96,6 +106,9 @@ impl TlsDialler {
         alpn: &[u8],
         sessions: usize,
     ) -> Result<Self, TlsError> {
+        if let Some(ReadyTls { config, server_name }) = options.ready.clone() {
+            return Ok(Self { config, name: server_name, shown: Arc::new(true.into()) });
+        }
         let host = options.server_name.as_deref().unwrap_or(&target.host);
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| TlsError::ServerName { name: host.to_owned() })?;

@@ -27,9 +27,7 @@ pub(crate) struct H1Client {
     /// Places with nothing to do, longest idle first: connections that stand or, where they are
     /// dialled on demand, may be dialled.
     idle: VecDeque<usize>,
-    request: Vec<u8>,
-    /// The last request on a connection.
-    closing_request: Vec<u8>,
+    request: Rendered,
     expectation: Expectation,
     request_timeout_ns: u64,
     in_flight: usize,
@@ -44,20 +42,19 @@ struct Exchange {
 
 impl H1Client {
     pub(crate) fn new(
-        rendered: Rendered,
+        mut request: Rendered,
         options: &LoadOptions,
         address: SocketAddr,
         tls: Option<TlsDialler>,
     ) -> Self {
-        let Rendered { bytes, closing, context, echo } = rendered;
+        let expectation = Expectation::new(request.context, request.echo.take());
         let count = options.connections;
         Self {
             links: Links::new(options, address, tls),
             exchanges: (0..count).map(|_| Exchange::default()).collect(),
             idle: VecDeque::with_capacity(count),
-            request: bytes,
-            closing_request: closing,
-            expectation: Expectation::new(context, echo),
+            request,
+            expectation,
             request_timeout_ns: nanos(options.request_timeout),
             in_flight: 0,
         }
@@ -152,8 +149,7 @@ impl H1Client {
             return self.links.dial(index, io);
         }
         call.sent_ns = now_ns;
-        let request =
-            if self.links.is_used_up(index) { &self.closing_request } else { &self.request };
+        let request = self.request.next(self.links.is_used_up(index));
         let Some(conn) = self.links.conn(index) else { return };
         conn.out().extend_from_slice(request);
         io.recorder.sent(now_ns, request.len());

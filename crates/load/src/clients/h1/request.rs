@@ -2,24 +2,28 @@
 
 use tollway_http::h1::{Connection, RequestOptions, ResponseContext, write_request};
 
-use crate::clients::request::request_head;
+use crate::clients::request::{Opening, opening};
+use crate::clients::varied::Varied;
 use crate::error::LoadError;
 use crate::options::{HttpRequest, Target};
 
 /// A request ready to be sent any number of times.
 #[derive(Debug)]
 pub(crate) struct Rendered {
-    pub(super) bytes: Vec<u8>,
+    bytes: Vec<u8>,
     /// The same, asking to close the connection behind its answer.
-    pub(super) closing: Vec<u8>,
+    closing: Vec<u8>,
     pub(super) context: ResponseContext,
     /// What the answer's body must be.
     pub(super) echo: Option<Vec<u8>>,
+    varied: Option<Varied>,
+    /// Where the path begins.
+    path_at: usize,
 }
 
 impl Rendered {
     pub(crate) fn new(target: &Target, request: &HttpRequest) -> Result<Self, LoadError> {
-        let (head, length) = request_head(target, request)?;
+        let Opening { head, length, varied } = opening(target, request)?;
         let render = |connection| {
             let mut bytes = Vec::new();
             let options = RequestOptions { connection, ..RequestOptions::default() };
@@ -32,7 +36,18 @@ impl Rendered {
             closing: render(Connection::Close),
             context: ResponseContext::of(&head.method),
             echo: request.verify_echo.then(|| request.body.clone()),
+            varied,
+            path_at: head.method.as_bytes().len() + 1,
         })
+    }
+
+    /// The bytes of the next request; if it is the connection's `last`, it says so.
+    pub(super) fn next(&mut self, last: bool) -> &[u8] {
+        let bytes = if last { &mut self.closing } else { &mut self.bytes };
+        if let Some(varied) = &mut self.varied {
+            varied.advance(&mut bytes[self.path_at..]);
+        }
+        bytes
     }
 }
 

@@ -142,7 +142,7 @@ impl<S: Session> H2Client<S> {
         };
         held.is_queued = false;
         let began_more = S::begins_more(&self.plan);
-        let started = held.session.start(call, &self.plan, conn.out());
+        let started = held.session.start(call, &mut self.plan, conn.out());
         self.in_flight += usize::from(started);
         self.touch(index);
         if began_more && !S::begins_more(&self.plan) {

@@ -3,7 +3,8 @@
 use tollway_http::h1::BodyLength;
 use tollway_http::{Fields, Method, RequestHead, Scheme};
 
-use crate::clients::request::request_head;
+use crate::clients::request::{Opening, opening};
+use crate::clients::varied::Varied;
 use crate::error::LoadError;
 use crate::frames::frame;
 use crate::options::{GrpcRequest, HttpRequest, Target, header};
@@ -32,6 +33,11 @@ pub(crate) struct Prepared {
     /// Whether the answer's body must be the one that was sent.
     pub(super) verify_echo: bool,
     pub(super) kind: Kind,
+    /// What differs in the head's path from call to call.
+    varied: Option<Varied>,
+    /// Bodies that are sent in turn, all as long as `body`, and which one is next.
+    in_turn: Vec<Vec<u8>>,
+    next: usize,
 }
 
 /// By which rules an answer is a success.
@@ -45,7 +51,7 @@ pub(super) enum Kind {
 
 impl Prepared {
     pub(crate) fn http(target: &Target, request: &HttpRequest) -> Result<Self, LoadError> {
-        let (head, length) = request_head(target, request)?;
+        let Opening { head, length, varied } = opening(target, request)?;
         let content_length = match length {
             BodyLength::Fixed(bytes) => Some(bytes),
             BodyLength::None | BodyLength::Chunked | BodyLength::UntilClose => None,
@@ -56,7 +62,21 @@ impl Prepared {
             body: request.body.clone(),
             verify_echo: request.verify_echo,
             kind: Kind::Http,
+            varied,
+            in_turn: Vec::new(),
+            next: 0,
         })
+    }
+
+    /// Makes head and body those of the next call.
+    pub(super) fn advance(&mut self) {
+        if let Some(varied) = &mut self.varied {
+            varied.advance(&mut self.head.path);
+        }
+        if let Some(body) = self.in_turn.get(self.next) {
+            self.body.copy_from_slice(body);
+            self.next = (self.next + 1) % self.in_turn.len();
+        }
     }
 
     /// The head alone, for calls whose bodies are something else.
@@ -72,6 +92,10 @@ impl Prepared {
                 least: 0,
                 most: MAX_MESSAGE_BYTES as u64,
             });
+        }
+        let messages = request.in_turn.first().unwrap_or(&request.message);
+        if request.in_turn.iter().any(|message| message.len() != messages.len()) {
+            return Err(LoadError::UnlikeMessages);
         }
         let mut head = RequestHead {
             method: Method::Post,
@@ -98,9 +122,12 @@ impl Prepared {
         Ok(Self {
             head,
             content_length: None,
-            body: frame(&request.message),
+            body: frame(messages),
             verify_echo: request.verify_echo,
             kind: Kind::GrpcUnary,
+            varied: None,
+            in_turn: request.in_turn.iter().map(|message| frame(message)).collect(),
+            next: 0,
         })
     }
 }

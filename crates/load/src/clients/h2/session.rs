@@ -32,7 +32,7 @@ pub(crate) trait Session: Sized {
     /// Whether a call could start.
     fn can_open(&self, plan: &Self::Plan) -> bool;
     /// Starts a call; false if the connection took none.
-    fn start(&mut self, call: Call, plan: &Self::Plan, out: &mut Vec<u8>) -> bool;
+    fn start(&mut self, call: Call, plan: &mut Self::Plan, out: &mut Vec<u8>) -> bool;
     /// All that was queued is with the kernel; more may be queued in `out`.
     fn written(&mut self, now_ns: u64, plan: &Self::Plan, out: &mut Vec<u8>);
     /// Acts on one event; `input` is what the event's ranges lie in.
@@ -114,7 +114,8 @@ impl Session for Calls {
         self.established && self.calls.len() < self.max_calls && self.h2.can_open()
     }
 
-    fn start(&mut self, call: Call, request: &Prepared, out: &mut Vec<u8>) -> bool {
+    fn start(&mut self, call: Call, request: &mut Prepared, out: &mut Vec<u8>) -> bool {
+        request.advance();
         let Prepared { head, content_length, body, .. } = request;
         let opened = self.h2.send_request(head, *content_length, body.is_empty(), out);
         let Ok(stream) = opened else { return false };

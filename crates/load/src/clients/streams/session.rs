@@ -170,7 +170,7 @@ impl Session for StreamSession {
     }
 
     /// New streams come before further messages on old ones, so that all streams carry some.
-    fn start(&mut self, call: Call, setting: &Setting, out: &mut Vec<u8>) -> bool {
+    fn start(&mut self, call: Call, setting: &mut Setting, out: &mut Vec<u8>) -> bool {
         let place = self.open(setting, &call, out).or_else(|| self.with_slot(setting));
         let Some(place) = place else { return false };
         self.streams[place].give(call, &setting.shape);

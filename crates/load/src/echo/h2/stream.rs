@@ -128,8 +128,9 @@ impl Stream {
             | Action::Size(_)
             | Action::Status(_)
             | Action::Headers
+            | Action::ActorTypes
             | Action::Close
-            | Action::Refuse(..) => data.len(),
+            | Action::Say(..) => data.len(),
         };
         // Padding is used up at once.
         h2.release(stream, credit - data.len() + released, out);
