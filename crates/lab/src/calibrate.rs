@@ -34,9 +34,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calibration_takes_a_measurable_bounded_time() {
+    fn calibration_takes_a_measurable_time() {
         let time = calibrate();
         assert!(time > Duration::from_micros(100), "{time:?}: the work was optimised away");
-        assert!(time < Duration::from_secs(2), "{time:?}");
     }
 }

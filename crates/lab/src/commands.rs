@@ -1,5 +1,7 @@
 //! Every command line the lab starts, in one place: the contract with the `tollway` binary.
 
+mod neighbours;
+
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,6 +16,10 @@ use crate::relay::RelayArgs;
 use crate::scenario::{Handshakes, MessagesSpec, Spacing};
 use crate::subject::{Identity, LinkerdControlArgs};
 use crate::topology::Network;
+
+pub use neighbours::{
+    CountPacketsBy, FabricAgent, Neighbour, NeighbourGets, NeighbourWrites, Packets, WritePace,
+};
 
 /// Names of listeners in ports files.
 pub const CONTROL_PORT: &str = "control";
@@ -65,6 +71,10 @@ pub struct Load {
     pub duration: Duration,
     pub warm_up: Duration,
     pub payload_bytes: u32,
+    /// The method, where it is not the usual one.
+    pub method: Option<&'static str>,
+    /// The body, instead of `payload_bytes`.
+    pub body: Option<&'static str>,
     pub seed: u64,
     pub json: PathBuf,
 }
@@ -98,24 +108,49 @@ pub struct CallerTls {
 impl Commands {
     #[must_use]
     pub fn control(&self, network: &Network, store: &Path, ports_file: &Path) -> Spec {
+        self.control_over(network, [OsString::from("--store"), store.into()], ports_file)
+    }
+
+    /// A control plane with its store in etcd, and its admin socket in `admin_dir`.
+    #[must_use]
+    pub fn control_over_etcd(
+        &self,
+        network: &Network,
+        (etcd, admin_dir): (SocketAddr, &Path),
+        ports_file: &Path,
+    ) -> Spec {
+        let store = format!("etcd://{etcd}/tollway");
+        let admin = [OsString::from("--admin-dir"), admin_dir.into()];
+        let place = [OsString::from("--store"), store.into()].into_iter().chain(admin);
+        self.control_over(network, place, ports_file)
+    }
+
+    fn control_over(
+        &self,
+        network: &Network,
+        place: impl IntoIterator<Item = OsString>,
+        ports_file: &Path,
+    ) -> Spec {
         self.spec(network, "control", ["control", "--network", &network.name])
-            .args([OsString::from("--store"), store.into()])
+            .args(place)
             .args(["--listen", &any_port(network.address)])
             .args(ports_args(ports_file))
     }
 
-    /// Prints a token: for any app without `app`, for a gateway with `gateway`.
+    /// Prints a token.
     #[must_use]
     pub fn token(&self, network: &Network, store: &Path, role: TokenRole<'_>) -> Spec {
         let name = match role {
             TokenRole::App(app) => format!("token-{app}"),
             TokenRole::Gateway => "token-gateway".into(),
+            TokenRole::Fabric(_) => "token-fabric".into(),
         };
         let spec =
             self.spec(network, &name, ["token", "create", "--store"]).args([OsString::from(store)]);
         match role {
             TokenRole::App(app) => spec.args(["--app", app]),
             TokenRole::Gateway => spec.args(["--gateway"]),
+            TokenRole::Fabric(group) => spec.args(["--fabric", group]),
         }
     }
 
@@ -165,6 +200,12 @@ impl Commands {
         self.spec(network, "echo", ["echo", "--http", &listen, "--grpc", &listen])
             .args(["--tcp", &listen])
             .args(ports_args(ports_file))
+    }
+
+    /// An app that also runs actors of so many types, `Echo`, `Echo1001` and so on.
+    #[must_use]
+    pub fn echo_actors(&self, network: &Network, ports_file: &Path, types: u32) -> Spec {
+        self.echo(network, ports_file).args(["--actors", "--actor-types", &types.to_string()])
     }
 
     /// An app behind TLS; with `mutual` it wants its callers' certificates, of the same authorities.
@@ -229,7 +270,7 @@ impl Commands {
         let kind = match load.protocol {
             Protocol::Http1 | Protocol::Http2 => "http",
             Protocol::GrpcUnary | Protocol::GrpcStream => "grpc",
-            Protocol::Tcp => "tcp",
+            Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan => "tcp",
         };
         let spec = self
             .spec(network, name, ["load", kind, &load.url])
@@ -310,6 +351,7 @@ fn arrival_args(load: &Load) -> Vec<String> {
     };
     args.extend(words(["--connections", &connections, "--seed", &seed]));
     args.extend(payload_args(load));
+    args.extend(load.method.iter().flat_map(|method| words(["--method", method])));
     args.extend(load.handshakes.iter().flat_map(|kind| words(["--handshakes", kind.as_str()])));
     if load.protocol == Protocol::Tcp {
         args.push("--ping-pong".to_owned());
@@ -330,12 +372,15 @@ fn payload_args(load: &Load) -> Vec<String> {
     if (load.protocol, load.payload_bytes) == (Protocol::Tcp, 0) {
         return Vec::new();
     }
+    if let Some(body) = load.body {
+        return words(["--data", body]);
+    }
     words(["--payload-size", &load.payload_bytes.to_string()])
 }
 
 fn protocol_args(load: &Load) -> Vec<String> {
     let mut args = match load.protocol {
-        Protocol::Http1 | Protocol::Tcp => return Vec::new(),
+        Protocol::Http1 | Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan => return Vec::new(),
         Protocol::Http2 => words(["--http2"]),
         Protocol::GrpcUnary => Vec::new(),
         Protocol::GrpcStream => {
@@ -358,6 +403,8 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
 pub enum TokenRole<'a> {
     App(&'a str),
     Gateway,
+    /// Agents of a group.
+    Fabric(&'a str),
 }
 
 /// Name, in a sidecar's ports file, of the port that stands for a service of plain TCP.
@@ -384,7 +431,7 @@ fn app_protocol(protocol: Protocol) -> &'static str {
         Protocol::Http1 => "http",
         Protocol::Http2 => "h2c",
         Protocol::GrpcUnary | Protocol::GrpcStream => "grpc",
-        Protocol::Tcp => "tcp",
+        Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan => "tcp",
     }
 }
 

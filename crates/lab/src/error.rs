@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollway_model::ErrorCode;
+use tollway_net::device::DeviceError;
 use tollway_net::netns::NetnsError;
+use tollway_record::neighbours::NeighbourRunError;
 use tollway_record::run::RunError;
 use tollway_record::{CompareError, HistogramError};
 
@@ -13,6 +15,7 @@ use crate::affinity::AffinityError;
 use crate::cancel::Cancelled;
 use crate::cgroup::CgroupError;
 use crate::experiment::{JournalError, PlanError};
+use crate::fabric::RoundError;
 use crate::ping::PingError;
 use crate::ports::PortsError;
 use crate::process::ProcessError;
@@ -54,12 +57,31 @@ pub enum LabError {
     #[error("{subject} gave no way to call {row}")]
     NoRoute { subject: String, row: String },
     #[error(
+        "{subject} has nobody who could wake an actor behind {url}; name only subjects with sidecars \
+         in the case's `subjects`"
+    )]
+    NoActors { subject: String, url: String },
+    #[error(
         "{subject} needs networks that packets cross; run as root, or where user namespaces and \
          TUN are allowed"
     )]
     NeedsPackets { subject: String },
     #[error("{subject} cannot run: {why}")]
     MissingProgram { subject: String, why: String },
+    #[error(
+        "{scenario} writes tables of the kernel, which needs root on the host: {why}; run it as root"
+    )]
+    NeedsRoot { scenario: String, why: String },
+    #[error("the rounds of {row} have no times")]
+    Round { row: String, source: RoundError },
+    #[error("what `{command}` has printed is not usable")]
+    Rounds { command: String, source: NeighbourRunError },
+    #[error("the marks that the agent has written are not usable ({path})")]
+    Marks { path: PathBuf, source: serde_json::Error },
+    #[error("{row}: the kernel's table has {found} neighbours, {expected} were written")]
+    TableDiffers { row: String, expected: u64, found: u64 },
+    #[error(transparent)]
+    Device { source: DeviceError },
     #[error("cannot find a free port in {network}")]
     FreePort { network: String, source: io::Error },
     #[error(transparent)]
@@ -102,6 +124,7 @@ impl LabError {
             Self::Namespace(NetnsError::Create { .. } | NetnsError::UserNamespace { .. }) => {
                 Some(ErrorCode::MissingPrivilege)
             }
+            Self::NeedsRoot { .. } => Some(ErrorCode::MissingPrivilege),
             Self::Kept { source, .. } => source.code(),
             _ => None,
         }

@@ -2,9 +2,10 @@
 //!
 //! An [`experiment`] runs a [`scenario`]: it makes a [`topology`], starts its subjects in it
 //! ([`subject`]; [`process`], every command line of ours in [`commands`]), makes the runs of its
-//! plan and returns a record. The lab never links what it measures. [`ChildCommand`] holds the hidden subcommands by which
-//! the binary serves the lab itself: links are processes of their own.
+//! plan and returns a record. The lab never links what it measures. [`ChildCommand`] holds the
+//! hidden subcommands by which the binary serves the lab itself: links are processes of their own.
 
+pub mod actors;
 pub mod affinity;
 pub mod calibrate;
 pub mod cancel;
@@ -12,6 +13,7 @@ pub mod cgroup;
 pub mod commands;
 pub mod error;
 pub mod experiment;
+pub mod fabric;
 mod fault;
 pub mod link_command;
 pub mod machine;
@@ -29,9 +31,18 @@ mod work_dir;
 pub use cancel::Cancel;
 pub use error::LabError;
 pub use experiment::{Experiment, ExperimentOptions};
+pub use fabric::FabricExperiment;
 pub use fault::Fault;
 pub use progress::{Event, PlainProgress, Progress};
 pub use topology::Isolation;
+
+/// This program's version, and whether the compiler knew which of its code is hot: where it did
+/// not, a request takes up to a quarter more of a processor. `xtask/pgo/rustc` sets it.
+pub const VERSION: &str = if cfg!(tollway_profiled) {
+    env!("CARGO_PKG_VERSION")
+} else {
+    concat!(env!("CARGO_PKG_VERSION"), " (built without a profile)")
+};
 
 /// The hidden subcommands of `tollway lab`, for the lab's own children.
 #[derive(Debug, Clone, clap::Subcommand)]

@@ -125,7 +125,19 @@ impl Supervisor {
         // What an earlier command of the name printed is not this one's; it may not exist.
         let _ = fs::remove_file(&path);
         let mut running = self.begin(spec)?;
-        let status = self.finish(&mut running, limit)?;
+        self.finish_told(spec, &mut running, limit)
+    }
+
+    /// Waits for the end of a process that was begun, and returns what it printed, with what
+    /// earlier ones of its name did. As [`Supervisor::run`] otherwise.
+    pub fn finish_told(
+        &self,
+        spec: &Spec,
+        running: &mut Running,
+        limit: Duration,
+    ) -> Result<String, ProcessError> {
+        let (path, _) = log_paths(&self.dir, &spec.name);
+        let status = self.finish(running, limit)?;
         if !status.success() {
             return Err(self.exit_error(&spec.name, status));
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::experiment::Plan;
+use crate::fabric::FabricPlan;
 
 /// Listens to a scenario.
 pub trait Progress {
@@ -29,6 +30,18 @@ pub enum Event<'a> {
         block: u32,
         summary: &'a RunSummary,
     },
+    /// The plan of a fabric scenario.
+    FabricPlan(&'a FabricPlan),
+    /// Rounds of neighbours are over; `done` of `total` rows in all blocks are.
+    Rounds {
+        done: usize,
+        total: usize,
+        row: &'a str,
+        block: u32,
+        /// What came of it.
+        told: &'a str,
+        outside_gate: bool,
+    },
     /// Something a reader of the result should know.
     Warning(&'a str),
 }
@@ -41,12 +54,18 @@ pub enum Pace {
     Messages(f64),
     /// Of a flow, 1,000,000 bytes each, both ways together.
     Megabytes(f64),
+    /// One way.
+    Packets(f64),
 }
 
 impl Pace {
     pub(crate) fn per_s(self) -> f64 {
-        let (Self::Requests(per_s) | Self::Messages(per_s) | Self::Megabytes(per_s)) = self;
-        per_s
+        match self {
+            Self::Requests(per_s)
+            | Self::Messages(per_s)
+            | Self::Megabytes(per_s)
+            | Self::Packets(per_s) => per_s,
+        }
     }
 }
 
@@ -56,6 +75,7 @@ impl fmt::Display for Pace {
             Self::Requests(per_s) => write!(f, "{per_s:.0} requests/s"),
             Self::Messages(per_s) => write!(f, "{per_s:.0} messages/s"),
             Self::Megabytes(per_s) => write!(f, "{:.0} Mbit/s", per_s * 8.0),
+            Self::Packets(per_s) => write!(f, "{per_s:.0} packets/s"),
         }
     }
 }
@@ -80,6 +100,11 @@ impl fmt::Display for Event<'_> {
             }
             Self::Run { done, total, row, block, summary } => {
                 write!(f, "[{done}/{total}] block {} {row}: {summary}", block + 1)
+            }
+            Self::FabricPlan(plan) => write!(f, "{}", plan.to_string().trim_end()),
+            Self::Rounds { done, total, row, block, told, outside_gate } => {
+                let disturbed = if *outside_gate { ", disturbed" } else { "" };
+                write!(f, "[{done}/{total}] block {} {row}: {told}{disturbed}", block + 1)
             }
             Self::Warning(warning) => write!(f, "warning: {warning}"),
         }

@@ -16,7 +16,9 @@ use serde_saphyr::Spanned;
 use tollway_record::record::{Arrival, Layout, Protocol, Tls, Topology};
 use tollway_record::throughput::Direction;
 
-pub use builtin::{BUILT_IN, BuiltIn, built_in};
+use crate::actors::ActorsSpec;
+
+pub use builtin::{BUILT_IN, BuiltIn, FABRIC_BUILT_IN, built_in};
 pub use seed::{FigureMetric, FigureSpec, SeedSpec};
 
 /// The format's name and version.
@@ -112,6 +114,9 @@ pub struct Case {
     /// Instead: requests without a body, answered with so many bytes.
     #[serde(default)]
     pub answer_bytes: Option<u64>,
+    /// Requests to actors that the app runs; http1 and http2 only.
+    #[serde(default)]
+    pub actors: Option<ActorsSpec>,
     /// Where the callee is; the first network when left out.
     #[serde(default)]
     pub networks: Option<Vec<Spanned<String>>>,

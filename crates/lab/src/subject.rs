@@ -39,7 +39,7 @@ pub use adapter::{
     Adapter, AdapterFile, CertificateError, Get, SUBJECT_SCHEMA, Side, TemplateError, VariantSpec,
     Way, built_in_adapters, peers_folder,
 };
-pub(crate) use adapter::{Authorities, Identity};
+pub(crate) use adapter::{Authorities, Identity, places};
 pub use catalogue::Catalogue;
 pub use direct::Direct;
 pub use floor::Floor;

@@ -57,6 +57,7 @@ pub(super) fn record(
         machine,
         parameters: parameters(experiment, plan),
         subjects,
+        fabric: Vec::new(),
         comparisons: comparisons(experiment, plan, &rows, options)?,
         notes: notes(experiment, plan, &rows),
         warnings: measured.warnings,

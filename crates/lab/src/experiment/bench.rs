@@ -13,6 +13,7 @@ use super::Experiment;
 use super::ground::{AppTls, ECHO, ECHO_MTLS, ECHO_TLS, Ground, PING, READY_LIMIT};
 use super::plan::{Cell, Plan};
 use super::prepare::{Prepared, PreparedSubject};
+use crate::actors::ActorsSpec;
 use crate::cancel::Cancel;
 use crate::cgroup::Cgroups;
 use crate::commands::Commands;
@@ -32,6 +33,8 @@ pub(super) struct Bench<'a> {
     pub(super) ground: Ground,
     /// What each subject has to carry.
     legs: Vec<Vec<Leg>>,
+    /// Which actors are asked, through whom, each once.
+    pub(super) actors: Vec<(usize, Leg, ActorsSpec)>,
     /// Of the subjects that were started, in their order.
     pub(super) standing: Vec<Standing>,
     cgroups: Option<Cgroups>,
@@ -62,6 +65,7 @@ impl<'a> Bench<'a> {
             subjects: &prepared.subjects,
             ground: Ground { commands, supervisor, topology, tls: None },
             legs: legs(&prepared.plan, prepared.subjects.len()),
+            actors: actors(&prepared.plan),
             standing: Vec::new(),
             cgroups: None,
             command_lines: BTreeMap::new(),
@@ -208,7 +212,12 @@ impl<'a> Bench<'a> {
         for network in networks.clone() {
             let name = self.ground.process(network, ECHO);
             let ports_file = self.ground.ports_path(&name);
-            let spec = self.ground.commands.echo(self.ground.network(network), &ports_file);
+            let (commands, home) = (&self.ground.commands, self.ground.network(network));
+            let of_network = self.actors.iter().filter(|(_, leg, _)| leg.network == network);
+            let spec = match of_network.map(|(_, _, actors)| actors.app_types()).max() {
+                Some(types) => commands.echo_actors(home, &ports_file, types),
+                None => commands.echo(home, &ports_file),
+            };
             self.ground.start(&spec)?;
         }
         self.start_apps_behind_tls()?;
@@ -285,6 +294,17 @@ fn legs(plan: &Plan, subjects: usize) -> Vec<Vec<Leg>> {
         legs[cell.subject].insert(cell.leg);
     }
     legs.into_iter().map(|legs| legs.into_iter().collect()).collect()
+}
+
+fn actors(plan: &Plan) -> Vec<(usize, Leg, ActorsSpec)> {
+    let mut asked = Vec::new();
+    for cell in &plan.cells {
+        let Some(actors) = cell.actors else { continue };
+        if !asked.contains(&(cell.subject, cell.leg, actors)) {
+            asked.push((cell.subject, cell.leg, actors));
+        }
+    }
+    asked
 }
 
 fn links(scenario: &Scenario, seed: u64) -> Vec<LinkSpec> {

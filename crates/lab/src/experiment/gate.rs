@@ -52,7 +52,7 @@ impl Gate {
 
     /// Repetitions that `runs` planned runs may have together.
     #[must_use]
-    pub(super) fn repeats(&self, runs: usize) -> usize {
+    pub(crate) fn repeats(&self, runs: usize) -> usize {
         (runs as f64 * self.repeats_fraction).ceil() as usize
     }
 }

@@ -190,7 +190,7 @@ impl Ground {
             (Tls::Mtls, _) => "mtls",
             (Tls::Plain, Protocol::GrpcUnary | Protocol::GrpcStream) => GRPC_PORT,
             (Tls::Plain, Protocol::Http1 | Protocol::Http2) => HTTP_PORT,
-            (Tls::Plain, Protocol::Tcp) => TCP_PORT,
+            (Tls::Plain, Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan) => TCP_PORT,
         }
     }
 

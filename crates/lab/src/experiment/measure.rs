@@ -217,9 +217,12 @@ fn pace(cell: &Cell, traffic: &Traffic) -> Pace {
     }
     match cell.leg.protocol {
         Protocol::GrpcStream => Pace::Messages(traffic.achieved_rps),
-        Protocol::Http1 | Protocol::Http2 | Protocol::GrpcUnary | Protocol::Tcp => {
-            Pace::Requests(traffic.achieved_rps)
-        }
+        Protocol::Http1
+        | Protocol::Http2
+        | Protocol::GrpcUnary
+        | Protocol::Tcp
+        | Protocol::Icmp
+        | Protocol::Vxlan => Pace::Requests(traffic.achieved_rps),
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tollway_record::record::{Arrival, Layout, Limits, Protocol, Topology};
 use tollway_record::throughput::Direction;
 
+use crate::actors::ActorsSpec;
 use crate::ping::PingPlan;
 use crate::scenario::{Case, Handshakes, Length, MessagesSpec, Scenario, Spacing};
 use crate::subject::Leg;
@@ -57,6 +58,8 @@ pub struct Cell {
     pub handshakes: Option<Handshakes>,
     pub payload_bytes: u32,
     pub answer_bytes: Option<u64>,
+    /// Instead of the app itself.
+    pub actors: Option<ActorsSpec>,
     pub limits: Option<Limits>,
     /// Of the link; zero within a network.
     pub rtt: Duration,

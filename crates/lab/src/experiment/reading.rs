@@ -57,7 +57,7 @@ impl Reading {
         }
         let machine = self.busy_since(first).and_then(each_us);
         match pace {
-            Pace::Requests(_) | Pace::Messages(_) => {
+            Pace::Requests(_) | Pace::Messages(_) | Pace::Packets(_) => {
                 (cost.cpu_us_per_request, cost.machine_cpu_us_per_request) = (by_role, machine);
             }
             Pace::Megabytes(_) => {
@@ -129,9 +129,12 @@ impl Reading {
         self.at.saturating_duration_since(first.at).max(Duration::from_nanos(1))
     }
 
+    /// At least what its own processes used: where the hypervisor takes much, the kernel counts a
+    /// processor that waits to be woken as idle and as taken away, and too little is left.
     fn busy_since(&self, first: &Self) -> Option<Duration> {
         let since = self.machine?.since(&first.machine?);
-        Some(since.busy(self.window_since(first), machine::cpus()))
+        let known = self.usage_since(first).into_iter().map(|(_, used, _)| used).sum();
+        Some(since.busy(self.window_since(first), machine::cpus()).max(known))
     }
 }
 

@@ -39,21 +39,27 @@ fn arguments_survive_the_command_line() {
 }
 
 #[test]
-fn a_round_trip_takes_twice_the_delay_and_little_more() {
+fn a_round_trip_takes_twice_the_delay() {
+    const DELAY: Duration = Duration::from_millis(20);
     let server = echo_server();
     let relay = Running::start(Target::Address(server), 20_000);
     let mut stream = TcpStream::connect(relay.address).unwrap();
-    let mut shortest = Duration::MAX;
-    for round in 0..5u8 {
+    // A machine that is busy or stands still makes some of them longer; all of them have a third
+    // delay only if the relay adds it. How exact the relay is, the lab's direct rows show.
+    let mut short = 0;
+    for round in 0..100u8 {
         let start = Instant::now();
         stream.write_all(&[round]).unwrap();
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
         assert_eq!(byte, [round]);
-        assert!(start.elapsed() >= Duration::from_millis(40), "{:?}", start.elapsed());
-        shortest = shortest.min(start.elapsed());
+        assert!(start.elapsed() >= 2 * DELAY, "{:?}", start.elapsed());
+        short += u32::from(start.elapsed() < 3 * DELAY);
+        if short == 5 {
+            return;
+        }
     }
-    assert!(shortest < Duration::from_millis(43), "{shortest:?}");
+    panic!("{short} of 100 round trips took less than three delays");
 }
 
 #[test]

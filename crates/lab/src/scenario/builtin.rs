@@ -9,9 +9,9 @@ pub struct BuiltIn {
 }
 
 macro_rules! built_in {
-    ($($name:literal),+ $(,)?) => {
-        /// All of them, in the order of a list.
-        pub const BUILT_IN: &[BuiltIn] = &[$(BuiltIn {
+    ($(#[$doc:meta])* $list:ident: $($name:literal),+ $(,)?) => {
+        $(#[$doc])*
+        pub const $list: &[BuiltIn] = &[$(BuiltIn {
             name: $name,
             text: include_str!(concat!("../../scenarios/", $name, ".yaml")),
         }),+];
@@ -19,8 +19,11 @@ macro_rules! built_in {
 }
 
 built_in![
+    /// Those of requests, in the order of a list.
+    BUILT_IN:
     "cross-network",
     "invocation",
+    "actors",
     "control-plane-cost",
     "tls",
     "push",
@@ -30,7 +33,18 @@ built_in![
     "load-steps",
 ];
 
-/// The scenario of that name.
+built_in![
+    /// Those of the fabric, in the order of a list.
+    FABRIC_BUILT_IN:
+    "neighbours-list",
+    "neighbours-watch",
+    "neighbours-get",
+    "neighbours-fanout",
+    "neighbours-churn",
+    "fabric-forwarding",
+];
+
+/// The scenario of requests of that name.
 #[must_use]
 pub fn built_in(name: &str) -> Option<&'static BuiltIn> {
     BUILT_IN.iter().find(|scenario| scenario.name == name)

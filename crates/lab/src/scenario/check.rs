@@ -34,6 +34,10 @@ const MAX_STREAMS: u32 = 1_000;
 /// Most messages of one stream, and of those most that wait for their answer.
 const MAX_MESSAGES: u32 = 1_000_000;
 const MAX_IN_FLIGHT: u32 = 1_000;
+/// Most types of actors that are asked in turn.
+const MAX_ACTOR_TYPES: u32 = 999;
+/// Most actors that are asked in turn.
+const MAX_ACTORS: u32 = 10_000_000;
 /// Most connections of a flow, each of which has a thread, and most bytes written at a time.
 const MAX_FLOWS: u32 = 64;
 const MAX_WRITE_BYTES: u32 = 16 << 20;
@@ -133,6 +137,7 @@ impl Scenario {
         if case.answer_bytes.is_some() && case.payload_bytes > 0 {
             faults.add(at, "give `payload_bytes` or `answer_bytes`, not both");
         }
+        check_actors(case, is_http, faults);
         if let Some(limits) = &case.limits {
             if limits.cpu_millicores.is_none() && limits.memory_bytes.is_none() {
                 faults.add(at, "`limits` needs `cpu_millicores` or `memory_bytes`");
@@ -150,6 +155,11 @@ impl Scenario {
             }
         }
         self.check_arrival(&case.arrival, faults);
+        if matches!(case.protocol, Protocol::Icmp | Protocol::Vxlan) {
+            let protocol = case.protocol;
+            let what = format!("`{protocol}` is forwarded in scenarios of the fabric only");
+            faults.add(case.name.referenced, what);
+        }
         if matches!(case.arrival, ArrivalSpec::Flow(_)) {
             check_flow(case, faults);
         }
@@ -240,6 +250,26 @@ impl Case {
             | ArrivalSpec::Flow(_)
             | ArrivalSpec::Idle => vec![name.clone()],
         }
+    }
+}
+
+fn check_actors(case: &Case, is_http: bool, faults: &mut Faults) {
+    let at = case.name.referenced;
+    let Some(actors) = case.actors else { return };
+    if !is_http {
+        faults.add(at, "`actors` are asked over http1 and http2");
+    }
+    if case.answer_bytes.is_some() || case.handshakes.is_some() {
+        faults.add(at, "`actors` go with `payload_bytes` only");
+    }
+    if actors.body().is_some() && case.payload_bytes > 0 {
+        faults.add(at, "timers and reminders have a body of their own: leave `payload_bytes` out");
+    }
+    if !actors.ids.is_none_or(|ids| (1..=MAX_ACTORS).contains(&ids)) {
+        faults.add(at, format!("`ids` is from 1 to {MAX_ACTORS}"));
+    }
+    if !actors.types.is_none_or(|types| (1..=MAX_ACTOR_TYPES).contains(&types)) {
+        faults.add(at, format!("`types` is from 1 to {MAX_ACTOR_TYPES}"));
     }
 }
 

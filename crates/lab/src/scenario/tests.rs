@@ -60,6 +60,7 @@ fn the_schema_refuses_what_the_reader_refuses() {
     check("arrival: closed", "arrival: open");
     check("{cpu_millicores: 150}", "{cpu_millicores: 150, cores: 2}");
     check("quick: {blocks: 3,", "quick: {block: 3,");
+    check("arrival: closed", "arrival: closed\n    actors: {ask: alarm}");
     check("arrival: closed", "arrival: {flow: {direction: away}}");
     check("arrival: closed", "arrival: closed\n    messages: {kind: client}");
     check("metric: rate", "metric: speed");
@@ -117,6 +118,16 @@ fn mistakes_of_meaning_are_found_with_their_place() {
     check("push", "per_stream: 1000", "per_stream: 0", "`per_stream` is from 1");
     check("push", "per_stream: 1000", "in_flight: 1001", "`in_flight` is from 1");
     check("push", "protocol: grpc-stream", "protocol: grpc-unary", "`messages` are of streams");
+    check("actors", "actors: {ids: 1000}", "actors: {ids: 0}", "`ids` is from 1");
+    check("actors", "actors: {ids: 1000}", "actors: {types: 1000}", "`types` is from 1 to 999");
+    check("actors", "actors: {}", "actors: {}\n    answer_bytes: 1", "`actors` go with");
+    check("actors", "ask: timer}", "ask: timer}\n    payload_bytes: 2", "body of their own");
+    check(
+        "push",
+        "protocol: grpc-stream",
+        "protocol: grpc-stream\n    actors: {}",
+        "asked over http1",
+    );
     check("max-rate", "share: 0.75", "share: 7.5", "at most 1");
     check("load-steps", "[120, 500,", "[500, 120,", "rates of steps grow");
     check("tls", "answer_bytes: 4096", "answer_bytes: 1\n    payload_bytes: 1", "not both");

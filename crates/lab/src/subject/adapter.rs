@@ -22,7 +22,8 @@ pub use certificates::CertificateError;
 pub(crate) use certificates::{Authorities, Identity, write_secret};
 pub use file::{AdapterFile, Get, SUBJECT_SCHEMA, Side, VariantSpec, Way};
 pub use program::peers_folder;
-pub(super) use program::{PEERS, Program, missing, places, printed, version_in};
+pub(crate) use program::places;
+pub(super) use program::{PEERS, Program, missing, printed, version_in};
 pub use template::TemplateError;
 
 use super::{Availability, Leg, Listener, Standing, Subject, SubjectKind, Variant};

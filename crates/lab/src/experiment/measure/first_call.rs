@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::super::bench::Bench;
+use crate::actors::ActorsSpec;
 use crate::cancel::Cancel;
 use crate::commands::{Load, LoadArrival};
 use crate::error::LabError;
@@ -20,26 +21,41 @@ impl Bench<'_> {
     /// and caches are warm afterwards.
     pub(in crate::experiment) fn first_calls(&mut self, cancel: &Cancel) -> Result<(), LabError> {
         for (subject, leg) in self.services() {
-            self.first_call(subject, leg, cancel)?;
+            self.first_call(subject, leg, None, cancel)?;
+        }
+        for (subject, leg, actors) in self.actors.clone() {
+            self.first_call(subject, leg, Some(actors), cancel)?;
         }
         Ok(())
     }
 
-    fn first_call(&mut self, subject: usize, leg: Leg, cancel: &Cancel) -> Result<(), LabError> {
+    fn first_call(
+        &mut self,
+        subject: usize,
+        leg: Leg,
+        actors: Option<ActorsSpec>,
+        cancel: &Cancel,
+    ) -> Result<(), LabError> {
         let label = self.subjects[subject].label.clone();
         let network = self.ground.network(leg.network).name.clone();
-        let service = format!("{} in {network} through {label}", leg.protocol);
+        let called = if actors.is_some() { "actors" } else { leg.protocol.as_str() };
+        let service = format!("{called} in {network} through {label}");
         let Some(route) = self.standing[subject].routes.get(&leg).cloned() else {
             return Err(LabError::NoRoute { subject: label, row: service });
         };
         let until = Instant::now() + FIRST_CALL_LIMIT;
         for attempt in 0.. {
-            let name = format!("first-{network}-{}-{}-{label}-{attempt}", leg.protocol, leg.tls);
+            let (protocol, tls) = (leg.protocol, leg.tls);
+            let name = format!("first-{called}-{network}-{protocol}-{tls}-{label}-{attempt}");
             let name = name.replace(':', "-");
             let load = Load {
                 arrival: LoadArrival::Open(50.0, Spacing::Uniform),
                 duration: Duration::from_millis(100),
                 ..self.load(&name, &leg, &route)
+            };
+            let load = match actors {
+                Some(actors) => self.asking(load, actors, subject, &leg)?,
+                None => load,
             };
             let spec = self.ground.commands.load(self.ground.home(), &name, &load);
             let result = self.run_load(&spec, &load, &service)?;

@@ -8,11 +8,12 @@ use tollway_record::run::RunResult;
 
 use super::super::bench::Bench;
 use super::super::plan::{Cell, CellArrival, Run};
+use crate::actors::ActorsSpec;
 use crate::commands::{Load, LoadArrival};
 use crate::error::LabError;
 use crate::process::{Running, Spec};
 use crate::scenario::MessagesSpec;
-use crate::subject::{Leg, Route};
+use crate::subject::{HOME, Leg, Route};
 
 /// Beyond a run's expected time, before it is given up: requests may wait this long.
 const RUN_GRACE: Duration = Duration::from_secs(20);
@@ -29,7 +30,13 @@ pub(super) fn load_of(
 ) -> Result<(Spec, Load), LabError> {
     let route = bench.route(cell)?;
     let name = format!("load-{}-{}", file_name(&cell.id), run.block);
-    let load = bench.load(&name, &cell.leg, route);
+    let mut load = bench.load(&name, &cell.leg, route);
+    if let Some(bytes) = cell.answer_bytes {
+        load.url = sized(&load.url, bytes);
+    }
+    if let Some(actors) = cell.actors {
+        load = bench.asking(load, actors, cell.subject, &cell.leg)?;
+    }
     let arrival = match (&cell.arrival, rate_rps) {
         (
             CellArrival::Open { spacing, .. } | CellArrival::ShareOfSlowest { spacing, .. },
@@ -42,7 +49,6 @@ pub(super) fn load_of(
         _ => LoadArrival::Closed,
     };
     let load = Load {
-        url: cell.answer_bytes.map_or(load.url.clone(), |bytes| sized(&load.url, bytes)),
         arrival,
         connections: cell.connections_at(rate_rps),
         streams: cell.streams,
@@ -82,9 +88,26 @@ impl Bench<'_> {
             duration: Duration::ZERO,
             warm_up: Duration::ZERO,
             payload_bytes: 0,
+            method: None,
+            body: None,
             seed: self.experiment.options.seed,
             json: self.ground.file(&format!("{name}.json")),
         }
+    }
+
+    /// The same, asking actors instead of the app itself.
+    pub(super) fn asking(
+        &self,
+        load: Load,
+        actors: ActorsSpec,
+        subject: usize,
+        leg: &Leg,
+    ) -> Result<Load, LabError> {
+        let Some(url) = actors.url(&load.url, leg.network != HOME) else {
+            let subject = self.subjects[subject].label.clone();
+            return Err(LabError::NoActors { subject, url: load.url });
+        };
+        Ok(Load { url, method: Some("PUT"), body: actors.body(), ..load })
     }
 
     pub(super) fn run_load(

@@ -59,6 +59,7 @@ pub(super) fn cells(scenario: &Scenario, here: &Circumstances<'_>) -> Vec<Cell> 
                             handshakes: case.handshakes,
                             payload_bytes: case.payload_bytes,
                             answer_bytes: case.answer_bytes,
+                            actors: case.actors,
                             limits,
                             rtt,
                             warm_up: Duration::from_secs_f64(here.length.warm_up_s)

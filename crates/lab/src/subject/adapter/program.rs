@@ -76,7 +76,7 @@ fn name_of(candidate: &str) -> &str {
 }
 
 /// Where a candidate is: a name on `PATH` or among servers, a path, or one below [`PEERS`].
-pub(in crate::subject) fn places(candidate: &str) -> Vec<PathBuf> {
+pub(crate) fn places(candidate: &str) -> Vec<PathBuf> {
     if let Some(below) = candidate.strip_prefix(PEERS) {
         return existing([peers_folder().join(below.trim_start_matches('/'))]);
     }

@@ -79,7 +79,11 @@ fn load(nft: &Path, rules: &str) -> Result<(), String> {
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut input) = child.stdin.take() {
-        input.write_all(rules.as_bytes()).map_err(failed)?;
+        match input.write_all(rules.as_bytes()) {
+            // It has ended without reading all; its status says why.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            written => written.map_err(failed)?,
+        }
     }
     let output = child.wait_with_output().map_err(failed)?;
     if output.status.success() {

@@ -322,7 +322,9 @@ impl<'a> Start<'a> {
             let port = match leg.protocol {
                 Protocol::Http1 | Protocol::Http2 => HTTP_PORT.to_owned(),
                 Protocol::GrpcUnary | Protocol::GrpcStream => GRPC_PORT.to_owned(),
-                Protocol::Tcp => commands::upstream_port(&service),
+                Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan => {
+                    commands::upstream_port(&service)
+                }
             };
             let api = ports::port(&ports_file, &ports, &port)?;
             let (url, headers) = commands::mesh_url(leg.protocol, api, &service);
@@ -394,7 +396,7 @@ fn app_id(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Http1 | Protocol::Http2 => "echo",
         Protocol::GrpcUnary | Protocol::GrpcStream => "echo-grpc",
-        Protocol::Tcp => "echo-tcp",
+        Protocol::Tcp | Protocol::Icmp | Protocol::Vxlan => "echo-tcp",
     }
 }
 

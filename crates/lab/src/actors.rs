@@ -1,0 +1,122 @@
+//! Requests to actors in place of requests to the app: which actor is asked, and for what.
+//!
+//! The app runs actors of the type `Echo`, or of many (`tollway echo --actors`). Through a sidecar the request
+//! is Dapr's of a caller; without one it is what a sidecar would ask the app itself, so that
+//! `direct` has the same work done without anybody who finds out where an actor is, whether it is
+//! awake, and whose turn it is.
+
+use serde::Deserialize;
+
+/// What a sidecar's routes of HTTP have before and behind the service's name.
+const INVOKED: (&str, &str) = ("/v1.0/invoke/", "/method/echo");
+/// Far ahead: what is measured is the registration.
+const DUE: &str = r#"{"dueTime":"24h"}"#;
+
+/// Requests to actors; HTTP only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActorsSpec {
+    /// So many actors, asked in turn. Without it each request is to one that was never asked before.
+    #[serde(default)]
+    pub ids: Option<u32>,
+    /// Of so many types, in turn, which the app runs besides `Echo`; of that one when left out.
+    #[serde(default)]
+    pub types: Option<u32>,
+    #[serde(default)]
+    pub ask: Ask,
+}
+
+/// What an actor is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ask {
+    /// To send the request's body back, in a turn of its own.
+    #[default]
+    Call,
+    /// To be woken in a day, by the sidecar of its host. Only an app that runs such actors can ask
+    /// for that, by its own sidecar; so with a reminder.
+    Timer,
+    /// To be woken in a day wherever it is then; answered when that is on disk.
+    Reminder,
+}
+
+impl ActorsSpec {
+    /// The address of the actors behind the route to an app; `crosses` where the app is in another
+    /// network than the caller, so that the type must say whose it is. `None` where the route is
+    /// not one of HTTP, or where nobody is there who could wake anyone.
+    pub(crate) fn url(self, route: &str, crosses: bool) -> Option<String> {
+        let id = self.ids.map_or("{uuid}".to_owned(), |ids| format!("{{1..{ids}}}"));
+        let kind = match self.types {
+            Some(types) => format!("Echo{{1001..{}}}", 1000 + types),
+            None => "Echo".to_owned(),
+        };
+        let Some((api, service)) = route.split_once(INVOKED.0) else {
+            let app = route.strip_suffix("/echo")?;
+            return (self.ask == Ask::Call)
+                .then(|| format!("{app}/actors/{kind}/{id}/method/echo"));
+        };
+        let service = service.strip_suffix(INVOKED.1)?;
+        let kind = if crosses { format!("{kind}@{service}") } else { kind };
+        let what = match self.ask {
+            Ask::Call => "method/echo",
+            Ask::Timer => "timers/lab",
+            Ask::Reminder => "reminders/lab",
+        };
+        Some(format!("{api}/v1.0/actors/{kind}/{id}/{what}"))
+    }
+
+    /// How many types the app has to run.
+    pub(crate) fn app_types(self) -> u32 {
+        1 + self.types.unwrap_or(0)
+    }
+
+    /// What every request carries; `None` for as many bytes as the case says.
+    pub(crate) fn body(self) -> Option<&'static str> {
+        match self.ask {
+            Ask::Call => None,
+            Ask::Timer | Ask::Reminder => Some(DUE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIDECAR: &str = "http://127.0.0.1:3500/v1.0/invoke/echo.default.east/method/echo";
+
+    fn spec(ids: Option<u32>, ask: Ask) -> ActorsSpec {
+        ActorsSpec { ids, types: None, ask }
+    }
+
+    #[test]
+    fn types_are_asked_in_turn() {
+        let many = ActorsSpec { types: Some(100), ..spec(Some(7), Ask::Call) };
+        let expected = "http://127.0.0.1:3500/v1.0/actors/Echo{1001..1100}@echo.default.east/{1..7}/\
+                        method/echo";
+        assert_eq!(many.url(SIDECAR, true).as_deref(), Some(expected));
+        assert_eq!((many.app_types(), spec(None, Ask::Call).app_types()), (101, 1));
+    }
+
+    #[test]
+    fn a_sidecar_is_asked_for_actors_of_the_app_behind_it() {
+        for (spec, crosses, expected) in [
+            (spec(None, Ask::Call), false, "Echo/{uuid}/method/echo"),
+            (spec(Some(50), Ask::Call), true, "Echo@echo.default.east/{1..50}/method/echo"),
+            (spec(Some(9), Ask::Timer), false, "Echo/{1..9}/timers/lab"),
+            (spec(None, Ask::Reminder), false, "Echo/{uuid}/reminders/lab"),
+        ] {
+            let expected = format!("http://127.0.0.1:3500/v1.0/actors/{expected}");
+            assert_eq!(spec.url(SIDECAR, crosses), Some(expected));
+        }
+    }
+
+    #[test]
+    fn an_app_is_asked_as_its_sidecar_would() {
+        let app = "http://10.0.0.2:8080/echo";
+        let called = "http://10.0.0.2:8080/actors/Echo/{1..2}/method/echo";
+        assert_eq!(spec(Some(2), Ask::Call).url(app, true).as_deref(), Some(called));
+        assert_eq!(spec(Some(2), Ask::Timer).url(app, false), None);
+        assert_eq!(spec(Some(2), Ask::Call).url("10.0.0.2:50051", false), None);
+    }
+}
