@@ -9,7 +9,9 @@
 mod http1;
 mod http1_body;
 mod http2;
+mod neighbours;
 mod pieces;
+mod schedule;
 mod server_name;
 
 /// One parser under test.
@@ -27,6 +29,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "http1-response", run: http1::response },
     // Chunked bodies and their trailers: any pieces, written again.
     Target { name: "http1-body", run: http1_body::run },
+    // Packed neighbours: users, agents, the control plane; read, written again, cut anywhere.
+    Target { name: "neighbours", run: neighbours::run },
+    // When timers and reminders of actors are due: apps; written again.
+    Target { name: "schedule", run: schedule::run },
     // The server name of a ClientHello, which a gateway goes by: any pieces.
     Target { name: "server-name", run: server_name::run },
     // HTTP/2 frames from a client: sidecars, gateways, apps' calls; any pieces.

@@ -6,6 +6,9 @@
 mod browser;
 mod closed_port;
 mod cpu;
+mod documented;
+mod etcd;
+mod java;
 mod memory;
 mod metrics;
 mod node;
@@ -13,21 +16,27 @@ mod process;
 mod program;
 mod python;
 mod raw_client;
+mod servers;
 mod skip;
 mod temp_dir;
 mod tls_relay;
+pub mod tunnels;
 mod wait;
 
 pub use browser::Browser;
 pub use closed_port::ClosedPort;
 pub use cpu::{cpu_time, thread_cpu_time};
+pub use documented::{check_limit, grouped};
+pub use etcd::EtcdServer;
+pub use java::java_project;
 pub use memory::{peak_resident_bytes, reset_peak, resident_bytes};
 pub use metrics::metric_in;
-pub use node::node_with;
+pub use node::{node_project, node_with};
 pub use process::{Process, Start};
 pub use program::{binary, tool};
 pub use python::python_with;
 pub use raw_client::{Answer, End, RawClient};
+pub use servers::{PostgresServer, RedisServer};
 pub use skip::{Skipped, TOOL_MISSING, runs_slow_tests};
 #[doc(hidden)]
 pub use skip::{name_of, report_skip};

@@ -25,7 +25,11 @@ pub fn binary(name: &str) -> Result<PathBuf> {
         })
 }
 
-/// A program that nobody here wrote: from `target/tools` or the search path.
+/// Where Debian keeps the programs of PostgreSQL, in a folder for each version.
+const POSTGRESQL: &str = "/usr/lib/postgresql";
+
+/// A program that nobody here wrote: from `target/tools`, the search path, or where Debian keeps
+/// servers.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let own = std::env::var_os("TOLLWAY_TOOLS").map(PathBuf::from);
     let beside = folders_above_test().map(|folder| folder.join("tools"));
@@ -34,8 +38,14 @@ pub fn tool(name: &str) -> Option<PathBuf> {
     own.into_iter()
         .chain(beside)
         .chain(system)
+        .chain(postgresql())
         .map(|folder| folder.join(name))
         .find(|file| is_executable(file))
+}
+
+fn postgresql() -> impl Iterator<Item = PathBuf> {
+    let versions = std::fs::read_dir(POSTGRESQL).into_iter().flatten().flatten();
+    versions.map(|version| version.path().join("bin"))
 }
 
 /// The folders that hold the running test, innermost first.
@@ -61,9 +71,49 @@ pub(crate) fn attempt(command: &mut Command) -> Result<(), String> {
     Err(errors.lines().chain(printed.lines()).next_back().unwrap_or("no reason given").to_owned())
 }
 
+/// Whether `folder` holds what was installed there for the files `names` of `project`, as they are.
+/// If not, it holds copies of them and nothing is installed: whoever installs puts a file
+/// `installed` beside them at the end.
+pub(crate) fn is_copied(project: &Path, folder: &Path, names: &[&str]) -> Result<bool, String> {
+    let read = |from: &Path, name: &str| std::fs::read(from.join(name)).ok();
+    let is_same = |name: &&str| read(project, name) == read(folder, name);
+    let done = folder.join("installed");
+    if done.exists() && names.iter().all(is_same) {
+        return Ok(true);
+    }
+    let copy = || {
+        std::fs::create_dir_all(folder)?;
+        if done.exists() {
+            std::fs::remove_file(&done)?;
+        }
+        names
+            .iter()
+            .try_for_each(|name| std::fs::copy(project.join(name), folder.join(name)).map(|_| ()))
+    };
+    let copied: std::io::Result<()> = copy();
+    copied.map_err(|error| format!("{} cannot be copied: {error}", project.display()))?;
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TempDir;
+
+    #[test]
+    fn what_is_installed_stands_until_its_project_changes() {
+        let (project, folder) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let is_copied = || is_copied(project.path(), folder.path(), &["lock"]);
+        assert!(is_copied().is_err(), "there is no such file");
+        std::fs::write(project.path().join("lock"), "1").unwrap();
+        assert_eq!((is_copied(), is_copied()), (Ok(false), Ok(false)));
+        let done = folder.path().join("installed");
+        std::fs::write(&done, "").unwrap();
+        assert_eq!(is_copied(), Ok(true));
+        std::fs::write(project.path().join("lock"), "2").unwrap();
+        assert_eq!(is_copied(), Ok(false));
+        assert!(!done.exists());
+    }
 
     #[test]
     fn program_that_is_not_built_is_an_error_with_the_way_out() {
