@@ -17,7 +17,7 @@ const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// For commands that take part in the mesh.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Default)]
 pub(crate) struct AccessArgs {
     /// The control plane [default: this user's local one].
     #[arg(long, value_name = "HOST:PORT")]
@@ -55,6 +55,11 @@ pub(crate) enum Absent {
 }
 
 impl AccessArgs {
+    /// The control plane that is named, as `HOST:PORT`.
+    pub(crate) fn control(&self) -> Option<&str> {
+        self.control.as_deref()
+    }
+
     /// The right to join as `app`, which a token of the local control plane gives for `ttl`.
     pub(crate) async fn access(
         self,
@@ -118,6 +123,10 @@ async fn local_token(
 }
 
 impl StoreArg {
+    pub(crate) fn is_given(&self) -> bool {
+        self.store.is_some()
+    }
+
     /// A connection to the control plane's admin socket.
     pub(crate) async fn admin(&self) -> Result<AdminClient> {
         let store = match &self.store {

@@ -8,6 +8,7 @@ use crate::command::check::CheckArgs;
 use crate::command::control::ControlArgs;
 use crate::command::demo::DemoArgs;
 use crate::command::echo::EchoArgs;
+use crate::command::fabric::FabricArgs;
 use crate::command::front::FrontArgs;
 use crate::command::gateway::GatewayArgs;
 use crate::command::get::GetArgs;
@@ -15,6 +16,7 @@ use crate::command::join::JoinArgs;
 use crate::command::lab::LabCommand;
 use crate::command::load::LoadArgs;
 use crate::command::local_control::LocalControlArgs;
+use crate::command::neighbours::NeighboursArgs;
 use crate::command::run::RunArgs;
 use crate::command::sidecar::SidecarArgs;
 use crate::command::store::StoreArgs;
@@ -22,7 +24,7 @@ use crate::command::token::TokenArgs;
 
 /// Joins services of different networks by name, encrypted end to end, and measures the toll.
 #[derive(Parser)]
-#[command(name = "tollway", version, max_term_width = 100)]
+#[command(name = "tollway", version = tollway_lab::VERSION, max_term_width = 100)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -44,6 +46,8 @@ pub(crate) enum Command {
     Gateway(GatewayArgs),
     /// End TLS for an app: ordinary certificates, no mesh needed.
     Front(Box<FrontArgs>),
+    /// Forward packets of virtual networks between hosts, in the kernel.
+    Fabric(FabricArgs),
     /// Make tokens by which sidecars and gateways join their network.
     Token(TokenArgs),
     /// Join networks.
@@ -58,6 +62,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Remove policies.
     Delete(DeleteArgs),
+    /// Write and read neighbours of the fabric: where addresses of virtual networks are.
+    Neighbours(NeighboursArgs),
     /// Send load and measure.
     Load(LoadArgs),
     /// Run a server that echoes HTTP, gRPC and TCP: something to send load to.
@@ -84,8 +90,10 @@ impl Command {
             Self::Delete(args) => args.prints_json(),
             Self::Get(args) => args.prints_json(),
             Self::Join(args) => args.prints_json(),
+            Self::Neighbours(args) => args.prints_json(),
             Self::Check(args) => args.prints_json(),
             Self::Call(args) => args.prints_json(),
+            Self::Fabric(args) => args.prints_json(),
             Self::Lab { command } => command.prints_json(),
             _ => false,
         }

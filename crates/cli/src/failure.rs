@@ -16,6 +16,7 @@ use tollway_model::{ErrorCode, NameError};
 use tollway_proxy::DataPlaneError;
 use tollway_proxy::mesh::MeshError;
 use tollway_report::serve::ServeError;
+use tollway_runtime::{OpenStoreError, SidecarError};
 use tollway_store::OpenError;
 
 use crate::command::run::{AppPortTaken, CannotStart};
@@ -184,6 +185,18 @@ fn bug(message: &str, place: Option<&str>) -> Report {
 }
 
 /// The code of one error of a chain, by its type.
+/// The failure of a sidecar's part, for whom its kind is looked at.
+pub(crate) fn failure_of(error: SidecarError) -> anyhow::Error {
+    match error {
+        SidecarError::Plane(error) => error.into(),
+        SidecarError::Store(error) => error.into(),
+        SidecarError::Endpoint(error) => {
+            let code = ErrorCode::BadConfiguration;
+            Failure::new(code, tollway_model::chain(&error)).into()
+        }
+    }
+}
+
 fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     if let Some(error) = error.downcast_ref::<Failure>() {
         return Some(error.code);
@@ -193,6 +206,9 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     }
     if let Some(error) = error.downcast_ref::<MeshError>() {
         return error.code();
+    }
+    if error.is::<OpenStoreError>() {
+        return Some(ErrorCode::StateStoreUnusable);
     }
     if let Some(error) = error.downcast_ref::<OpenError>() {
         return Some(error.code());

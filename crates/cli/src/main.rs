@@ -5,9 +5,11 @@
 mod access;
 mod args;
 mod command;
+mod dapr;
 mod failure;
 mod local;
 mod manifest;
+mod resources;
 mod runtime;
 mod settings;
 mod yaml;
@@ -25,7 +27,11 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(failure::on_panic));
     // Exactly one provider of cryptography is built in; a second call would find it installed.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let invocation = match settings::read(std::env::args_os().collect()) {
+    let argv: Vec<_> = std::env::args_os().collect();
+    if let Some(words) = dapr::asked(&argv) {
+        return told(dapr::run(words), false);
+    }
+    let invocation = match settings::read(argv) {
         Ok(Asked::CarryOut(invocation)) => invocation,
         Ok(Asked::Print(text)) => {
             print!("{text}");
@@ -38,7 +44,12 @@ fn main() -> ExitCode {
         }
     };
     let as_json = invocation.arguments.command.prints_json();
-    match command::run(*invocation) {
+    told(command::run(*invocation), as_json)
+}
+
+/// Tells how a command failed; the code to end with.
+fn told(ended: anyhow::Result<ExitCode>, as_json: bool) -> ExitCode {
+    match ended {
         Ok(code) => code,
         Err(error) => match error.downcast_ref() {
             Some(Misuse(what)) => {

@@ -59,7 +59,8 @@ impl Control {
         let control = ControlPlane::bind(options.clone()).await.unwrap();
         let address = control.address();
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(control.serve(async { drop(stopped.await) }));
+        let serve = control.serve(async { drop(stopped.await) });
+        let task = tokio::spawn(async { serve.await.unwrap() });
         Self { dir, options, address, stop: Some(stop), task }
     }
 
@@ -219,9 +220,8 @@ async fn leaving_a_lost_control_plane_is_not_confirmed() {
     stock.until_registered().await;
     let kept = control.stop().await;
     stock.until_connected(false).await;
-    let began = Instant::now();
-    assert!(!stock.client.deregister().await);
-    assert!(began.elapsed() < Duration::from_secs(4));
+    let left = tokio::time::timeout(PATIENCE, stock.client.deregister()).await;
+    assert!(!left.expect("it goes on asking"));
     drop(kept);
 }
 
@@ -307,7 +307,7 @@ async fn certificates_are_renewed_before_half_of_their_life_and_registrations_go
         }
         let half =
             last.not_before() + last.not_after().duration_since(last.not_before()).unwrap() / 2;
-        assert!(std::time::SystemTime::now() <= half + Duration::from_secs(1));
+        assert!(std::time::SystemTime::now() <= half + ttl / 4);
         (last, renewals) = (now, renewals + 1);
     }
     assert!(renewals >= 2, "{renewals} renewals in one and a half lives");

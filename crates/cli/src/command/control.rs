@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use tollway_control::{EgressMode, Options};
 use tollway_model::{NameError, NetworkName, TrustDomain};
 
+use super::etcd::{EtcdArgs, StorePlace};
 use super::log::LogArgs;
 use super::mesh::end_of;
 use crate::args::Command;
@@ -17,9 +18,16 @@ use crate::settings::{ConfigArgs, Given, watch};
 
 #[derive(Args)]
 pub(crate) struct ControlArgs {
-    /// Directory of the store and the admin socket; made if it does not exist.
+    /// Directory of the store and the admin socket, made if it does not exist; or
+    /// etcd://HOST:PORT[,HOST:PORT…]/PREFIX for a store in etcd, of which one control plane is the
+    /// master and others stand by.
+    #[arg(long, value_name = "DIR|URL")]
+    store: StorePlace,
+    /// Directory of the admin socket where the store is in etcd; made if it does not exist.
     #[arg(long, value_name = "DIR")]
-    store: PathBuf,
+    admin_dir: Option<PathBuf>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// Name of the network this control plane serves.
     #[arg(long, value_name = "NAME", default_value = "local")]
     network: NetworkName,
@@ -61,7 +69,7 @@ pub(crate) const LIVE: &[&str] = &["log_level"];
 pub(crate) fn run(args: ControlArgs, given: Given) -> Result<()> {
     let log = args.log.start();
     let (reloads, config) = watch(given);
-    let options = Options { config, ..args.options() };
+    let options = Options { config, ..args.options()? };
     block_on(async {
         let end = end_of(&reloads)?;
         let apply = async |command| {
@@ -78,8 +86,10 @@ pub(crate) fn run(args: ControlArgs, given: Given) -> Result<()> {
 }
 
 impl ControlArgs {
-    fn options(self) -> Options {
-        let mut options = Options::new(self.store, self.network);
+    fn options(self) -> Result<Options> {
+        let (directory, etcd) = self.etcd.place(self.store, self.admin_dir)?;
+        let mut options = Options::new(directory, self.network);
+        options.etcd = etcd;
         if let Some(trust_domain) = self.trust_domain {
             options.trust_domain = trust_domain;
         }
@@ -91,7 +101,7 @@ impl ControlArgs {
             Egress::Gateway => EgressMode::Gateway,
         };
         options.ports_file = self.ports_file;
-        options
+        Ok(options)
     }
 }
 

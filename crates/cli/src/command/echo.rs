@@ -38,6 +38,18 @@ pub(crate) struct EchoArgs {
     /// Sent with every answer as `x-echo-name`: tells replicas apart.
     #[arg(long)]
     name: Option<String>,
+    /// Runs actors of the type `Echo`, which say what is said to them.
+    #[arg(long)]
+    actors: bool,
+    /// Runs actors of so many types: Echo, Echo1001, Echo1002 and so on.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        requires = "actors",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1_000)
+    )]
+    actor_types: u32,
     /// Receives the bound addresses as JSON.
     #[arg(long, value_name = "FILE")]
     ports_file: Option<PathBuf>,
@@ -99,6 +111,7 @@ pub(crate) fn run(args: EchoArgs) -> Result<()> {
         grpc: args.grpc,
         tcp: args.tcp,
         name: args.name,
+        actor_types: if args.actors { args.actor_types } else { 0 },
         ports_file: args.ports_file,
         ..EchoOptions::new(args.http)
     };

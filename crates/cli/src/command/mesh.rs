@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use tollway_model::Instance;
 use tollway_proxy::mesh::{MeshConfig, Role, TokenSource};
-use tollway_proxy::{CommonOptions, DataPlaneError, Live, LiveOptions, TelemetryOptions, Timeouts};
+use tollway_proxy::{CommonOptions, Live, LiveOptions, TelemetryOptions, Timeouts};
 
 use super::plane::PlaneArgs;
 use crate::args::Command;
@@ -69,13 +69,13 @@ impl CommonArgs {
 }
 
 /// Runs `part` until it ends, and puts changes of its settings file to work meanwhile.
-pub(crate) async fn serve_live(
-    part: impl Future<Output = Result<(), DataPlaneError>>,
+pub(crate) async fn serve_live<E: Into<anyhow::Error>>(
+    part: impl Future<Output = Result<(), E>>,
     reloads: Reloads,
     apply: impl AsyncFnMut(Command) -> Result<()>,
 ) -> Result<()> {
     tokio::select! {
-        ended = part => Ok(ended?),
+        ended = part => ended.map_err(Into::into),
         failed = reloads.run(apply) => failed,
     }
 }

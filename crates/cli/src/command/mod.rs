@@ -1,11 +1,15 @@
 //! One module a command: its options, and what it does.
 
+pub(crate) mod api_tokens;
+pub(crate) mod app;
 pub(crate) mod apply;
 pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod demo;
 pub(crate) mod echo;
+mod etcd;
+pub(crate) mod fabric;
 pub(crate) mod front;
 pub(crate) mod gateway;
 pub(crate) mod get;
@@ -16,6 +20,7 @@ pub(crate) mod load;
 pub(crate) mod local_control;
 pub(crate) mod log;
 pub(crate) mod mesh;
+pub(crate) mod neighbours;
 pub(crate) mod plane;
 pub(crate) mod run;
 pub(crate) mod sidecar;
@@ -44,12 +49,14 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
         Command::Sidecar(args) => sidecar::run(args, given)?,
         Command::Gateway(args) => gateway::run(args, given)?,
         Command::Front(args) => front::run(*args, given)?,
+        Command::Fabric(args) => fabric::run(args)?,
         Command::Token(args) => token::run(args)?,
         Command::Store(args) => return store::run(args),
         Command::Join(args) => join::run(args)?,
         Command::Apply(args) => apply::apply(&args)?,
         Command::Get(args) => get::run(&args)?,
         Command::Delete(args) => apply::delete(&args)?,
+        Command::Neighbours(args) => neighbours::run(&args)?,
         Command::Load(args) => return load::run(&args),
         Command::Echo(args) => echo::run(args)?,
         Command::Lab { command } => return lab::run(&command),

@@ -77,11 +77,15 @@ impl PlaneArgs {
         PlaneOptions {
             limits,
             timeouts,
-            admin_listen: self.admin_listen,
+            admin_listen: Some(self.admin_listen),
             threads: self.threads,
             ports_file: self.ports_file,
             live,
         }
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
     }
 
     /// What it spends on its peers.

@@ -4,18 +4,26 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use tollway_model::{AppId, AppProtocol, Label, ServiceName};
+use tollway_model::{AppId, Label, ServiceName};
 use tollway_proxy::mesh::Role;
 use tollway_proxy::{Live, LiveOptions, MeshProtocol, SidecarOptions, live};
-use tollway_runtime::run_sidecar;
+use tollway_runtime::{MESSAGE_BYTES, run_sidecar};
 
+use super::api_tokens::ApiTokenArgs;
+use super::app::{AppArgs, Speech};
 use super::mesh::{CommonArgs, end_of, serve_live};
 use super::telemetry::TelemetryArgs;
 use crate::args::Command;
+use crate::failure::{Misuse, failure_of};
+use crate::resources::ResourcesArgs;
 use crate::runtime::block_on;
 use crate::settings::{Given, watch};
 
 #[derive(Args)]
+#[command(
+    after_help = "tollway sidecar --dapr takes the flags and the environment of daprd in place of these, as does \
+                  this program under the name `daprd`: see tollway sidecar --dapr --help."
+)]
 pub(crate) struct SidecarArgs {
     /// Name of the app.
     #[arg(long, value_name = "ID")]
@@ -29,9 +37,11 @@ pub(crate) struct SidecarArgs {
     /// Address of the app.
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     app_address: IpAddr,
-    /// What the app speaks: http, h2c, grpc or tcp.
+    /// What the app speaks: http, https, h2c, grpc, grpcs or tcp.
     #[arg(long, value_name = "PROTOCOL", default_value = "http")]
-    app_protocol: AppProtocol,
+    app_protocol: Speech,
+    #[command(flatten)]
+    app: AppArgs,
     /// HTTP API.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:3500")]
     http_listen: SocketAddr,
@@ -54,6 +64,10 @@ pub(crate) struct SidecarArgs {
     /// A loopback port that stands for a TCP service, such as `5432=db.shop.east`.
     #[arg(long = "upstream", value_name = "PORT=SERVICE", value_parser = upstream)]
     upstreams: Vec<String>,
+    #[command(flatten)]
+    api_tokens: ApiTokenArgs,
+    #[command(flatten)]
+    resources: ResourcesArgs,
     #[command(flatten)]
     telemetry: Box<TelemetryArgs>,
     #[command(flatten)]
@@ -95,7 +109,9 @@ pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
             log.set_filter(&new.common.plane.log.log_level);
             Ok(())
         };
-        let sidecar = run_sidecar(args.options(live)?, end);
+        let stores = args.resources.stores(&args.app_id, &args.namespace)?;
+        let sidecar = Box::pin(run_sidecar(args.options(live)?, stores, end));
+        let sidecar = async { sidecar.await.map_err(failure_of) };
         Box::pin(serve_live(sidecar, reloads, apply)).await
     })?
 }
@@ -103,18 +119,31 @@ pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
 impl SidecarArgs {
     fn options(self, live: Live) -> Result<SidecarOptions> {
         let role = Role::Sidecar { app: self.app_id, namespace: self.namespace };
-        let (app_address, app_protocol) = (self.app_address, self.app_protocol);
+        if self.app.app_max_concurrency.is_some() && self.common.plane.threads() > 1 {
+            let what = "--app-max-concurrency counts in one data-plane thread; leave --threads out";
+            return Err(Misuse(what.to_owned()).into());
+        }
+        let address = |port| SocketAddr::new(self.app_address, port);
+        let app = self.app_port.map(|port| self.app.at(address(port), self.app_protocol));
         Ok(SidecarOptions {
             common: self.common.options(role, live)?,
-            app: self.app_port.map(|port| (SocketAddr::new(app_address, port), app_protocol)),
-            http_listen: self.http_listen,
-            grpc_listen: self.grpc_listen,
-            outbound_listen: self.outbound_listen,
+            app,
+            http_listen: vec![self.http_listen],
+            grpc_listen: vec![self.grpc_listen],
+            outbound_listen: Some(self.outbound_listen),
+            public_listen: None,
             inbound_listen: self.inbound_listen,
             advertise: self.advertise,
             mesh_protocol: self.mesh_protocol.into(),
             upstreams: self.upstreams,
+            message_bytes: MESSAGE_BYTES,
+            api_rules: None,
+            access: None,
+            resilience: None,
+            tokens: self.api_tokens.tokens()?,
             telemetry: self.telemetry.options()?,
+            dapr_metrics: None,
+            outside: None,
         })
     }
 }

@@ -2,10 +2,11 @@
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use tollway_model::{AppId, Label};
+use tollway_model::{AppId, Group, Label};
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
 
+use super::neighbours::group;
 use crate::access::StoreArg;
 use crate::runtime::block_on;
 
@@ -34,6 +35,9 @@ struct CreateArgs {
     /// For gateways.
     #[arg(long, conflicts_with_all = ["app", "namespace"])]
     gateway: bool,
+    /// For agents of the fabric, of this group.
+    #[arg(long, value_name = "GROUP", conflicts_with_all = ["app", "namespace", "gateway"], value_parser = group)]
+    fabric: Option<Group>,
     /// How long it can be used, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
     ttl_s: u64,
@@ -50,6 +54,9 @@ pub(crate) fn run(args: TokenArgs) -> Result<()> {
 }
 
 fn scope(args: &CreateArgs) -> Scope {
+    if let Some(group) = &args.fabric {
+        return Scope::FabricGroup(group.to_string());
+    }
     if args.gateway {
         return Scope::Gateway(v1::GatewayScope {});
     }

@@ -6,6 +6,7 @@
 //! its admin socket alone. A lock decides who starts it when several want to.
 
 mod directory;
+mod keep;
 pub(crate) mod process;
 mod start;
 mod state;
@@ -21,6 +22,7 @@ use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
 
 pub(crate) use directory::DirectoryError;
+pub(crate) use keep::{Kept, keep};
 use state::State;
 
 /// How long the control plane stays after its last workload, in milliseconds, unless told

@@ -39,7 +39,7 @@ pub(crate) async fn serve(
     let mut state = State { version, pid: std::process::id(), linger_ms, control: plane.address() };
     let unwritable = || format!("cannot write in {}", directory.display());
     state.write(directory).with_context(unwritable)?;
-    plane.serve(shutdown).await;
+    plane.serve(shutdown).await?;
     state.pid = 0;
     state.write(directory).with_context(unwritable)
 }

@@ -14,16 +14,16 @@ const VALUES_LIMIT: usize = 1000;
 
 /// A key with what stands after it.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    pub(super) key_at: Location,
-    pub(super) value: Value,
-    pub(super) value_at: Location,
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_at: Location,
+    pub(crate) value: Value,
+    pub(crate) value_at: Location,
 }
 
 /// The text of values, as written.
 #[derive(PartialEq, Debug)]
-pub(super) enum Value {
+pub(crate) enum Value {
     One(String),
     Many(Vec<String>),
     /// A section, each line as `name=value`.
@@ -34,8 +34,25 @@ pub(super) enum Value {
 
 /// Reads the entries of a file.
 pub(super) fn read(text: &str, source: &str) -> Result<Vec<Entry>, YamlError> {
-    let Entries(entries) = yaml::parse(text, source)?;
-    let value = |raw: Spanned<Raw>| match raw.value {
+    let entries: Entries = yaml::parse(text, source)?;
+    Ok(entries.resolved(text))
+}
+
+impl Entries {
+    /// The entries, with the characters of plain values as they stand in `text`, which was parsed.
+    pub(crate) fn resolved(self, text: &str) -> Vec<Entry> {
+        let entry = |(key, raw): (Spanned<String>, Spanned<Raw>)| Entry {
+            key_at: key.referenced,
+            key: key.value,
+            value_at: raw.referenced,
+            value: value(text, raw),
+        };
+        self.0.into_iter().map(entry).collect()
+    }
+}
+
+fn value(text: &str, raw: Spanned<Raw>) -> Value {
+    match raw.value {
         Raw::Scalar(decoded) => {
             Value::One(decoded.unwrap_or_else(|| written(text, raw.referenced)))
         }
@@ -47,16 +64,7 @@ pub(super) fn read(text: &str, source: &str) -> Result<Vec<Entry>, YamlError> {
                 .collect(),
         ),
         Raw::Null => Value::None,
-    };
-    Ok(entries
-        .into_iter()
-        .map(|(key, raw)| Entry {
-            key_at: key.referenced,
-            key: key.value,
-            value_at: raw.referenced,
-            value: value(raw),
-        })
-        .collect())
+    }
 }
 
 fn plain(text: &str, item: Spanned<Scalar>) -> String {
@@ -73,7 +81,8 @@ fn written(text: &str, at: Location) -> String {
     text.get(start..start.saturating_add(len)).unwrap_or_default().trim().to_owned()
 }
 
-struct Entries(Vec<(Spanned<String>, Spanned<Raw>)>);
+/// The lines of a section, not yet resolved.
+pub(crate) struct Entries(Vec<(Spanned<String>, Spanned<Raw>)>);
 
 /// A decoded text; `None` for a plain value that looks like a number or a bool.
 struct Scalar(Option<String>);

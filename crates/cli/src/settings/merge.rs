@@ -14,7 +14,7 @@ use crate::args::Arguments;
 use crate::yaml::{self, YamlError};
 
 /// Options that say how to run and are no settings of what runs.
-const NO_SETTINGS: [&str; 5] = [CONFIG, PRINT_CONFIG, PRINT_SCHEMA, "help", "version"];
+const NO_SETTINGS: [&str; 6] = [CONFIG, PRINT_CONFIG, PRINT_SCHEMA, "run_file", "help", "version"];
 /// The option that names a settings file; a command that has it is a part with settings.
 const CONFIG: &str = "config";
 const PRINT_CONFIG: &str = "print_config";

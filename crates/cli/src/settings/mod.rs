@@ -6,7 +6,7 @@
 //! from a file that a setting names, or from the environment.
 
 mod change;
-mod file;
+pub(crate) mod file;
 mod merge;
 mod print;
 mod reload;

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Map, Value, json};
-use tollway_model::AppProtocol;
 use tollway_proxy::NAMED_LIMITS;
 use tollway_routing::SamplingRatio;
 
 use super::merge;
+use crate::command::app::Speech;
 use crate::command::limits::LimitSetting;
 use crate::command::live_settings;
 
@@ -90,8 +90,8 @@ fn value(arg: &Arg) -> Map<String, Value> {
         arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
     let schema = if matches!(arg.get_action(), ArgAction::SetTrue) {
         json!({ "type": "boolean" })
-    } else if is(TypeId::of::<AppProtocol>()) {
-        json!({ "enum": AppProtocol::ALL.map(AppProtocol::as_str) })
+    } else if is(TypeId::of::<Speech>()) {
+        json!({ "enum": Speech::WORDS })
     } else if !names.is_empty() {
         json!({ "enum": names })
     } else if is(TypeId::of::<u16>()) {

@@ -56,7 +56,7 @@ fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
             ":2:1: unknown setting `http_lisen`; did you mean `http_listen`?",
             ":3:10: `many` is no value of `threads` (COUNT): invalid digit found in string",
             ":4:15: `htp` is no value of `app_protocol` (PROTOCOL): \
-             `htp` is not an app protocol; use http, h2c, grpc or tcp",
+             `htp` is not an app protocol; use http, https, h2c, grpc, grpcs or tcp",
             ":5:12: `upstreams` is a list; write `upstreams: [5432=db]`",
             ":6:1: `advertise` has no value; give one or remove it",
             ":7:1: unknown setting `config`; `tollway sidecar --print-config` names all there are",

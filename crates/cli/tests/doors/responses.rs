@@ -1,8 +1,6 @@
 //! An app that misbehaves. Its caller gets a clear 502, or an answer that is broken
 //! off; never bytes that belong to somebody else's request.
 
-use std::time::Duration;
-
 use tollway_testkit::{Answer, End};
 
 use crate::app::{Reply, Script, Then};
@@ -182,10 +180,8 @@ fn clients_of_a_front_never_get_foreign_bytes() {
 fn an_app_that_hangs_is_given_up() {
     let script = Script::from([("/hangs", Reply { bytes: Vec::new(), then: Then::Hang })]);
     let door = Door::open(Kind::Mesh, script, &["--request-timeout-ms", "1000"]);
-    let began = std::time::Instant::now();
     let answer = door.connect().ask(&door.get("/hangs"));
     assert_eq!(statuses(&answer), [504], "{}", answer.text());
     assert!(answer.text().contains("the app did not answer within 1 s"), "{}", answer.text());
-    assert!(began.elapsed() < Duration::from_secs(5));
     door.check_honest("/after");
 }

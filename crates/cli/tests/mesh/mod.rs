@@ -169,9 +169,20 @@ impl Network {
 
     /// The same, started by something around the program.
     pub(crate) fn sidecar_by(&self, start: Start, app: &str, options: &[&str]) -> Sidecar {
+        self.sidecar_of_control(self.control_address, start, app, options)
+    }
+
+    /// The same, with its control plane behind another address.
+    pub(crate) fn sidecar_of_control(
+        &self,
+        control: SocketAddr,
+        start: Start,
+        app: &str,
+        options: &[&str],
+    ) -> Sidecar {
         let token = token(self.files.path(), app, &["--app", app]);
         let process = start
-            .args(["--app-id", app, "--control", &self.control_address.to_string()])
+            .args(["--app-id", app, "--control", &control.to_string()])
             .arg("--token-file")
             .arg(token)
             .args(["--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
@@ -273,7 +284,7 @@ pub(crate) fn tollway<const N: usize>(arguments: [&str; N]) -> String {
     tollway_try(arguments).unwrap()
 }
 
-fn tollway_try<const N: usize>(arguments: [&str; N]) -> Result<String, String> {
+pub(crate) fn tollway_try<const N: usize>(arguments: [&str; N]) -> Result<String, String> {
     let output = Command::new(PROGRAM).args(arguments).output().unwrap();
     if output.status.success() {
         return Ok(String::from_utf8(output.stdout).unwrap());

@@ -1,10 +1,16 @@
 //! An app that speaks gRPC and takes calls by `OnInvoke`: it remembers what it was asked.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio_stream::wrappers::TcpListenerStream;
 use tollway_wire::dapr::proto::common::v1::{InvokeRequest, InvokeResponse};
+use tollway_wire::dapr::proto::runtime::v1::HealthCheckResponse;
+use tollway_wire::dapr::proto::runtime::v1::app_callback_health_check_server::{
+    AppCallbackHealthCheck, AppCallbackHealthCheckServer,
+};
 use tollway_wire::dapr::proto::runtime::v1::app_callback_server::{AppCallback, AppCallbackServer};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
@@ -12,12 +18,18 @@ use tonic::{Code, Request, Response, Status};
 /// What it puts into the details of a status.
 pub(crate) const DETAILS: &[u8] = b"\x0a\x03why";
 
+/// What it takes.
+const MESSAGE_BYTES: usize = 16 << 20;
+
 /// What it was asked, and with which metadata.
 pub(crate) type Asked = (MetadataMap, InvokeRequest);
 
 #[derive(Clone, Default)]
 pub(crate) struct GrpcApp {
     asked: Arc<Mutex<Vec<Asked>>>,
+    is_ill: Arc<AtomicBool>,
+    /// Calls under way, and the most there were.
+    at_once: Arc<(AtomicUsize, AtomicUsize)>,
 }
 
 impl GrpcApp {
@@ -26,15 +38,33 @@ impl GrpcApp {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tonic::transport::Server::builder()
-            .add_service(AppCallbackServer::new(self.clone()))
+            .add_service(
+                AppCallbackServer::new(self.clone()).max_decoding_message_size(MESSAGE_BYTES),
+            )
+            .add_service(AppCallbackHealthCheckServer::new(self.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
         tokio::spawn(server);
         address
     }
 
+    /// What it says of its health from now on.
+    pub(crate) fn be_ill(&self, is_ill: bool) {
+        self.is_ill.store(is_ill, Ordering::Relaxed);
+    }
+
+    /// The most calls that it had at a time.
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.at_once.1.load(Ordering::Relaxed)
+    }
+
+    /// All that it was asked since the last look.
+    pub(crate) fn all_asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
     /// The one thing it was asked since the last look.
     pub(crate) fn asked(&self) -> Asked {
-        let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        let mut asked = self.all_asked();
         assert_eq!(asked.len(), 1, "calls at the app");
         asked.remove(0)
     }
@@ -52,6 +82,12 @@ impl AppCallback for GrpcApp {
         if method != "healthz" {
             self.asked.lock().unwrap().push((metadata, message));
         }
+        if method == "slow" {
+            let (now, most) = &*self.at_once;
+            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            now.fetch_sub(1, Ordering::Relaxed);
+        }
         if let Some(code) = method.strip_prefix("fail/") {
             let code = Code::from_i32(code.parse().unwrap());
             let mut metadata = MetadataMap::new();
@@ -64,5 +100,15 @@ impl AppCallback for GrpcApp {
         answer.metadata_mut().insert("x-answer", "yes".parse().unwrap());
         answer.metadata_mut().insert("x-tollway-caller", "forged".parse().unwrap());
         Ok(answer)
+    }
+}
+
+#[tonic::async_trait]
+impl AppCallbackHealthCheck for GrpcApp {
+    async fn health_check(&self, _: Request<()>) -> Result<Response<HealthCheckResponse>, Status> {
+        if self.is_ill.load(Ordering::Relaxed) {
+            return Err(Status::unavailable("ill"));
+        }
+        Ok(Response::new(HealthCheckResponse {}))
     }
 }

@@ -1,5 +1,6 @@
 """Calls an app as the examples of Dapr's SDK do, and asks the sidecar for its metadata."""
 
+import os
 import sys
 
 from dapr.clients import DaprClient
@@ -9,7 +10,7 @@ with DaprClient() as client:
     client.wait(30)
     answer = client.invoke_method(
         app,
-        "order" if app.startswith("greeter") else "echo",
+        os.environ.get("METHOD", "order" if app.startswith("greeter") else "echo"),
         data=b'{"id": 1}',
         content_type="application/json",
         http_verb="POST",

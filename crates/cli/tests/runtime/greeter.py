@@ -15,4 +15,9 @@ def order(request: InvokeMethodRequest) -> InvokeMethodResponse:
     return InvokeMethodResponse(answer.encode(), "text/plain; charset=UTF-8")
 
 
+@app.method(name="token")
+def token(request: InvokeMethodRequest) -> InvokeMethodResponse:
+    return InvokeMethodResponse(",".join(request.metadata["dapr-api-token"]).encode())
+
+
 app.run(int(sys.argv[1]))

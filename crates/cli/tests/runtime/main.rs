@@ -3,11 +3,24 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod app;
+mod app_side;
+mod dapr_metrics;
+mod daprd;
 #[path = "../mesh/mod.rs"]
 mod mesh;
+mod outside;
 mod own;
+#[path = "../programs/mod.rs"]
+mod programs;
+mod reflection;
+mod resilience;
+mod rows;
 mod sdk;
+mod state;
+mod tokens;
 mod translated;
+#[path = "../user/mod.rs"]
+mod user;
 
 use std::net::SocketAddr;
 

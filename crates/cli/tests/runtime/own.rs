@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use tollway_wire::dapr::proto::runtime::v1::{
     GetMetadataRequest, SetMetadataRequest, ShutdownRequest,
 };
@@ -44,6 +45,44 @@ fn metadata_is_the_same_over_both_apis() {
     let shown: serde_json::Value = serde_json::from_str(shown).unwrap();
     assert_eq!(shown["extended"]["by-grpc"], "again");
     assert_eq!(shown["extended"]["by-http"], "two");
+}
+
+#[test]
+fn each_part_of_the_metadata_is_where_dapr_has_it() {
+    let mesh = Mesh::start();
+    let sidecar = mesh.west.sidecar(
+        "web",
+        &["--app-port", "4711", "--app-protocol", "h2c", "--app-max-concurrency", "7"],
+    );
+    let (status, _, told) =
+        runtime().block_on(call(sidecar.http(), "GET", "/v1.0/metadata", &[], ""));
+    assert_eq!(status, 200, "{told}");
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    for (place, value) in [
+        ("/id", json!("web")),
+        ("/runtimeVersion", json!(env!("CARGO_PKG_VERSION"))),
+        ("/enabledFeatures", json!([])),
+        ("/actors", json!([])),
+        ("/components/0/name", json!("statestore")),
+        ("/components/0/version", json!("v1")),
+        ("/extended", json!({})),
+        ("/subscriptions", json!([])),
+        ("/httpEndpoints", json!([])),
+        ("/appConnectionProperties/port", json!(4711)),
+        ("/appConnectionProperties/protocol", json!("h2c")),
+        ("/appConnectionProperties/channelAddress", json!("127.0.0.1")),
+        ("/appConnectionProperties/maxConcurrency", json!(7)),
+        ("/actorRuntime/runtimeStatus", json!("DISABLED")),
+        ("/actorRuntime/hostReady", json!(false)),
+        ("/actorRuntime/activeActors", json!([])),
+        ("/actorRuntime/placement", json!("")),
+    ] {
+        assert_eq!(told.pointer(place), Some(&value), "{place} of {told}");
+    }
+    let capabilities = told.pointer("/components/0/capabilities").unwrap();
+    for word in ["ETAG", "TRANSACTIONAL", "ACTOR", "TTL"] {
+        assert!(capabilities.as_array().unwrap().contains(&json!(word)), "{word} of {told}");
+    }
 }
 
 #[test]

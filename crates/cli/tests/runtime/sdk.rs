@@ -1,4 +1,10 @@
-//! Dapr's own SDK for Python, unmodified: clients and an app of its examples' kind.
+//! Dapr's own SDKs, unmodified: clients and apps of their examples' kind. Here for Python, below for
+//! others.
+
+mod go;
+mod java;
+mod javascript;
+mod shop;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,33 +13,34 @@ use std::sync::OnceLock;
 use tollway_testkit::{Process, Start, free_port, python_with, skip};
 
 use super::mesh::{AppProtocol, Mesh, Sidecar};
+use super::programs::{beside, printed};
+use super::tokens;
 
 /// Ready to run: to build grpcio would take longer than all tests.
-const PACKAGES: [&str; 3] = ["--only-binary", ":all:", "dapr[grpc]==1.19.0"];
+const PACKAGES: [&str; 4] =
+    ["--only-binary", ":all:", "dapr[grpc]==1.19.0", "grpcio-reflection==1.85.1"];
 
-fn python() -> Result<PathBuf, String> {
+pub(crate) fn python() -> Result<PathBuf, String> {
     static PYTHON: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dapr-1.19.0");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dapr-1.19.0-reflection-1.85.1");
     PYTHON.get_or_init(|| python_with(&folder, &PACKAGES)).clone()
 }
 
-fn script(name: &str) -> PathBuf {
+pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runtime").join(name)
 }
 
-/// What a client of the SDK prints when it calls `id`, by the API that the SDK calls so.
+/// A client of the SDK that is to call `id`, by the API that the SDK calls so.
+fn client(python: &Path, caller: &Sidecar, protocol: &str, id: &str) -> Command {
+    let mut client = Command::new(python);
+    client.arg(script("client.py")).arg(id).env("DAPR_API_METHOD_INVOCATION_PROTOCOL", protocol);
+    beside(caller, &mut client);
+    client
+}
+
+/// What it prints.
 fn called(python: &Path, caller: &Sidecar, protocol: &str, id: &str) -> String {
-    let output = Command::new(python)
-        .arg(script("client.py"))
-        .arg(id)
-        .env("DAPR_HTTP_PORT", caller.http().port().to_string())
-        .env("DAPR_GRPC_PORT", caller.grpc().port().to_string())
-        .env("DAPR_API_METHOD_INVOCATION_PROTOCOL", protocol)
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{protocol} to {id}: {told}");
-    String::from_utf8(output.stdout).unwrap()
+    printed(&mut client(python, caller, protocol, id))
 }
 
 #[test]
@@ -57,5 +64,31 @@ fn pythons_clients_call_its_app_and_others_in_another_network() {
         assert_eq!(greeter, "text/plain; charset=UTF-8: order 7 of caller: {\"id\": 1}\n");
         let echo = called(&python, &caller, protocol, "echo.default.east");
         assert_eq!(echo, "application/json: {\"id\": 1}\n");
+    }
+}
+
+#[test]
+fn pythons_clients_show_the_token_and_its_apps_are_shown_theirs() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(reason) => skip!("{reason}"),
+    };
+    let mesh = Mesh::start();
+    let port = free_port().unwrap();
+    let _app: Process =
+        Start::new(&python).arg(script("greeter.py")).arg(port.to_string()).start().unwrap();
+    let _greeter = tokens::shown(&mesh, "greeter", port, "grpc");
+    let caller = tokens::guarded(&mesh);
+    let id = "greeter.default.east";
+    tokens::until_served(&caller, id);
+    for protocol in ["http", "grpc"] {
+        let mut told = client(&python, &caller, protocol, id);
+        told.env("DAPR_API_TOKEN", tokens::API);
+        let greeter = printed(&mut told);
+        assert_eq!(greeter, "text/plain; charset=UTF-8: order 7 of caller: {\"id\": 1}\n");
+        let shown = printed(told.env("METHOD", "token"));
+        assert!(shown.ends_with(&format!(": {}\n", tokens::APP)), "{protocol}: {shown}");
+        let refused = told.env("DAPR_API_TOKEN", "guess").output().unwrap();
+        assert!(!refused.status.success(), "{protocol}");
     }
 }

@@ -112,7 +112,25 @@ fn what_a_message_says_arrives_as_it_is() {
 fn the_status_of_an_app_that_speaks_grpc_reaches_either_caller() {
     let far = Far::start();
     far.runtime.block_on(async {
-        for (code, status) in [(9, 400), (5, 404), (14, 503), (16, 401), (2, 500)] {
+        let codes = [
+            (1, 408),
+            (2, 500),
+            (3, 400),
+            (4, 504),
+            (5, 404),
+            (6, 409),
+            (7, 403),
+            (8, 429),
+            (9, 400),
+            (10, 409),
+            (11, 400),
+            (12, 501),
+            (13, 500),
+            (14, 503),
+            (15, 500),
+            (16, 401),
+        ];
+        for (code, status) in codes {
             let method = format!("fail/{code}");
             let told = invoke(far.caller.grpc(), GRPC_APP, message(&method, "")).await.unwrap_err();
             assert_eq!((i32::from(told.code()), told.message()), (code, "it fails"));

@@ -10,8 +10,9 @@ use tollway_model::{AppId, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
 use tollway_proxy::{
     CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, Sidecar, SidecarOptions,
-    TelemetryOptions, Timeouts,
+    TelemetryOptions, Timeouts, Tokens,
 };
+use tollway_runtime::MESSAGE_BYTES;
 
 use super::CallArgs;
 use crate::access::{Absent, Access};
@@ -50,7 +51,7 @@ impl Door {
         if let Some(skew) = access.local.as_ref().and_then(LocalControl::version_skew) {
             eprintln!("{skew}");
         }
-        let own = Sidecar::start(options(access, app, namespace, timeout)?).await?;
+        let own = Sidecar::start(options(access, app, namespace, timeout)?, None).await?;
         let address = own.port("http").context("the sidecar has no HTTP API")?.to_string();
         Ok(Self { address, own: Some(own) })
     }
@@ -77,7 +78,7 @@ fn options(
     let common = CommonOptions {
         mesh,
         plane: PlaneOptions {
-            admin_listen: any,
+            admin_listen: Some(any),
             threads: 1,
             limits: Limits::default(),
             timeouts,
@@ -88,14 +89,22 @@ fn options(
     Ok(SidecarOptions {
         common,
         app: None,
-        http_listen: any,
-        grpc_listen: any,
-        outbound_listen: any,
+        http_listen: vec![any],
+        grpc_listen: vec![any],
+        outbound_listen: Some(any),
+        public_listen: None,
         inbound_listen: any,
         advertise: None,
         mesh_protocol: MeshProtocol::default(),
         upstreams: Vec::new(),
+        message_bytes: MESSAGE_BYTES,
+        api_rules: None,
+        access: None,
+        resilience: None,
+        tokens: Tokens::default(),
         telemetry: TelemetryOptions::default(),
+        dapr_metrics: None,
+        outside: None,
     })
 }
 

@@ -146,6 +146,7 @@ impl FromStr for Condition {
             "cpu" => Metric::MachineCpu,
             "time-per-answer" => Metric::TimePerAnswer,
             "time-per-megabyte" => Metric::TimePerMegabyte,
+            "time-per-packet" => Metric::TimePerPacket,
             _ => return Err(wrong()),
         };
         Ok(Self::Above { metric, percent })

@@ -8,16 +8,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use tollway_lab::experiment::{Header, Journal};
+use tollway_lab::fabric::{FabricExperiment, FabricScenario};
 use tollway_lab::scenario::LengthName;
 use tollway_lab::subject::{Availability, Catalogue, SubjectName};
 use tollway_lab::{Experiment, ExperimentOptions, Isolation};
 use tollway_model::ErrorCode;
 use tollway_record::Record;
 
-use super::scenario::{self, Read};
+use super::scenario::{self, Found, Read};
 use super::screen::Screen;
 use super::subject;
-use crate::failure::Failure;
+use crate::failure::{Failure, Misuse};
 
 /// Columns of the tables where the terminal does not say.
 const WIDTH: usize = 110;
@@ -78,25 +79,25 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut subject_files = header.as_ref().map_or(Vec::new(), |begun| begun.subject_files.clone());
     subject_files.extend(subject::read(&args.subject_file)?);
     let catalogue = subject::catalogue(&subject_files)?;
+    let found = args.scenario.as_ref().map(|name| scenario::find(name, &catalogue)).transpose()?;
+    let read = match found {
+        Some(Found::Fabric(scenario)) => return run_fabric(args, *scenario),
+        Some(Found::Requests(read)) => Some(*read),
+        None => None,
+    };
     if args.install_peers {
         // As the user: in a namespace we may be another.
-        install_missing(&catalogue, &asked_subjects(args, &catalogue)?)?;
+        install_missing(&catalogue, &asked_subjects(args, read.as_ref()))?;
     }
-    let isolation = if args.loopback {
-        Isolation::Loopback { reason: "--loopback was given".to_owned() }
-    } else if args.dry_run {
-        Isolation::Namespaces
-    } else {
-        // First of all: the kernel allows it to a single thread only.
-        Isolation::prepare()
-    };
-    let record = match args.resume.as_ref().zip(header) {
-        Some((dir, header)) => {
+    let isolation = isolation(args);
+    let record = match (args.resume.as_ref().zip(header), read) {
+        (Some((dir, header)), _) => {
             let experiment = resumed(header, isolation, args, &catalogue)?;
             experiment.resume(dir, &catalogue, &mut Screen::default())?
         }
-        None => {
-            let mut experiment = asked(args, isolation, &catalogue)?;
+        (None, read) => {
+            let read = read.context("no scenario was named")?;
+            let mut experiment = asked(args, isolation, read)?;
             experiment.options.subject_files = subject_files;
             if args.dry_run {
                 return preview(&experiment, &catalogue);
@@ -109,9 +110,45 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn asked(args: &RunArgs, isolation: Isolation, catalogue: &Catalogue) -> Result<Experiment> {
-    let name = args.scenario.as_deref().unwrap_or_default();
-    let Read { scenario, text } = scenario::find(name, catalogue)?;
+/// A scenario of the fabric, which has no subjects and no windows.
+fn run_fabric(args: &RunArgs, scenario: FabricScenario) -> Result<ExitCode> {
+    let of_requests = [
+        ("--subjects", args.subjects.is_some()),
+        ("--window-s", args.window_s.is_some()),
+        ("--subject-file", !args.subject_file.is_empty()),
+        ("--install-peers", args.install_peers),
+    ];
+    if let Some((option, _)) = of_requests.iter().find(|(_, is_given)| *is_given) {
+        let name = &scenario.name.value;
+        let what = format!("{option} is of scenarios with requests; {name} has none");
+        return Err(Misuse(what).into());
+    }
+    let options = options(args, isolation(args))?;
+    let experiment = FabricExperiment { scenario, options };
+    if args.dry_run {
+        println!("{}: {}", experiment.scenario.name.value, experiment.scenario.purpose);
+        print!("{}", experiment.plan());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let record = experiment.run(&mut Screen::default())?;
+    write_results(args, &record)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What keeps networks apart.
+fn isolation(args: &RunArgs) -> Isolation {
+    if args.loopback {
+        Isolation::Loopback { reason: "--loopback was given".to_owned() }
+    } else if args.dry_run {
+        Isolation::Namespaces
+    } else {
+        // First of all: the kernel allows it to a single thread only.
+        Isolation::prepare()
+    }
+}
+
+/// What both kinds of scenarios are told alike.
+fn options(args: &RunArgs, isolation: Isolation) -> Result<ExperimentOptions> {
     let mut options = ExperimentOptions::new(isolation)?;
     options.length = match (args.quick, args.full) {
         (true, _) => LengthName::Quick,
@@ -119,11 +156,17 @@ fn asked(args: &RunArgs, isolation: Isolation, catalogue: &Catalogue) -> Result<
         _ => LengthName::Usual,
     };
     options.blocks = args.blocks;
-    options.window = args.window_s.map(Duration::from_secs_f64);
-    options.subjects = args.subjects.as_ref().map(|names| parsed(names));
     if args.no_repeats {
         options.gate = options.gate.without_repeats();
     }
+    Ok(options)
+}
+
+fn asked(args: &RunArgs, isolation: Isolation, read: Read) -> Result<Experiment> {
+    let Read { scenario, text } = read;
+    let mut options = options(args, isolation)?;
+    options.window = args.window_s.map(Duration::from_secs_f64);
+    options.subjects = args.subjects.as_ref().map(|names| parsed(names));
     Ok(Experiment { scenario, text, options })
 }
 
@@ -177,13 +220,12 @@ fn preview(experiment: &Experiment, catalogue: &Catalogue) -> Result<ExitCode> {
 }
 
 /// Names of the subjects that are to be run: those on the command line, or else the scenario's.
-fn asked_subjects(args: &RunArgs, catalogue: &Catalogue) -> Result<Vec<SubjectName>> {
+fn asked_subjects(args: &RunArgs, read: Option<&Read>) -> Vec<SubjectName> {
     if let Some(names) = &args.subjects {
-        return Ok(parsed(names));
+        return parsed(names);
     }
-    let Some(scenario) = &args.scenario else { return Ok(Vec::new()) };
-    let read = scenario::find(scenario, catalogue)?;
-    Ok(read.scenario.subjects.iter().map(|name| SubjectName::parse(&name.value)).collect())
+    let named = read.iter().flat_map(|read| &read.scenario.subjects);
+    named.map(|name| SubjectName::parse(&name.value)).collect()
 }
 
 /// Runs the commands that install what is missing of these subjects.

@@ -3,14 +3,19 @@
 use std::path::Path;
 
 use anyhow::Result;
+use serde::Deserialize;
 use tollway_lab::Fault;
-use tollway_lab::scenario::{self, BUILT_IN, Scenario};
+use tollway_lab::fabric::FabricScenario;
+use tollway_lab::scenario::{self, BUILT_IN, FABRIC_BUILT_IN, Scenario};
 use tollway_lab::subject::Catalogue;
 use tollway_model::ErrorCode;
 
 use crate::failure::Failure;
 use crate::settings::SettingsError;
 use crate::yaml::{self, YamlError};
+
+/// What scenarios of the fabric call their format, before its version.
+const FABRIC_FORMAT: &str = "tollway.fabric-scenario/";
 
 /// A scenario and the text it was read from.
 #[derive(Clone)]
@@ -30,28 +35,62 @@ pub(crate) fn built_in(name: &str, catalogue: &Catalogue) -> Result<Read> {
     }
 }
 
+/// A scenario of either kind.
+pub(super) enum Found {
+    Requests(Box<Read>),
+    Fabric(Box<FabricScenario>),
+}
+
 /// One that comes with the program, or else a file. What looks like a path is one.
-pub(super) fn find(name: &str, catalogue: &Catalogue) -> Result<Read> {
+pub(super) fn find(name: &str, catalogue: &Catalogue) -> Result<Found> {
     if scenario::built_in(name).is_some() {
-        return built_in(name, catalogue);
+        return Ok(Found::Requests(Box::new(built_in(name, catalogue)?)));
+    }
+    if let Some(known) = FABRIC_BUILT_IN.iter().find(|known| known.name == name) {
+        return Ok(Found::Fabric(Box::new(parse_fabric(known.text, name)?)));
     }
     let path = Path::new(name);
     let looks_like_file = name == "-" || name.contains(['/', '.']) || path.exists();
     if !looks_like_file {
         return Err(unknown(name).into());
     }
-    parse(&yaml::read_file(path)?, name, catalogue)
+    let text = yaml::read_file(path)?;
+    if is_of_fabric(&text) {
+        return Ok(Found::Fabric(Box::new(parse_fabric(&text, name)?)));
+    }
+    Ok(Found::Requests(Box::new(parse(&text, name, catalogue)?)))
+}
+
+/// Whether a file says that it is of the fabric; what it is otherwise wrong in is told later.
+fn is_of_fabric(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Envelope {
+        schema: String,
+    }
+    let read: Result<Envelope, _> = yaml::parse(text, "");
+    read.is_ok_and(|envelope| envelope.schema.starts_with(FABRIC_FORMAT))
+}
+
+/// Reads and checks a scenario of the fabric; `source` names the text in errors.
+pub(super) fn parse_fabric(text: &str, source: &str) -> Result<FabricScenario> {
+    let scenario: FabricScenario = yaml::parse(text, source)?;
+    refuse(scenario.check(), source)?;
+    Ok(scenario)
+}
+
+fn refuse(faults: Vec<Fault>, source: &str) -> Result<()> {
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let mistakes = faults.into_iter().map(|fault| located(fault, source)).collect();
+    Err(SettingsError::Mistakes(mistakes).into())
 }
 
 /// Reads and checks a scenario; `source` names the text in errors.
 pub(super) fn parse(text: &str, source: &str, catalogue: &Catalogue) -> Result<Read> {
     let scenario: Scenario = yaml::parse(text, source)?;
-    let faults = scenario.check(catalogue);
-    if faults.is_empty() {
-        return Ok(Read { scenario, text: text.to_owned() });
-    }
-    let mistakes = faults.into_iter().map(|fault| located(fault, source)).collect();
-    Err(SettingsError::Mistakes(mistakes).into())
+    refuse(scenario.check(catalogue), source)?;
+    Ok(Read { scenario, text: text.to_owned() })
 }
 
 pub(super) fn located(fault: Fault, source: &str) -> YamlError {
@@ -65,7 +104,8 @@ pub(super) fn located(fault: Fault, source: &str) -> YamlError {
 }
 
 fn unknown(name: &str) -> Failure {
-    let known: Vec<&str> = BUILT_IN.iter().map(|scenario| scenario.name).collect();
+    let all = BUILT_IN.iter().chain(FABRIC_BUILT_IN);
+    let known: Vec<&str> = all.map(|scenario| scenario.name).collect();
     let what = yaml::unknown("scenario", name, known);
     Failure::new(
         ErrorCode::BadConfiguration,
@@ -101,6 +141,29 @@ mod tests {
             assert_eq!(read.scenario.name.value, known.name);
             assert!(read.scenario.purpose.len() <= 80, "{}", read.scenario.purpose);
         }
+    }
+
+    const FABRIC: &str = "schema: tollway.fabric-scenario/1\nname: mine\npurpose: to see\ncases:\n  \
+        - {name: list, measure: list, entries: [1]}\nlengths:\n  \
+        quick: {blocks: 1, most_entries: 9, block_entries: 9, most_rounds: 5}\n  \
+        usual: {blocks: 1, most_entries: 9, block_entries: 9, most_rounds: 5}\n  \
+        full: {blocks: 1, most_entries: 9, block_entries: 9, most_rounds: 5}\n";
+
+    #[test]
+    fn a_file_says_of_which_kind_it_is() {
+        assert!(is_of_fabric(FABRIC) && !is_of_fabric(GOOD));
+        assert_eq!(parse_fabric(FABRIC, "my.yaml").unwrap().cases.len(), 1);
+        let wrong = FABRIC.replace("measure: list", "measure: lst");
+        let error = parse_fabric(&wrong, "my.yaml").unwrap_err().to_string();
+        assert!(error.contains("unknown value `lst`; did you mean `list`?"), "{error}");
+        let older = parse_fabric(&FABRIC.replace("scenario/1", "scenario/2"), "my.yaml");
+        let Some(SettingsError::Mistakes(mistakes)) =
+            older.as_ref().err().and_then(|error| error.downcast_ref())
+        else {
+            panic!("it was not refused by its meaning")
+        };
+        let told = "my.yaml:1:9: this version reads `tollway.fabric-scenario/1`";
+        assert_eq!(mistakes[0].to_string(), told);
     }
 
     #[test]

@@ -17,7 +17,7 @@ impl Progress for Screen {
             eprint!("\r\x1b[2K");
         }
         match event {
-            Event::Run { done, total, .. } if live => {
+            Event::Run { done, total, .. } | Event::Rounds { done, total, .. } if live => {
                 eprint!("{event}");
                 if done < total {
                     self.overwriting = true;
@@ -28,7 +28,9 @@ impl Progress for Screen {
             Event::Step(_)
             | Event::Plan(_)
             | Event::Link { .. }
+            | Event::FabricPlan(_)
             | Event::Run { .. }
+            | Event::Rounds { .. }
             | Event::Warning(_) => eprintln!("{event}"),
         }
     }

@@ -3,7 +3,9 @@
 mod common;
 mod grpc;
 mod http;
+mod neighbours;
 mod output;
+mod packets;
 mod plan;
 mod tcp;
 mod tls;
@@ -17,20 +19,37 @@ use clap::{Args, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tollway_load::{Progress, Stop, Watch};
+use tollway_record::RunResult;
 
 pub(crate) use self::common::duration;
 use self::grpc::GrpcArgs;
 use self::http::HttpArgs;
+use self::neighbours::NeighboursLoadArgs;
+use self::output::OutputArgs;
+use self::packets::PacketsArgs;
 use self::tcp::TcpArgs;
 
 #[derive(Args)]
 pub(crate) struct LoadArgs {
     #[command(subcommand)]
-    protocol: LoadCommand,
+    command: LoadCommand,
 }
 
 #[derive(Subcommand)]
 enum LoadCommand {
+    #[command(flatten)]
+    Requests(Box<RequestsCommand>),
+    /// A control plane's table of neighbours: write to it, or list it and look things up
+    /// as agents do.
+    Neighbours(Box<NeighboursLoadArgs>),
+    /// A forwarder of VXLAN: packets as fast as they go, counted where they come out; needs
+    /// root.
+    Packets(Box<PacketsArgs>),
+}
+
+/// What has a target that answers.
+#[derive(Subcommand)]
+enum RequestsCommand {
     /// HTTP/1.1 and HTTP/2.
     Http(HttpArgs),
     /// gRPC calls to the echo service: unary, or streams of messages.
@@ -45,19 +64,32 @@ const LINES_EVERY: Duration = Duration::from_secs(10);
 pub(crate) fn run(args: &LoadArgs) -> Result<ExitCode> {
     let stop = Stop::new();
     stop_on_signals(&stop)?;
-    let output = match &args.protocol {
-        LoadCommand::Http(args) => args.output(),
-        LoadCommand::Grpc(args) => args.output(),
-        LoadCommand::Tcp(args) => args.output(),
+    let command = match &args.command {
+        LoadCommand::Requests(command) => command,
+        LoadCommand::Neighbours(args) => return neighbours::run(args, stop),
+        LoadCommand::Packets(args) => return packets::run(args, stop),
     };
+    let output = match &**command {
+        RequestsCommand::Http(args) => args.output(),
+        RequestsCommand::Grpc(args) => args.output(),
+        RequestsCommand::Tcp(args) => args.output(),
+    };
+    tell(output, stop, |watch| match &**command {
+        RequestsCommand::Http(args) => args.run(watch),
+        RequestsCommand::Grpc(args) => args.run(watch),
+        RequestsCommand::Tcp(args) => args.run(watch),
+    })
+}
+
+/// Makes a run, tells of it while it lasts, and what it gave.
+fn tell(
+    output: &OutputArgs,
+    stop: Stop,
+    run: impl FnOnce(&mut Watch<'_>) -> Result<RunResult>,
+) -> Result<ExitCode> {
     let mut live = Live::new(output.quiet);
     let mut report = |progress: &Progress| live.tell(progress);
-    let mut watch = Watch { report: &mut report, stop };
-    let result = match &args.protocol {
-        LoadCommand::Http(args) => args.run(&mut watch),
-        LoadCommand::Grpc(args) => args.run(&mut watch),
-        LoadCommand::Tcp(args) => args.run(&mut watch),
-    };
+    let result = run(&mut Watch { report: &mut report, stop });
     live.clear();
     output.tell(result?)
 }

@@ -102,6 +102,17 @@ impl OutputArgs {
         Ok(())
     }
 
+    /// Refuses every format for a run of packets, which none of them can hold.
+    pub(super) fn check_packets(&self) -> Result<()> {
+        match self.out.first() {
+            Some(out) => bail!(
+                "{} cannot hold this run; packets are told as --json alone",
+                out.path.display()
+            ),
+            None => Ok(()),
+        }
+    }
+
     /// Judges the result, prints it, and writes it to where the caller wants it.
     pub(super) fn tell(&self, mut result: RunResult) -> Result<ExitCode> {
         let missed = result.judge_thresholds(&self.fail_if)?;

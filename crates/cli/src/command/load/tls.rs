@@ -81,6 +81,7 @@ impl TlsArgs {
                 Some(TlsMax::V13) | None => TlsVersions::Any,
             },
             full_handshakes: self.handshakes == Some(Handshakes::Full),
+            ready: None,
         };
         let each = self.disable_keepalive || self.handshakes.is_some();
         let requests = self.requests_per_connection.or(each.then_some(1));

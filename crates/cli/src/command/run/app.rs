@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::process::Command;
+use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use thiserror::Error;
@@ -51,17 +51,10 @@ impl App {
     pub(super) fn start(
         command: &[OsString],
         environment: Changes,
-        mut guard: Guard,
+        guard: Guard,
     ) -> Result<Self, CannotStart> {
         let program = command.first().cloned().unwrap_or_default();
-        let failed = |source: io::Error| {
-            let program = program.to_string_lossy().into_owned();
-            if source.kind() == io::ErrorKind::NotFound {
-                CannotStart::Missing { program }
-            } else {
-                CannotStart::Refused { program, source }
-            }
-        };
+        let failed = |source| CannotStart::of(program.to_string_lossy().into_owned(), source);
         let mut process = Command::new(&program);
         process.args(command.iter().skip(1));
         for (name, value) in environment {
@@ -71,12 +64,17 @@ impl App {
             };
         }
         let child = spawn_confined(process, Confinement::default()).map_err(failed)?;
-        let pid = Pid::from_child(&child);
+        Ok(Self::of(&child, guard))
+    }
+
+    /// The app that `child` is, which nobody else waits for.
+    pub(super) fn of(child: &Child, mut guard: Guard) -> Self {
+        let pid = Pid::from_child(child);
         // Without its guard the app is still ended by the kernel, only not what it starts.
         if let Err(error) = guard.watch(pid) {
             tracing::debug!(%error, "the app has no guard");
         }
-        Ok(Self { pid, _guard: guard })
+        Self { pid, _guard: guard }
     }
 
     /// The process group, which has the number of the process.
@@ -124,6 +122,14 @@ impl App {
 }
 
 impl CannotStart {
+    /// What hindered the start of a program.
+    pub(super) fn of(program: String, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::NotFound {
+            return Self::Missing { program };
+        }
+        Self::Refused { program, source }
+    }
+
     /// The exit code, as a shell has it.
     pub(super) fn exit_code(&self) -> i32 {
         match self {
@@ -139,6 +145,15 @@ impl Ending {
         match self {
             Self::Code(code) => code,
             Self::Signal(signal) => BY_SIGNAL + signal,
+        }
+    }
+
+    /// What is told of the app of this name.
+    pub(super) fn told(self, app: &str) -> String {
+        match self {
+            Self::Code(0) => format!("{app} has ended"),
+            Self::Code(code) => format!("{app} has ended with code {code}"),
+            Self::Signal(signal) => format!("{app} was ended by signal {signal}"),
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
@@ -25,8 +26,7 @@ pub(super) struct Guard {
 impl Guard {
     pub(super) fn start() -> Result<Self> {
         let (orders_end, orders) = io::pipe().context("cannot make a pipe")?;
-        let program = std::env::current_exe().ok().filter(|path| path.exists());
-        let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
+        let mut command = Command::new(own_program());
         command.arg(COMMAND).env_clear().current_dir("/");
         command.stdin(orders_end).stdout(Stdio::null()).stderr(Stdio::null());
         let child = spawn_detached(command).context("cannot start the guard of the app")?;
@@ -47,6 +47,12 @@ impl Drop for Guard {
         let _ = writeln!(self.orders, "{ALL_WELL}");
         let _ = self.child.wait();
     }
+}
+
+/// This program, also where its file was replaced since it was started.
+pub(super) fn own_program() -> PathBuf {
+    let program = std::env::current_exe().ok().filter(|path| path.exists());
+    program.unwrap_or_else(|| "/proc/self/exe".into())
 }
 
 /// The guard's own life.

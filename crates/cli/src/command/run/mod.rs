@@ -9,6 +9,7 @@ mod app;
 mod environment;
 pub(crate) mod guard;
 mod plan;
+mod several;
 mod signals;
 mod supervise;
 mod terminal;
@@ -17,13 +18,14 @@ mod watch;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use tollway_model::{AppId, AppProtocol, Instance, Label};
+use tollway_model::{AppId, Instance, Label};
 use tollway_proxy::{Limits, LiveOptions, Timeouts, live};
 use tollway_runtime::Sidecar;
 use tollway_telemetry::init_terminal_log;
@@ -35,11 +37,14 @@ use self::plan::Plan;
 use self::signals::Signals;
 use self::supervise::{Supervision, exit_code};
 use self::voice::Voice;
+use super::api_tokens::ApiTokenArgs;
+use super::app::{AppArgs, Speech};
 use super::telemetry::TelemetryArgs;
 use crate::access::AccessArgs;
 use crate::args::Command;
-use crate::failure::Report;
+use crate::failure::{Misuse, Report, failure_of};
 use crate::local::LINGER_MS;
+use crate::resources::ResourcesArgs;
 use crate::runtime::block_on;
 use crate::settings::{self, ConfigArgs, Given};
 
@@ -50,9 +55,14 @@ const LOGGED: &str = "warn,tollway::settings=info";
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// Name of the app.
+    /// Name of the app, which is needed without --run-file.
     #[arg(long, value_name = "ID")]
-    app_id: AppId,
+    app_id: Option<AppId>,
+    /// Run all apps of a run file of Dapr, each with a sidecar, in place of one app: FILE, the
+    /// dapr.yaml of a folder, or - for standard input. Of the options below --quiet and --control
+    /// go with it; the rest stands in the file.
+    #[arg(short = 'f', long, value_name = "FILE")]
+    run_file: Option<PathBuf>,
     /// Namespace of the app.
     #[arg(long, value_name = "NAME", default_value = "default")]
     namespace: Label,
@@ -63,9 +73,11 @@ pub(crate) struct RunArgs {
     /// Address of the app.
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     app_address: IpAddr,
-    /// What the app speaks: http, h2c, grpc or tcp.
+    /// What the app speaks: http, https, h2c, grpc, grpcs or tcp.
     #[arg(long, value_name = "PROTOCOL", default_value = "http")]
-    app_protocol: AppProtocol,
+    app_protocol: Speech,
+    #[command(flatten)]
+    app: AppArgs,
     /// HTTP API; port 0 takes a free one, as for the other doors.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     http_listen: SocketAddr,
@@ -88,6 +100,10 @@ pub(crate) struct RunArgs {
     #[arg(long = "upstream", value_name = "PORT=SERVICE")]
     upstreams: Vec<String>,
     #[command(flatten)]
+    api_tokens: ApiTokenArgs,
+    #[command(flatten)]
+    resources: ResourcesArgs,
+    #[command(flatten)]
     telemetry: Box<TelemetryArgs>,
     /// Tells this instance from others of the service [default: made up].
     #[arg(long)]
@@ -105,8 +121,8 @@ pub(crate) struct RunArgs {
     /// How long a local control plane that is started stays after its last app.
     #[arg(long, value_name = "MS", hide = true, default_value_t = LINGER_MS)]
     linger_ms: u64,
-    /// The app and its arguments.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The app and its arguments; needed without --run-file.
+    #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -131,6 +147,14 @@ impl RunArgs {
 
 pub(crate) fn run(args: RunArgs, given: Given) -> Result<ExitCode> {
     init_terminal_log(if args.quiet { "warn" } else { LOGGED });
+    if let Some(file) = &args.run_file {
+        return several::run(file, &args, &given);
+    }
+    if args.app_id.is_none() || args.command.is_empty() {
+        let what =
+            "name the app with --app-id and its command behind --, or a file with --run-file";
+        return Err(Misuse(what.to_owned()).into());
+    }
     terminal::stay_unstopped()?;
     block_on(start(args, given))?
 }
@@ -144,7 +168,7 @@ async fn start(args: RunArgs, given: Given) -> Result<ExitCode> {
     let (handle, live) = live(config);
     let starting = async {
         let plan = Plan::make(args, live, voice).await?;
-        let sidecar = start_sidecar(&plan, voice).await?;
+        let sidecar = Box::pin(start_sidecar(&plan, voice)).await?;
         Ok::<_, anyhow::Error>((plan, sidecar))
     };
     let (plan, sidecar) = tokio::select! {
@@ -175,13 +199,13 @@ async fn start(args: RunArgs, given: Given) -> Result<ExitCode> {
 
 /// Tries for some time where the control plane does not answer, and says so.
 async fn start_sidecar(plan: &Plan, voice: Voice) -> Result<Sidecar> {
-    let starting = Sidecar::start(plan.sidecar.clone());
+    let starting = Sidecar::start(plan.sidecar.clone(), plan.stores.clone(), None);
     tokio::pin!(starting);
     if let Ok(started) = tokio::time::timeout(NO_ANSWER_NOTE_AFTER, &mut starting).await {
-        return Ok(started?);
+        return started.map_err(failure_of);
     }
     let mesh = &plan.sidecar.common.mesh;
     let seconds = mesh.start_timeout.as_secs();
     voice.note(&format!("no answer yet from {}; trying for {seconds} s", mesh.control));
-    Ok(starting.await?)
+    starting.await.map_err(failure_of)
 }

@@ -6,13 +6,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use thiserror::Error;
 use tokio::net::TcpStream;
-use tollway_model::{AppId, AppProtocol, Label};
+use tollway_model::{AppId, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
 use tollway_proxy::{CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, SidecarOptions};
+use tollway_runtime::{MESSAGE_BYTES, StateStores};
 
 use super::RunArgs;
 use super::voice::Voice;
 use crate::access::Absent;
+use crate::command::app::Speech;
 use crate::command::mesh::made_up_instance;
 
 /// Life of a token of the local control plane: it is needed again where the certificate ended
@@ -32,8 +34,9 @@ pub(super) struct Plan {
     pub(super) app_id: AppId,
     pub(super) namespace: Label,
     /// Where the app takes calls, if it does.
-    pub(super) app: Option<(SocketAddr, AppProtocol)>,
+    pub(super) app: Option<(SocketAddr, Speech)>,
     pub(super) sidecar: SidecarOptions,
+    pub(super) stores: StateStores,
     /// The control plane is the local one.
     pub(super) local: bool,
 }
@@ -41,6 +44,9 @@ pub(super) struct Plan {
 impl Plan {
     /// Finds or starts the control plane too.
     pub(super) async fn make(args: RunArgs, live: Live, voice: Voice) -> Result<Self> {
+        let app_id =
+            args.app_id.clone().context("the app has no name; give it one with --app-id")?;
+        let stores = args.resources.stores(&app_id, &args.namespace)?;
         let app = match args.app_port {
             Some(port) => Some((
                 app_address(SocketAddr::new(args.app_address, port)).await?,
@@ -50,7 +56,7 @@ impl Plan {
         };
         let linger = Duration::from_millis(args.linger_ms);
         let timeouts = args.timeouts();
-        let (app_id, namespace) = (args.app_id, args.namespace);
+        let namespace = args.namespace;
         let access =
             args.access.access(&app_id, &namespace, TOKEN_TTL, Absent::Start { linger }).await?;
         if let Some(local) = &access.local {
@@ -64,7 +70,7 @@ impl Plan {
         let common = CommonOptions {
             mesh: MeshConfig::new(access.control, access.token, role, instance),
             plane: PlaneOptions {
-                admin_listen: args.admin_listen,
+                admin_listen: Some(args.admin_listen),
                 threads: 1,
                 limits: Limits::default(),
                 timeouts,
@@ -74,17 +80,26 @@ impl Plan {
         };
         let sidecar = SidecarOptions {
             common,
-            app,
-            http_listen: args.http_listen,
-            grpc_listen: args.grpc_listen,
-            outbound_listen: args.outbound_listen,
+            app: app.map(|(address, speech)| args.app.at(address, speech)),
+            http_listen: vec![args.http_listen],
+            grpc_listen: vec![args.grpc_listen],
+            outbound_listen: Some(args.outbound_listen),
+            public_listen: None,
             inbound_listen: args.inbound_listen,
             advertise: args.advertise,
             mesh_protocol: MeshProtocol::default(),
             upstreams: args.upstreams,
+            message_bytes: MESSAGE_BYTES,
+            api_rules: None,
+            access: None,
+            resilience: None,
+            tokens: args.api_tokens.tokens()?,
             telemetry: args.telemetry.options()?,
+            dapr_metrics: None,
+            outside: None,
         };
-        Ok(Self { app_id, namespace, app, sidecar, local: access.local.is_some() })
+        let local = access.local.is_some();
+        Ok(Self { app_id, namespace, app, sidecar, stores, local })
     }
 }
 

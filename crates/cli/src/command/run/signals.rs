@@ -71,6 +71,17 @@ impl Signals {
             _ = self.children.recv() => None,
         }
     }
+
+    /// What comes first: a signal that asks a program to end (`true`), or a change of some child.
+    pub(super) async fn next_end_or_child(&mut self) -> bool {
+        loop {
+            match self.next_or_child().await {
+                Some(Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM) => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+    }
 }
 
 /// The mask of signals that this process ignores, bit n-1 for signal n; none where it cannot be

@@ -76,7 +76,7 @@ impl Supervision {
         if let Some(terminal) = &terminal {
             terminal.take_back(self.app.group());
         }
-        self.tell_end(ending);
+        self.voice.note(&ending.told(self.plan.app_id.as_str()));
         drop(stop);
         tokio::select! {
             (drained, ()) = async { tokio::join!(serving, end_rest(&self.app)) } => drained?,
@@ -156,17 +156,6 @@ impl Supervision {
         };
         if tokio::time::timeout(END_TIMEOUT, ended).await.is_err() {
             self.app.kill();
-        }
-    }
-
-    fn tell_end(&self, ending: Ending) {
-        let app = &self.plan.app_id;
-        match ending {
-            Ending::Code(0) => self.voice.note(&format!("{app} has ended")),
-            Ending::Code(code) => self.voice.note(&format!("{app} has ended with code {code}")),
-            Ending::Signal(signal) => {
-                self.voice.note(&format!("{app} was ended by signal {signal}"));
-            }
         }
     }
 }

@@ -46,11 +46,11 @@ impl Voice {
 
     pub(super) fn app_ready(self, plan: &Plan) {
         let name = called_name(plan);
-        match plan.app {
-            Some((_, AppProtocol::Http | AppProtocol::H2c)) => {
+        match plan.app.map(|(_, speech)| speech.protocol) {
+            Some(AppProtocol::Http | AppProtocol::H2c) => {
                 self.note(&format!("{name} takes calls; try: tollway call {name}/"));
             }
-            Some((_, AppProtocol::Grpc | AppProtocol::Tcp)) | None => {
+            Some(AppProtocol::Grpc | AppProtocol::Tcp) | None => {
                 self.note(&format!("{name} takes calls"));
             }
         }

@@ -12,18 +12,13 @@ use tollway_proxy::mesh::MeshClient;
 
 use super::plan::Plan;
 use super::voice::Voice;
-use crate::failure::Report;
-use crate::local;
+use crate::local::{self, Kept};
 
 /// An app that does not listen for so long gets a hint.
 const LISTEN_HINT_AFTER: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// An app that ends closes its port before; one that does so for longer goes on without.
 const CLOSED_NOTE_AFTER: Duration = Duration::from_secs(2);
-/// A control plane that is away for so long is looked after.
-const CONTROL_AWAY: Duration = Duration::from_secs(1);
-/// Pause between two looks after it.
-const CONTROL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Says when the app takes calls, when it does not any more, and when it should long do.
 pub(super) async fn tell_readiness(
@@ -65,8 +60,7 @@ async fn listens_on_ipv6(plan: &Plan) -> bool {
     address.ip() == Ipv4Addr::LOCALHOST && matches!(connected, Ok(Ok(_)))
 }
 
-/// A local control plane that crashed is started again by the first who misses it; it comes back
-/// with what it knew, and is looked for where it is now.
+/// Looks after the local control plane, if it is this one's.
 pub(super) async fn keep_control(
     plan: Arc<Plan>,
     voice: Voice,
@@ -76,34 +70,9 @@ pub(super) async fn keep_control(
     if !plan.local {
         return std::future::pending().await;
     }
-    let mut status = mesh.status();
-    let mut told = String::new();
-    loop {
-        if status.wait_for(|status| !status.connected).await.is_err() {
-            return std::future::pending().await;
-        }
-        let back = status.wait_for(|status| status.connected);
-        if tokio::time::timeout(CONTROL_AWAY, back).await.is_ok() {
-            continue;
-        }
-        let trouble = match local::find_or_start(linger).await {
-            Ok(found) => {
-                if found.started {
-                    voice.control_plane(&found);
-                }
-                // Somebody may have taken its port while it was away.
-                mesh.move_control(found.address());
-                String::new()
-            }
-            Err(error) => Report::of(&error.into()).text(),
-        };
-        // The same trouble is told once.
-        if !trouble.is_empty() && trouble != told {
-            voice.error(&trouble);
-        }
-        told = trouble;
-        let back = status.wait_for(|status| status.connected);
-        // Without a control plane there is nothing to wait for but the next look.
-        let _ = tokio::time::timeout(CONTROL_PAUSE, back).await;
-    }
+    local::keep(mesh, linger, |kept| match kept {
+        Kept::Started(found) => voice.control_plane(&found),
+        Kept::Trouble(text) => voice.error(&text),
+    })
+    .await
 }

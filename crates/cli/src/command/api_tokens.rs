@@ -1,0 +1,101 @@
+//! The tokens between an app and its sidecar: from files, or from the variables that Dapr's apps
+//! and sidecars read. Neither is a setting, and nothing prints them.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use tollway_identity::{SHARED_TOKEN_BYTES_LIMIT, SharedToken, SharedTokenError};
+use tollway_model::ErrorCode;
+use tollway_proxy::Tokens;
+
+use crate::failure::Failure;
+
+/// What an app shows to its sidecar.
+pub(crate) const API_VARIABLE: &str = "DAPR_API_TOKEN";
+/// What a sidecar shows to its app.
+pub(crate) const APP_VARIABLE: &str = "APP_API_TOKEN";
+
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ApiTokenArgs {
+    /// File with the token that requests to the HTTP and gRPC API must show; without it the
+    /// variable `DAPR_API_TOKEN` is read.
+    #[arg(long, value_name = "FILE")]
+    api_token_file: Option<PathBuf>,
+    /// File with the token that the sidecar shows to its app; without it the variable
+    /// `APP_API_TOKEN` is read.
+    #[arg(long, value_name = "FILE")]
+    app_token_file: Option<PathBuf>,
+}
+
+impl ApiTokenArgs {
+    /// Reads them. A variable that is empty gives none.
+    ///
+    /// # Errors
+    /// [`Failure`]: a file cannot be read, or what it or a variable holds is no token.
+    pub(crate) fn tokens(&self) -> Result<Tokens, Failure> {
+        Ok(Tokens {
+            api: token(self.api_token_file.as_deref(), API_VARIABLE)?,
+            app: token(self.app_token_file.as_deref(), APP_VARIABLE)?,
+        })
+    }
+}
+
+fn token(file: Option<&Path>, variable: &str) -> Result<Option<SharedToken>, Failure> {
+    if let Some(file) = file {
+        return from_file(file).map(Some);
+    }
+    let Some(text) = std::env::var_os(variable).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let token = text.to_str().ok_or(SharedTokenError::Character).and_then(SharedToken::new);
+    token.map(Some).map_err(|error| unusable(&format!("the token in {variable}"), error))
+}
+
+fn from_file(file: &Path) -> Result<SharedToken, Failure> {
+    let mut text = String::new();
+    // One byte more than a token and the end of its line may have is enough to have it refused.
+    let limit = SHARED_TOKEN_BYTES_LIMIT as u64 + 2;
+    let read =
+        std::fs::File::open(file).and_then(|file| file.take(limit).read_to_string(&mut text));
+    read.map_err(|error| {
+        let code = ErrorCode::of_file(&error, ErrorCode::FileUnusable);
+        Failure::new(code, format!("cannot read the token in {}: {error}", file.display()))
+    })?;
+    SharedToken::new(&text)
+        .map_err(|error| unusable(&format!("the token in {}", file.display()), error))
+}
+
+fn unusable(which: &str, error: SharedTokenError) -> Failure {
+    Failure::new(ErrorCode::BadConfiguration, format!("{which} cannot be used: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_file(text: &str) -> Result<SharedToken, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        from_file(file.path()).map_err(|failure| failure.what)
+    }
+
+    #[test]
+    fn a_file_holds_one_token_and_the_end_of_its_line() {
+        assert!(in_file("sesame\n").unwrap().is(b"sesame"));
+        let longest = "x".repeat(SHARED_TOKEN_BYTES_LIMIT);
+        assert!(in_file(&format!("{longest}\n")).unwrap().is(longest.as_bytes()));
+        for (text, part) in [
+            ("", "it is empty"),
+            ("one\ntwo", "a character"),
+            (&format!("{longest}x"), "more than 4096 bytes"),
+            (&format!("{longest}xyz\nmore"), "more than 4096 bytes"),
+        ] {
+            let refused = in_file(text).unwrap_err();
+            assert!(refused.contains(part), "{refused}");
+            assert!(!refused.contains("one") && !refused.contains("xyz"), "{refused}");
+        }
+        let missing = from_file(Path::new("/nowhere/token")).unwrap_err();
+        assert!(missing.what.contains("/nowhere/token"), "{}", missing.what);
+    }
+}

@@ -1,0 +1,57 @@
+//! Taking part in the mesh as an agent of a group of forwarders.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use tollway_identity::SYSTEM_NAMESPACE;
+use tollway_model::{Group, Instance, Label};
+use tollway_proxy::mesh::{MeshClient, MeshConfig, Role, TokenSource};
+
+use crate::command::mesh::made_up_instance;
+
+/// The control plane of an agent, and its right to join.
+#[derive(Args)]
+pub(crate) struct MemberArgs {
+    /// The control plane.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:15010")]
+    control: String,
+    /// File with the join token, of `tollway token create --fabric`; without it the variable
+    /// `TOLLWAY_TOKEN` is read.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+/// The size of a table that is made.
+#[derive(Args)]
+pub(crate) struct CapacityArg {
+    /// How many neighbours a new table holds; about 150 bytes of the kernel's memory each.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 1_048_576,
+        value_parser = clap::value_parser!(u32).range(1..=16_777_216)
+    )]
+    pub(crate) capacity: u32,
+}
+
+impl MemberArgs {
+    /// The control plane as `host:port`.
+    pub(crate) fn control(&self) -> &str {
+        &self.control
+    }
+
+    /// Gets an identity as an agent of the group; without an instance, under a made-up name.
+    pub(crate) async fn join(
+        &self,
+        group: &Group,
+        instance: Option<Instance>,
+    ) -> Result<MeshClient> {
+        let role =
+            Role::Sidecar { app: group.agent_app(), namespace: Label::new(SYSTEM_NAMESPACE)? };
+        let token = self.token_file.clone().map_or(TokenSource::Environment, TokenSource::File);
+        let instance = instance.map_or_else(made_up_instance, Ok)?;
+        let config = MeshConfig::new(self.control.clone(), token, role, instance);
+        Ok(Box::pin(MeshClient::start(config, |_| {})).await?)
+    }
+}

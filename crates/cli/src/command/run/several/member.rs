@@ -1,0 +1,288 @@
+//! One app of a run file with its sidecar: started in order, looked after, ended in order.
+//!
+//! Both are processes. The sidecar comes first and tells its ports in a file; the app finds them in
+//! its environment. At the end the app goes first. The kernel ends both if this process is killed,
+//! and a guard what the app has started.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal};
+use tollway_net::spawn::{Confinement, spawn_confined};
+
+use super::output::{Output, Stream};
+use super::plan::AppPlan;
+use crate::command::run::app::{App, CannotStart, Change, Ending};
+use crate::command::run::guard::{Guard, own_program};
+use crate::command::run::voice::Voice;
+use crate::failure::Report;
+
+/// Time for an app that was told to end.
+const APP_ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// Time for its sidecar then: it finishes what is under way in five seconds.
+const SIDECAR_ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// How far a member is.
+enum Stage {
+    /// The sidecar was started.
+    Starting,
+    Running,
+    /// The app was told to end.
+    AppEnding {
+        until: Instant,
+    },
+    /// The sidecar was.
+    SidecarEnding {
+        until: Instant,
+    },
+    Gone,
+}
+
+pub(super) struct Member {
+    plan: AppPlan,
+    voice: Voice,
+    stage: Stage,
+    sidecar: Child,
+    sidecar_output: Output,
+    ports_file: PathBuf,
+    app: Option<App>,
+    /// It did not start, or ended by itself and not well.
+    pub(super) failed: bool,
+    /// It did not start: the others are to end too.
+    pub(super) not_started: bool,
+}
+
+impl Member {
+    /// Starts the sidecar; its ports file comes into `folder` under the name `name`.
+    pub(super) fn start(plan: AppPlan, voice: Voice, folder: &Path, name: &str) -> Result<Self> {
+        let ports_file = folder.join(name);
+        let mut command = Command::new(own_program());
+        command.args(["sidecar", "--dapr"]).args(&plan.flags);
+        command.arg("--ports-file").arg(&ports_file).current_dir(&plan.folder);
+        let app_id = plan.app_id.clone();
+        let what = || format!("cannot start the sidecar of {app_id}");
+        let output = Output::new(plan.sidecar_output, "daprd", &plan.app_id, &plan.folder);
+        let sidecar_output = output.with_context(|| {
+            let folder = plan.folder.display();
+            format!("cannot write the log of the sidecar of {app_id} below {folder}/.dapr")
+        })?;
+        let sidecar = spawn(command, &sidecar_output).with_context(what)?;
+        for note in &plan.notes {
+            voice.error(note);
+        }
+        Ok(Self {
+            plan,
+            voice,
+            stage: Stage::Starting,
+            sidecar,
+            sidecar_output,
+            ports_file,
+            app: None,
+            failed: false,
+            not_started: false,
+        })
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self.stage, Stage::Gone)
+    }
+
+    /// Looks what has become of it, and does what follows. Call it from a thread that lives as long
+    /// as the process does.
+    pub(super) fn look(&mut self) {
+        match self.stage {
+            Stage::Starting => self.look_for_ports(),
+            Stage::Running => self.look_after(),
+            Stage::AppEnding { until } => {
+                if let Some(ending) = self.app_has_ended() {
+                    self.voice.note(&ending.told(&self.plan.app_id));
+                    self.end_sidecar();
+                } else if Instant::now() >= until {
+                    self.kill_app();
+                }
+            }
+            Stage::SidecarEnding { until } => {
+                if self.sidecar_has_ended().is_some() {
+                    self.kill_app();
+                    self.stage = Stage::Gone;
+                } else if Instant::now() >= until {
+                    // Fails if it has ended, which the next look tells.
+                    let _ = self.sidecar.kill();
+                }
+            }
+            Stage::Gone => {}
+        }
+    }
+
+    /// Tells it to end, the app first.
+    pub(super) fn end(&mut self) {
+        match self.stage {
+            Stage::Starting => self.end_sidecar(),
+            Stage::Running => {
+                if let Some(app) = &self.app {
+                    app.pass_on(Signal::TERM);
+                    self.stage = Stage::AppEnding { until: Instant::now() + APP_ENDS_WITHIN };
+                } else {
+                    self.end_sidecar();
+                }
+            }
+            Stage::AppEnding { .. } | Stage::SidecarEnding { .. } | Stage::Gone => {}
+        }
+    }
+
+    /// Ends it at once.
+    pub(super) fn kill(&mut self) {
+        self.kill_app();
+        let _ = self.sidecar.kill();
+    }
+
+    fn look_for_ports(&mut self) {
+        if let Some(status) = self.sidecar_has_ended() {
+            self.tell_sidecar_failed(status);
+            self.not_started = true;
+            self.stage = Stage::Gone;
+            return;
+        }
+        let Ok(text) = std::fs::read_to_string(&self.ports_file) else { return };
+        let Ok(ports) = serde_json::from_str::<BTreeMap<String, SocketAddr>>(&text) else { return };
+        let app_id = &self.plan.app_id;
+        let port = |door| ports.get(door).map_or(0, SocketAddr::port);
+        let (http, grpc) = (port("http"), port("grpc"));
+        self.voice.note(&format!("sidecar of {app_id} ready: HTTP {http}, gRPC {grpc}"));
+        self.stage = Stage::Running;
+        if self.plan.command.is_empty() {
+            self.voice.note(&format!("{app_id} has no command: start the app by other means"));
+            return;
+        }
+        if let Err(error) = self.start_app(&ports) {
+            self.voice.error(Report::of(&error).text().trim_end());
+            (self.failed, self.not_started) = (true, true);
+            self.end_sidecar();
+        }
+    }
+
+    fn start_app(&mut self, ports: &BTreeMap<String, SocketAddr>) -> Result<()> {
+        let plan = &self.plan;
+        let mut words = plan.command.iter();
+        let program = words.next().cloned().unwrap_or_default();
+        let mut command = Command::new(in_folder(&program, &plan.folder));
+        command.args(words).current_dir(&plan.folder);
+        // The right to join is the sidecar's.
+        for name in ["TOLLWAY_TOKEN", "APP_PORT", "DAPR_METRICS_PORT"] {
+            command.env_remove(name);
+        }
+        command.envs(environment(plan, ports)).envs(plan.env.iter().cloned());
+        let output = Output::new(plan.app_output, "app", &plan.app_id, &plan.folder);
+        let output = output.with_context(|| {
+            let folder = plan.folder.display();
+            format!("cannot write the log of {} below {folder}/.dapr", plan.app_id)
+        })?;
+        let guard = Guard::start()?;
+        let child = spawn(command, &output).map_err(|source| CannotStart::of(program, source))?;
+        for (what, path) in
+            [("", output.path), ("the sidecar of ", self.sidecar_output.path.clone())]
+        {
+            if let Some(path) = path {
+                self.voice.note(&format!("log of {what}{}: {}", plan.app_id, path.display()));
+            }
+        }
+        self.app = Some(App::of(&child, guard));
+        Ok(())
+    }
+
+    /// The app and its sidecar run: neither is of use without the other.
+    fn look_after(&mut self) {
+        if let Some(ending) = self.app_has_ended() {
+            self.voice.note(&ending.told(&self.plan.app_id));
+            self.failed |= ending != Ending::Code(0);
+            self.end_sidecar();
+        } else if let Some(status) = self.sidecar_has_ended() {
+            self.tell_sidecar_failed(status);
+            self.end();
+        }
+    }
+
+    fn tell_sidecar_failed(&mut self, status: ExitStatus) {
+        let app_id = &self.plan.app_id;
+        self.voice
+            .error(&format!("the sidecar of {app_id} has ended ({status}), so the app ends too"));
+        for line in self.sidecar_output.unseen() {
+            self.voice.error(&format!("  {line}"));
+        }
+        self.failed = true;
+    }
+
+    fn end_sidecar(&mut self) {
+        if let Some(app) = &self.app {
+            // What the app leaves behind could not be called any more: it ends too.
+            app.end_rest();
+        }
+        let pid = Pid::from_child(&self.sidecar);
+        if self.sidecar_has_ended().is_none() {
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+        self.stage = Stage::SidecarEnding { until: Instant::now() + SIDECAR_ENDS_WITHIN };
+    }
+
+    fn kill_app(&mut self) {
+        if let Some(app) = &self.app {
+            app.kill();
+        }
+    }
+
+    /// How the app has ended, if it has and was not told so before.
+    fn app_has_ended(&self) -> Option<Ending> {
+        match self.app.as_ref()?.look()? {
+            Change::Ended(ending) => Some(ending),
+            Change::Stopped(_) => None,
+        }
+    }
+
+    fn sidecar_has_ended(&mut self) -> Option<ExitStatus> {
+        self.sidecar.try_wait().ok().flatten()
+    }
+}
+
+/// Starts a process whose lines go to `output`.
+fn spawn(mut command: Command, output: &Output) -> std::io::Result<Child> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = spawn_confined(command, Confinement::default())?;
+    if let Some(stdout) = child.stdout.take() {
+        output.pass(stdout, Stream::Out)?;
+    }
+    if let Some(stderr) = child.stderr.take() {
+        output.pass(stderr, Stream::Error)?;
+    }
+    Ok(child)
+}
+
+/// A program with a path of its own is looked for from the app's folder.
+fn in_folder(program: &str, folder: &Path) -> OsString {
+    match program.contains('/') {
+        true => folder.join(program).into(),
+        false => program.into(),
+    }
+}
+
+/// Where the sidecar is, by the names that SDKs of Dapr read.
+fn environment(
+    plan: &AppPlan,
+    ports: &BTreeMap<String, SocketAddr>,
+) -> Vec<(&'static str, String)> {
+    let port = |door| ports.get(door).map(|address: &SocketAddr| address.port().to_string());
+    let all = [
+        ("APP_ID", Some(plan.app_id.clone())),
+        ("APP_PORT", plan.app_port.map(|port| port.to_string())),
+        ("APP_PROTOCOL", Some(plan.protocol.clone())),
+        ("APP_CHANNEL_ADDRESS", Some(plan.app_host.clone())),
+        ("DAPR_HTTP_PORT", port("http")),
+        ("DAPR_GRPC_PORT", port("grpc")),
+        ("DAPR_METRICS_PORT", port("admin")),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}

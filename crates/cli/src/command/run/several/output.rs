@@ -1,0 +1,157 @@
+//! What apps and their sidecars write: line by line to the terminal, with the name of who wrote it
+//! in front, and to files.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use time::OffsetDateTime;
+
+use super::plan::Destination;
+
+/// Longest piece of a line that is passed on at once, in bytes; a longer line comes in pieces.
+const LINE_BYTES: usize = 64 * 1024;
+/// Lines that are remembered of a process, for when it fails.
+const LAST_LINES: usize = 10;
+
+/// The stream of the terminal on which a process's lines appear.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stream {
+    Out,
+    Error,
+}
+
+/// Where the lines of a process go.
+#[derive(Clone, Debug)]
+pub(super) struct Output {
+    /// Stands in front of its lines on the terminal; without it they do not appear there.
+    prefix: Option<String>,
+    file: Option<Arc<File>>,
+    pub(super) path: Option<PathBuf>,
+    last: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Output {
+    /// Of the process `what` (`app` or `daprd`) of an app.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub(super) fn new(
+        destination: Destination,
+        what: &str,
+        app_id: &str,
+        folder: &Path,
+    ) -> io::Result<Self> {
+        let path = destination
+            .is_file
+            .then(|| folder.join(".dapr/logs").join(format!("{app_id}_{what}_{}.log", stamp())));
+        let file = path.as_deref().map(|path| {
+            std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
+            OpenOptions::new().create(true).append(true).open(path).map(Arc::new)
+        });
+        let name = if what == "app" { "APP" } else { "DAPRD" };
+        Ok(Self {
+            prefix: destination.is_console.then(|| format!("== {name} - {app_id} == ")),
+            file: file.transpose()?,
+            path,
+            last: Arc::default(),
+        })
+    }
+
+    /// Passes a stream of the process on to its end, in a thread of its own.
+    pub(super) fn pass(
+        &self,
+        from: impl Read + Send + 'static,
+        to: Stream,
+    ) -> io::Result<JoinHandle<()>> {
+        let output = self.clone();
+        std::thread::Builder::new().name("output".to_owned()).spawn(move || output.copy(from, to))
+    }
+
+    /// The last lines, where the terminal has not shown them.
+    pub(super) fn unseen(&self) -> Vec<String> {
+        if self.prefix.is_some() {
+            return Vec::new();
+        }
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    fn copy(&self, from: impl Read, to: Stream) {
+        let mut lines = BufReader::with_capacity(LINE_BYTES, from);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let limit = LINE_BYTES as u64;
+            match lines.by_ref().take(limit).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => self.take(&mut line, to),
+            }
+        }
+    }
+
+    fn take(&self, line: &mut Vec<u8>, to: Stream) {
+        if line.last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        // A disk that is full or a terminal that has gone must not hold up who writes.
+        if let Some(file) = &self.file {
+            let _ = file.as_ref().write_all(line);
+        }
+        let Some(prefix) = &self.prefix else {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.len() == LAST_LINES {
+                last.pop_front();
+            }
+            last.push_back(String::from_utf8_lossy(line).trim_end().to_owned());
+            return;
+        };
+        line.splice(0..0, prefix.bytes());
+        // In one piece, so that lines of others do not get between.
+        let _ = match to {
+            Stream::Out => io::stdout().lock().write_all(line),
+            Stream::Error => io::stderr().lock().write_all(line),
+        };
+    }
+}
+
+/// Now, in UTC, as names of files have it.
+fn stamp() -> String {
+    let now = OffsetDateTime::now_utc();
+    let (year, month, day) = (now.year(), u8::from(now.month()), now.day());
+    let (hour, minute, second) = now.to_hms();
+    format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_kept_whole_and_the_last_are_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let to_file = Destination { is_console: false, is_file: true };
+        let output = Output::new(to_file, "daprd", "web", folder.path()).unwrap();
+        let long = "x".repeat(LINE_BYTES + 3);
+        let text: String = (0..20).map(|n| format!("line {n}\n")).collect();
+        output.copy(format!("{long}\n{text}no end").as_bytes(), Stream::Out);
+        let path = output.path.clone().unwrap();
+        let written = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(written, format!("{}\nxxx\n{text}no end\n", "x".repeat(LINE_BYTES)));
+        assert_eq!(output.unseen().len(), LAST_LINES);
+        assert_eq!(output.unseen().last().unwrap(), "no end");
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(name.starts_with("web_daprd_20") && name.ends_with(".log"), "{name}");
+    }
+
+    #[test]
+    fn what_the_terminal_has_shown_is_not_told_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let to_console = Destination { is_console: true, is_file: false };
+        let output = Output::new(to_console, "app", "web", folder.path()).unwrap();
+        output.copy("hello\n".as_bytes(), Stream::Error);
+        assert!(output.unseen().is_empty() && output.path.is_none());
+    }
+}

@@ -1,0 +1,237 @@
+//! Dapr's Configuration, as far as it concerns calls: who may make them, where their traces go, and
+//! what it asks for that is not done here.
+
+use serde_json::Value;
+use tollway_model::Label;
+use tollway_proxy::{ApiProtocol, ApiRule, ApiRules, TracingOptions};
+use tollway_routing::{AccessList, Resilience, SamplingRatio};
+use tollway_runtime::HttpEndpoint;
+use tollway_telemetry::trace::{TraceEndpoint, TraceHeaders, TraceOptions, TraceProtocol};
+
+use super::access;
+
+/// What Dapr records where it is not told the share: one trace of ten thousand.
+const USUAL_SHARE: f64 = 1e-4;
+
+/// What a Configuration means; the last of several that has a part says it.
+#[derive(Debug, Default)]
+pub(super) struct Configuration {
+    pub(super) tracing: Option<TracingOptions>,
+    pub(super) api_rules: Option<ApiRules>,
+    pub(super) access: Option<AccessList>,
+    /// From files of Resiliency.
+    pub(super) resilience: Option<Resilience>,
+    /// The names of these files.
+    pub(super) rules: Vec<String>,
+    /// What may be called outside of the mesh by a name.
+    pub(super) endpoints: Vec<HttpEndpoint>,
+    /// What is told at the start.
+    pub(super) notes: Vec<String>,
+}
+
+impl Configuration {
+    /// Takes in the `spec` of a document, for an app of this namespace.
+    ///
+    /// # Errors
+    /// What an app would miss without noticing, or what cannot be understood, in words.
+    pub(super) fn read(&mut self, spec: &Value, namespace: &Label) -> Result<(), String> {
+        refuse_what_would_be_missed(spec)?;
+        if !spec["accessControl"].is_null() {
+            self.access = access::read(&spec["accessControl"], namespace)?;
+        }
+        let api = &spec["api"];
+        if is_filled(&api["allowed"]) || is_filled(&api["denied"]) {
+            let (allowed, denied) =
+                (rules(&api["allowed"], "allowed")?, rules(&api["denied"], "denied")?);
+            self.api_rules = Some(ApiRules { allowed, denied });
+        }
+        let tracing = &spec["tracing"];
+        if is_text(&tracing["zipkin"]["endpointAddress"]) {
+            self.notes.push("no traces go to Zipkin; give it spans through `otel`".to_owned());
+        }
+        if tracing["stdout"].as_bool() == Some(true) {
+            self.notes.push("no traces go to standard output; use `otel`".to_owned());
+        }
+        if is_text(&tracing["otel"]["endpointAddress"]) {
+            self.tracing = tracing_of(tracing)?;
+        }
+        Ok(())
+    }
+}
+
+fn refuse_what_would_be_missed(spec: &Value) -> Result<(), String> {
+    for pipeline in ["httpPipeline", "appHttpPipeline"] {
+        if is_filled(&spec[pipeline]["handlers"]) {
+            let what = "middleware is not served; do it in the app, and leave";
+            return Err(format!("{what} `{pipeline}` out"));
+        }
+    }
+    Ok(())
+}
+
+/// A list of parts of the API.
+fn rules(list: &Value, name: &str) -> Result<Vec<ApiRule>, String> {
+    let rule = |rule: &Value| {
+        let text = |field: &str| rule[field].as_str().filter(|text| !text.is_empty());
+        let protocol = match text("protocol").map(str::to_ascii_lowercase).as_deref() {
+            Some("http") => Some(ApiProtocol::Http),
+            Some("grpc") => Some(ApiProtocol::Grpc),
+            Some(_) | None => None,
+        };
+        let (Some(part), Some(version), Some(protocol)) = (text("name"), text("version"), protocol)
+        else {
+            return Err(format!(
+                "{rule} in api.{name} is no rule; write name, version and protocol (http or grpc)"
+            ));
+        };
+        Ok(ApiRule { name: part.to_owned(), version: version.to_owned(), protocol })
+    };
+    list.as_array().into_iter().flatten().map(rule).collect()
+}
+
+/// Spans for a collector of OpenTelemetry; none where the share is nothing.
+fn tracing_of(tracing: &Value) -> Result<Option<TracingOptions>, String> {
+    let ratio = ratio(&tracing["samplingRate"])?;
+    let otel = &tracing["otel"];
+    let address = otel["endpointAddress"].as_str().unwrap_or_default();
+    let protocol = match otel["protocol"].as_str().unwrap_or_default() {
+        "http" => TraceProtocol::Http,
+        "grpc" => TraceProtocol::Grpc,
+        other => {
+            return Err(format!("tracing.otel.protocol is `{other}`; use http or grpc"));
+        }
+    };
+    let is_secure = otel["isSecure"].as_bool().unwrap_or(true);
+    let url = match address.contains("://") {
+        true => address.to_owned(),
+        false => format!("{}://{address}", if is_secure { "https" } else { "http" }),
+    };
+    let endpoint = TraceEndpoint::parse(&url, Some(protocol))
+        .map_err(|error| format!("tracing.otel.endpointAddress: {error}"))?;
+    let headers = headers(&otel["headers"])?;
+    let collector = TraceOptions { endpoint, ca: None, headers };
+    Ok(ratio.map(|ratio| TracingOptions { ratio, collector }))
+}
+
+/// A text or a number; `None` for nothing.
+fn ratio(value: &Value) -> Result<Option<SamplingRatio>, String> {
+    let share = match value {
+        Value::Null => Some(USUAL_SHARE),
+        Value::String(text) if text.is_empty() => Some(USUAL_SHARE),
+        Value::String(text) => text.parse().ok(),
+        Value::Number(number) => number.as_f64(),
+        Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    let wrong = || format!("tracing.samplingRate is {value}; write a share from \"0\" to \"1\"");
+    let share = share.ok_or_else(wrong)?;
+    if share == 0.0 {
+        return Ok(None);
+    }
+    SamplingRatio::new(share).map(Some).ok_or_else(wrong)
+}
+
+/// `NAME=VALUE` each. What they hold may be secret and is not repeated.
+fn headers(list: &Value) -> Result<TraceHeaders, String> {
+    let texts = list.as_array().into_iter().flatten().filter_map(Value::as_str);
+    let encoded: Vec<String> =
+        texts.map(|text| text.replace('%', "%25").replace(',', "%2C")).collect();
+    TraceHeaders::parse(&encoded.join(","))
+        .map_err(|error| format!("tracing.otel.headers: {error}"))
+}
+
+fn is_text(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| !text.is_empty())
+}
+
+/// Whether something stands in a list or a section.
+pub(super) fn is_filled(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(spec: &Value) -> Result<Configuration, String> {
+        let mut configuration = Configuration::default();
+        configuration.read(spec, &Label::new("default").unwrap()).map(|()| configuration)
+    }
+
+    fn tracing(rate: Value, otel: Value) -> Result<Option<TracingOptions>, String> {
+        let spec = json!({ "tracing": { "samplingRate": rate, "otel": otel } });
+        read(&spec).map(|configuration| configuration.tracing)
+    }
+
+    #[test]
+    fn spans_go_to_the_collector_that_is_named() {
+        let secret = "authorization=Basic a%2,b";
+        let otel =
+            json!({ "endpointAddress": "otel:4317", "protocol": "grpc", "headers": [secret] });
+        let told = tracing(json!("0.5"), otel).unwrap().unwrap();
+        assert_eq!(told.ratio, SamplingRatio::new(0.5).unwrap());
+        let endpoint = TraceEndpoint::parse("https://otel:4317", Some(TraceProtocol::Grpc));
+        assert_eq!(told.collector.endpoint, endpoint.unwrap());
+        let headers = TraceHeaders::parse("authorization=Basic a%252%2Cb").unwrap();
+        assert_eq!(told.collector.headers, headers);
+        let otel = |rate| {
+            let address = "localhost:4318";
+            let otel = json!({ "endpointAddress": address, "protocol": "http", "isSecure": false });
+            tracing(rate, otel)
+        };
+        let plain = otel(json!(1)).unwrap().unwrap();
+        let endpoint = TraceEndpoint::parse("http://localhost:4318", Some(TraceProtocol::Http));
+        assert_eq!(plain.collector.endpoint, endpoint.unwrap());
+        let usual = otel(Value::Null).unwrap().unwrap();
+        assert_eq!(usual.ratio, SamplingRatio::new(1e-4).unwrap());
+        assert!(otel(json!("0")).unwrap().is_none());
+        for wrong in [json!("2"), json!("often"), json!(true)] {
+            assert!(otel(wrong).unwrap_err().contains("tracing.samplingRate"));
+        }
+    }
+
+    #[test]
+    fn lists_of_the_api_are_read() {
+        let rule =
+            |protocol: &str| json!({ "name": "invoke", "version": "v1", "protocol": protocol });
+        let spec = json!({ "api": { "allowed": [rule("HTTP"), rule("grpc")], "denied": [] } });
+        let rules = read(&spec).unwrap().api_rules.unwrap();
+        let protocols: Vec<_> = rules.allowed.iter().map(|rule| rule.protocol).collect();
+        assert_eq!(protocols, [ApiProtocol::Http, ApiProtocol::Grpc]);
+        assert_eq!((rules.allowed[0].name.as_str(), rules.denied.len()), ("invoke", 0));
+        assert_eq!(read(&json!({ "api": {} })).unwrap().api_rules, None);
+    }
+
+    #[test]
+    fn a_collector_that_cannot_be_is_refused() {
+        let refused = |otel: Value| tracing(json!("1"), otel).unwrap_err();
+        let told = refused(json!({ "endpointAddress": "otel:4317", "protocol": "thrift" }));
+        assert!(told.contains("tracing.otel.protocol is `thrift`"), "{told}");
+        let told = refused(json!({ "endpointAddress": "a b", "protocol": "grpc" }));
+        assert!(told.contains("tracing.otel.endpointAddress"), "{told}");
+        let headers = json!(["secret"]);
+        let otel = json!({ "endpointAddress": "a:1", "protocol": "grpc", "headers": headers });
+        assert!(refused(otel).contains("tracing.otel.headers"));
+    }
+
+    #[test]
+    fn what_an_app_would_miss_is_refused() {
+        for (spec, part) in [
+            (json!({ "accessControl": { "policies": [{ "appId": "a" }] } }), "lacks `namespace`"),
+            (json!({ "api": { "denied": [{ "name": "invoke" }] } }), "in api.denied is no rule"),
+            (json!({ "api": { "allowed": ["invoke"] } }), "in api.allowed is no rule"),
+            (json!({ "httpPipeline": { "handlers": [{ "name": "a" }] } }), "`httpPipeline`"),
+            (json!({ "appHttpPipeline": { "handlers": [{ "name": "a" }] } }), "`appHttpPipeline`"),
+        ] {
+            let refused = read(&spec).unwrap_err();
+            assert!(refused.contains(part), "{spec}: {refused}");
+        }
+        read(&json!({ "accessControl": { "defaultAction": "allow" }, "mtls": {} })).unwrap();
+        read(&Value::Null).unwrap();
+    }
+}

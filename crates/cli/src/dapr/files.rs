@@ -1,0 +1,195 @@
+//! The files that daprd is given: Configuration and resources other than components. What an app
+//! would miss without anything telling it ends the start; what answers for itself is told and left
+//! out.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde::Deserialize;
+use serde_json::Value;
+use tollway_model::{AppId, ErrorCode, Label};
+
+use super::configuration::Configuration;
+use super::{endpoint, resiliency};
+use crate::failure::Failure;
+use crate::resources::files;
+use crate::yaml;
+
+/// A resource, as far as it is looked at here.
+#[derive(Deserialize)]
+struct Document {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    metadata: Metadata,
+    /// The apps that it is for; all without any.
+    #[serde(default)]
+    scopes: Vec<String>,
+    #[serde(default)]
+    spec: Value,
+}
+
+#[derive(Default, Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    name: String,
+}
+
+/// Reads the files of Configurations and the folders of resources for an app, but for components,
+/// which `resources` reads; what is to be told of either stands in the notes.
+///
+/// # Errors
+/// When a file cannot be read or is no YAML, or says what an app would miss: [`Failure`].
+pub(super) fn read(
+    app: &AppId,
+    namespace: &Label,
+    config: &[PathBuf],
+    resources: &[PathBuf],
+) -> Result<Configuration> {
+    let mut configuration = Configuration::default();
+    for file in config {
+        for document in documents(file)? {
+            read_configuration(&document, namespace, &mut configuration)
+                .map_err(|what| refusal(file, &what))?;
+        }
+    }
+    for folder in resources {
+        for file in files(folder)? {
+            for document in documents(&file)? {
+                if document.kind != "Component" && document.is_for(app) {
+                    read_resource(&document, &mut configuration)
+                        .map_err(|what| refusal(&file, &what))?;
+                }
+            }
+        }
+    }
+    Ok(configuration)
+}
+
+fn refusal(file: &Path, what: &str) -> Failure {
+    Failure::new(ErrorCode::BadConfiguration, format!("{}: {what}", file.display()))
+}
+
+fn documents(file: &Path) -> Result<Vec<Document>> {
+    let text = yaml::read_file(file)?;
+    Ok(yaml::parse_all(&text, &file.display().to_string())?)
+}
+
+impl Document {
+    fn is_for(&self, app: &AppId) -> bool {
+        let named = |scope: &String| scope.eq_ignore_ascii_case(app.as_str());
+        self.scopes.is_empty() || self.scopes.iter().any(named)
+    }
+}
+
+fn read_configuration(
+    document: &Document,
+    namespace: &Label,
+    into: &mut Configuration,
+) -> Result<(), String> {
+    if document.kind == "Configuration" {
+        return into.read(&document.spec, namespace);
+    }
+    let kind = &document.kind;
+    Err(format!("`{kind}` is no Configuration; give its folder with --resources-path"))
+}
+
+fn read_resource(document: &Document, into: &mut Configuration) -> Result<(), String> {
+    let Document { kind, metadata, spec, .. } = document;
+    let name = &metadata.name;
+    match kind.as_str() {
+        "Resiliency" => {
+            let rules = into.resilience.get_or_insert_default();
+            let read = resiliency::read(name, spec, rules, &mut into.notes);
+            into.rules.push(name.clone());
+            read.map_err(|what| format!("Resiliency `{name}`: {what}"))
+        }
+        "HTTPEndpoint" => {
+            let read = endpoint::read(name, spec, |name| std::env::var(name).ok());
+            let endpoint = read.map_err(|what| format!("HTTPEndpoint `{name}`: {what}"))?;
+            if into.endpoints.iter().any(|known| known.name == *name) {
+                return Err(format!("HTTPEndpoint `{name}` is there twice; give one another name"));
+            }
+            into.endpoints.push(endpoint);
+            Ok(())
+        }
+        "Subscription" => Err(format!(
+            "Subscription `{name}` is not served: no messages would come; scope it to other apps"
+        )),
+        _ => {
+            into.notes.push(format!("{kind} `{name}` is not served and left out"));
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_for_web(config: &[PathBuf], resources: &[PathBuf]) -> Result<Configuration> {
+        let (app, namespace) = (AppId::new("web").unwrap(), Label::new("default").unwrap());
+        read(&app, &namespace, config, resources)
+    }
+
+    fn look_at(text: &str) -> Result<Vec<String>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.yaml");
+        std::fs::write(&file, text).unwrap();
+        std::fs::write(folder.path().join("notes.txt"), "kind: Subscription").unwrap();
+        let found = match text.contains("Configuration") {
+            true => read_for_web(&[file], &[]),
+            false => read_for_web(&[], &[folder.path().to_owned()]),
+        };
+        found.map(|found| found.notes).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn what_dapr_init_leaves_behind_is_no_hindrance() {
+        let configuration = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  \
+             name: daprConfig\nspec:\n  tracing:\n    samplingRate: \"1\"\n    zipkin:\n      \
+             endpointAddress: http://localhost:9411/api/v2/spans\n";
+        let notes = look_at(configuration).unwrap();
+        assert_eq!(notes, ["no traces go to Zipkin; give it spans through `otel`"]);
+        let components = "kind: Component\nmetadata: {name: statestore}\nspec: {type: state.redis}\n\
+             ---\nkind: Component\nmetadata: {name: pubsub}\n";
+        assert_eq!(look_at(components).unwrap(), [""; 0]);
+        let workflow = "kind: WorkflowAccessPolicy\nmetadata: {name: other}\n";
+        let notes = look_at(workflow).unwrap();
+        assert_eq!(notes, ["WorkflowAccessPolicy `other` is not served and left out"]);
+        let endpoint = "kind: HTTPEndpoint\nmetadata: {name: other}\nspec: {baseUrl: 'http://a'}\n";
+        assert_eq!(look_at(endpoint).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn what_an_app_would_miss_ends_the_start() {
+        let refused = look_at("kind: Configuration\nspec: {api: {denied: [{name: a}]}}\n");
+        let refused = refused.unwrap_err();
+        assert!(refused.contains("a.yaml: {\"name\":\"a\"} in api.denied is no rule"), "{refused}");
+        for (scopes, is_refused) in [("", true), ("scopes: [WEB]", true), ("scopes: [a]", false)] {
+            let resiliency = "kind: Resiliency\nspec: {targets: {apps: {b: {retry: c}}}}\n";
+            let told = look_at(&format!("{resiliency}{scopes}\n"));
+            assert_eq!(told.is_err(), is_refused, "{scopes}: {told:?}");
+            let names = |told: &String| told.contains("targets.apps.b.retry is `c`");
+            assert_eq!(told.as_ref().is_err_and(names), is_refused, "{told:?}");
+            let told = look_at(&format!("kind: Subscription\nmetadata: {{name: s}}\n{scopes}\n"));
+            assert_eq!(told.is_err(), is_refused, "{scopes}: {told:?}");
+        }
+        let endpoint = "kind: HTTPEndpoint\nmetadata: {name: other}\nspec: {baseUrl: a}\n";
+        let told = look_at(&format!("{endpoint}---\n{endpoint}")).unwrap_err();
+        assert!(told.contains("HTTPEndpoint `other`: spec.baseUrl: `a` is no URL"), "{told}");
+        let endpoint = endpoint.replace("baseUrl: a", "baseUrl: 'http://a'");
+        let told = look_at(&format!("{endpoint}---\n{endpoint}")).unwrap_err();
+        assert!(told.contains("HTTPEndpoint `other` is there twice"), "{told}");
+        let notes = look_at("kind: Resiliency\nspec: {targets: {components: {b: {retry: c}}}}\n");
+        assert_eq!(notes.unwrap(), ["Resiliency has targets.components, which have no effect"]);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let missing = read_for_web(&["/nowhere/config.yaml".into()], &[]).unwrap_err();
+        assert!(format!("{missing:#}").contains("/nowhere/config.yaml"), "{missing:#}");
+        let missing = read_for_web(&[], &["/nowhere".into()]).unwrap_err();
+        assert!(format!("{missing:#}").contains("cannot read the folder /nowhere"), "{missing:#}");
+    }
+}

@@ -1,0 +1,362 @@
+//! What daprd's flags and environment mean for a sidecar. Decides; starts nothing.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tollway_model::{AppId, AppProtocol, Label};
+use tollway_proxy::HealthCheck;
+use tollway_runtime::{HELD_BYTES, MESSAGE_BYTES};
+use tollway_telemetry::{LogFilter, LogFormat};
+
+use super::parse::Given;
+use super::values::{self, Size};
+use crate::command::app::{Speech, path as checked_path};
+
+/// What is taken of a request's head in any case, in bytes.
+const HEAD_BYTES: u64 = 64 * 1024;
+/// The largest head that may be asked for, in bytes: what HTTP/2 takes at most.
+const MOST_HEAD_BYTES: u64 = 512 * 1024;
+
+/// A sidecar as daprd would be started.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) app_id: AppId,
+    pub(super) namespace: Label,
+    pub(super) app: Option<WantedApp>,
+    pub(super) http: Vec<SocketAddr>,
+    pub(super) grpc: Vec<SocketAddr>,
+    pub(super) public: Option<SocketAddr>,
+    pub(super) inbound: SocketAddr,
+    pub(super) advertise: Option<SocketAddr>,
+    pub(super) metrics: Option<SocketAddr>,
+    /// The control plane, if it is not the local one.
+    pub(super) control: Option<String>,
+    pub(super) drain: Duration,
+    pub(super) block: Duration,
+    /// What is taken of a head, where that is more than is taken anyway.
+    pub(super) head_bytes: Option<u64>,
+    /// What a message may have that is held whole.
+    pub(super) message_bytes: usize,
+    pub(super) tells_calls: bool,
+    pub(super) log: (LogFilter, LogFormat),
+    pub(super) resources: Vec<PathBuf>,
+    pub(super) config: Vec<PathBuf>,
+    /// Where to write which ports are open.
+    pub(super) ports_file: Option<PathBuf>,
+    /// What is to be told at the start, and what need not be heeded.
+    pub(super) notes: Vec<String>,
+    pub(super) idle: Vec<String>,
+}
+
+/// The app beside it.
+#[derive(Debug)]
+pub(super) struct WantedApp {
+    /// A name or an address.
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) speech: Speech,
+    pub(super) max_concurrency: Option<usize>,
+    pub(super) health_check: Option<HealthCheck>,
+    /// It is asked which actors it runs.
+    pub(super) asks_actors: bool,
+}
+
+/// Why a sidecar cannot be what was asked for, as `WHAT; WHAT TO DO`.
+pub(super) type Refusal = String;
+
+impl Wanted {
+    /// `variable` reads the environment.
+    pub(super) fn of(
+        given: &Given,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Refusal> {
+        refuse_what_would_be_missed(given)?;
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let app_id = given.text("app-id");
+        if app_id.is_empty() {
+            return Err("app-id parameter cannot be empty; name the app with --app-id".to_owned());
+        }
+        let app_id = AppId::new(app_id).map_err(|error| format!("app-id: {error}"))?;
+        let namespace = variable("NAMESPACE").unwrap_or_else(|| "default".to_owned());
+        let namespace = Label::new(&namespace).map_err(|error| format!("NAMESPACE: {error}"))?;
+        let outdated = given.outdated();
+        let mut notes: Vec<String> = outdated
+            .map(|(name, instead)| format!("Flag --{name} has been deprecated, {instead}"))
+            .collect();
+        let apis = addresses(given.text("dapr-listen-addresses"))?;
+        let doors = |flag: &str| -> Result<Vec<SocketAddr>, Refusal> {
+            let port = port(given, flag)?;
+            Ok(apis.iter().map(|ip| SocketAddr::new(*ip, port)).collect())
+        };
+        let (http, grpc) = (doors("dapr-http-port")?, doors("dapr-grpc-port")?);
+        let app = app(given, [http[0].port(), grpc[0].port()])?;
+        let control = Some(given.text("control-plane-address").to_owned());
+        let control = control.filter(|control| !control.is_empty());
+        let (inbound, advertise) = mesh_door(given, control.is_some(), variable)?;
+        let message_bytes = message_bytes(given, &mut notes)?;
+        Ok(Self {
+            app_id,
+            namespace,
+            app,
+            http,
+            grpc,
+            public: public(given)?,
+            inbound,
+            advertise,
+            metrics: metrics(given)?,
+            control,
+            drain: graceful(given),
+            block: given.duration("dapr-block-shutdown-duration"),
+            head_bytes: head_bytes(given)?,
+            message_bytes,
+            tells_calls: given.is_on("enable-api-logging"),
+            log: log(given)?,
+            resources: resources(given),
+            config: given.list("config").into_iter().map(PathBuf::from).collect(),
+            ports_file: Some(given.text("ports-file"))
+                .filter(|file| !file.is_empty())
+                .map(PathBuf::from),
+            notes,
+            idle: given.idle().map(|(name, why)| format!("--{name} has {why}")).collect(),
+        })
+    }
+}
+
+/// Flags that say something which is not done here, and which an app would miss.
+fn refuse_what_would_be_missed(given: &Given) -> Result<(), Refusal> {
+    let mode = given.text("mode");
+    if mode == "kubernetes" {
+        return Err("--mode=kubernetes is not for this program; without --mode it runs by itself"
+            .to_owned());
+    }
+    if mode != "standalone" {
+        return Err(format!("invalid mode `{mode}`; use standalone"));
+    }
+    let origins = given.text("allowed-origins");
+    if !origins.is_empty() && origins != "*" {
+        return Err("--allowed-origins other than * is not served: no answers to browsers are made here; put a web server in front of the API".to_owned());
+    }
+    if !given.text("unix-domain-socket").is_empty() {
+        return Err("--unix-domain-socket is not served; let the app connect to --dapr-http-port and --dapr-grpc-port".to_owned());
+    }
+    Ok(())
+}
+
+fn app(given: &Given, apis: [u16; 2]) -> Result<Option<WantedApp>, Refusal> {
+    let word = given.text("app-protocol").to_ascii_lowercase();
+    let mut speech = match word.as_str() {
+        "" => Speech { protocol: AppProtocol::Http, is_tls: false },
+        // It is none of daprd's.
+        "tcp" => return Err(unknown_protocol(&word)),
+        word => word.parse().map_err(|_| unknown_protocol(word))?,
+    };
+    speech.is_tls |= given.is_on("app-ssl") && speech.protocol != AppProtocol::H2c;
+    let health_check = health_check(given)?;
+    if given.text("app-port").is_empty() {
+        return Ok(None);
+    }
+    let port = port(given, "app-port")?;
+    for (flag, api) in ["dapr-http-port", "dapr-grpc-port"].into_iter().zip(apis) {
+        if port != 0 && port == api {
+            return Err(format!(
+                "the '{flag}' argument value {api} conflicts with 'app-port'; choose another"
+            ));
+        }
+    }
+    let most = usize::try_from(given.number("app-max-concurrency"));
+    let max_concurrency = most.ok().filter(|most| *most > 0);
+    let host = given.text("app-channel-address").to_owned();
+    let asks_actors = !given.list("disable-init-endpoints").contains(&"config");
+    let app = WantedApp { host, port, speech, max_concurrency, health_check, asks_actors };
+    Ok((port != 0).then_some(app))
+}
+
+fn unknown_protocol(word: &str) -> Refusal {
+    format!("invalid value for 'app-protocol': {word}; use http, https, h2c, grpc or grpcs")
+}
+
+/// What is not above zero is the default, as in daprd.
+fn health_check(given: &Given) -> Result<Option<HealthCheck>, Refusal> {
+    if !given.is_on("enable-app-health-check") {
+        return Ok(None);
+    }
+    let positive = |name, usual| match given.number(name) {
+        number @ 1.. => number.unsigned_abs(),
+        _ => usual,
+    };
+    let interval = Duration::from_secs(positive("app-health-probe-interval", 5));
+    let timeout = Duration::from_millis(positive("app-health-probe-timeout", 500));
+    if timeout > interval {
+        return Err("value for 'health-probe-timeout' must be smaller than 'health-probe-interval'; make it so".to_owned());
+    }
+    let path = given.text("app-health-check-path");
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let path = checked_path(&path).map_err(|error| format!("--app-health-check-path: {error}"))?;
+    let threshold = u32::try_from(positive("app-health-threshold", 3)).unwrap_or(u32::MAX);
+    Ok(Some(HealthCheck { path, interval, timeout, threshold }))
+}
+
+/// Where other sidecars connect: where only this machine reaches it, unless the control plane is
+/// another machine's.
+fn mesh_door(
+    given: &Given,
+    is_elsewhere: bool,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<(SocketAddr, Option<SocketAddr>), Refusal> {
+    let port = port(given, "dapr-internal-grpc-port")?;
+    let address = given.text("dapr-internal-grpc-listen-address");
+    let usual = if is_elsewhere { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+    let ip = match address {
+        "" => usual.into(),
+        address => ip(address, "dapr-internal-grpc-listen-address")?,
+    };
+    let host = match variable("DAPR_HOST_IP") {
+        Some(text) => Some(ip_of(&text).ok_or_else(|| {
+            format!("DAPR_HOST_IP is no IP address: `{text}`; write one such as 10.0.0.7")
+        })?),
+        None => None,
+    };
+    if ip.is_unspecified() && host.is_none() {
+        return Err(
+            "others cannot reach an address of all interfaces; say where they can in DAPR_HOST_IP"
+                .to_owned(),
+        );
+    }
+    // The port is the one that it listens on. What is only heard on loopback is there for nobody
+    // else, whatever the host's address.
+    let advertise = host.filter(|_| !ip.is_loopback()).map(|host| SocketAddr::new(host, 0));
+    Ok((SocketAddr::new(ip, port), advertise))
+}
+
+fn public(given: &Given) -> Result<Option<SocketAddr>, Refusal> {
+    if given.text("dapr-public-port").is_empty() {
+        return Ok(None);
+    }
+    let port = port(given, "dapr-public-port")?;
+    let address = match given.text("dapr-public-listen-address") {
+        "" => Ipv4Addr::LOCALHOST.into(),
+        address => ip(address, "dapr-public-listen-address")?,
+    };
+    Ok(Some(SocketAddr::new(address, port)))
+}
+
+fn metrics(given: &Given) -> Result<Option<SocketAddr>, Refusal> {
+    if !given.is_on("enable-metrics") {
+        return Ok(None);
+    }
+    let port = port(given, "metrics-port")?;
+    let address = ip(given.text("metrics-listen-address"), "metrics-listen-address")?;
+    Ok(Some(SocketAddr::new(address, port)))
+}
+
+fn graceful(given: &Given) -> Duration {
+    // Below zero the default holds, as in daprd.
+    let seconds = u64::try_from(given.number("dapr-graceful-shutdown-seconds")).unwrap_or(5);
+    Duration::from_secs(seconds.min(24 * 3600))
+}
+
+/// Bodies that stream have no limit, and less than the usual is no use to anybody.
+fn message_bytes(given: &Given, notes: &mut Vec<String>) -> Result<usize, Refusal> {
+    let size = match given.is_set("max-body-size") {
+        true => size(given, "max-body-size")?,
+        false => scaled(given.number("dapr-http-max-request-size"), 20),
+    };
+    let bytes = match size {
+        Size::Bytes(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
+        // daprd takes it for its default.
+        Size::Any => MESSAGE_BYTES,
+    };
+    if bytes > HELD_BYTES {
+        notes.push(format!(
+            "a message that is translated between HTTP and gRPC has {HELD_BYTES} bytes at most, \
+             not {bytes}; bodies that stream have no limit"
+        ));
+    }
+    Ok(bytes.clamp(MESSAGE_BYTES, HELD_BYTES))
+}
+
+/// How much of a head is taken, where it is more than is taken anyway.
+fn head_bytes(given: &Given) -> Result<Option<u64>, Refusal> {
+    let size = match given.is_set("read-buffer-size") {
+        true => size(given, "read-buffer-size")?,
+        false => scaled(given.number("dapr-http-read-buffer-size"), 10),
+    };
+    match size {
+        Size::Bytes(bytes) if bytes > MOST_HEAD_BYTES => Err(format!(
+            "--read-buffer-size of {bytes} bytes is too large; a head may have {MOST_HEAD_BYTES} at most"
+        )),
+        Size::Bytes(bytes) if bytes > HEAD_BYTES => Ok(Some(bytes)),
+        Size::Bytes(_) | Size::Any => Ok(None),
+    }
+}
+
+fn size(given: &Given, name: &str) -> Result<Size, Refusal> {
+    let text = given.text(name);
+    let wrong =
+        || format!("invalid value for '{name}' option: `{text}`; write a size such as 16Mi");
+    values::size(text).ok_or_else(wrong)
+}
+
+fn scaled(number: i64, shift: u32) -> Size {
+    u64::try_from(number).map_or(Size::Any, |number| Size::Bytes(number.saturating_mul(1 << shift)))
+}
+
+fn log(given: &Given) -> Result<(LogFilter, LogFormat), Refusal> {
+    let level = given.text("log-level");
+    let filter = match level.to_ascii_lowercase().as_str() {
+        "fatal" => "error".to_owned(),
+        word @ ("debug" | "info" | "warn" | "error") => word.to_owned(),
+        _ => {
+            return Err(format!(
+                "undefined log level: {level}; use debug, info, warn, error or fatal"
+            ));
+        }
+    };
+    let filter = filter.parse().map_err(|error| format!("--log-level: {error}"))?;
+    let format = if given.is_on("log-as-json") { LogFormat::Json } else { LogFormat::Text };
+    Ok((filter, format))
+}
+
+fn resources(given: &Given) -> Vec<PathBuf> {
+    let paths: Vec<PathBuf> = given.list("resources-path").into_iter().map(PathBuf::from).collect();
+    let older = given.text("components-path");
+    if paths.is_empty() && !older.is_empty() { vec![PathBuf::from(older)] } else { paths }
+}
+
+fn port(given: &Given, name: &str) -> Result<u16, Refusal> {
+    let text = given.text(name);
+    text.parse().map_err(|_| {
+        format!("error parsing {name} flag: `{text}` is no port; use a number from 0 to 65535")
+    })
+}
+
+/// Addresses with commas between them; what is empty or `0.0.0.0` is every one.
+fn addresses(text: &str) -> Result<Vec<IpAddr>, Refusal> {
+    let parts: Vec<&str> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() {
+        return Ok(vec![Ipv4Addr::UNSPECIFIED.into()]);
+    }
+    parts.into_iter().map(|part| ip(part, "dapr-listen-addresses")).collect()
+}
+
+fn ip(text: &str, flag: &str) -> Result<IpAddr, Refusal> {
+    let wrong = || format!("--{flag} is no IP address: `{text}`; write one such as 127.0.0.1");
+    ip_of(text).ok_or_else(wrong)
+}
+
+fn ip_of(text: &str) -> Option<IpAddr> {
+    match text {
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        text => {
+            let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+            match bare {
+                Some(bare) => bare.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+                None => text.parse().ok(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! The sidecar that daprd would be: started, kept with its control plane, ended in good order.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tollway_model::ErrorCode;
+use tollway_proxy::mesh::{MeshConfig, Role, TOKEN_VARIABLE, TokenSource};
+use tollway_proxy::{
+    AppOptions, CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, SidecarOptions,
+    TelemetryOptions, Timeouts,
+};
+use tollway_runtime::Sidecar;
+use tollway_telemetry::{DaprMetrics, LogTarget, start_log};
+
+use super::configuration::Configuration;
+use super::files;
+use super::options::Wanted;
+use crate::access::{Absent, Access, AccessArgs};
+use crate::command::api_tokens::ApiTokenArgs;
+use crate::command::mesh::made_up_instance;
+use crate::failure::{Failure, failure_of};
+use crate::local::{Kept, LINGER_MS, keep};
+use crate::resources::{Resources, read_resources};
+use crate::runtime::block_on;
+
+/// Life of a token of the local control plane: it is needed again where the certificate ended
+/// while the machine slept.
+const TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How long a local control plane that is started here stays after its last app.
+const LINGER: Duration = Duration::from_millis(LINGER_MS);
+
+/// What a signal asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Over,
+    /// To be started again with what the files say then.
+    Again,
+}
+
+/// Serves until told to end.
+pub(super) fn run(wanted: Wanted) -> Result<ExitCode> {
+    let (filter, format) = &wanted.log;
+    let _log = start_log(*format, filter);
+    block_on(async {
+        let mut signals = Signals::listen()?;
+        while Box::pin(serve(&wanted, &mut signals)).await? == End::Again {
+            tracing::info!("starting again");
+        }
+        Ok(ExitCode::SUCCESS)
+    })?
+}
+
+async fn serve(wanted: &Wanted, signals: &mut Signals) -> Result<End> {
+    let found = files::read(&wanted.app_id, &wanted.namespace, &wanted.config, &wanted.resources)?;
+    let Resources { stores, notes } =
+        read_resources(&wanted.resources, &wanted.app_id, &wanted.namespace)?;
+    // Kinds other than components are told by `files`.
+    let notes = notes.iter().filter(|note| note.starts_with("Component"));
+    for note in wanted.notes.iter().chain(&found.notes).chain(notes) {
+        tracing::warn!("{note}");
+    }
+    for note in &wanted.idle {
+        tracing::info!("{note}");
+    }
+    let access = access(wanted).await?;
+    let is_local = access.local.is_some();
+    let endpoints = found.endpoints.clone();
+    let options = options(wanted, access, app_of(wanted).await?, found)?;
+    let starting = Sidecar::start(options, stores, Some(endpoints));
+    let sidecar = tokio::select! {
+        started = starting => started.map_err(failure_of)?,
+        end = signals.next() => return Ok(end),
+    };
+    let (mesh, ready) = (sidecar.mesh(), sidecar.app_ready());
+    let keeping = async move {
+        match is_local {
+            true => keep(mesh, LINGER, tell).await,
+            false => std::future::pending().await,
+        }
+    };
+    let end = Cell::new(End::Over);
+    let shutdown = async {
+        end.set(signals.next().await);
+        block(wanted.block, ready).await;
+    };
+    tokio::select! {
+        ended = sidecar.serve(shutdown) => ended?,
+        never = keeping => match never {},
+    }
+    Ok(end.get())
+}
+
+/// Goes on as before for a time, or until the app takes no calls any more.
+async fn block(time: Duration, mut app_ready: watch::Receiver<bool>) {
+    if !time.is_zero() {
+        tracing::info!(?time, "serving on before the end");
+        // The sender lives as long as the sidecar does.
+        let _ = tokio::time::timeout(time, app_ready.wait_for(|ready| !ready)).await;
+    }
+}
+
+fn tell(kept: Kept) {
+    match kept {
+        Kept::Started(local) => {
+            tracing::info!(address = local.address(), "the local control plane was started again");
+        }
+        Kept::Trouble(text) => tracing::error!("{}", text.trim_end()),
+    }
+}
+
+/// The right to join, which the local control plane gives to whoever may write in its directory.
+async fn access(wanted: &Wanted) -> Result<Access> {
+    if let Some(control) = wanted.control.clone() {
+        return Ok(Access { control, token: TokenSource::Environment, local: None });
+    }
+    if std::env::var_os(TOKEN_VARIABLE).is_some_and(|token| !token.is_empty()) {
+        let what = format!(
+            "{TOKEN_VARIABLE} is set, and no control plane is named that it is for; name it with \
+             --control-plane-address HOST:PORT, or unset {TOKEN_VARIABLE} to use the local one"
+        );
+        return Err(Failure::new(ErrorCode::BadConfiguration, what).into());
+    }
+    let absent = Absent::Start { linger: LINGER };
+    let local = AccessArgs::default();
+    local.access(&wanted.app_id, &wanted.namespace, TOKEN_TTL, absent).await
+}
+
+/// Where the app is; of several addresses of a host one of IPv4, as most apps listen there.
+async fn app_of(wanted: &Wanted) -> Result<Option<AppOptions>> {
+    let Some(app) = &wanted.app else { return Ok(None) };
+    let host = &app.host;
+    let what =
+        || format!("the address of the app {host} cannot be found; check --app-channel-address");
+    let found = tokio::net::lookup_host((host.as_str(), app.port)).await.with_context(what)?;
+    let mut found: Vec<SocketAddr> = found.collect();
+    found.sort_by_key(SocketAddr::is_ipv6);
+    let address = found.first().copied().with_context(what)?;
+    Ok(Some(AppOptions {
+        address,
+        protocol: app.speech.protocol,
+        is_tls: app.speech.is_tls,
+        max_concurrency: app.max_concurrency,
+        health_check: app.health_check.clone(),
+        asks_actors: app.asks_actors,
+    }))
+}
+
+fn options(
+    wanted: &Wanted,
+    access: Access,
+    app: Option<AppOptions>,
+    found: Configuration,
+) -> Result<SidecarOptions> {
+    let role = Role::Sidecar { app: wanted.app_id.clone(), namespace: wanted.namespace.clone() };
+    let mut limits = Limits::default();
+    if let Some(bytes) = wanted.head_bytes {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        limits.h1.head_bytes = bytes;
+        limits.h1.target_bytes = bytes;
+        limits.h2.header_list_bytes = bytes.try_into().unwrap_or(u32::MAX);
+    }
+    let mesh = MeshConfig::new(access.control, access.token, role, made_up_instance()?);
+    let plane = PlaneOptions {
+        admin_listen: wanted.metrics,
+        threads: 1,
+        limits,
+        timeouts: Timeouts { drain: wanted.drain, ..Timeouts::default() },
+        ports_file: wanted.ports_file.clone(),
+        live: Live::fixed(),
+    };
+    let dapr_metrics =
+        wanted.metrics.map(|_| DaprMetrics::new(wanted.app_id.as_str(), wanted.namespace.as_str()));
+    for file in &found.rules {
+        if let Some(metrics) = &dapr_metrics {
+            metrics.runtime().rules_loaded(file);
+        }
+    }
+    Ok(SidecarOptions {
+        common: CommonOptions { mesh, plane },
+        app,
+        http_listen: wanted.http.clone(),
+        grpc_listen: wanted.grpc.clone(),
+        outbound_listen: None,
+        public_listen: wanted.public,
+        inbound_listen: wanted.inbound,
+        advertise: wanted.advertise,
+        mesh_protocol: MeshProtocol::default(),
+        upstreams: Vec::new(),
+        message_bytes: wanted.message_bytes,
+        api_rules: found.api_rules,
+        access: found.access,
+        resilience: found.resilience.map(Arc::new),
+        tokens: ApiTokenArgs::default().tokens()?,
+        telemetry: TelemetryOptions {
+            tracing: found.tracing,
+            access_log: wanted.tells_calls.then_some(LogTarget::Stdout),
+        },
+        dapr_metrics,
+        outside: None,
+    })
+}
+
+/// The signals that end a sidecar, listened to as long as it lives.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        let listen = |kind, name| signal(kind).with_context(|| format!("cannot wait for {name}"));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate(), "SIGTERM")?,
+            interrupt: listen(SignalKind::interrupt(), "SIGINT")?,
+            hangup: listen(SignalKind::hangup(), "SIGHUP")?,
+        })
+    }
+
+    /// As daprd: SIGHUP has it start again.
+    async fn next(&mut self) -> End {
+        tokio::select! {
+            _ = self.terminate.recv() => End::Over,
+            _ = self.interrupt.recv() => End::Over,
+            _ = self.hangup.recv() => End::Again,
+        }
+    }
+}

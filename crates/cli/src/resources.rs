@@ -1,0 +1,254 @@
+//! Folders of Dapr's resource files: the components in them that an app may use.
+//!
+//! A file may have several documents. Kinds and types of component that are not served here are
+//! told and passed over, as whole folders are often shared; a mistake in one that is served ends
+//! the start, with its place.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde::Deserialize;
+use tollway_model::{AppId, ErrorCode, Label};
+use tollway_runtime::StateStores;
+use tollway_state::{Component, ComponentFault, Manifest, Read, Surroundings};
+
+use crate::failure::Failure;
+use crate::settings::SettingsError;
+use crate::yaml::{self, YamlError};
+
+/// Most files of one folder that are read.
+const FILES_LIMIT: usize = 1000;
+
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ResourcesArgs {
+    /// A folder with Dapr's component files, which describe state stores; may be repeated.
+    #[arg(long, value_name = "DIR", alias = "components-path")]
+    resources_path: Vec<PathBuf>,
+}
+
+/// What every document says of itself.
+#[derive(Deserialize)]
+struct Head {
+    kind: Option<String>,
+    #[serde(default)]
+    metadata: Named,
+}
+
+#[derive(Default, Deserialize)]
+struct Named {
+    #[serde(default)]
+    name: String,
+}
+
+/// What folders of resources hold for an app.
+#[derive(Debug)]
+pub(crate) struct Resources {
+    pub(crate) stores: StateStores,
+    /// What is not served, in words.
+    pub(crate) notes: Vec<String>,
+}
+
+impl ResourcesArgs {
+    /// The state stores of an app; what is not served is told in the log.
+    ///
+    /// # Errors
+    /// As [`read_resources`].
+    pub(crate) fn stores(&self, app: &AppId, namespace: &Label) -> Result<StateStores> {
+        let Resources { stores, notes } = read_resources(&self.resources_path, app, namespace)?;
+        for note in notes {
+            tracing::warn!("{note}");
+        }
+        Ok(stores)
+    }
+}
+
+/// The state stores in folders, in the order of their files' names; that of the network where no
+/// file describes one, not even for others.
+///
+/// # Errors
+/// When a folder or file cannot be read, and every mistake in what is for this app.
+pub(crate) fn read_resources(
+    folders: &[PathBuf],
+    app: &AppId,
+    namespace: &Label,
+) -> Result<Resources> {
+    let around = Surroundings {
+        app: app.as_str(),
+        namespace: namespace.as_str(),
+        variable: &|name| std::env::var(name).ok(),
+    };
+    let (mut found, mut notes, mut mistakes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut any_store = false;
+    for folder in folders {
+        for file in files(folder)? {
+            let text = yaml::read_file(&file)?;
+            let source = file.display().to_string();
+            for document in documents(&text) {
+                match read(&document, &source, &around) {
+                    Ok(Read::Store(component)) => found.push((*component, source.clone())),
+                    Ok(Read::ForOthers { is_store }) => any_store |= is_store,
+                    Ok(Read::NotServed(what)) => {
+                        notes.push(format!("{what} is not served and left out"));
+                    }
+                    Err(mistake) => mistakes.push(mistake),
+                }
+            }
+        }
+    }
+    mistakes.extend(doubled(&found));
+    if !mistakes.is_empty() {
+        return Err(SettingsError::Mistakes(mistakes).into());
+    }
+    if found.is_empty() && !any_store {
+        return Ok(Resources { stores: StateStores::Network, notes });
+    }
+    let components = found.into_iter().map(|(component, _)| component).collect();
+    Ok(Resources { stores: StateStores::Components(components), notes })
+}
+
+/// The YAML files of a folder, by name.
+pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let shown = folder.display();
+    let unreadable = || {
+        let what = format!("cannot read the folder {shown}; check --resources-path");
+        Failure::new(ErrorCode::FileUnusable, what)
+    };
+    let entries = std::fs::read_dir(folder).with_context(unreadable)?;
+    let entries = entries.collect::<Result<Vec<_>, _>>().with_context(unreadable)?;
+    let is_yaml =
+        |file: &PathBuf| file.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+    let mut files: Vec<PathBuf> =
+        entries.into_iter().map(|entry| entry.path()).filter(is_yaml).collect();
+    if files.len() > FILES_LIMIT {
+        let what = format!("the folder {shown} has more than {FILES_LIMIT} YAML files; split it");
+        return Err(Failure::new(ErrorCode::BadConfiguration, what).into());
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Each document of a text alone, on the lines where it stands.
+fn documents(text: &str) -> Vec<String> {
+    let is_empty = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    let mut documents = Vec::new();
+    let (mut current, mut filled, mut above) = (String::new(), false, 0);
+    for line in text.lines() {
+        if line.trim_end() == "---" || line.starts_with("--- ") {
+            if filled {
+                documents.push(std::mem::take(&mut current));
+            }
+            (current, filled) = ("\n".repeat(above + 1), false);
+        } else {
+            filled |= !is_empty(line);
+            current.push_str(line);
+            current.push('\n');
+        }
+        above += 1;
+    }
+    if filled {
+        documents.push(current);
+    }
+    documents
+}
+
+/// What a document is for this app.
+fn read(document: &str, source: &str, around: &Surroundings<'_>) -> Result<Read, YamlError> {
+    let head: Head = yaml::parse(document, source)?;
+    if let Some(kind) = head.kind.filter(|kind| kind != "Component") {
+        return Ok(Read::NotServed(format!("{kind} `{}`", head.metadata.name)));
+    }
+    let manifest: Manifest = yaml::parse(document, source)?;
+    manifest.read(around).map_err(|fault| mistake(fault, source))
+}
+
+fn mistake(fault: ComponentFault, source: &str) -> YamlError {
+    let ComponentFault { line, column, what, written, known } = fault;
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let what = if known.is_empty() { what } else { yaml::unknown(&what, &written, known) };
+    YamlError { source_name: source.to_owned(), line, column, what }
+}
+
+/// Names that several components have.
+fn doubled(found: &[(Component, String)]) -> Vec<YamlError> {
+    let earlier = |place: usize, name: &str| {
+        found[..place].iter().find(|(component, _)| component.name == name)
+    };
+    let mistake = |(place, (component, source)): (usize, &(Component, String))| {
+        let (_, first) = earlier(place, &component.name)?;
+        let what = format!(
+            "the component `{}` is in {first} already; give this one another name",
+            component.name
+        );
+        Some(YamlError { source_name: source.clone(), line: 0, column: 0, what })
+    };
+    found.iter().enumerate().filter_map(mistake).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn components(files: &[(&str, &str)]) -> Result<String, String> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let args = ResourcesArgs { resources_path: vec![folder.path().to_owned()] };
+        let found = args.stores(&AppId::new("web").unwrap(), &Label::new("default").unwrap());
+        let place = folder.path().display().to_string() + "/";
+        match found {
+            Ok(StateStores::Network) => Ok("the network's".to_owned()),
+            Ok(StateStores::Components(found)) => {
+                Ok(found.into_iter().map(|one| one.name).collect::<Vec<_>>().join(" "))
+            }
+            Err(error) => Err(format!("{error:#}").replace(&place, "")),
+        }
+    }
+
+    fn component(name: &str, of_type: &str) -> String {
+        format!(
+            "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata: {{name: {name}}}\n\
+             spec: {{type: {of_type}, version: v1}}\n"
+        )
+    }
+
+    #[test]
+    fn folders_of_resources_are_read_in_order() {
+        let one = component("one", "state.in-memory");
+        let many = format!(
+            "# two of them\n---\n{}---\n{}\n---\nkind: Subscription\nspec: {{}}\n---\n{}",
+            component("two", "state.in-memory"),
+            component("three", "state.in-memory"),
+            component("bus", "pubsub.redis"),
+        );
+        let files = [("b.yaml", one.as_str()), ("a.yml", &many), ("c.txt", "no: yaml: at all")];
+        assert_eq!(components(&files).unwrap(), "two three one");
+        for nothing in ["# nothing\n---\n---\n", &component("bus", "pubsub.redis")] {
+            assert_eq!(components(&[("a.yaml", nothing)]).unwrap(), "the network's");
+        }
+        assert_eq!(components(&[]).unwrap(), "the network's");
+        let of_others = one + "scopes: [others]\n";
+        assert_eq!(components(&[("a.yaml", &of_others)]).unwrap(), "");
+    }
+
+    #[test]
+    fn every_mistake_has_its_file_and_line() {
+        let one = component("one", "state.in-memory");
+        let wrong = format!("{one}---\n{}colour: red\n", component("two", "state.in-memory"));
+        let typed = one.replace("in-memory", "memory").replace("name: one", "name: other");
+        let told = components(&[("a.yaml", &wrong), ("b.yaml", &typed)]).unwrap_err();
+        assert!(told.contains("a.yaml:10:1: unknown field `colour`; expected one of"), "{told}");
+        let meant = "b.yaml:4:14: unknown type `state.memory`; did you mean `state.in-memory`?";
+        assert!(told.contains(meant), "{told}");
+        let told = components(&[("a.yaml", &one), ("b.yaml", &one)]).unwrap_err();
+        assert!(told.contains("b.yaml: the component `one` is in a.yaml already"), "{told}");
+        let told = components(&[("a.yaml", "just text\n")]).unwrap_err();
+        assert!(told.contains("a.yaml:1:1"), "{told}");
+        let told = components(&[("a.yaml", "apiVersion: dapr.io/v1alpha1\n")]).unwrap_err();
+        assert!(told.contains("the field `kind` is missing"), "{told}");
+        let args = ResourcesArgs { resources_path: vec!["/nowhere".into()] };
+        let found = args.stores(&AppId::new("web").unwrap(), &Label::new("default").unwrap());
+        assert!(found.unwrap_err().to_string().contains("/nowhere; check --resources-path"));
+    }
+}

@@ -1,0 +1,25 @@
+//! The SDK for JavaScript, `@dapr/dapr`, at the version that the tests of calls have, in
+//! `runtime/javascript/package-lock.json`.
+
+use std::path::Path;
+
+use tollway_testkit::{node_project, skip};
+
+use super::super::programs::with_arguments;
+use super::counters::Counters;
+use super::script;
+
+#[test]
+fn javascripts_actors_count() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("javascript-actors");
+    let mut node = match node_project(&script("runtime/javascript"), &folder) {
+        Ok(node) => node,
+        Err(reason) => skip!("{reason}"),
+    };
+    node.arg(script("actors/javascript/counter.js"));
+    let program = |arguments: &[&str]| with_arguments(&node, arguments);
+    let counters = Counters::start(true, |port| program(&["host", port]));
+    for protocol in ["http", "grpc"] {
+        counters.check(&format!("over {protocol}"), |id| program(&["count", protocol, id]));
+    }
+}
