@@ -38,6 +38,14 @@ pub(crate) fn write_settings(workspace: &Workspace) -> Result<()> {
 /// Where the definitions are: a folder for each package.
 const PACKAGES: &[&str] = &["tollway/v1", "dapr/proto/common/v1", "dapr/proto/runtime/v1"];
 
+/// Fields of bytes that are shared with what they are sent from or were read into, not copied.
+const SHARED_BYTES: &[&str] = &[
+    ".tollway.v1.WriteNeighboursRequest.packed",
+    ".tollway.v1.GetNeighboursResponse.packed",
+    ".tollway.v1.ListNeighboursResponse.packed",
+    ".tollway.v1.WatchNeighboursResponse.packed",
+];
+
 /// Compiles every definition into `target`.
 fn generate(target: &Path) -> Result<()> {
     let include = wire_crate().join("proto");
@@ -47,11 +55,28 @@ fn generate(target: &Path) -> Result<()> {
     }
     let descriptors =
         protox::compile(&found, [&include]).context("compile the protobuf definitions")?;
-    tonic_prost_build::configure()
-        .out_dir(target)
-        .build_transport(false)
+    let builder = tonic_prost_build::configure().out_dir(target).build_transport(false);
+    SHARED_BYTES
+        .iter()
+        .fold(builder, |builder, field| builder.bytes(field))
         .compile_fds(descriptors)
-        .with_context(|| format!("write generated code to {}", target.display()))
+        .with_context(|| format!("write generated code to {}", target.display()))?;
+    describe(&include, target)
+}
+
+/// Writes what the sidecar's gRPC API says of itself by reflection: its definitions and those they
+/// need, without comments.
+fn describe(include: &Path, target: &Path) -> Result<()> {
+    let mut compiler = protox::Compiler::new([include]).context("find the definitions")?;
+    compiler.include_imports(true).include_source_info(false);
+    for folder in PACKAGES.iter().filter(|folder| folder.starts_with("dapr/")) {
+        compiler
+            .open_files(definitions(&include.join(folder))?)
+            .with_context(|| format!("compile the definitions in {folder}"))?;
+    }
+    let file = target.join("dapr.descriptors");
+    std::fs::write(&file, compiler.encode_file_descriptor_set())
+        .with_context(|| format!("write {}", file.display()))
 }
 
 /// The definition files in a stable order, so that the output does not depend on the directory.
@@ -83,8 +108,8 @@ mod tests {
             let file = entry.unwrap();
             let checked_in = wire_crate().join("src/generated").join(file.file_name());
             let (expected, found) = (
-                std::fs::read_to_string(file.path()).unwrap(),
-                std::fs::read_to_string(&checked_in).unwrap_or_default(),
+                std::fs::read(file.path()).unwrap(),
+                std::fs::read(&checked_in).unwrap_or_default(),
             );
             assert!(
                 expected == found,

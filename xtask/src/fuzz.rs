@@ -3,12 +3,16 @@
 //! libFuzzer around the targets, with the stable compiler: coverage comes from flags that it has.
 //! What is found lies in `target/fuzz`; the inputs worth keeping go into the corpus.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use serde::Serialize;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use serde::{Deserialize, Serialize};
 
 use crate::process;
 use crate::workspace::{Workspace, host};
@@ -21,20 +25,23 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 /// Longer inputs find nothing that shorter ones do not, and are slower.
 const LONGEST_INPUT_BYTES: u32 = 2048;
+/// How long libFuzzer runs at a stretch; then what it has used of a processor is counted.
+const STRETCH: Duration = Duration::from_mins(5);
 
 #[derive(Args)]
 pub(crate) struct Options {
     /// Targets, as the folders of crates/fuzz/corpus are called; all of them without a name
     targets: Vec<String>,
-    /// How long each is fuzzed
+    /// How long each is fuzzed, in time of a processor
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     seconds: u64,
 }
 
 /// What fuzzing a target came to, when nothing was found.
-#[derive(Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Fuzzed {
     pub(crate) target: String,
+    /// Time of a processor, which is that of the clock where nothing else runs.
     pub(crate) seconds: u64,
     /// Inputs tried.
     pub(crate) inputs: u64,
@@ -60,11 +67,30 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Fuzzes the targets of these names, or all, one after the other.
+/// Fuzzes the targets of these names, or all, as many at a time as there are processors.
 pub(crate) fn fuzz(root: &Path, names: &[String], seconds: u64) -> Result<Vec<Fuzzed>> {
     let program = build(root)?;
     let names = if names.is_empty() { targets(root)? } else { names.to_vec() };
-    names.iter().map(|name| fuzz_one(root, &program, name, seconds)).collect()
+    let shared = Shared { root, program: &program, seconds: Duration::from_secs(seconds) };
+    let (next, is_broken) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || {
+        let mut done = Vec::new();
+        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let fuzzed = shared.fuzz(name, &is_broken);
+            is_broken.fetch_or(fuzzed.is_err(), Ordering::Relaxed);
+            done.extend(fuzzed.transpose());
+        }
+        done
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let done = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    let done: Result<Vec<Fuzzed>> = done;
+    let mut done = done?;
+    done.sort_by(|one, other| one.target.cmp(&other.target));
+    Ok(done)
 }
 
 fn targets(root: &Path) -> Result<Vec<String>> {
@@ -97,37 +123,97 @@ fn build(root: &Path) -> Result<PathBuf> {
     Ok(target_dir.join(host).join("fuzz/fuzz"))
 }
 
-fn fuzz_one(root: &Path, program: &Path, name: &str, seconds: u64) -> Result<Fuzzed> {
-    let kept = corpus(root, name);
-    let found = root.join("target/fuzz/found").join(name);
-    let broken = root.join("target/fuzz/broken");
-    for dir in [&found, &broken] {
-        std::fs::create_dir_all(dir).with_context(|| format!("could not make {dir:?}"))?;
+/// What is the same for every target.
+struct Shared<'a> {
+    root: &'a Path,
+    program: &'a Path,
+    seconds: Duration,
+}
+
+/// What libFuzzer did at a stretch.
+struct Stretch {
+    used: Duration,
+    inputs: u64,
+    peak_rss_mb: u64,
+}
+
+impl Shared<'_> {
+    /// `None` where another target turned out to be broken meanwhile.
+    fn fuzz(&self, name: &str, is_broken: &AtomicBool) -> Result<Option<Fuzzed>> {
+        let kept = corpus(self.root, name);
+        let found = self.root.join("target/fuzz/found").join(name);
+        std::fs::create_dir_all(&found).with_context(|| format!("could not make {found:?}"))?;
+        println!("fuzzing {name} for {} s", self.seconds.as_secs());
+        let mut done = Stretch { used: Duration::ZERO, inputs: 0, peak_rss_mb: 0 };
+        while done.used < self.seconds {
+            if is_broken.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let next = self.stretch(name, [&found, &kept], self.seconds - done.used)?;
+            done.used += next.used;
+            done.inputs += next.inputs;
+            done.peak_rss_mb = done.peak_rss_mb.max(next.peak_rss_mb);
+        }
+        keep(self.program, name, &kept, &found)?;
+        Ok(Some(Fuzzed {
+            target: name.to_owned(),
+            seconds: done.used.as_secs(),
+            inputs: done.inputs,
+            peak_rss_mb: done.peak_rss_mb,
+            kept: std::fs::read_dir(&kept).map_or(0, Iterator::count),
+        }))
     }
-    println!("fuzzing {name} for {seconds} s");
-    let output = libfuzzer(program, name)
-        .args([&found, &kept])
-        .arg(format!("-max_total_time={seconds}"))
-        .arg(format!("-max_len={LONGEST_INPUT_BYTES}"))
-        .arg(format!("-artifact_prefix={}/{name}-", broken.display()))
-        .args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"])
-        .output()
-        .with_context(|| format!("could not start {}", program.display()))?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        let last = told.lines().rev().take(60).collect::<Vec<_>>();
-        let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
-        bail!("{last}\n{name} is broken; the input lies in {}", broken.display());
+
+    fn stretch(&self, name: &str, inputs: [&Path; 2], left: Duration) -> Result<Stretch> {
+        let broken = self.root.join("target/fuzz/broken");
+        std::fs::create_dir_all(&broken).with_context(|| format!("could not make {broken:?}"))?;
+        let log = self.root.join("target/fuzz").join(format!("{name}.log"));
+        let file = File::create(&log).with_context(|| format!("could not write {log:?}"))?;
+        let seconds = left.min(STRETCH).as_secs_f64().ceil();
+        let mut child = libfuzzer(self.program, name)
+            .args(inputs)
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-max_len={LONGEST_INPUT_BYTES}"))
+            .arg(format!("-artifact_prefix={}/{name}-", broken.display()))
+            .args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"])
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("could not start {}", self.program.display()))?;
+        let used = processor_time(&child)?;
+        let status = child.wait()?;
+        let told = std::fs::read(&log).with_context(|| format!("could not read {log:?}"))?;
+        let told = String::from_utf8_lossy(&told);
+        if !status.success() {
+            let last = told.lines().rev().take(60).collect::<Vec<_>>();
+            let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
+            bail!("{last}\n{name} is broken; the input lies in {}", broken.display());
+        }
+        let of = |what: &str| figure(&told, what);
+        Ok(Stretch {
+            used,
+            inputs: of("number_of_executed_units")?,
+            peak_rss_mb: of("peak_rss_mb")?,
+        })
     }
-    keep(program, name, &kept, &found)?;
-    let of = |what: &str| figure(&told, what);
-    Ok(Fuzzed {
-        target: name.to_owned(),
-        seconds,
-        inputs: of("number_of_executed_units")?,
-        peak_rss_mb: of("peak_rss_mb")?,
-        kept: std::fs::read_dir(&kept).map_or(0, Iterator::count),
-    })
+}
+
+/// Waits until a child has ended, and tells what it used of the processors before it is reaped.
+fn processor_time(child: &Child) -> Result<Duration> {
+    let pid = Pid::from_child(child);
+    waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
+    ticks_used(&stat)
+        .map(|ticks| {
+            Duration::from_secs_f64(ticks / rustix::param::clock_ticks_per_second() as f64)
+        })
+        .with_context(|| format!("the kernel told `{stat}`"))
+}
+
+/// User and system time of a `/proc/PID/stat`, whose second field may hold anything in brackets.
+fn ticks_used(stat: &str) -> Option<f64> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
+    Some(ticks(11)? + ticks(12)?)
 }
 
 /// Makes the corpus the fewest inputs that reach all that was reached.
@@ -167,6 +253,13 @@ fn figure(told: &str, what: &str) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_is_read_past_a_name_with_brackets() {
+        let stat = "7 (fuzz :) 1) R 1 7 7 0 -1 0 90 0 0 0 312 24 0 0 20 0 1 0 9 0 0";
+        assert_eq!(ticks_used(stat), Some(336.0));
+        assert_eq!(ticks_used("7 (fuzz) Z 1"), None);
+    }
 
     #[test]
     fn figures_are_read_from_what_libfuzzer_tells() {

@@ -2,6 +2,7 @@
 //!
 //! One module per command. Nothing here is linked into a shipped binary.
 
+mod bpf;
 mod codegen;
 mod deny;
 mod deps;
@@ -11,9 +12,12 @@ mod errors;
 mod fuzz;
 mod lint;
 mod process;
+mod profile;
 mod proof;
 mod purity;
+mod second_try;
 mod sources;
+mod stillness;
 mod test;
 mod tidy;
 mod tools;
@@ -47,6 +51,10 @@ enum Command {
     Tidy,
     /// Write generated code, schemas of settings files and generated parts of docs again.
     Codegen,
+    /// Compile the forwarder's programs for the kernel again; needs clang and libbpf's headers.
+    Bpf,
+    /// Make the profile anew that release builds are compiled with.
+    Profile,
     /// Look for inputs that break a parser; keep those that reach new code.
     Fuzz(fuzz::Options),
     /// Run one of the measured proofs; without a name, list them.
@@ -81,6 +89,8 @@ fn run(command: Command) -> Result<()> {
             errors::write(&workspace)?;
             codegen::write_settings(&workspace)
         }
+        Command::Bpf => bpf::run(),
+        Command::Profile => profile::run(&workspace),
         Command::Fuzz(options) => fuzz::run(&workspace, &options),
         Command::Proof { name, quick } => {
             let extent = if quick { proof::Extent::Quick } else { proof::Extent::Whole };

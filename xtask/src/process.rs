@@ -44,10 +44,17 @@ pub(crate) fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
 }
 
-/// The first executable file called `name` on the search path.
+/// Where Debian keeps the programs of PostgreSQL, in a folder for each version.
+const POSTGRESQL: &str = "/usr/lib/postgresql";
+
+/// The first executable file called `name` on the search path, or where Debian keeps servers.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| is_executable(file))
+    let versions = std::fs::read_dir(POSTGRESQL).into_iter().flatten().flatten();
+    std::env::split_paths(&path)
+        .chain(versions.map(|version| version.path().join("bin")))
+        .map(|folder| folder.join(name))
+        .find(|file| is_executable(file))
 }
 
 pub(crate) fn is_executable(file: &Path) -> bool {
@@ -59,7 +66,7 @@ fn program(command: &Command) -> String {
     command.get_program().to_string_lossy().into_owned()
 }
 
-fn command_line(command: &Command) -> String {
+pub(crate) fn command_line(command: &Command) -> String {
     let name = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     std::iter::once(name)
         .chain(command.get_args())

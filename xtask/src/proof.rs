@@ -3,8 +3,10 @@
 //! A proof differs from a test in that it measures and takes its time. Each is one line in
 //! [`PROOFS`] and a function that prints its figures and fails where a promise is broken.
 
+mod actors;
 mod fuzz;
 mod load;
+mod neighbours;
 mod reliability;
 mod speed;
 mod transport;
@@ -64,6 +66,19 @@ const PROOFS: &[Proof] = &[
         name: "speed",
         about: "the data plane beside HAProxy and nginx; writes docs/performance.md (half an hour)",
         run: speed::run,
+        may_be_quick: true,
+    },
+    Proof {
+        name: "actors",
+        about: "strikes hosts of actors under calls; writes docs/actors.md (half an hour)",
+        run: actors::run,
+        may_be_quick: true,
+    },
+    Proof {
+        name: "neighbours",
+        about: "kills master and agent while neighbours change; writes docs/neighbours-faults.md \
+                (five minutes)",
+        run: neighbours::run,
         may_be_quick: true,
     },
     Proof {

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: tools, one build, all tests, and what was skipped and why.
 //!
 //! Tests that skip themselves write to the file in `TOLLWAY_SKIP_LOG` (see the crate `testkit`),
-//! because the test harness hides what a passing test prints.
+//! because the test harness hides what a passing test prints. What failed while the machine
+//! stood still is tried once more (see [`second_try`]).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::process::{self, in_ci};
+use crate::second_try;
 use crate::tools;
 use crate::workspace::Workspace;
 
@@ -33,7 +35,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     // Tests start the shipped program, so it is built first, in the same graph of features as
     // the tests: cargo then compiles every dependency once.
     process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
-    let tests = process::run(&mut tests(workspace, options, &skip_log));
+    let tests = second_try::run(|| tests(workspace, options, &skip_log));
     let skips = read_skips(&skip_log)?;
     for skip in &skips {
         eprintln!("SKIP {}: {}", skip.test, skip.reason);
@@ -55,7 +57,7 @@ pub(crate) fn fast(workspace: &Workspace) -> Result<()> {
 fn tests(workspace: &Workspace, options: &Options, skip_log: &Path) -> Command {
     let mut command = process::cargo();
     command
-        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(["test", "--workspace"])
         .env("TOLLWAY_SKIP_LOG", skip_log)
         .env("TOLLWAY_TOOLS", workspace.tools())
         .env("TOLLWAY_SLOW_TESTS", if options.fast { "0" } else { "1" });

@@ -25,6 +25,8 @@ pub(crate) enum Source {
     Debian(&'static str),
     /// The Debian package that brings a module of Python's own library.
     PythonModule { package: &'static str, module: &'static str },
+    /// The Debian package that brings a header of C, at this path.
+    Header { package: &'static str, path: &'static str },
     /// As `Go`, of a package that needs a newer Go than Debian 12 has: its tests may be skipped.
     NewGo(&'static str),
     /// A Go package, pinned by the module in `xtask/tools/<name>`, built into `target/tools`; `.`
@@ -110,6 +112,68 @@ pub(crate) const TOOLS: &[Tool] = &[
         why: "a real browser, for the pages of reports",
         source: Source::Debian("chromium"),
     },
+    Tool {
+        name: "redis-server",
+        why: "a state store of apps, and its client `redis-cli`",
+        source: Source::Debian("redis-server"),
+    },
+    Tool {
+        name: "initdb",
+        why: "makes databases of PostgreSQL, a state store of apps",
+        source: Source::Debian("postgresql"),
+    },
+    Tool {
+        name: "psql",
+        why: "PostgreSQL's own client, which looks into them",
+        source: Source::Debian("postgresql-client"),
+    },
+    Tool {
+        name: "etcd",
+        why: "where control planes keep what they know when one machine is not enough",
+        source: Source::Debian("etcd-server"),
+    },
+    Tool {
+        name: "etcdctl",
+        why: "its own client, which looks into it",
+        source: Source::Debian("etcd-client"),
+    },
+    Tool {
+        name: "node",
+        why: "runs apps and clients on Dapr's SDK for JavaScript",
+        source: Source::Debian("nodejs"),
+    },
+    Tool { name: "npm", why: "brings that SDK", source: Source::Debian("npm") },
+    Tool {
+        name: "javac",
+        why: "compiles apps and clients on Dapr's SDK for Java",
+        source: Source::Debian("default-jdk-headless"),
+    },
+    Tool { name: "mvn", why: "brings that SDK", source: Source::Debian("maven") },
+    Tool {
+        name: "clang",
+        why: "compiles the forwarder's programs for the kernel",
+        source: Source::Debian("clang"),
+    },
+    Tool {
+        name: "llvm-objcopy",
+        why: "takes out of them what the kernel does not need",
+        source: Source::Debian("llvm"),
+    },
+    Tool {
+        name: "bpf_helpers.h",
+        why: "the kernel's interface to those programs",
+        source: Source::Header { package: "libbpf-dev", path: "/usr/include/bpf/bpf_helpers.h" },
+    },
+    Tool {
+        name: "ip",
+        why: "devices and tunnels of network namespaces",
+        source: Source::Debian("iproute2"),
+    },
+    Tool {
+        name: "ping",
+        why: "echo requests through the forwarder",
+        source: Source::Debian("iputils-ping"),
+    },
     Tool { name: "go", why: "builds the tools below", source: Source::Debian("golang-go") },
     Tool {
         name: "h2spec",
@@ -145,6 +209,16 @@ pub(crate) const TOOLS: &[Tool] = &[
         name: "otelcol",
         why: "OpenTelemetry's own collector, for the spans",
         source: Source::Go("."),
+    },
+    Tool {
+        name: "daprgo",
+        why: "apps and a client on Dapr's SDK for Go",
+        source: Source::NewGo("."),
+    },
+    Tool {
+        name: "daprgoactors",
+        why: "actors and their client on Dapr's SDK for Go",
+        source: Source::NewGo("."),
     },
     Tool {
         name: "fortio",
@@ -213,6 +287,7 @@ fn is_here(tool: &Tool, workspace: &Workspace) -> bool {
             let import = format!("import {module}");
             process::output(Command::new("python3").args(["-c", &import])).is_ok()
         }
+        Source::Header { path, .. } => Path::new(path).is_file(),
         Source::Debian(_) | Source::Go(_) | Source::NewGo(_) | Source::Python { .. } => {
             find_program(tool.name).is_some() || is_executable(&workspace.tools().join(tool.name))
         }
@@ -248,7 +323,9 @@ fn install_packages(workspace: &Workspace, tools: &'static [Tool]) {
 fn packages(tools: impl Iterator<Item = &'static Tool>) -> Vec<&'static str> {
     let mut packages: Vec<_> = tools
         .filter_map(|tool| match tool.source {
-            Source::Debian(package) | Source::PythonModule { package, .. } => Some(package),
+            Source::Debian(package)
+            | Source::PythonModule { package, .. }
+            | Source::Header { package, .. } => Some(package),
             Source::Go(_) | Source::NewGo(_) | Source::Python { .. } => None,
         })
         .collect();

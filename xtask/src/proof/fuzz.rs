@@ -2,12 +2,16 @@
 //! page is `fuzz.md` beside this file.
 
 use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Extent, facts, publish, told_facts};
 use crate::fuzz::{Fuzzed, fuzz};
+use crate::process;
 use crate::workspace::Workspace;
 
 const PAGE: &str = "docs/fuzzing.md";
@@ -17,8 +21,19 @@ const TEMPLATE: &str = include_str!("fuzz.md");
 /// How long each target is fuzzed.
 const SECONDS: u64 = 3600;
 const QUICK_SECONDS: u64 = 5;
-/// Shortens the hour, for a machine that has less; the page says how long it was.
+/// Shortens the hour, for a machine that has less. While the code stays as it is, what several
+/// runs have done is added up.
 const VARIABLE: &str = "TOLLWAY_FUZZ_SECONDS";
+
+/// A row of the record.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    #[serde(flatten)]
+    fuzzed: Fuzzed,
+    /// Git's name for the source of the parser, the target and what holds for all of them.
+    #[serde(default)]
+    code: String,
+}
 
 pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     let root = &workspace.root;
@@ -35,13 +50,50 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     if extent == Extent::Quick {
         return Ok(());
     }
-    let record = json!({ "run": facts, "targets": fuzzed });
-    publish(root, (RECORD, &record), (PAGE, &page(&fuzzed, &facts)))
+    let before = recorded(root)?;
+    let mut rows = Vec::new();
+    for fuzzed in fuzzed {
+        let code = code(root, &fuzzed.target)?;
+        rows.push(added(Row { fuzzed, code }, &before));
+    }
+    let record = json!({ "run": facts, "targets": rows });
+    publish(root, (RECORD, &record), (PAGE, &page(&rows, &facts)))
 }
 
-fn page(fuzzed: &[Fuzzed], facts: &Value) -> String {
+/// What earlier runs have done.
+fn recorded(root: &Path) -> Result<Vec<Row>> {
+    let text =
+        std::fs::read_to_string(root.join(RECORD)).with_context(|| format!("no {RECORD}"))?;
+    let mut record: Value = serde_json::from_str(&text)?;
+    serde_json::from_value(record["targets"].take())
+        .with_context(|| format!("{RECORD} is not what this command writes"))
+}
+
+/// Git's name for what a target is made of, as committed.
+fn code(root: &Path, target: &str) -> Result<String> {
+    let parsers =
+        if target.starts_with("http") { "crates/http/src" } else { "crates/identity/src" };
+    let names = [parsers, "crates/fuzz/src"].map(|folder| format!("HEAD:{folder}"));
+    let mut command = Command::new("git");
+    command.args(["rev-parse", "--short"]).args(names).current_dir(root);
+    Ok(process::output(&mut command)?.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// With what was done earlier to the same code.
+fn added(mut row: Row, before: &[Row]) -> Row {
+    let is_same = |old: &&Row| old.fuzzed.target == row.fuzzed.target && old.code == row.code;
+    if let Some(Row { fuzzed: old, .. }) = before.iter().find(is_same) {
+        row.fuzzed.seconds += old.seconds;
+        row.fuzzed.inputs += old.inputs;
+        row.fuzzed.peak_rss_mb = row.fuzzed.peak_rss_mb.max(old.peak_rss_mb);
+    }
+    row
+}
+
+fn page(rows: &[Row], facts: &Value) -> String {
     let mut table = String::new();
-    for Fuzzed { target, seconds, inputs, peak_rss_mb, kept } in fuzzed {
+    for Row { fuzzed, .. } in rows {
+        let Fuzzed { target, seconds, inputs, peak_rss_mb, kept } = fuzzed;
         let row = format!("| {target} | {seconds} | {inputs} | 0 | {peak_rss_mb} MB | {kept} |");
         writeln!(table, "{row}").expect("writing to a string cannot fail");
     }
@@ -52,18 +104,26 @@ fn page(fuzzed: &[Fuzzed], facts: &Value) -> String {
 mod tests {
     use super::*;
 
+    fn row(target: &str, seconds: u64, code: &str) -> Row {
+        let fuzzed =
+            Fuzzed { target: target.into(), seconds, inputs: 1234, peak_rss_mb: 30, kept: 36 };
+        Row { fuzzed, code: code.into() }
+    }
+
     #[test]
     fn the_page_has_a_row_for_each_target() {
-        let fuzzed = Fuzzed {
-            target: "http1-body".into(),
-            seconds: 60,
-            inputs: 1234,
-            peak_rss_mb: 30,
-            kept: 36,
-        };
         let facts = json!({ "date": "2026-01-02", "cores": 2 });
-        let page = page(&[fuzzed], &facts);
+        let page = page(&[row("http1-body", 60, "a")], &facts);
         assert!(page.contains("| http1-body | 60 | 1234 | 0 | 30 MB | 36 |"), "{page}");
         assert!(page.contains("2026-01-02") && !page.contains("{{"), "{page}");
+    }
+
+    #[test]
+    fn runs_on_the_same_code_add_up() {
+        let before = [row("http1-body", 60, "a"), row("server-name", 50, "a")];
+        let again = added(row("http1-body", 40, "a"), &before);
+        assert_eq!((again.fuzzed.seconds, again.fuzzed.inputs), (100, 2468));
+        assert_eq!(added(row("http1-body", 40, "b"), &before).fuzzed.seconds, 40);
+        assert_eq!(added(row("http2-server", 40, "a"), &before).fuzzed.seconds, 40);
     }
 }

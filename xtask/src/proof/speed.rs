@@ -32,7 +32,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     tools::install_for_proof(workspace);
     process::run(process::cargo().args(["build", "--release", "-p", "tollway"]))?;
     let root = &workspace.root;
-    let records = Records::run(root, &workspace.target, extent);
+    let records = Records::run(root, &workspace.target, extent)?;
     let answers = answers(&records);
     let weights = weights(records.of("memory").ok());
     let limits = limits(records.of("limits").ok());
@@ -44,6 +44,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     }
     let seconds: f64 = records.measured().map(|(_, record)| record.duration_s).sum();
     let near = records.of("near").ok();
+    let (disturbed, runs) = records.disturbed();
     let kept = json!({
         "run": facts(root, "release")?,
         "minutes": (seconds / 60.0).round(),
@@ -54,6 +55,8 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         "rss_mb": largest(&records),
         "tcp_rmem": setting("tcp_rmem"),
         "tcp_wmem": setting("tcp_wmem"),
+        "disturbed": disturbed,
+        "runs": runs,
     });
     remember(root, &kept)?;
     publish(root, (RECORD, &kept), (PAGE, &page::page(&answers, &weights, &kept)))?;

@@ -15,6 +15,9 @@ use super::questions::{Bound, Figure, Question, questions};
 
 /// Processes that are no part of a subject.
 pub(super) const OTHERS: [&str; 4] = ["app", "load", "link", "control-planes"];
+/// Blocks in which something else disturbed one of those compared count only where fewer than so
+/// many others are left.
+const ENOUGH: usize = 5;
 /// What is added to p99 by less than this is not told apart, microseconds.
 const LEAST_ADDED_US: f64 = 1.0;
 
@@ -44,6 +47,9 @@ pub(super) struct Found {
     pub(super) theirs: f64,
     pub(super) ratio: f64,
     pub(super) ratio_ci95: Option<[f64; 2]>,
+    /// How many blocks it is from, and how many of them were disturbed.
+    pub(super) blocks: usize,
+    pub(super) disturbed: usize,
     pub(super) reached: &'static str,
 }
 
@@ -104,11 +110,12 @@ fn compared(record: &Record, question: &Question, beside: &'static str) -> Optio
     let sides = Sides {
         ours: question.row(record, question.ours)?,
         theirs: question.row(record, beside)?,
-        base: question.row(record, question.base),
+        base: if question.figure.is_added() { question.row(record, question.base) } else { None },
     };
+    let numbers = sides.blocks();
     let compared = match question.figure.merged_quantile() {
-        Some(quantile) => sides.mixed(question.figure, quantile),
-        None => sides.by_block(question.figure),
+        Some(quantile) => sides.mixed(question.figure, quantile, &numbers),
+        None => sides.by_block(question.figure, &numbers),
     }?;
     let (ratio, ratio_ci95) = compared.ratio(|ours, theirs| ours / theirs);
     let reached = match question.bound {
@@ -124,7 +131,8 @@ fn compared(record: &Record, question: &Question, beside: &'static str) -> Optio
         }
     };
     let (ours, theirs) = compared.values();
-    Some(Found { beside, ours, theirs, ratio, ratio_ci95, reached })
+    let (blocks, disturbed) = (numbers.len(), sides.disturbed(&numbers));
+    Some(Found { beside, ours, theirs, ratio, ratio_ci95, blocks, disturbed, reached })
 }
 
 /// Whether the whole interval is on the right side of a bound.
@@ -190,8 +198,24 @@ struct Mixed {
 }
 
 impl Sides<'_> {
-    /// Numbers of the blocks that all have.
+    /// Numbers of the blocks that count, of those that all have.
     fn blocks(&self) -> Vec<u32> {
+        counted(self.common(), |number| self.is_disturbed(number))
+    }
+
+    fn disturbed(&self, numbers: &[u32]) -> usize {
+        numbers.iter().filter(|number| self.is_disturbed(**number)).count()
+    }
+
+    /// Whether something else disturbed one of those compared in a block; what they measured says
+    /// nothing about that.
+    fn is_disturbed(&self, number: u32) -> bool {
+        let rows = [Some(self.ours), Some(self.theirs), self.base];
+        let mut blocks = rows.into_iter().flatten().filter_map(|row| block_of(row, number));
+        blocks.any(|block| !block.outside_gate.is_empty())
+    }
+
+    fn common(&self) -> Vec<u32> {
         let has = |row: &Row, number| row.blocks.iter().any(|block| block.block == number);
         let numbers: BTreeSet<u32> = self.ours.blocks.iter().map(|block| block.block).collect();
         let common = |number: &u32| {
@@ -200,19 +224,19 @@ impl Sides<'_> {
         numbers.into_iter().filter(common).collect()
     }
 
-    fn by_block(&self, figure: Figure) -> Option<Compared> {
-        let pair = |number| {
+    fn by_block(&self, figure: Figure, numbers: &[u32]) -> Option<Compared> {
+        let pair = |number: &u32| {
+            let number = *number;
             let base = self.base.and_then(|base| block_of(base, number));
             let value = |row| figure.of(block_of(row, number)?, base);
             Some((value(self.ours)?, value(self.theirs)?))
         };
-        let pairs = self.blocks().into_iter().filter_map(pair);
+        let pairs = numbers.iter().filter_map(pair);
         let pairs: Vec<_> = pairs.filter(|(ours, theirs)| *ours > 0.0 && *theirs > 0.0).collect();
         (!pairs.is_empty()).then_some(Compared::Blocks(pairs))
     }
 
-    fn mixed(&self, figure: Figure, quantile: f64) -> Option<Compared> {
-        let numbers = self.blocks();
+    fn mixed(&self, figure: Figure, quantile: f64, numbers: &[u32]) -> Option<Compared> {
         let mut is_enough = true;
         let mut mixture = |row: &Row| {
             let of = |number: &u32| block_of(row, *number)?.traffic.latencies().ok();
@@ -226,6 +250,12 @@ impl Sides<'_> {
         let blocks = numbers.len();
         Some(Compared::Mixed(Mixed { quantile, blocks, is_enough, ours, theirs, base }))
     }
+}
+
+/// Those that nothing disturbed, where they are enough; else all of them.
+fn counted(common: Vec<u32>, is_disturbed: impl Fn(u32) -> bool) -> Vec<u32> {
+    let quiet: Vec<u32> = common.iter().copied().filter(|of| !is_disturbed(*of)).collect();
+    if quiet.len() >= ENOUGH { quiet } else { common }
 }
 
 impl Compared {
@@ -329,6 +359,14 @@ mod tests {
         assert_eq!(of([1.20, 1.90], true), "must");
         assert_eq!(of([1.10, 1.90], true), "no");
         assert!(!reaches(None, 1.0, true));
+    }
+
+    #[test]
+    fn disturbed_blocks_are_left_out_where_others_are_enough() {
+        let counted = |disturbed: &[u32]| counted((0..7).collect(), |of| disturbed.contains(&of));
+        assert_eq!(counted(&[]).len(), 7);
+        assert_eq!(counted(&[1, 6]), [0, 2, 3, 4, 5]);
+        assert_eq!(counted(&[1, 2, 6]).len(), 7);
     }
 
     #[test]

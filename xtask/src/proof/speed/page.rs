@@ -17,6 +17,8 @@ pub(super) fn page(answers: &[Answer], weights: &[Weight], kept: &Value) -> Stri
     TEMPLATE
         .replace("{{facts}}", &told_facts(&kept["run"]))
         .replace("{{minutes}}", &format!("{:.0}", kept["minutes"].as_f64().unwrap_or_default()))
+        .replace("{{disturbed}}", &kept["disturbed"].to_string())
+        .replace("{{runs}}", &kept["runs"].to_string())
         .replace("{{table}}", near.trim_end())
         .replace("{{far}}", table(answers.iter().filter(is_far)).trim_end())
         .replace("{{weights}}", weight_table(weights).trim_end())
@@ -38,11 +40,12 @@ pub(super) fn table<'a>(answers: impl Iterator<Item = &'a Answer>) -> String {
         let name = figure.name();
         let measured = answer.found.as_ref().map_or_else(
             || "| – | – | – |".to_owned(),
-            |Found { beside, ours, theirs, ratio, ratio_ci95, .. }| {
+            |Found { beside, ours, theirs, ratio, ratio_ci95, disturbed, .. }| {
                 let (ours, theirs) = (figure.told(*ours), figure.told(*theirs));
                 let ends = ratio_ci95.map(|[low, high]| format!(" ({low:.2} to {high:.2})"));
                 let ends = ends.unwrap_or_default();
-                format!("| {ours} | {beside} {theirs} | {ratio:.2}{ends} |")
+                let sign = if *disturbed > 0 { " *" } else { "" };
+                format!("| {ours} | {beside} {theirs} | {ratio:.2}{ends}{sign} |")
             },
         );
         let reached = answer.found.as_ref().map_or("not measured", |found| found.reached);

@@ -1,11 +1,11 @@
 //! The experiments that the proof is made of. Each is a scenario of its own, so that one that
-//! fails takes none of the others with it.
+//! fails takes none of the others with it, and one that was disturbed can be run again alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tollway_record::Record;
 
 use crate::process;
@@ -13,6 +13,9 @@ use crate::proof::Extent;
 
 /// Where the scenarios lie, from the root.
 const FOLDER: &str = "xtask/src/proof/speed";
+/// Names the parts that are run, with commas between them; none, to conclude again. Of the others
+/// the records stand that the same build has made before.
+const ONLY: &str = "TOLLWAY_SPEED_PARTS";
 
 /// One experiment.
 pub(super) struct Part {
@@ -48,17 +51,26 @@ pub(super) const PARTS: &[Part] = &[
 pub(super) struct Records(BTreeMap<&'static str, Result<Record>>);
 
 impl Records {
-    /// Runs all parts, one after the other.
-    pub(super) fn run(root: &Path, target: &Path, extent: Extent) -> Self {
+    /// Runs the parts that are wanted, one after the other.
+    ///
+    /// # Errors
+    /// When parts are wanted that there are not.
+    pub(super) fn run(root: &Path, target: &Path, extent: Extent) -> Result<Self> {
+        let only = match std::env::var(ONLY) {
+            Ok(text) => Some(wanted(&text)?),
+            Err(_) => None,
+        };
         let run = |part: &Part| {
             println!("\n=== {} ({})", part.name, part.file);
-            let found = part.run(root, target, extent);
+            let is_wanted = only.as_ref().is_none_or(|only| only.contains(&part.name));
+            let found =
+                if is_wanted { part.run(root, target, extent) } else { part.standing(target) };
             if let Err(error) = &found {
                 eprintln!("xtask: {}: {error:#}", part.name);
             }
             (part.name, found)
         };
-        Self(PARTS.iter().map(run).collect())
+        Ok(Self(PARTS.iter().map(run).collect()))
     }
 
     /// The record of a part.
@@ -77,27 +89,66 @@ impl Records {
     pub(super) fn measured(&self) -> impl Iterator<Item = (&'static str, &Record)> {
         self.0.iter().filter_map(|(name, record)| Some((*name, record.as_ref().ok()?)))
     }
+
+    /// How many runs count that something else disturbed, and how many there are in all.
+    pub(super) fn disturbed(&self) -> (usize, usize) {
+        let blocks =
+            || self.measured().flat_map(|(_, record)| &record.rows).flat_map(|row| &row.blocks);
+        (blocks().filter(|block| !block.outside_gate.is_empty()).count(), blocks().count())
+    }
+}
+
+/// The parts that a list names.
+fn wanted(list: &str) -> Result<Vec<&'static str>> {
+    let find = |name: &str| {
+        let part = PARTS.iter().find(|part| part.name == name);
+        part.map(|part| part.name).with_context(|| {
+            let names: Vec<_> = PARTS.iter().map(|part| part.name).collect();
+            format!("{ONLY}: there is no part `{name}`; there are {}", names.join(", "))
+        })
+    };
+    list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(find).collect()
 }
 
 impl Part {
+    /// Its record.
+    fn made(&self, target: &Path) -> PathBuf {
+        target.join("speed").join(format!("{}.json", self.name))
+    }
+
     fn run(&self, root: &Path, target: &Path, extent: Extent) -> Result<Record> {
         let folder = target.join("speed");
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("could not make {}", folder.display()))?;
-        let made = folder.join(format!("{}.json", self.name));
+        let made = self.made(target);
         // What an earlier run left must not pass for this one's.
         let _ = std::fs::remove_file(&made);
         let scenario = self.scenario(root, &folder)?;
-        let mut lab = Command::new(target.join("release/tollway"));
+        let mut lab = Command::new(program(target));
         lab.current_dir(root).args(["lab", "run"]).arg(scenario);
-        lab.args(["--no-repeats", "--json"]).arg(&made);
+        lab.arg("--json").arg(&made);
         if extent == Extent::Quick {
             lab.arg("--quick");
         }
         process::run(&mut lab)?;
-        let text = std::fs::read_to_string(&made)
-            .with_context(|| format!("could not read {}", made.display()))?;
-        Ok(Record::from_json(&text)?)
+        read(&made)
+    }
+
+    fn standing(&self, target: &Path) -> Result<Record> {
+        let made = self.made_before(target)?;
+        println!("{} stands", made.display());
+        read(&made)
+    }
+
+    /// Where an earlier run has left a record, unless the program is newer.
+    fn made_before(&self, target: &Path) -> Result<PathBuf> {
+        let changed = |path: &Path| path.metadata().and_then(|data| data.modified());
+        let made = self.made(target);
+        let at = changed(&made).with_context(|| format!("there is no {}", made.display()))?;
+        if at < changed(&program(target))? {
+            bail!("{} is of an earlier build; run this part as well", made.display());
+        }
+        Ok(made)
     }
 
     /// Its scenario's file, which is written where the text is another one.
@@ -113,10 +164,50 @@ impl Part {
     }
 }
 
+fn program(target: &Path) -> PathBuf {
+    target.join("release/tollway")
+}
+
+fn read(made: &Path) -> Result<Record> {
+    let text = std::fs::read_to_string(made)
+        .with_context(|| format!("could not read {}", made.display()))?;
+    Ok(Record::from_json(&text)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::workspace::Workspace;
+
+    #[test]
+    fn parts_are_wanted_by_name() {
+        assert_eq!(wanted("near, far-1").unwrap(), ["near", "far-1"]);
+        assert!(wanted("").unwrap().is_empty());
+        let error = wanted("near,nowhere").unwrap_err().to_string();
+        assert!(error.contains("no part `nowhere`; there are near, fronts,"), "{error}");
+    }
+
+    #[test]
+    fn records_of_an_earlier_build_do_not_stand() {
+        let target = tempfile::tempdir().unwrap();
+        let target = target.path();
+        for folder in ["release", "speed"] {
+            std::fs::create_dir(target.join(folder)).unwrap();
+        }
+        let part = &PARTS[0];
+        let at = |path: PathBuf, s: u64| {
+            let file = std::fs::File::create(path).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(s)).unwrap();
+        };
+        let error = part.made_before(target).unwrap_err().to_string();
+        assert!(error.starts_with("there is no "), "{error}");
+        at(program(target), 1);
+        at(part.made(target), 2);
+        assert_eq!(part.made_before(target).unwrap(), part.made(target));
+        at(program(target), 3);
+        let error = part.made_before(target).unwrap_err().to_string();
+        assert!(error.contains("is of an earlier build"), "{error}");
+    }
 
     #[test]
     fn every_part_has_its_scenario() {
