@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 use tollway_net::spawn::{Confinement, spawn_confined};
 
+use super::LAST_LINES_WITHIN;
 use super::output::{Output, Stream};
 use super::plan::AppPlan;
 use crate::command::run::app::{App, CannotStart, Change, Ending};
@@ -51,6 +52,7 @@ pub(super) struct Member {
     sidecar_output: Output,
     ports_file: PathBuf,
     app: Option<App>,
+    app_output: Option<Output>,
     /// It did not start, or ended by itself and not well.
     pub(super) failed: bool,
     /// It did not start: the others are to end too.
@@ -83,6 +85,7 @@ impl Member {
             sidecar_output,
             ports_file,
             app: None,
+            app_output: None,
             failed: false,
             not_started: false,
         })
@@ -184,14 +187,14 @@ impl Member {
         })?;
         let guard = Guard::start()?;
         let child = spawn(command, &output).map_err(|source| CannotStart::of(program, source))?;
-        for (what, path) in
-            [("", output.path), ("the sidecar of ", self.sidecar_output.path.clone())]
-        {
+        let paths = [("", &output.path), ("the sidecar of ", &self.sidecar_output.path)];
+        for (what, path) in paths {
             if let Some(path) = path {
                 self.voice.note(&format!("log of {what}{}: {}", plan.app_id, path.display()));
             }
         }
         self.app = Some(App::of(&child, guard));
+        self.app_output = Some(output);
         Ok(())
     }
 
@@ -207,7 +210,16 @@ impl Member {
         }
     }
 
+    /// Waits for what its processes, which have ended, wrote last.
+    pub(super) fn wait_for_lines(&self, deadline: Instant) {
+        self.sidecar_output.wait(deadline);
+        if let Some(output) = &self.app_output {
+            output.wait(deadline);
+        }
+    }
+
     fn tell_sidecar_failed(&mut self, status: ExitStatus) {
+        self.sidecar_output.wait(Instant::now() + LAST_LINES_WITHIN);
         let app_id = &self.plan.app_id;
         self.voice
             .error(&format!("the sidecar of {app_id} has ended ({status}), so the app ends too"));

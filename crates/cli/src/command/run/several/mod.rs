@@ -12,7 +12,7 @@ mod plan;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tollway_model::ErrorCode;
@@ -36,8 +36,8 @@ const FOR_ALL: [&str; 2] = ["quiet", "control"];
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often members are looked after, where nothing wakes us.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Time for the last lines of processes that have ended.
-const LAST_LINES_WITHIN: Duration = Duration::from_millis(200);
+/// Longest wait for the last lines of processes that have ended; others may hold their streams.
+const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs the apps of a file until all have ended.
 ///
@@ -144,7 +144,8 @@ async fn keep(plans: Vec<AppPlan>, voice: Voice, folder: &Path) -> Result<ExitCo
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
-    tokio::time::sleep(LAST_LINES_WITHIN).await;
+    let deadline = Instant::now() + LAST_LINES_WITHIN;
+    members.iter().for_each(|member| member.wait_for_lines(deadline));
     let failed = members.iter().any(|member| member.failed);
     Ok(exit_code(i32::from(failed)))
 }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 
 use time::OffsetDateTime;
 
@@ -31,7 +31,23 @@ pub(super) struct Output {
     prefix: Option<String>,
     file: Option<Arc<File>>,
     pub(super) path: Option<PathBuf>,
-    last: Arc<Mutex<VecDeque<String>>>,
+    seen: Arc<Seen>,
+}
+
+/// What has come of a process.
+#[derive(Default, Debug)]
+struct Seen {
+    so_far: Mutex<SoFar>,
+    /// Told when a stream has ended.
+    ended: Condvar,
+}
+
+#[derive(Default, Debug)]
+struct SoFar {
+    /// Streams that have not ended.
+    open: usize,
+    /// The last lines, where the terminal does not show them.
+    last: VecDeque<String>,
 }
 
 impl Output {
@@ -57,26 +73,42 @@ impl Output {
             prefix: destination.is_console.then(|| format!("== {name} - {app_id} == ")),
             file: file.transpose()?,
             path,
-            last: Arc::default(),
+            seen: Arc::default(),
         })
     }
 
     /// Passes a stream of the process on to its end, in a thread of its own.
-    pub(super) fn pass(
-        &self,
-        from: impl Read + Send + 'static,
-        to: Stream,
-    ) -> io::Result<JoinHandle<()>> {
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub(super) fn pass(&self, from: impl Read + Send + 'static, to: Stream) -> io::Result<()> {
         let output = self.clone();
-        std::thread::Builder::new().name("output".to_owned()).spawn(move || output.copy(from, to))
+        self.so_far(|so_far| so_far.open += 1);
+        let copy = move || {
+            output.copy(from, to);
+            output.so_far(|so_far| so_far.open -= 1);
+            output.seen.ended.notify_all();
+        };
+        std::thread::Builder::new().name("output".to_owned()).spawn(copy).map(|_| ())
+    }
+
+    /// Waits for what the process wrote right before its end, which has come. Its streams end with
+    /// it, but for those that a process of its own holds: until `deadline`, at the longest.
+    pub(super) fn wait(&self, deadline: Instant) {
+        let so_far = self.seen.so_far.lock().unwrap_or_else(PoisonError::into_inner);
+        let within = deadline.saturating_duration_since(Instant::now());
+        let waited = self.seen.ended.wait_timeout_while(so_far, within, |so_far| so_far.open > 0);
+        drop(waited);
     }
 
     /// The last lines, where the terminal has not shown them.
     pub(super) fn unseen(&self) -> Vec<String> {
-        if self.prefix.is_some() {
-            return Vec::new();
-        }
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        let so_far = self.seen.so_far.lock().unwrap_or_else(PoisonError::into_inner);
+        so_far.last.iter().cloned().collect()
+    }
+
+    fn so_far(&self, change: impl FnOnce(&mut SoFar)) {
+        change(&mut self.seen.so_far.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn copy(&self, from: impl Read, to: Stream) {
@@ -101,12 +133,13 @@ impl Output {
             let _ = file.as_ref().write_all(line);
         }
         let Some(prefix) = &self.prefix else {
-            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            if last.len() == LAST_LINES {
-                last.pop_front();
-            }
-            last.push_back(String::from_utf8_lossy(line).trim_end().to_owned());
-            return;
+            let line = String::from_utf8_lossy(line).trim_end().to_owned();
+            return self.so_far(|so_far| {
+                if so_far.last.len() == LAST_LINES {
+                    so_far.last.pop_front();
+                }
+                so_far.last.push_back(line);
+            });
         };
         line.splice(0..0, prefix.bytes());
         // In one piece, so that lines of others do not get between.
@@ -127,6 +160,8 @@ fn stamp() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -144,6 +179,25 @@ mod tests {
         assert_eq!(output.unseen().last().unwrap(), "no end");
         let name = path.file_name().unwrap().to_str().unwrap();
         assert!(name.starts_with("web_daprd_20") && name.ends_with(".log"), "{name}");
+    }
+
+    #[test]
+    fn what_a_process_wrote_right_before_its_end_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let nowhere = Destination { is_console: false, is_file: false };
+        let output = Output::new(nowhere, "daprd", "web", folder.path()).unwrap();
+        let (from, mut process) = io::pipe().unwrap();
+        output.pass(from, Stream::Error).unwrap();
+        let writing = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            process.write_all(b"why it failed\n").unwrap();
+            process
+        });
+        // The writer holds its end open until it is joined: that is not waited for forever.
+        output.wait(Instant::now() + Duration::from_millis(1));
+        drop(writing.join().unwrap());
+        output.wait(Instant::now() + Duration::from_secs(60));
+        assert_eq!(output.unseen(), ["why it failed"]);
     }
 
     #[test]
