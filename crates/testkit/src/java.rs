@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::TOOL_MISSING;
-use crate::program::{attempt, is_copied};
+use crate::program::{alone, attempt, is_copied};
 
 /// Java with the classes of the sources in `project` and of what its `pom.xml` names: that is brought
 /// into `folder` once and again when the file changes, the sources are compiled each time. The reason
@@ -12,6 +12,7 @@ use crate::program::{attempt, is_copied};
 pub fn java_project(project: &Path, folder: &Path) -> Result<Command, String> {
     let tool = |name: &str| crate::tool(name).ok_or_else(|| format!("{TOOL_MISSING}{name}"));
     let (java, javac, mvn) = (tool("java")?, tool("javac")?, tool("mvn")?);
+    let _alone = alone(folder)?;
     let (packages, classes) = (folder.join("packages"), folder.join("classes"));
     if !is_copied(project, folder, &["pom.xml"])? {
         let failed = |reason| format!("{} cannot be installed: {reason}", project.display());

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::TOOL_MISSING;
-use crate::program::{attempt, is_copied};
+use crate::program::{alone, attempt, is_copied};
 
 /// Node with what `npm install` brings for `packages` into `folder`, once; the reason if that
 /// cannot be. `folder`'s name should say which versions it holds. No script of a package is run.
 pub fn node_with(folder: &Path, packages: &[&str]) -> Result<Command, String> {
     let (node, npm) = (tool("node")?, tool("npm")?);
     let done = folder.join("installed");
+    let _alone = alone(folder)?;
     if !done.exists() {
         attempt(
             Command::new(npm).arg("install").args(QUIET).arg("--prefix").arg(folder).args(packages),
@@ -27,6 +28,7 @@ pub fn node_with(folder: &Path, packages: &[&str]) -> Result<Command, String> {
 pub fn node_project(project: &Path, folder: &Path) -> Result<Command, String> {
     let (node, npm) = (tool("node")?, tool("npm")?);
     let names = ["package.json", "package-lock.json"];
+    let _alone = alone(folder)?;
     if !is_copied(project, folder, &names)? {
         attempt(Command::new(npm).arg("ci").args(QUIET).current_dir(folder))
             .map_err(|reason| format!("{} cannot be installed: {reason}", project.display()))?;

@@ -1,5 +1,6 @@
 //! Finds programs: ours as cargo built them, others as xtask installed them or the system has.
 
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,6 +72,21 @@ pub(crate) fn attempt(command: &mut Command) -> Result<(), String> {
     Err(errors.lines().chain(printed.lines()).next_back().unwrap_or("no reason given").to_owned())
 }
 
+/// Has `folder` for us alone until what is returned is dropped: tests that need the same packages run
+/// at once, and what one installs another may not replace while it is used.
+pub(crate) fn alone(folder: &Path) -> Result<File, String> {
+    let mut lock = folder.as_os_str().to_owned();
+    lock.push(".lock");
+    let lock = PathBuf::from(lock);
+    let locked = || {
+        lock.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+        let file = File::create(&lock)?;
+        file.lock().map(|()| file)
+    };
+    let locked: std::io::Result<File> = locked();
+    locked.map_err(|error| format!("{} cannot be locked: {error}", lock.display()))
+}
+
 /// Whether `folder` holds what was installed there for the files `names` of `project`, as they are.
 /// If not, it holds copies of them and nothing is installed: whoever installs puts a file
 /// `installed` beside them at the end.
@@ -97,6 +113,9 @@ pub(crate) fn is_copied(project: &Path, folder: &Path, names: &[&str]) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
     use super::*;
     use crate::TempDir;
 
@@ -113,6 +132,27 @@ mod tests {
         std::fs::write(project.path().join("lock"), "2").unwrap();
         assert_eq!(is_copied(), Ok(false));
         assert!(!done.exists());
+    }
+
+    #[test]
+    fn one_at_a_time_installs_into_a_folder() {
+        let dir = TempDir::new().unwrap();
+        let folder = dir.path().join("not/yet/there-1.0");
+        let inside = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let alone = alone(&folder).unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "another is in it");
+                    std::thread::sleep(Duration::from_millis(2));
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(alone);
+                });
+            }
+        });
+        let beside = alone(&dir.path().join("not/yet/there-1.1"));
+        let both = (alone(&folder), beside);
+        assert!(both.0.is_ok() && both.1.is_ok(), "each folder has its own lock");
     }
 
     #[test]

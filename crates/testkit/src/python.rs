@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::TOOL_MISSING;
-use crate::program::attempt;
+use crate::program::{alone, attempt};
 
 /// A Python in `folder` with what `pip install` brings for `packages`, made once and kept; the
 /// reason if that cannot be. `folder`'s name should say which versions it holds.
@@ -15,6 +15,7 @@ pub fn python_with(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> 
     }
     let own = folder.join("bin/python");
     let done = folder.join("installed");
+    let _alone = alone(folder)?;
     if done.exists() {
         return Ok(own);
     }

@@ -31,7 +31,7 @@ pub(crate) fn started(program: &Command) -> Process {
 pub(crate) fn printed(program: &mut Command) -> String {
     let output = program.output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program:?}: {told}");
+    assert!(output.status.success(), "{program:?}: {}\n{told}", output.status);
     String::from_utf8(output.stdout).unwrap()
 }
 
