@@ -1,9 +1,10 @@
-//! Runs all tests; those that failed while the machine stood still get a second try, alone.
+//! Runs all tests; a few that failed get a second try, alone.
 //!
 //! Hundreds of tests start processes and wait for them. On a machine that stands still for half a
-//! second one of them fails now and then, though nothing is wrong. A failure counts at once where
-//! the machine ran on, and where a program ended without saying which of its tests failed; a
-//! second failure counts always. What was tried again is told, with what was seen of the machine.
+//! second some of them fail now and then, though nothing is wrong; on one that runs on, one in some
+//! thousands. More failures than that count at once, and so does a program that ended without saying
+//! which of its tests failed; a second failure counts always. What was tried again is told with what
+//! was seen of the machine: a test that needed it is to be mended.
 
 use std::io::{BufRead, BufReader, PipeReader, Write, pipe, stdout};
 use std::process::{Command, Stdio};
@@ -15,8 +16,10 @@ use anyhow::{Context, Result, bail};
 use crate::process::command_line;
 use crate::stillness::{Stillness, Watch};
 
-/// More failures than these are no bad luck.
+/// More failures than these are no bad luck on a machine that stood still.
 const FORGIVEN: usize = 8;
+/// The same on one that ran on.
+const FORGIVEN_UNDISTURBED: usize = 2;
 /// How long nothing is printed before we look whether `cargo test` has ended.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -29,7 +32,7 @@ pub(crate) fn run(tests: impl Fn() -> Command) -> Result<()> {
     };
     let again = excused(&programs)?;
     for (test, seen) in &again {
-        eprintln!("{test} failed while the machine stood still ({seen}); it is tried again");
+        eprintln!("{test} failed ({seen}); it is tried again");
     }
     let mut second = tests();
     let names = again.iter().map(|(test, _)| *test);
@@ -40,7 +43,7 @@ pub(crate) fn run(tests: impl Fn() -> Command) -> Result<()> {
         bail!("of {} tests that were tried again, not all passed", again.len());
     }
     for (test, seen) in &again {
-        eprintln!("FLAKY {test}: failed while the machine stood still ({seen}), then passed");
+        eprintln!("FLAKY {test}: failed ({seen}), then passed alone");
     }
     Ok(())
 }
@@ -55,17 +58,21 @@ fn excused(programs: &[Program]) -> Result<Vec<(&str, Stillness)>> {
     if let Some(program) = failed().find(|program| program.failed.is_empty()) {
         bail!("{} did not say which of its tests failed", program.name);
     }
-    if let Some(program) = failed().find(|program| !program.seen.disturbs()) {
-        bail!("tests failed: {} of {}", program.failed.join(", "), program.name);
-    }
     let tests = failed()
         .flat_map(|program| program.failed.iter().map(|test| (test.as_str(), program.seen)));
     let tests: Vec<_> = tests.collect();
-    match tests.len() {
-        0 => bail!("no program of tests ran"),
-        1..=FORGIVEN => Ok(tests),
-        many => bail!("{many} tests failed"),
+    if tests.is_empty() {
+        bail!("no program of tests ran");
     }
+    let undisturbed: Vec<_> =
+        tests.iter().filter(|(_, seen)| !seen.disturbs()).map(|(test, _)| *test).collect();
+    if undisturbed.len() > FORGIVEN_UNDISTURBED {
+        bail!("{} tests failed: {}", undisturbed.len(), undisturbed.join(", "));
+    }
+    if tests.len() > FORGIVEN {
+        bail!("{} tests failed", tests.len());
+    }
+    Ok(tests)
 }
 
 /// What a whole `cargo test` came to.
@@ -245,17 +252,18 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_excused_only_where_the_machine_stood_still() {
+    fn a_machine_that_runs_on_excuses_few_failures() {
         let mut programs = read(OUTPUT);
         seen(&mut programs, 0);
-        let error = excused(&programs).unwrap_err().to_string();
-        assert_eq!(error, "tests failed: a::b, d of tests/lab.rs");
+        let again = excused(&programs).unwrap();
+        assert_eq!(again.iter().map(|(test, _)| *test).collect::<Vec<_>>(), ["a::b", "d"]);
+        programs[1].failed.push("e".to_owned());
+        assert_eq!(excused(&programs).unwrap_err().to_string(), "3 tests failed: a::b, d, e");
         // Another program's time excuses nothing.
         seen(&mut programs[..1], 500);
         assert!(excused(&programs).is_err());
         seen(&mut programs, 500);
-        let again = excused(&programs).unwrap();
-        assert_eq!(again.iter().map(|(test, _)| *test).collect::<Vec<_>>(), ["a::b", "d"]);
+        assert_eq!(excused(&programs).unwrap().len(), 3);
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl Stillness {
 impl fmt::Display for Stillness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = self.stolen * 100.0;
-        write!(f, "{} ms at a time, {percent:.0} % stolen", self.longest.as_millis())
+        let longest = self.longest.as_millis();
+        write!(f, "the machine stood still for {longest} ms at most, {percent:.0} % was stolen")
     }
 }
 
@@ -138,7 +139,10 @@ mod tests {
         assert!(!seen(49, 0.02).disturbs());
         assert!(seen(50, 0.0).disturbs());
         assert!(seen(0, 0.03).disturbs());
-        assert_eq!(seen(431, 0.214).to_string(), "431 ms at a time, 21 % stolen");
+        assert_eq!(
+            seen(431, 0.214).to_string(),
+            "the machine stood still for 431 ms at most, 21 % was stolen"
+        );
     }
 
     #[test]
