@@ -139,7 +139,7 @@ impl Told {
 
     async fn until_registered(&self) {
         let mut status = self.client.status();
-        let wait = status.wait_for(|status| status.registered);
+        let wait = status.wait_for(|status| status.registered.is_some());
         tokio::time::timeout(PATIENCE, wait).await.unwrap().unwrap();
     }
 }

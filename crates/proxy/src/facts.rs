@@ -65,7 +65,7 @@ impl AdminFacts for Facts {
         page.single(&names::APP_READY, u8::from(*self.app_ready.borrow()));
         let status = self.mesh.borrow().clone();
         page.single(&names::CONTROL_CONNECTED, u8::from(status.connected));
-        page.single(&names::CONTROL_REGISTERED, u8::from(status.registered));
+        page.single(&names::CONTROL_REGISTERED, u8::from(status.registered.is_some()));
         page.single(&names::CONTROL_REVISION, status.revision);
         let credentials = self.credentials.borrow().clone();
         let expiry = credentials.not_after().duration_since(UNIX_EPOCH).unwrap_or_default();

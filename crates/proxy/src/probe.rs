@@ -34,7 +34,7 @@ impl Probe {
             let takes = tokio::time::timeout(PROBE_READY, takes).await;
             let takes = matches!(takes, Ok(Ok(_)));
             let ready = takes && self.is_well();
-            if self.ready.send_if_modified(|was| std::mem::replace(was, ready) != ready) {
+            if *self.ready.borrow() != ready {
                 self.on_change(ready).await;
             }
             self.pause(takes).await;
@@ -74,7 +74,9 @@ impl Probe {
 
     async fn on_change(&self, ready: bool) {
         tracing::info!(app = %self.app, ready, "the app's state changed");
+        // Who acts on it here finds it announced, or about to be.
         self.mesh.set_ready(ready);
+        self.ready.send_replace(ready);
         if !ready {
             tokio::time::sleep(self.withdraw).await;
             self.fanout.app_unready();

@@ -52,8 +52,8 @@ pub struct MeshDelta {
 pub struct MeshStatus {
     /// The stream of updates is open.
     pub connected: bool,
-    /// The control plane holds the present announcement.
-    pub registered: bool,
+    /// The announcement that the control plane holds.
+    pub registered: Option<Announcement>,
     /// Everything up to here was applied.
     pub revision: Revision,
     /// What went wrong last; `None` while connected.
@@ -199,6 +199,16 @@ impl MeshClient {
         });
     }
 
+    /// Waits until the control plane holds the present announcement.
+    pub async fn registered(&self) {
+        let mut status = self.status();
+        let is_held = |status: &MeshStatus| {
+            status.registered.is_some() && status.registered == *self.shared.announcement.borrow()
+        };
+        // The sender lives as long as the client does.
+        let _ = status.wait_for(is_held).await;
+    }
+
     /// Takes the announcement back and waits until the control plane holds it no more, for at
     /// most two seconds: a lost control plane notices by the lease. Returns whether it is certain
     /// that nothing is announced.
@@ -221,9 +231,11 @@ impl Shared {
         self.desired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_registered(&self, registered: bool) {
+    fn set_registered(&self, registered: Option<Announcement>) {
         self.status.send_if_modified(|status| {
-            std::mem::replace(&mut status.registered, registered) != registered
+            let is_news = status.registered != registered;
+            status.registered = registered;
+            is_news
         });
     }
 }

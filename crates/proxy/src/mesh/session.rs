@@ -1,7 +1,7 @@
 //! One connection to the control plane: the stream of updates, the registration, and the
 //! renewal of the certificate. It ends at the first failure; `supervise` opens the next one.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -285,7 +285,7 @@ async fn register(who: &Who, shared: &Shared, channel: Channel) -> Result<Infall
                 let reason = chain(&error);
                 warn!(service = %who.service, reason, "the registration was refused");
                 shared.status.send_modify(|status| {
-                    status.registered = false;
+                    status.registered = None;
                     status.last_error = Some(reason);
                 });
                 if announcements.changed().await.is_err() {
@@ -322,6 +322,7 @@ impl Registration {
         let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
         let mut answers = opened.map_err(|_| MeshError::Silent(OPEN_TIMEOUT))??.into_inner();
         let mut told: Option<Announcement> = None;
+        let mut unanswered: VecDeque<Announcement> = VecDeque::new();
         let mut leaving = false;
         let mut keep_alive_every = SILENCE_LIMIT;
         let mut last_sent = Instant::now();
@@ -340,6 +341,9 @@ impl Registration {
                 && try_send(&requests, v1::RegisterRequest { request: Some(request) })?
             {
                 last_sent = Instant::now();
+                if told != present {
+                    unanswered.extend(present.clone());
+                }
                 leaving = present.is_none();
                 if !leaving {
                     shared.announced.send_replace(true);
@@ -354,11 +358,11 @@ impl Registration {
                             let lease = Duration::from_millis(u64::from(registered.lease_ms));
                             keep_alive_every = lease / 3;
                             info!(service = %who.service, instance = %who.instance, revision = registered.revision, "registered");
-                            shared.set_registered(true);
+                            shared.set_registered(unanswered.pop_front());
                         }
                         Some(Answer::Deregistered(_)) => {
                             info!(service = %who.service, instance = %who.instance, "deregistered");
-                            shared.set_registered(false);
+                            shared.set_registered(None);
                             shared.announced.send_replace(false);
                             return Ok(());
                         }

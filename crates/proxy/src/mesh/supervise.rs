@@ -87,7 +87,7 @@ fn tell(shared: &Shared, reason: &str) {
     }
     shared.status.send_modify(|status| {
         status.connected = false;
-        status.registered = false;
+        status.registered = None;
         status.last_error = Some(reason.to_owned());
     });
 }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tollway_model::{ErrorCode, Instance, ServiceName};
 use tollway_placement::{Actor, NoTurn, Shard};
 use tollway_proxy::{ACTOR_FIELD, INSTANCE_FIELD, OWN_FIELDS, UNPROCESSED_FIELD};
+use tollway_wire::ActorHost;
 use tonic::body::Body;
 
 use super::app::{Answer, Turn, What, method_path, path_of, segment};
@@ -30,6 +31,9 @@ pub(super) const TOLD_WITHIN: Duration = Duration::from_secs(5);
 /// Between two attempts, while nothing else is heard.
 const SHORTEST_WAIT: Duration = Duration::from_millis(5);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
+/// The part of the time since its first attempt that a call waits before the next: so much longer
+/// than it has to it takes at most.
+const WAIT_SHARE: u32 = 4;
 
 /// The chain of calls that a call belongs to.
 pub(crate) const REENTRANCY: HeaderName = HeaderName::from_static("dapr-reentrancy-id");
@@ -67,6 +71,27 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
 }
 
+/// Where an actor is, as far as it is known.
+#[derive(PartialEq)]
+enum Place {
+    /// The control plane has not told of its type.
+    Untold,
+    /// Nobody offers its type.
+    Nowhere,
+    /// At this host, or at none for the moment.
+    At(Option<ActorHost>),
+}
+
+impl Place {
+    fn of(known: &Known, shard: Shard) -> Self {
+        match known {
+            Known::Nothing => Self::Untold,
+            Known::Nobody => Self::Nowhere,
+            Known::Owners(owners) => Self::At(owners.shards[shard.number()].clone()),
+        }
+    }
+}
+
 /// What came of one attempt.
 pub(crate) enum Attempt {
     Done(Response<Body>),
@@ -100,7 +125,7 @@ impl Actors {
         };
         call.actor.actor_type = actor_type;
         call.fields.insert(ANYWHERE, YES);
-        let (began, mut wait) = (Instant::now(), SHORTEST_WAIT);
+        let began = Instant::now();
         loop {
             match self.ask_there(&service, None, &call).await {
                 Attempt::Done(answer) => return Ok(answer),
@@ -115,8 +140,7 @@ impl Actors {
                     return Err(Problem::new(ErrorCode::ActorUnplaced, text));
                 }
             }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(LONGEST_WAIT);
+            tokio::time::sleep(pause(began)).await;
         }
     }
 
@@ -135,14 +159,14 @@ impl Actors {
             return Err(Problem::new(ErrorCode::Overloaded, text));
         };
         let shard = Shard::of(&call.actor.id);
-        let (began, mut wait) = (Instant::now(), SHORTEST_WAIT);
+        let began = Instant::now();
         loop {
-            let now = known.borrow_and_update().clone();
-            let patience = match now {
-                Known::Nobody => return Err(no_address(&call.actor)),
-                Known::Nothing => TOLD_WITHIN,
-                Known::Owners(owners) => {
-                    let attempt = match &owners.shards[shard.number()] {
+            let place = Place::of(&known.borrow_and_update(), shard);
+            let patience = match &place {
+                Place::Nowhere => return Err(no_address(&call.actor)),
+                Place::Untold => TOLD_WITHIN,
+                Place::At(owner) => {
+                    let attempt = match owner {
                         Some(owner) if *owner == self.me => self.invoke_here(&call).await,
                         Some(owner) => {
                             self.ask_there(&owner.service, Some(&owner.instance), &call).await
@@ -159,9 +183,10 @@ impl Actors {
             if began.elapsed() >= patience {
                 return Err(unplaced(&call.actor, &known.borrow()));
             }
-            // Whichever comes first: there is news of the type, or it is time to ask again.
-            let _ = tokio::time::timeout(wait, known.changed()).await;
-            wait = (wait * 2).min(LONGEST_WAIT);
+            // Whichever comes first: the actor is somewhere else, or it is time to ask again. Callers
+            // may hear of a new owner before the owner does, or before they hear how to reach it.
+            let elsewhere = known.wait_for(|now| Place::of(now, shard) != place);
+            let _ = tokio::time::timeout(pause(began), elsewhere).await;
         }
     }
 
@@ -260,6 +285,11 @@ impl Actors {
             Attempt::Elsewhere => elsewhere(),
         }
     }
+}
+
+/// How long a call that was first tried at `began` waits before it is tried again.
+fn pause(began: Instant) -> Duration {
+    (began.elapsed() / WAIT_SHARE).clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }
 
 /// The answer to a sidecar that has to look where the actor is now.

@@ -29,6 +29,9 @@ const TOGETHER: usize = 1024;
 /// its turns have to end.
 const LEAVE: Duration = Duration::from_secs(5);
 
+/// So long a host waits to be registered before it enters: who is not cannot be called.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Between two attempts to renew a lease there is this part of it.
 const RENEWAL_SHARE: u32 = 6;
 /// A connection over which so many were not answered is given up.
@@ -89,6 +92,12 @@ impl Session {
     }
 
     async fn talk(&mut self) {
+        let mut retire = self.retire.clone();
+        // Later it is not waited for: what is held must not be lost over it.
+        tokio::select! {
+            _ = tokio::time::timeout(REGISTERED_WITHIN, self.mesh.registered()) => {}
+            _ = is_set(&mut retire) => {}
+        }
         let mut pause = Pause::default();
         loop {
             let began = tokio::time::Instant::now();

@@ -103,7 +103,7 @@ impl Supervision {
             return leaving;
         }
         let ends = signal == Signal::TERM || signal == Signal::INT;
-        if ends && leaving.is_none() && mesh.status().borrow().registered {
+        if ends && leaving.is_none() && mesh.status().borrow().registered.is_some() {
             let withdraw = self.plan.sidecar.common.plane.timeouts.withdraw;
             let mesh = Arc::clone(mesh);
             let left = async move {
