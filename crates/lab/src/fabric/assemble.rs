@@ -266,9 +266,10 @@ fn notes(experiment: &FabricExperiment, plan: &FabricPlan, repeated: usize) -> V
     }
     if plan.cells.iter().any(|cell| cell.forwarded().is_none()) {
         notes.push(
-            "Each row of each block has a control plane with an empty table of its own. A time is \
-             the median of the blocks' medians over rounds; times are of one clock of this \
-             machine, taken by whom the stage happens to."
+            "Each row of each block has a control plane of its own, without neighbours but for the \
+             `table` that a row has from the start. A time is the median of the blocks' medians \
+             over rounds; times are of one clock of this machine, taken by whom the stage \
+             happens to."
                 .to_owned(),
         );
     }
