@@ -6,6 +6,7 @@
 //! which of its tests failed; a second failure counts always. What was tried again is told with what
 //! was seen of the machine: a test that needed it is to be mended.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, PipeReader, Write, pipe, stdout};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -35,9 +36,11 @@ pub(crate) fn run(tests: impl Fn() -> Command) -> Result<()> {
         eprintln!("{test} failed ({seen}); it is tried again");
     }
     let mut second = tests();
-    let names = again.iter().map(|(test, _)| *test);
-    second.args(["--no-fail-fast", "--lib", "--bins", "--tests", "--", "--exact"]).args(names);
-    let Outcome { passed, programs } = told(second.arg("--test-threads=1"), &mut stdout())?;
+    let targets: BTreeSet<&str> = programs.iter().filter_map(Program::failed_target).collect();
+    // Names of all at once: whoever has no such test runs none.
+    second.arg("--no-fail-fast").args(targets.iter().flat_map(|target| target.split(' ')));
+    second.args(["--", "--exact", "--test-threads=1"]).args(again.iter().map(|(test, _)| *test));
+    let Outcome { passed, programs } = told(&mut second, &mut stdout())?;
     let ran: usize = programs.iter().map(|program| program.ran).sum();
     if !passed || ran < again.len() {
         bail!("of {} tests that were tried again, not all passed", again.len());
@@ -55,7 +58,8 @@ pub(crate) fn run(tests: impl Fn() -> Command) -> Result<()> {
 /// Says which failures count at once, and why.
 fn excused(programs: &[Program]) -> Result<Vec<(&str, Stillness)>> {
     let failed = || programs.iter().filter(|program| !program.passed);
-    if let Some(program) = failed().find(|program| program.failed.is_empty()) {
+    let is_untold = |program: &&Program| program.failed.is_empty() || program.target.is_none();
+    if let Some(program) = failed().find(is_untold) {
         bail!("{} did not say which of its tests failed", program.name);
     }
     let tests = failed()
@@ -89,7 +93,15 @@ struct Program {
     /// How many of its tests passed.
     ran: usize,
     failed: Vec<String>,
+    /// By which arguments cargo runs it, if it failed and can run single tests: `--test lab`.
+    target: Option<String>,
     seen: Stillness,
+}
+
+impl Program {
+    fn failed_target(&self) -> Option<&str> {
+        self.target.as_deref().filter(|_| !self.passed)
+    }
 }
 
 /// Runs `command` with its output on `screen`, and reads it.
@@ -170,6 +182,9 @@ impl Reading {
             let passed = counts.split(' ').nth(1).and_then(|count| count.parse().ok());
             program.ran = passed.unwrap_or(0);
         }
+        if let Some(target) = target_named(line) {
+            program.target = Some(target.to_owned());
+        }
         match line.strip_prefix("    ") {
             _ if line == "failures:" => self.in_list = true,
             Some(name) if self.in_list && !name.starts_with(' ') => {
@@ -199,6 +214,14 @@ fn program_named(line: &str) -> Option<&str> {
     let line = line.strip_prefix("   ")?.trim_start();
     let name = line.strip_prefix("Running ").or_else(|| line.strip_prefix("Doc-tests "))?;
     Some(name.split(" (").next().unwrap_or(name))
+}
+
+/// The target in a line by which cargo says how a program of tests that failed is run alone. All of
+/// the workspace is built already, so its package is not named; documentation has no tests of names.
+fn target_named(line: &str) -> Option<&str> {
+    let told = line.strip_prefix("error: test failed, to rerun pass `")?.strip_suffix('`')?;
+    let target = told.find("--").map(|place| &told[place..])?;
+    (target != "--doc").then_some(target)
 }
 
 #[cfg(test)]
@@ -252,6 +275,17 @@ mod tests {
     }
 
     #[test]
+    fn what_failed_is_run_by_its_target() {
+        let programs = read(OUTPUT);
+        let targets: Vec<_> = programs.iter().filter_map(Program::failed_target).collect();
+        assert_eq!(targets, ["--test lab"]);
+        let named = |target: &str| format!("error: test failed, to rerun pass `{target}`");
+        assert_eq!(target_named(&named("-p tollway-net --lib")), Some("--lib"));
+        assert_eq!(target_named(&named("--bin xtask")), Some("--bin xtask"));
+        assert_eq!(target_named(&named("-p tollway-net --doc")), None);
+    }
+
+    #[test]
     fn a_machine_that_runs_on_excuses_few_failures() {
         let mut programs = read(OUTPUT);
         seen(&mut programs, 0);
@@ -282,7 +316,8 @@ mod tests {
     fn many_failures_are_no_bad_luck() {
         let names: Vec<_> = (0..=FORGIVEN).map(|number| format!("    t{number}\n")).collect();
         let mut programs = read(&format!(
-            "     Running tests/lab.rs (target/debug/deps/lab-2)\nfailures:\n{}\n",
+            "     Running tests/lab.rs (target/debug/deps/lab-2)\nfailures:\n{}\n\
+             error: test failed, to rerun pass `-p tollway --test lab`\n",
             names.concat()
         ));
         seen(&mut programs, 500);
