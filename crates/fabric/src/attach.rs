@@ -14,6 +14,7 @@ use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramError, TcAttachType, Xdp, XdpMode};
 use tollway_net::device::Device;
 
+use crate::bpf::detach_pinned;
 use crate::programs::{LoadError, Programs};
 
 /// How a program meets packets.
@@ -189,7 +190,7 @@ fn replace_under(path: &Path, under: impl FnOnce(FdLink) -> Option<FdLink>) -> O
     let updated = PinnedLink::from_pin(path).ok().and_then(|link| under(link.into()));
     if updated.is_none() {
         // There may be none.
-        let _ = std::fs::remove_file(path);
+        let _ = remove(path);
     }
     // The pin itself has stayed; it is opened again to be held.
     updated.and_then(|_| PinnedLink::from_pin(path).ok())
@@ -244,7 +245,10 @@ fn remove_others(directory: &Path, device: &Device, mode: Mode) -> Result<(), At
     others.map(|other| pin_of(directory, device, other)).try_for_each(|path| remove(&path))
 }
 
+/// Removes a pinned link, after which its device is free for another.
 fn remove(path: &Path) -> Result<(), AttachError> {
+    // There may be none, or one whose device is gone; an old kernel frees the device later.
+    let _ = detach_pinned(path);
     match std::fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             Err(AttachError::Unpin { path: path.to_owned(), source })

@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use aya::Pod;
 
+use crate::bpf;
+
 const LOOKUP_ELEM: libc::c_long = 1;
 const LOOKUP_BATCH: libc::c_long = 24;
 const UPDATE_BATCH: libc::c_long = 26;
@@ -153,12 +155,9 @@ fn number(map: impl AsFd) -> u32 {
 }
 
 fn run<A>(command: libc::c_long, attributes: &mut A) -> io::Result<()> {
-    let bytes = size_of::<A>();
-    // SAFETY: `attributes` is a prefix of the kernel's `bpf_attr` of `bytes` bytes. The pointers
-    // in it come from slices and values that outlive the call, of at least `count` entries of
-    // plain bytes; that these are the map's sizes is what the callers of this module promise by
-    // using the types of `layout`, whose sizes the loader has compared with the map's.
-    let answer =
-        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), bytes) };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    // SAFETY: `attributes` is a prefix of the kernel's `bpf_attr`. The pointers in it come from
+    // slices and values that outlive the call, of at least `count` entries of plain bytes; that
+    // these are the map's sizes is what the callers of this module promise by using the types of
+    // `layout`, whose sizes the loader has compared with the map's.
+    unsafe { bpf::call(command, attributes) }.map(drop)
 }

@@ -10,6 +10,7 @@
 pub mod agent;
 mod attach;
 pub mod batch;
+mod bpf;
 mod cable;
 mod forwarder;
 pub mod journal;
