@@ -297,9 +297,11 @@ pub(crate) struct H1Client {
     pub(crate) dedicated: bool,
     /// Bytes of the present response have come.
     pub(crate) answered: bool,
-    /// Nothing of the present request is sent from then on, by the clock of leases; `None` once it
+    /// Nothing of the present request is sent from then on, by the clock of leases; `None` once all
     /// has been.
     pub(crate) begin_by: Option<Duration>,
+    /// Something of a request that has such a moment has been sent.
+    pub(crate) is_begun: bool,
     pub(crate) opened: Option<Opened>,
 }
 

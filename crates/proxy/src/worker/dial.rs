@@ -426,6 +426,7 @@ pub(super) fn h1_client(destination: Destination, dedicated: bool) -> H1Client {
         dedicated,
         answered: false,
         begin_by: None,
+        is_begun: false,
         opened: None,
     }
 }

@@ -129,6 +129,9 @@ pub(crate) struct Worker {
     spare_bodies: SpareBodies,
 }
 
+/// So much of a turn of an actor waits for its rest, so that all goes out at one moment.
+const TURN_HELD_BYTES: usize = 16 * 1024;
+
 /// Whether a moment of the clock of leases is over.
 fn is_over(moment: Duration) -> bool {
     tollway_net::boot_time() >= moment
@@ -374,12 +377,21 @@ impl Worker {
             if let Role::H1Client(client) = &mut conn.role
                 && let Some(by) = client.begin_by
             {
+                let exchange = client.exchange.and_then(|exchange| self.exchanges.get(exchange));
+                let is_whole = exchange.is_none_or(|exchange| exchange.request.finished);
+                if !is_whole && conn.io.pending() < TURN_HELD_BYTES {
+                    // An app that had its head alone would begin when the rest comes.
+                    continue;
+                }
                 if is_over(by) {
                     self.on_too_late(key);
                     continue;
                 }
-                // What has gone out in part is under way; what waits for its connection is not.
-                client.begin_by = client.begin_by.filter(|_| was_connecting);
+                // What has gone out is under way; what waits for its connection is not.
+                if !was_connecting {
+                    client.is_begun = true;
+                    client.begin_by = client.begin_by.filter(|_| !is_whole);
+                }
             }
             match conn.io.flush() {
                 Flush::Done => {

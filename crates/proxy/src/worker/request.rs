@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use tollway_http::h2::{self, StreamId};
 use tollway_http::{Method, RequestHead, h1};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName};
-use tollway_net::Key;
+use tollway_net::{Closed, Key};
 use tollway_routing::{
     Attempt, Failure, RequestParts, Retry, Target, TargetError, decide_retry, decide_target,
 };
@@ -288,7 +288,7 @@ impl Worker {
                 ended &= client.sink != h1::BodyLength::Chunked;
                 client.exchange = Some(key);
                 client.answered = false;
-                client.begin_by = begin_by;
+                (client.begin_by, client.is_begun) = (begin_by, false);
                 exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream: StreamId(0) });
             }
             _ => return self.retry_elsewhere(key),
@@ -308,11 +308,15 @@ impl Worker {
     }
 
     /// A request that was not to be sent from some moment on is about to be, and that is over: its
-    /// connection goes, with what was to be written to it.
+    /// connection goes, with what was to be written to it. Who has a part must not get the whole.
     pub(super) fn on_too_late(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.io.out().clear();
         let Role::H1Client(client) = &mut conn.role else { return };
+        if client.is_begun {
+            conn.io.abort_on_close();
+            return self.on_h1_client_closed(key, Closed::Truncated);
+        }
         let exchange = client.exchange.take();
         self.drop_h1_client(key);
         let Some(exchange) = exchange else { return };

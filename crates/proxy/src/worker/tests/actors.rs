@@ -336,28 +336,63 @@ fn a_turn_that_an_app_may_have_begun_is_not_begun_again() {
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
 
+/// Reads requests that end with `hi` and answers each; what ends a connection ends this.
+fn answer_hi(stream: &mut TcpStream, asked: &AtomicUsize) {
+    let mut seen = Vec::new();
+    let mut bytes = [0; 4096];
+    while let Ok(length @ 1..) = stream.read(&mut bytes) {
+        seen.extend_from_slice(&bytes[..length]);
+        if seen.ends_with(b"hi") {
+            seen.clear();
+            asked.fetch_add(1, Ordering::SeqCst);
+            stream.write_all(ANSWER).unwrap();
+        }
+    }
+}
+
+/// The head of a turn that must not begin from `by` on.
+fn turn_by(by: Duration) -> String {
+    let by = by.as_nanos();
+    format!(
+        "PUT /actors/T/1/method/m HTTP/1.1\r\nx-tollway-to: app\r\nx-tollway-begin-by: {by}\r\n"
+    )
+}
+
+/// The app gets what came in time whole or not at all, also where its rest came later.
+#[test]
+fn a_turn_whose_body_is_too_late_is_not_sent() {
+    let (sidecar, asked) = beside_app(answer_hi);
+    let call = |body: &str, patience: Duration| {
+        let mut stream = sidecar.inside();
+        let by = tollway_net::boot_time() + Duration::from_millis(200);
+        let rest =
+            format!("host: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(format!("{}{rest}", turn_by(by)).as_bytes()).unwrap();
+        let (first, last) = body.split_at(body.len() - 2);
+        stream.write_all(first.as_bytes()).unwrap();
+        std::thread::sleep(patience);
+        // It may have been answered already.
+        let _ = stream.write_all(last.as_bytes());
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let (late, in_time) = (Duration::from_millis(300), Duration::from_millis(5));
+    let large = format!("{}hi", "-".repeat(40_000));
+    assert!(call("hi", in_time).ends_with("ok") && call(&large, in_time).ends_with("ok"));
+    // Nothing of the one has gone out, and much of the other.
+    check_failed(&call("hi", late), "503", "ERR_OVERLOADED", true);
+    check_failed(&call(&large, late), "502", "ERR_CLOSED_EARLY", false);
+    assert!(call("hi", in_time).ends_with("ok"));
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+}
+
 /// Whenever the moment comes from which on a turn must not begin, the app has it whole, or its
 /// caller is told that nothing of it was sent.
 #[test]
 fn a_turn_that_is_too_late_is_not_sent() {
-    let (sidecar, asked) = beside_app(|stream, asked| {
-        let mut seen = Vec::new();
-        let mut bytes = [0; 4096];
-        while let Ok(length @ 1..) = stream.read(&mut bytes) {
-            seen.extend_from_slice(&bytes[..length]);
-            if seen.ends_with(b"hi") {
-                seen.clear();
-                asked.fetch_add(1, Ordering::SeqCst);
-                stream.write_all(ANSWER).unwrap();
-            }
-        }
-    });
-    let call = |by: Duration| {
-        let by = by.as_nanos();
-        sidecar.call_inside(&format!(
-            "PUT /actors/T/1/method/m HTTP/1.1\r\nx-tollway-to: app\r\nx-tollway-begin-by: {by}\r\n"
-        ))
-    };
+    let (sidecar, asked) = beside_app(answer_hi);
+    let call = |by: Duration| sidecar.call_inside(&turn_by(by));
     let (mut sent, mut refused) = (0, 0);
     for nth in 0..400 {
         let by = tollway_net::boot_time() + Duration::from_micros(nth);
