@@ -33,7 +33,11 @@ fn callers_with_a_wrong_certificate_are_refused_at_every_door() {
             let before = count(&door.judge.log(), reason);
             let answer = door.call(trusting(Some(Arc::clone(shown)), door.alpn));
             let told = answer.expect_err(&format!("{name} was accepted at the {}", door.name));
-            assert!(told.contains("received fatal alert"), "{name} at the {}: {told}", door.name);
+            // What the caller had sent by then the door leaves unread, so that a reset may overtake
+            // the alert; why it was refused the door's own log has in any case.
+            let is_refusal =
+                told.contains("received fatal alert") || told.contains("Connection reset");
+            assert!(is_refusal, "{name} at the {}: {told}", door.name);
             door.check_log(name, reason, before);
         }
         let accepted = door.call(west.honest("web", &door));
