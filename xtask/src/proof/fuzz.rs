@@ -71,8 +71,12 @@ fn recorded(root: &Path) -> Result<Vec<Row>> {
 
 /// Git's name for what a target is made of, as committed.
 fn code(root: &Path, target: &str) -> Result<String> {
-    let parsers =
-        if target.starts_with("http") { "crates/http/src" } else { "crates/identity/src" };
+    let parsers = match target {
+        "neighbours" => "crates/model/src",
+        "schedule" => "crates/schedule/src",
+        "server-name" => "crates/identity/src",
+        _ => "crates/http/src",
+    };
     let names = [parsers, "crates/fuzz/src"].map(|folder| format!("HEAD:{folder}"));
     let mut command = Command::new("git");
     command.args(["rev-parse", "--short"]).args(names).current_dir(root);
