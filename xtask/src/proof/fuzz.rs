@@ -79,8 +79,9 @@ fn code(root: &Path, target: &str) -> Result<String> {
     };
     let names = [parsers, "crates/fuzz/src"].map(|folder| format!("HEAD:{folder}"));
     let mut command = Command::new("git");
-    command.args(["rev-parse", "--short"]).args(names).current_dir(root);
-    Ok(process::output(&mut command)?.split_whitespace().collect::<Vec<_>>().join(" "))
+    command.arg("rev-parse").args(names).current_dir(root);
+    let told = process::output(&mut command)?;
+    Ok(told.split_whitespace().map(|name| &name[..12]).collect::<Vec<_>>().join(" "))
 }
 
 /// With what was done earlier to the same code.
@@ -120,6 +121,20 @@ mod tests {
         let page = page(&[row("http1-body", 60, "a")], &facts);
         assert!(page.contains("| http1-body | 60 | 1234 | 0 | 30 MB | 36 |"), "{page}");
         assert!(page.contains("2026-01-02") && !page.contains("{{"), "{page}");
+    }
+
+    #[test]
+    fn each_target_has_code_of_its_own() {
+        let root = Workspace::load().unwrap().root;
+        if !root.join(".git").exists() {
+            println!("skipped: the sources are no checkout of git");
+            return;
+        }
+        let names = |target| code(&root, target).unwrap();
+        let of = ["http1-body", "neighbours", "schedule", "server-name"].map(names);
+        assert!(of.iter().all(|names| names.len() == 25), "{of:?}");
+        assert_eq!(of.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{of:?}");
+        assert_eq!(names("http2-server"), of[0]);
     }
 
     #[test]
