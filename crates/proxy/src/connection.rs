@@ -88,6 +88,11 @@ pub(crate) struct Connection {
     pub(crate) paused: bool,
     /// Not read until the caller has taken the answers it is owed.
     pub(crate) owed: bool,
+    /// Of the turns of actors that wait to be sent here, the moment from which on the first of them
+    /// is not to be, by the clock of leases.
+    pub(crate) send_by: Option<Duration>,
+    /// How often it was flushed with such a turn.
+    pub(crate) turn_flushes: u64,
     /// Pipes that wait for room here, first come first served.
     pub(crate) line: VecDeque<(Key, Side)>,
     /// Since when it has been in its present state: handshaking, idle, in a head.
@@ -124,6 +129,8 @@ impl Connection {
             queued: false,
             paused: false,
             owed: false,
+            send_by: None,
+            turn_flushes: 0,
             line: VecDeque::new(),
             since: now,
             look_at: None,
@@ -297,11 +304,6 @@ pub(crate) struct H1Client {
     pub(crate) dedicated: bool,
     /// Bytes of the present response have come.
     pub(crate) answered: bool,
-    /// Nothing of the present request is sent from then on, by the clock of leases; `None` once all
-    /// has been.
-    pub(crate) begin_by: Option<Duration>,
-    /// Something of a request that has such a moment has been sent.
-    pub(crate) is_begun: bool,
     pub(crate) opened: Option<Opened>,
 }
 

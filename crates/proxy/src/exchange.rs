@@ -114,6 +114,8 @@ pub(crate) enum Upstream {
     Late,
     /// Waits until the app has fewer requests.
     Slot,
+    /// Waits until all of it has come.
+    Gathering,
     Open(StreamRef),
     /// Done with, or never needed.
     Gone,
@@ -154,8 +156,10 @@ pub(crate) struct Exchange {
     /// It is the call of an actor: carried out once at most, and its caller is told if nothing of
     /// it was.
     pub(crate) is_of_actors: bool,
-    /// From when on it is not sent any more, by the clock of leases.
+    /// From when on nothing of it is sent any more, by the clock of leases: it is a turn of an actor.
     pub(crate) begin_by: Option<Duration>,
+    /// How often its connection had been flushed with a turn when it was written there.
+    pub(crate) turn_flushes: u64,
     /// It counts among the requests that the app has.
     pub(crate) has_slot: bool,
     /// It was refused or failed here.

@@ -11,7 +11,6 @@ use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::Value;
-use tokio_stream::wrappers::ReceiverStream;
 use tollway_proxy::{AppOptions, ERROR_FIELD};
 use tollway_wire::DAPR_DESCRIPTORS;
 use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
@@ -29,9 +28,9 @@ use tollway_wire::dapr::proto::runtime::v1::{
     ListActorTimersRequest, ListActorTimersResponse, MetadataHttpEndpoint, QueryStateRequest,
     QueryStateResponse, RegisterActorReminderRequest, RegisterActorTimerRequest,
     RegisteredComponents, SaveStateRequest, SetMetadataRequest, ShutdownRequest,
-    SubscribeActorEventsRequestAlpha1, SubscribeActorEventsResponseAlpha1,
-    UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
-    UnregisterActorRemindersByTypeResponse, UnregisterActorTimerRequest,
+    SubscribeActorEventsRequestAlpha1, UnregisterActorReminderRequest,
+    UnregisterActorRemindersByTypeRequest, UnregisterActorRemindersByTypeResponse,
+    UnregisterActorTimerRequest,
 };
 use tonic::body::Body;
 use tonic::service::Routes;
@@ -40,6 +39,7 @@ use tonic_reflection::server::Builder;
 use tonic_types::{ErrorDetails, StatusExt};
 use tower::ServiceExt;
 
+use crate::actors::ToAppStream;
 use crate::codes::grpc_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
 use crate::metadata::NotKept;
@@ -319,8 +319,7 @@ impl Dapr for Grpc {
         self.0.actors.rpc_list_reminders(request.into_inner()).await
     }
 
-    type SubscribeActorEventsAlpha1Stream =
-        ReceiverStream<Result<SubscribeActorEventsResponseAlpha1, Status>>;
+    type SubscribeActorEventsAlpha1Stream = ToAppStream;
 
     async fn subscribe_actor_events_alpha1(
         &self,

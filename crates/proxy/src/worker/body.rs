@@ -5,6 +5,7 @@ use tollway_http::h1::{self, BodyLength};
 use tollway_http::{Fields, h2};
 use tollway_net::Key;
 
+use super::turns::earlier;
 use super::{Worker, mark};
 use crate::connection::{Connection, Role};
 use crate::edit;
@@ -54,7 +55,11 @@ impl Exchange {
     pub(super) fn upstream(&self) -> Option<StreamRef> {
         match self.up {
             Upstream::Open(stream) => Some(stream),
-            Upstream::Waiting | Upstream::Late | Upstream::Slot | Upstream::Gone => None,
+            Upstream::Waiting
+            | Upstream::Late
+            | Upstream::Slot
+            | Upstream::Gathering
+            | Upstream::Gone => None,
         }
     }
 }
@@ -65,7 +70,9 @@ impl Worker {
     pub(super) fn feed(&mut self, key: Key, side: Side, data: &[u8], credit: usize, end: bool) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.active = self.now;
+        let gathers = exchange.up == Upstream::Gathering;
         let sink = exchange.sink(side);
+        let send_by = exchange.send_by(side);
         let (pipe, replay) = exchange.pipe_and_replay(side);
         pipe.owed += credit;
         pipe.ended |= end;
@@ -75,6 +82,7 @@ impl Worker {
             && let Some(conn) = self.conns.get_mut(sink.conn)
         {
             taken = put(conn, sink, data, end, None, self.config.limits.out_bytes);
+            conn.send_by = earlier(conn.send_by, send_by);
             mark(&mut self.dirty, &mut conn.dirty, sink.conn);
             if end && taken == data.len() {
                 pipe.finished = true;
@@ -89,22 +97,30 @@ impl Worker {
             remember(replay, &data[..taken], limit, &mut self.spare_bodies);
         }
         self.after_taking(key, side);
+        if gathers {
+            self.dispatch(key);
+        }
     }
 
     /// The source has ended, with trailers or without.
     pub(super) fn end_source(&mut self, key: Key, side: Side, trailers: Option<Fields>) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.active = self.now;
+        let gathers = exchange.up == Upstream::Gathering;
         let pipe = exchange.pipe_mut(side);
         pipe.ended = true;
         pipe.trailers = trailers.map(edit::trailers).filter(|t| !t.is_empty());
         self.drain(key, side, QUANTUM);
+        if gathers {
+            self.dispatch(key);
+        }
     }
 
     /// Moves up to `quantum` waiting bytes into the sink, and the end behind the last.
     pub(super) fn drain(&mut self, key: Key, side: Side, quantum: usize) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(sink) = exchange.sink(side) else { return };
+        let send_by = exchange.send_by(side);
         let (pipe, replay) = exchange.pipe_and_replay(side);
         if pipe.finished {
             return;
@@ -115,6 +131,7 @@ impl Worker {
         let data = &pipe.pending()[..count];
         let out_bytes = self.config.limits.out_bytes;
         let taken = put(conn, sink, data, end, pipe.trailers.as_ref(), out_bytes);
+        conn.send_by = earlier(conn.send_by, send_by);
         if let Some(replay) = replay {
             let limit = self.config.limits.replay_bytes;
             remember(replay, &data[..taken], limit, &mut self.spare_bodies);

@@ -425,8 +425,6 @@ pub(super) fn h1_client(destination: Destination, dedicated: bool) -> H1Client {
         served: 0,
         dedicated,
         answered: false,
-        begin_by: None,
-        is_begun: false,
         opened: None,
     }
 }

@@ -82,6 +82,9 @@ impl Worker {
 
     /// Sends an exchange to its destination, or has it wait for a connection.
     pub(super) fn dispatch(&mut self, key: Key) {
+        if self.gathers(key) {
+            return;
+        }
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.up = Upstream::Waiting;
         let destination = exchange.destination.clone();

@@ -17,7 +17,7 @@ impl Worker {
     /// The exchange cannot go on: tells the caller if it has not been answered yet, or breaks the
     /// answer off so that it is not taken for whole.
     pub(super) fn fail(&mut self, key: Key, fault: &Fault) {
-        let unsent = [Upstream::Waiting, Upstream::Late, Upstream::Slot];
+        let unsent = [Upstream::Waiting, Upstream::Late, Upstream::Slot, Upstream::Gathering];
         let is_unsent = self.exchanges.get(key).is_some_and(|e| unsent.contains(&e.up));
         self.cancel_upstream(key);
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
@@ -101,7 +101,7 @@ impl Worker {
                 let down = exchange.down.conn;
                 return self.leave_late(key, down);
             }
-            Upstream::Waiting | Upstream::Slot | Upstream::Gone => return,
+            Upstream::Waiting | Upstream::Slot | Upstream::Gathering | Upstream::Gone => return,
         };
         let code = calling_off(exchange);
         let Some(conn) = self.conns.get_mut(up.conn) else { return };

@@ -41,6 +41,7 @@ mod slots;
 mod sweep;
 mod trust;
 mod tunnel;
+mod turns;
 mod workload;
 
 use std::collections::{HashMap, VecDeque};
@@ -71,6 +72,7 @@ pub(crate) use policy::{PolicyDenial, Rights, Upgraded};
 use pool::Pool;
 use share::Late;
 use slots::Slots;
+use turns::is_over;
 
 /// How often what only time can tell is looked at.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -127,14 +129,6 @@ pub(crate) struct Worker {
     draining: Option<Instant>,
     h2_events: Vec<h2::Event>,
     spare_bodies: SpareBodies,
-}
-
-/// So much of a turn of an actor waits for its rest, so that all goes out at one moment.
-const TURN_HELD_BYTES: usize = 16 * 1024;
-
-/// Whether a moment of the clock of leases is over.
-fn is_over(moment: Duration) -> bool {
-    tollway_net::boot_time() >= moment
 }
 
 impl Worker {
@@ -374,26 +368,13 @@ impl Worker {
             let Some(conn) = self.conns.get_mut(key) else { continue };
             conn.dirty = false;
             let was_connecting = conn.io.is_connecting();
-            if let Role::H1Client(client) = &mut conn.role
-                && let Some(by) = client.begin_by
-            {
-                let exchange = client.exchange.and_then(|exchange| self.exchanges.get(exchange));
-                let is_whole = exchange.is_none_or(|exchange| exchange.request.finished);
-                if !is_whole && conn.io.pending() < TURN_HELD_BYTES {
-                    // An app that had its head alone would begin when the rest comes.
-                    continue;
-                }
-                if is_over(by) {
-                    self.on_too_late(key);
-                    continue;
-                }
-                // What has gone out is under way; what waits for its connection is not.
-                if !was_connecting {
-                    client.is_begun = true;
-                    client.begin_by = client.begin_by.filter(|_| !is_whole);
-                }
+            if conn.send_by.is_some_and(is_over) {
+                self.on_turn_too_late(key);
+                continue;
             }
-            match conn.io.flush() {
+            let flushed = conn.io.flush();
+            conn.note_turns(matches!(flushed, Flush::Done));
+            match flushed {
                 Flush::Done => {
                     if was_connecting {
                         conn.note_connected(self.now);
@@ -453,7 +434,9 @@ impl Worker {
     fn remove(&mut self, key: Key) {
         if let Some(mut conn) = self.conns.remove(key) {
             // What is queued may be an alert or a last response; the kernel takes what it can.
-            let _ = conn.io.flush();
+            if !conn.send_by.is_some_and(is_over) {
+                let _ = conn.io.flush();
+            }
             if let Some((target, address)) = conn.relays_to {
                 self.uncount_relay(&target, address);
             }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use tollway_http::h2::{self, StreamId};
 use tollway_http::{Method, RequestHead, h1};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName};
-use tollway_net::{Closed, Key};
+use tollway_net::Key;
 use tollway_routing::{
     Attempt, Failure, RequestParts, Retry, Target, TargetError, decide_retry, decide_target,
 };
@@ -15,7 +15,8 @@ use tollway_telemetry::ServicePlace;
 use super::exchange::describe;
 use super::observe::code_of;
 use super::outside::{AppTarget, WorkerConfig};
-use super::{Worker, is_over, mark};
+use super::turns::{earlier, is_over};
+use super::{Worker, mark};
 use crate::actors::Asked;
 use crate::connection::{Connection, Door, Role};
 use crate::edit;
@@ -73,6 +74,7 @@ impl Worker {
             place: None,
             is_of_actors: false,
             begin_by: None,
+            turn_flushes: 0,
             has_slot: false,
             failed: false,
             grpc_status: None,
@@ -257,11 +259,12 @@ impl Worker {
             // What it has waited here is gone for whoever comes behind.
             edit::set_time_left(&mut exchange.head.fields, deadline.saturating_duration_since(now));
         }
-        let begin_by = exchange.begin_by;
-        if begin_by.is_some_and(is_over) {
+        if exchange.begin_by.is_some_and(is_over) {
             return self.fail(key, &Fault::TooLate);
         }
         let Some(conn) = self.conns.get_mut(conn_key) else { return };
+        exchange.turn_flushes = conn.turn_flushes;
+        conn.send_by = earlier(conn.send_by, exchange.begin_by);
         exchange.attempts += 1;
         let mut ended = exchange.request.is_drained() && exchange.request.trailers.is_none();
         match &mut conn.role {
@@ -288,7 +291,6 @@ impl Worker {
                 ended &= client.sink != h1::BodyLength::Chunked;
                 client.exchange = Some(key);
                 client.answered = false;
-                (client.begin_by, client.is_begun) = (begin_by, false);
                 exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream: StreamId(0) });
             }
             _ => return self.retry_elsewhere(key),
@@ -305,26 +307,6 @@ impl Worker {
         if !ended {
             self.drain(key, Side::Request, usize::MAX);
         }
-    }
-
-    /// A request that was not to be sent from some moment on is about to be, and that is over: its
-    /// connection goes, with what was to be written to it. Who has a part must not get the whole.
-    pub(super) fn on_too_late(&mut self, key: Key) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.io.out().clear();
-        let Role::H1Client(client) = &mut conn.role else { return };
-        if client.is_begun {
-            conn.io.abort_on_close();
-            return self.on_h1_client_closed(key, Closed::Truncated);
-        }
-        let exchange = client.exchange.take();
-        self.drop_h1_client(key);
-        let Some(exchange) = exchange else { return };
-        if let Some(state) = self.exchanges.get_mut(exchange) {
-            // As if it had found no connection yet.
-            state.up = Upstream::Waiting;
-        }
-        self.fail(exchange, &Fault::TooLate);
     }
 
     /// The chosen connection turned out to take no request.

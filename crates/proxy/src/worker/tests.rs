@@ -275,6 +275,14 @@ impl Drop for Running {
 /// A foreign app: echoes bodies, speaks HTTP/1.1 and HTTP/2 with prior knowledge, tells what it
 /// got in `x-*` fields.
 fn start_app() -> SocketAddr {
+    serve(answer)
+}
+
+/// An app that answers so, over either version of HTTP.
+fn serve<A>(answer: impl Fn(Request<Incoming>) -> A + Clone + Send + 'static) -> SocketAddr
+where
+    A: Future<Output = Result<Response<Body>, hyper::Error>> + Send + 'static,
+{
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -284,10 +292,11 @@ fn start_app() -> SocketAddr {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                let service = service_fn(answer.clone());
                 tokio::spawn(async move {
                     // A connection that breaks is what some tests want.
                     let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
-                        .serve_connection_with_upgrades(TokioIo::new(stream), service_fn(answer))
+                        .serve_connection_with_upgrades(TokioIo::new(stream), service)
                         .await;
                 });
             }

@@ -53,6 +53,7 @@ use self::reminders::Reminders;
 use self::session::Session;
 use self::settings::Types;
 pub(crate) use self::state::ActorStore;
+pub(crate) use self::stream::ToAppStream;
 use crate::inside::Caller;
 use crate::resilient::Resilient;
 

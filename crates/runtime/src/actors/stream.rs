@@ -2,13 +2,15 @@
 //! (`SubscribeActorEventsAlpha1`): it needs no port of its own.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::HeaderMap;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::Stream;
 use tollway_placement::Actor;
 use tollway_wire::dapr::proto::runtime::v1::subscribe_actor_events_request_alpha1::RequestType as FromApp;
 use tollway_wire::dapr::proto::runtime::v1::subscribe_actor_events_response_alpha1::ResponseType as ToApp;
@@ -38,28 +40,89 @@ const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// The code of gRPC by which an app says that it has no such method.
 const NOT_FOUND: u32 = 5;
 
+/// A message on its way to the app.
+struct Outgoing {
+    message: Result<Message, Status>,
+    /// Of a turn, its id and the moment from which on it must not begin.
+    turn: Option<(String, Duration)>,
+}
+
+impl From<Result<Message, Status>> for Outgoing {
+    fn from(message: Result<Message, Status>) -> Self {
+        Self { message, turn: None }
+    }
+}
+
+/// What the app takes from the stream. An app may take its time: a turn that has become too late
+/// meanwhile is left out.
+pub(crate) struct ToAppStream {
+    messages: mpsc::Receiver<Outgoing>,
+    waiting: Arc<Waiting>,
+}
+
+impl Stream for ToAppStream {
+    type Item = Result<Message, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        while let Some(Outgoing { message, turn }) = ready!(self.messages.poll_recv(context)) {
+            match turn {
+                Some((id, by)) if now() >= by => {
+                    self.waiting.tell(&id, Err(Unanswered::TooLate));
+                }
+                _ => return Poll::Ready(Some(message)),
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+/// Who waits for the answer to a message, by its id.
+#[derive(Default)]
+struct Waiting(Mutex<HashMap<String, oneshot::Sender<Result<FromApp, Unanswered>>>>);
+
+impl Waiting {
+    fn tell(&self, id: &str, said: Result<FromApp, Unanswered>) {
+        let waiting = self.lock().remove(id);
+        if let Some(waiting) = waiting {
+            // Whoever asked may have gone away.
+            let _ = waiting.send(said);
+        }
+    }
+
+    fn lock(
+        &self,
+    ) -> MutexGuard<'_, HashMap<String, oneshot::Sender<Result<FromApp, Unanswered>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The sidecar's end of the stream.
 struct StreamApp {
-    messages: mpsc::Sender<Result<Message, Status>>,
-    /// Who waits for the answer to a message.
-    waiting: Mutex<HashMap<String, oneshot::Sender<FromApp>>>,
+    messages: mpsc::Sender<Outgoing>,
+    waiting: Arc<Waiting>,
     last: AtomicU64,
 }
 
 impl StreamApp {
-    /// The app's answer to a message under an id of its own.
+    /// The app's answer to a message under an id of its own; that of a turn is not sent from
+    /// `begin_by` on.
     ///
     /// # Errors
-    /// The stream has ended.
-    async fn ask(&self, message: impl FnOnce(String) -> ToApp) -> Result<FromApp, Problem> {
+    /// The stream has ended, or the turn has become too late.
+    async fn ask(
+        &self,
+        begin_by: Option<Duration>,
+        message: impl FnOnce(String) -> ToApp,
+    ) -> Result<FromApp, Unanswered> {
         let id = self.last.fetch_add(1, Ordering::Relaxed).to_string();
         let (answer, answered) = oneshot::channel();
-        self.waiting().insert(id.clone(), answer);
+        self.waiting.lock().insert(id.clone(), answer);
         let asked = Asked { app: self, id: id.clone() };
-        let message = Message { response_type: Some(message(id)) };
+        let turn = begin_by.map(|by| (id.clone(), by));
+        let message = Ok(Message { response_type: Some(message(id)) });
         let gone = || Problem::invoke("the app's stream of actor events has ended");
-        self.messages.send(Ok(message)).await.map_err(|_| gone())?;
-        let answer = answered.await.map_err(|_| gone());
+        self.messages.send(Outgoing { message, turn }).await.map_err(|_| gone())?;
+        let answer = answered.await.map_err(|_| gone())?;
         drop(asked);
         answer
     }
@@ -81,16 +144,9 @@ impl StreamApp {
             FromApp::DeactivateResponse(answer) => &answer.id,
             FromApp::RequestFailed(failed) => &failed.id,
         };
-        let waiting = self.waiting().remove(id);
-        if let Some(waiting) = waiting {
-            // Whoever asked may have gone away.
-            let _ = waiting.send(said);
-        }
+        let id = id.clone();
+        self.waiting.tell(&id, Ok(said));
         Ok(())
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, HashMap<String, oneshot::Sender<FromApp>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,16 +158,14 @@ struct Asked<'a> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        self.app.waiting().remove(&self.id);
+        self.app.waiting.lock().remove(&self.id);
     }
 }
 
 #[tonic::async_trait]
 impl AppSide for StreamApp {
     async fn run(&self, turn: Turn, begin_by: Duration) -> Result<Answer, Unanswered> {
-        if now() >= begin_by {
-            return Err(Unanswered::TooLate);
-        }
+        let by = Some(begin_by);
         let Turn { actor, what, fields, body } = turn;
         let (actor_type, actor_id) = (actor.actor_type.to_string(), actor.id.to_string());
         let metadata = metadata(&fields);
@@ -119,7 +173,7 @@ impl AppSide for StreamApp {
             What::Method { name: method, .. } => {
                 let data = body.to_vec();
                 let message = |id| Invoke { id, actor_type, actor_id, method, data, metadata };
-                self.ask(|id| ToApp::InvokeRequest(message(id))).await?
+                self.ask(by, |id| ToApp::InvokeRequest(message(id))).await?
             }
             What::Timer { name, event } => {
                 let Event { due_time, period, callback, data } = event;
@@ -135,7 +189,7 @@ impl AppSide for StreamApp {
                     data,
                     metadata,
                 };
-                self.ask(|id| ToApp::TimerRequest(message(id))).await?
+                self.ask(by, |id| ToApp::TimerRequest(message(id))).await?
             }
             What::Reminder { name, event } => {
                 let Event { due_time, period, data, .. } = event;
@@ -150,7 +204,7 @@ impl AppSide for StreamApp {
                     data,
                     metadata,
                 };
-                self.ask(|id| ToApp::ReminderRequest(message(id))).await?
+                self.ask(by, |id| ToApp::ReminderRequest(message(id))).await?
             }
         };
         Ok(answer(answered)?)
@@ -159,7 +213,7 @@ impl AppSide for StreamApp {
     async fn let_go(&self, actor: &Actor) {
         let (actor_type, actor_id) = (actor.actor_type.to_string(), actor.id.to_string());
         let message = |id| ToApp::DeactivateRequest(Deactivate { id, actor_type, actor_id });
-        if let Ok(FromApp::RequestFailed(failed)) = self.ask(message).await {
+        if let Ok(FromApp::RequestFailed(failed)) = self.ask(None, message).await {
             let (kind, id) = (&actor.actor_type, &actor.id);
             tracing::warn!(%kind, %id, reason = failed.message, "the app was to let go of an actor, and failed");
         }
@@ -243,7 +297,7 @@ impl Actors {
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
         mut messages: Streaming<AppMessage>,
-    ) -> Result<Response<ReceiverStream<Result<Message, Status>>>, Status> {
+    ) -> Result<Response<ToAppStream>, Status> {
         if self.http_app.is_some() {
             let text = "the app is called over HTTP: its actors are too (--app-protocol grpc, or no \
                         --app-port, for actors over this stream)";
@@ -259,12 +313,10 @@ impl Actors {
         let (sender, receiver) = mpsc::channel(MESSAGES);
         let opened = Message { response_type: Some(ToApp::InitialResponse(Opened {})) };
         // It has room: nothing was sent yet.
-        let _ = sender.try_send(Ok(opened));
-        let app = Arc::new(StreamApp {
-            messages: sender,
-            waiting: Mutex::default(),
-            last: AtomicU64::new(1),
-        });
+        let _ = sender.try_send(Ok(opened).into());
+        let waiting = Arc::new(Waiting::default());
+        let outgoing = ToAppStream { messages: receiver, waiting: Arc::clone(&waiting) };
+        let app = Arc::new(StreamApp { messages: sender, waiting, last: AtomicU64::new(1) });
         let (here, is_here) = watch::channel(true);
         let actors = Arc::clone(self);
         let announcer = self.announcer.clone();
@@ -276,9 +328,9 @@ impl Actors {
             let hosting = tokio::spawn(async move { actors.host(types, side, is_here).await });
             let why = app.listen(&mut messages).await;
             if let Some(why) = why {
-                let _ = app.messages.send(Err(why)).await;
+                let _ = app.messages.send(Err(why).into()).await;
             }
-            app.waiting().clear();
+            app.waiting.lock().clear();
             here.send_replace(false);
             // A panic was logged where it happened.
             let _ = hosting.await;
@@ -286,7 +338,7 @@ impl Actors {
                 announcer.announce(false);
             }
         });
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        Ok(Response::new(outgoing))
     }
 }
 
@@ -306,5 +358,42 @@ impl StreamApp {
                 () = self.messages.closed() => return None,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt as _;
+    use tollway_wire::dapr::proto::runtime::v1::SubscribeActorEventsRequestInvokeResponseAlpha1 as InvokeAnswer;
+
+    use super::*;
+
+    /// An app that takes its messages late gets no turn whose time is over, and who asked for it
+    /// hears that it has not begun.
+    #[tokio::test]
+    async fn a_turn_that_waits_too_long_for_the_app_is_left_out() {
+        let (messages, receiver) = mpsc::channel(MESSAGES);
+        let waiting = Arc::new(Waiting::default());
+        let mut taken = ToAppStream { messages: receiver, waiting: Arc::clone(&waiting) };
+        let app = Arc::new(StreamApp { messages, waiting, last: AtomicU64::new(1) });
+        let turn = |method: &str, within: Duration| {
+            let actor = Actor { actor_type: "Cart".into(), id: "1".into() };
+            let what = What::Method { name: method.to_owned(), query: None };
+            let (fields, body) = (HeaderMap::new(), bytes::Bytes::new());
+            let turn = Turn { actor, what, fields, body };
+            let app = Arc::clone(&app);
+            tokio::spawn(async move { app.run(turn, now() + within).await })
+        };
+        let late = turn("late", Duration::from_millis(20));
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let in_time = turn("in-time", Duration::from_secs(600));
+        let told = taken.next().await.unwrap().unwrap();
+        let Some(ToApp::InvokeRequest(told)) = told.response_type else { panic!("{told:?}") };
+        assert_eq!(told.method, "in-time");
+        assert_eq!(late.await.unwrap().unwrap_err(), Unanswered::TooLate);
+        let answer = InvokeAnswer { id: told.id, ..InvokeAnswer::default() };
+        app.heard(Some(FromApp::InvokeResponse(answer))).unwrap();
+        assert!(in_time.await.unwrap().is_ok());
+        assert!(app.waiting.lock().is_empty());
     }
 }

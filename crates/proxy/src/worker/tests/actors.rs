@@ -336,19 +336,28 @@ fn a_turn_that_an_app_may_have_begun_is_not_begun_again() {
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
 
-/// Reads requests that end with `hi` and answers each; what ends a connection ends this.
-fn answer_hi(stream: &mut TcpStream, asked: &AtomicUsize) {
-    let mut seen = Vec::new();
-    let mut bytes = [0; 4096];
-    while let Ok(length @ 1..) = stream.read(&mut bytes) {
-        seen.extend_from_slice(&bytes[..length]);
-        if seen.ends_with(b"hi") {
-            seen.clear();
-            asked.fetch_add(1, Ordering::SeqCst);
-            stream.write_all(ANSWER).unwrap();
+/// A sidecar beside an app that speaks `protocol`, and how many requests that app got whole.
+fn beside_counting_app(protocol: AppProtocol) -> (Running, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let address = serve(move |request| {
+        let counted = Arc::clone(&counted);
+        async move {
+            // A request that breaks off is none.
+            let body = request.into_body().collect().await?.to_bytes();
+            assert!(body.ends_with(b"hi"));
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok(Response::new(Full::new(Bytes::from_static(b"ok")).map_err(|e| match e {}).boxed()))
         }
-    }
+    });
+    let network = Network::new("west");
+    let credentials = network.credentials(&service("stock"), "s-0", &[]);
+    let target = AppTarget { address, protocol };
+    (Running::start(service("stock"), credentials, &[], Some(target), None), asked)
 }
+
+/// How apps speak that are called over HTTP.
+const SPOKEN: [AppProtocol; 2] = [AppProtocol::Http, AppProtocol::H2c];
 
 /// The head of a turn that must not begin from `by` on.
 fn turn_by(by: Duration) -> String {
@@ -361,52 +370,84 @@ fn turn_by(by: Duration) -> String {
 /// The app gets what came in time whole or not at all, also where its rest came later.
 #[test]
 fn a_turn_whose_body_is_too_late_is_not_sent() {
-    let (sidecar, asked) = beside_app(answer_hi);
-    let call = |body: &str, patience: Duration| {
-        let mut stream = sidecar.inside();
-        let by = tollway_net::boot_time() + Duration::from_millis(200);
-        let rest =
-            format!("host: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-        stream.write_all(format!("{}{rest}", turn_by(by)).as_bytes()).unwrap();
-        let (first, last) = body.split_at(body.len() - 2);
-        stream.write_all(first.as_bytes()).unwrap();
-        std::thread::sleep(patience);
-        // It may have been answered already.
-        let _ = stream.write_all(last.as_bytes());
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    };
-    let (late, in_time) = (Duration::from_millis(300), Duration::from_millis(5));
-    let large = format!("{}hi", "-".repeat(40_000));
-    assert!(call("hi", in_time).ends_with("ok") && call(&large, in_time).ends_with("ok"));
-    // Nothing of the one has gone out, and much of the other.
-    check_failed(&call("hi", late), "503", "ERR_OVERLOADED", true);
-    check_failed(&call(&large, late), "502", "ERR_CLOSED_EARLY", false);
-    assert!(call("hi", in_time).ends_with("ok"));
-    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    for protocol in SPOKEN {
+        let (sidecar, asked) = beside_counting_app(protocol);
+        let call = |body: &str, patience: Duration| {
+            let mut stream = sidecar.inside();
+            let by = tollway_net::boot_time() + Duration::from_millis(200);
+            let rest =
+                format!("host: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all(format!("{}{rest}", turn_by(by)).as_bytes()).unwrap();
+            let (first, last) = body.split_at(body.len() - 2);
+            stream.write_all(first.as_bytes()).unwrap();
+            std::thread::sleep(patience);
+            // It may have been answered already.
+            let _ = stream.write_all(last.as_bytes());
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        let (late, in_time) = (Duration::from_millis(300), Duration::from_millis(5));
+        let large = format!("{}hi", "-".repeat(40_000));
+        assert!(call("hi", in_time).ends_with("ok") && call(&large, in_time).ends_with("ok"));
+        // Nothing of the one has gone out, and much of the other.
+        check_failed(&call("hi", late), "503", "ERR_OVERLOADED", true);
+        check_failed(&call(&large, late), "502", "ERR_CLOSED_EARLY", false);
+        assert!(call("hi", in_time).ends_with("ok"));
+        assert_eq!(asked.load(Ordering::SeqCst), 3, "{protocol:?}");
+    }
 }
 
 /// Whenever the moment comes from which on a turn must not begin, the app has it whole, or its
 /// caller is told that nothing of it was sent.
 #[test]
 fn a_turn_that_is_too_late_is_not_sent() {
-    let (sidecar, asked) = beside_app(answer_hi);
-    let call = |by: Duration| sidecar.call_inside(&turn_by(by));
-    let (mut sent, mut refused) = (0, 0);
-    for nth in 0..400 {
-        let by = tollway_net::boot_time() + Duration::from_micros(nth);
-        let answer = call(by);
-        if answer.ends_with("ok") {
-            sent += 1;
-        } else {
-            check_failed(&answer, "503", "ERR_OVERLOADED", true);
-            refused += 1;
+    for protocol in SPOKEN {
+        let (sidecar, asked) = beside_counting_app(protocol);
+        let call = |by: Duration| sidecar.call_inside(&turn_by(by));
+        let (mut sent, mut refused) = (0, 0);
+        for nth in 0..400 {
+            let by = tollway_net::boot_time() + Duration::from_micros(nth);
+            let answer = call(by);
+            if answer.ends_with("ok") {
+                sent += 1;
+            } else {
+                check_failed(&answer, "503", "ERR_OVERLOADED", true);
+                refused += 1;
+            }
+        }
+        assert!(refused > 0, "the first was late from the beginning");
+        assert!(call(tollway_net::boot_time() + LONG).ends_with("ok"));
+        assert_eq!(asked.load(Ordering::SeqCst), sent + 1, "{refused} were refused");
+    }
+}
+
+/// A turn that is too late takes the connection with it on which it waited; another whose time is
+/// not over, and that had not been sent either, is told so, and nothing is lost in silence.
+#[test]
+fn a_late_turn_on_a_shared_connection_is_told_with_those_beside_it() {
+    let (sidecar, asked) = beside_counting_app(AppProtocol::H2c);
+    let far = tollway_net::boot_time() + LONG;
+    assert!(sidecar.call_inside(&turn_by(far)).ends_with("ok"));
+    let (mut ran, mut told) = (1, 0);
+    for nth in 0..100 {
+        let by = tollway_net::boot_time() + Duration::from_micros(20 * nth);
+        let answers = std::thread::scope(|scope| {
+            let late = scope.spawn(|| sidecar.call_inside(&turn_by(by)));
+            let timely = scope.spawn(|| sidecar.call_inside(&turn_by(far)));
+            [late.join().unwrap(), timely.join().unwrap()]
+        });
+        for answer in answers {
+            if answer.ends_with("ok") {
+                ran += 1;
+            } else {
+                assert!(answer.starts_with("HTTP/1.1 50"), "{answer}");
+                told += usize::from(answer.contains("x-tollway-unprocessed: 1\r\n"));
+            }
         }
     }
-    assert!(refused > 0, "the first was late from the beginning");
-    assert!(call(tollway_net::boot_time() + LONG).ends_with("ok"));
-    assert_eq!(asked.load(Ordering::SeqCst), sent + 1, "{refused} were refused");
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(ran <= asked && told > 0 && asked + told <= 201, "{ran} {asked} {told}");
 }
 
 #[test]
