@@ -94,7 +94,8 @@ impl Worker {
         self.held_bytes += rest.len();
         if let Some(replay) = replay {
             let limit = self.config.limits.replay_bytes;
-            remember(replay, &data[..taken], limit, &mut self.spare_bodies);
+            let given_up = remember(replay, &data[..taken], limit, &mut self.spare_bodies);
+            self.metrics.bodies_not_kept.add(u64::from(given_up));
         }
         self.after_taking(key, side);
         if gathers {
@@ -134,7 +135,8 @@ impl Worker {
         conn.send_by = earlier(conn.send_by, send_by);
         if let Some(replay) = replay {
             let limit = self.config.limits.replay_bytes;
-            remember(replay, &data[..taken], limit, &mut self.spare_bodies);
+            let given_up = remember(replay, &data[..taken], limit, &mut self.spare_bodies);
+            self.metrics.bodies_not_kept.add(u64::from(given_up));
         }
         mark(&mut self.dirty, &mut conn.dirty, sink.conn);
         pipe.consume(taken);
@@ -184,6 +186,7 @@ impl Worker {
         if std::mem::replace(&mut exchange.is_bulk, true) {
             return;
         }
+        self.metrics.bulk_bodies.add(1);
         let Some(up) = exchange.upstream() else { return };
         let Some(conn) = self.conns.get_mut(up.conn) else { return };
         let Role::H2Client(link) = &mut conn.role else { return };
@@ -230,7 +233,8 @@ impl Worker {
             return;
         }
         if waiting >= high || is_over {
-            conn.paused = true;
+            let was_paused = std::mem::replace(&mut conn.paused, true);
+            self.metrics.sources_paused.add(u64::from(!was_paused));
         } else if conn.paused && waiting <= high / 2 {
             self.resume(source);
         }
@@ -297,17 +301,25 @@ impl SpareBodies {
     }
 }
 
-/// Keeps request bytes that were sent, while they are few enough to be sent again.
-fn remember(replay: &mut Option<Vec<u8>>, data: &[u8], limit: usize, spare: &mut SpareBodies) {
-    let Some(kept) = replay else { return };
+/// Keeps request bytes that were sent, while they are few enough to be sent again. Returns whether
+/// they have become too many.
+fn remember(
+    replay: &mut Option<Vec<u8>>,
+    data: &[u8],
+    limit: usize,
+    spare: &mut SpareBodies,
+) -> bool {
+    let Some(kept) = replay else { return false };
     if kept.capacity() == 0 && !data.is_empty() {
         *kept = spare.take();
     }
-    if kept.len() + data.len() > limit {
+    let is_too_much = kept.len() + data.len() > limit;
+    if is_too_much {
         *replay = None;
     } else {
         kept.extend_from_slice(data);
     }
+    is_too_much
 }
 
 /// Whether only this stream's own window is shut: `WindowOpen` will tell, no need to queue.

@@ -357,7 +357,9 @@ impl Worker {
     fn holds_back(&mut self, key: Key) -> bool {
         let limit = self.config.limits.unread_bytes;
         let Some(conn) = self.conns.get_mut(key) else { return false };
+        let was_owed = conn.owed;
         conn.owed = conn.owes_reading(limit);
+        self.metrics.sources_paused.add(u64::from(conn.owed && !was_owed));
         conn.owed
     }
 

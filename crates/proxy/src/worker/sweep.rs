@@ -26,6 +26,7 @@ impl Worker {
         self.sweep_exchanges();
         self.sweep_asked();
         self.sweep_pools();
+        self.metrics.waiting_bytes.set(self.held_bytes as u64);
         self.sweep_held();
         self.release_held_credit();
         self.sweep_drain();

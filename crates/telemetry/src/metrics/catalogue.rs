@@ -104,6 +104,14 @@ metrics! {
             "Mesh connections dialled.";
         DIALS_FAILED: Counter "tollway_dials_failed_total" [],
             "Dials that failed.";
+        WAITING_BYTES: Gauge "tollway_waiting_bytes" [],
+            "Bytes of bodies that wait until whom they are for takes them, at most a tenth of a second old.";
+        SOURCES_PAUSED: Counter "tollway_sources_paused_total" [],
+            "Times that a connection was not read because what came of it was not taken, or its answers were not.";
+        BULK_BODIES: Counter "tollway_bulk_bodies_total" [],
+            "Bodies that grew so large that small requests avoid their connection.";
+        BODIES_NOT_KEPT: Counter "tollway_bodies_not_kept_total" [],
+            "Requests whose body grew too large to be kept for another attempt.";
         CONNECTIONS_SILENT: Counter "tollway_connections_silent_total" [],
             "Mesh connections that gave no sign of life with requests under way.";
         RELAYED_BYTES: Counter "tollway_relayed_bytes_total" [],

@@ -22,6 +22,10 @@ const STATUS_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 pub struct DataPlaneMetrics {
     pub connections: Gauge,
     pub connections_refused: Counter,
+    pub waiting_bytes: Gauge,
+    pub sources_paused: Counter,
+    pub bulk_bodies: Counter,
+    pub bodies_not_kept: Counter,
     pub handshakes: Counter,
     pub handshakes_failed: Counter,
     pub dials: Counter,
@@ -52,7 +56,7 @@ pub struct DataPlaneMetrics {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 17] = [
+static COUNTERS: [(&Metric, CounterOf); 20] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
@@ -66,11 +70,19 @@ static COUNTERS: [(&Metric, CounterOf); 17] = [
     (&names::HANDSHAKES_FAILED, |m| &m.handshakes_failed),
     (&names::DIALS, |m| &m.dials),
     (&names::DIALS_FAILED, |m| &m.dials_failed),
+    (&names::SOURCES_PAUSED, |m| &m.sources_paused),
+    (&names::BULK_BODIES, |m| &m.bulk_bodies),
+    (&names::BODIES_NOT_KEPT, |m| &m.bodies_not_kept),
     (&names::CONNECTIONS_SILENT, |m| &m.connections_silent),
     (&names::RELAYED_BYTES, |m| &m.relayed_bytes),
     (&names::GATEWAY_CONNECTIONS, |m| &m.gateway_connections),
     (&names::GATEWAY_REFUSED, |m| &m.gateway_refused),
 ];
+
+type GaugeOf = fn(&DataPlaneMetrics) -> &Gauge;
+
+static GAUGES: [(&Metric, GaugeOf); 2] =
+    [(&names::CONNECTIONS, |m| &m.connections), (&names::WAITING_BYTES, |m| &m.waiting_bytes)];
 
 impl DataPlaneMetrics {
     /// A request was answered with `status` after `took`.
@@ -94,8 +106,9 @@ impl DataPlaneMetrics {
         for (metric, of) in &COUNTERS {
             page.single(metric, sum(*of));
         }
-        let connections: u64 = threads.iter().map(|thread| thread.connections.value()).sum();
-        page.single(&names::CONNECTIONS, connections);
+        for (metric, of) in &GAUGES {
+            page.single(metric, threads.iter().map(|thread| of(thread).value()).sum::<u64>());
+        }
     }
 }
 
