@@ -27,7 +27,8 @@ pub(super) fn weights(record: Option<&Record>) -> Vec<Weight> {
         weight(what, record.and_then(found), must * unit, goal * unit)
     };
     vec![
-        of("a sidecar, idle", idle, MIB, 8.0, 6.0),
+        of("a sidecar that has not been called yet", idle, MIB, 8.0, 6.0),
+        of("a sidecar at 10 requests/s", few, MIB, 8.0, 6.0),
         of("a sidecar after full rate over 32 connections", busy, MIB, 12.0, 8.0),
         of("each idle plain connection to a sidecar", plain, KIB, 6.0, 3.0),
         of("each idle connection with mutual TLS to a front", mtls, KIB, 16.0, 10.0),
@@ -56,8 +57,17 @@ fn idle(record: &Record) -> Option<Vec<f64>> {
     sidecars.map(|idle| idle.rss_bytes).max().map(|bytes| vec![bytes as f64])
 }
 
+fn few(record: &Record) -> Option<Vec<f64>> {
+    larger(record, "few")
+}
+
 fn busy(record: &Record) -> Option<Vec<f64>> {
-    let row = row(record, "max", "tollway")?;
+    larger(record, "max")
+}
+
+/// Of each repeat of a case the larger of the two sidecars.
+fn larger(record: &Record, case: &str) -> Option<Vec<f64>> {
+    let row = row(record, case, "tollway")?;
     let roles = ["client-sidecar", "app-sidecar"];
     let largest = |block: &Block| {
         roles
@@ -116,7 +126,7 @@ mod tests {
         assert_eq!(of(&[5.0, 7.0]), "must");
         assert_eq!(of(&[5.0, 9.0]), "no");
         assert_eq!(of(&[]), "not measured");
-        assert_eq!(weights(None).len(), 4);
+        assert_eq!(weights(None).len(), 5);
         assert_eq!((told(6.0 * MIB), told(3.0 * KIB)), ("6.0 MiB".into(), "3.0 KiB".into()));
     }
 }
