@@ -1,8 +1,9 @@
-//! Folders of Dapr's resource files: the components in them that an app may use.
+//! Folders of Dapr's resource files: the components in them that an app may use. Other kinds are
+//! read by `dapr`.
 //!
-//! A file may have several documents. Kinds and types of component that are not served here are
-//! told and passed over, as whole folders are often shared; a mistake in one that is served ends
-//! the start, with its place.
+//! A file may have several documents. Types of component that are not served here are told and
+//! passed over, as whole folders are often shared; a mistake in one that is served ends the start,
+//! with its place.
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,7 @@ use tollway_model::{AppId, ErrorCode, Label};
 use tollway_runtime::StateStores;
 use tollway_state::{Component, ComponentFault, Manifest, Read, Surroundings};
 
+use crate::dapr::{Configuration, Files};
 use crate::failure::Failure;
 use crate::settings::SettingsError;
 use crate::yaml::{self, YamlError};
@@ -22,23 +24,20 @@ const FILES_LIMIT: usize = 1000;
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ResourcesArgs {
-    /// A folder with Dapr's component files, which describe state stores; may be repeated.
+    /// A folder with Dapr's resource files: components, which describe state stores, and Resiliency;
+    /// may be repeated.
     #[arg(long, value_name = "DIR", alias = "components-path")]
     resources_path: Vec<PathBuf>,
+    /// A file with Dapr's Configuration: parts of the API that there are, who may call the app, a
+    /// collector of spans; may be repeated.
+    #[arg(long, value_name = "FILE")]
+    configuration: Vec<PathBuf>,
 }
 
 /// What every document says of itself.
 #[derive(Deserialize)]
 struct Head {
     kind: Option<String>,
-    #[serde(default)]
-    metadata: Named,
-}
-
-#[derive(Default, Deserialize)]
-struct Named {
-    #[serde(default)]
-    name: String,
 }
 
 /// What folders of resources hold for an app.
@@ -50,16 +49,17 @@ pub(crate) struct Resources {
 }
 
 impl ResourcesArgs {
-    /// The state stores of an app; what is not served is told in the log.
+    /// What the files say for an app, and its state stores; what is not served is told in the log.
     ///
     /// # Errors
-    /// As [`read_resources`].
-    pub(crate) fn stores(&self, app: &AppId, namespace: &Label) -> Result<StateStores> {
-        let Resources { stores, notes } = read_resources(&self.resources_path, app, namespace)?;
-        for note in notes {
-            tracing::warn!("{note}");
-        }
-        Ok(stores)
+    /// As [`Files::read`].
+    pub(crate) fn read(
+        &self,
+        app: &AppId,
+        namespace: &Label,
+    ) -> Result<(Configuration, StateStores)> {
+        let (config, resources) = (&self.configuration, &self.resources_path);
+        Files { app, namespace, config, resources, calls_out: false }.read()
     }
 }
 
@@ -86,9 +86,10 @@ pub(crate) fn read_resources(
             let source = file.display().to_string();
             for document in documents(&text) {
                 match read(&document, &source, &around) {
-                    Ok(Read::Store(component)) => found.push((*component, source.clone())),
-                    Ok(Read::ForOthers { is_store }) => any_store |= is_store,
-                    Ok(Read::NotServed(what)) => {
+                    Ok(Some(Read::Store(component))) => found.push((*component, source.clone())),
+                    Ok(None) => {}
+                    Ok(Some(Read::ForOthers { is_store })) => any_store |= is_store,
+                    Ok(Some(Read::NotServed(what))) => {
                         notes.push(format!("{what} is not served and left out"));
                     }
                     Err(mistake) => mistakes.push(mistake),
@@ -152,14 +153,18 @@ fn documents(text: &str) -> Vec<String> {
     documents
 }
 
-/// What a document is for this app.
-fn read(document: &str, source: &str, around: &Surroundings<'_>) -> Result<Read, YamlError> {
+/// What a document is for this app; `None` where it is no component.
+fn read(
+    document: &str,
+    source: &str,
+    around: &Surroundings<'_>,
+) -> Result<Option<Read>, YamlError> {
     let head: Head = yaml::parse(document, source)?;
-    if let Some(kind) = head.kind.filter(|kind| kind != "Component") {
-        return Ok(Read::NotServed(format!("{kind} `{}`", head.metadata.name)));
+    if head.kind.is_some_and(|kind| kind != "Component") {
+        return Ok(None);
     }
     let manifest: Manifest = yaml::parse(document, source)?;
-    manifest.read(around).map_err(|fault| mistake(fault, source))
+    manifest.read(around).map(Some).map_err(|fault| mistake(fault, source))
 }
 
 fn mistake(fault: ComponentFault, source: &str) -> YamlError {
@@ -194,8 +199,7 @@ mod tests {
         for (name, text) in files {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
-        let args = ResourcesArgs { resources_path: vec![folder.path().to_owned()] };
-        let found = args.stores(&AppId::new("web").unwrap(), &Label::new("default").unwrap());
+        let found = stores(folder.path());
         let place = folder.path().display().to_string() + "/";
         match found {
             Ok(StateStores::Network) => Ok("the network's".to_owned()),
@@ -204,6 +208,11 @@ mod tests {
             }
             Err(error) => Err(format!("{error:#}").replace(&place, "")),
         }
+    }
+
+    fn stores(folder: &Path) -> Result<StateStores> {
+        let (web, namespace) = (AppId::new("web").unwrap(), Label::new("default").unwrap());
+        read_resources(&[folder.to_owned()], &web, &namespace).map(|found| found.stores)
     }
 
     fn component(name: &str, of_type: &str) -> String {
@@ -247,8 +256,7 @@ mod tests {
         assert!(told.contains("a.yaml:1:1"), "{told}");
         let told = components(&[("a.yaml", "apiVersion: dapr.io/v1alpha1\n")]).unwrap_err();
         assert!(told.contains("the field `kind` is missing"), "{told}");
-        let args = ResourcesArgs { resources_path: vec!["/nowhere".into()] };
-        let found = args.stores(&AppId::new("web").unwrap(), &Label::new("default").unwrap());
+        let found = stores(Path::new("/nowhere"));
         assert!(found.unwrap_err().to_string().contains("/nowhere; check --resources-path"));
     }
 }

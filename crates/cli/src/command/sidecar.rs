@@ -1,6 +1,7 @@
 //! `tollway sidecar`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -14,6 +15,7 @@ use super::app::{AppArgs, Speech};
 use super::mesh::{CommonArgs, end_of, serve_live};
 use super::telemetry::TelemetryArgs;
 use crate::args::Command;
+use crate::dapr::Configuration;
 use crate::failure::{Misuse, failure_of};
 use crate::resources::ResourcesArgs;
 use crate::runtime::block_on;
@@ -98,10 +100,12 @@ pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
     let (handle, live) = live(config);
     block_on(async {
         let end = end_of(&reloads)?;
+        let (found, stores) = args.resources.read(&args.app_id, &args.namespace)?;
+        let options = args.options(live, &found)?;
         let apply = async |command| {
             let Command::Sidecar(new) = command else { return Ok(()) };
             let options = LiveOptions {
-                telemetry: new.telemetry.options()?,
+                telemetry: found.telemetry(new.telemetry.options()?),
                 upstreams: new.upstreams,
                 ..new.common.live_options()
             };
@@ -109,15 +113,14 @@ pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
             log.set_filter(&new.common.plane.log.log_level);
             Ok(())
         };
-        let stores = args.resources.stores(&args.app_id, &args.namespace)?;
-        let sidecar = Box::pin(run_sidecar(args.options(live)?, stores, end));
+        let sidecar = Box::pin(run_sidecar(options, stores, end));
         let sidecar = async { sidecar.await.map_err(failure_of) };
         Box::pin(serve_live(sidecar, reloads, apply)).await
     })?
 }
 
 impl SidecarArgs {
-    fn options(self, live: Live) -> Result<SidecarOptions> {
+    fn options(self, live: Live, found: &Configuration) -> Result<SidecarOptions> {
         let role = Role::Sidecar { app: self.app_id, namespace: self.namespace };
         if self.app.app_max_concurrency.is_some() && self.common.plane.threads() > 1 {
             let what = "--app-max-concurrency counts in one data-plane thread; leave --threads out";
@@ -137,11 +140,11 @@ impl SidecarArgs {
             mesh_protocol: self.mesh_protocol.into(),
             upstreams: self.upstreams,
             message_bytes: MESSAGE_BYTES,
-            api_rules: None,
-            access: None,
-            resilience: None,
+            api_rules: found.api_rules.clone(),
+            access: found.access.clone(),
+            resilience: found.resilience.clone().map(Arc::new),
             tokens: self.api_tokens.tokens()?,
-            telemetry: self.telemetry.options()?,
+            telemetry: found.telemetry(self.telemetry.options()?),
             dapr_metrics: None,
             outside: None,
         })

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use tollway_model::Label;
-use tollway_proxy::{ApiProtocol, ApiRule, ApiRules, TracingOptions};
+use tollway_proxy::{ApiProtocol, ApiRule, ApiRules, TelemetryOptions, TracingOptions};
 use tollway_routing::{AccessList, Resilience, SamplingRatio};
 use tollway_runtime::HttpEndpoint;
 use tollway_telemetry::trace::{TraceEndpoint, TraceHeaders, TraceOptions, TraceProtocol};
@@ -15,12 +15,12 @@ const USUAL_SHARE: f64 = 1e-4;
 
 /// What a Configuration means; the last of several that has a part says it.
 #[derive(Debug, Default)]
-pub(super) struct Configuration {
+pub(crate) struct Configuration {
     pub(super) tracing: Option<TracingOptions>,
-    pub(super) api_rules: Option<ApiRules>,
-    pub(super) access: Option<AccessList>,
+    pub(crate) api_rules: Option<ApiRules>,
+    pub(crate) access: Option<AccessList>,
     /// From files of Resiliency.
-    pub(super) resilience: Option<Resilience>,
+    pub(crate) resilience: Option<Resilience>,
     /// The names of these files.
     pub(super) rules: Vec<String>,
     /// What may be called outside of the mesh by a name.
@@ -30,6 +30,12 @@ pub(super) struct Configuration {
 }
 
 impl Configuration {
+    /// What a sidecar is told by its options, and where they name no collector, by the files.
+    pub(crate) fn telemetry(&self, given: TelemetryOptions) -> TelemetryOptions {
+        let tracing = given.tracing.or_else(|| self.tracing.clone());
+        TelemetryOptions { tracing, ..given }
+    }
+
     /// Takes in the `spec` of a document, for an app of this namespace.
     ///
     /// # Errors
@@ -193,6 +199,19 @@ mod tests {
         for wrong in [json!("2"), json!("often"), json!(true)] {
             assert!(otel(wrong).unwrap_err().contains("tracing.samplingRate"));
         }
+    }
+
+    #[test]
+    fn a_collector_that_the_options_name_comes_first() {
+        let otel = |address: &str| {
+            let otel = json!({ "endpointAddress": address, "protocol": "grpc" });
+            read(&json!({ "tracing": { "otel": otel } })).unwrap()
+        };
+        let (of_file, other) = (otel("a:1"), otel("b:1"));
+        let given = TelemetryOptions { tracing: other.tracing.clone(), access_log: None };
+        assert_eq!(of_file.telemetry(given.clone()), given);
+        let told = of_file.telemetry(TelemetryOptions::default());
+        assert_eq!((told.tracing.is_some(), told.tracing), (true, of_file.tracing));
     }
 
     #[test]

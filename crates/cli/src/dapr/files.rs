@@ -1,6 +1,6 @@
-//! The files that daprd is given: Configuration and resources other than components. What an app
-//! would miss without anything telling it ends the start; what answers for itself is told and left
-//! out.
+//! Dapr's files that a sidecar is given: Configuration and resources other than components, which
+//! `resources` reads. What an app would miss without anything telling it ends the start; what
+//! answers for itself is told and left out.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,12 @@ use anyhow::Result;
 use serde::Deserialize;
 use serde_json::Value;
 use tollway_model::{AppId, ErrorCode, Label};
+use tollway_runtime::StateStores;
 
 use super::configuration::Configuration;
 use super::{endpoint, resiliency};
 use crate::failure::Failure;
-use crate::resources::files;
+use crate::resources::{Resources, files, read_resources};
 use crate::yaml;
 
 /// A resource, as far as it is looked at here.
@@ -35,35 +36,66 @@ struct Metadata {
     name: String,
 }
 
-/// Reads the files of Configurations and the folders of resources for an app, but for components,
-/// which `resources` reads; what is to be told of either stands in the notes.
-///
-/// # Errors
-/// When a file cannot be read or is no YAML, or says what an app would miss: [`Failure`].
-pub(super) fn read(
-    app: &AppId,
-    namespace: &Label,
-    config: &[PathBuf],
-    resources: &[PathBuf],
-) -> Result<Configuration> {
-    let mut configuration = Configuration::default();
-    for file in config {
-        for document in documents(file)? {
-            read_configuration(&document, namespace, &mut configuration)
-                .map_err(|what| refusal(file, &what))?;
+/// Which files there are, and the app beside whose sidecar they are.
+#[derive(Clone, Copy)]
+pub(crate) struct Files<'a> {
+    pub(crate) app: &'a AppId,
+    pub(crate) namespace: &'a Label,
+    /// Files of Configurations.
+    pub(crate) config: &'a [PathBuf],
+    /// Folders of resources.
+    pub(crate) resources: &'a [PathBuf],
+    /// The sidecar calls HTTPEndpoints; they are left out where it does not.
+    pub(crate) calls_out: bool,
+}
+
+impl Files<'_> {
+    /// What they say for the app, and its state stores; what is not done is told in the log.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is no YAML, or says what an app would miss: [`Failure`]; and
+    /// mistakes in components.
+    pub(crate) fn read(self) -> Result<(Configuration, StateStores)> {
+        let configuration = self.configuration()?;
+        let Resources { stores, notes } = read_resources(self.resources, self.app, self.namespace)?;
+        for note in configuration.notes.iter().chain(&notes) {
+            tracing::warn!("{note}");
         }
+        Ok((configuration, stores))
     }
-    for folder in resources {
-        for file in files(folder)? {
-            for document in documents(&file)? {
-                if document.kind != "Component" && document.is_for(app) {
-                    read_resource(&document, &mut configuration)
-                        .map_err(|what| refusal(&file, &what))?;
+
+    /// What all but components say; what is to be told of it stands in the notes.
+    fn configuration(self) -> Result<Configuration> {
+        let mut configuration = Configuration::default();
+        for file in self.config {
+            for document in documents(file)? {
+                read_configuration(&document, self.namespace, &mut configuration)
+                    .map_err(|what| refusal(file, &what))?;
+            }
+        }
+        for folder in self.resources {
+            for file in files(folder)? {
+                for document in documents(&file)? {
+                    if document.kind != "Component" && document.is_for(self.app) {
+                        self.resource(&document, &mut configuration)
+                            .map_err(|what| refusal(&file, &what))?;
+                    }
                 }
             }
         }
+        Ok(configuration)
     }
-    Ok(configuration)
+
+    fn resource(self, document: &Document, into: &mut Configuration) -> Result<(), String> {
+        if document.kind == "HTTPEndpoint" && !self.calls_out {
+            let name = &document.metadata.name;
+            into.notes.push(format!(
+                "HTTPEndpoint `{name}` is left out: only in daprd's place a sidecar calls out of the mesh"
+            ));
+            return Ok(());
+        }
+        read_resource(document, into)
+    }
 }
 
 fn refusal(file: &Path, what: &str) -> Failure {
@@ -128,8 +160,16 @@ mod tests {
     use super::*;
 
     fn read_for_web(config: &[PathBuf], resources: &[PathBuf]) -> Result<Configuration> {
+        read_of_web(config, resources, true)
+    }
+
+    fn read_of_web(
+        config: &[PathBuf],
+        resources: &[PathBuf],
+        calls_out: bool,
+    ) -> Result<Configuration> {
         let (app, namespace) = (AppId::new("web").unwrap(), Label::new("default").unwrap());
-        read(&app, &namespace, config, resources)
+        Files { app: &app, namespace: &namespace, config, resources, calls_out }.configuration()
     }
 
     fn look_at(text: &str) -> Result<Vec<String>, String> {
@@ -183,6 +223,18 @@ mod tests {
         assert!(told.contains("HTTPEndpoint `other` is there twice"), "{told}");
         let notes = look_at("kind: Resiliency\nspec: {targets: {components: {b: {retry: c}}}}\n");
         assert_eq!(notes.unwrap(), ["Resiliency has targets.components, which have no effect"]);
+    }
+
+    #[test]
+    fn an_endpoint_is_left_out_where_no_calls_leave_the_mesh() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "kind: HTTPEndpoint\nmetadata: {name: other}\nspec: {baseUrl: 'http://a'}\n";
+        std::fs::write(folder.path().join("a.yaml"), text).unwrap();
+        let resources = [folder.path().to_owned()];
+        let found = read_of_web(&[], &resources, false).unwrap();
+        assert_eq!(found.endpoints.len(), 0);
+        assert!(found.notes[0].starts_with("HTTPEndpoint `other` is left out"), "{found:?}");
+        assert_eq!(read_of_web(&[], &resources, true).unwrap().endpoints.len(), 1);
     }
 
     #[test]

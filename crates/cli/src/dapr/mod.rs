@@ -1,7 +1,7 @@
 //! daprd's place taken: `tollway sidecar --dapr`, or this program under the name `daprd`.
 //!
-//! The words are read as daprd reads them (`parse`, `flags`), decided on (`options`, `files`) and
-//! carried out by the same sidecar as any other (`serve`). Apps find each other through this user's
+//! The words are read as daprd reads them (`parse`, `flags`), decided on (`options`) and carried out
+//! by the same sidecar as any other (`serve`). Dapr's files (`files`) are read here for all of them. Apps find each other through this user's
 //! local control plane, unless another is named.
 
 mod access;
@@ -23,6 +23,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use tollway_model::ErrorCode;
 
+pub(crate) use self::configuration::Configuration;
+pub(crate) use self::files::Files;
 use self::options::Wanted;
 use self::parse::{ParseError, Parsed};
 use crate::failure::Failure;

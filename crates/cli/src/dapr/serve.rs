@@ -19,14 +19,13 @@ use tollway_runtime::Sidecar;
 use tollway_telemetry::{DaprMetrics, LogTarget, start_log};
 
 use super::configuration::Configuration;
-use super::files;
+use super::files::Files;
 use super::options::Wanted;
 use crate::access::{Absent, Access, AccessArgs};
 use crate::command::api_tokens::ApiTokenArgs;
 use crate::command::mesh::made_up_instance;
 use crate::failure::{Failure, failure_of};
 use crate::local::{Kept, LINGER_MS, keep};
-use crate::resources::{Resources, read_resources};
 use crate::runtime::block_on;
 
 /// Life of a token of the local control plane: it is needed again where the certificate ended
@@ -57,12 +56,15 @@ pub(super) fn run(wanted: Wanted) -> Result<ExitCode> {
 }
 
 async fn serve(wanted: &Wanted, signals: &mut Signals) -> Result<End> {
-    let found = files::read(&wanted.app_id, &wanted.namespace, &wanted.config, &wanted.resources)?;
-    let Resources { stores, notes } =
-        read_resources(&wanted.resources, &wanted.app_id, &wanted.namespace)?;
-    // Kinds other than components are told by `files`.
-    let notes = notes.iter().filter(|note| note.starts_with("Component"));
-    for note in wanted.notes.iter().chain(&found.notes).chain(notes) {
+    let files = Files {
+        app: &wanted.app_id,
+        namespace: &wanted.namespace,
+        config: &wanted.config,
+        resources: &wanted.resources,
+        calls_out: true,
+    };
+    let (found, stores) = files.read()?;
+    for note in &wanted.notes {
         tracing::warn!("{note}");
     }
     for note in &wanted.idle {
@@ -193,14 +195,14 @@ fn options(
         mesh_protocol: MeshProtocol::default(),
         upstreams: Vec::new(),
         message_bytes: wanted.message_bytes,
+        tokens: ApiTokenArgs::default().tokens()?,
+        telemetry: found.telemetry(TelemetryOptions {
+            tracing: None,
+            access_log: wanted.tells_calls.then_some(LogTarget::Stdout),
+        }),
         api_rules: found.api_rules,
         access: found.access,
         resilience: found.resilience.map(Arc::new),
-        tokens: ApiTokenArgs::default().tokens()?,
-        telemetry: TelemetryOptions {
-            tracing: found.tracing,
-            access_log: wanted.tells_calls.then_some(LogTarget::Stdout),
-        },
         dapr_metrics,
         outside: None,
     })

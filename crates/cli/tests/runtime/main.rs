@@ -8,6 +8,7 @@ mod dapr_metrics;
 mod daprd;
 #[path = "../mesh/mod.rs"]
 mod mesh;
+mod ordinary;
 mod outside;
 mod own;
 #[path = "../programs/mod.rs"]

@@ -27,7 +27,7 @@ use super::mesh::http::{Client, Version, get, runtime};
 use super::user::{PATIENCE, User};
 use super::{call, invoke, message, text_of};
 
-const RULES: &str = "
+pub(crate) const RULES: &str = "
 apiVersion: dapr.io/v1alpha1
 kind: Resiliency
 metadata: {name: rules}
@@ -51,10 +51,10 @@ spec:
 
 /// An app that fails for a while: `/…/fails/N/KEY` so many times, `/…/slow/N/KEY` by taking too long.
 #[derive(Clone, Default)]
-struct Flaky(Arc<Mutex<HashMap<String, usize>>>);
+pub(crate) struct Flaky(Arc<Mutex<HashMap<String, usize>>>);
 
 impl Flaky {
-    async fn serve(&self) -> u16 {
+    pub(crate) async fn serve(&self) -> u16 {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let app = self.clone();
@@ -108,7 +108,7 @@ impl Flaky {
     }
 
     /// How often it was asked with a key.
-    fn seen(&self, key: &str) -> usize {
+    pub(crate) fn seen(&self, key: &str) -> usize {
         self.0.lock().unwrap().get(key).copied().unwrap_or_default()
     }
 }

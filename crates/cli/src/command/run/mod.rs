@@ -42,6 +42,7 @@ use super::app::{AppArgs, Speech};
 use super::telemetry::TelemetryArgs;
 use crate::access::AccessArgs;
 use crate::args::Command;
+use crate::dapr::Configuration;
 use crate::failure::{Misuse, Report, failure_of};
 use crate::local::LINGER_MS;
 use crate::resources::ResourcesArgs;
@@ -130,12 +131,12 @@ pub(crate) struct RunArgs {
 pub(crate) const LIVE: &[&str] = &["drain_timeout_ms", "upstreams"];
 
 impl RunArgs {
-    /// What a running sidecar takes over.
-    fn live_options(self) -> Result<LiveOptions> {
+    /// What a running sidecar takes over, beside what Dapr's files said at its start.
+    fn live_options(self, found: &Configuration) -> Result<LiveOptions> {
         Ok(LiveOptions {
             limits: Limits::default(),
             timeouts: self.timeouts(),
-            telemetry: self.telemetry.options()?,
+            telemetry: found.telemetry(self.telemetry.options()?),
             upstreams: self.upstreams,
         })
     }
@@ -185,11 +186,12 @@ async fn start(args: RunArgs, given: Given) -> Result<ExitCode> {
             return Ok(exit_code(code));
         }
     };
+    let plan = Arc::new(plan);
     let reloading = reloads.run_unsignalled(async |command| {
         let Command::Run(new) = command else { return Ok(()) };
-        Ok(handle.apply(new.live_options()?).await?)
+        Ok(handle.apply(new.live_options(&plan.found)?).await?)
     });
-    let supervision = Supervision { plan: Arc::new(plan), app, signals, voice, linger };
+    let supervision = Supervision { plan: Arc::clone(&plan), app, signals, voice, linger };
     // Changes end with the app; a failure of following them does not end it.
     tokio::select! {
         ended = supervision.run(sidecar) => ended,

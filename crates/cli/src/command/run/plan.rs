@@ -1,6 +1,7 @@
 //! What is going to run: the app's address, the control plane, the sidecar's options.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -16,6 +17,7 @@ use super::voice::Voice;
 use crate::access::Absent;
 use crate::command::app::Speech;
 use crate::command::mesh::made_up_instance;
+use crate::dapr::Configuration;
 
 /// Life of a token of the local control plane: it is needed again where the certificate ended
 /// while the machine slept.
@@ -37,6 +39,8 @@ pub(super) struct Plan {
     pub(super) app: Option<(SocketAddr, Speech)>,
     pub(super) sidecar: SidecarOptions,
     pub(super) stores: StateStores,
+    /// What Dapr's files say.
+    pub(super) found: Configuration,
     /// The control plane is the local one.
     pub(super) local: bool,
 }
@@ -46,7 +50,7 @@ impl Plan {
     pub(super) async fn make(args: RunArgs, live: Live, voice: Voice) -> Result<Self> {
         let app_id =
             args.app_id.clone().context("the app has no name; give it one with --app-id")?;
-        let stores = args.resources.stores(&app_id, &args.namespace)?;
+        let (found, stores) = args.resources.read(&app_id, &args.namespace)?;
         let app = match args.app_port {
             Some(port) => Some((
                 app_address(SocketAddr::new(args.app_address, port)).await?,
@@ -90,16 +94,16 @@ impl Plan {
             mesh_protocol: MeshProtocol::default(),
             upstreams: args.upstreams,
             message_bytes: MESSAGE_BYTES,
-            api_rules: None,
-            access: None,
-            resilience: None,
+            api_rules: found.api_rules.clone(),
+            access: found.access.clone(),
+            resilience: found.resilience.clone().map(Arc::new),
             tokens: args.api_tokens.tokens()?,
-            telemetry: args.telemetry.options()?,
+            telemetry: found.telemetry(args.telemetry.options()?),
             dapr_metrics: None,
             outside: None,
         };
         let local = access.local.is_some();
-        Ok(Self { app_id, namespace, app, sidecar, stores, local })
+        Ok(Self { app_id, namespace, app, sidecar, stores, found, local })
     }
 }
 
