@@ -40,10 +40,15 @@ enum Blow {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_turn_that_was_paused_writes_nothing() {
+    paused_writes_nothing(&[]).await;
+}
+
+/// The same with `options` for both hosts.
+pub(crate) async fn paused_writes_nothing(options: &[&str]) {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let log = Log::default();
-    let one = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
-    let two = Replica::start(&mesh.west, "cart", "two", CONFIG, &log).await;
+    let one = Replica::with(&mesh.west, "cart", "one", CONFIG, &log, options).await;
+    let two = Replica::with(&mesh.west, "cart", "two", CONFIG, &log, options).await;
     let caller = tokio::task::block_in_place(|| mesh.west.caller(&[]));
     let door = caller.http();
     until_hosted(door, "Cart/0").await;
@@ -71,7 +76,7 @@ async fn a_turn_that_was_paused_writes_nothing() {
 }
 
 /// An actor that lives where calls are answered so.
-async fn one_of(door: SocketAddr, answer: &str) -> String {
+pub(crate) async fn one_of(door: SocketAddr, answer: &str) -> String {
     for nth in 0..10_000 {
         let actor = format!("Cart/{}", nth % 50);
         if invoke(door, &actor, "hello", "").await.1 == answer {

@@ -14,9 +14,12 @@ mod programs;
 mod refusals;
 mod relay;
 mod reminders;
+#[path = "../resources/mod.rs"]
+mod resources;
 mod rows;
 mod sdk;
 mod state;
+mod stores;
 mod timers;
 
 use std::net::SocketAddr;

@@ -236,7 +236,7 @@ async fn each_call_of_grpc_does_what_its_route_does() {
 
 /// Code and word of a refusal.
 #[track_caller]
-fn check(refused: &Status, code: Code, word: &str) {
+pub(crate) fn check(refused: &Status, code: Code, word: &str) {
     let info = refused.get_details_error_info().unwrap();
     let told = (refused.code(), info.reason.as_str(), info.domain.as_str());
     assert_eq!(told, (code, word, "dapr.io"), "{refused}");

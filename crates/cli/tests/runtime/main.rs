@@ -15,6 +15,8 @@ mod own;
 mod programs;
 mod reflection;
 mod resilience;
+#[path = "../resources/mod.rs"]
+mod resources;
 mod rows;
 mod sdk;
 mod state;

@@ -12,25 +12,7 @@ use tollway_testkit::TempDir;
 
 use super::call;
 use super::mesh::{Mesh, Sidecar};
-
-/// A component of a type, with lines of metadata.
-pub(crate) fn component(name: &str, component_type: &str, metadata: &[(&str, &str)]) -> String {
-    let metadata: String = metadata
-        .iter()
-        .map(|(name, value)| format!("  - name: {name}\n    value: {value:?}\n"))
-        .collect();
-    format!(
-        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {name}\nspec:\n  \
-         type: {component_type}\n  version: v1\n  metadata:\n{metadata}"
-    )
-}
-
-/// A folder with one file of these components.
-pub(crate) fn resources(components: &[String]) -> TempDir {
-    let folder = TempDir::new().unwrap();
-    std::fs::write(folder.path().join("stores.yaml"), components.join("---\n")).unwrap();
-    folder
-}
+use super::resources::{component, resources};
 
 /// A sidecar of `caller` with the resources of a folder.
 fn sidecar(mesh: &Mesh, folder: &TempDir) -> Sidecar {
