@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use tokio::sync::watch;
 
 use super::call;
 
@@ -55,6 +57,12 @@ struct Inner {
     log: Log,
     /// The HTTP API of its sidecar.
     sidecar: OnceLock<SocketAddr>,
+    /// What it says of its health.
+    is_ill: AtomicBool,
+    /// How often it was asked what it offers.
+    asked: AtomicUsize,
+    /// Whether turns of the method `held` may end.
+    is_let_go: watch::Sender<bool>,
 }
 
 impl ActorApp {
@@ -68,6 +76,9 @@ impl ActorApp {
             config: config.to_owned(),
             log: Arc::clone(log),
             sidecar: OnceLock::new(),
+            is_ill: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
+            is_let_go: watch::Sender::new(false),
         });
         let served = Arc::clone(&inner);
         tokio::spawn(async move {
@@ -92,6 +103,21 @@ impl ActorApp {
     /// Where its actors find the API.
     pub(crate) fn beside(&self, sidecar: SocketAddr) {
         self.inner.sidecar.set(sidecar).unwrap();
+    }
+
+    /// What it says of its health from now on.
+    pub(crate) fn be_ill(&self, is_ill: bool) {
+        self.inner.is_ill.store(is_ill, Ordering::Relaxed);
+    }
+
+    /// How often it was asked what it offers.
+    pub(crate) fn times_asked(&self) -> usize {
+        self.inner.asked.load(Ordering::Relaxed)
+    }
+
+    /// Lets the turns of the method `held` end.
+    pub(crate) fn let_go(&self) {
+        self.inner.is_let_go.send_replace(true);
     }
 }
 
@@ -162,9 +188,13 @@ impl Inner {
         let Ok(body) = body.collect().await else { return said(400, "") };
         let body = body.to_bytes();
         let path = head.uri.path().to_owned();
+        if path == "/dapr/config" {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+        }
         match path.as_str() {
             "/dapr/config" if self.config.is_empty() => said(404, ""),
             "/dapr/config" => said(200, &self.config),
+            "/healthz" if self.is_ill.load(Ordering::Relaxed) => said(503, ""),
             "/healthz" => said(200, ""),
             _ => {
                 let parts: Vec<&str> = path.splitn(5, '/').collect();
@@ -235,6 +265,10 @@ impl Inner {
         match what {
             "slow" => {
                 tokio::time::sleep(Duration::from_millis(text.parse().unwrap())).await;
+                (200, self.replica.clone())
+            }
+            "held" => {
+                self.is_let_go.subscribe().wait_for(|is_let_go| *is_let_go).await.unwrap();
                 (200, self.replica.clone())
             }
             // Sleeps, then writes: milliseconds and a value.

@@ -6,6 +6,7 @@ mod app;
 mod callers;
 mod calls;
 mod faults;
+mod hosts;
 #[path = "../mesh/mod.rs"]
 mod mesh;
 mod moves;
@@ -39,7 +40,7 @@ const CONFIG: &str = r#"{"entities":["Cart"]}"#;
 /// A replica of an app that runs actors, and its sidecar.
 struct Replica {
     sidecar: Sidecar,
-    _app: ActorApp,
+    app: ActorApp,
 }
 
 impl Replica {
@@ -75,7 +76,7 @@ impl Replica {
             network.sidecar_of_control(control, start_tollway("sidecar"), app, &options)
         });
         served.beside(sidecar.http());
-        Self { sidecar, _app: served }
+        Self { sidecar, app: served }
     }
 
     fn api(&self) -> SocketAddr {
