@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
+use tollway_wire::dapr::proto::runtime::v1::InvokeActorRequest;
+use tonic::Code;
+
 use super::app::{Log, check_one_at_a_time, turns_of};
 use super::mesh::Mesh;
+use super::refusals::client;
+use super::rows::check;
+use super::timers::until_turns;
 use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,9 +120,10 @@ async fn an_actor_has_one_turn_at_a_time() {
 async fn calls_come_back_to_an_actor_as_deep_as_its_type_allows() {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let log = Log::default();
-    let config = r#"{"entities":["Cart","Deep"],
-        "entitiesConfig":[{"entities":["Deep"],"reentrancy":{"enabled":true,"maxStackDepth":3}}]}"#;
-    let _host = Replica::start(&mesh.west, "cart", "one", config, &log).await;
+    let config = r#"{"entities":["Cart","Deep","Flat"],"entitiesConfig":[
+        {"entities":["Deep"],"reentrancy":{"enabled":true,"maxStackDepth":3}},
+        {"entities":["Flat"],"reentrancy":{"enabled":true,"maxStackDepth":1}}]}"#;
+    let host = Replica::start(&mesh.west, "cart", "one", config, &log).await;
     let caller = tokio::task::block_in_place(|| mesh.west.caller(&[]));
     until_hosted(caller.http(), "Deep/1").await;
     let once = "PUT /method/hello x";
@@ -125,11 +132,35 @@ async fn calls_come_back_to_an_actor_as_deep_as_its_type_allows() {
     let too_deep = "PUT /method/api PUT /method/api PUT /method/hello x";
     let (status, text) = invoke(caller.http(), "Deep/1", "api", too_deep).await;
     assert_eq!(status, 200);
-    assert!(text.contains("ERR_ACTOR_STACK_DEPTH"), "{text}");
+    assert!(
+        text.starts_with("200 OK 200 OK 500 ") && text.contains("ERR_ACTOR_STACK_DEPTH"),
+        "{text}"
+    );
     let id = |turn: &super::app::Turn| turn.fields["dapr-reentrancy-id"].clone();
     let chain = turns_of(&log, "Deep/1", "api");
     assert_eq!(id(&chain[1]), id(&chain[2]));
     assert_ne!(id(&chain[0]), id(&chain[1]));
+    // A call of the chain that has come as deep as it may, from elsewhere and on both APIs.
+    let (door, in_chain) = (caller.http(), [("dapr-reentrancy-id", "c")]);
+    let path = |method: &str| format!("/v1.0/actors/Flat/1/method/{method}");
+    let held = path("held");
+    let held = tokio::spawn(async move { call(door, "PUT", &held, &in_chain, "").await });
+    until_turns(&log, "Flat/1", "held", 1).await;
+    let (status, _, text) = call(door, "PUT", &path("hello"), &in_chain, "").await;
+    let (word, message) = envelope(&text);
+    assert_eq!((status.as_u16(), word.as_str()), (500, "ERR_ACTOR_STACK_DEPTH"), "{text}");
+    assert!(message.starts_with("maximum stack depth exceeded"), "{message}");
+    let request = InvokeActorRequest {
+        actor_type: "Flat".to_owned(),
+        actor_id: "1".to_owned(),
+        method: "hello".to_owned(),
+        metadata: in_chain.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        ..InvokeActorRequest::default()
+    };
+    let refused = client(caller.grpc()).await.invoke_actor(request).await.unwrap_err();
+    check(&refused, Code::ResourceExhausted, "ERR_ACTOR_STACK_DEPTH");
+    host.app.let_go();
+    assert_eq!(held.await.unwrap().0.as_u16(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

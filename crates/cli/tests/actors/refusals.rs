@@ -6,7 +6,8 @@ use rustix::process::Signal;
 use tollway_testkit::TempDir;
 use tollway_wire::dapr::proto::runtime::v1::dapr_client::DaprClient;
 use tollway_wire::dapr::proto::runtime::v1::{
-    InvokeActorRequest, ListActorRemindersRequest, RegisterActorTimerRequest,
+    ExecuteActorStateTransactionRequest, GetActorStateRequest, InvokeActorRequest,
+    ListActorRemindersRequest, RegisterActorTimerRequest, UnregisterActorReminderRequest,
 };
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
@@ -14,6 +15,7 @@ use tonic_types::StatusExt;
 
 use super::app::{Log, turns};
 use super::mesh::{Mesh, PATIENCE};
+use super::rows::check;
 use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};
 
 pub(crate) async fn client(door: std::net::SocketAddr) -> DaprClient<Channel> {
@@ -86,6 +88,18 @@ async fn an_app_without_a_store_for_actors_has_no_state_of_them() {
         let (_, text) = invoke(host.api(), "Cart/1", "api", path).await;
         assert!(text.starts_with("500 ") && text.contains("ERR_ACTOR_RUNTIME_NOT_FOUND"), "{text}");
     }
+    let mut dapr = client(host.sidecar.grpc()).await;
+    let (actor_type, actor_id) = ("Cart".to_owned(), "1".to_owned());
+    let transaction = ExecuteActorStateTransactionRequest {
+        actor_type: actor_type.clone(),
+        actor_id: actor_id.clone(),
+        operations: Vec::new(),
+    };
+    let one = GetActorStateRequest { actor_type, actor_id, key: "k".to_owned() };
+    let none = "ERR_ACTOR_RUNTIME_NOT_FOUND";
+    check(&dapr.get_actor_state(one).await.unwrap_err(), Code::Internal, none);
+    let refused = dapr.execute_actor_state_transaction(transaction).await.unwrap_err();
+    check(&refused, Code::Internal, none);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -98,7 +112,7 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
     let other = tokio::task::block_in_place(|| mesh.west.sidecar("other", &[]));
     mesh.west.control.signal(Signal::STOP).unwrap();
     // The lease stands for a while, and so do turns; what they would keep is not kept.
-    let door = host.api();
+    let (door, door_of_grpc) = (host.api(), host.sidecar.grpc());
     let asked = ["GET /state/k ", "POST /state []", "POST /reminders/r {}", "DELETE /reminders/r "];
     let codes = [
         "ERR_ACTOR_STATE_GET",
@@ -112,17 +126,32 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
             tokio::spawn(async move { invoke(door, &format!("Cart/{nth}"), "api", what).await })
         })
         .collect();
+    let mut dapr = client(door_of_grpc).await;
+    let (actor_type, actor_id, name) = ("Cart".to_owned(), "5".to_owned(), "r".to_owned());
+    let gone = UnregisterActorReminderRequest { actor_type, actor_id, name };
+    let not_deleted = tokio::spawn(async move { dapr.unregister_actor_reminder(gone).await });
     let unknown = refused(other.http(), "POST", "/v1.0/actors/Cart/1/method/m").await;
     assert_eq!(unknown, (400, "ERR_ACTOR_NO_PLACEMENT".to_owned()));
+    let call = InvokeActorRequest {
+        actor_type: "Cart".into(),
+        actor_id: "1".into(),
+        method: "m".into(),
+        ..InvokeActorRequest::default()
+    };
+    let unknown = client(other.grpc()).await.invoke_actor(call).await.unwrap_err();
+    check(&unknown, Code::FailedPrecondition, "ERR_ACTOR_NO_PLACEMENT");
     for (answered, code) in calls.into_iter().zip(codes) {
         // The caller is told when the lease ends, the turn when the time for an answer is over.
         let _ = answered.await.unwrap();
         let began = std::time::Instant::now();
-        while !turns(&log).iter().any(|turn| turn.answer.contains(code)) {
+        let is_told = |answer: &str| answer.starts_with("500 ") && answer.contains(code);
+        while !turns(&log).iter().any(|turn| is_told(&turn.answer)) {
             assert!(began.elapsed() < PATIENCE, "{code}: {:?}", turns(&log));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+    let refused_by_grpc = not_deleted.await.unwrap().unwrap_err();
+    check(&refused_by_grpc, Code::Internal, "ERR_ACTOR_REMINDER_DELETE");
     tokio::task::block_in_place(|| host.sidecar.process.kill().unwrap());
     let gone = refused(knows.http(), "POST", "/v1.0/actors/Cart/1/method/m").await;
     assert_eq!(gone, (503, "ERR_ACTOR_UNPLACED".to_owned()));
@@ -148,8 +177,7 @@ async fn reminders_of_a_type_are_told_by_all_of_its_hosts_or_not_at_all() {
     assert_eq!(told.reminders.len(), 20);
     tokio::task::block_in_place(|| two.sidecar.process.kill().unwrap());
     let status = dapr.list_actor_reminders(of_type).await.unwrap_err();
-    let details = status.get_details_error_info().unwrap();
-    assert_eq!(details.reason, "ERR_ACTOR_REMINDER_GET", "{status:?}");
+    check(&status, Code::Internal, "ERR_ACTOR_REMINDER_GET");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -159,11 +187,26 @@ async fn a_sidecar_that_ends_begins_nothing_new() {
     let host = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
     let door = host.api();
     until_hosted(door, "Cart/1").await;
+    let mut dapr = client(host.sidecar.grpc()).await;
     let call = tokio::spawn(async move { invoke(door, "Cart/1", "timer-later", "500").await });
     while turns(&log).iter().all(|turn| turn.what != "timer-later") {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     host.sidecar.process.signal(Signal::TERM).unwrap();
+    let timer = || RegisterActorTimerRequest {
+        actor_type: "Cart".into(),
+        actor_id: "1".into(),
+        name: "by-grpc".into(),
+        due_time: "1h".into(),
+        ..RegisterActorTimerRequest::default()
+    };
+    let closed = loop {
+        match dapr.register_actor_timer(timer()).await {
+            Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            Err(closed) => break closed,
+        }
+    };
+    check(&closed, Code::Unavailable, "ERR_ACTOR_RUNTIME_CLOSED");
     let (status, text) = call.await.unwrap();
     assert_eq!(status, 200, "a turn under way ends: {text}");
     assert!(text.starts_with("503 ") && text.contains("ERR_ACTOR_RUNTIME_CLOSED"), "{text}");

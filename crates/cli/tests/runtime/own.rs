@@ -1,15 +1,14 @@
 //! What an app asks of its own sidecar.
 
-use std::time::Duration;
-
 use serde_json::json;
+use tollway_testkit::retry_until;
 use tollway_wire::dapr::proto::runtime::v1::{
     GetMetadataRequest, SetMetadataRequest, ShutdownRequest,
 };
 use tonic::Code;
 
 use super::mesh::http::{get, runtime};
-use super::mesh::{AppProtocol, Mesh};
+use super::mesh::{AppProtocol, Mesh, PATIENCE};
 use super::{call, client};
 
 #[test]
@@ -86,8 +85,31 @@ fn each_part_of_the_metadata_is_where_dapr_has_it() {
 }
 
 #[test]
+fn health_is_asked_for_by_the_name_of_an_app() {
+    let mesh = Mesh::start();
+    let sidecar = mesh.west.caller(&[]);
+    let well = retry_until(PATIENCE, "a sidecar that is ready", || {
+        get(sidecar.http(), "/v1.0/healthz").starts_with("HTTP/1.1 204").then_some(())
+    });
+    well.unwrap();
+    runtime().block_on(async {
+        for query in ["appid=caller", "a=b&appid=caller", ""] {
+            let path = format!("/v1.0/healthz?{query}");
+            let (status, _, told) = call(sidecar.http(), "GET", &path, &[], "").await;
+            assert_eq!((status.as_u16(), told.as_str()), (204, ""), "{query}");
+        }
+        let path = "/v1.0/healthz?appid=other";
+        let (status, fields, told) = call(sidecar.http(), "GET", path, &[], "").await;
+        assert_eq!(status.as_u16(), 500, "{told}");
+        assert_eq!(fields["content-type"], "application/json");
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(told["errorCode"], "ERR_HEALTH_APPID_NOT_MATCH", "{told}");
+        assert_eq!(told["message"], "dapr app-id does not match", "{told}");
+    });
+}
+
+#[test]
 fn an_app_ends_its_sidecar() {
-    const PATIENCE: Duration = Duration::from_secs(30);
     let mesh = Mesh::start();
     let mut by_http = mesh.west.caller(&[]);
     let mut by_grpc = mesh.west.caller(&[]);
