@@ -6,8 +6,9 @@ use rustix::process::Signal;
 use tollway_testkit::TempDir;
 use tollway_wire::dapr::proto::runtime::v1::dapr_client::DaprClient;
 use tollway_wire::dapr::proto::runtime::v1::{
-    ExecuteActorStateTransactionRequest, GetActorStateRequest, InvokeActorRequest,
-    ListActorRemindersRequest, RegisterActorTimerRequest, UnregisterActorReminderRequest,
+    ExecuteActorStateTransactionRequest, GetActorReminderRequest, GetActorStateRequest,
+    InvokeActorRequest, ListActorRemindersRequest, RegisterActorReminderRequest,
+    RegisterActorTimerRequest, UnregisterActorReminderRequest,
 };
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
@@ -152,10 +153,47 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
     }
     let refused_by_grpc = not_deleted.await.unwrap().unwrap_err();
     check(&refused_by_grpc, Code::Internal, "ERR_ACTOR_REMINDER_DELETE");
+    // Once the lease is over nobody has the reminders.
+    check_reminders_out_of_reach(&host).await;
     tokio::task::block_in_place(|| host.sidecar.process.kill().unwrap());
     let gone = refused(knows.http(), "POST", "/v1.0/actors/Cart/1/method/m").await;
     assert_eq!(gone, (503, "ERR_ACTOR_UNPLACED".to_owned()));
     mesh.west.control.signal(Signal::CONT).unwrap();
+}
+
+/// What is told of reminders whose actor has no host for the moment, on both APIs.
+async fn check_reminders_out_of_reach(host: &Replica) {
+    let (door, path) = (host.api(), "/v1.0/actors/Cart/7/reminders/r");
+    let (of_type, of_id, name) = (|| "Cart".to_owned(), || "7".to_owned(), || "r".to_owned());
+    let mut dapr = client(host.sidecar.grpc()).await;
+    let (mut getting, mut making, mut deleting) = (dapr.clone(), dapr.clone(), dapr.clone());
+    let get = GetActorReminderRequest { actor_type: of_type(), actor_id: of_id(), name: name() };
+    let make = RegisterActorReminderRequest {
+        actor_type: of_type(),
+        actor_id: of_id(),
+        name: name(),
+        ..RegisterActorReminderRequest::default()
+    };
+    let delete =
+        UnregisterActorReminderRequest { actor_type: of_type(), actor_id: of_id(), name: name() };
+    let list = ListActorRemindersRequest { actor_type: of_type(), actor_id: Some(of_id()) };
+    let (got, made, deleted, by_get, by_make, by_delete, by_list) = tokio::join!(
+        refused(door, "GET", path),
+        refused(door, "POST", path),
+        refused(door, "DELETE", path),
+        getting.get_actor_reminder(get),
+        making.register_actor_reminder(make),
+        deleting.unregister_actor_reminder(delete),
+        dapr.list_actor_reminders(list),
+    );
+    let codes = ["GET", "CREATE", "DELETE"].map(|what| format!("ERR_ACTOR_REMINDER_{what}"));
+    for (told, code) in [got, made, deleted].into_iter().zip(&codes) {
+        assert_eq!(told, (500, code.clone()));
+    }
+    check(&by_get.unwrap_err(), Code::Internal, &codes[0]);
+    check(&by_list.unwrap_err(), Code::Internal, &codes[0]);
+    check(&by_make.unwrap_err(), Code::Internal, &codes[1]);
+    check(&by_delete.unwrap_err(), Code::Internal, &codes[2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

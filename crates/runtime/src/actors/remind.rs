@@ -158,10 +158,25 @@ fn not_found(name: &str) -> Problem {
 impl Actors {
     /// Asks the host of an actor; reminders are for apps that offer the type.
     pub(crate) async fn ask(&self, call: Call) -> Result<Response<Body>, Problem> {
-        if !matches!(call.work, Work::Method { .. }) {
-            self.offers(&call.actor.actor_type)?;
-        }
-        self.invoke(call).await
+        let (code, what) = match &call.work {
+            Work::Method { .. } => return self.invoke(call).await,
+            Work::PutReminder(_) => (ErrorCode::ActorReminderCreate, "creating"),
+            Work::GetReminder(_) | Work::ListReminders => (ErrorCode::ActorReminderGet, "getting"),
+            Work::DeleteReminder(_) | Work::DeleteReminders => {
+                (ErrorCode::ActorReminderDelete, "deleting")
+            }
+        };
+        self.offers(&call.actor.actor_type)?;
+        let asked = self.invoke(call).await;
+        asked.map_err(|problem| {
+            // The host has the reminders, as Dapr's scheduler has them: away they cannot be had.
+            let is_away =
+                matches!(problem.code, ErrorCode::ActorUnplaced | ErrorCode::ActorNoPlacement);
+            if !is_away {
+                return problem;
+            }
+            Problem::new(code, format!("error {what} actor reminder: {}", problem.text))
+        })
     }
 
     fn offers(&self, actor_type: &str) -> Result<(), Problem> {
