@@ -21,6 +21,7 @@ mod rows;
 mod sdk;
 mod state;
 mod stores;
+mod streams;
 mod timers;
 
 use std::net::SocketAddr;
