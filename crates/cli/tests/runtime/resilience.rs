@@ -268,17 +268,28 @@ fn proxied_calls_of_grpc_are_under_rules_too() {
         let door = format!("http://127.0.0.1:{}", caller.grpc);
         let endpoint = Endpoint::from_shared(door).unwrap();
         let mut proxied = AppCallbackClient::new(endpoint.connect().await.unwrap());
-        for (method, code, calls) in [
-            ("order", Code::Ok, 1),
-            ("fail/14", Code::Unavailable, 4),
-            ("fail/5", Code::NotFound, 1),
+        for (method, stream, code, calls) in [
+            ("order", None, Code::Ok, 1),
+            ("fail/14", None, Code::Unavailable, 4),
+            ("fail/14", Some("false"), Code::Unavailable, 4),
+            ("fail/5", None, Code::NotFound, 1),
+            // What is said to be a stream is sent once.
+            ("order", Some("true"), Code::Ok, 1),
+            ("fail/14", Some("true"), Code::Unavailable, 1),
         ] {
             let asked = InvokeRequest { method: method.to_owned(), ..Default::default() };
             let mut request = tonic::Request::new(asked);
             request.metadata_mut().insert("dapr-app-id", "picky".parse().unwrap());
+            if let Some(stream) = stream {
+                request.metadata_mut().insert("dapr-stream", stream.parse().unwrap());
+            }
             let told = proxied.on_invoke(request).await;
             let got = told.as_ref().map_or_else(tonic::Status::code, |_| Code::Ok);
-            assert_eq!((got, app.all_asked().len()), (code, calls), "{method}: {told:?}");
+            assert_eq!(
+                (got, app.all_asked().len()),
+                (code, calls),
+                "{method} {stream:?}: {told:?}"
+            );
         }
     });
     assert!(get(caller.http(), "/v1.0/healthz").starts_with("HTTP/1.1 204"));
