@@ -49,10 +49,8 @@ fn metadata_is_the_same_over_both_apis() {
 #[test]
 fn each_part_of_the_metadata_is_where_dapr_has_it() {
     let mesh = Mesh::start();
-    let sidecar = mesh.west.sidecar(
-        "web",
-        &["--app-port", "4711", "--app-protocol", "h2c", "--app-max-concurrency", "7"],
-    );
+    let app = ["--app-port", "4711", "--app-protocol", "h2c", "--app-max-concurrency", "7"];
+    let sidecar = mesh.west.sidecar("web", &[&app[..], &["--enable-app-health-check"]].concat());
     let (status, _, told) =
         runtime().block_on(call(sidecar.http(), "GET", "/v1.0/metadata", &[], ""));
     assert_eq!(status, 200, "{told}");
@@ -63,6 +61,7 @@ fn each_part_of_the_metadata_is_where_dapr_has_it() {
         ("/enabledFeatures", json!([])),
         ("/actors", json!([])),
         ("/components/0/name", json!("statestore")),
+        ("/components/0/type", json!("state.tollway")),
         ("/components/0/version", json!("v1")),
         ("/extended", json!({})),
         ("/subscriptions", json!([])),
@@ -71,6 +70,10 @@ fn each_part_of_the_metadata_is_where_dapr_has_it() {
         ("/appConnectionProperties/protocol", json!("h2c")),
         ("/appConnectionProperties/channelAddress", json!("127.0.0.1")),
         ("/appConnectionProperties/maxConcurrency", json!(7)),
+        ("/appConnectionProperties/health/healthCheckPath", json!("/healthz")),
+        ("/appConnectionProperties/health/healthProbeInterval", json!("5s")),
+        ("/appConnectionProperties/health/healthProbeTimeout", json!("500ms")),
+        ("/appConnectionProperties/health/healthThreshold", json!(3)),
         ("/actorRuntime/runtimeStatus", json!("DISABLED")),
         ("/actorRuntime/hostReady", json!(false)),
         ("/actorRuntime/activeActors", json!([])),
@@ -81,6 +84,22 @@ fn each_part_of_the_metadata_is_where_dapr_has_it() {
     let capabilities = told.pointer("/components/0/capabilities").unwrap();
     for word in ["ETAG", "TRANSACTIONAL", "ACTOR", "TTL"] {
         assert!(capabilities.as_array().unwrap().contains(&json!(word)), "{word} of {told}");
+    }
+    // Dapr's members but for those of what is not served, and what it has no word for.
+    for (place, members) in [
+        (
+            "",
+            "actorRuntime actors appConnectionProperties components enabledFeatures extended \
+             httpEndpoints id namespace network runtimeVersion subscriptions",
+        ),
+        ("/components/0", "capabilities name type version"),
+        ("/appConnectionProperties", "channelAddress health maxConcurrency port protocol"),
+        ("/actorRuntime", "activeActors hostReady placement runtimeStatus"),
+    ] {
+        let told = told.pointer(place).and_then(serde_json::Value::as_object).unwrap();
+        let mut names: Vec<&str> = told.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names.join(" "), members, "{place}");
     }
 }
 
