@@ -6,6 +6,7 @@ mod app;
 mod app_side;
 mod dapr_metrics;
 mod daprd;
+mod events;
 #[path = "../mesh/mod.rs"]
 mod mesh;
 mod ordinary;
