@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod actor_rules;
 mod app;
 mod app_side;
 mod dapr_metrics;

@@ -47,6 +47,10 @@ spec:
       broken: {circuitBreaker: soon}
     actors:
       Cart: {retry: often}
+      Slow: {timeout: short}
+      ById: {circuitBreaker: soon, circuitBreakerScope: id}
+      ByType: {circuitBreaker: soon, circuitBreakerScope: type}
+      ByBoth: {circuitBreaker: soon, circuitBreakerScope: both}
 ";
 
 /// An app that fails for a while: `/…/fails/N/KEY` so many times, `/…/slow/N/KEY` by taking too long.
@@ -74,7 +78,10 @@ impl Flaky {
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path().to_owned();
         if path == "/dapr/config" {
-            return said(StatusCode::OK, r#"{"entities":["Cart"]}"#);
+            return said(
+                StatusCode::OK,
+                r#"{"entities":["Cart","Slow","ById","ByType","ByBoth"]}"#,
+            );
         }
         let told = |name: &str| {
             let values = request.headers().get_all(name).iter();
@@ -126,7 +133,7 @@ const NAMES: [&str; 3] = ["flaky", "picky", "broken"];
 pub(crate) struct Ruled {
     pub(crate) caller: Daprd,
     callees: Vec<Daprd>,
-    app: Flaky,
+    pub(crate) app: Flaky,
     runtime: tokio::runtime::Runtime,
     _user: User,
 }
@@ -234,24 +241,6 @@ fn a_breaker_makes_no_calls_until_its_rest_is_over() {
     again.unwrap();
     assert_eq!(ruled.app.seen("a"), 4);
     assert_eq!(ruled.call(path, "").0, 200);
-}
-
-#[test]
-fn calls_of_actors_are_under_rules_too() {
-    let ruled = Ruled::start();
-    let hosted = retry_until(PATIENCE, "a host of actors", || {
-        (ruled.call("actors/Cart/1/method/hello", "").0 == 200).then_some(())
-    });
-    hosted.unwrap();
-    let (status, told) = ruled.call("actors/Cart/1/method/fails/2/a", "hello");
-    assert!(status == 200 && told.starts_with("hello of caller"), "{told}");
-    assert_eq!(ruled.app.seen("a"), 3);
-    let (status, told) = ruled.call("actors/Cart/1/method/fails/9/b", "");
-    assert!(status == 500 && told.contains("ERR_ACTOR_INVOKE_METHOD"), "{told}");
-    assert_eq!(ruled.app.seen("b"), 4);
-    // Others are not.
-    let (status, _) = ruled.call("actors/Other/1/method/fails/2/c", "");
-    assert_eq!(status, 404);
 }
 
 #[test]
