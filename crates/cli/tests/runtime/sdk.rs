@@ -5,6 +5,7 @@ mod go;
 mod java;
 mod javascript;
 mod shop;
+mod web;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
