@@ -19,6 +19,7 @@ mod facts;
 mod fanout;
 mod fault;
 mod front;
+mod hellos;
 mod limits;
 mod live;
 pub mod mesh;

@@ -5,6 +5,7 @@
 
 mod aborted;
 mod app;
+mod circles;
 mod door;
 mod early;
 mod fields;

@@ -217,9 +217,9 @@ catalogue! {
         "Too many calls of this kind have failed, so that a circuit breaker of a Resiliency file makes none for a while. Nothing was sent.",
         "Call again later. Look at why the calls before failed; the file says when the breaker opens and for how long.";
     Loop, "ERR_LOOP", Limit, http(508, ResourceExhausted),
-        [CallersSidecar],
-        "The request lists more than 32 addresses that it came from (`x-forwarded-for`): services or proxies pass it to each other in a circle.",
-        "Look at which service passes it on to which, and at `--app-port`, which must not be a port of a sidecar.";
+        [CallersSidecar, Gateway],
+        "The request lists more than 32 addresses that it came from (`x-forwarded-for`): services or proxies pass it to each other in a circle. In the log of a gateway: a connection came back that it had passed on, so gateways do.",
+        "Look at which service passes it on to which, and at `--app-port`, which must not be a port of a sidecar. At a gateway, look at which addresses the network that the name belongs to states for its gateways (`tollway gateway --advertise`): they lead elsewhere.";
     OutOfDescriptors, "ERR_OUT_OF_DESCRIPTORS", Limit, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Gateway, Front],
         "The process may open no more files and sockets. It goes on with the connections it has, and new ones wait.",

@@ -14,6 +14,7 @@ use super::Worker;
 use super::pool::Candidates;
 use crate::connection::{Relay, RelayedTo, Role};
 use crate::exchange::Destination;
+use crate::hellos::HelloRandom;
 
 /// What a gateway knows of server names beyond services.
 #[derive(Clone, Debug)]
@@ -77,6 +78,9 @@ impl Worker {
             }
             return self.refuse_hello(key);
         };
+        if !self.passes_first(key) {
+            return self.refuse_circle(key, &name, address);
+        }
         let now = self.now;
         let Some(conn) = self.conns.get_mut(key) else { return };
         let early = match &mut conn.role {
@@ -87,6 +91,26 @@ impl Worker {
         conn.leads_to_control = network_of_control(&name).is_some();
         self.metrics.gateway_connections.add(1);
         self.relay_to(key, target, address);
+    }
+
+    /// Whether a connection has not come through here before: networks can state each other's
+    /// gateways, or this one, for the way into a third, whatever the addresses look like from here.
+    fn passes_first(&mut self, key: Key) -> bool {
+        let Some(conn) = self.conns.get(key) else { return false };
+        let Role::Hello(hello) = &conn.role else { return false };
+        HelloRandom::of(&hello.input).is_none_or(|random| self.passed.pass(random, self.now))
+    }
+
+    /// Ends a connection that would go round for as long as there are descriptors. `address` is
+    /// where those of this name are passed on to.
+    fn refuse_circle(&mut self, key: Key, name: &str, address: SocketAddr) {
+        self.metrics.gateway_loops.add(1);
+        if self.told.is_news(format!("circle {name}"), self.now) {
+            let code = ErrorCode::Loop;
+            let hint = code.entry().remedy;
+            tracing::warn!(%code, name, %address, hint, "a connection came back that was passed on");
+        }
+        self.answer_hello(key, &UNRECOGNIZED_NAME_RECORD);
     }
 
     fn relay_to(&mut self, key: Key, target: Option<RelayedTo>, address: SocketAddr) {

@@ -58,6 +58,7 @@ use tollway_telemetry::DataPlaneMetrics;
 
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::{Destination, Exchange};
+use crate::hellos::PassedHellos;
 use crate::observe::Observer;
 use crate::tls::PlaneTls;
 use crate::told::Told;
@@ -97,6 +98,8 @@ pub(crate) struct Worker {
     slots: Slots,
     /// Gateways of joined networks (in a gateway).
     networks: HashMap<NetworkName, WayInto>,
+    /// What was passed on lately (in a gateway).
+    passed: PassedHellos,
     tls: PlaneTls,
     policy: PolicyGate,
     to_read: VecDeque<Key>,
@@ -159,6 +162,7 @@ impl Worker {
             late: Late::default(),
             slots: Slots::default(),
             networks: HashMap::new(),
+            passed: PassedHellos::default(),
             tls,
             policy,
             to_read: VecDeque::new(),

@@ -120,6 +120,8 @@ metrics! {
             "Connections a gateway sent on.";
         GATEWAY_REFUSED: Counter "tollway_gateway_refused_total" [],
             "Connections a gateway refused: no TLS or a server name it does not serve.";
+        GATEWAY_LOOPS: Counter "tollway_gateway_loops_total" [],
+            "Connections a gateway refused because it had passed them on before.";
         SPANS_EXPORTED: Counter "tollway_spans_exported_total" [],
             "Spans that the collector took.";
         SPANS_DROPPED: Counter "tollway_spans_dropped_total" ["reason"],

@@ -42,6 +42,7 @@ pub struct DataPlaneMetrics {
     pub relayed_bytes: Counter,
     pub gateway_connections: Counter,
     pub gateway_refused: Counter,
+    pub gateway_loops: Counter,
     /// Found no room in the hand-off.
     pub spans_dropped: Counter,
     pub lines_dropped: Counter,
@@ -56,7 +57,7 @@ pub struct DataPlaneMetrics {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 20] = [
+static COUNTERS: [(&Metric, CounterOf); 21] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
@@ -77,6 +78,7 @@ static COUNTERS: [(&Metric, CounterOf); 20] = [
     (&names::RELAYED_BYTES, |m| &m.relayed_bytes),
     (&names::GATEWAY_CONNECTIONS, |m| &m.gateway_connections),
     (&names::GATEWAY_REFUSED, |m| &m.gateway_refused),
+    (&names::GATEWAY_LOOPS, |m| &m.gateway_loops),
 ];
 
 type GaugeOf = fn(&DataPlaneMetrics) -> &Gauge;
