@@ -15,6 +15,9 @@ use crate::tls_door::HTTP1;
 /// What a process may grow by under abuse; its limits add up to less.
 pub(crate) const GROWTH_BYTES: u64 = 32 << 20;
 
+/// What counts requests that are refused.
+pub(crate) const REFUSED: &str = "tollway_requests_refused_total";
+
 /// A caller, a callee with its app, and one door of theirs.
 pub(crate) struct Door {
     pub(crate) app: App,

@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tollway_testkit::{End, peak_resident_bytes, reset_peak, resident_bytes};
 
 use crate::app::Script;
-use crate::door::{Ask, Door, GROWTH_BYTES, Kind, statuses};
+use crate::door::{Ask, Door, GROWTH_BYTES, Kind, REFUSED, statuses};
 use crate::network::metric;
-
-const REFUSED: &str = "tollway_requests_refused_total";
 
 /// How much of a refused request may reach the app.
 #[derive(Clone, Copy, PartialEq, Eq)]

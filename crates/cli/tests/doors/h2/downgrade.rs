@@ -8,8 +8,8 @@ use super::frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, block, frame, hello, kinds,
 };
 use crate::app::Script;
-use crate::door::{Door, for_each_door_over};
-use crate::network::PATIENCE;
+use crate::door::{Door, REFUSED, for_each_door_over};
+use crate::network::{PATIENCE, metric};
 use crate::tls_door::H2;
 
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -81,7 +81,9 @@ fn nothing_that_http1_reads_differently_reaches_an_app() {
         let cases = cases(door);
         door.app.forget();
         for (name, frames) in &cases {
+            let before = metric(&door.reader, REFUSED);
             check_refused(door, name, frames);
+            assert_eq!(metric(&door.reader, REFUSED) - before, 1, "{name} is counted");
             door.check_honest_over_http2("/behind");
             assert!(!door.app.was_sent("smuggled"), "{name} smuggled a request");
             let reached: Vec<_> =

@@ -11,6 +11,7 @@ pub(crate) mod frames;
 mod grpc;
 mod grpc_app;
 mod held;
+mod over;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
