@@ -17,6 +17,7 @@ use tonic_types::StatusExt;
 use super::app::{Log, turns};
 use super::mesh::{Mesh, PATIENCE};
 use super::rows::check;
+use super::timers::until_turns;
 use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};
 
 pub(crate) async fn client(door: std::net::SocketAddr) -> DaprClient<Channel> {
@@ -222,14 +223,16 @@ async fn reminders_of_a_type_are_told_by_all_of_its_hosts_or_not_at_all() {
 async fn a_sidecar_that_ends_begins_nothing_new() {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let log = Log::default();
-    let host = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
+    let config = r#"{"entities":["Cart"],"drainOngoingCallTimeout":"20s"}"#;
+    let host = Replica::start(&mesh.west, "cart", "one", config, &log).await;
     let door = host.api();
     until_hosted(door, "Cart/1").await;
+    // It does not end before it has been asked.
+    let held = tokio::spawn(async move { invoke(door, "Cart/2", "held", "").await });
+    until_turns(&log, "Cart/2", "held", 1).await;
     let mut dapr = client(host.sidecar.grpc()).await;
     let call = tokio::spawn(async move { invoke(door, "Cart/1", "timer-later", "500").await });
-    while turns(&log).iter().all(|turn| turn.what != "timer-later") {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_turns(&log, "Cart/1", "timer-later", 1).await;
     host.sidecar.process.signal(Signal::TERM).unwrap();
     let timer = || RegisterActorTimerRequest {
         actor_type: "Cart".into(),
@@ -248,4 +251,6 @@ async fn a_sidecar_that_ends_begins_nothing_new() {
     let (status, text) = call.await.unwrap();
     assert_eq!(status, 200, "a turn under way ends: {text}");
     assert!(text.starts_with("503 ") && text.contains("ERR_ACTOR_RUNTIME_CLOSED"), "{text}");
+    host.app.let_go();
+    assert_eq!(held.await.unwrap(), (200, "one".to_owned()));
 }
