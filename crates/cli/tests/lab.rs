@@ -243,12 +243,14 @@ fn a_quota_of_50_thousandths_is_counted_and_named() {
 fn actors_are_asked_with_and_without_a_mesh() {
     let record = run_with_window("actors", "0.6", &[]);
     for row in &record.rows {
-        assert_eq!(
-            row.traffic.errors, 0,
-            "{}: {:?}",
-            row.conditions.id, row.traffic.errors_by_kind
-        );
-        assert!(row.traffic.requests > 0, "{}", row.conditions.id);
+        let (id, kinds) = (&row.conditions.id, &row.traffic.errors_by_kind);
+        // A machine that stands still for longer than a period makes up for it by one firing.
+        let may_be = |kind: &String| {
+            ["timer-fires", "timer-writes", "reminder-fires"].iter().any(|case| id.contains(case))
+                && kind == "missed"
+        };
+        assert!(kinds.keys().all(may_be), "{id}: {kinds:?}");
+        assert!(row.traffic.requests > 0, "{id}");
     }
     let ids: Vec<&str> = record.rows.iter().map(|row| row.conditions.id.as_str()).collect();
     assert!(ids.contains(&"other-network/call/tollway"), "{ids:?}");
@@ -261,6 +263,9 @@ fn actors_are_asked_with_and_without_a_mesh() {
     assert!(asked("other-network/call/tollway").contains("/Echo@echo.default.east/{1..1000}/"));
     assert!(asked("same-network/reminder/tollway:one-sidecar").contains("/reminders/lab"));
     assert!(ids.contains(&"same-network/timer/tollway:one-sidecar"), "{ids:?}");
+    let woken = asked("same-network/timer-writes/tollway:one-sidecar");
+    assert!(woken.contains("load firings") && woken.contains("--state"), "{woken}");
+    assert!(asked("same-network/reminder-fires/tollway:one-sidecar").contains("--kind reminder"));
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! `direct` has the same work done without anybody who finds out where an actor is, whether it is
 //! awake, and whose turn it is.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 
 /// What a sidecar's routes of HTTP have before and behind the service's name.
@@ -38,6 +40,25 @@ pub enum Ask {
     Timer,
     /// To be woken in a day wherever it is then; answered when that is on disk.
     Reminder,
+    /// Nothing: it is woken by a timer, again and again. So many actors are, at the case's rate
+    /// together, and what is measured is how late the app has each.
+    TimerFires,
+    /// The same, and it writes state each time, before it answers.
+    TimerWrites,
+    /// As `TimerFires`, by a reminder.
+    ReminderFires,
+}
+
+/// Actors that are woken in place of being asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Firings {
+    /// The app by the name under which its sidecar can call it.
+    pub app: String,
+    /// `timer` or `reminder`.
+    pub kind: &'static str,
+    pub actors: u32,
+    pub every: Duration,
+    pub writes_state: bool,
 }
 
 impl ActorsSpec {
@@ -61,6 +82,8 @@ impl ActorsSpec {
             Ask::Call => "method/echo",
             Ask::Timer => "timers/lab",
             Ask::Reminder => "reminders/lab",
+            // Before they are woken they are called, once.
+            Ask::TimerFires | Ask::TimerWrites | Ask::ReminderFires => "method/echo",
         };
         Some(format!("{api}/v1.0/actors/{kind}/{id}/{what}"))
     }
@@ -73,9 +96,36 @@ impl ActorsSpec {
     /// What every request carries; `None` for as many bytes as the case says.
     pub(crate) fn body(self) -> Option<&'static str> {
         match self.ask {
-            Ask::Call => None,
+            Ask::Call | Ask::TimerFires | Ask::TimerWrites | Ask::ReminderFires => None,
             Ask::Timer | Ask::Reminder => Some(DUE),
         }
+    }
+
+    /// How often each is woken so that all together are at this rate; `None` where they are asked.
+    pub(crate) fn every(self, rate_rps: f64) -> Option<Duration> {
+        let every = Duration::try_from_secs_f64(f64::from(self.ids?) / rate_rps).ok()?;
+        // What the load generator is told is in whole milliseconds.
+        self.fires().then(|| Duration::from_millis(every.as_millis() as u64))
+    }
+
+    /// Whether its actors are woken in place of being asked.
+    pub(crate) fn fires(self) -> bool {
+        match self.ask {
+            Ask::Call | Ask::Timer | Ask::Reminder => false,
+            Ask::TimerFires | Ask::TimerWrites | Ask::ReminderFires => true,
+        }
+    }
+
+    /// The API behind the route to an app, and what is to be woken there; `None` where nobody is
+    /// there who could, or where they are asked.
+    pub(crate) fn firings(self, route: &str, rate_rps: f64) -> Option<(String, Firings)> {
+        let every = self.every(rate_rps)?;
+        let (api, service) = route.split_once(INVOKED.0)?;
+        let app = service.strip_suffix(INVOKED.1)?.to_owned();
+        let kind = if self.ask == Ask::ReminderFires { "reminder" } else { "timer" };
+        let writes_state = self.ask == Ask::TimerWrites;
+        let actors = self.ids?;
+        Some((api.to_owned(), Firings { app, kind, actors, every, writes_state }))
     }
 }
 
@@ -109,6 +159,29 @@ mod tests {
             let expected = format!("http://127.0.0.1:3500/v1.0/actors/{expected}");
             assert_eq!(spec.url(SIDECAR, crosses), Some(expected));
         }
+    }
+
+    #[test]
+    fn actors_that_are_woken_have_a_rate_together() {
+        let woken = |ask| spec(Some(500), ask).firings(SIDECAR, 250.0);
+        let (api, firings) = woken(Ask::TimerWrites).unwrap();
+        assert_eq!(api, "http://127.0.0.1:3500");
+        let expected = Firings {
+            app: "echo.default.east".to_owned(),
+            kind: "timer",
+            actors: 500,
+            every: Duration::from_secs(2),
+            writes_state: true,
+        };
+        assert_eq!(firings, expected);
+        let (_, reminders) = woken(Ask::ReminderFires).unwrap();
+        assert_eq!((reminders.kind, reminders.writes_state), ("reminder", false));
+        assert_eq!(woken(Ask::Timer), None);
+        assert_eq!(spec(Some(1), Ask::TimerFires).firings("http://10.0.0.2:8080/echo", 1.0), None);
+        assert_eq!(
+            (spec(None, Ask::TimerFires).fires(), spec(Some(1), Ask::Call).fires()),
+            (true, false)
+        );
     }
 
     #[test]

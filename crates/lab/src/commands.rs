@@ -10,6 +10,7 @@ use std::time::Duration;
 use tollway_record::record::Protocol;
 use tollway_record::throughput::Direction;
 
+use crate::actors::Firings;
 use crate::link_command::LinkArgs;
 use crate::process::Spec;
 use crate::relay::RelayArgs;
@@ -68,6 +69,8 @@ pub struct Load {
     pub messages: MessagesSpec,
     /// For a new connection with each request.
     pub handshakes: Option<Handshakes>,
+    /// Actors are woken, and nothing is asked of them.
+    pub firings: Option<Firings>,
     pub duration: Duration,
     pub warm_up: Duration,
     pub payload_bytes: u32,
@@ -267,6 +270,9 @@ impl Commands {
 
     #[must_use]
     pub fn load(&self, network: &Network, name: &str, load: &Load) -> Spec {
+        if let Some(firings) = &load.firings {
+            return self.firings(network, name, load, firings);
+        }
         let kind = match load.protocol {
             Protocol::Http1 | Protocol::Http2 => "http",
             Protocol::GrpcUnary | Protocol::GrpcStream => "grpc",
@@ -281,6 +287,18 @@ impl Commands {
         load.headers
             .iter()
             .fold(spec, |spec, header| spec.args(["-H", header]))
+            .args([OsString::from("--json"), load.json.clone().into()])
+    }
+
+    fn firings(&self, network: &Network, name: &str, load: &Load, firings: &Firings) -> Spec {
+        let state = firings.writes_state.then_some("--state");
+        self.spec(network, name, ["load", "firings", &load.url, "--app", &firings.app])
+            .args(["--kind", firings.kind, "--actors", &firings.actors.to_string()])
+            .args(["--every", &milliseconds(firings.every)])
+            .args(state)
+            .args(["--connections", &load.connections.to_string()])
+            .args(["--duration", &milliseconds(load.duration)])
+            .args(["--warm-up", &milliseconds(load.warm_up)])
             .args([OsString::from("--json"), load.json.clone().into()])
     }
 

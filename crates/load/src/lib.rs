@@ -3,7 +3,8 @@
 //! [`run_http`], [`run_http2`] and [`run_grpc`] send one kind of request by a plan of intended starts and give a
 //! [`RunResult`](tollway_record::RunResult): response times from the intended start, service times
 //! from the send, and how late the generator itself was. [`serve_echo`] is something to send to.
-//! [`neighbours`] loads a control plane's table of neighbours instead, [`packets`] a forwarder.
+//! [`neighbours`] loads a control plane's table of neighbours instead, [`packets`] a forwarder, and
+//! [`run_firings`] has actors be woken.
 
 pub mod arrival;
 mod bulk;
@@ -13,6 +14,7 @@ mod cost;
 mod echo;
 mod engine;
 mod error;
+mod firings;
 mod frames;
 pub mod neighbours;
 mod options;
@@ -35,6 +37,7 @@ pub use echo::{
     Stall, StreamSummary, UNARY_PATH, percent, serve_echo,
 };
 pub use error::{EchoError, LoadError};
+pub use firings::{AlarmKind, FiringOptions, FiringsError, MAX_ALARMS, run_firings};
 pub use options::{
     GrpcRequest, HttpRequest, Keep, LoadOptions, Reuse, StreamRequest, Target, header, payload,
 };

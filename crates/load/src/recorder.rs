@@ -74,6 +74,10 @@ pub(crate) enum Failure {
     Reset(u32),
     /// A trailer `grpc-status` other than 0.
     Grpc(u32),
+    /// Of a timer or reminder: it did not fire.
+    Missed,
+    /// It fired, and its actor could not write state.
+    State,
 }
 
 impl Failure {
@@ -94,6 +98,8 @@ impl Failure {
             },
             Self::Grpc(status) if status <= MAX_GRPC_STATUS => format!("grpc-{status}").into(),
             Self::Grpc(_) => "grpc-other".into(),
+            Self::Missed => "missed".into(),
+            Self::State => "state".into(),
         }
     }
 
@@ -110,7 +116,9 @@ impl Failure {
             | Self::Protocol
             | Self::Body
             | Self::Status(_)
-            | Self::Reset(_) => self,
+            | Self::Reset(_)
+            | Self::Missed
+            | Self::State => self,
         }
     }
 }

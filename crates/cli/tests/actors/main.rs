@@ -6,6 +6,7 @@ mod app;
 mod callers;
 mod calls;
 mod faults;
+mod firings;
 mod hosts;
 #[path = "../mesh/mod.rs"]
 mod mesh;

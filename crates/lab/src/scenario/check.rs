@@ -1,6 +1,8 @@
 //! Mistakes of meaning in a scenario, each with its place in the file.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use serde_saphyr::{Location, Spanned};
 use tollway_record::record::{Protocol, Tls, Topology};
@@ -38,6 +40,9 @@ const MAX_IN_FLIGHT: u32 = 1_000;
 const MAX_ACTOR_TYPES: u32 = 999;
 /// Most actors that are asked in turn.
 const MAX_ACTORS: u32 = 10_000_000;
+/// How often each actor may be woken.
+const FIRING_PERIODS: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_secs(10);
 /// Most connections of a flow, each of which has a thread, and most bytes written at a time.
 const MAX_FLOWS: u32 = 64;
 const MAX_WRITE_BYTES: u32 = 16 << 20;
@@ -265,11 +270,38 @@ fn check_actors(case: &Case, is_http: bool, faults: &mut Faults) {
     if actors.body().is_some() && case.payload_bytes > 0 {
         faults.add(at, "timers and reminders have a body of their own: leave `payload_bytes` out");
     }
+    if actors.fires() {
+        check_firings(case, faults);
+    }
     if !actors.ids.is_none_or(|ids| (1..=MAX_ACTORS).contains(&ids)) {
         faults.add(at, format!("`ids` is from 1 to {MAX_ACTORS}"));
     }
     if !actors.types.is_none_or(|types| (1..=MAX_ACTOR_TYPES).contains(&types)) {
         faults.add(at, format!("`types` is from 1 to {MAX_ACTOR_TYPES}"));
+    }
+}
+
+/// Actors that are woken are many, and what they have together is a steady rate.
+fn check_firings(case: &Case, faults: &mut Faults) {
+    let at = case.name.referenced;
+    let Some(actors) = case.actors else { return };
+    if case.payload_bytes > 0 || actors.types.is_some() || case.protocol != Protocol::Http1 {
+        let what =
+            "actors that are woken are of the type Echo, over http1, without `payload_bytes`";
+        faults.add(at, what);
+    }
+    let ArrivalSpec::Open(open) = &case.arrival else {
+        let what = "actors that are woken have a rate: `arrival: {open: {rate_rps: 500}}`";
+        return faults.add(at, what);
+    };
+    if open.spacing != Spacing::Uniform {
+        faults.add(at, "actors are woken evenly: leave `spacing` out");
+    }
+    let every = actors.every(open.rate_rps.value);
+    if !every.is_some_and(|every| FIRING_PERIODS.contains(&every)) {
+        let what = "actors that are woken need `ids`, so many that each is woken every 10 ms to \
+                    every 10 s at the case's rate";
+        faults.add(at, what);
     }
 }
 

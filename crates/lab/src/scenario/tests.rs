@@ -122,6 +122,21 @@ fn mistakes_of_meaning_are_found_with_their_place() {
     check("actors", "actors: {ids: 1000}", "actors: {types: 1000}", "`types` is from 1 to 999");
     check("actors", "actors: {}", "actors: {}\n    answer_bytes: 1", "`actors` go with");
     check("actors", "ask: timer}", "ask: timer}\n    payload_bytes: 2", "body of their own");
+    check("actors", "ids: 1000, ask: timer_fires", "ask: timer_fires", "need `ids`");
+    check("actors", "ids: 1000, ask: timer_fires", "ids: 9, ask: timer_fires", "every 10 ms to");
+    check(
+        "actors",
+        "ids: 1000, ask: timer_fires",
+        "ids: 1000, types: 2, ask: timer_fires",
+        "are of",
+    );
+    check(
+        "actors",
+        "arrival: {open: {rate_rps: 1000}}",
+        "arrival: {open: {rate_rps: 1000, spacing: poisson}}",
+        "woken evenly",
+    );
+    check("actors", "arrival: {open: {rate_rps: 1000}}", "arrival: closed", "have a rate");
     check(
         "push",
         "protocol: grpc-stream",

@@ -30,7 +30,8 @@ enum Stage {
     Head,
     /// In a request's body.
     Body { decoder: BodyDecoder, exchange: Exchange },
-    /// The answer waits for a timer before it begins; meanwhile nothing is read.
+    /// The answer waits for a timer, or for what is done about a firing, before it begins; meanwhile
+    /// nothing is read.
     Waiting { decoder: BodyDecoder, exchange: Exchange },
     /// The answer's body is generated.
     Sending { source: Source, exchange: Exchange },
@@ -160,6 +161,7 @@ impl H1Session {
             description: Vec::new(),
             echo: None,
         };
+        let mut is_held = false;
         match action {
             Action::Echo => {
                 let mut head = ResponseHead::new(200);
@@ -176,6 +178,14 @@ impl H1Session {
             }
             Action::Headers => exchange.description = describe(&request.head),
             Action::ActorTypes => exchange.description = actor_types(site.actor_types),
+            Action::Firings => exchange.description = site.firings.take(),
+            Action::Fired(alarm) => match alarm.state_port {
+                Some(port) => {
+                    let path = &request.head.path;
+                    is_held = site.firings.write(&alarm, port, path, timers.key());
+                }
+                None => site.firings.saw(&alarm),
+            },
             Action::Size(_)
             | Action::Status(_)
             | Action::Close
@@ -188,6 +198,7 @@ impl H1Session {
                 timers.set(delay, 0);
                 Stage::Waiting { decoder, exchange }
             }
+            None if is_held => Stage::Waiting { decoder, exchange },
             None => {
                 exchange.begin_echo(site, out);
                 Stage::Body { decoder, exchange }
@@ -239,7 +250,8 @@ impl H1Session {
                 self.generate(out);
             }
             Action::Status(status) => self.finish(exchange, status, b"", site, out),
-            Action::Headers | Action::ActorTypes => {
+            Action::Fired(_) => self.finish(exchange, 200, b"", site, out),
+            Action::Headers | Action::ActorTypes | Action::Firings => {
                 let text = std::mem::take(&mut exchange.description);
                 self.finish(exchange, 200, &text, site, out);
             }

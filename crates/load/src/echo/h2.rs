@@ -155,6 +155,9 @@ impl H2Session {
             }
             Action::Headers => state.description = describe(head),
             Action::ActorTypes => state.description = actor_types(site.actor_types),
+            Action::Firings => state.description = site.firings.take(),
+            // State is written for calls over HTTP/1.1 alone.
+            Action::Fired(alarm) => site.firings.saw(&alarm),
             Action::Size(_) | Action::Status(_) | Action::Close | Action::Say(..) => {}
         }
         state.is_head = head.method.as_bytes() == b"HEAD";
@@ -182,7 +185,8 @@ impl H2Session {
                 self.answer(stream, 200, bytes, site, out);
             }
             Action::Status(status) => self.answer(stream, status, 0, site, out),
-            Action::Headers | Action::ActorTypes => {
+            Action::Fired(_) => self.answer(stream, 200, 0, site, out),
+            Action::Headers | Action::ActorTypes | Action::Firings => {
                 let text = std::mem::take(&mut state.description);
                 let length = text.len() as u64;
                 state.body = Body::Queued { bytes: text, at: 0 };

@@ -5,6 +5,7 @@
 //! measurements, not a server for hostile networks: idle connections are kept for ever.
 
 mod faults;
+mod firings;
 mod h1;
 mod h2;
 mod messages;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use tollway_http::{Fields, RequestHead};
 
 pub use self::faults::{Choices, ChoicesError, Faults, percent};
+use self::firings::Firings;
 pub use self::messages::{EchoMessage, StreamSummary};
 pub use self::routes::UNARY_PATH;
 use self::routes::{Plan, act, plan};
@@ -145,6 +147,7 @@ struct Site {
     pattern: Arc<[u8]>,
     name: Option<String>,
     actor_types: u32,
+    firings: Firings,
     faults: Faults,
     random: RefCell<SplitMix64>,
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tollway_http::{Method, RequestHead};
 
 use super::faults::{Fate, Faults};
+use super::firings::alarm;
 use crate::arrival::SplitMix64;
+use crate::firings::Alarm;
 
 /// Path of the unary call.
 pub const UNARY_PATH: &str = "/tollway.lab.v1.Echo/Unary";
@@ -31,6 +33,10 @@ pub(super) enum Action {
     Headers,
     /// Say which types of actors it runs.
     ActorTypes,
+    /// Note that an alarm of `tollway load firings` has come, and do what it is set for.
+    Fired(Alarm),
+    /// Say which have come since that was asked last.
+    Firings,
     /// Close the connection without an answer.
     Close,
     Grpc(Rpc),
@@ -55,6 +61,8 @@ impl Action {
             | Self::Status(_)
             | Self::Headers
             | Self::ActorTypes
+            | Self::Fired(_)
+            | Self::Firings
             | Self::Close
             | Self::Say(..) => false,
         }
@@ -129,7 +137,8 @@ fn grpc_status(status: u16) -> u32 {
 pub(super) fn act(head: &RequestHead) -> Option<Plan> {
     let action = match (&head.method, split_query(&head.path).0) {
         (Method::Get, b"/dapr/config") => Action::ActorTypes,
-        (Method::Put, path) if is_of_actor(path) => Action::Echo,
+        (Method::Get, b"/firings") => Action::Firings,
+        (Method::Put, path) if is_of_actor(path) => alarm(path).map_or(Action::Echo, Action::Fired),
         (Method::Delete, path) if is_of_actor(path) => Action::Status(200),
         _ => return None,
     };

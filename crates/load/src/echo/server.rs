@@ -11,6 +11,7 @@ use tollway_net::{
     AcceptError, Conn, Key, Listener, ListenerOptions, Poller, Readiness, Scratch, Slab, Token,
 };
 
+use super::firings::Firings;
 use super::peer::{Peer, Turn};
 use super::source::plain_pattern;
 use super::{EchoOptions, MAX_CONNECTIONS, Ports, Site, Stall, Timers};
@@ -80,6 +81,7 @@ impl EchoServer {
                 pattern: plain_pattern(),
                 name: options.name.clone(),
                 actor_types: options.actor_types,
+                firings: Firings::new(),
                 faults: options.faults.clone(),
                 random: RefCell::new(SplitMix64::new(options.seed)),
             },
@@ -97,6 +99,7 @@ impl EchoServer {
     pub fn run(self, stop: &Stop) -> Result<(), EchoError> {
         let poller = Poller::new().map_err(EchoError::Loop)?;
         stop.attach(poller.waker());
+        self.site.firings.attach(poller.waker());
         ask_for_punctual_wakeups();
         let mut serving = Serving {
             poller,
@@ -168,6 +171,10 @@ impl Serving {
         }
         for key in std::mem::take(&mut self.again) {
             self.serve(key);
+        }
+        for key in self.site.firings.take_done() {
+            self.timers.serve(key);
+            self.timers.set(Duration::ZERO, 0);
         }
         self.wake_due();
         if self.timers.now() >= self.next_tick {

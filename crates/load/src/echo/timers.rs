@@ -23,6 +23,11 @@ impl Timers {
         self.key = key;
     }
 
+    /// The connection that is being served.
+    pub(super) fn key(&self) -> Key {
+        self.key
+    }
+
     pub(super) fn set_now(&mut self, now: Duration) {
         self.now = now;
     }

@@ -1,6 +1,7 @@
 //! `tollway load`: one run against one target, told on the terminal or as JSON.
 
 mod common;
+mod firings;
 mod grpc;
 mod http;
 mod neighbours;
@@ -22,6 +23,7 @@ use tollway_load::{Progress, Stop, Watch};
 use tollway_record::RunResult;
 
 pub(crate) use self::common::duration;
+use self::firings::FiringsArgs;
 use self::grpc::GrpcArgs;
 use self::http::HttpArgs;
 use self::neighbours::NeighboursLoadArgs;
@@ -56,6 +58,8 @@ enum RequestsCommand {
     Grpc(GrpcArgs),
     /// Raw TCP to `tollway echo --tcp`: throughput, or ping-pong.
     Tcp(TcpArgs),
+    /// Timers or reminders that wake the actors of `tollway echo --actors`: how late they come.
+    Firings(FiringsArgs),
 }
 
 /// Between two lines of progress where the error stream is no terminal.
@@ -73,11 +77,13 @@ pub(crate) fn run(args: &LoadArgs) -> Result<ExitCode> {
         RequestsCommand::Http(args) => args.output(),
         RequestsCommand::Grpc(args) => args.output(),
         RequestsCommand::Tcp(args) => args.output(),
+        RequestsCommand::Firings(args) => args.output(),
     };
     tell(output, stop, |watch| match &**command {
         RequestsCommand::Http(args) => args.run(watch),
         RequestsCommand::Grpc(args) => args.run(watch),
         RequestsCommand::Tcp(args) => args.run(watch),
+        RequestsCommand::Firings(args) => args.run(watch),
     })
 }
 

@@ -35,7 +35,10 @@ pub(super) fn load_of(
         load.url = sized(&load.url, bytes);
     }
     if let Some(actors) = cell.actors {
-        load = bench.asking(load, actors, cell.subject, &cell.leg)?;
+        load = match actors.fires() {
+            true => bench.waking(load, actors, cell.subject, rate_rps.unwrap_or_default())?,
+            false => bench.asking(load, actors, cell.subject, &cell.leg)?,
+        };
     }
     let arrival = match (&cell.arrival, rate_rps) {
         (
@@ -85,6 +88,7 @@ impl Bench<'_> {
             streams: None,
             messages: MessagesSpec::default(),
             handshakes: None,
+            firings: None,
             duration: Duration::ZERO,
             warm_up: Duration::ZERO,
             payload_bytes: 0,
@@ -108,6 +112,21 @@ impl Bench<'_> {
             return Err(LabError::NoActors { subject, url: load.url });
         };
         Ok(Load { url, method: Some("PUT"), body: actors.body(), ..load })
+    }
+
+    /// Waking actors instead of asking anybody.
+    fn waking(
+        &self,
+        load: Load,
+        actors: ActorsSpec,
+        subject: usize,
+        rate_rps: f64,
+    ) -> Result<Load, LabError> {
+        let Some((url, firings)) = actors.firings(&load.url, rate_rps) else {
+            let subject = self.subjects[subject].label.clone();
+            return Err(LabError::NoActors { subject, url: load.url });
+        };
+        Ok(Load { url, firings: Some(firings), ..load })
     }
 
     pub(super) fn run_load(

@@ -129,6 +129,8 @@ impl Stream {
             | Action::Status(_)
             | Action::Headers
             | Action::ActorTypes
+            | Action::Fired(_)
+            | Action::Firings
             | Action::Close
             | Action::Say(..) => data.len(),
         };
