@@ -16,6 +16,13 @@ const RECORD: &str = "docs/records/actors.json";
 const TEMPLATE: &str = include_str!("actors.md");
 const TEST: &str = "faults::no_turns_overlap_whatever_befalls_a_host";
 const ROUNDS: u32 = 100;
+/// Longest wait where hosts come and leave in good order.
+const PLANNED_MS: u64 = 100;
+/// The same where one is gone: until its lease is over, and a moment.
+const CRASH_MS: u64 = 3_000 + 100;
+/// Actors of another type wait for nothing: a call takes its turn of 20 ms and what two busy cores
+/// add to it in a debug build.
+const OTHERS_MS: u64 = 60;
 
 pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     let root = &workspace.root;
@@ -38,9 +45,29 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     if extent == Extent::Quick {
         return Ok(());
     }
-    let measured: Value = serde_json::from_str(&text).context("the record is not JSON")?;
+    let mut measured: Value = serde_json::from_str(&text).context("the record is not JSON")?;
+    judge(&mut measured);
     let record = json!({ "run": facts(root, "debug")?, "measured": measured });
     publish(root, (RECORD, &record), (PAGE, &page(&record)))
+}
+
+/// Holds the longest waits of each blow against what is promised.
+fn judge(measured: &mut Value) {
+    for outcome in measured["outcomes"].as_array_mut().into_iter().flatten() {
+        let is_planned = matches!(outcome["blow"].as_str(), Some("came" | "left in good order"));
+        let must = if is_planned { PLANNED_MS } else { CRASH_MS };
+        for (waited, must) in [("longest_ms", must), ("bystanders_ms", OTHERS_MS)] {
+            let most = outcome[waited]["most"].as_u64();
+            outcome[waited]["must"] = must.into();
+            outcome[waited]["reached"] = most.is_some_and(|most| most <= must).into();
+        }
+    }
+}
+
+/// `31 ms, 80 ms | ≤ 100 ms | yes`
+fn judged(ms: &Value) -> String {
+    let reached = if ms["reached"] == true { "yes" } else { "no" };
+    format!("{} | ≤ {} ms | {reached}", waits(ms), ms["must"])
 }
 
 /// `31 ms, 80 ms`
@@ -52,7 +79,8 @@ fn page(record: &Value) -> String {
     let measured = &record["measured"];
     let mut outcomes = String::from(
         "| the host | times | calls answered | calls that failed | longest wait, median and most | \
-         of another type |\n|---|---|---|---|---|---|\n",
+         must | reached | of another type | must | reached |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for outcome in measured["outcomes"].as_array().into_iter().flatten() {
         let _ = writeln!(
@@ -62,8 +90,8 @@ fn page(record: &Value) -> String {
             outcome["strikes"],
             outcome["answered"],
             outcome["failed"],
-            waits(&outcome["longest_ms"]),
-            waits(&outcome["bystanders_ms"]),
+            judged(&outcome["longest_ms"]),
+            judged(&outcome["bystanders_ms"]),
         );
     }
     TEMPLATE
@@ -74,4 +102,66 @@ fn page(record: &Value) -> String {
         .replace("{{turns}}", &measured["turns"].to_string())
         .replace("{{overlapping}}", &measured["overlapping_turns"].to_string())
         .replace("{{outcomes}}", outcomes.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured() -> Value {
+        let outcome = |blow: &str, most: u64, others: u64| {
+            json!({
+                "blow": blow, "strikes": 2, "answered": 30, "failed": 1,
+                "longest_ms": { "median": 20, "most": most },
+                "bystanders_ms": { "median": 25, "most": others },
+            })
+        };
+        json!({
+            "rounds": 2, "actors": 24, "bystanders": 4, "turns": 99, "overlapping_turns": 0,
+            "outcomes": [
+                outcome("came", 100, 60),
+                outcome("left in good order", 101, 61),
+                outcome("killed", 3_100, 31),
+                outcome("stood still", 4_037, 31),
+            ],
+        })
+    }
+
+    #[test]
+    fn each_blow_is_held_against_its_bound() {
+        let mut measured = measured();
+        judge(&mut measured);
+        let of = |blow: usize, waited: &str| {
+            let waited = &measured["outcomes"][blow][waited];
+            (waited["must"].as_u64().unwrap(), waited["reached"] == true)
+        };
+        assert_eq!([of(0, "longest_ms"), of(0, "bystanders_ms")], [(100, true), (60, true)]);
+        assert_eq!([of(1, "longest_ms"), of(1, "bystanders_ms")], [(100, false), (60, false)]);
+        assert_eq!(of(2, "longest_ms"), (3_100, true));
+        assert_eq!(of(3, "longest_ms"), (3_100, false));
+    }
+
+    #[test]
+    fn the_page_says_what_was_reached() {
+        let mut measured = measured();
+        judge(&mut measured);
+        let run = json!({
+            "date": "2026-01-01", "commit": "abc", "build": "debug", "kernel": "Linux", "cores": 2,
+            "cpu": "a processor",
+        });
+        let page = page(&json!({ "run": run, "measured": measured }));
+        assert!(!page.contains("{{"), "{page}");
+        for row in [
+            "| came | 2 | 30 | 1 | 20 ms, 100 ms | ≤ 100 ms | yes | 25 ms, 60 ms | ≤ 60 ms | yes |",
+            "| left in good order | 2 | 30 | 1 | 20 ms, 101 ms | ≤ 100 ms | no | 25 ms, 61 ms | \
+             ≤ 60 ms | no |",
+            "| stood still | 2 | 30 | 1 | 20 ms, 4037 ms | ≤ 3100 ms | no | 25 ms, 31 ms | \
+             ≤ 60 ms | yes |",
+        ] {
+            assert!(page.lines().any(|line| line == row), "{row} is not in {page}");
+        }
+        let table: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
+        let columns = |line: &&str| line.matches('|').count();
+        assert!(table.len() == 6 && table.iter().all(|line| columns(line) == 11), "{table:#?}");
+    }
 }
