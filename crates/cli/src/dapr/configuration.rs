@@ -12,6 +12,16 @@ use super::access;
 
 /// What Dapr records where it is not told the share: one trace of ten thousand.
 const USUAL_SHARE: f64 = 1e-4;
+/// Fields that mean something here, or end the start.
+const HEEDED: [&str; 5] = ["accessControl", "api", "tracing", "httpPipeline", "appHttpPipeline"];
+/// Why others of Dapr's have no effect, by how their names begin.
+const REASONS: [(&str, &str); 5] = [
+    ("metric", "options say whether there are metrics, and their names and labels are fixed"),
+    ("logging", "calls are logged by --enable-api-logging, or --access-log"),
+    ("features", "there are none to switch on or off"),
+    ("nameResolution", "apps are found through the control plane"),
+    ("mtls", "mutual TLS is always on, with certificates of the control plane"),
+];
 
 /// What a Configuration means; the last of several that has a part says it.
 #[derive(Debug, Default)]
@@ -36,12 +46,18 @@ impl Configuration {
         TelemetryOptions { tracing, ..given }
     }
 
-    /// Takes in the `spec` of a document, for an app of this namespace.
+    /// Takes in the `spec` of a document of `file`, for an app of this namespace.
     ///
     /// # Errors
     /// What an app would miss without noticing, or what cannot be understood, in words.
-    pub(super) fn read(&mut self, spec: &Value, namespace: &Label) -> Result<(), String> {
+    pub(super) fn read(
+        &mut self,
+        spec: &Value,
+        namespace: &Label,
+        file: &str,
+    ) -> Result<(), String> {
         refuse_what_would_be_missed(spec)?;
+        self.notes.extend(left_out(spec, file));
         if !spec["accessControl"].is_null() {
             self.access = access::read(&spec["accessControl"], namespace)?;
         }
@@ -63,6 +79,27 @@ impl Configuration {
         }
         Ok(())
     }
+}
+
+/// What is said of each field that has no effect here.
+fn left_out(spec: &Value, file: &str) -> Vec<String> {
+    let fields = spec.as_object().into_iter().flatten();
+    let idle = fields.filter(|(name, value)| is_said(value) && !HEEDED.contains(&name.as_str()));
+    let note = |(name, value): (&String, &Value)| {
+        let name = match is_said(&value["apiLogging"]) {
+            true => format!("{name}.apiLogging"),
+            false => name.clone(),
+        };
+        let reason = REASONS.iter().find(|(field, _)| name.starts_with(field));
+        let reason = reason.map_or("it is not served", |(_, reason)| *reason);
+        format!("{file}: `{name}` of the Configuration is left out: {reason}")
+    };
+    idle.map(note).collect()
+}
+
+/// Whether a field has a value that says something.
+fn is_said(value: &Value) -> bool {
+    !value.is_null() && (is_filled(value) || !(value.is_object() || value.is_array()))
 }
 
 fn refuse_what_would_be_missed(spec: &Value) -> Result<(), String> {
@@ -166,7 +203,8 @@ mod tests {
 
     fn read(spec: &Value) -> Result<Configuration, String> {
         let mut configuration = Configuration::default();
-        configuration.read(spec, &Label::new("default").unwrap()).map(|()| configuration)
+        let namespace = Label::new("default").unwrap();
+        configuration.read(spec, &namespace, "a.yaml").map(|()| configuration)
     }
 
     fn tracing(rate: Value, otel: Value) -> Result<Option<TracingOptions>, String> {
@@ -199,6 +237,33 @@ mod tests {
         for wrong in [json!("2"), json!("often"), json!(true)] {
             assert!(otel(wrong).unwrap_err().contains("tracing.samplingRate"));
         }
+    }
+
+    #[test]
+    fn each_field_that_has_no_effect_is_told_with_its_file() {
+        let spec = json!({
+            "metric": { "enabled": true }, "metrics": { "http": {} }, "mtls": { "enabled": true },
+            "logging": { "apiLogging": { "enabled": true } }, "features": [{ "name": "a" }],
+            "nameResolution": { "component": "consul" }, "secrets": { "scopes": [1] },
+            "api": {}, "tracing": { "samplingRate": "1" }, "accessControl": null,
+        });
+        let notes = read(&spec).unwrap().notes;
+        assert_eq!(notes.len(), 7, "{notes:#?}");
+        for (field, reason) in [
+            ("metric", "options say"),
+            ("metrics", "options say"),
+            ("mtls", "always on"),
+            ("logging.apiLogging", "--enable-api-logging"),
+            ("features", "none to switch"),
+            ("nameResolution", "control plane"),
+            ("secrets", "it is not served"),
+        ] {
+            let start = format!("a.yaml: `{field}` of the Configuration is left out: ");
+            let found = notes.iter().find(|note| note.starts_with(&start));
+            assert!(found.is_some_and(|note| note.contains(reason)), "{field}: {notes:#?}");
+        }
+        let nothing = json!({ "mtls": {}, "features": [], "metric": null });
+        assert_eq!(read(&nothing).unwrap().notes, [""; 0]);
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Files<'_> {
         let mut configuration = Configuration::default();
         for file in self.config {
             for document in documents(file)? {
-                read_configuration(&document, self.namespace, &mut configuration)
+                read_configuration(&document, file, self.namespace, &mut configuration)
                     .map_err(|what| refusal(file, &what))?;
             }
         }
@@ -116,11 +116,12 @@ impl Document {
 
 fn read_configuration(
     document: &Document,
+    file: &Path,
     namespace: &Label,
     into: &mut Configuration,
 ) -> Result<(), String> {
     if document.kind == "Configuration" {
-        return into.read(&document.spec, namespace);
+        return into.read(&document.spec, namespace, &file.display().to_string());
     }
     let kind = &document.kind;
     Err(format!("`{kind}` is no Configuration; give its folder with --resources-path"))

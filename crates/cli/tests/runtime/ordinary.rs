@@ -19,6 +19,7 @@ metadata: {name: appconfig}
 spec:
   api:
     denied: [{name: metadata, version: v1.0, protocol: http}]
+  features: [{name: something}]
   accessControl:
     defaultAction: allow
     policies:
@@ -61,6 +62,9 @@ fn a_sidecar_keeps_to_the_files_that_it_is_given() {
     let told = RawClient::exchange(caller.outbound(), asked, PATIENCE).unwrap().text();
     assert!(told.starts_with("HTTP/1.1 200") && told.contains("hi of caller"), "{told}");
     assert_eq!(app.seen("c"), 3);
+    let noted = format!("{config}: `features` of the Configuration is left out");
+    let log = caller.process.log();
+    assert!(log.contains(&noted), "{log}");
     let told = get(caller.http(), "/v1.0/metadata");
     assert!(told.starts_with("HTTP/1.1 404") && told.contains("ERR_NOT_SERVED"), "{told}");
     let (status, told) = post(caller.http(), "/v1.0/invoke/flaky/method/closed");
