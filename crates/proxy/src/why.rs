@@ -7,6 +7,10 @@ use tollway_net::{ConnError, descriptor_limit};
 
 use crate::tls::explain;
 
+/// What the kernel's `EADDRNOTAVAIL` means of a connection: all have one port here and one there.
+const NO_PORTS: &str = "no local port is left for another connection to it; \
+                        net.ipv4.ip_local_port_range says how many there are";
+
 /// A cause, as it is put into a fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Why {
@@ -53,6 +57,9 @@ impl From<&ConnError> for Why {
                 if ErrorCode::of_io(source) == Some(ErrorCode::OutOfDescriptors) =>
             {
                 Self::out_of_descriptors()
+            }
+            ConnError::Connect(source) if source.kind() == io::ErrorKind::AddrNotAvailable => {
+                Self::from(NO_PORTS)
             }
             ConnError::Connect(_) | ConnError::Socket(_) => {
                 Self { code: None, reason: explain(error) }

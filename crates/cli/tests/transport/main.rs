@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod cases;
+mod first_word;
 mod honest;
 mod line;
 #[path = "../doors/network.rs"]
@@ -15,6 +16,7 @@ mod network;
 #[path = "../front/pki.rs"]
 #[allow(dead_code, reason = "the tests of the front use more of it")]
 mod pki;
+mod ports;
 #[path = "../doors/tls_client.rs"]
 #[allow(dead_code, reason = "the tests of the doors use more of it")]
 mod tls_client;

@@ -116,8 +116,18 @@ impl Worker {
                 return Err(failed(self, Why::coded(ErrorCode::TlsFailed, error.to_string())));
             }
         };
-        let io =
-            Conn::connect(address, Some(tls)).map_err(|error| failed(self, (&error).into()))?;
+        let io = match Conn::connect(address, Some(tls)) {
+            Ok(io) => io,
+            Err(error) => {
+                let why = self.undialled(&error);
+                let until = self.now + self.config.timeouts.dial_backoff;
+                // Without descriptors no other address can be dialled either.
+                if why.code.is_none() {
+                    self.rest(destination, Some(address), until);
+                }
+                return Err(self.unreachable(destination, Some(address), why));
+            }
+        };
         let pooled = matches!(purpose, Purpose::PoolH2(_) | Purpose::PoolH1(_));
         let dial = Dial::to(address, purpose);
         let mut conn = Connection::new(io, Role::Dialling(dial), self.now);
@@ -161,7 +171,7 @@ impl Worker {
         let Some(tls) = &self.config.app_tls else { return self.dial_plain(address, purpose) };
         let tls = tls.client(address, &purpose);
         let tls = tls.map_err(|error| Why::coded(ErrorCode::TlsFailed, error.to_string()))?;
-        let io = Conn::connect(address, Some(tls)).map_err(|error| Why::from(&error))?;
+        let io = Conn::connect(address, Some(tls)).map_err(|error| self.undialled(&error))?;
         let mut dial = Dial::to(address, purpose);
         dial.is_app = true;
         let conn = Connection::new(io, Role::Dialling(dial), self.now);
@@ -170,10 +180,16 @@ impl Worker {
 
     /// Dials without TLS.
     pub(super) fn dial_plain(&mut self, address: SocketAddr, purpose: Purpose) -> Result<Key, Why> {
-        let io = Conn::connect(address, None).map_err(|error| Why::from(&error))?;
+        let io = Conn::connect(address, None).map_err(|error| self.undialled(&error))?;
         let dial = Dial::to(address, purpose);
         let conn = Connection::new(io, Role::Dialling(dial), self.now);
         self.insert(conn).ok_or_else(Why::out_of_descriptors)
+    }
+
+    /// The kernel refused to dial at all: no port, no descriptor or no route is there.
+    fn undialled(&self, error: &ConnError) -> Why {
+        self.metrics.dials_failed.add(1);
+        Why::from(error)
     }
 
     /// A dial stands: the connection takes its role.
@@ -317,7 +333,7 @@ impl Worker {
     }
 
     /// The same for an address that was dialled for a relay.
-    fn rest_relay(&mut self, down: Key, address: SocketAddr, until: Instant) {
+    pub(super) fn rest_relay(&mut self, down: Key, address: SocketAddr, until: Instant) {
         let Some(conn) = self.conns.get(down) else { return };
         if let Some((target, _)) = conn.relays_to.clone() {
             self.rest_relayed(&target, address, until);

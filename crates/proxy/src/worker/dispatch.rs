@@ -169,8 +169,19 @@ impl Worker {
 
     /// Tells everyone in line for a destination the same fault.
     pub(super) fn fail_waiting(&mut self, destination: &Destination, fault: &Fault) {
-        let waiting = std::mem::take(&mut self.pool(destination).waiting);
-        for key in waiting {
+        self.fail_waiting_behind(destination, 0, fault);
+    }
+
+    /// The same, but for the first so many.
+    pub(super) fn fail_waiting_behind(
+        &mut self,
+        destination: &Destination,
+        first: usize,
+        fault: &Fault,
+    ) {
+        let waiting = &mut self.pool(destination).waiting;
+        let late = waiting.split_off(first.min(waiting.len()));
+        for key in late {
             if self.is_waiting(key) {
                 self.fail(key, fault);
             }

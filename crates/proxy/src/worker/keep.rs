@@ -325,7 +325,9 @@ impl Worker {
                 Ok(key) => self.pool(&Destination::App).dialling.push(key),
                 Err(why) => {
                     let fault = self.unreachable(&Destination::App, None, why);
-                    return self.fail_waiting(&Destination::App, &fault);
+                    // Those who came first have the dials that are under way.
+                    let first = self.pool(&Destination::App).dialling.len();
+                    return self.fail_waiting_behind(&Destination::App, first, &fault);
                 }
             }
         }

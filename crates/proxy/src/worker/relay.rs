@@ -208,9 +208,13 @@ impl Worker {
                 true
             }
             Err(why) => {
-                tracing::info!(%address, reason = why.reason, "TCP call failed");
-                self.refuse_undialled(down, &why);
-                false
+                if why.code.is_none() {
+                    let until = self.now + self.config.timeouts.dial_backoff;
+                    self.rest_relay(down, address, until);
+                }
+                let early = self.relay(down).map(|relay| std::mem::take(&mut relay.early));
+                self.on_relay_dial_failed(down, early.unwrap_or_default(), &why);
+                self.relay(down).is_some_and(|relay| relay.other.is_some())
             }
         }
     }
@@ -234,6 +238,13 @@ impl Worker {
                 self.refuse_undialled(down, why);
             }
         }
+    }
+
+    /// Counts a dial that failed at once; whether another address may be tried.
+    pub(super) fn may_dial_again(&mut self, down: Key) -> bool {
+        let Some(relay) = self.relay(down) else { return false };
+        relay.failed_dials += 1;
+        relay.failed_dials < RELAY_DIALS
     }
 
     fn refuse_undialled(&mut self, down: Key, why: &Why) {

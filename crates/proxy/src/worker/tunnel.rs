@@ -48,6 +48,9 @@ impl Worker {
             ServiceState::Local { .. } | ServiceState::Remote { .. } => {
                 match self.dial_for(&destination, Purpose::Relay(down), alpn::TCP) {
                     Ok(up) => self.attach_relay(down, up),
+                    Err(Fault::Unreachable { .. }) if self.may_dial_again(down) => {
+                        self.dispatch_tcp(down, service);
+                    }
                     Err(fault) => {
                         tracing::info!(%fault, "TCP call failed");
                         self.refuse_tcp(down, fault.code());
