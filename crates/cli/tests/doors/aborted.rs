@@ -1,7 +1,7 @@
 //! Bodies that end before they are whole. An app never gets a shorter request for a whole one, and
 //! a caller never a shorter answer.
 
-use hyper::Request;
+use hyper::Method;
 use tollway_testkit::{End, RawClient, retry_until};
 
 use crate::app::{App, Reply, Script, Then};
@@ -62,13 +62,8 @@ fn an_app_sees_that_a_caller_over_http2_gave_up() {
         ] {
             let mut wire = Wire::open(&Aim { address: door.address, tls: None }).unwrap();
             let target = format!("{}{path}", door.prefix);
-            let pseudo = [
-                (":method", "POST"),
-                (":scheme", "http"),
-                (":path", &target),
-                (":authority", door.host),
-            ];
-            let head = frame(HEADERS, END_HEADERS, 1, &block(&[&pseudo, fields].concat()));
+            let lines = [&door.head_lines(&target)[..], fields].concat();
+            let head = frame(HEADERS, END_HEADERS, 1, &block(&lines));
             wire.send(&[hello(), head, frame(DATA, 0, 1, b"begun")].concat()).unwrap();
             until_begun(&door.app, path);
             if let Some(code) = code {
@@ -167,7 +162,7 @@ fn a_caller_over_http2_sees_that_an_app_gave_up() {
         runtime().block_on(async {
             let mut client = door.http2().await;
             for path in cut_answers().into_keys() {
-                let request = Request::builder().uri(door.uri(path)).body(empty()).unwrap();
+                let request = door.head(Method::GET, path).body(empty()).unwrap();
                 let answer = client.send(request).await;
                 assert_eq!(answer.status(), 200, "{path}");
                 let body = http_body_util::BodyExt::collect(answer.into_body());
@@ -191,7 +186,7 @@ fn an_answer_that_stops_is_broken_off() {
     let door = Door::open_over(H2, Kind::Mesh, script, &options);
     runtime().block_on(async {
         let mut client = door.http2().await;
-        let request = Request::builder().uri(door.uri("/stops")).body(empty()).unwrap();
+        let request = door.head(Method::GET, "/stops").body(empty()).unwrap();
         let answer = client.send(request).await;
         let body = http_body_util::BodyExt::collect(answer.into_body());
         let body = tokio::time::timeout(PATIENCE, body).await.expect("an end");

@@ -1,9 +1,11 @@
-//! An app, and one of the doors that take HTTP/1.1 for it: the API, the outbound port, the mesh door
-//! (as an authenticated peer that prefers HTTP/1.1 sees it), and a front.
+//! An app, and one of the doors that take HTTP/1.1 for it: both APIs, the outbound port and a tunnel
+//! through it, the mesh door (as an authenticated peer that prefers HTTP/1.1 sees it), and a front.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use hyper::Method;
+use hyper::http::request::Builder;
 use tollway_testkit::{Answer, Process, RawClient, TempDir, TlsRelay};
 
 use crate::app::{App, Request, Script, answers};
@@ -11,6 +13,7 @@ use crate::mesh::http::{Client, Version, empty, runtime};
 use crate::network::{FRONT, Network, PATIENCE, STOCK, front, tollway, until_status};
 use crate::tls_client::trusting;
 use crate::tls_door::HTTP1;
+use crate::tunnel;
 
 /// What a process may grow by under abuse; its limits add up to less.
 pub(crate) const GROWTH_BYTES: u64 = 32 << 20;
@@ -32,14 +35,25 @@ pub(crate) struct Door {
     /// What stands before a path that is meant for the app.
     pub(crate) prefix: &'static str,
     pub(crate) host: &'static str,
+    /// Says whom a request is for, where neither of these does.
+    pub(crate) addressed: Option<(&'static str, &'static str)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     HttpApi,
+    /// The port of the gRPC API, which takes other requests too.
+    GrpcApi,
     Outbound,
+    /// Inside a tunnel that CONNECT has opened to the service.
+    Tunnel,
     Mesh,
     Front,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::HttpApi, Self::GrpcApi, Self::Outbound, Self::Tunnel, Self::Mesh, Self::Front];
 }
 
 impl Door {
@@ -61,9 +75,12 @@ impl Door {
             .then(|| network.relay(stock.port("inbound").unwrap(), "web", "stock", HTTP1));
         let (address, prefix, host) = match kind {
             Kind::HttpApi => (web.port("http").unwrap(), "/v1.0/invoke/stock/method", "localhost"),
+            Kind::GrpcApi => (web.port("grpc").unwrap(), "", "localhost"),
             Kind::Outbound => (web.port("outbound").unwrap(), "", STOCK),
+            Kind::Tunnel => (tunnel::start(web.port("outbound").unwrap(), STOCK), "", STOCK),
             Kind::Mesh | Kind::Front => (relay.as_ref().unwrap().address(), "", STOCK),
         };
+        let addressed = (kind == Kind::GrpcApi).then_some(("dapr-app-id", "stock"));
         let (reader, other) = if kind == Kind::Mesh { (stock, web) } else { (web, stock) };
         let mut door = Self {
             app,
@@ -75,6 +92,7 @@ impl Door {
             address,
             prefix,
             host,
+            addressed,
         };
         until_status(address, &door.get("/warm"), 200);
         if kind == Kind::Mesh && alpn != HTTP1 {
@@ -102,6 +120,7 @@ impl Door {
             address,
             prefix: "",
             host: FRONT,
+            addressed: None,
         }
     }
 
@@ -109,7 +128,9 @@ impl Door {
     pub(crate) fn app_side(&self, kind: Kind) -> &Process {
         match kind {
             Kind::Mesh | Kind::Front => &self.reader,
-            Kind::HttpApi | Kind::Outbound => self.other.as_ref().unwrap(),
+            Kind::HttpApi | Kind::GrpcApi | Kind::Outbound | Kind::Tunnel => {
+                self.other.as_ref().unwrap()
+            }
         }
     }
 
@@ -120,7 +141,10 @@ impl Door {
 
     /// Everything up to the closing empty line, which `fields` may hold more lines for.
     pub(crate) fn request(&self, method: &str, path: &str, fields: &str) -> String {
-        format!("{}host: {}\r\n{fields}\r\n", self.line(method, path), self.host)
+        let line = self.line(method, path);
+        let of = |(name, value)| format!("{name}: {value}\r\n");
+        let addressed = self.addressed.map(of).unwrap_or_default();
+        format!("{line}host: {}\r\n{addressed}{fields}\r\n", self.host)
     }
 
     pub(crate) fn get(&self, path: &str) -> String {
@@ -141,7 +165,20 @@ impl Door {
         Client::connect(Version::Http2, self.address).await
     }
 
-    pub(crate) fn uri(&self, path: &str) -> String {
+    /// The head of a request of such a client.
+    pub(crate) fn head(&self, method: Method, path: &str) -> Builder {
+        let head = hyper::Request::builder().method(method).uri(self.uri(path));
+        self.addressed.into_iter().fold(head, |head, (name, value)| head.header(name, value))
+    }
+
+    /// The same as lines of a header block.
+    pub(crate) fn head_lines<'a>(&'a self, path: &'a str) -> Vec<(&'a str, &'a str)> {
+        let pseudo =
+            [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", self.host)];
+        pseudo.into_iter().chain(self.addressed).collect()
+    }
+
+    fn uri(&self, path: &str) -> String {
         format!("http://{}{}{path}", self.host, self.prefix)
     }
 
@@ -156,7 +193,7 @@ impl Door {
     /// The same where callers speak HTTP/2.
     #[track_caller]
     pub(crate) fn check_honest_over_http2(&self, path: &str) {
-        let request = hyper::Request::builder().uri(self.uri(path)).body(empty()).unwrap();
+        let request = self.head(Method::GET, path).body(empty()).unwrap();
         let answer = runtime().block_on(async { self.http2().await.exchange(request).await });
         assert_eq!((answer.status, answer.text()), (200, format!("own {path}")));
     }
@@ -196,7 +233,7 @@ pub(crate) fn for_each_door(script: &Script, check: impl Fn(&Door, Kind)) {
 }
 
 pub(crate) fn for_each_door_over(alpn: &[u8], script: &Script, check: impl Fn(&Door, Kind)) {
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
+    for kind in Kind::ALL {
         check(&Door::open_over(alpn, kind, script.clone(), &[]), kind);
     }
 }

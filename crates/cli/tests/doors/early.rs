@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
-use hyper::Request;
+use hyper::Method;
 use hyper::body::Frame;
 use tollway_testkit::{Answer, End, RawClient};
 
@@ -108,7 +108,7 @@ fn a_caller_over_http2_gets_the_answer() {
         runtime().block_on(async {
             let mut client = door.http2().await;
             for path in PATHS.into_iter().cycle().take(12) {
-                let request = Request::post(door.uri(path)).body(body()).unwrap();
+                let request = door.head(Method::POST, path).body(body()).unwrap();
                 let answer = tokio::time::timeout(PATIENCE, client.send(request)).await.unwrap();
                 assert_eq!(answer.status(), 413, "{path}");
                 let body = tokio::time::timeout(PATIENCE, answer.into_body().collect()).await;

@@ -43,7 +43,7 @@ fn sent() -> Vec<(String, String)> {
 /// What may stand beside them in what the app gets, in whose field a hop adds what it saw.
 fn documented(kind: Kind) -> &'static [&'static str] {
     match kind {
-        Kind::HttpApi | Kind::Outbound => &[
+        Kind::HttpApi | Kind::GrpcApi | Kind::Outbound | Kind::Tunnel => &[
             "host",
             "content-length",
             "forwarded",
@@ -68,7 +68,7 @@ fn documented(kind: Kind) -> &'static [&'static str] {
 
 #[test]
 fn fields_arrive_as_they_were_sent_and_no_others() {
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
+    for kind in Kind::ALL {
         let door = Door::open(kind, Script::new(), &[]);
         let lines: String =
             sent().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();

@@ -145,7 +145,7 @@ fn a_body_that_never_comes_is_not_waited_for_without_end() {
         },
     )]);
     const EXPECTS: &str = "expect: 100-continue\r\ncontent-length: 5\r\n";
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
+    for kind in Kind::ALL {
         let door = Door::open(kind, script.clone(), &["--idle-timeout-ms", "1500"]);
         // The app says no: the caller is told, and its connection ends as its body may follow.
         let mut client = door.connect();

@@ -2,11 +2,11 @@
 //! them in HTTP/1.1 and as callers of either version hear them.
 
 use http_body_util::BodyExt;
-use hyper::{Method, Request};
+use hyper::Method;
 use tollway_testkit::{End, retry_until};
 
 use crate::app::{Reply, Script, Then};
-use crate::door::{Ask, Door, for_each_door, for_each_door_over, received, statuses};
+use crate::door::{Ask, for_each_door, for_each_door_over, received, statuses};
 use crate::mesh::http::{empty, full, runtime};
 use crate::network::PATIENCE;
 use crate::tls_door::H2;
@@ -61,16 +61,12 @@ fn interim_answers_do_not_end_a_stream() {
         runtime().block_on(async {
             let mut client = door.http2().await;
             for path in ["/hints", "/processing", "/unasked-continue"] {
-                let answer = client.exchange(to(door, Method::GET, path).body(empty()).unwrap());
+                let answer = client.exchange(door.head(Method::GET, path).body(empty()).unwrap());
                 let answer = answer.await;
                 assert_eq!((answer.status, answer.text().as_str()), (200, "yes"), "{path}");
             }
         });
     });
-}
-
-fn to(door: &Door, method: Method, path: &str) -> hyper::http::request::Builder {
-    Request::builder().method(method).uri(door.uri(path))
 }
 
 const EXPECTS: &str = "expect: 100-continue\r\ncontent-length: 5\r\n";
@@ -140,7 +136,7 @@ fn answers_without_body_have_none() {
             let mut client = door.http2().await;
             for (method, path, status, _) in cases {
                 let method = Method::from_bytes(method.as_bytes()).unwrap();
-                let answer = client.send(to(door, method, path).body(empty()).unwrap()).await;
+                let answer = client.send(door.head(method, path).body(empty()).unwrap()).await;
                 assert_eq!(answer.status(), status, "{path}");
                 assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "", "{path}");
             }
@@ -191,7 +187,7 @@ fn a_body_that_is_announced_arrives_over_http2() {
     for_each_door_over(H2, &Script::new(), |door, _| {
         runtime().block_on(async {
             let mut client = door.http2().await;
-            let request = to(door, Method::POST, "/expects").header("expect", "100-continue");
+            let request = door.head(Method::POST, "/expects").header("expect", "100-continue");
             let answer = client.exchange(request.body(full("hello")).unwrap()).await;
             assert_eq!(answer.status, 200);
         });

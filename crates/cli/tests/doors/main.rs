@@ -28,4 +28,5 @@ mod responses;
 mod share;
 mod tls_client;
 mod tls_door;
+mod tunnel;
 mod way;

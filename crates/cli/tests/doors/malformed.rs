@@ -1,14 +1,14 @@
-//! Malformed and oversized requests at the three doors that take HTTP/1.1. Each is refused with
+//! Malformed and oversized requests at the doors that take HTTP/1.1. Each is refused with
 //! the right status, nothing of it reaches the app, it is counted, nobody else notices, and memory
 //! stays where it was.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tollway_testkit::{End, peak_resident_bytes, reset_peak, resident_bytes};
+use tollway_testkit::{End, RawClient, peak_resident_bytes, reset_peak, resident_bytes};
 
 use crate::app::Script;
 use crate::door::{Ask, Door, GROWTH_BYTES, Kind, REFUSED, statuses};
-use crate::network::metric;
+use crate::network::{Network, PATIENCE, metric};
 
 /// How much of a refused request may reach the app.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -210,6 +210,16 @@ fn api_refuses_malformed_requests() {
 }
 
 #[test]
+fn grpc_api_refuses_malformed_requests() {
+    check_refused(Kind::GrpcApi);
+}
+
+#[test]
+fn tunnels_refuse_malformed_requests() {
+    check_refused(Kind::Tunnel);
+}
+
+#[test]
 fn outbound_port_refuses_malformed_requests() {
     check_refused(Kind::Outbound);
 }
@@ -222,4 +232,42 @@ fn mesh_door_refuses_malformed_requests() {
 #[test]
 fn front_refuses_malformed_requests() {
     check_refused(Kind::Front);
+}
+
+/// The admin port leads to no app and its server is a library's, which answers what it does not take
+/// and closes.
+#[test]
+fn admin_port_refuses_malformed_requests() {
+    let network = Network::start("west");
+    let web = network.sidecar("web", &[]);
+    let admin = web.port("admin").unwrap();
+    let pid = web.pid();
+    reset_peak(pid).unwrap();
+    let resident = resident_bytes(pid).unwrap();
+    let get = |fields: &str| format!("GET /metrics HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
+    for (name, request, status) in [
+        ("2-different", get("content-length: 5\r\ncontent-length: 6\r\n"), 400),
+        ("3-xchunked", get("transfer-encoding: xchunked\r\n"), 400),
+        ("3-identity-last", get("transfer-encoding: chunked, identity\r\n"), 400),
+        ("3-space", get("transfer-encoding : chunked\r\n"), 400),
+        ("4-chunked", get("transfer-encoding: chunked\r\n").replace("/1.1", "/1.0"), 400),
+        ("5-plus", get("content-length: +5\r\n"), 400),
+        ("5-list", get("content-length: 5,5\r\n"), 400),
+        ("5-too-large", get("content-length: 99999999999999999999\r\n"), 400),
+        ("7-fold", get("x-a: b\r\n c: d\r\n"), 400),
+        ("7-null", get("x-a: b\0c\r\n"), 400),
+        ("7-bare-cr", get("x-a: b\rc: d\r\n"), 400),
+        ("7-name-with-space", get("x a: b\r\n"), 400),
+        ("10-null", get("").replace("/metrics", "/met\0rics"), 400),
+        ("10-version", get("").replace("HTTP/1.1", "HTTP/2.5"), 400),
+        ("11-many", get(&"x-a: b\r\n".repeat(10_000)), 431),
+        ("11-large", get(&format!("x-a: {}\r\n", "b".repeat(1 << 20))), 431),
+    ] {
+        let answer = RawClient::exchange(admin, request, PATIENCE).unwrap();
+        assert_eq!(statuses(&answer), [status], "{name}: {}", answer.text());
+        assert_ne!(answer.end, End::TimedOut, "{name} is still open");
+        assert!(web.metrics().is_ok(), "{name}: others are served");
+    }
+    let peak = peak_resident_bytes(pid).unwrap();
+    assert!(peak < resident + GROWTH_BYTES, "from {resident} to {peak} bytes");
 }

@@ -32,6 +32,7 @@ mod life;
 mod limits;
 mod policy;
 mod pooled;
+mod public;
 mod share;
 mod times;
 mod trust;

@@ -41,13 +41,13 @@ fn check(door: &Door, heads: &[Vec<u8>], least: usize) {
 
 fn lines(door: &Door) -> Vec<u8> {
     let path = format!("{}/held", door.prefix);
-    block(&[(":method", "POST"), (":scheme", "http"), (":path", &path), (":authority", door.host)])
+    block(&door.head_lines(&path))
 }
 
 #[test]
 fn streams_above_the_number_are_counted() {
     let options = ["--limit", "max_concurrent_streams=2"];
-    for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh, Kind::Front] {
+    for kind in Kind::ALL {
         let door = Door::open_over(H2, kind, Script::new(), &options);
         check(&door, &vec![lines(&door); 5], 3);
     }
