@@ -78,20 +78,21 @@ fn waits(ms: &Value) -> String {
 fn page(record: &Value) -> String {
     let measured = &record["measured"];
     let mut outcomes = String::from(
-        "| the host | times | calls answered | calls that failed | longest wait, median and most | \
-         must | reached | of another type | must | reached |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n",
+        "| the host | times | calls answered | longest wait, median and most | must | reached | of \
+         another type | must | reached | calls that failed | the last after |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for outcome in measured["outcomes"].as_array().into_iter().flatten() {
         let _ = writeln!(
             outcomes,
-            "| {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} |",
             word(&outcome["blow"]),
             outcome["strikes"],
             outcome["answered"],
-            outcome["failed"],
             judged(&outcome["longest_ms"]),
             judged(&outcome["bystanders_ms"]),
+            outcome["failed"],
+            waits(&outcome["longest_failed_ms"]),
         );
     }
     TEMPLATE
@@ -113,6 +114,7 @@ mod tests {
             json!({
                 "blow": blow, "strikes": 2, "answered": 30, "failed": 1,
                 "longest_ms": { "median": 20, "most": most },
+                "longest_failed_ms": { "median": 0, "most": 7 },
                 "bystanders_ms": { "median": 25, "most": others },
             })
         };
@@ -122,7 +124,7 @@ mod tests {
                 outcome("came", 100, 60),
                 outcome("left in good order", 101, 61),
                 outcome("killed", 3_100, 31),
-                outcome("stood still", 4_037, 31),
+                outcome("stood still", 3_101, 31),
             ],
         })
     }
@@ -152,16 +154,17 @@ mod tests {
         let page = page(&json!({ "run": run, "measured": measured }));
         assert!(!page.contains("{{"), "{page}");
         for row in [
-            "| came | 2 | 30 | 1 | 20 ms, 100 ms | ≤ 100 ms | yes | 25 ms, 60 ms | ≤ 60 ms | yes |",
-            "| left in good order | 2 | 30 | 1 | 20 ms, 101 ms | ≤ 100 ms | no | 25 ms, 61 ms | \
-             ≤ 60 ms | no |",
-            "| stood still | 2 | 30 | 1 | 20 ms, 4037 ms | ≤ 3100 ms | no | 25 ms, 31 ms | \
-             ≤ 60 ms | yes |",
+            "| came | 2 | 30 | 20 ms, 100 ms | ≤ 100 ms | yes | 25 ms, 60 ms | ≤ 60 ms | yes | 1 | \
+             0 ms, 7 ms |",
+            "| left in good order | 2 | 30 | 20 ms, 101 ms | ≤ 100 ms | no | 25 ms, 61 ms | \
+             ≤ 60 ms | no | 1 | 0 ms, 7 ms |",
+            "| stood still | 2 | 30 | 20 ms, 3101 ms | ≤ 3100 ms | no | 25 ms, 31 ms | \
+             ≤ 60 ms | yes | 1 | 0 ms, 7 ms |",
         ] {
             assert!(page.lines().any(|line| line == row), "{row} is not in {page}");
         }
         let table: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
         let columns = |line: &&str| line.matches('|').count();
-        assert!(table.len() == 6 && table.iter().all(|line| columns(line) == 11), "{table:#?}");
+        assert!(table.len() == 6 && table.iter().all(|line| columns(line) == 12), "{table:#?}");
     }
 }

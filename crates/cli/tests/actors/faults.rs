@@ -92,8 +92,9 @@ pub(crate) async fn one_of(door: SocketAddr, answer: &str) -> String {
 struct Outcome {
     answered: usize,
     failed: usize,
-    /// Of the calls of each strike.
+    /// Of the calls of each strike that were answered, and of those that failed.
     longest: Vec<Duration>,
+    longest_failed: Vec<Duration>,
     /// The same of actors of another type.
     bystanders: Vec<Duration>,
 }
@@ -111,6 +112,7 @@ impl Outcome {
             "answered": self.answered,
             "failed": self.failed,
             "longest_ms": ms(&self.longest),
+            "longest_failed_ms": ms(&self.longest_failed),
             "bystanders_ms": ms(&self.bystanders),
         })
     }
@@ -132,13 +134,13 @@ async fn no_turns_overlap_whatever_befalls_a_host() {
     let mut turns_run = 0;
     for round in 0..rounds {
         for blow in [Blow::Came, Blow::Left, Blow::Killed, Blow::StoodStill, Blow::CutOff] {
-            let (Waited { longest, answers }, others) =
+            let (Waited { longest, longest_failed, answers }, others) =
                 strike(&mesh, caller.http(), &log, blow).await;
             let good = answers.get("").copied().unwrap_or_default();
             let failed = answers.values().sum::<usize>() - good;
             eprintln!(
-                "round {round}, {blow:?}: {good} calls answered, {failed} failed, the longest took \
-                 {longest:?}, of another type {:?}",
+                "round {round}, {blow:?}: {good} calls answered, the longest took {longest:?}, of \
+                 another type {:?}; {failed} failed, the longest after {longest_failed:?}",
                 others.longest
             );
             // Only what was under way at a host that is lost may fail, and its caller is told so.
@@ -154,6 +156,7 @@ async fn no_turns_overlap_whatever_befalls_a_host() {
             outcome.answered += good;
             outcome.failed += failed;
             outcome.longest.push(longest);
+            outcome.longest_failed.push(longest_failed);
             outcome.bystanders.push(others.longest);
         }
     }

@@ -28,7 +28,7 @@ async fn nothing_fails_while_hosts_come_and_go_in_good_order() {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     }
-    let Waited { longest, answers } = callers.end().await;
+    let Waited { longest, answers, .. } = callers.end().await;
     eprintln!("the longest call took {longest:?}");
     assert!(answers.keys().all(String::is_empty), "{answers:#?}");
     check_one_at_a_time(&log);
