@@ -42,24 +42,11 @@ pub(crate) struct Spent {
     pub(crate) ended: u32,
 }
 
-/// Attacks until `is_over` says so. What `progress` counts has gone on before the next connection is
-/// opened: on a machine that is busy with other things an attacker would otherwise pile up more work
-/// than it can do, and the test would show that alone.
-pub(crate) fn attack(
-    aim: &Aim,
-    attack: &Attack<'_>,
-    progress: &dyn Fn() -> u32,
-    is_over: &dyn Fn(&Spent) -> bool,
-) -> Spent {
+/// Attacks until `is_over` says so, and waits for nobody.
+pub(crate) fn attack(aim: &Aim, attack: &Attack<'_>, is_over: &dyn Fn(&Spent) -> bool) -> Spent {
     let before = thread_cpu_time().unwrap();
     let mut spent = Spent { cpu: Duration::ZERO, connections: 0, ended: 0 };
-    let mut seen = None;
     while !is_over(&spent) {
-        let now = progress();
-        if seen.replace(now) == Some(now) {
-            std::thread::sleep(REST);
-            continue;
-        }
         spent.connections += 1;
         if flood(aim, attack, &|| is_over(&spent)).is_err() {
             spent.ended += 1;

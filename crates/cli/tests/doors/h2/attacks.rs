@@ -25,7 +25,26 @@ pub(crate) struct Named<'a> {
     pub(crate) name: &'static str,
     /// Whether the door must end the connection: patience with it would be work without end.
     pub(crate) is_refused: bool,
+    /// What a process may grow by meanwhile, in bytes.
+    pub(crate) most_growth: u64,
     pub(crate) attack: Attack<'a>,
+}
+
+/// What says nothing but for its own bytes, or is refused before it is held: what a process takes for
+/// good when it first works hard. One block of a bomb, expanded, is 62 MB.
+const OF_FRAMES: u64 = 24 << 20;
+/// Requests on a connection: what waits of their bodies (`connection_window`, 4 MiB) and heads
+/// (`live_head_bytes`, 4 MiB) on both sides of a process, and what it takes for good when it first
+/// works hard.
+const OF_REQUESTS: u64 = 32 << 20;
+/// A thousand answers, of each what waits before its source is held back (`pipe_bytes`, 64 KiB) and
+/// what one read may add to it.
+const OF_ANSWERS: u64 = 160 << 20;
+
+impl Named<'_> {
+    fn grows(self, most_growth: u64) -> Self {
+        Self { most_growth, ..self }
+    }
 }
 
 /// How requests through one door that are meant for a service begin.
@@ -131,10 +150,12 @@ fn heads(to: &Target) -> Vec<Named<'_>> {
     vec![
         refused("CONTINUATION without content", endless.clone(), |_| {
             frame(CONTINUATION, 0, 1, &[]).repeat(100)
-        }),
-        refused("CONTINUATION without end", endless, |_| frame(CONTINUATION, 0, 1, &[0; 16_000])),
-        held("HPACK bomb", entry.clone(), bomb),
-        held("cookie crumbs", Vec::new(), crumbs),
+        })
+        .grows(OF_FRAMES),
+        refused("CONTINUATION without end", endless, |_| frame(CONTINUATION, 0, 1, &[0; 16_000]))
+            .grows(OF_FRAMES),
+        held("HPACK bomb", entry.clone(), bomb).grows(OF_FRAMES),
+        held("cookie crumbs", Vec::new(), crumbs).grows(OF_FRAMES),
         held("small HPACK bombs on streams that are held", [entry, shut].concat(), small_bombs),
     ]
 }
@@ -169,10 +190,11 @@ fn windows(to: &Target) -> Vec<Named<'_>> {
     };
     let opened = [shut.clone(), thousand("/size?bytes=100000")(0)].concat();
     vec![
-        held("window 0 on 1,000 streams", shut, thousand("/size?bytes=1000000")),
+        held("window 0 on 1,000 streams", shut, thousand("/size?bytes=1000000")).grows(OF_ANSWERS),
         // The streams may send all they want, the connection is never read.
-        held("1,000 answers not read", Vec::new(), thousand("/size?bytes=1000000")),
-        refused("windows opened by single bytes", opened, sip),
+        held("1,000 answers not read", Vec::new(), thousand("/size?bytes=1000000"))
+            .grows(OF_ANSWERS),
+        refused("windows opened by single bytes", opened, sip).grows(OF_ANSWERS),
         refused("the connection's window by single bytes", Vec::new(), |_| {
             window_update(0, 1).repeat(1000)
         }),
@@ -181,7 +203,9 @@ fn windows(to: &Target) -> Vec<Named<'_>> {
 
 /// Frames that do nothing.
 fn control(to: &Target) -> Vec<Named<'_>> {
-    let flood = |name, frame: Vec<u8>| refused(name, Vec::new(), move |_| frame.repeat(500));
+    let flood = |name, frame: Vec<u8>| {
+        refused(name, Vec::new(), move |_| frame.repeat(500)).grows(OF_FRAMES)
+    };
     let streams = (0..100).flat_map(|nth| to.post(2 * nth + 1, "/echo")).collect();
     let churn: Vec<u8> = (0..1000)
         .flat_map(|nth| setting(HEADER_TABLE_SIZE, nth % 2 * 4096))
@@ -193,7 +217,7 @@ fn control(to: &Target) -> Vec<Named<'_>> {
         flood("SETTINGS", frame(SETTINGS, 0, 0, &[])),
         flood("PRIORITY", frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 0])),
         flood("unknown frames", frame(0xbe, 0, 0, b"x")),
-        refused("table sizes", Vec::new(), move |_| frame(SETTINGS, 0, 0, &churn)),
+        refused("table sizes", Vec::new(), move |_| frame(SETTINGS, 0, 0, &churn)).grows(OF_FRAMES),
         refused("window sizes of 100 streams", streams, move |_| frame(SETTINGS, 0, 0, &shifts)),
     ]
 }
@@ -203,7 +227,8 @@ fn refused<'a>(
     opening: Vec<u8>,
     next: impl Fn(u32) -> Vec<u8> + Send + Sync + 'a,
 ) -> Named<'a> {
-    Named { name, is_refused: true, attack: Attack { opening, next: Box::new(next) } }
+    let attack = Attack { opening, next: Box::new(next) };
+    Named { name, is_refused: true, most_growth: OF_REQUESTS, attack }
 }
 
 /// What no rule forbids, and what must be borne within limits.

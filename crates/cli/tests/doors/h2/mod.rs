@@ -30,20 +30,23 @@ use crate::tls_door::{H2, HTTP1};
 use attacker::{Aim, Spent, Wire, attack};
 use attacks::{Named, Target, attacks};
 
-/// How long each attack goes on at least; it ends when the other caller has got his answers.
-const EACH: Duration = Duration::from_millis(150);
-/// After how long without these answers the other caller was harmed.
-const STARVED: Duration = Duration::from_secs(90);
-/// What the other caller must be answered meanwhile.
-const ANSWERS: u32 = 3;
+/// How long each attack goes on at least; it ends when it was refused, if it must be, and the other
+/// caller has been answered as often as he must be.
+const EACH: Duration = Duration::from_millis(500);
+/// What has not come about until then does not.
+const STARVED: Duration = Duration::from_secs(60);
+/// How long the other caller's calls are counted without an attack.
+const QUIET: Duration = Duration::from_secs(1);
+/// The other caller waits a moment between two calls, the attacker for nobody. So many times less
+/// often at most the one is answered because of the other, whatever a burst costs at first.
+const MOST_SLOWED: f64 = 20.0;
 /// Processor time that an attacker may cause for each of his own.
 const MOST_CPU: f64 = 100.0;
 /// How much more the data plane costs when it was built without optimisation; an attacker's cost is
 /// the kernel's for the most part.
 const UNOPTIMISED: f64 = if cfg!(debug_assertions) { 3.0 } else { 1.0 };
-/// What a process may grow by: a thousand answers, of each what waits before its source is held
-/// back (`pipe_bytes`, 64 KiB) and what one read may add to it.
-const MOST_GROWTH: u64 = 160 << 20;
+/// How much longer such a door holds up others, where it does nothing but parse.
+const UNOPTIMISED_PARSING: f64 = if cfg!(debug_assertions) { 20.0 } else { 1.0 };
 
 /// Everything that stands behind one door.
 struct Stand {
@@ -189,7 +192,7 @@ impl Stand {
     fn bear(
         &self,
         named: &Named<'_>,
-        answered: &AtomicU32,
+        (answered, quiet_rate): (&AtomicU32, f64),
         gone: &dyn Fn() -> bool,
     ) -> Vec<String> {
         // A control plane's library refuses what it refuses, and counts nothing.
@@ -197,18 +200,25 @@ impl Stand {
         let is_refused = named.is_refused && is_counted;
         let refused = || self.attacked.first().map(|p| metric(p, "tollway_requests_refused_total"));
         let before = refused();
-        answered.store(0, Ordering::Relaxed);
+        let calls_before = answered.load(Ordering::Relaxed);
         let began = Instant::now();
+        // How often the other caller was answered, and would have been without an attack.
+        let calls = || {
+            let calls = f64::from(answered.load(Ordering::Relaxed) - calls_before);
+            (calls, quiet_rate * began.elapsed().as_secs_f64())
+        };
+        let is_starved =
+            |(calls, usual): (f64, f64)| calls * MOST_SLOWED * UNOPTIMISED_PARSING < usual;
         let is_over = |spent: &Spent| {
             let long = began.elapsed();
-            let is_answered = answered.load(Ordering::Relaxed) >= ANSWERS;
-            let is_done = is_answered && (spent.ended > 0 || !is_refused);
+            let is_done = (spent.ended > 0 || !is_refused) && !is_starved(calls());
             (long > EACH && (is_done || gone())) || long > STARVED
         };
-        let progress = || answered.load(Ordering::Relaxed);
-        let (spent, mut wrong) = self.weigh(named, &progress, &is_over);
-        if began.elapsed() > STARVED {
-            wrong.push("the other caller was not answered".to_owned());
+        let (spent, mut wrong) = self.weigh(named, &is_over);
+        let (calls, usual) = calls();
+        eprintln!("{:46} answered {calls} times where {usual:.0} are usual", named.name);
+        if is_starved((calls, usual)) {
+            wrong.push(format!("the other caller was answered {calls} times, not {usual:.0}"));
         }
         if is_refused && spent.ended == 0 {
             wrong.push(format!("never refused: {spent:?}"));
@@ -220,12 +230,7 @@ impl Stand {
     }
 
     /// Attacks, and compares what that costs both sides.
-    fn weigh(
-        &self,
-        named: &Named<'_>,
-        progress: &dyn Fn() -> u32,
-        is_over: &dyn Fn(&Spent) -> bool,
-    ) -> (Spent, Vec<String>) {
+    fn weigh(&self, named: &Named<'_>, is_over: &dyn Fn(&Spent) -> bool) -> (Spent, Vec<String>) {
         let usage = |process: &Process| cpu_time(process.pid()).unwrap();
         let attacked = self.attacked();
         let before: Vec<_> = attacked
@@ -235,7 +240,7 @@ impl Stand {
                 (usage(process), resident_bytes(process.pid()).unwrap())
             })
             .collect();
-        let spent = attack(&self.aim, &named.attack, progress, is_over);
+        let spent = attack(&self.aim, &named.attack, is_over);
         let mut wrong = Vec::new();
         for (process, (cpu, resident)) in attacked.iter().zip(before) {
             let pid = process.pid();
@@ -245,7 +250,7 @@ impl Stand {
             if caused > MOST_CPU * UNOPTIMISED {
                 wrong.push(format!("caused {caused:.0} times its own cost in CPU"));
             }
-            if grown > MOST_GROWTH {
+            if grown > named.most_growth {
                 wrong.push(format!("made a process grow by {grown} bytes"));
             }
         }
@@ -309,15 +314,28 @@ fn check(stand: &Stand) {
     std::thread::scope(|scope| {
         let honest = scope.spawn(|| stand.call_honestly(&stop, &answered));
         let attacks = attacks(&stand.target);
+        let quiet_rate = quiet_rate(&answered);
         let wrong: Vec<_> = attacks
             .iter()
-            .flat_map(|named| stand.bear(named, &answered, &|| honest.is_finished()))
+            .flat_map(|named| stand.bear(named, (&answered, quiet_rate), &|| honest.is_finished()))
             .collect();
         stop.store(true, Ordering::Relaxed);
         let honest = honest.join();
         assert!(wrong.is_empty(), "{wrong:#?}");
         honest.expect("the honest caller is undisturbed");
     });
+}
+
+/// How often in a second the other caller is answered when nobody attacks.
+fn quiet_rate(answered: &AtomicU32) -> f64 {
+    let count = || f64::from(answered.load(Ordering::Relaxed));
+    // His first answer has come: he is under way.
+    retry_until(STARVED, "a first answer", || (count() > 0.0).then_some(())).unwrap();
+    let (before, began) = (count(), Instant::now());
+    std::thread::sleep(QUIET);
+    let rate = (count() - before) / began.elapsed().as_secs_f64();
+    assert!(rate > 0.0, "no answers without an attack");
+    rate
 }
 
 #[test]
