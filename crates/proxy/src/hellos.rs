@@ -14,7 +14,7 @@ const PASSED_HELLOS: usize = 16_384;
 /// its connection is not waited for, since that may be ahead of what goes round.
 const PASSED_FOR: Duration = Duration::from_secs(60);
 
-/// Bytes of a record before what it carries, and where they tell how much that is.
+/// Bytes of a record before what it carries; the last two tell how much that is.
 const RECORD_HEAD: usize = 5;
 /// Type, length and version of the message, and what is random of it.
 const BEFORE_RANDOM: usize = 6;
