@@ -32,7 +32,7 @@ use attacks::{Named, Target, attacks};
 
 /// How long each attack goes on at least; it ends when it was refused, if it must be, and the other
 /// caller has been answered as often as he must be.
-const EACH: Duration = Duration::from_millis(500);
+const EACH: Duration = Duration::from_millis(250);
 /// What has not come about until then does not.
 const STARVED: Duration = Duration::from_secs(60);
 /// How long the other caller's calls are counted without an attack.
