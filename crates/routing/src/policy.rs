@@ -166,6 +166,12 @@ impl CallerView {
         Ok(path.into_changed_target())
     }
 
+    /// Whether the service's own list names the caller; `None` where there is no list.
+    #[must_use]
+    pub fn is_named(&self) -> Option<bool> {
+        self.access.as_ref().map(|access| access.entry.is_some())
+    }
+
     /// The policy of which a rule allows a request that is let in; `None` if it needs none.
     #[must_use]
     pub fn allowed_by(&self, method: &[u8], target: &[u8]) -> Option<&PolicyName> {

@@ -2,7 +2,8 @@
 //! `AppCallbackHealthCheck/HealthCheck` over gRPC.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::Empty;
@@ -13,6 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::watch;
 use tollway_model::AppProtocol;
 use tollway_proxy::HealthCheck;
+use tollway_telemetry::DaprMetrics;
 use tollway_wire::dapr::proto::runtime::v1::app_callback_health_check_client::AppCallbackHealthCheckClient;
 use tonic::metadata::AsciiMetadataValue;
 
@@ -47,18 +49,40 @@ impl Known {
     }
 }
 
+/// Why an app is not well.
+struct Ill {
+    /// Of its answer over HTTP.
+    status: Option<StatusCode>,
+    reason: String,
+}
+
+impl Ill {
+    fn because(reason: impl ToString) -> Self {
+        Self { status: None, reason: reason.to_string() }
+    }
+}
+
 /// Asks until dropped, and says in `well` how the app is.
-pub(crate) async fn watch_over(app: App, check: HealthCheck, well: watch::Sender<bool>) {
+pub(crate) async fn watch_over(
+    app: App,
+    check: HealthCheck,
+    well: watch::Sender<bool>,
+    metrics: Option<Arc<DaprMetrics>>,
+) {
     let mut known = Known::nothing(check.threshold);
     loop {
+        let began = Instant::now();
         let asked = tokio::time::timeout(check.timeout, ask(&app, &check.path)).await;
-        let answer = asked.unwrap_or_else(|_| Err("it did not answer in time".to_owned()));
+        let answer = asked.unwrap_or_else(|_| Err(Ill::because("it did not answer in time")));
+        if let Some(metrics) = metrics.as_ref().filter(|_| app.protocol != AppProtocol::Grpc) {
+            metrics.probed(told(&answer).as_u16(), began.elapsed());
+        }
         known = known.after(answer.is_ok());
         let is_well = known.is_well(check.threshold);
         if well.send_if_modified(|was| std::mem::replace(was, is_well) != is_well) {
-            let reason = answer.as_ref().err();
+            let reason = answer.as_ref().err().map(|ill| ill.reason.as_str());
             tracing::info!(app = %app.address, is_well, reason, "the app's health changed");
-        } else if let Err(reason) = &answer {
+        } else if let Err(Ill { reason, .. }) = &answer {
             tracing::debug!(app = %app.address, reason, failed = known.failed, "a health check failed");
         }
         let pause = match known.has_been_well {
@@ -69,16 +93,24 @@ pub(crate) async fn watch_over(app: App, check: HealthCheck, well: watch::Sender
     }
 }
 
-/// # Errors
-/// Why the app is not well, in words.
-async fn ask(app: &App, path: &str) -> Result<(), String> {
-    if app.protocol == AppProtocol::Grpc {
-        return ask_by_grpc(app).await;
+/// The status under which a health check is counted.
+fn told(answer: &Result<StatusCode, Ill>) -> StatusCode {
+    match answer {
+        Ok(status) => *status,
+        Err(ill) => ill.status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
     }
-    let status = ask_by_http(app, path).await.map_err(|error| error.to_string())?;
+}
+
+/// # Errors
+/// Why the app is not well.
+async fn ask(app: &App, path: &str) -> Result<StatusCode, Ill> {
+    if app.protocol == AppProtocol::Grpc {
+        return ask_by_grpc(app).await.map(|()| StatusCode::OK).map_err(Ill::because);
+    }
+    let status = ask_by_http(app, path).await.map_err(Ill::because)?;
     match status.is_success() {
-        true => Ok(()),
-        false => Err(format!("it answered {status}")),
+        true => Ok(status),
+        false => Err(Ill { status: Some(status), reason: format!("it answered {status}") }),
     }
 }
 

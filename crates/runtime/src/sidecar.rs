@@ -106,7 +106,7 @@ impl Sidecar {
         let mut plane = tollway_proxy::Sidecar::start(options, well).await?;
         let health = match (app.clone(), asked) {
             (Some(app), Some((check, (well, _)))) => {
-                Some(tokio::spawn(watch_over(app, check, well)))
+                Some(tokio::spawn(watch_over(app, check, well, metrics.clone())))
             }
             _ => None,
         };

@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustix::process::Signal;
-use tollway_testkit::{Process, Start, binary, free_port, retry_until, skip};
+use tollway_testkit::{Process, Start, binary, free_port, metric_in, retry_until, skip};
 use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
 use tollway_wire::dapr::proto::runtime::v1::GetMetadataRequest;
 use tonic::Code;
@@ -291,7 +291,8 @@ fn a_configuration_says_who_may_ask_what_of_the_app() {
                   /orders/**, httpVerb: [GET], action: deny}\n      - {name: /orders/mine, httpVerb: \
                   ['*'], action: allow}\n";
     let access = file(&user, "access.yaml", access);
-    let guarded = Daprd::listening(&user, "guarded", &["--app-port", &port, "--config", &access]);
+    let flags = ["--app-port", &port, "--config", &access, "--enable-app-health-check"];
+    let guarded = Daprd::listening(&user, "guarded", &flags);
     let caller = Daprd::listening(&user, "caller", &[]);
     let stranger = Daprd::listening(&user, "stranger", &[]);
     caller.until_served("guarded");
@@ -326,6 +327,19 @@ fn a_configuration_says_who_may_ask_what_of_the_app() {
         let told = invoke(door, "guarded", asked).await.unwrap_err();
         assert_eq!(told.code(), Code::PermissionDenied, "{told}");
     });
+    let page = get(guarded.metrics(), "/metrics");
+    let counted = |which: &str, caller: &str| {
+        let labels =
+            format!(r#"app_id="{caller}",trustDomain="local.tollway",namespace="default""#);
+        let name = format!("dapr_runtime_acl_{which}_total{{{labels}}}");
+        metric_in::<f64>(&page, &name).unwrap_or(0.0)
+    };
+    assert!(counted("app_policy_action_allowed", "caller") >= 5.0, "{page}");
+    assert_eq!(counted("app_policy_action_blocked", "caller"), 5.0, "{page}");
+    assert!(counted("global_policy_action_blocked", "stranger") >= 1.0, "{page}");
+    assert_eq!(counted("global_policy_action_allowed", "stranger"), 0.0, "{page}");
+    let probes = "dapr_http_healthprobes_completed_count{app_id=\"guarded\",status=\"200\"}";
+    assert!(metric_in::<f64>(&page, probes).unwrap() >= 1.0, "{page}");
     for daprd in [guarded, caller, stranger] {
         daprd.end();
     }

@@ -150,7 +150,7 @@ impl Worker {
         let (sender, commands) = channel();
         let waker = poller.waker();
         let now = Instant::now();
-        let policy = PolicyGate::new(config.access.clone());
+        let policy = PolicyGate::new(config.access.clone(), config.dapr_metrics.clone());
         let worker = Self {
             config,
             poller,

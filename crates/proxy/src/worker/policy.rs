@@ -15,6 +15,7 @@ use tollway_model::way::Admission;
 use tollway_model::{Caller, ServiceName, SpiffeId};
 use tollway_net::Key;
 use tollway_routing::{AccessList, CallerView, PolicySet, RequestRefusal};
+use tollway_telemetry::{DaprMetrics, Judged};
 
 use super::Worker;
 use crate::connection::{Connection, Door, Role};
@@ -31,6 +32,8 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct PolicyGate {
     /// What the app's own configuration says beside them.
     own: Option<Arc<AccessList>>,
+    /// Where what it says is counted.
+    metrics: Option<Arc<DaprMetrics>>,
     set: Option<Arc<PolicySet>>,
     /// They are known and there are none: nothing has to be asked.
     is_open: bool,
@@ -54,9 +57,10 @@ pub(crate) struct Upgraded {
 }
 
 impl PolicyGate {
-    pub(super) fn new(own: Option<Arc<AccessList>>) -> Self {
+    pub(super) fn new(own: Option<Arc<AccessList>>, metrics: Option<Arc<DaprMetrics>>) -> Self {
         Self {
             own,
+            metrics,
             set: None,
             is_open: false,
             generation: 0,
@@ -94,8 +98,11 @@ impl PolicyGate {
             if edit::is_for_runtime(&head.fields) {
                 return Ok(target);
             }
-            let changed = view.decide_access(method, target.as_deref().unwrap_or(&head.path))?;
-            Ok(changed.or(target))
+            let judged = view.decide_access(method, target.as_deref().unwrap_or(&head.path));
+            if let (Some(metrics), Some(is_named)) = (&self.metrics, view.is_named()) {
+                count(metrics, &peer.spiffe, is_named, judged.is_ok());
+            }
+            Ok(judged?.or(target))
         });
         decided.map_err(|refusal| match refusal {
             RequestRefusal::Policy(refusal) => denied(refusal, peer, home),
@@ -181,6 +188,16 @@ fn view_of(
     let view = Arc::new(set.view(caller));
     views.insert(peer.spiffe.clone(), Arc::clone(&view));
     view
+}
+
+fn count(metrics: &DaprMetrics, caller: &SpiffeId, is_named: bool, is_allowed: bool) {
+    metrics.judged(Judged {
+        trust_domain: caller.trust_domain.as_str(),
+        namespace: caller.namespace.as_str(),
+        app: caller.app.as_str(),
+        is_named,
+        is_allowed,
+    });
 }
 
 fn denied(

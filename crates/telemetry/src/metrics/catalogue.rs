@@ -308,6 +308,18 @@ metrics! {
             "Calls of other apps, by how they ended.";
         DAPR_INVOCATION_LATENCY: Histogram "dapr_runtime_service_invocation_res_recv_latency_ms" ["app_id", "src_app_id", "status"],
             "Milliseconds that they took.";
+        DAPR_HTTP_PROBES: Counter "dapr_http_healthprobes_completed_count" ["app_id", "status"],
+            "Times that the app was asked for its health over HTTP; no answer counts as 500.";
+        DAPR_HTTP_PROBE_LATENCY: Histogram "dapr_http_healthprobes_roundtrip_latency" ["app_id", "status"],
+            "Milliseconds until it answered.";
+        DAPR_ACCESS_ALLOWED: Counter "dapr_runtime_acl_app_policy_action_allowed_total" ["app_id", "trustDomain", "namespace"],
+            "Calls that the access control of a Configuration has let in, of callers that it names.";
+        DAPR_ACCESS_BLOCKED: Counter "dapr_runtime_acl_app_policy_action_blocked_total" ["app_id", "trustDomain", "namespace"],
+            "Calls of such callers that it has refused.";
+        DAPR_ACCESS_OTHERS_ALLOWED: Counter "dapr_runtime_acl_global_policy_action_allowed_total" ["app_id", "trustDomain", "namespace"],
+            "Calls that it has let in, of callers that it does not name.";
+        DAPR_ACCESS_OTHERS_BLOCKED: Counter "dapr_runtime_acl_global_policy_action_blocked_total" ["app_id", "trustDomain", "namespace"],
+            "Calls of such callers that it has refused.";
         DAPR_ACTOR_PENDING: Gauge "dapr_runtime_actor_pending_actor_calls" ["app_id", "actor_type"],
             "Calls that wait for their turn.";
         DAPR_ACTOR_TIMERS: Gauge "dapr_runtime_actor_timers" ["app_id", "actor_type"],

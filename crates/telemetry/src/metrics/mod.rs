@@ -17,7 +17,7 @@ mod told;
 pub use build::add_build;
 pub use catalogue::{METRICS, Part, names};
 pub use count::{Counter, Gauge};
-pub use dapr::{AnsweredCall, DaprMetrics};
+pub use dapr::{AnsweredCall, DaprMetrics, Judged};
 pub use data_plane::DataPlaneMetrics;
 pub use durations::Durations;
 pub use page::{Family, Kind, Metric, Page};

@@ -1,9 +1,11 @@
 //! What a sidecar in daprd's place counts under the names and labels of Dapr's metrics, for boards
-//! and alerts that read those: calls (here), actors and rules about calls that fail (`runtime`).
+//! and alerts that read those: calls (here), actors and rules about calls that fail (`runtime`), who
+//! is let in to the app and how it is (`beside`).
 //!
 //! Names stand in `catalogue.rs`. Like Dapr without `increasedCardinality` there is no label for
 //! paths, and whatever callers choose is bounded: beyond [`SERIES`] it is counted as `other`.
 
+mod beside;
 mod runtime;
 mod table;
 
@@ -11,6 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use self::beside::Beside;
+pub use self::beside::Judged;
 pub use self::runtime::{ActorGauges, CircuitState, Rule, Runtime};
 use self::table::{Histogram, SIZES, Table, add_histogram, label_of};
 use super::catalogue::names;
@@ -62,6 +66,7 @@ pub struct AnsweredCall<'a> {
 pub struct DaprMetrics {
     app_id: String,
     calls: Mutex<Calls>,
+    beside: Beside,
     runtime: Runtime,
 }
 
@@ -117,7 +122,8 @@ impl DaprMetrics {
     #[must_use]
     pub fn new(app_id: &str, namespace: &str) -> Arc<Self> {
         let runtime = Runtime::new(namespace);
-        Arc::new(Self { app_id: app_id.to_owned(), calls: Mutex::default(), runtime })
+        let (calls, beside) = (Mutex::default(), Beside::default());
+        Arc::new(Self { app_id: app_id.to_owned(), calls, beside, runtime })
     }
 
     /// The app's request to its sidecar was answered.
@@ -144,6 +150,16 @@ impl DaprMetrics {
         *self.calls().received.at(caller, status) += 1;
     }
 
+    /// The access control of a Configuration has let a call in, or not.
+    pub fn judged(&self, judged: Judged<'_>) {
+        self.beside.judged(judged);
+    }
+
+    /// The app was asked for its health over HTTP; what has not answered has the status 500.
+    pub fn probed(&self, status: u16, took: Duration) {
+        self.beside.probed(status, took);
+    }
+
     /// What the runtime counts: actors, and rules about calls that fail.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {
@@ -158,6 +174,7 @@ impl DaprMetrics {
         calls.served.add_to(page, app_id, &SERVER);
         calls.asked.add_to(page, app_id, &CLIENT);
         calls.add_invocations(page, app_id);
+        self.beside.add_to(page, app_id);
         self.runtime.add_to(page, app_id);
     }
 
