@@ -273,7 +273,7 @@ mod tests {
             read(&json!({ "tracing": { "otel": otel } })).unwrap()
         };
         let (of_file, other) = (otel("a:1"), otel("b:1"));
-        let given = TelemetryOptions { tracing: other.tracing.clone(), access_log: None };
+        let given = TelemetryOptions { tracing: other.tracing, access_log: None };
         assert_eq!(of_file.telemetry(given.clone()), given);
         let told = of_file.telemetry(TelemetryOptions::default());
         assert_eq!((told.tracing.is_some(), told.tracing), (true, of_file.tracing));
