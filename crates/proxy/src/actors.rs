@@ -16,8 +16,10 @@ pub const TO_FIELD: &str = "x-tollway-to";
 /// The app beside this sidecar.
 pub const TO_APP: &str = "app";
 /// In a request for the own app: nothing of it is sent from then on, in nanoseconds of the clock of
-/// leases ([`tollway_net::boot_time`]).
+/// leases ([`tollway_net::boot_time`]), unless the lease lasts longer by then.
 pub const BEGIN_BY_FIELD: &str = "x-tollway-begin-by";
+/// The same: the number of the lease, which [`Inside::renewed`](crate::Inside::renewed) tells again.
+pub const LEASE_FIELD: &str = "x-tollway-lease";
 /// In a request: it is for the runtime of the callee's sidecar, which runs its actors.
 pub const ACTOR_FIELD: &str = "x-tollway-actor";
 /// In a request to the own runtime: the service that it is to call, under rules about calls that fail.
@@ -30,7 +32,18 @@ pub const UNPROCESSED_FIELD: &str = "x-tollway-unprocessed";
 const INSTANCE: &[u8] = INSTANCE_FIELD.as_bytes();
 const TO: &[u8] = TO_FIELD.as_bytes();
 const BEGIN_BY: &[u8] = BEGIN_BY_FIELD.as_bytes();
+const LEASE: &[u8] = LEASE_FIELD.as_bytes();
 pub(crate) const ACTOR: &[u8] = ACTOR_FIELD.as_bytes();
+
+/// Until when turns of actors may be sent to the app.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TurnLease {
+    /// That of the lease, in this process: what was begun under one that has ended is not sent
+    /// under the next.
+    pub number: u64,
+    /// By the clock of leases ([`tollway_net::boot_time`]).
+    pub until: Duration,
+}
 
 /// What a request from within the process asks for beyond what an app may.
 #[derive(PartialEq, Eq, Debug, Default)]
@@ -41,6 +54,8 @@ pub(crate) struct Asked {
     pub(crate) to_runtime: bool,
     /// From when on it is not to be sent to the app any more.
     pub(crate) begin_by: Option<Duration>,
+    /// The number of its lease.
+    pub(crate) lease: u64,
 }
 
 impl Asked {
@@ -59,7 +74,11 @@ impl Asked {
             match field.name {
                 INSTANCE => asked.instance = Some(instance(field.value)?),
                 ACTOR => asked.to_runtime = true,
-                BEGIN_BY => asked.begin_by = Some(moment(field.value)?),
+                BEGIN_BY => {
+                    let nanos = number(field.value, BEGIN_BY_FIELD, "nanoseconds")?;
+                    asked.begin_by = Some(Duration::from_nanos(nanos));
+                }
+                LEASE => asked.lease = number(field.value, LEASE_FIELD, "leases")?,
                 TO if field.value == TO_APP.as_bytes() => asked.to_app = true,
                 TO => {
                     let reason = format!("{TO_FIELD} takes `{TO_APP}` and nothing else");
@@ -76,10 +95,10 @@ impl Asked {
     }
 }
 
-fn moment(value: &[u8]) -> Result<Duration, Fault> {
-    let nanos = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-    nanos.map(Duration::from_nanos).ok_or_else(|| {
-        let reason = format!("{BEGIN_BY_FIELD} takes a number of nanoseconds");
+fn number(value: &[u8], field: &str, of: &str) -> Result<u64, Fault> {
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| {
+        let reason = format!("{field} takes a number of {of}");
         Fault::BadRequest { status: 400, reason }
     })
 }
@@ -104,8 +123,10 @@ mod tests {
         assert!(replica.to_runtime && !replica.to_app && replica.is_of_actors());
         let app = asked(&[("x-tollway-to", "app")]).unwrap();
         assert!(app.to_app && app.is_of_actors());
-        let turn = asked(&[("x-tollway-to", "app"), ("x-tollway-begin-by", "1500")]).unwrap();
-        assert_eq!(turn.begin_by, Some(Duration::from_nanos(1500)));
+        let turn =
+            [("x-tollway-to", "app"), ("x-tollway-begin-by", "1500"), ("x-tollway-lease", "7")];
+        let turn = asked(&turn).unwrap();
+        assert_eq!((turn.begin_by, turn.lease), (Some(Duration::from_nanos(1500)), 7));
         let none = asked(&[("x-tollway-explain", "1"), ("host", "a")]).unwrap();
         assert!(!none.is_of_actors());
     }
@@ -119,5 +140,6 @@ mod tests {
         assert!(why("x-tollway-to", "runtime").contains("x-tollway-to takes `app`"));
         assert!(why("x-tollway-to", "app").contains("goes with neither"));
         assert!(why("x-tollway-begin-by", "soon").contains("a number of nanoseconds"));
+        assert!(why("x-tollway-lease", "-1").contains("x-tollway-lease takes a number of leases"));
     }
 }

@@ -17,6 +17,7 @@ use tollway_routing::{AccessList, Resilience};
 use tollway_telemetry::metrics::Part;
 use tollway_telemetry::{AdminFacts, DaprMetrics};
 
+use crate::actors::TurnLease;
 use crate::api_rules::ApiRules;
 use crate::connection::Door;
 use crate::doors::{Doors, advertised};
@@ -29,7 +30,9 @@ use crate::plane::{Parts, Plane, PlaneOptions};
 use crate::probe::Probe;
 use crate::tls::PlaneTls;
 use crate::tokens::Tokens;
-use crate::worker::{ApiStream, AppTarget, AppTls, GatewayRoutes, MeshProtocol, WorkerConfig};
+use crate::worker::{
+    ApiStream, AppTarget, AppTls, Command, GatewayRoutes, MeshProtocol, WorkerConfig,
+};
 
 /// Why a data plane could not start or had to end.
 #[derive(Debug, Error)]
@@ -343,7 +346,9 @@ impl Sidecar {
 ///   are to be those of the call that a runtime was handed, or missing. With
 ///   `x-tollway-begin-by: NANOSECONDS` ([`BEGIN_BY_FIELD`](crate::BEGIN_BY_FIELD)) it is not sent from
 ///   that moment on: the process may have stood still since it was asked for. That is looked at
-///   right before it goes to the kernel where the app speaks HTTP/1.1, else when it is framed.
+///   right before anything of it goes to the kernel. `x-tollway-lease: NUMBER`
+///   ([`LEASE_FIELD`](crate::LEASE_FIELD)) says which lease may have been
+///   [renewed](Self::renewed) meanwhile.
 ///
 /// A request with one of them is made once at most: its method does not make it one that may be
 /// repeated, and no other replica is asked. Where provably nothing of it was carried out, its answer
@@ -361,6 +366,12 @@ impl Inside {
     /// When no descriptor is left, or the data plane has ended.
     pub fn connect(&self) -> std::io::Result<UnixStream> {
         self.0.connect()
+    }
+
+    /// The lease of this number lasts so long now: turns that were begun under it, and that the app
+    /// has not taken yet, may be sent until then.
+    pub fn renewed(&self, lease: TurnLease) {
+        self.0.tell(|| Command::Renewed(lease));
     }
 }
 

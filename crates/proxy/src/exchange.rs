@@ -156,8 +156,11 @@ pub(crate) struct Exchange {
     /// It is the call of an actor: carried out once at most, and its caller is told if nothing of
     /// it was.
     pub(crate) is_of_actors: bool,
-    /// From when on nothing of it is sent any more, by the clock of leases: it is a turn of an actor.
+    /// From when on nothing of it is sent any more, by the clock of leases, unless its lease lasts
+    /// longer: it is a turn of an actor.
     pub(crate) begin_by: Option<Duration>,
+    /// The number of that lease.
+    pub(crate) lease: u64,
     /// How often its connection had been flushed with a turn when it was written there.
     pub(crate) turn_flushes: u64,
     /// It counts among the requests that the app has.

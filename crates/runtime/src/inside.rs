@@ -25,6 +25,11 @@ where
         Self { inside, connection: Mutex::new(None) }
     }
 
+    /// The way into the data loop.
+    pub(crate) fn inside(&self) -> Inside {
+        self.inside.clone()
+    }
+
     /// Sends a request whose target is a path of the HTTP API.
     ///
     /// # Errors

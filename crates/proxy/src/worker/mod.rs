@@ -56,6 +56,7 @@ use tollway_model::NetworkName;
 use tollway_net::{Flush, Key, Listener, Poller, Read, Readiness, Scratch, Slab, Token, Wheel};
 use tollway_telemetry::DataPlaneMetrics;
 
+use crate::actors::TurnLease;
 use crate::connection::{Connection, Door, Role};
 use crate::exchange::{Destination, Exchange};
 use crate::hellos::PassedHellos;
@@ -98,6 +99,8 @@ pub(crate) struct Worker {
     slots: Slots,
     /// Gateways of joined networks (in a gateway).
     networks: HashMap<NetworkName, WayInto>,
+    /// Under which turns of actors are sent to the app.
+    lease: TurnLease,
     /// What was passed on lately (in a gateway).
     passed: PassedHellos,
     tls: PlaneTls,
@@ -162,6 +165,7 @@ impl Worker {
             late: Late::default(),
             slots: Slots::default(),
             networks: HashMap::new(),
+            lease: TurnLease::default(),
             passed: PassedHellos::default(),
             tls,
             policy,
@@ -253,6 +257,7 @@ impl Worker {
                 Command::Certificates(served) => self.on_certificates(served),
                 Command::App(app) => self.on_app(app),
                 Command::Policies(update) => self.on_policies(&update),
+                Command::Renewed(lease) => self.lease = lease,
                 Command::AppUnready => self.retire_inbound(),
                 Command::Configure(config) => self.on_config(config),
                 Command::Observe(observer) => {
@@ -374,10 +379,11 @@ impl Worker {
             let Some(conn) = self.conns.get_mut(key) else { continue };
             conn.dirty = false;
             let was_connecting = conn.io.is_connecting();
-            if conn.send_by.is_some_and(is_over) {
+            if conn.send_by.is_some_and(is_over) && !self.renews(key) {
                 self.on_turn_too_late(key);
                 continue;
             }
+            let Some(conn) = self.conns.get_mut(key) else { continue };
             let flushed = conn.io.flush();
             conn.note_turns(matches!(flushed, Flush::Done));
             match flushed {
@@ -440,7 +446,8 @@ impl Worker {
     fn remove(&mut self, key: Key) {
         if let Some(mut conn) = self.conns.remove(key) {
             // What is queued may be an alert or a last response; the kernel takes what it can.
-            if !conn.send_by.is_some_and(is_over) {
+            // But no turn of an actor that was called off meanwhile.
+            if conn.send_by.is_none() {
                 let _ = conn.io.flush();
             }
             if let Some((target, address)) = conn.relays_to {

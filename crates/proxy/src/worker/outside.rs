@@ -16,6 +16,7 @@ use tollway_telemetry::DaprMetrics;
 use tollway_wire::NetworkUpdate;
 
 use super::gateway::GatewayRoutes;
+use crate::actors::TurnLease;
 use crate::api_rules::ApiRules;
 use crate::connection::{Door, Purpose};
 use crate::front::Served;
@@ -157,6 +158,8 @@ pub(crate) enum Command {
     App(AppTarget),
     /// Who may come in; only for sidecars.
     Policies(PolicyUpdate),
+    /// The lease under which turns of actors are sent to the app, which lasts longer than was said.
+    Renewed(TurnLease),
     /// The app takes no connections: whoever comes over the mesh is to go elsewhere.
     AppUnready,
     /// Settings changed: times and limits hold from now on, for open connections too, except

@@ -74,6 +74,7 @@ impl Worker {
             place: None,
             is_of_actors: false,
             begin_by: None,
+            lease: 0,
             turn_flushes: 0,
             has_slot: false,
             failed: false,
@@ -132,7 +133,7 @@ impl Worker {
             _ => Asked::default(),
         };
         exchange.is_of_actors = asked.is_of_actors();
-        exchange.begin_by = asked.begin_by;
+        (exchange.begin_by, exchange.lease) = (asked.begin_by, asked.lease);
         if asked.to_app {
             return self.decide_own_app(key);
         }
@@ -260,7 +261,10 @@ impl Worker {
             edit::set_time_left(&mut exchange.head.fields, deadline.saturating_duration_since(now));
         }
         if exchange.begin_by.is_some_and(is_over) {
-            return self.fail(key, &Fault::TooLate);
+            exchange.renew(self.lease);
+            if exchange.begin_by.is_some_and(is_over) {
+                return self.fail(key, &Fault::TooLate);
+            }
         }
         let Some(conn) = self.conns.get_mut(conn_key) else { return };
         exchange.turn_flushes = conn.turn_flushes;

@@ -10,11 +10,13 @@ use std::time::Duration;
 use tollway_net::{Closed, Key};
 
 use super::Worker;
+use crate::actors::TurnLease;
 use crate::connection::{Connection, Role};
 use crate::exchange::{Exchange, Side, Upstream};
 use crate::fault::Fault;
 
-/// So much of a turn waits for its rest. Of what is longer each part must be in time.
+/// So much of a turn waits for its rest. Of what is longer each part must be in time, by the lease as
+/// it is then: an app may take long to take it.
 const GATHERED_BYTES: usize = 16 * 1024;
 
 /// Whether a moment of the clock of leases is over.
@@ -34,6 +36,13 @@ impl Exchange {
     /// From when on what goes to the sink of `side` is not to be sent.
     pub(super) fn send_by(&self, side: Side) -> Option<Duration> {
         self.begin_by.filter(|_| side == Side::Request)
+    }
+
+    /// Its lease lasts longer than it did.
+    pub(super) fn renew(&mut self, lease: TurnLease) {
+        if self.lease == lease.number {
+            self.begin_by = self.begin_by.max(self.begin_by.and(Some(lease.until)));
+        }
     }
 }
 
@@ -63,6 +72,25 @@ impl Worker {
             exchange.up = Upstream::Gathering;
         }
         gathers
+    }
+
+    /// Whether all turns of a connection may still be sent, by their lease as it is now.
+    pub(super) fn renews(&mut self, key: Key) -> bool {
+        let Some(conn) = self.conns.get_mut(key) else { return false };
+        let streams: Vec<Key> = match &conn.role {
+            Role::H1Client(client) => client.exchange.into_iter().collect(),
+            Role::H2Client(link) => link.streams.values().copied().collect(),
+            _ => return false,
+        };
+        let mut send_by = None;
+        for key in streams {
+            if let Some(exchange) = self.exchanges.get_mut(key) {
+                exchange.renew(self.lease);
+                send_by = earlier(send_by, exchange.begin_by);
+            }
+        }
+        conn.send_by = send_by;
+        !send_by.is_some_and(is_over)
     }
 
     /// A turn is about to be sent, and it is too late for it: its connection goes, with all that was

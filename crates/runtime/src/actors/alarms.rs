@@ -291,7 +291,7 @@ async fn fire_one(actor: &Actor, what: What, host: &Arc<Host>, app: Arc<dyn AppS
         fields.insert(REENTRANCY, id);
     }
     let turn = Turn { actor: actor.clone(), what, fields, body: bytes::Bytes::new() };
-    let run = host.turn(actor, chain, move |by| async move { app.run(turn, by).await });
+    let run = host.turn(actor, chain, move |lease| async move { app.run(turn, lease).await });
     match run.await {
         Ok(answer) => Fired::Done { cancels: answer.cancels },
         Err(NotRun::Failed(problem)) => {

@@ -15,7 +15,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tollway_model::ErrorCode;
 use tollway_placement::Actor;
-use tollway_proxy::{BEGIN_BY_FIELD, ERROR_FIELD, TO_FIELD, UNPROCESSED_FIELD};
+use tollway_proxy::{
+    BEGIN_BY_FIELD, ERROR_FIELD, LEASE_FIELD, TO_FIELD, TurnLease, UNPROCESSED_FIELD,
+};
 
 use super::clock::now;
 use super::problem::Problem;
@@ -25,6 +27,8 @@ use crate::inside::Caller;
 const TO: HeaderName = HeaderName::from_static(TO_FIELD);
 /// For the data loop: from when on the app is not to get it any more.
 const BEGIN_BY: HeaderName = HeaderName::from_static(BEGIN_BY_FIELD);
+/// The same: under which lease, which may be renewed meanwhile.
+const LEASE: HeaderName = HeaderName::from_static(LEASE_FIELD);
 /// The app says by it that a timer or a reminder is not to fire again.
 const CANCEL: HeaderName = HeaderName::from_static("x-daprremindercancel");
 /// What the bytes of a timer or a reminder are in a message.
@@ -153,11 +157,11 @@ impl NoAnswer {
 /// The app, as one that runs actors.
 #[tonic::async_trait]
 pub(crate) trait AppSide: Send + Sync {
-    /// Runs a turn to its end; `begin_by` is the moment from which on it must not begin.
+    /// Runs a turn to its end, which must not begin when the lease is over.
     ///
     /// # Errors
     /// [`ErrorCode::ActorInvoke`], with the app's words; or it did not begin in time.
-    async fn run(&self, turn: Turn, begin_by: Duration) -> Result<Answer, Unanswered>;
+    async fn run(&self, turn: Turn, lease: TurnLease) -> Result<Answer, Unanswered>;
 
     /// Has the app let go of an actor.
     async fn let_go(&self, actor: &Actor);
@@ -226,7 +230,7 @@ fn message_of(body: &[u8]) -> String {
 
 #[tonic::async_trait]
 impl AppSide for HttpApp {
-    async fn run(&self, turn: Turn, begin_by: Duration) -> Result<Answer, Unanswered> {
+    async fn run(&self, turn: Turn, lease: TurnLease) -> Result<Answer, Unanswered> {
         let Turn { actor, what, mut fields, body } = turn;
         let is_event = !matches!(what, What::Method { .. });
         let (path, body) = match &what {
@@ -241,11 +245,12 @@ impl AppSide for HttpApp {
         if is_event {
             fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let nanos = u64::try_from(begin_by.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = u64::try_from(lease.until.as_nanos()).unwrap_or(u64::MAX);
         fields.insert(BEGIN_BY, HeaderValue::from(nanos));
+        fields.insert(LEASE, HeaderValue::from(lease.number));
         let asked = self.ask(Method::PUT, &path, fields, body).await;
         let (status, fields, body) = asked.map_err(|none| {
-            if none.is_unprocessed && now() >= begin_by {
+            if none.is_unprocessed && now() >= lease.until {
                 return Unanswered::TooLate;
             }
             Problem::invoke(&none.why).into()

@@ -213,7 +213,8 @@ impl Actors {
         }
         let what = What::Method { name: name.to_owned(), query: query.cloned() };
         let turn = Turn { actor: call.actor.clone(), what, fields, body: call.body.clone() };
-        let run = host.turn(&call.actor, chain, move |by| async move { app.run(turn, by).await });
+        let run =
+            host.turn(&call.actor, chain, move |lease| async move { app.run(turn, lease).await });
         match run.await {
             Ok(answer) => Attempt::Done(response(answer)),
             Err(why) => match not_run(why) {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tollway_placement::{
     Actor, Effect, Epoch, Held, NoTurn, Order, Refusal, Shard, ShardSet, Turns,
 };
+use tollway_proxy::{Inside, TurnLease};
 use tollway_telemetry::DaprMetrics;
 
 use super::app::Unanswered;
@@ -51,6 +52,8 @@ pub(crate) struct Host {
     types: Types,
     let_go: LetGo,
     metrics: Option<Arc<DaprMetrics>>,
+    /// Where turns go out, which may wait there until the lease is over.
+    inside: Inside,
     given_back: mpsc::UnboundedSender<GivenBack>,
     granted: mpsc::UnboundedSender<Granted>,
     /// Something may be due earlier than it was.
@@ -62,6 +65,8 @@ struct Inner {
     last_turn: u64,
     asked: HashMap<u64, oneshot::Sender<Result<Begun, NoTurn>>>,
     running: HashMap<u64, CancellationToken>,
+    /// What the lease is told by from those before it.
+    lease: u64,
 }
 
 /// A turn that may be run now, while the grant of this epoch stands.
@@ -93,6 +98,11 @@ impl Drop for Ticket {
     }
 }
 
+/// The number of a lease. What was begun under another is late, though this one stands.
+fn another_lease() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0
+}
+
 impl Host {
     /// Of an app that offers these types. What it gives back, and what it is granted, comes by the
     /// receivers.
@@ -100,6 +110,7 @@ impl Host {
         types: Types,
         let_go: LetGo,
         metrics: Option<Arc<DaprMetrics>>,
+        inside: Inside,
     ) -> (Arc<Self>, mpsc::UnboundedReceiver<GivenBack>, mpsc::UnboundedReceiver<Granted>) {
         let (given_back, back) = mpsc::unbounded_channel();
         let (granted, grants) = mpsc::unbounded_channel();
@@ -108,10 +119,11 @@ impl Host {
             last_turn: 0,
             asked: HashMap::new(),
             running: HashMap::new(),
+            lease: another_lease(),
         };
         let (inner, sooner) = (Mutex::new(inner), Notify::new());
         (
-            Arc::new(Self { inner, types, let_go, metrics, given_back, granted, sooner }),
+            Arc::new(Self { inner, types, let_go, metrics, inside, given_back, granted, sooner }),
             back,
             grants,
         )
@@ -148,7 +160,7 @@ impl Host {
         self: &Arc<Self>,
         actor: &Actor,
         chain: Option<Arc<str>>,
-        work: impl FnOnce(Duration) -> F + Send + 'static,
+        work: impl FnOnce(TurnLease) -> F + Send + 'static,
     ) -> Result<T, NotRun>
     where
         F: Future<Output = Result<T, Unanswered>> + Send,
@@ -170,12 +182,12 @@ impl Host {
             };
             // The process may have stood still since that was decided: what could begin then may
             // have no time to end in now.
-            let by = host.begin_by(&actor, epoch).filter(|_| !called_off.is_cancelled());
-            let Some(by) = by else {
+            let lease = host.lease(&actor, epoch).filter(|_| !called_off.is_cancelled());
+            let Some(lease) = lease else {
                 let why = NoTurn::Elsewhere(Refusal::LeaseEnded);
                 return drop(answer.send(Err(NotRun::No(why))));
             };
-            let mut work = pin!(work(by));
+            let mut work = pin!(work(lease));
             tokio::select! {
                 // It has begun before it can be called off.
                 biased;
@@ -240,9 +252,10 @@ impl Host {
         self.inner().turns.holdings().may_write(actor_type, shard, now()) == Some(epoch)
     }
 
-    /// By when a turn that was begun under this epoch has to begin in the app; `None` if it must
-    /// not any more. A turn that was begun before its shard was asked back still may.
-    fn begin_by(&self, actor: &Actor, epoch: Epoch) -> Option<Duration> {
+    /// Under which lease a turn that was begun under this epoch has to begin in the app, and by when;
+    /// `None` if it must not any more. A turn that was begun before its shard was asked back still
+    /// may.
+    fn lease(&self, actor: &Actor, epoch: Epoch) -> Option<TurnLease> {
         let (shard, mut inner) = (Shard::of(&actor.id), self.inner());
         let holdings = inner.turns.holdings();
         let stands = match holdings.may_begin(&actor.actor_type, shard, now()) {
@@ -252,7 +265,8 @@ impl Host {
             }
             Err(Refusal::NotHere | Refusal::LeaseEnded) => false,
         };
-        holdings.begin_by().filter(|_| stands)
+        let until = holdings.begin_by().filter(|_| stands)?;
+        Some(TurnLease { number: inner.lease, until })
     }
 
     /// What is held of a type.
@@ -270,13 +284,25 @@ impl Host {
 
     /// Entered by what was asked at `asked`.
     pub(crate) fn entered(&self, asked: Duration, lasts: Duration) {
-        self.inner().turns.holdings().entered(asked, lasts);
+        let mut inner = self.inner();
+        inner.lease = another_lease();
+        inner.turns.holdings().entered(asked, lasts);
+        drop(inner);
         self.sooner.notify_one();
     }
 
     /// The lease was renewed by what was asked at `asked`.
     pub(crate) fn kept(&self, asked: Duration) {
-        self.inner().turns.holdings().kept(asked);
+        let mut inner = self.inner();
+        let holdings = inner.turns.holdings();
+        let has_ended = holdings.ends().is_none_or(|ends| now() >= ends);
+        holdings.kept(asked);
+        let until = holdings.begin_by();
+        if has_ended {
+            inner.lease = another_lease();
+        } else if let Some(until) = until {
+            self.inside.renewed(TurnLease { number: inner.lease, until });
+        }
     }
 
     /// When the lease has to be asked for anew; `None` without one.

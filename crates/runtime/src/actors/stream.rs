@@ -12,6 +12,7 @@ use hyper::HeaderMap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::Stream;
 use tollway_placement::Actor;
+use tollway_proxy::TurnLease;
 use tollway_wire::dapr::proto::runtime::v1::subscribe_actor_events_request_alpha1::RequestType as FromApp;
 use tollway_wire::dapr::proto::runtime::v1::subscribe_actor_events_response_alpha1::ResponseType as ToApp;
 use tollway_wire::dapr::proto::runtime::v1::{
@@ -164,8 +165,8 @@ impl Drop for Asked<'_> {
 
 #[tonic::async_trait]
 impl AppSide for StreamApp {
-    async fn run(&self, turn: Turn, begin_by: Duration) -> Result<Answer, Unanswered> {
-        let by = Some(begin_by);
+    async fn run(&self, turn: Turn, lease: TurnLease) -> Result<Answer, Unanswered> {
+        let by = Some(lease.until);
         let Turn { actor, what, fields, body } = turn;
         let (actor_type, actor_id) = (actor.actor_type.to_string(), actor.id.to_string());
         let metadata = metadata(&fields);
@@ -382,7 +383,8 @@ mod tests {
             let (fields, body) = (HeaderMap::new(), bytes::Bytes::new());
             let turn = Turn { actor, what, fields, body };
             let app = Arc::clone(&app);
-            tokio::spawn(async move { app.run(turn, now() + within).await })
+            let lease = TurnLease { number: 1, until: now() + within };
+            tokio::spawn(async move { app.run(turn, lease).await })
         };
         let late = turn("late", Duration::from_millis(20));
         tokio::time::sleep(Duration::from_millis(30)).await;

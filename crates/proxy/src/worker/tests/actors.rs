@@ -7,6 +7,7 @@ use tollway_model::{Policy, PolicyName, PolicyRule, PolicyTarget};
 
 use super::away::{Fleet, nobody};
 use super::*;
+use crate::actors::TurnLease;
 
 /// No test waits for it: what is away is told at once.
 const LONG: Duration = Duration::from_secs(120);
@@ -395,6 +396,54 @@ fn a_turn_whose_body_is_too_late_is_not_sent() {
         check_failed(&call(&large, late), "502", "ERR_CLOSED_EARLY", false);
         assert!(call("hi", in_time).ends_with("ok"));
         assert_eq!(asked.load(Ordering::SeqCst), 3, "{protocol:?}");
+    }
+}
+
+/// An app may take its time to read a turn: what is left of it is sent as long as its lease stands,
+/// and under no other.
+#[test]
+fn a_turn_that_an_app_reads_slowly_goes_on_while_its_lease_is_renewed() {
+    const BYTES: usize = 16 << 20;
+    for (protocol, renewed) in SPOKEN.into_iter().flat_map(|spoken| [(spoken, 7), (spoken, 8)]) {
+        let app = serve(|request| async {
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            let body = request.into_body().collect().await?.to_bytes();
+            let told = Bytes::from(body.len().to_string());
+            Ok(Response::new(Full::new(told).map_err(|e| match e {}).boxed()))
+        });
+        let network = Network::new("west");
+        let credentials = network.credentials(&service("stock"), "s-0", &[]);
+        let target = AppTarget { address: app, protocol };
+        let sidecar = Running::start(service("stock"), credentials, &[], Some(target), None);
+        let by = tollway_net::boot_time() + Duration::from_millis(300);
+        let head = format!(
+            "{}x-tollway-lease: 7\r\nhost: a\r\nconnection: close\r\ncontent-length: {BYTES}\r\n\r\n",
+            turn_by(by)
+        );
+        let mut stream = sidecar.inside();
+        let answer = std::thread::scope(|scope| {
+            let mut sink = stream.try_clone().unwrap();
+            scope.spawn(move || {
+                sink.write_all(head.as_bytes()).unwrap();
+                // It may be cut off.
+                let _ = sink.write_all(&vec![b'-'; BYTES]);
+            });
+            let asked = scope.spawn(move || {
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).map(|_| answer)
+            });
+            while !asked.is_finished() {
+                let until = tollway_net::boot_time() + Duration::from_millis(200);
+                let lease = TurnLease { number: renewed, until };
+                assert!(sidecar.commands.send(Command::Renewed(lease)));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            asked.join().unwrap()
+        });
+        match renewed {
+            7 => assert!(answer.unwrap().ends_with(&BYTES.to_string()), "{protocol:?}"),
+            _ => check_failed(&answer.unwrap(), "502", "ERR_CLOSED_EARLY", false),
+        }
     }
 }
 
