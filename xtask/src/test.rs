@@ -15,6 +15,10 @@ use crate::second_try;
 use crate::tools;
 use crate::workspace::Workspace;
 
+/// How many tests of a program run at a time. Many wait for leases and processes more than they
+/// compute, so one more than there are processors halves what the slowest programs take.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
 #[derive(Args)]
 pub(crate) struct Options {
     /// Leave out the slow tests.
@@ -61,6 +65,10 @@ fn tests(workspace: &Workspace, options: &Options, skip_log: &Path) -> Command {
         .env("TOLLWAY_SKIP_LOG", skip_log)
         .env("TOLLWAY_TOOLS", workspace.tools())
         .env("TOLLWAY_SLOW_TESTS", if options.fast { "0" } else { "1" });
+    if std::env::var_os(TEST_THREADS).is_none() {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        command.env(TEST_THREADS, (processors + 1).to_string());
+    }
     command
 }
 

@@ -1,6 +1,8 @@
 //! `docs/limits.md` beside the code: a limit that stands there by the name of its constant has the
 //! value of that constant. The data plane's own are held by a test of theirs, where they are set.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
