@@ -72,7 +72,7 @@ fn recorded(root: &Path) -> Result<Vec<Row>> {
 /// Git's name for what a target is made of, as committed.
 fn code(root: &Path, target: &str) -> Result<String> {
     let parsers = match target {
-        "neighbours" => "crates/model/src",
+        "neighbours" => "crates/model/src/neighbour",
         "schedule" => "crates/schedule/src",
         "server-name" => "crates/identity/src",
         _ => "crates/http/src",

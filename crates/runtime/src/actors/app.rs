@@ -1,7 +1,6 @@
 //! What a turn is in the app: a request to one of its routes, and its answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
