@@ -150,7 +150,8 @@ fn a_collector_is_reached_over_tls_if_its_authority_is_trusted() {
         "echo",
         "a",
         AppProtocol::Http,
-        &["--trace-endpoint", &http, "--trace-ca", ca],
+        // What it asks its app by itself begins no trace.
+        &["--trace-endpoint", &http, "--trace-ca", ca, "--trace-ratio", "0"],
     );
     let grpc = format!("https://localhost:{}", collector.grpc.port());
     let told = ["--trace-endpoint", &grpc, "--trace-ratio", "1"];
