@@ -224,6 +224,7 @@ fn heads_held_by_stalled_streams_are_limited_in_sum() {
     assert_eq!(server.connection.active_streams(), 9);
     let refused = resets_in(&server.out, ErrorCode::REFUSED_STREAM);
     assert_eq!(refused, 41);
+    assert_eq!(server.connection.take_mistakes(), 41);
     server.take(&reset(1)).unwrap();
     server.take(&frame(HEADERS, END_HEADERS, 101, &block(&lines))).unwrap();
     assert_eq!(server.connection.active_streams(), 9);
@@ -359,6 +360,12 @@ fn streams_over_the_limit_are_refused_and_the_others_live() {
     }
     assert_eq!(server.connection.active_streams(), 10);
     assert_eq!(resets_in(&server.out, ErrorCode::REFUSED_STREAM), 20);
+    assert_eq!([(); 2].map(|()| server.connection.take_mistakes()), [20, 0], "told once");
+    // What is answered without a mistake, and what is called off, is none.
+    server.take(&frame(PING, 0, 0, &[0; 8])).unwrap();
+    server.take(&reset(1)).unwrap();
+    server.connection.reset(StreamId(3), ErrorCode::CANCEL, &mut server.out);
+    assert_eq!(server.connection.take_mistakes(), 0);
 }
 
 /// A client that has met its server; nobody reads what it sends.

@@ -108,6 +108,7 @@ fn a_window_update_by_zero_is_a_mistake_also_on_a_stream_that_has_ended() {
     assert_eq!(resets.len(), 1);
     assert_eq!((resets[0].0, resets[0].2), (RST_STREAM, 1));
     assert_eq!(resets[0].3, 1_u32.to_be_bytes(), "PROTOCOL_ERROR");
+    assert_eq!(server.connection.take_mistakes(), 1);
 }
 
 #[test]

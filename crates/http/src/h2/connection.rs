@@ -56,6 +56,8 @@ pub struct Connection {
     pub(super) queued_replies: u32,
     /// Client: streams called off before they were answered, less those that ended in order.
     pub(super) resets_owed: u32,
+    /// Streams reset for the peer's mistakes that nobody has asked for yet.
+    mistakes: u64,
 
     /// Emptied fields whose memory the next heads use.
     pub(super) spare: Vec<Fields>,
@@ -164,6 +166,7 @@ impl Connection {
             budgets,
             queued_replies: 0,
             resets_owed: 0,
+            mistakes: 0,
             spare: Vec::new(),
             config,
         }
@@ -283,6 +286,12 @@ impl Connection {
         self.resets_owed as usize
     }
 
+    /// How many streams were reset since this was asked last because the peer broke a rule on them or
+    /// was over a limit. Of those that never were there are no events.
+    pub fn take_mistakes(&mut self) -> u64 {
+        std::mem::take(&mut self.mistakes)
+    }
+
     /// Streams the peer lets this side have at once.
     #[must_use]
     pub fn peer_max_streams(&self) -> u32 {
@@ -368,6 +377,7 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> Result<(), ConnectionError> {
         frame::write_reset(turn.out, id, code);
+        self.mistakes += 1;
         self.owe_reset(id);
         if self.end_stream(id, Ended::ByUs) {
             turn.events.push(Event::Reset { stream: StreamId(id), code });

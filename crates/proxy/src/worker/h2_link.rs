@@ -24,10 +24,9 @@ impl Worker {
         let (Role::H2Server(link) | Role::H2Client(link)) = &mut conn.role else { return };
         link.heard = self.now;
         let was_silent = link.asked.take().is_some() && std::mem::take(&mut link.is_silent);
-        let before = conn.io.out().len();
         let result = link.codec.receive(data, clock, &mut events, conn.io.out());
-        if matches!(conn.role, Role::H2Server(_)) {
-            self.metrics.requests_refused.add(resets_in(&conn.io.out()[before..]));
+        if let Role::H2Server(link) = &mut conn.role {
+            self.metrics.requests_refused.add(link.codec.take_mistakes());
         }
         self.mark_dirty(key);
         for event in events.drain(..) {
@@ -275,35 +274,5 @@ impl Worker {
         }
         tracing::debug!(reason = why.reason, server, "HTTP/2 connection over");
         self.linger(key);
-    }
-}
-
-/// How many streams are reset by the frames that the codec has answered with: each is a request
-/// that breaks a rule or is over a limit, of which there may never have been an event.
-fn resets_in(mut frames: &[u8]) -> u64 {
-    /// Length, type, flags and stream (RFC 9113 section 4.1).
-    const HEAD: usize = 9;
-    const RST_STREAM: u8 = 3;
-    let mut count = 0;
-    while let Some(([high, middle, low, kind, ..], rest)) = frames.split_first_chunk::<HEAD>() {
-        count += u64::from(*kind == RST_STREAM);
-        let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
-        frames = rest.get(length..).unwrap_or_default();
-    }
-    count
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resets_are_counted_among_other_frames() {
-        let ping = [&[0, 0, 8, 6, 1, 0, 0, 0, 0][..], &[3; 8]].concat();
-        let reset = [0, 0, 4, 3, 0, 0, 0, 0, 3, 0, 0, 0, 7];
-        let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 11];
-        assert_eq!(resets_in(&[]), 0);
-        assert_eq!(resets_in(&ping), 0);
-        assert_eq!(resets_in(&[&reset[..], &ping, &reset, &goaway].concat()), 2);
     }
 }
