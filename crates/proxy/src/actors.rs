@@ -52,10 +52,8 @@ pub(crate) struct Asked {
     pub(crate) instance: Option<Instance>,
     /// The runtime of the callee's sidecar is to have it.
     pub(crate) to_runtime: bool,
-    /// From when on it is not to be sent to the app any more.
-    pub(crate) begin_by: Option<Duration>,
-    /// The number of its lease.
-    pub(crate) lease: u64,
+    /// It is a turn of an actor: until when it may be sent to the app.
+    pub(crate) turn: Option<TurnLease>,
 }
 
 impl Asked {
@@ -70,15 +68,16 @@ impl Asked {
     /// [`Fault::BadRequest`] or [`Fault::Target`]: a value means nothing.
     pub(crate) fn of(fields: &Fields) -> Result<Self, Fault> {
         let mut asked = Self::default();
+        let (mut until, mut lease) = (None, 0);
         for field in fields.iter() {
             match field.name {
                 INSTANCE => asked.instance = Some(instance(field.value)?),
                 ACTOR => asked.to_runtime = true,
                 BEGIN_BY => {
                     let nanos = number(field.value, BEGIN_BY_FIELD, "nanoseconds")?;
-                    asked.begin_by = Some(Duration::from_nanos(nanos));
+                    until = Some(Duration::from_nanos(nanos));
                 }
-                LEASE => asked.lease = number(field.value, LEASE_FIELD, "leases")?,
+                LEASE => lease = number(field.value, LEASE_FIELD, "leases")?,
                 TO if field.value == TO_APP.as_bytes() => asked.to_app = true,
                 TO => {
                     let reason = format!("{TO_FIELD} takes `{TO_APP}` and nothing else");
@@ -87,6 +86,7 @@ impl Asked {
                 _ => {}
             }
         }
+        asked.turn = until.map(|until| TurnLease { number: lease, until });
         if asked.to_app && (asked.to_runtime || asked.instance.is_some()) {
             let reason = format!("{TO_FIELD} goes with neither {INSTANCE_FIELD} nor {ACTOR_FIELD}");
             return Err(Fault::BadRequest { status: 400, reason });
@@ -126,7 +126,8 @@ mod tests {
         let turn =
             [("x-tollway-to", "app"), ("x-tollway-begin-by", "1500"), ("x-tollway-lease", "7")];
         let turn = asked(&turn).unwrap();
-        assert_eq!((turn.begin_by, turn.lease), (Some(Duration::from_nanos(1500)), 7));
+        let lease = TurnLease { number: 7, until: Duration::from_nanos(1500) };
+        assert_eq!(turn.turn, Some(lease));
         let none = asked(&[("x-tollway-explain", "1"), ("host", "a")]).unwrap();
         assert!(!none.is_of_actors());
     }

@@ -12,6 +12,7 @@ use tollway_identity::{PeerIdentity, ServerNameReader};
 use tollway_model::{NetworkName, ServiceName};
 use tollway_net::{Conn, Key, tcp_info};
 
+use crate::actors::TurnLease;
 use crate::edit::Caller;
 use crate::exchange::{Destination, Side};
 use crate::front::Client;
@@ -88,11 +89,8 @@ pub(crate) struct Connection {
     pub(crate) paused: bool,
     /// Not read until the caller has taken the answers it is owed.
     pub(crate) owed: bool,
-    /// Of the turns of actors that wait to be sent here, the moment from which on the first of them
-    /// is not to be, by the clock of leases.
-    pub(crate) send_by: Option<Duration>,
-    /// How often it was flushed with such a turn.
-    pub(crate) turn_flushes: u64,
+    /// The turns of actors of which something waits to be sent here.
+    pub(crate) turns: Vec<(Key, TurnLease)>,
     /// Pipes that wait for room here, first come first served.
     pub(crate) line: VecDeque<(Key, Side)>,
     /// Since when it has been in its present state: handshaking, idle, in a head.
@@ -129,8 +127,7 @@ impl Connection {
             queued: false,
             paused: false,
             owed: false,
-            send_by: None,
-            turn_flushes: 0,
+            turns: Vec::new(),
             line: VecDeque::new(),
             since: now,
             look_at: None,

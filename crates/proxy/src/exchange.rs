@@ -1,7 +1,7 @@
 //! One request and its response on their way through.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tollway_http::h2::StreamId;
 use tollway_http::{RequestHead, h1};
@@ -10,6 +10,7 @@ use tollway_net::Key;
 
 use tollway_telemetry::ServicePlace;
 
+use crate::actors::TurnLease;
 use crate::connection::Door;
 use crate::observe::Observed;
 use crate::pipe::Pipe;
@@ -156,13 +157,10 @@ pub(crate) struct Exchange {
     /// It is the call of an actor: carried out once at most, and its caller is told if nothing of
     /// it was.
     pub(crate) is_of_actors: bool,
-    /// From when on nothing of it is sent any more, by the clock of leases, unless its lease lasts
-    /// longer: it is a turn of an actor.
-    pub(crate) begin_by: Option<Duration>,
-    /// The number of that lease.
-    pub(crate) lease: u64,
-    /// How often its connection had been flushed with a turn when it was written there.
-    pub(crate) turn_flushes: u64,
+    /// It is a turn of an actor: until when it may be sent.
+    pub(crate) turn: Option<TurnLease>,
+    /// Something of that turn has been sent.
+    pub(crate) is_begun: bool,
     /// It counts among the requests that the app has.
     pub(crate) has_slot: bool,
     /// It was refused or failed here.

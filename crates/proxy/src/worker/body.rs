@@ -5,7 +5,6 @@ use tollway_http::h1::{self, BodyLength};
 use tollway_http::{Fields, h2};
 use tollway_net::Key;
 
-use super::turns::earlier;
 use super::{Worker, mark};
 use crate::connection::{Connection, Role};
 use crate::edit;
@@ -72,7 +71,7 @@ impl Worker {
         exchange.active = self.now;
         let gathers = exchange.up == Upstream::Gathering;
         let sink = exchange.sink(side);
-        let send_by = exchange.send_by(side);
+        let turn = exchange.turn_towards(side);
         let (pipe, replay) = exchange.pipe_and_replay(side);
         pipe.owed += credit;
         pipe.ended |= end;
@@ -82,7 +81,7 @@ impl Worker {
             && let Some(conn) = self.conns.get_mut(sink.conn)
         {
             taken = put(conn, sink, data, end, None, self.config.limits.out_bytes);
-            conn.send_by = earlier(conn.send_by, send_by);
+            conn.note_turn(key, turn);
             mark(&mut self.dirty, &mut conn.dirty, sink.conn);
             if end && taken == data.len() {
                 pipe.finished = true;
@@ -121,7 +120,7 @@ impl Worker {
     pub(super) fn drain(&mut self, key: Key, side: Side, quantum: usize) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(sink) = exchange.sink(side) else { return };
-        let send_by = exchange.send_by(side);
+        let turn = exchange.turn_towards(side);
         let (pipe, replay) = exchange.pipe_and_replay(side);
         if pipe.finished {
             return;
@@ -132,7 +131,7 @@ impl Worker {
         let data = &pipe.pending()[..count];
         let out_bytes = self.config.limits.out_bytes;
         let taken = put(conn, sink, data, end, pipe.trailers.as_ref(), out_bytes);
-        conn.send_by = earlier(conn.send_by, send_by);
+        conn.note_turn(key, turn);
         if let Some(replay) = replay {
             let limit = self.config.limits.replay_bytes;
             let given_up = remember(replay, &data[..taken], limit, &mut self.spare_bodies);

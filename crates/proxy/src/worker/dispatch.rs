@@ -82,10 +82,11 @@ impl Worker {
 
     /// Sends an exchange to its destination, or has it wait for a connection.
     pub(super) fn dispatch(&mut self, key: Key) {
-        if self.gathers(key) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        if exchange.turn.is_some() && exchange.is_to_gather(&self.config.limits, self.held_bytes) {
+            exchange.up = Upstream::Gathering;
             return;
         }
-        let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.up = Upstream::Waiting;
         let destination = exchange.destination.clone();
         let is_upgrade = exchange.is_upgrade;

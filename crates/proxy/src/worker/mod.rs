@@ -74,7 +74,6 @@ pub(crate) use policy::{PolicyDenial, Rights, Upgraded};
 use pool::Pool;
 use share::Late;
 use slots::Slots;
-use turns::is_over;
 
 /// How often what only time can tell is looked at.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -379,13 +378,14 @@ impl Worker {
             let Some(conn) = self.conns.get_mut(key) else { continue };
             conn.dirty = false;
             let was_connecting = conn.io.is_connecting();
-            if conn.send_by.is_some_and(is_over) && !self.renews(key) {
+            if conn.has_late_turn(self.lease) {
                 self.on_turn_too_late(key);
                 continue;
             }
-            let Some(conn) = self.conns.get_mut(key) else { continue };
             let flushed = conn.io.flush();
-            conn.note_turns(matches!(flushed, Flush::Done));
+            if !conn.turns.is_empty() {
+                conn.note_flushed(matches!(flushed, Flush::Done), &mut self.exchanges);
+            }
             match flushed {
                 Flush::Done => {
                     if was_connecting {
@@ -447,7 +447,7 @@ impl Worker {
         if let Some(mut conn) = self.conns.remove(key) {
             // What is queued may be an alert or a last response; the kernel takes what it can.
             // But no turn of an actor that was called off meanwhile.
-            if conn.send_by.is_none() {
+            if conn.turns.is_empty() {
                 let _ = conn.io.flush();
             }
             if let Some((target, address)) = conn.relays_to {

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use tollway_http::h2::{self, StreamId};
 use tollway_http::{Method, RequestHead, h1};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName};
-use tollway_net::Key;
+use tollway_net::{Key, boot_time};
 use tollway_routing::{
     Attempt, Failure, RequestParts, Retry, Target, TargetError, decide_retry, decide_target,
 };
@@ -15,7 +15,6 @@ use tollway_telemetry::ServicePlace;
 use super::exchange::describe;
 use super::observe::code_of;
 use super::outside::{AppTarget, WorkerConfig};
-use super::turns::{earlier, is_over};
 use super::{Worker, mark};
 use crate::actors::Asked;
 use crate::connection::{Connection, Door, Role};
@@ -73,9 +72,8 @@ impl Worker {
             replay: Some(Vec::new()),
             place: None,
             is_of_actors: false,
-            begin_by: None,
-            lease: 0,
-            turn_flushes: 0,
+            turn: None,
+            is_begun: false,
             has_slot: false,
             failed: false,
             grpc_status: None,
@@ -133,7 +131,7 @@ impl Worker {
             _ => Asked::default(),
         };
         exchange.is_of_actors = asked.is_of_actors();
-        (exchange.begin_by, exchange.lease) = (asked.begin_by, asked.lease);
+        exchange.turn = asked.turn;
         if asked.to_app {
             return self.decide_own_app(key);
         }
@@ -260,15 +258,12 @@ impl Worker {
             // What it has waited here is gone for whoever comes behind.
             edit::set_time_left(&mut exchange.head.fields, deadline.saturating_duration_since(now));
         }
-        if exchange.begin_by.is_some_and(is_over) {
-            exchange.renew(self.lease);
-            if exchange.begin_by.is_some_and(is_over) {
-                return self.fail(key, &Fault::TooLate);
-            }
+        if exchange.turn.is_some_and(|turn| turn.is_over(self.lease, boot_time())) {
+            return self.fail(key, &Fault::TooLate);
         }
         let Some(conn) = self.conns.get_mut(conn_key) else { return };
-        exchange.turn_flushes = conn.turn_flushes;
-        conn.send_by = earlier(conn.send_by, exchange.begin_by);
+        exchange.is_begun = false;
+        conn.note_turn(key, exchange.turn);
         exchange.attempts += 1;
         let mut ended = exchange.request.is_drained() && exchange.request.trailers.is_none();
         match &mut conn.role {

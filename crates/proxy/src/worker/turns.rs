@@ -7,122 +7,98 @@
 
 use std::time::Duration;
 
-use tollway_net::{Closed, Key};
+use tollway_net::{Closed, Key, Slab, boot_time};
 
 use super::Worker;
 use crate::actors::TurnLease;
 use crate::connection::{Connection, Role};
 use crate::exchange::{Exchange, Side, Upstream};
 use crate::fault::Fault;
+use crate::limits::Limits;
 
 /// So much of a turn waits for its rest. Of what is longer each part must be in time, by the lease as
 /// it is then: an app may take long to take it.
 const GATHERED_BYTES: usize = 16 * 1024;
 
-/// Whether a moment of the clock of leases is over.
-pub(super) fn is_over(moment: Duration) -> bool {
-    tollway_net::boot_time() >= moment
-}
-
-/// The earlier of two moments, of which there may be none.
-pub(super) fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (moment, None) | (None, moment) => moment,
+impl TurnLease {
+    /// Whether it is over, by the clock of leases; `present` is the own host's, which may be the same
+    /// one, renewed.
+    pub(super) fn is_over(self, present: Self, now: Duration) -> bool {
+        let is_renewed = self.number == present.number && now < present.until;
+        now >= self.until && !is_renewed
     }
 }
 
 impl Exchange {
-    /// From when on what goes to the sink of `side` is not to be sent.
-    pub(super) fn send_by(&self, side: Side) -> Option<Duration> {
-        self.begin_by.filter(|_| side == Side::Request)
+    /// The turn that goes to the sink of `side`.
+    pub(super) fn turn_towards(&self, side: Side) -> Option<TurnLease> {
+        self.turn.filter(|_| side == Side::Request)
     }
 
-    /// Its lease lasts longer than it did.
-    pub(super) fn renew(&mut self, lease: TurnLease) {
-        if self.lease == lease.number {
-            self.begin_by = self.begin_by.max(self.begin_by.and(Some(lease.until)));
-        }
+    /// Whether more of it is to come before it is sent: it is not whole, and may wait here.
+    pub(super) fn is_to_gather(&self, limits: &Limits, held_bytes: usize) -> bool {
+        let most = GATHERED_BYTES.min(limits.pipe_bytes);
+        let is_over = held_bytes > limits.held_bytes;
+        !self.request.ended && self.request.len() < most && !is_over
     }
 }
 
 impl Connection {
-    /// It was flushed; `is_done` says that nothing is left.
-    pub(super) fn note_turns(&mut self, is_done: bool) {
-        if self.send_by.is_none() || self.io.is_connecting() {
+    /// Something of an exchange was written here, which may be a turn.
+    pub(super) fn note_turn(&mut self, key: Key, turn: Option<TurnLease>) {
+        if let Some(turn) = turn
+            && !self.turns.contains(&(key, turn))
+        {
+            self.turns.push((key, turn));
+        }
+    }
+
+    /// Whether it is too late for a turn that waits here.
+    pub(super) fn has_late_turn(&self, present: TurnLease) -> bool {
+        if self.turns.is_empty() {
+            return false;
+        }
+        let now = boot_time();
+        self.turns.iter().any(|(_, turn)| turn.is_over(present, now))
+    }
+
+    /// It was flushed with turns; `is_done` says that nothing is left.
+    pub(super) fn note_flushed(&mut self, is_done: bool, exchanges: &mut Slab<Exchange>) {
+        if self.io.is_connecting() {
             return;
         }
-        self.turn_flushes += 1;
+        for (key, _) in &self.turns {
+            if let Some(exchange) = exchanges.get_mut(*key) {
+                exchange.is_begun = true;
+            }
+        }
         if is_done {
-            self.send_by = None;
+            self.turns.clear();
         }
     }
 }
 
 impl Worker {
-    /// Has a turn wait until it is whole. False if it is, or goes on in parts.
-    pub(super) fn gathers(&mut self, key: Key) -> bool {
-        let limits = &self.config.limits;
-        let most = GATHERED_BYTES.min(limits.pipe_bytes);
-        let is_over = self.held_bytes > limits.held_bytes;
-        let Some(exchange) = self.exchanges.get_mut(key) else { return false };
-        let pipe = &exchange.request;
-        let gathers = exchange.begin_by.is_some() && !pipe.ended && pipe.len() < most && !is_over;
-        if gathers {
-            exchange.up = Upstream::Gathering;
-        }
-        gathers
-    }
-
-    /// Whether all turns of a connection may still be sent, by their lease as it is now.
-    pub(super) fn renews(&mut self, key: Key) -> bool {
-        let Some(conn) = self.conns.get_mut(key) else { return false };
-        let streams: Vec<Key> = match &conn.role {
-            Role::H1Client(client) => client.exchange.into_iter().collect(),
-            Role::H2Client(link) => link.streams.values().copied().collect(),
-            _ => return false,
-        };
-        let mut send_by = None;
-        for key in streams {
-            if let Some(exchange) = self.exchanges.get_mut(key) {
-                exchange.renew(self.lease);
-                send_by = earlier(send_by, exchange.begin_by);
-            }
-        }
-        conn.send_by = send_by;
-        !send_by.is_some_and(is_over)
-    }
-
     /// A turn is about to be sent, and it is too late for it: its connection goes, with all that was
     /// to be written to it. Who has a part of a turn must not get the whole.
     pub(super) fn on_turn_too_late(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.send_by = None;
         conn.io.abort_on_close();
-        let flushes = conn.turn_flushes;
-        let exchanges = &self.exchanges;
-        let is_unsent = |key: &Key| {
-            let exchange = exchanges.get(*key);
-            exchange.is_some_and(|e| e.begin_by.is_some() && e.turn_flushes == flushes)
-        };
-        let unsent: Vec<Key> = match &mut conn.role {
-            Role::H1Client(client) => {
-                client.exchange.take_if(|key| is_unsent(key)).into_iter().collect()
+        let mut unsent = Vec::new();
+        for (turn, _) in std::mem::take(&mut conn.turns) {
+            let Some(exchange) = self.exchanges.get_mut(turn) else { continue };
+            let Some(up) = exchange.upstream().filter(|_| !exchange.is_begun) else { continue };
+            match &mut conn.role {
+                Role::H1Client(client) => client.exchange = None,
+                Role::H2Client(link) => drop(link.streams.remove(&up.stream.0)),
+                _ => {}
             }
-            Role::H2Client(link) => {
-                let unsent = link.streams.extract_if(|_, key| is_unsent(key));
-                unsent.map(|(_, key)| key).collect()
-            }
-            _ => return,
-        };
-        for key in &unsent {
-            if let Some(exchange) = self.exchanges.get_mut(*key) {
-                // As if it had found no connection yet.
-                exchange.up = Upstream::Waiting;
-            }
+            // As if it had found no connection yet.
+            exchange.up = Upstream::Waiting;
+            unsent.push(turn);
         }
-        match self.conns.get(key).map(|conn| &conn.role) {
-            Some(Role::H1Client(_)) => self.on_h1_client_closed(key, Closed::Truncated),
+        match &conn.role {
+            Role::H1Client(_) => self.on_h1_client_closed(key, Closed::Truncated),
             _ => {
                 self.on_h2_over(key, "a turn of an actor was too late for it");
                 self.remove(key);
