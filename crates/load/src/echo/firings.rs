@@ -7,12 +7,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollway_net::{Key, Waker};
 
 use super::MAX_CONNECTIONS;
-use crate::firings::{Alarm, Client, FIRING_BYTES, Firing};
+use crate::firings::{Alarm, Client, FIRING_BYTES, Firing, now_us};
 
 /// Firings that are held until they are asked for; further ones are not, so that they count as
 /// missed.
@@ -142,12 +141,6 @@ fn hold(held: &Mutex<Vec<u8>>, firing: Firing) {
 fn firing(alarm: &Alarm) -> Firing {
     let seen_us = now_us();
     Firing { due_us: alarm.due_before(seen_us), seen_us, written_us: None }
-}
-
-/// Microseconds since 1970.
-fn now_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The alarm that a request of the sidecar's brings, if it is one of those.

@@ -1,9 +1,20 @@
 //! A timer or reminder by its name, and one of its firings as the app saw it.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 /// What names of alarms begin with.
 const PREFIX: &str = "lab";
 /// Bytes of a firing in the app's list.
 pub(crate) const FIRING_BYTES: usize = 24;
+
+/// Microseconds since 1970, by the clock on the wall.
+pub(crate) fn now_us() -> u64 {
+    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
 
 /// When an actor is to be woken, in microseconds since 1970 by the clock on the wall, and what it
 /// does then.

@@ -9,6 +9,6 @@ mod alarm;
 mod client;
 mod run;
 
-pub(crate) use self::alarm::{Alarm, FIRING_BYTES, Firing};
+pub(crate) use self::alarm::{Alarm, FIRING_BYTES, Firing, now_us};
 pub(crate) use self::client::Client;
 pub use self::run::{AlarmKind, FiringOptions, FiringsError, MAX_ALARMS, run_firings};

@@ -4,14 +4,15 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tollway_record::record::Arrival;
 use tollway_record::{RunResult, Traffic};
 
-use super::{Alarm, Client, FIRING_BYTES, Firing};
+use super::alarm::micros;
+use super::{Alarm, Client, FIRING_BYTES, Firing, now_us};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::options::Keep;
@@ -352,15 +353,6 @@ fn ask(client: &mut Client, method: &str, path: &str, body: &str) -> Result<Vec<
 fn moment(us: u64) -> String {
     let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(us) * 1_000);
     at.ok().and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default()
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Microseconds since 1970.
-fn now_us() -> u64 {
-    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 #[cfg(test)]
