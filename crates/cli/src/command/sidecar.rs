@@ -1,7 +1,6 @@
 //! `tollway sidecar`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -15,7 +14,6 @@ use super::app::{AppArgs, Speech};
 use super::mesh::{CommonArgs, end_of, serve_live};
 use super::telemetry::TelemetryArgs;
 use crate::args::Command;
-use crate::dapr::Configuration;
 use crate::failure::{Misuse, failure_of};
 use crate::resources::ResourcesArgs;
 use crate::runtime::block_on;
@@ -101,7 +99,7 @@ pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
     block_on(async {
         let end = end_of(&reloads)?;
         let (found, stores) = args.resources.read(&args.app_id, &args.namespace)?;
-        let options = args.options(live, &found)?;
+        let options = found.complete(args.options(live)?);
         let apply = async |command| {
             let Command::Sidecar(new) = command else { return Ok(()) };
             let options = LiveOptions {
@@ -120,7 +118,7 @@ pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
 }
 
 impl SidecarArgs {
-    fn options(self, live: Live, found: &Configuration) -> Result<SidecarOptions> {
+    fn options(self, live: Live) -> Result<SidecarOptions> {
         let role = Role::Sidecar { app: self.app_id, namespace: self.namespace };
         if self.app.app_max_concurrency.is_some() && self.common.plane.threads() > 1 {
             let what = "--app-max-concurrency counts in one data-plane thread; leave --threads out";
@@ -140,11 +138,11 @@ impl SidecarArgs {
             mesh_protocol: self.mesh_protocol.into(),
             upstreams: self.upstreams,
             message_bytes: MESSAGE_BYTES,
-            api_rules: found.api_rules.clone(),
-            access: found.access.clone(),
-            resilience: found.resilience.clone().map(Arc::new),
+            api_rules: None,
+            access: None,
+            resilience: None,
             tokens: self.api_tokens.tokens()?,
-            telemetry: found.telemetry(self.telemetry.options()?),
+            telemetry: self.telemetry.options()?,
             dapr_metrics: None,
             outside: None,
         })

@@ -1,9 +1,13 @@
 //! Dapr's Configuration, as far as it concerns calls: who may make them, where their traces go, and
 //! what it asks for that is not done here.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use tollway_model::Label;
-use tollway_proxy::{ApiProtocol, ApiRule, ApiRules, TelemetryOptions, TracingOptions};
+use tollway_proxy::{
+    ApiProtocol, ApiRule, ApiRules, SidecarOptions, TelemetryOptions, TracingOptions,
+};
 use tollway_routing::{AccessList, Resilience, SamplingRatio};
 use tollway_runtime::HttpEndpoint;
 use tollway_telemetry::trace::{TraceEndpoint, TraceHeaders, TraceOptions, TraceProtocol};
@@ -27,10 +31,10 @@ const REASONS: [(&str, &str); 5] = [
 #[derive(Debug, Default)]
 pub(crate) struct Configuration {
     pub(super) tracing: Option<TracingOptions>,
-    pub(crate) api_rules: Option<ApiRules>,
-    pub(crate) access: Option<AccessList>,
+    pub(super) api_rules: Option<ApiRules>,
+    pub(super) access: Option<AccessList>,
     /// From files of Resiliency.
-    pub(crate) resilience: Option<Resilience>,
+    pub(super) resilience: Option<Resilience>,
     /// The names of these files.
     pub(super) rules: Vec<String>,
     /// What may be called outside of the mesh by a name.
@@ -40,7 +44,18 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
-    /// What a sidecar is told by its options, and where they name no collector, by the files.
+    /// What a sidecar is told by its options, and by the files what those leave open.
+    pub(crate) fn complete(&self, given: SidecarOptions) -> SidecarOptions {
+        SidecarOptions {
+            api_rules: self.api_rules.clone(),
+            access: self.access.clone(),
+            resilience: self.resilience.clone().map(Arc::new),
+            telemetry: self.telemetry(given.telemetry),
+            ..given
+        }
+    }
+
+    /// The same of telemetry: where the options name no collector.
     pub(crate) fn telemetry(&self, given: TelemetryOptions) -> TelemetryOptions {
         let tracing = given.tracing.or_else(|| self.tracing.clone());
         TelemetryOptions { tracing, ..given }

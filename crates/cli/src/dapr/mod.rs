@@ -1,8 +1,8 @@
 //! daprd's place taken: `tollway sidecar --dapr`, or this program under the name `daprd`.
 //!
 //! The words are read as daprd reads them (`parse`, `flags`), decided on (`options`) and carried out
-//! by the same sidecar as any other (`serve`). Dapr's files (`files`) are read here for all of them. Apps find each other through this user's
-//! local control plane, unless another is named.
+//! by the same sidecar as any other (`serve`). Dapr's files (`files`) are read here for all of them.
+//! Apps find each other through this user's local control plane, unless another is named.
 
 mod access;
 mod configuration;

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -72,9 +71,8 @@ async fn serve(wanted: &Wanted, signals: &mut Signals) -> Result<End> {
     }
     let access = access(wanted).await?;
     let is_local = access.local.is_some();
-    let endpoints = found.endpoints.clone();
-    let options = options(wanted, access, app_of(wanted).await?, found)?;
-    let starting = Sidecar::start(options, stores, Some(endpoints));
+    let options = options(wanted, access, app_of(wanted).await?, &found)?;
+    let starting = Sidecar::start(options, stores, Some(found.endpoints));
     let sidecar = tokio::select! {
         started = starting => started.map_err(failure_of)?,
         end = signals.next() => return Ok(end),
@@ -157,7 +155,7 @@ fn options(
     wanted: &Wanted,
     access: Access,
     app: Option<AppOptions>,
-    found: Configuration,
+    found: &Configuration,
 ) -> Result<SidecarOptions> {
     let role = Role::Sidecar { app: wanted.app_id.clone(), namespace: wanted.namespace.clone() };
     let mut limits = Limits::default();
@@ -183,7 +181,7 @@ fn options(
             metrics.runtime().rules_loaded(file);
         }
     }
-    Ok(SidecarOptions {
+    Ok(found.complete(SidecarOptions {
         common: CommonOptions { mesh, plane },
         app,
         http_listen: wanted.http.clone(),
@@ -195,17 +193,17 @@ fn options(
         mesh_protocol: MeshProtocol::default(),
         upstreams: Vec::new(),
         message_bytes: wanted.message_bytes,
+        api_rules: None,
+        access: None,
+        resilience: None,
         tokens: ApiTokenArgs::default().tokens()?,
-        telemetry: found.telemetry(TelemetryOptions {
+        telemetry: TelemetryOptions {
             tracing: None,
             access_log: wanted.tells_calls.then_some(LogTarget::Stdout),
-        }),
-        api_rules: found.api_rules,
-        access: found.access,
-        resilience: found.resilience.map(Arc::new),
+        },
         dapr_metrics,
         outside: None,
-    })
+    }))
 }
 
 /// The signals that end a sidecar, listened to as long as it lives.

@@ -1,7 +1,6 @@
 //! What is going to run: the app's address, the control plane, the sidecar's options.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -94,14 +93,15 @@ impl Plan {
             mesh_protocol: MeshProtocol::default(),
             upstreams: args.upstreams,
             message_bytes: MESSAGE_BYTES,
-            api_rules: found.api_rules.clone(),
-            access: found.access.clone(),
-            resilience: found.resilience.clone().map(Arc::new),
+            api_rules: None,
+            access: None,
+            resilience: None,
             tokens: args.api_tokens.tokens()?,
-            telemetry: found.telemetry(args.telemetry.options()?),
+            telemetry: args.telemetry.options()?,
             dapr_metrics: None,
             outside: None,
         };
+        let sidecar = found.complete(sidecar);
         let local = access.local.is_some();
         Ok(Self { app_id, namespace, app, sidecar, stores, found, local })
     }
