@@ -274,10 +274,8 @@ impl Actors {
             let app = Arc::clone(&letting_go);
             tokio::spawn(async move { app.let_go(&actor).await })
         });
-        let (host, given_back, granted) = {
-            let (metrics, inside) = (self.metrics.clone(), self.caller.inside());
-            Host::new(types, let_go, metrics, inside)
-        };
+        let inside = self.caller.inside();
+        let (host, given_back, granted) = Host::new(types, let_go, self.metrics.clone(), inside);
         let life = uuid::Uuid::new_v4().as_u64_pair().0;
         let book = Book::new(Arc::clone(&self.mesh), life);
         let fired = self.counted(Runtime::reminder_fired);
