@@ -26,6 +26,8 @@ pub const ACTOR_FIELD: &str = "x-tollway-actor";
 pub const TARGET_FIELD: &str = "x-tollway-target";
 /// The same: the name or the URL of what it is to call outside of the mesh.
 pub const OUTSIDE_FIELD: &str = "x-tollway-outside";
+/// In a request for a replica: a number, by which [`Inside::call_off`](crate::Inside::call_off) ends it.
+pub const CALL_FIELD: &str = "x-tollway-call";
 /// In an answer: nothing of the request was carried out.
 pub const UNPROCESSED_FIELD: &str = "x-tollway-unprocessed";
 
@@ -33,6 +35,7 @@ const INSTANCE: &[u8] = INSTANCE_FIELD.as_bytes();
 const TO: &[u8] = TO_FIELD.as_bytes();
 const BEGIN_BY: &[u8] = BEGIN_BY_FIELD.as_bytes();
 const LEASE: &[u8] = LEASE_FIELD.as_bytes();
+const CALL: &[u8] = CALL_FIELD.as_bytes();
 pub(crate) const ACTOR: &[u8] = ACTOR_FIELD.as_bytes();
 
 /// Until when turns of actors may be sent to the app.
@@ -52,6 +55,8 @@ pub(crate) struct Asked {
     pub(crate) instance: Option<Instance>,
     /// The runtime of the callee's sidecar is to have it.
     pub(crate) to_runtime: bool,
+    /// By which it may be called off.
+    pub(crate) number: Option<u64>,
     /// It is a turn of an actor: until when it may be sent to the app.
     pub(crate) turn: Option<TurnLease>,
 }
@@ -77,6 +82,7 @@ impl Asked {
                     let nanos = number(field.value, BEGIN_BY_FIELD, "nanoseconds")?;
                     until = Some(Duration::from_nanos(nanos));
                 }
+                CALL => asked.number = Some(number(field.value, CALL_FIELD, "calls")?),
                 LEASE => lease = number(field.value, LEASE_FIELD, "leases")?,
                 TO if field.value == TO_APP.as_bytes() => asked.to_app = true,
                 TO => {
@@ -118,8 +124,11 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_read_from_the_fields() {
-        let replica = asked(&[("X-Tollway-Instance", "cart-1"), ("x-tollway-actor", "1")]).unwrap();
+        let replica =
+            [("X-Tollway-Instance", "cart-1"), ("x-tollway-actor", "1"), ("x-tollway-call", "9")];
+        let replica = asked(&replica).unwrap();
         assert_eq!(replica.instance, Some(Label::new("cart-1").unwrap()));
+        assert_eq!(replica.number, Some(9));
         assert!(replica.to_runtime && !replica.to_app && replica.is_of_actors());
         let app = asked(&[("x-tollway-to", "app")]).unwrap();
         assert!(app.to_app && app.is_of_actors());
@@ -141,6 +150,7 @@ mod tests {
         assert!(why("x-tollway-to", "runtime").contains("x-tollway-to takes `app`"));
         assert!(why("x-tollway-to", "app").contains("goes with neither"));
         assert!(why("x-tollway-begin-by", "soon").contains("a number of nanoseconds"));
+        assert!(why("x-tollway-call", "x").contains("x-tollway-call takes a number of calls"));
         assert!(why("x-tollway-lease", "-1").contains("x-tollway-lease takes a number of leases"));
     }
 }

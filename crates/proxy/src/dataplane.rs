@@ -336,7 +336,8 @@ impl Sidecar {
 /// - `x-tollway-instance: LABEL` ([`INSTANCE_FIELD`](crate::INSTANCE_FIELD)): for that replica of the
 ///   service and no other. The service is named as always; where `dapr-app-id: APP.NAMESPACE.NETWORK`
 ///   names it, the path is the callee's, whatever it is. The service has to be of the own network.
-///   Without such a replica the answer is a 503 at once.
+///   Without such a replica the answer is a 503 at once. `x-tollway-call: NUMBER`
+///   ([`CALL_FIELD`](crate::CALL_FIELD)) lets it be [called off](Self::call_off).
 /// - `x-tollway-actor: 1` ([`ACTOR_FIELD`](crate::ACTOR_FIELD)): not for the callee's app, but, once its
 ///   policies have let it in by caller, method and path, for its runtime, as
 ///   [`ApiKind::Actors`](crate::ApiKind::Actors). Status, fields and body of its answer come back.
@@ -372,6 +373,12 @@ impl Inside {
     /// has not taken yet, may be sent until then.
     pub fn renewed(&self, lease: TurnLease) {
         self.0.tell(|| Command::Renewed(lease));
+    }
+
+    /// Ends the call of that number unless its answer has begun: it is answered with a 504 at once,
+    /// and with `x-tollway-unprocessed` where nothing of it was sent.
+    pub fn call_off(&self, number: u64) {
+        self.0.tell(|| Command::CallOff(number));
     }
 }
 

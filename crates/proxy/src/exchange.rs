@@ -157,6 +157,8 @@ pub(crate) struct Exchange {
     /// It is the call of an actor: carried out once at most, and its caller is told if nothing of
     /// it was.
     pub(crate) is_of_actors: bool,
+    /// By which the runtime that asked for it may call it off.
+    pub(crate) number: Option<u64>,
     /// It is a turn of an actor: until when it may be sent.
     pub(crate) turn: Option<TurnLease>,
     /// Something of that turn has been sent.

@@ -34,6 +34,8 @@ pub(crate) enum Fault {
     AppUnreachable { service: ServiceName, address: SocketAddr, reason: String },
     #[error("{peer} closed the connection before it answered: {reason}")]
     ClosedEarly { peer: String, reason: String },
+    #[error("the call was called off before it was answered")]
+    CalledOff,
     #[error("{peer} reset the request ({reason})")]
     Reset { peer: String, reason: h2::ErrorCode },
     #[error("{peer} gave an answer that is not valid HTTP: {reason}")]
@@ -163,6 +165,7 @@ impl Fault {
             Self::Unreachable { code, .. } => *code,
             Self::AppUnreachable { .. } => ErrorCode::AppUnreachable,
             Self::ClosedEarly { .. } => ErrorCode::ClosedEarly,
+            Self::CalledOff => ErrorCode::Silent,
             Self::Reset { .. } => ErrorCode::Reset,
             Self::BadResponse { .. } => ErrorCode::BadResponse,
             Self::TimedOut { .. } => ErrorCode::TimedOut,

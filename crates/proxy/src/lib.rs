@@ -35,8 +35,8 @@ mod why;
 mod worker;
 
 pub use actors::{
-    ACTOR_FIELD, BEGIN_BY_FIELD, INSTANCE_FIELD, LEASE_FIELD, OUTSIDE_FIELD, TARGET_FIELD, TO_APP,
-    TO_FIELD, TurnLease, UNPROCESSED_FIELD,
+    ACTOR_FIELD, BEGIN_BY_FIELD, CALL_FIELD, INSTANCE_FIELD, LEASE_FIELD, OUTSIDE_FIELD,
+    TARGET_FIELD, TO_APP, TO_FIELD, TurnLease, UNPROCESSED_FIELD,
 };
 pub use api_rules::{ApiProtocol, ApiRule, ApiRules};
 pub use dataplane::{

@@ -9,14 +9,17 @@ use tokio::task::JoinHandle;
 
 use super::invoke;
 
-/// Callers of actors of one type, each of its own, whose turns take 20 ms.
+/// What a turn takes in the app.
+const TURN_MS: u64 = 20;
+
+/// Callers of actors of one type, each of its own.
 pub(crate) struct Callers {
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<Waited>>,
 }
 
-/// How long the longest call took that had its turn, and of the others the longest; and what was
-/// answered: nothing where all was well.
+/// How much longer than its turn the longest call took that had one, how long the longest of the
+/// others; and what was answered: nothing where all was well.
 #[derive(Default)]
 pub(crate) struct Waited {
     pub(crate) longest: Duration,
@@ -29,15 +32,19 @@ impl Callers {
         let (stop, stopped) = watch::channel(false);
         let tasks = (0..count).map(|nth| {
             let stopped = stopped.clone();
+            let (turn, turn_ms) = (Duration::from_millis(TURN_MS), TURN_MS.to_string());
             tokio::spawn(async move {
                 let mut waited = Waited::default();
                 while !*stopped.borrow() {
                     let began = Instant::now();
-                    let (status, text) = invoke(door, &format!("{of}/{nth}"), "slow", "20").await;
-                    let is_good = status == 200;
-                    let longest =
-                        if is_good { &mut waited.longest } else { &mut waited.longest_failed };
-                    *longest = began.elapsed().max(*longest);
+                    let actor = format!("{of}/{nth}");
+                    let (status, text) = invoke(door, &actor, "slow", &turn_ms).await;
+                    let (is_good, took) = (status == 200, began.elapsed());
+                    if is_good {
+                        waited.longest = took.saturating_sub(turn).max(waited.longest);
+                    } else {
+                        waited.longest_failed = took.max(waited.longest_failed);
+                    }
                     let told = if is_good { String::new() } else { text };
                     *waited.answers.entry(told).or_insert(0) += 1;
                 }

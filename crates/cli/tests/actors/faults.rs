@@ -11,7 +11,7 @@ use super::app::{Log, check_around_a_lost_lease, turns};
 use super::callers::{Callers, Waited};
 use super::mesh::{Mesh, PATIENCE};
 use super::relay::Relay;
-use super::{CONFIG, Replica, invoke, until_hosted};
+use super::{CONFIG, Replica, envelope, invoke, until_hosted};
 
 /// Longer than a lease, and than what follows from its end.
 const LONGER_THAN_A_LEASE: Duration = Duration::from_secs(4);
@@ -62,10 +62,13 @@ pub(crate) async fn paused_writes_nothing(options: &[&str]) {
     one.sidecar.process.signal(Signal::STOP).unwrap();
     let (status, text) = invoke(two.api(), &actor, "late", "0 2").await;
     assert_eq!((status, text.as_str()), (200, "204 No Content "));
-    one.sidecar.process.signal(Signal::CONT).unwrap();
-    // The caller is told that it may have been carried out, and the turn that nothing was written.
+    // The caller is told that it may have been carried out, however long the host stands still; the
+    // turn, that nothing was written.
     let (status, text) = paused.await.unwrap();
-    assert!(status >= 500 && text.contains("ERR_"), "{status} {text}");
+    let (word, message) = envelope(&text);
+    assert_eq!((status, word.as_str()), (500, "ERR_ACTOR_INVOKE_METHOD"), "{text}");
+    assert!(message.contains("the actor is at another host now"), "{message}");
+    one.sidecar.process.signal(Signal::CONT).unwrap();
     let told = Instant::now();
     while !turns(&log).iter().any(|turn| turn.body == "500 1" && turn.ended.is_some()) {
         assert!(told.elapsed() < LONGER_THAN_A_LEASE, "the paused turn has not ended");
@@ -92,7 +95,7 @@ pub(crate) async fn one_of(door: SocketAddr, answer: &str) -> String {
 struct Outcome {
     answered: usize,
     failed: usize,
-    /// Of the calls of each strike that were answered, and of those that failed.
+    /// Of the calls of each strike that were answered, beside their turns, and of those that failed.
     longest: Vec<Duration>,
     longest_failed: Vec<Duration>,
     /// The same of actors of another type.
@@ -139,7 +142,7 @@ async fn no_turns_overlap_whatever_befalls_a_host() {
             let good = answers.get("").copied().unwrap_or_default();
             let failed = answers.values().sum::<usize>() - good;
             eprintln!(
-                "round {round}, {blow:?}: {good} calls answered, the longest took {longest:?}, of \
+                "round {round}, {blow:?}: {good} calls answered, the longest waited {longest:?}, of \
                  another type {:?}; {failed} failed, the longest after {longest_failed:?}",
                 others.longest
             );

@@ -257,6 +257,7 @@ impl Worker {
                 Command::App(app) => self.on_app(app),
                 Command::Policies(update) => self.on_policies(&update),
                 Command::Renewed(lease) => self.lease = lease,
+                Command::CallOff(number) => self.call_off(number),
                 Command::AppUnready => self.retire_inbound(),
                 Command::Configure(config) => self.on_config(config),
                 Command::Observe(observer) => {

@@ -160,6 +160,8 @@ pub(crate) enum Command {
     Policies(PolicyUpdate),
     /// The lease under which turns of actors are sent to the app, which lasts longer than was said.
     Renewed(TurnLease),
+    /// The runtime waits no longer for the answer to the call of this number.
+    CallOff(u64),
     /// The app takes no connections: whoever comes over the mesh is to go elsewhere.
     AppUnready,
     /// Settings changed: times and limits hold from now on, for open connections too, except

@@ -72,6 +72,7 @@ impl Worker {
             replay: Some(Vec::new()),
             place: None,
             is_of_actors: false,
+            number: None,
             turn: None,
             is_begun: false,
             has_slot: false,
@@ -131,7 +132,7 @@ impl Worker {
             _ => Asked::default(),
         };
         exchange.is_of_actors = asked.is_of_actors();
-        exchange.turn = asked.turn;
+        (exchange.number, exchange.turn) = (asked.number, asked.turn);
         if asked.to_app {
             return self.decide_own_app(key);
         }

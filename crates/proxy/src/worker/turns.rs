@@ -79,6 +79,16 @@ impl Connection {
 }
 
 impl Worker {
+    /// Ends the call of that number, and says whether anything of it was sent.
+    pub(super) fn call_off(&mut self, number: u64) {
+        let is_meant =
+            |exchange: &Exchange| exchange.number == Some(number) && !exchange.responding;
+        let found = self.exchanges.iter().find(|(_, exchange)| is_meant(exchange));
+        if let Some((key, _)) = found {
+            self.fail(key, &Fault::CalledOff);
+        }
+    }
+
     /// A turn is about to be sent, and it is too late for it: its connection goes, with all that was
     /// to be written to it. Who has a part of a turn must not get the whole.
     pub(super) fn on_turn_too_late(&mut self, key: Key) {

@@ -1,16 +1,21 @@
 //! A call of an actor: to where the actor is, again when it has moved before the call was begun.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_model::{ErrorCode, Instance, ServiceName};
 use tollway_placement::{Actor, NoTurn, Shard};
-use tollway_proxy::{ACTOR_FIELD, INSTANCE_FIELD, OWN_FIELDS, UNPROCESSED_FIELD};
+use tollway_proxy::{
+    ACTOR_FIELD, CALL_FIELD, ERROR_FIELD, INSTANCE_FIELD, OWN_FIELDS, UNPROCESSED_FIELD,
+};
 use tollway_wire::ActorHost;
 use tonic::body::Body;
 
@@ -34,13 +39,17 @@ const LONGEST_WAIT: Duration = Duration::from_millis(100);
 /// The part of the time since its first attempt that a call waits before the next: so much longer
 /// than it has to it takes at most.
 const WAIT_SHARE: u32 = 4;
+/// How much later than the news that another host has an actor the answer of the former may come.
+const LATE_ANSWER: Duration = Duration::from_millis(100);
 
 /// The chain of calls that a call belongs to.
 pub(crate) const REENTRANCY: HeaderName = HeaderName::from_static("dapr-reentrancy-id");
 const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
 const INSTANCE: HeaderName = HeaderName::from_static(INSTANCE_FIELD);
 const FOR_ACTOR: HeaderName = HeaderName::from_static(ACTOR_FIELD);
+const NUMBER: HeaderName = HeaderName::from_static(CALL_FIELD);
 const UNPROCESSED: HeaderName = HeaderName::from_static(UNPROCESSED_FIELD);
+const ERROR: HeaderName = HeaderName::from_static(ERROR_FIELD);
 /// The callee's sidecar is to find the actor and to call it where it is.
 const ANYWHERE: HeaderName = HeaderName::from_static("tollway-actor-anywhere");
 const YES: HeaderValue = HeaderValue::from_static("1");
@@ -127,7 +136,7 @@ impl Actors {
         call.fields.insert(ANYWHERE, YES);
         let began = Instant::now();
         loop {
-            match self.ask_there(&service, None, &call).await {
+            match self.ask_there((&service, None), &call, call.fields.clone()).await {
                 Attempt::Done(answer) => return Ok(answer),
                 Attempt::Failed(problem) => return Err(problem),
                 Attempt::Elsewhere if began.elapsed() < PLACED_WITHIN => {}
@@ -168,9 +177,7 @@ impl Actors {
                 Place::At(owner) => {
                     let attempt = match owner {
                         Some(owner) if *owner == self.me => self.invoke_here(&call).await,
-                        Some(owner) => {
-                            self.ask_there(&owner.service, Some(&owner.instance), &call).await
-                        }
+                        Some(owner) => self.ask_owner(owner, &call, known.clone()).await,
                         None => Attempt::Elsewhere,
                     };
                     match attempt {
@@ -224,15 +231,39 @@ impl Actors {
         }
     }
 
+    /// Asks the host of an actor, until another has it.
+    async fn ask_owner(
+        &self,
+        owner: &ActorHost,
+        call: &Call,
+        known: watch::Receiver<Known>,
+    ) -> Attempt {
+        let number = self.next_call.fetch_add(1, Ordering::Relaxed);
+        let mut fields = call.fields.clone();
+        fields.insert(NUMBER, number.into());
+        let callee = (&owner.service, Some(&owner.instance));
+        let mut asked = pin!(self.ask_there(callee, call, fields));
+        tokio::select! {
+            attempt = &mut asked => return attempt,
+            () = taken_over(known, Shard::of(&call.actor.id), owner) => {}
+        }
+        self.caller.inside().call_off(number);
+        match asked.await {
+            Attempt::Done(answer) if answer.headers().contains_key(ERROR) => {
+                Attempt::Failed(lost(owner))
+            }
+            attempt @ (Attempt::Done(_) | Attempt::Failed(_) | Attempt::Elsewhere) => attempt,
+        }
+    }
+
     async fn ask_there(
         &self,
-        service: &ServiceName,
-        instance: Option<&Instance>,
+        callee: (&ServiceName, Option<&Instance>),
         call: &Call,
+        fields: HeaderMap,
     ) -> Attempt {
         let (method, path) = call.work.request(&call.actor);
-        let path = format!("/v1.0{path}");
-        self.send((service, instance), method, &path, &call.fields, call.body.clone()).await
+        self.send(callee, method, &format!("/v1.0{path}"), fields, call.body.clone()).await
     }
 
     /// Asks the runtime of the sidecar of a service: of this replica, or of any.
@@ -241,7 +272,7 @@ impl Actors {
         (service, instance): (&ServiceName, Option<&Instance>),
         method: Method,
         path: &str,
-        given: &HeaderMap,
+        given: HeaderMap,
         body: Bytes,
     ) -> Attempt {
         let request = Request::builder().method(method).uri(format!("http://sidecar{path}"));
@@ -250,7 +281,7 @@ impl Actors {
             Err(error) => return Attempt::Failed(Problem::invoke(&error.to_string())),
         };
         let fields = request.headers_mut();
-        fields.extend(given.clone());
+        *fields = given;
         fields.remove(HOST);
         fields.remove(CONTENT_LENGTH);
         let instance = instance.map(|instance| (INSTANCE, instance.to_string()));
@@ -286,6 +317,30 @@ impl Actors {
             Attempt::Elsewhere => elsewhere(),
         }
     }
+}
+
+/// Ends when another host has had an actor for so long that nothing of `former` counts any more. A
+/// host that gives it up in good order answers before; one that is gone, or stands still, has lost
+/// its lease.
+async fn taken_over(mut known: watch::Receiver<Known>, shard: Shard, former: &ActorHost) {
+    let is_another = |now: &Known| match Place::of(now, shard) {
+        Place::At(Some(owner)) => owner != *former,
+        Place::At(None) | Place::Nowhere | Place::Untold => false,
+    };
+    if known.wait_for(is_another).await.is_err() {
+        // Nothing is told any more.
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(LATE_ANSWER).await;
+}
+
+fn lost(former: &ActorHost) -> Problem {
+    let text = format!(
+        "the actor is at another host now, and workload {} of {} has not answered; the call may \
+         have been carried out",
+        former.instance, former.service
+    );
+    Problem::invoke(&text)
 }
 
 /// How long a call that was first tried at `began` waits before it is tried again.

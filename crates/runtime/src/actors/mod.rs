@@ -29,6 +29,7 @@ mod stream;
 mod timers;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ pub(crate) struct Actors {
     mesh: Arc<MeshClient>,
     directory: Arc<Directory>,
     caller: Arc<Caller<Full<Bytes>>>,
+    /// The number of the next call to another host.
+    next_call: AtomicU64,
     store: Option<ActorStore>,
     /// What is done about calls that fail.
     resilient: Option<Arc<Resilient>>,
@@ -148,6 +151,7 @@ impl Actors {
             mesh,
             directory: Directory::new(),
             caller,
+            next_call: AtomicU64::new(0),
             store,
             resilient,
             http_app,

@@ -260,9 +260,8 @@ impl Actors {
                 }
             } else {
                 let path = format!("/v1.0/actor-reminders{}", segment(actor_type));
-                let fields = HeaderMap::new();
                 let to = (&host.service, Some(&host.instance));
-                match self.send(to, method.clone(), &path, &fields, Bytes::new()).await {
+                match self.send(to, method.clone(), &path, HeaderMap::new(), Bytes::new()).await {
                     Attempt::Done(answer) => answer,
                     Attempt::Failed(problem) => return Err(problem),
                     Attempt::Elsewhere => return Err(failed("a host cannot be reached")),

@@ -1,5 +1,6 @@
 //! Calls of actors: what the runtime of a sidecar asks of the data loop, and only it may.
 
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 
@@ -305,7 +306,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 fn beside_app(
     serve: impl Fn(&mut TcpStream, &AtomicUsize) + Copy + Send + 'static,
 ) -> (Running, Arc<AtomicUsize>) {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = AppTarget { address: listener.local_addr().unwrap(), protocol: AppProtocol::Http };
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
@@ -497,6 +498,45 @@ fn a_late_turn_on_a_shared_connection_is_told_with_those_beside_it() {
     }
     let asked = asked.load(Ordering::SeqCst);
     assert!(ran <= asked && told > 0 && asked + told <= 201, "{ran} {asked} {told}");
+}
+
+/// Calls the first replica, and calls that off once it `may` be.
+fn called_off(fleet: &Fleet, state: &ServiceState, may: impl Fn() -> bool + Sync + Send) -> String {
+    const NUMBER: u64 = 7;
+    let request = format!(
+        "POST /x HTTP/1.1\r\ndapr-app-id: stock\r\nx-tollway-instance: S-0\r\n\
+         x-tollway-call: {NUMBER}\r\n"
+    );
+    told(fleet, state, || {
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| fleet.caller.call_inside(&request));
+            fleet.caller.commands.send(Command::CallOff(NUMBER + 1));
+            until("it may be called off", may);
+            assert!(!asked.is_finished(), "{}", asked.join().unwrap());
+            while !asked.is_finished() {
+                fleet.caller.commands.send(Command::CallOff(NUMBER));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            asked.join().unwrap()
+        })
+    })
+}
+
+#[test]
+fn a_call_that_is_called_off_says_whether_anything_of_it_was_sent() {
+    // It takes connections, and says nothing.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = mute.local_addr().unwrap();
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[address]);
+    let began = Instant::now();
+    let waits = called_off(&fleet, &fleet.local(&[address]), || {
+        began.elapsed() > Duration::from_millis(100)
+    });
+    check_failed(&waits, "504", "ERR_SILENT", true);
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[address]);
+    let all = fleet.local(&fleet.addresses());
+    let sent = called_off(&fleet, &all, || served(&fleet) == [1]);
+    check_failed(&sent, "504", "ERR_SILENT", false);
 }
 
 #[test]
