@@ -28,6 +28,48 @@ const SCENARIO: &str = "schema: tollway.scenario/1\nname: peers\npurpose: one pe
     full: {blocks: 1, window_s: 1}\n";
 const GRPC: &str = "  - {name: grpc, protocol: grpc-unary, arrival: {open: {rate_rps: 1500}}, \
     connections: 4, payload_bytes: 1024}\n";
+/// A pair that starts only where its authority answers, with the word that is in its folder.
+const ASKS: &str = r#"schema: tollway.subject/1
+name: asks
+purpose: HAProxy that asks an authority
+program: [haproxy]
+version: [-v]
+get: {apt: haproxy}
+authority:
+  program: [python3]
+  process:
+    command:
+      ["{{program}}", -m, http.server, "{{listen_port}}", --bind, "{{listen_ip}}", --directory, "{{dir}}"]
+    files: {word: hello}
+texts:
+  asks: |
+    for word in "$(curl -s 'http://{{authority}}/word')" "$(cat '{{authority_dir}}/word')"; do
+      [ "$word" = hello ] || exit 3
+    done
+    exec "$0" "$@"
+  relay: |
+    defaults
+      mode tcp
+      timeout connect 5s
+      timeout client 1m
+      timeout server 1m
+    listen all
+      bind {{listen}}
+      server next {{upstream}}
+variants:
+  - name: pair
+    purpose: bytes in plain text
+    ways:
+      - protocols: [http1]
+        between_tls: plain
+        asks_authority: true
+        app_side:
+          command: [sh, -c, "{{asks}}", "{{program}}", -db, -f, "{{dir}}/haproxy.cfg"]
+          files: {haproxy.cfg: "{{relay}}\n"}
+        caller_side:
+          command: [sh, -c, "{{asks}}", "{{program}}", -db, -f, "{{dir}}/haproxy.cfg"]
+          files: {haproxy.cfg: "{{relay}}\n"}
+"#;
 const TLS: &str = "  - {name: tls, protocol: http1, tls: tls, arrival: closed, connections: 2, \
     payload_bytes: 1024, subjects: [SUBJECT]}\n  - {name: mtls, protocol: http1, tls: mtls, \
     arrival: closed, connections: 2, payload_bytes: 1024, subjects: [SUBJECT]}\n";
@@ -94,6 +136,23 @@ fn the_guides_example_is_measured() {
     let row = row(&rows, "same-network/http/nghttpx");
     assert!(row["requests"].as_u64().unwrap() > 100, "{row}");
     assert_eq!((&row["errors"], &row["tls"]), (&0.into(), &"mtls".into()), "{row}");
+    lab.assert_gone();
+}
+
+#[test]
+fn an_authority_is_there_before_those_that_ask_it() {
+    let (program, _, _) = (need_tool!("haproxy"), need_tool!("curl"), need_tool!("python3"));
+    let files = TempDir::new().unwrap();
+    let file = files.path().join("asks.yaml");
+    fs::write(&file, ASKS).unwrap();
+    let mut lab = Lab::start("asks", "", &program, &[&file]);
+    let rows = lab.rows();
+    let row = row(&rows, "same-network/http/asks");
+    assert!(row["requests"].as_u64().unwrap() > 100, "{row}");
+    assert_eq!((&row["errors"], &row["hops"]), (&0.into(), &2.into()), "{row}");
+    // It works for no request, and is accounted apart.
+    let cost = |role: &str| row["cpu_us_per_request"][role].as_f64().unwrap();
+    assert!(cost("control-planes") < cost("client-sidecar").min(cost("app-sidecar")), "{row}");
     lab.assert_gone();
 }
 

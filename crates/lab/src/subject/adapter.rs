@@ -32,19 +32,13 @@ use crate::experiment::Ground;
 use crate::progress::Progress;
 
 /// Placeholders that every process has.
-const FIXED_PLACEHOLDERS: &[&str] = &[
-    "program",
-    "dir",
-    "listen",
-    "listen_ip",
-    "listen_port",
+const FIXED_PLACEHOLDERS: &[&str] = &["program", "dir", "listen", "listen_ip", "listen_port"];
+
+/// Placeholders of a side, for what it calls, its own certificate, and who is at the other end.
+const SIDE_PLACEHOLDERS: &[&str] = &[
     "upstream",
     "upstream_ip",
     "upstream_port",
-];
-
-/// Placeholders for the process's own certificate, and for who is at the other end.
-const TLS_PLACEHOLDERS: &[&str] = &[
     "ca",
     "certificate",
     "key",
@@ -54,6 +48,9 @@ const TLS_PLACEHOLDERS: &[&str] = &[
     "peer_name",
     "peer_id",
 ];
+
+/// Placeholders of a side that asks an authority: its address, and its folder.
+const AUTHORITY_PLACEHOLDERS: &[&str] = &["authority", "authority_dir"];
 
 /// The files that come with the program.
 const BUILT_IN: [&str; 5] = [
@@ -106,6 +103,12 @@ impl Adapter {
         self.program().map(|program| program.path.clone()).unwrap_or_default()
     }
 
+    /// Empty where there is none, or it is missing.
+    fn authority_path(&self) -> PathBuf {
+        let spec = self.file.authority.as_ref();
+        spec.and_then(|spec| program::first_of(&spec.program.value)).unwrap_or_default()
+    }
+
     fn program(&self) -> Option<&Program> {
         if self.found.get().is_none()
             && let Some(found) = program::find(&self.file.program.value, &self.file.version)
@@ -130,9 +133,14 @@ impl SubjectKind for Adapter {
     }
 
     fn availability(&self) -> Availability {
-        match self.program() {
-            Some(program) => Availability::Ready { version: program.version.clone() },
-            None => missing(&self.file.program.value, &self.file.get),
+        let Some(program) = self.program() else {
+            return missing(&self.file.program.value, &self.file.get);
+        };
+        match &self.file.authority {
+            Some(spec) if program::first_of(&spec.program.value).is_none() => {
+                missing(&spec.program.value, &self.file.get)
+            }
+            _ => Availability::Ready { version: program.version.clone() },
         }
     }
 
@@ -141,7 +149,8 @@ impl SubjectKind for Adapter {
         let default = self.variants.first() == Some(variant);
         let label = if default { name.to_owned() } else { format!("{name}.{}", variant.name) };
         let (file, variant) = (self.file.clone(), variant.name.clone().into_owned());
-        Box::new(Pair { file, variant, label, program: self.found_path() })
+        let (program, authority) = (self.found_path(), self.authority_path());
+        Box::new(Pair { file, variant, label, program, authority })
     }
 }
 
@@ -152,6 +161,8 @@ struct Pair {
     /// Tells its processes from those of other subjects.
     label: String,
     program: PathBuf,
+    /// Empty where there is none.
+    authority: PathBuf,
 }
 
 impl Pair {
@@ -186,7 +197,11 @@ impl Subject for Pair {
                 .flat_map(|p| way.caller_tls.iter().map(move |t| (*p, *t)))
             {
                 let name = part_name(&self.label, &Leg { network: 0, protocol, tls });
-                listeners.push(Listener { name: name.clone(), process: name, port: start::LISTEN });
+                let authority = way.asks_authority.then(|| authority_name(&name));
+                for name in [name].into_iter().chain(authority) {
+                    let process = name.clone();
+                    listeners.push(Listener { name, process, port: start::LISTEN });
+                }
             }
         }
         listeners
@@ -208,6 +223,11 @@ fn part_name(label: &str, leg: &Leg) -> String {
         Tls::Plain => format!("{label}-{}", leg.protocol),
         Tls::Tls | Tls::Mtls => format!("{label}-{}-{}", leg.protocol, leg.tls),
     }
+}
+
+/// Name of the authority that is asked by the part of that name and by its other side.
+fn authority_name(part: &str) -> String {
+    format!("{part}-authority")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use tollway_record::record::Tls;
 
 use super::file::{AdapterFile, SUBJECT_SCHEMA, Side, VariantSpec};
 use super::template::{Meanings, TemplateError};
-use super::{FIXED_PLACEHOLDERS, TLS_PLACEHOLDERS};
+use super::{AUTHORITY_PLACEHOLDERS, FIXED_PLACEHOLDERS, SIDE_PLACEHOLDERS};
 use crate::fault::{Fault, Faults, MAX_NAME};
 
 /// Variants of an adapter, ways of a variant, texts, and files, ports and header lines of a
@@ -30,6 +30,16 @@ impl AdapterFile {
         faults.count(at, "version", self.version.len(), 0..=MAX_WORDS);
         faults.count(at, "texts", self.texts.len(), 0..=MAX_ENTRIES);
         faults.count(at, "variants", self.variants.len(), 1..=MAX_ENTRIES);
+        if let Some(authority) = &self.authority {
+            let (at, count) = (authority.program.referenced, authority.program.value.len());
+            faults.count(at, "program", count, 1..=MAX_WORDS);
+            let process = &authority.process;
+            if process.url.is_some() || !process.headers.value.is_empty() {
+                let what = "no request goes to an authority: it has no `url` and no `headers`";
+                faults.add(process.command.referenced, what);
+            }
+            self.check_side(process, &[FIXED_PLACEHOLDERS], &mut faults);
+        }
         faults.unique("variant", self.variants.iter().map(|variant| &variant.name));
         for variant in &self.variants {
             faults.name("variant", &variant.name);
@@ -59,13 +69,20 @@ impl AdapterFile {
             if secured && way.caller_side.is_some() && way.app_side.is_some() {
                 faults.add(at, "callers of a pair are plain: it stands beside them");
             }
+            if way.asks_authority && (self.authority.is_none() || way.app_side.is_none()) {
+                let what =
+                    "`asks_authority` goes with an `authority` of the file and an `app_side`";
+                faults.add(at, what);
+            }
+            let asked = if way.asks_authority { AUTHORITY_PLACEHOLDERS } else { &[] };
             for side in way.sides() {
-                self.check_side(side, faults);
+                self.check_side(side, &[FIXED_PLACEHOLDERS, SIDE_PLACEHOLDERS, asked], faults);
             }
         }
     }
 
-    fn check_side(&self, side: &Side, faults: &mut Faults) {
+    /// `placeholders` are those that it has beside its ports.
+    fn check_side(&self, side: &Side, placeholders: &[&[&str]], faults: &mut Faults) {
         let at = side.command.referenced;
         faults.count(at, "command", side.command.value.len(), 1..=MAX_WORDS);
         faults.count(at, "files", side.files.len(), 0..=MAX_ENTRIES);
@@ -92,7 +109,7 @@ impl AdapterFile {
                 faults.add(text.referenced, what);
             }
         }
-        let values = stand_ins(side);
+        let values = stand_ins(side, placeholders);
         let meanings = Meanings { values: &values, texts: &self.texts };
         let mut filled = String::new();
         let words = side.command.value.iter().map(|word| (at, word));
@@ -115,8 +132,8 @@ impl AdapterFile {
 /// What the listener's placeholders stand for while a file is checked.
 const LISTENS: &str = "(listens)";
 
-fn stand_ins(side: &Side) -> BTreeMap<String, String> {
-    let names = FIXED_PLACEHOLDERS.iter().chain(TLS_PLACEHOLDERS).map(|name| (*name).to_owned());
+fn stand_ins(side: &Side, placeholders: &[&[&str]]) -> BTreeMap<String, String> {
+    let names = placeholders.iter().copied().flatten().map(|name| (*name).to_owned());
     let ports = side.ports.value.iter().map(|port| port_placeholder(port));
     let value = |name: String| {
         let listens = matches!(name.as_str(), "listen" | "listen_port");

@@ -30,11 +30,24 @@ pub struct AdapterFile {
     pub version: Vec<String>,
     /// How to get it where it is missing.
     pub get: Get,
+    /// Who issues the certificates of a program that takes them from nobody else.
+    #[serde(default)]
+    pub authority: Option<AuthoritySpec>,
     /// Texts that files and commands can name as placeholders.
     #[serde(default)]
     pub texts: BTreeMap<String, String>,
     /// The first is the default.
     pub variants: Vec<VariantSpec>,
+}
+
+/// A process that the sides of a way ask for their certificates. It works for no request.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuthoritySpec {
+    /// As [`AdapterFile::program`], but it tells no version.
+    pub program: Spanned<Vec<String>>,
+    /// Has neither `url` nor `headers`.
+    pub process: Side,
 }
 
 /// Where a program comes from.
@@ -71,6 +84,10 @@ pub struct Way {
     /// caller's connection.
     #[serde(default)]
     pub between_tls: Option<Tls>,
+    /// Its sides take their certificates from [`AdapterFile::authority`], which is started before
+    /// them: `{{authority}}`, `{{authority_dir}}`.
+    #[serde(default)]
+    pub asks_authority: bool,
     /// Beside the caller.
     #[serde(default)]
     pub caller_side: Option<Side>,

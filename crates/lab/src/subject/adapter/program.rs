@@ -41,6 +41,11 @@ pub(super) fn find(candidates: &[String], version: &[String]) -> Option<Program>
     })
 }
 
+/// Where the first of `candidates` is that is here.
+pub(super) fn first_of(candidates: &[String]) -> Option<PathBuf> {
+    candidates.iter().flat_map(|candidate| places(candidate)).next()
+}
+
 /// What is to be said and done where no candidate works.
 pub(in crate::subject) fn missing(candidates: &[String], get: &Get) -> Availability {
     let names: Vec<&str> = candidates.iter().map(|c| name_of(c)).collect();

@@ -1,5 +1,5 @@
 //! Starts what an adapter file describes: for each leg a process beside the app, one beside the
-//! caller, or both.
+//! caller, or both, and before them the authority that they ask.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,13 +12,13 @@ use super::certificates::{Authorities, Identity};
 use super::check::port_placeholder;
 use super::file::{Side, Way};
 use super::template::Meanings;
-use super::{Pair, part_name};
+use super::{Pair, authority_name, part_name};
 use crate::commands::CallerTls;
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
 use crate::ports::Ports;
 use crate::progress::{Event, Progress};
-use crate::subject::{HOME, Leg, Route, Standing, direct_url};
+use crate::subject::{BACKGROUND, HOME, Leg, Route, Standing, direct_url};
 
 /// Name of the one listener in the ports files that are written for the processes.
 pub(super) const LISTEN: &str = "listen";
@@ -67,12 +67,55 @@ impl Identities {
 /// One process to be started.
 struct Part<'a> {
     side: &'a Side,
+    program: &'a Path,
     network: usize,
     name: String,
     listen: SocketAddr,
+    /// What its placeholders stand for, beside what every process has.
+    around: BTreeMap<String, String>,
+}
+
+/// What a side finds around it.
+struct Around<'a> {
     upstream: SocketAddr,
     own: &'a Identity,
     peer: &'a Identity,
+    authority: Option<&'a Asked>,
+}
+
+impl Around<'_> {
+    fn values(&self) -> BTreeMap<String, String> {
+        let shown = |path: &Path| path.display().to_string();
+        let mut values = address_values("upstream", self.upstream);
+        let mut set = |name: &str, value: String| values.insert(name.to_owned(), value);
+        set("ca", shown(&self.own.ca));
+        set("certificate", shown(&self.own.certificate));
+        set("key", shown(&self.own.key));
+        set("certificate_and_key", shown(&self.own.certificate_and_key));
+        set("own_name", self.own.name.clone());
+        set("own_id", self.own.id.clone());
+        set("peer_name", self.peer.name.clone());
+        set("peer_id", self.peer.id.clone());
+        if let Some(authority) = self.authority {
+            set("authority", authority.address.to_string());
+            set("authority_dir", shown(&authority.dir));
+        }
+        values
+    }
+}
+
+/// An authority that runs, as it is seen from one network.
+struct Asked {
+    address: SocketAddr,
+    dir: PathBuf,
+}
+
+/// A process that was started.
+struct Started {
+    dir: PathBuf,
+    /// What the caller calls of it, where the file says.
+    url: Option<String>,
+    headers: Vec<String>,
 }
 
 struct Start<'a> {
@@ -88,22 +131,29 @@ impl Start<'_> {
             return Err(LabError::NoRoute { subject, row });
         };
         let mut roles = BTreeMap::new();
+        let mut authority = None;
+        if way.asks_authority {
+            let name = authority_name(&part_name(&self.pair.label, leg));
+            authority = self.authority(ground, leg, &name)?;
+            roles.insert(BACKGROUND.to_owned(), vec![ground.process(leg.network, &name)]);
+        }
         let mut entry = ground.app(HOME, &Leg { tls: Tls::Plain, ..*leg })?;
         let mut called = None;
         if let Some(side) = &way.app_side {
             let name = part_name(&self.pair.label, leg);
-            let upstream = ground.app(leg.network, &Leg { tls: Tls::Plain, ..*leg })?;
-            let listen = ground.free_port(leg.network, false)?;
-            let own = self.identities.apps[&leg.network].clone();
-            let peer = self.identities.caller.clone();
+            let around = Around {
+                upstream: ground.app(leg.network, &Leg { tls: Tls::Plain, ..*leg })?,
+                own: &self.identities.apps[&leg.network],
+                peer: &self.identities.caller,
+                authority: authority.as_ref(),
+            };
             let part = Part {
                 side,
+                program: &self.pair.program,
                 network: leg.network,
                 name: name.clone(),
-                listen,
-                upstream,
-                own: &own,
-                peer: &peer,
+                listen: ground.free_port(leg.network, false)?,
+                around: around.values(),
             };
             called = Some(self.part(ground, &part)?);
             entry = ground.published(HOME, leg.network, &name)?;
@@ -113,23 +163,29 @@ impl Start<'_> {
         if let Some(side) = &way.caller_side {
             let to = &ground.network(leg.network).name;
             let name = format!("{}-to-{to}", part_name(&self.pair.label, leg));
-            let listen = ground.free_port(HOME, true)?;
-            let own = self.identities.caller.clone();
-            let peer = self.identities.apps[&leg.network].clone();
+            if let Some(asked) = &mut authority {
+                let listener = authority_name(&part_name(&self.pair.label, leg));
+                asked.address = ground.published(HOME, leg.network, &listener)?;
+            }
+            let around = Around {
+                upstream: entry,
+                own: &self.identities.caller,
+                peer: &self.identities.apps[&leg.network],
+                authority: authority.as_ref(),
+            };
             let part = Part {
                 side,
+                program: &self.pair.program,
                 network: HOME,
                 name: name.clone(),
-                listen,
-                upstream: entry,
-                own: &own,
-                peer: &peer,
+                listen: ground.free_port(HOME, true)?,
+                around: around.values(),
             };
             called = Some(self.part(ground, &part)?);
-            entry = listen;
+            entry = part.listen;
             roles.insert("client-sidecar".to_owned(), vec![ground.process(HOME, &name)]);
         }
-        let (url, headers) = called.unwrap_or_default();
+        let (url, headers) = called.map_or_else(Default::default, |c| (c.url, c.headers));
         Ok(Route {
             url: url.unwrap_or_else(|| direct_url(leg.protocol, leg.tls, entry)),
             headers,
@@ -140,6 +196,27 @@ impl Start<'_> {
             made_of: made_of(way).to_owned(),
             roles,
         })
+    }
+
+    /// Starts the authority of a leg, in the app's network; answers how that network's side sees
+    /// it.
+    fn authority(
+        &mut self,
+        ground: &mut Ground,
+        leg: &Leg,
+        name: &str,
+    ) -> Result<Option<Asked>, LabError> {
+        let Some(spec) = &self.pair.file.authority else { return Ok(None) };
+        let part = Part {
+            side: &spec.process,
+            program: &self.pair.authority,
+            network: leg.network,
+            name: name.to_owned(),
+            listen: ground.free_port(leg.network, false)?,
+            around: BTreeMap::new(),
+        };
+        let started = self.part(ground, &part)?;
+        Ok(Some(Asked { address: part.listen, dir: started.dir }))
     }
 
     /// What the caller needs where the first of the processes ends TLS.
@@ -154,12 +231,8 @@ impl Start<'_> {
         Some(CallerTls { ca: caller.ca.clone(), server_name, own })
     }
 
-    /// Starts a process and waits until it listens; answers what is called where the file says.
-    fn part(
-        &mut self,
-        ground: &mut Ground,
-        part: &Part<'_>,
-    ) -> Result<(Option<String>, Vec<String>), LabError> {
+    /// Starts a process and waits until it listens.
+    fn part(&mut self, ground: &mut Ground, part: &Part<'_>) -> Result<Started, LabError> {
         let process = ground.process(part.network, &part.name);
         let dir = ground.file(&process.replace('/', "-"));
         let write_failed = |path: &Path| {
@@ -168,7 +241,7 @@ impl Start<'_> {
         };
         fs::create_dir_all(&dir).map_err(write_failed(&dir))?;
         let ports = free_ports(ground, part)?;
-        let values = self.values(part, &dir, &ports);
+        let values = values(part, &dir, &ports);
         let meanings = Meanings { values: &values, texts: &self.pair.file.texts };
         let fill = |text: &str| {
             let failed = |source| LabError::Adapter { subject: self.pair.label.clone(), source };
@@ -182,7 +255,7 @@ impl Start<'_> {
         }
         let words = part.side.command.value.iter().map(|word| fill(word));
         let words: Vec<String> = words.collect::<Result<_, _>>()?;
-        let called = match &part.side.url {
+        let url = match &part.side.url {
             Some(url) => Some(fill(&url.value)?),
             None => None,
         };
@@ -202,34 +275,27 @@ impl Start<'_> {
         }
         let listeners = Ports::from([(LISTEN.to_owned(), part.listen)]);
         ground.wait_listening(&process, part.network, &listeners, READY_LIMIT)?;
-        Ok((called, headers))
+        Ok(Started { dir, url, headers })
     }
+}
 
-    /// What the placeholders of a process stand for.
-    fn values(&self, part: &Part<'_>, dir: &Path, ports: &Ports) -> BTreeMap<String, String> {
-        let shown = |path: &PathBuf| path.display().to_string();
-        let mut values: BTreeMap<String, String> = BTreeMap::new();
-        let mut set = |name: &str, value: String| values.insert(name.to_owned(), value);
-        set("program", shown(&self.pair.program));
-        set("dir", dir.display().to_string());
-        for (name, address) in [("listen", part.listen), ("upstream", part.upstream)] {
-            set(name, address.to_string());
-            set(&format!("{name}_ip"), address.ip().to_string());
-            set(&format!("{name}_port"), address.port().to_string());
-        }
-        set("ca", shown(&part.own.ca));
-        set("certificate", shown(&part.own.certificate));
-        set("key", shown(&part.own.key));
-        set("certificate_and_key", shown(&part.own.certificate_and_key));
-        set("own_name", part.own.name.clone());
-        set("own_id", part.own.id.clone());
-        set("peer_name", part.peer.name.clone());
-        set("peer_id", part.peer.id.clone());
-        for (name, address) in ports {
-            set(&port_placeholder(name), address.port().to_string());
-        }
-        values
-    }
+/// What the placeholders of a process stand for.
+fn values(part: &Part<'_>, dir: &Path, ports: &Ports) -> BTreeMap<String, String> {
+    let mut values = part.around.clone();
+    values.extend(address_values("listen", part.listen));
+    values.insert("program".to_owned(), part.program.display().to_string());
+    values.insert("dir".to_owned(), dir.display().to_string());
+    values.extend(ports.iter().map(|(name, at)| (port_placeholder(name), at.port().to_string())));
+    values
+}
+
+/// The three placeholders of an address.
+fn address_values(name: &str, address: SocketAddr) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (name.to_owned(), address.to_string()),
+        (format!("{name}_ip"), address.ip().to_string()),
+        (format!("{name}_port"), address.port().to_string()),
+    ])
 }
 
 /// The further ports of a process, by their names.

@@ -7,9 +7,10 @@ use crate::fault::Fault;
 
 const GOOD: &str = "schema: tollway.subject/1\nname: mine\npurpose: to see\n\
     program: [sh]\nversion: [-c, 'echo 1.2']\nget: {by_hand: \"write it\"}\n\
+    authority: {program: [cat], process: {command: [\"{{program}}\", \"{{listen}}\"]}}\n\
     texts: {place: \"{{listen_ip}} {{listen_port}}\"}\nvariants:\n  - name: pair\n    \
-    purpose: two\n    ways:\n      - protocols: [http1]\n        \
-    app_side: {command: [\"{{program}}\", \"{{place}}\"]}\n        \
+    purpose: two\n    ways:\n      - protocols: [http1]\n        asks_authority: true\n        \
+    app_side: {command: [\"{{program}}\", \"{{authority}} {{authority_dir}} {{place}}\"]}\n        \
     caller_side: {command: [x, \"{{listen}}\"], ports: [admin], files: {a: \"{{admin_port}}\"}}\n";
 
 const SCHEMA: &str = include_str!("../../../../../schema/tollway-subject-1.schema.json");
@@ -67,6 +68,10 @@ fn the_schema_refuses_what_the_reader_refuses() {
     check("ports: [admin]", "ports: [Admin]");
     check("ports: [admin]", "ports: [admin], ready: {port: admin, path: ping}");
     check("ports: [admin]", "ports: [admin], ready: {port: admin}");
+    check("program: [cat]", "program: []");
+    check("asks_authority: true", "asks_authority: it");
+    check("process: {command", "process: {url: \"http://{{listen}}\", command");
+    check("process: {command", "process: {headers: [\"a: b\"], command");
 }
 
 #[test]
@@ -90,6 +95,12 @@ fn a_right_file_has_no_faults_and_is_found() {
     let leg = Leg { network: 0, protocol: Protocol::GrpcUnary, tls: Tls::Plain };
     let refusal = adapter.make(&adapter.variants[0]).carries(&leg).unwrap_err();
     assert_eq!(refusal, "it does not carry grpc-unary");
+    let without =
+        Adapter::new(serde_saphyr::from_str(&GOOD.replace("[cat]", "[no-such]")).unwrap());
+    let Availability::Missing { why, .. } = without.availability() else {
+        panic!("its authority is not there");
+    };
+    assert_eq!(why, "no working program `no-such` was found");
 }
 
 #[test]
@@ -107,24 +118,40 @@ fn mistakes_have_a_place() {
         2,
         "the name of a subject has 1 to 40 lower-case letters, digits, `-` and `.`",
     );
-    check("{{place}}", "{{plaice}}", 13, "placeholder");
-    check("{{place}}", "", 13, "nothing says where it listens: name {{listen}} or {{listen_port}}");
-    check("{{place}}", "{{place", 13, "`{{` is never closed by `}}`");
+    check("{{place}}", "{{plaice}}", 15, "placeholder");
+    check("{{place}}", "", 15, "nothing says where it listens: name {{listen}} or {{listen_port}}");
+    check("{{place}}", "{{place", 15, "`{{` is never closed by `}}`");
     check(
         "files: {a:",
         "files: {../a:",
-        14,
+        16,
         "`../a` cannot be a file's name: no `/`, no dot first",
     );
     let ready = "ports: [admin], ready: {port: admn, path: /}";
-    check("ports: [admin]", ready, 14, "port");
+    check("ports: [admin]", ready, 16, "port");
     let ready = "ports: [admin], ready: {port: admin, path: ping}";
-    check("ports: [admin]", ready, 14, "`ping` is no path: it begins with `/` and has no spaces");
-    check("[http1]", "[http1, http1]", 12, "two ways carry http1 with plain callers");
+    check("ports: [admin]", ready, 16, "`ping` is no path: it begins with `/` and has no spaces");
+    check("[http1]", "[http1, http1]", 13, "two ways carry http1 with plain callers");
     check(
         "[http1]\n",
         "[http1]\n        caller_tls: [mtls]\n",
-        12,
+        13,
         "callers of a pair are plain: it stands beside them",
     );
+    let unknown = "`asks_authority` goes with an `authority` of the file and an `app_side`";
+    check(
+        "authority: {program: [cat], process: {command: [\"{{program}}\", \"{{listen}}\"]}}\n",
+        "",
+        12,
+        unknown,
+    );
+    let called = "no request goes to an authority: it has no `url` and no `headers`";
+    check("process: {command", "process: {url: x, command", 7, called);
+    check(
+        "\"{{program}}\", \"{{listen}}\"]}}",
+        "\"{{upstream}}\", \"{{listen}}\"]}}",
+        7,
+        "placeholder",
+    );
+    check("asks_authority: true", "asks_authority: false", 15, "placeholder");
 }
