@@ -90,7 +90,7 @@ fn invocation_tells_each_duty_apart() {
 fn invocation_runs_on_loopback_too() {
     slow!();
     let record = run("invocation", &["--loopback", "--subjects", "direct,tollway"]);
-    assert_eq!(record.rows.len(), 4);
+    assert_eq!(record.rows.len(), 6);
     assert!(record.notes.iter().any(|note| note.contains("--loopback was given")));
 }
 
