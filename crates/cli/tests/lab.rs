@@ -279,7 +279,7 @@ fn load_steps_has_a_row_for_each_rate() {
 
 #[test]
 fn one_sidecar_for_both_is_one_hop_and_the_same_twice_is_compared() {
-    let subjects = "direct,direct:again,tollway:one-sidecar";
+    let subjects = "direct,direct:again,tollway,tollway:one-sidecar";
     let record = run("invocation", &["--subjects", subjects]);
     let alone = &record.row("same-network/http/tollway:one-sidecar").unwrap();
     assert_eq!((alone.conditions.hops, alone.conditions.tls), (1, Tls::Mtls));
