@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use super::invoke;
 
 /// What a turn takes in the app.
-const TURN_MS: u64 = 20;
+const TURN: Duration = Duration::from_millis(20);
 
 /// Callers of actors of one type, each of its own.
 pub(crate) struct Callers {
@@ -32,20 +32,21 @@ impl Callers {
         let (stop, stopped) = watch::channel(false);
         let tasks = (0..count).map(|nth| {
             let stopped = stopped.clone();
-            let (turn, turn_ms) = (Duration::from_millis(TURN_MS), TURN_MS.to_string());
+            let turn_ms = TURN.as_millis().to_string();
             tokio::spawn(async move {
                 let mut waited = Waited::default();
                 while !*stopped.borrow() {
                     let began = Instant::now();
                     let actor = format!("{of}/{nth}");
                     let (status, text) = invoke(door, &actor, "slow", &turn_ms).await;
-                    let (is_good, took) = (status == 200, began.elapsed());
-                    if is_good {
-                        waited.longest = took.saturating_sub(turn).max(waited.longest);
+                    let took = began.elapsed();
+                    let told = if status == 200 {
+                        waited.longest = took.saturating_sub(TURN).max(waited.longest);
+                        String::new()
                     } else {
                         waited.longest_failed = took.max(waited.longest_failed);
-                    }
-                    let told = if is_good { String::new() } else { text };
+                        text
+                    };
                     *waited.answers.entry(told).or_insert(0) += 1;
                 }
                 waited

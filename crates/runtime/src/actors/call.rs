@@ -49,7 +49,6 @@ const INSTANCE: HeaderName = HeaderName::from_static(INSTANCE_FIELD);
 const FOR_ACTOR: HeaderName = HeaderName::from_static(ACTOR_FIELD);
 const NUMBER: HeaderName = HeaderName::from_static(CALL_FIELD);
 const UNPROCESSED: HeaderName = HeaderName::from_static(UNPROCESSED_FIELD);
-const ERROR: HeaderName = HeaderName::from_static(ERROR_FIELD);
 /// The callee's sidecar is to find the actor and to call it where it is.
 const ANYWHERE: HeaderName = HeaderName::from_static("tollway-actor-anywhere");
 const YES: HeaderValue = HeaderValue::from_static("1");
@@ -247,11 +246,15 @@ impl Actors {
             attempt = &mut asked => return attempt,
             () = taken_over(known, Shard::of(&call.actor.id), owner) => {}
         }
-        self.caller.inside().call_off(number);
-        match asked.await {
-            Attempt::Done(answer) if answer.headers().contains_key(ERROR) => {
-                Attempt::Failed(lost(owner))
+        let attempt = loop {
+            match tokio::time::timeout(LATE_ANSWER, &mut asked).await {
+                Ok(attempt) => break attempt,
+                // Once more where the data loop had not heard of it yet.
+                Err(_) => self.caller.inside().call_off(number),
             }
+        };
+        match attempt {
+            Attempt::Done(answer) if is_silent(&answer) => Attempt::Failed(lost(owner)),
             attempt @ (Attempt::Done(_) | Attempt::Failed(_) | Attempt::Elsewhere) => attempt,
         }
     }
@@ -319,19 +322,25 @@ impl Actors {
     }
 }
 
-/// Ends when another host has had an actor for so long that nothing of `former` counts any more. A
-/// host that gives it up in good order answers before; one that is gone, or stands still, has lost
-/// its lease.
+/// Ends when another host has an actor. A host that gives it up in good order has answered by then;
+/// one that is gone, or stands still, has lost its lease.
 async fn taken_over(mut known: watch::Receiver<Known>, shard: Shard, former: &ActorHost) {
-    let is_another = |now: &Known| match Place::of(now, shard) {
-        Place::At(Some(owner)) => owner != *former,
-        Place::At(None) | Place::Nowhere | Place::Untold => false,
+    let is_another = |now: &Known| match now {
+        Known::Owners(owners) => {
+            owners.shards[shard.number()].as_ref().is_some_and(|owner| owner != former)
+        }
+        Known::Nothing | Known::Nobody => false,
     };
     if known.wait_for(is_another).await.is_err() {
         // Nothing is told any more.
         std::future::pending::<()>().await;
     }
-    tokio::time::sleep(LATE_ANSWER).await;
+}
+
+/// Whether the data loop says that a callee never answered.
+fn is_silent(answer: &Response<Body>) -> bool {
+    let word = answer.headers().get(ERROR_FIELD);
+    word.is_some_and(|word| word == ErrorCode::Silent.word())
 }
 
 fn lost(former: &ActorHost) -> Problem {
