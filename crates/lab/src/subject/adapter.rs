@@ -103,10 +103,9 @@ impl Adapter {
         self.program().map(|program| program.path.clone()).unwrap_or_default()
     }
 
-    /// Empty where there is none, or it is missing.
-    fn authority_path(&self) -> PathBuf {
-        let spec = self.file.authority.as_ref();
-        spec.and_then(|spec| program::first_of(&spec.program.value)).unwrap_or_default()
+    /// `None` where the file has none, or it is missing.
+    fn authority_path(&self) -> Option<PathBuf> {
+        program::first_of(&self.file.authority.as_ref()?.program.value)
     }
 
     fn program(&self) -> Option<&Program> {
@@ -137,7 +136,7 @@ impl SubjectKind for Adapter {
             return missing(&self.file.program.value, &self.file.get);
         };
         match &self.file.authority {
-            Some(spec) if program::first_of(&spec.program.value).is_none() => {
+            Some(spec) if self.authority_path().is_none() => {
                 missing(&spec.program.value, &self.file.get)
             }
             _ => Availability::Ready { version: program.version.clone() },
@@ -149,7 +148,7 @@ impl SubjectKind for Adapter {
         let default = self.variants.first() == Some(variant);
         let label = if default { name.to_owned() } else { format!("{name}.{}", variant.name) };
         let (file, variant) = (self.file.clone(), variant.name.clone().into_owned());
-        let (program, authority) = (self.found_path(), self.authority_path());
+        let (program, authority) = (self.found_path(), self.authority_path().unwrap_or_default());
         Box::new(Pair { file, variant, label, program, authority })
     }
 }

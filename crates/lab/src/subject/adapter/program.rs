@@ -35,7 +35,7 @@ pub fn peers_folder() -> PathBuf {
 
 /// The first of `candidates` that is here and tells its version.
 pub(super) fn find(candidates: &[String], version: &[String]) -> Option<Program> {
-    candidates.iter().flat_map(|candidate| places(candidate)).find_map(|path| {
+    all_places(candidates).find_map(|path| {
         let version = version_of(&path, version)?;
         Some(Program { path, version })
     })
@@ -43,7 +43,11 @@ pub(super) fn find(candidates: &[String], version: &[String]) -> Option<Program>
 
 /// Where the first of `candidates` is that is here.
 pub(super) fn first_of(candidates: &[String]) -> Option<PathBuf> {
-    candidates.iter().flat_map(|candidate| places(candidate)).next()
+    all_places(candidates).next()
+}
+
+fn all_places(candidates: &[String]) -> impl Iterator<Item = PathBuf> {
+    candidates.iter().flat_map(|candidate| places(candidate))
 }
 
 /// What is to be said and done where no candidate works.

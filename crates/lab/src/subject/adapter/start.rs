@@ -131,16 +131,17 @@ impl Start<'_> {
             return Err(LabError::NoRoute { subject, row });
         };
         let mut roles = BTreeMap::new();
+        let name = part_name(&self.pair.label, leg);
+        let authority_name = authority_name(&name);
         let mut authority = None;
         if way.asks_authority {
-            let name = authority_name(&part_name(&self.pair.label, leg));
-            authority = self.authority(ground, leg, &name)?;
-            roles.insert(BACKGROUND.to_owned(), vec![ground.process(leg.network, &name)]);
+            authority = self.authority(ground, leg, &authority_name)?;
+            let process = ground.process(leg.network, &authority_name);
+            roles.insert(BACKGROUND.to_owned(), vec![process]);
         }
         let mut entry = ground.app(HOME, &Leg { tls: Tls::Plain, ..*leg })?;
         let mut called = None;
         if let Some(side) = &way.app_side {
-            let name = part_name(&self.pair.label, leg);
             let around = Around {
                 upstream: ground.app(leg.network, &Leg { tls: Tls::Plain, ..*leg })?,
                 own: &self.identities.apps[&leg.network],
@@ -162,10 +163,9 @@ impl Start<'_> {
         }
         if let Some(side) = &way.caller_side {
             let to = &ground.network(leg.network).name;
-            let name = format!("{}-to-{to}", part_name(&self.pair.label, leg));
+            let name = format!("{name}-to-{to}");
             if let Some(asked) = &mut authority {
-                let listener = authority_name(&part_name(&self.pair.label, leg));
-                asked.address = ground.published(HOME, leg.network, &listener)?;
+                asked.address = ground.published(HOME, leg.network, &authority_name)?;
             }
             let around = Around {
                 upstream: entry,
