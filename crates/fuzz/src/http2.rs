@@ -12,9 +12,12 @@ use crate::pieces::split;
 /// What a peer sends first: SETTINGS without any.
 const NO_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 /// What a connection may write for each byte that it reads: an answer to the shortest request,
-/// which its driver makes, and the replies of the protocol.
+/// which its driver makes, and the replies of the protocol. Trailers, which the driver sends back,
+/// come on top: one byte may stand for a whole line of them.
 const OUT_PER_BYTE: usize = 16;
 const OUT_AT_ONCE: usize = 4096;
+/// What a field line takes besides its name and value: its kind, and two lengths.
+const OUT_PER_LINE: usize = 8;
 
 pub(crate) fn server(data: &[u8]) {
     let Some((size, frames)) = frames(data) else { return };
@@ -111,6 +114,7 @@ fn drive(make: impl Fn(&mut Vec<u8>) -> Connection, input: &[u8], size: usize) {
     let mut connection = make(&mut out);
     let mut now = Duration::ZERO;
     let mut dead = None;
+    let mut trailers = 0;
     for piece in input.chunks(size) {
         let before = out.len();
         let mut events = Vec::new();
@@ -121,6 +125,7 @@ fn drive(make: impl Fn(&mut Vec<u8>) -> Connection, input: &[u8], size: usize) {
         }
         dead = outcome.err();
         for event in events {
+            trailers += size_of_trailers(&event);
             answer(&mut connection, event, piece, &mut out);
         }
         now += Duration::from_millis(1);
@@ -130,11 +135,17 @@ fn drive(make: impl Fn(&mut Vec<u8>) -> Connection, input: &[u8], size: usize) {
         assert!(connection.active_streams() <= 1000);
     }
     assert!(
-        out.len() <= OUT_AT_ONCE + OUT_PER_BYTE * input.len(),
-        "{} bytes written for {}",
+        out.len() <= OUT_AT_ONCE + OUT_PER_BYTE * input.len() + trailers,
+        "{} bytes written for {} and {trailers} of trailers",
         out.len(),
         input.len()
     );
+}
+
+/// What its trailers take when none of them is known to the peer.
+fn size_of_trailers(event: &Event) -> usize {
+    let Event::Trailers { fields, .. } = event else { return 0 };
+    fields.iter().map(|line| line.name.len() + line.value.len() + OUT_PER_LINE).sum()
 }
 
 fn answer(connection: &mut Connection, event: Event, piece: &[u8], out: &mut Vec<u8>) {
