@@ -15,6 +15,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tollway_record::Record;
+use tollway_record::record::Row;
 
 use self::compare::{Answer, OTHERS, answers, cpu_us, median, name_of, row_of};
 use self::memory::{Weight, weights};
@@ -51,7 +52,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         "answers": answers,
         "memory": weights,
         "limits": limits,
-        "floor_cpu_us": near.map_or(Value::Null, floor),
+        "beside_floor": near.map_or(Value::Null, beside_floor),
         "rss_mb": largest(&records),
         "tcp_rmem": setting("tcp_rmem"),
         "tcp_wmem": setting("tcp_wmem"),
@@ -82,7 +83,7 @@ fn complete(answers: &[Answer], weights: &[Weight], limits: &Value) -> Result<()
 
 /// What each subject carries with so much of a processor for each of its processes.
 fn limits(record: Option<&Record>) -> Value {
-    let row = |row: &tollway_record::Row| {
+    let row = |row: &Row| {
         json!({
             "limit": row.conditions.case,
             "subject": name_of(row),
@@ -93,16 +94,25 @@ fn limits(record: Option<&Record>) -> Value {
     record.map_or(Value::Null, |record| record.rows.iter().map(row).collect())
 }
 
-/// CPU of both processes per request, by case: the floor's and ours.
-fn floor(record: &Record) -> Value {
-    let cpu = |row: &tollway_record::Row| median(row.blocks.iter().map(cpu_us));
+/// What the floor and ours cost, by case: CPU of both processes per request, and what the median
+/// call takes longer than without anything between.
+fn beside_floor(record: &Record) -> Value {
+    let cpu = |row: &Row| median(row.blocks.iter().map(cpu_us));
+    let p50 =
+        |row: &Row| median(row.blocks.iter().filter_map(|block| block.traffic.latency_us.p50));
     let rows = record.rows.iter().filter(|row| name_of(row) == "floor");
     let told = rows.filter_map(|floor| {
         let known = &floor.conditions;
         let at = (known.case.as_str(), known.topology, known.layout);
-        let ours = cpu(row_of(record, at, "tollway")?);
-        let (case, layout) = (&known.case, known.layout);
-        Some(json!({ "case": case, "layout": layout, "floor": cpu(floor), "tollway": ours }))
+        let (ours, direct) = (row_of(record, at, "tollway")?, row_of(record, at, "direct")?);
+        let both = |of: &dyn Fn(&Row) -> f64| json!({ "floor": of(floor), "tollway": of(ours) });
+        let added = |row: &Row| p50(row) - p50(direct);
+        Some(json!({
+            "case": known.case,
+            "layout": known.layout,
+            "cpu_us": both(&cpu),
+            "added_p50_us": both(&added),
+        }))
     });
     Value::Array(told.collect())
 }

@@ -4,7 +4,7 @@ use crate::subject::Catalogue;
 const SCHEMA: &str = include_str!("../../../../schema/tollway-scenario-1.schema.json");
 
 /// What `cargo xtask proof speed` runs.
-const OF_THE_PROOF: [&str; 8] = [
+const OF_THE_PROOF: [&str; 9] = [
     include_str!("../../../../xtask/src/proof/speed/bulk.yaml"),
     include_str!("../../../../xtask/src/proof/speed/duties.yaml"),
     include_str!("../../../../xtask/src/proof/speed/far.yaml"),
@@ -13,6 +13,7 @@ const OF_THE_PROOF: [&str; 8] = [
     include_str!("../../../../xtask/src/proof/speed/limits.yaml"),
     include_str!("../../../../xtask/src/proof/speed/memory.yaml"),
     include_str!("../../../../xtask/src/proof/speed/near.yaml"),
+    include_str!("../../../../xtask/src/proof/speed/ways.yaml"),
 ];
 
 #[test]

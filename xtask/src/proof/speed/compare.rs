@@ -71,7 +71,7 @@ pub(super) fn answers(records: &Records) -> Vec<Answer> {
 impl Answer {
     /// Whether it is of a way over distance, which has a table of its own.
     pub(super) fn is_far(&self) -> bool {
-        self.part.starts_with("far")
+        ["far", "ways"].iter().any(|name| self.part.starts_with(name))
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn page(answers: &[Answer], weights: &[Weight], kept: &Value) -> Stri
         .replace("{{far}}", table(answers.iter().filter(is_far)).trim_end())
         .replace("{{weights}}", weight_table(weights).trim_end())
         .replace("{{limits}}", limit_table(&kept["limits"]).trim_end())
-        .replace("{{floor}}", floor_table(&kept["floor_cpu_us"]).trim_end())
+        .replace("{{floor}}", floor_table(&kept["beside_floor"]).trim_end())
         .replace("{{memory}}", memory_table(&kept["rss_mb"]).trim_end())
         .replace("{{tcp_rmem}}", word(&kept["tcp_rmem"]))
         .replace("{{tcp_wmem}}", word(&kept["tcp_wmem"]))
@@ -84,13 +84,18 @@ pub(super) fn limit_table(rows: &Value) -> String {
 }
 
 fn floor_table(rows: &Value) -> String {
-    let mut table = String::from("| work | floor | Tollway |\n|---|---|---|\n");
+    let mut table = String::from(
+        "| work | CPU, floor | CPU, Tollway | added p50, floor | added p50, Tollway |\n\
+         |---|---|---|---|---|\n",
+    );
     for row in rows.as_array().into_iter().flatten() {
-        let figure = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);
         let layout = if row["layout"] == "pinned" { ", pinned" } else { "" };
-        let case = word(&row["case"]);
-        let (floor, ours) = (figure("floor"), figure("tollway"));
-        line(&mut table, &format!("| {case}{layout} | {floor:.1} µs | {ours:.1} µs |"));
+        let of = |what: &str, subject: &str| row[what][subject].as_f64().unwrap_or(f64::NAN);
+        let cpu = ["floor", "tollway"].map(|subject| format!("{:.1} µs", of("cpu_us", subject)));
+        let p50 =
+            ["floor", "tollway"].map(|subject| format!("{:.0} µs", of("added_p50_us", subject)));
+        let figures = [cpu, p50].concat().join(" | ");
+        line(&mut table, &format!("| {}{layout} | {figures} |", word(&row["case"])));
     }
     table
 }

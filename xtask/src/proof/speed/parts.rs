@@ -30,8 +30,8 @@ const fn part(name: &'static str, file: &'static str) -> Part {
     Part { name, file, instead: None }
 }
 
-const fn lossy(name: &'static str, loss: &'static str) -> Part {
-    Part { name, file: "far.yaml", instead: Some(("loss_pct: 0", loss)) }
+const fn lossy(name: &'static str, file: &'static str, loss: &'static str) -> Part {
+    Part { name, file, instead: Some(("loss_pct: 0", loss)) }
 }
 
 pub(super) const PARTS: &[Part] = &[
@@ -43,8 +43,11 @@ pub(super) const PARTS: &[Part] = &[
     part("memory", "memory.yaml"),
     part("limits", "limits.yaml"),
     part("far", "far.yaml"),
-    lossy("far-0.1", "loss_pct: 0.1"),
-    lossy("far-1", "loss_pct: 1"),
+    lossy("far-0.1", "far.yaml", "loss_pct: 0.1"),
+    lossy("far-1", "far.yaml", "loss_pct: 1"),
+    part("ways", "ways.yaml"),
+    lossy("ways-0.1", "ways.yaml", "loss_pct: 0.1"),
+    lossy("ways-1", "ways.yaml", "loss_pct: 1"),
 ];
 
 /// The records of all parts by name, or why there is none.

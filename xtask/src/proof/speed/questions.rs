@@ -186,26 +186,29 @@ fn gateway() -> impl Iterator<Item = Question> {
 
 /// By loss and distance; the other ways between the sidecars are only told.
 fn far() -> Vec<Question> {
-    let losses = [("far", "0"), ("far-0.1", "0.1"), ("far-1", "1")];
+    let losses = [("far", "ways", "0"), ("far-0.1", "ways-0.1", "0.1"), ("far-1", "ways-1", "1")];
     let distances = [(Topology::OtherNetwork, 36), (Topology::OtherRegion, 138)];
-    let ways = [
-        ("tollway", "as set", Figure::P50, Bound::None),
-        ("tollway", "as set", Figure::P99, Bound::Near),
-        ("tollway:mesh-1", "1 connection", Figure::P99, Bound::None),
-        ("tollway:mesh-4", "4 connections", Figure::P99, Bound::None),
-        ("tollway:mesh-16", "16 connections", Figure::P99, Bound::None),
-        ("tollway:pooled", "pooled", Figure::P99, Bound::None),
+    let as_set = [(Figure::P50, Bound::None), (Figure::P99, Bound::Near)];
+    let others = [
+        ("tollway:mesh-1", "1 connection"),
+        ("tollway:mesh-4", "4 connections"),
+        ("tollway:mesh-16", "16 connections"),
+        ("tollway:pooled", "pooled"),
     ];
     let mut all = Vec::new();
     for (network, rtt_ms) in distances {
-        for (part, loss) in losses {
-            all.extend(ways.map(|(ours, way, figure, bound)| Question {
+        for (far, ways, loss) in losses {
+            let asked = |part, ours, way, figure| Question {
                 work: format!("{rtt_ms} ms, {loss} % lost, {way}"),
                 network,
                 ours,
-                bound,
+                bound: Bound::None,
                 ..question(part, "far-1000", &["direct"], figure, 1.0, 1.0)
-            }));
+            };
+            let set =
+                |(figure, bound)| Question { bound, ..asked(far, "tollway", "as set", figure) };
+            all.extend(as_set.map(set));
+            all.extend(others.map(|(ours, way)| asked(ways, ours, way, Figure::P99)));
         }
     }
     all
@@ -224,6 +227,7 @@ mod tests {
                 "duties" => include_str!("duties.yaml"),
                 "gateway" => include_str!("gateway.yaml"),
                 "bulk" => include_str!("bulk.yaml"),
+                part if part.starts_with("ways") => include_str!("ways.yaml"),
                 _ => include_str!("far.yaml"),
             };
             assert!(super::super::parts::PARTS.iter().any(|part| part.name == question.part));
