@@ -15,10 +15,11 @@ use crate::workspace::Workspace;
 const FOLDER: &str = "xtask/pgo";
 /// What tells `xtask/pgo/rustc` where the program shall write what it counts.
 const INTO: &str = "TOLLWAY_PROFILE_INTO";
-/// The experiments that stand for the program's work: both protocols near by and at an edge.
-const WORK: [&str; 4] = ["near", "fronts", "gateway", "duties"];
+/// The experiments that stand for the program's work: both protocols near by and at an edge, and
+/// one stream of bytes.
+const WORK: [&str; 5] = ["near", "fronts", "gateway", "duties", "bulk"];
 /// Ours, with and without what may be asked of it besides.
-const SUBJECTS: &str = "tollway,tollway:front,tollway:policy";
+const SUBJECTS: &str = "tollway,tollway:front,tollway:duties";
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let compiler = Compiler::of_this_machine()?;
