@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
+use tollway_net::bind_source;
 
 /// How much of what comes is kept to be looked at.
 const HEARD_BYTES: usize = 4096;
@@ -41,7 +42,7 @@ impl Aim {
         // Processes are started meanwhile that must not inherit it.
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-        bind(&socket, &SocketAddr::new(self.from, 0))?;
+        bind_source(&socket, self.from)?;
         connect(&socket, &self.to)?;
         Ok(TcpStream::from(socket))
     }
