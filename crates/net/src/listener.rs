@@ -11,7 +11,8 @@ use thiserror::Error;
 /// How a listener is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenerOptions {
-    /// Connections the kernel keeps ready for us.
+    /// Connections the kernel keeps ready for us, at most as many as `net.core.somaxconn` says. Who
+    /// finds no place is not told, and tries again after a second.
     pub backlog: i32,
     /// Several listeners may share the address, one per thread.
     pub shared: bool,
@@ -19,7 +20,7 @@ pub struct ListenerOptions {
 
 impl Default for ListenerOptions {
     fn default() -> Self {
-        Self { backlog: 1024, shared: false }
+        Self { backlog: 4096, shared: false }
     }
 }
 
