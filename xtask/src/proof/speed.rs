@@ -17,9 +17,10 @@ use serde_json::{Value, json};
 use tollway_record::Record;
 use tollway_record::record::Row;
 
-use self::compare::{Answer, OTHERS, answers, cpu_us, median, name_of, row_of};
+use self::compare::{Answer, OTHERS, answers, block_of, median, name_of, row_of};
 use self::memory::{Weight, weights};
 use self::parts::Records;
+use self::questions::Figure;
 use super::{Extent, facts, publish};
 use crate::process;
 use crate::tools;
@@ -97,21 +98,21 @@ fn limits(record: Option<&Record>) -> Value {
 /// What the floor and ours cost, by case: CPU of both processes per request, and what the median
 /// call takes longer than without anything between.
 fn beside_floor(record: &Record) -> Value {
-    let cpu = |row: &Row| median(row.blocks.iter().map(cpu_us));
-    let p50 =
-        |row: &Row| median(row.blocks.iter().filter_map(|block| block.traffic.latency_us.p50));
     let rows = record.rows.iter().filter(|row| name_of(row) == "floor");
     let told = rows.filter_map(|floor| {
         let known = &floor.conditions;
         let at = (known.case.as_str(), known.topology, known.layout);
         let (ours, direct) = (row_of(record, at, "tollway")?, row_of(record, at, "direct")?);
-        let both = |of: &dyn Fn(&Row) -> f64| json!({ "floor": of(floor), "tollway": of(ours) });
-        let added = |row: &Row| p50(row) - p50(direct);
+        let of = |row: &Row, figure: Figure| {
+            let value = |block| figure.of(block, block_of(direct, block.block));
+            median(row.blocks.iter().filter_map(value))
+        };
+        let both = |figure| json!({ "floor": of(floor, figure), "tollway": of(ours, figure) });
         Some(json!({
             "case": known.case,
             "layout": known.layout,
-            "cpu_us": both(&cpu),
-            "added_p50_us": both(&added),
+            "cpu_us": both(Figure::Cpu),
+            "added_p50_us": both(Figure::AddedP50),
         }))
     });
     Value::Array(told.collect())

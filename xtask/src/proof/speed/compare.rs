@@ -309,7 +309,7 @@ pub(super) fn block_of(row: &Row, number: u32) -> Option<&Block> {
 
 impl Figure {
     /// What a block has of it; `base` is the same block of what time is added to.
-    fn of(self, block: &Block, base: Option<&Block>) -> Option<f64> {
+    pub(super) fn of(self, block: &Block, base: Option<&Block>) -> Option<f64> {
         let latency = |of: fn(&Block) -> Option<f64>| {
             let base = if self.is_added() { of(base?)? } else { 0.0 };
             Some(of(block)? - base)
@@ -329,7 +329,7 @@ impl Figure {
 }
 
 /// Of the subject's own processes.
-pub(super) fn cpu_us(block: &Block) -> f64 {
+fn cpu_us(block: &Block) -> f64 {
     let all = &block.cost.cpu_us_per_request;
     all.iter().filter(|(name, _)| !OTHERS.contains(&name.as_str())).map(|(_, us)| us).sum()
 }
