@@ -25,6 +25,8 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 /// Longer inputs find nothing that shorter ones do not, and are slower.
 const LONGEST_INPUT_BYTES: u32 = 2048;
+/// What the names of inputs begin with that broke something once. They stay, whatever they reach.
+const BROKE: &str = "broke-";
 /// How long libFuzzer runs at a stretch; then what it has used of a processor is counted.
 const STRETCH: Duration = Duration::from_mins(5);
 
@@ -216,7 +218,8 @@ fn ticks_used(stat: &str) -> Option<f64> {
     Some(ticks(11)? + ticks(12)?)
 }
 
-/// Makes the corpus the fewest inputs that reach all that was reached.
+/// Makes the corpus the fewest inputs that reach all that was reached, and those that broke
+/// something once.
 fn keep(program: &Path, name: &str, kept: &Path, found: &Path) -> Result<()> {
     let new = found.with_extension("new");
     let _ = std::fs::remove_dir_all(&new);
@@ -225,14 +228,22 @@ fn keep(program: &Path, name: &str, kept: &Path, found: &Path) -> Result<()> {
     // How often code was reached counts while looking; keeping an input for it would be many.
     merge.args(["-set_cover_merge=1", "-use_counters=0"]).args([&new, kept, found]);
     process::output(&mut merge)?;
+    replace(kept, &new)?;
+    std::fs::remove_dir_all(&new)?;
+    Ok(())
+}
+
+fn replace(kept: &Path, new: &Path) -> Result<()> {
     for file in std::fs::read_dir(kept)? {
-        std::fs::remove_file(file?.path())?;
+        let file = file?;
+        if !file.file_name().to_string_lossy().starts_with(BROKE) {
+            std::fs::remove_file(file.path())?;
+        }
     }
-    for file in std::fs::read_dir(&new)? {
+    for file in std::fs::read_dir(new)? {
         let file = file?;
         std::fs::copy(file.path(), kept.join(file.file_name()))?;
     }
-    std::fs::remove_dir_all(&new)?;
     Ok(())
 }
 
@@ -259,6 +270,21 @@ mod tests {
         let stat = "7 (fuzz :) 1) R 1 7 7 0 -1 0 90 0 0 0 312 24 0 0 20 0 1 0 9 0 0";
         assert_eq!(ticks_used(stat), Some(336.0));
         assert_eq!(ticks_used("7 (fuzz) Z 1"), None);
+    }
+
+    #[test]
+    fn what_broke_something_stays_in_the_corpus() {
+        let folder = tempfile::tempdir().unwrap();
+        let [kept, new] = ["kept", "new"].map(|name| folder.path().join(name));
+        for (at, name) in [(&kept, "broke-1"), (&kept, "2"), (&new, "3")] {
+            std::fs::create_dir_all(at).unwrap();
+            std::fs::write(at.join(name), name).unwrap();
+        }
+        replace(&kept, &new).unwrap();
+        let left = std::fs::read_dir(&kept).unwrap().map(|file| file.unwrap().file_name());
+        let mut left: Vec<_> = left.collect();
+        left.sort();
+        assert_eq!(left, ["3", "broke-1"]);
     }
 
     #[test]
