@@ -17,6 +17,7 @@ pub mod link;
 mod listener;
 mod monotonic;
 pub mod netns;
+mod option;
 pub mod peer;
 mod poller;
 mod ports_file;

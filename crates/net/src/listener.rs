@@ -8,6 +8,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use thiserror::Error;
 
+use crate::option::limit_unsent;
+
 /// How a listener is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenerOptions {
@@ -16,11 +18,13 @@ pub struct ListenerOptions {
     pub backlog: i32,
     /// Several listeners may share the address, one per thread.
     pub shared: bool,
+    /// Bytes that a connection takes before it can send them, about; the kernel's say when `None`.
+    pub unsent_bytes: Option<u32>,
 }
 
 impl Default for ListenerOptions {
     fn default() -> Self {
-        Self { backlog: 4096, shared: false }
+        Self { backlog: 4096, shared: false, unsent_bytes: None }
     }
 }
 
@@ -59,6 +63,9 @@ impl Listener {
         sockopt::set_socket_reuseaddr(&socket, true)?;
         if options.shared {
             sockopt::set_socket_reuseport(&socket, true)?;
+        }
+        if let Some(bytes) = options.unsent_bytes {
+            limit_unsent(&socket, bytes)?;
         }
         rustix::net::bind(&socket, &address)?;
         rustix::net::listen(&socket, options.backlog)?;

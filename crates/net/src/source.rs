@@ -1,12 +1,12 @@
 //! Connections from an address of one's choice.
 
-#![allow(unsafe_code, reason = "IP_BIND_ADDRESS_NO_PORT is set by setsockopt")]
-
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use rustix::net::bind;
+
+use crate::option::bind_without_port;
 
 /// Has a TCP socket connect from `address`; the kernel chooses the port when it connects, one that
 /// is free for that destination. A socket that is bound in the usual way holds its port against all
@@ -16,21 +16,7 @@ use rustix::net::bind;
 /// # Errors
 /// When the address is not this machine's, or the socket is connected or bound.
 pub fn bind_source(socket: impl AsFd, address: IpAddr) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let length = libc::socklen_t::try_from(size_of_val(&on)).expect("an integer is short");
-    // SAFETY: the descriptor is open for the call, and the value is as long as `length` says.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            (&raw const on).cast(),
-            length,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    bind_without_port(&socket)?;
     Ok(bind(socket, &SocketAddr::new(address, 0))?)
 }
 

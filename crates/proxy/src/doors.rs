@@ -9,6 +9,10 @@ use crate::connection::Door;
 use crate::dataplane::DataPlaneError;
 use crate::live::{ByThread, Upstream, parse_upstream};
 
+/// Bytes of a connection that the kernel takes before it can send them. A peer that reads little
+/// costs what is fetched for it, and by default that would be megabytes.
+const UNSENT_BYTES_LIMIT: u32 = 256 << 10;
+
 /// Bound listeners with their names.
 pub(crate) struct Doors {
     pub(crate) open: Vec<(String, Listener, Door)>,
@@ -65,13 +69,13 @@ impl Doors {
     /// Threads share an address among themselves, never with another process: the kernel would
     /// let two sidecars of one user share a port and hand each the other's calls.
     fn listen(&self, address: SocketAddr) -> std::io::Result<Listener> {
-        let alone = Listener::bind(address, ListenerOptions::default())?;
+        let alone = Listener::bind(address, options(false))?;
         if !self.shared {
             return Ok(alone);
         }
         let address = alone.address();
         drop(alone);
-        Listener::bind(address, ListenerOptions { shared: true, ..ListenerOptions::default() })
+        Listener::bind(address, options(true))
     }
 
     /// Opens `PORT=SERVICE` on loopback.
@@ -107,14 +111,17 @@ impl Doors {
             .iter()
             .map(|(_, listener, door)| {
                 let address = listener.address();
-                let options = ListenerOptions { shared: true, ..ListenerOptions::default() };
-                let listener = Listener::bind(address, options).map_err(|source| {
+                let listener = Listener::bind(address, options(true)).map_err(|source| {
                     DataPlaneError::Listen { door: "another thread", address, source }
                 })?;
                 Ok((listener, door.clone()))
             })
             .collect()
     }
+}
+
+fn options(shared: bool) -> ListenerOptions {
+    ListenerOptions { shared, unsent_bytes: Some(UNSENT_BYTES_LIMIT), ..ListenerOptions::default() }
 }
 
 /// Where others reach a door that is bound to `bound`.

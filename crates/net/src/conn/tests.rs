@@ -21,8 +21,11 @@ struct Pair {
 
 impl Pair {
     fn new(client: Option<Tls>, server: Option<Tls>) -> Self {
-        let listener =
-            Listener::bind("127.0.0.1:0".parse().unwrap(), ListenerOptions::default()).unwrap();
+        Self::by(ListenerOptions::default(), client, server)
+    }
+
+    fn by(options: ListenerOptions, client: Option<Tls>, server: Option<Tls>) -> Self {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
         let a = Conn::connect(listener.address(), client).unwrap();
         std::thread::sleep(Duration::from_millis(5));
         let b = Conn::accepted(listener.accept().unwrap(), server);
@@ -252,6 +255,34 @@ fn a_slow_reader_does_not_make_the_output_grow() {
 fn a_slow_reader_does_not_make_the_encrypted_output_grow() {
     let (client, server) = tls_pair();
     send_to_a_slow_reader(Pair::new(Some(client), Some(server)));
+}
+
+/// What the kernel takes for a peer that reads nothing, and whether all arrives once it reads.
+fn unread(unsent_bytes: Option<u32>) -> usize {
+    const TOTAL: usize = 20_000_000;
+    let options = ListenerOptions { unsent_bytes, ..ListenerOptions::default() };
+    let mut pair = Pair::by(options, None, None);
+    pair.run(|p| !p.a.is_connecting());
+    pair.b.out().extend_from_slice(&pattern(TOTAL));
+    while matches!(pair.b.flush(), Flush::Blocked) {
+        let mut ready = Vec::new();
+        pair.poller.wait(Some(Duration::from_millis(100)), &mut ready).unwrap();
+        let Some(writable) = ready.iter().find(|r| r.token == Token(1) && r.writable) else {
+            break;
+        };
+        pair.b.ready(*writable);
+    }
+    let taken = TOTAL - pair.b.pending();
+    pair.a.ready(Readiness { token: Token(0), readable: true, writable: true, closed: false });
+    pair.run(|p| p.a_received.len() == TOTAL);
+    assert!(pair.a_received == pattern(TOTAL));
+    taken
+}
+
+#[test]
+fn the_kernel_takes_what_was_said_for_a_peer_that_does_not_read() {
+    let (few, many) = (unread(Some(64 << 10)), unread(None));
+    assert!(few < 1 << 20 && few * 2 < many, "{few} bytes, without a bound {many}");
 }
 
 #[test]
