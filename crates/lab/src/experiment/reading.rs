@@ -86,7 +86,12 @@ impl Reading {
         &self.throttling
     }
 
-    /// CPU time since `first` and resident memory, by role.
+    /// Resident memory, by role.
+    pub(super) fn resident(&self) -> BTreeMap<&str, u64> {
+        self.roles.iter().map(|(role, usage)| (role.as_str(), usage.rss_bytes)).collect()
+    }
+
+    /// CPU time since `first` and resident memory then or now, whichever is more, by role.
     pub(super) fn usage_since(&self, first: &Self) -> Vec<(String, Duration, u64)> {
         let both = self
             .roles
@@ -149,4 +154,23 @@ fn usage(pids: &[u32]) -> Option<ProcessUsage> {
         rss_bytes: usages.iter().map(|usage| usage.rss_bytes).sum(),
         peak_rss_bytes: usages.iter().map(|usage| usage.peak_rss_bytes).sum(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_back_is_in_the_cost_of_a_run_and_no_longer_resident() {
+        const BYTES: u64 = 64 << 20;
+        let roles = Roles::from([("own".to_owned(), vec![std::process::id()])]);
+        let held = vec![1_u8; usize::try_from(BYTES).unwrap()];
+        let first = Reading::take(&roles, &[], None);
+        assert!(std::hint::black_box(&held).iter().all(|byte| *byte == 1));
+        drop(held);
+        let last = Reading::take(&roles, &[], None);
+        let before = first.resident()["own"];
+        assert!(last.resident()["own"] + BYTES / 2 < before);
+        assert_eq!(last.usage_since(&first)[0].2, before);
+    }
 }

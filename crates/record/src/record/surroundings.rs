@@ -74,7 +74,7 @@ pub struct IdleUsage {
     pub process: String,
     /// Processors, mean over the blocks.
     pub cpu_cores: f64,
-    /// Largest resident set.
+    /// Resident at the end of the time watched, the most of all blocks.
     pub rss_bytes: u64,
     /// Time watched, all blocks together.
     pub duration_s: f64,
