@@ -4,6 +4,7 @@
 //! [`Conn::flush`] once at its end: one write, one TLS record run, for all of it. Reading takes
 //! what the socket has, up to the scratch buffer, and remembers whether there may be more.
 
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -16,6 +17,7 @@ use rustls::{CommonState, HandshakeKind};
 pub use self::outcome::{Agreed, Closed, ConnError, Flush, Peer, Read};
 pub use self::reading::Scratch;
 pub use self::socket::local_pair;
+use crate::option::limit_unsent;
 use crate::poller::Readiness;
 use crate::tls::Tls;
 
@@ -111,6 +113,14 @@ impl Conn {
     /// lot in every turn.
     pub fn keep_output_room(&mut self, bytes: usize) {
         self.keep_bytes = bytes;
+    }
+
+    /// Has the kernel take about `bytes` that it cannot send yet.
+    ///
+    /// # Errors
+    /// When the connection is none of TCP.
+    pub fn limit_unsent(&self, bytes: u32) -> io::Result<()> {
+        limit_unsent(&self.socket, bytes)
     }
 
     /// The socket, taken out of the loop's hands; `None` with TLS or while something waits to be

@@ -9,9 +9,9 @@ use crate::connection::Door;
 use crate::dataplane::DataPlaneError;
 use crate::live::{ByThread, Upstream, parse_upstream};
 
-/// Bytes of a connection that the kernel takes before it can send them. A peer that reads little
-/// costs what is fetched for it, and by default that would be megabytes.
-const UNSENT_BYTES_LIMIT: u32 = 256 << 10;
+/// Bytes of a connection, accepted or dialled, that the kernel takes before it can send them. A
+/// peer that reads little costs what is fetched for it, and by default that would be megabytes.
+pub(crate) const UNSENT_BYTES_LIMIT: u32 = 256 << 10;
 
 /// Bound listeners with their names.
 pub(crate) struct Doors {

@@ -257,32 +257,41 @@ fn a_slow_reader_does_not_make_the_encrypted_output_grow() {
     send_to_a_slow_reader(Pair::new(Some(client), Some(server)));
 }
 
-/// What the kernel takes for a peer that reads nothing, and whether all arrives once it reads.
-fn unread(unsent_bytes: Option<u32>) -> usize {
+/// What the kernel takes of one end for a peer that reads nothing, and whether all arrives once it
+/// reads.
+fn unread(mut pair: Pair, is_dialled: bool) -> usize {
     const TOTAL: usize = 20_000_000;
-    let options = ListenerOptions { unsent_bytes, ..ListenerOptions::default() };
-    let mut pair = Pair::by(options, None, None);
     pair.run(|p| !p.a.is_connecting());
-    pair.b.out().extend_from_slice(&pattern(TOTAL));
-    while matches!(pair.b.flush(), Flush::Blocked) {
+    let token = if is_dialled { Token(0) } else { Token(1) };
+    let sender = if is_dialled { &mut pair.a } else { &mut pair.b };
+    sender.out().extend_from_slice(&pattern(TOTAL));
+    while matches!(sender.flush(), Flush::Blocked) {
         let mut ready = Vec::new();
         pair.poller.wait(Some(Duration::from_millis(100)), &mut ready).unwrap();
-        let Some(writable) = ready.iter().find(|r| r.token == Token(1) && r.writable) else {
-            break;
-        };
-        pair.b.ready(*writable);
+        let Some(writable) = ready.iter().find(|r| r.token == token && r.writable) else { break };
+        sender.ready(*writable);
     }
-    let taken = TOTAL - pair.b.pending();
-    pair.a.ready(Readiness { token: Token(0), readable: true, writable: true, closed: false });
-    pair.run(|p| p.a_received.len() == TOTAL);
-    assert!(pair.a_received == pattern(TOTAL));
+    let taken = TOTAL - sender.pending();
+    let reader = if is_dialled { &mut pair.b } else { &mut pair.a };
+    reader.ready(Readiness { token, readable: true, writable: true, closed: false });
+    let received = |p: &Pair| if is_dialled { p.b_received.len() } else { p.a_received.len() };
+    pair.run(|p| received(p) == TOTAL);
+    assert!(if is_dialled { pair.b_received } else { pair.a_received } == pattern(TOTAL));
     taken
 }
 
 #[test]
 fn the_kernel_takes_what_was_said_for_a_peer_that_does_not_read() {
-    let (few, many) = (unread(Some(64 << 10)), unread(None));
-    assert!(few < 1 << 20 && few * 2 < many, "{few} bytes, without a bound {many}");
+    const BYTES: u32 = 64 << 10;
+    let options = ListenerOptions { unsent_bytes: Some(BYTES), ..ListenerOptions::default() };
+    let accepted = unread(Pair::by(options, None, None), false);
+    let pair = Pair::new(None, None);
+    pair.a.limit_unsent(BYTES).unwrap();
+    let dialled = unread(pair, true);
+    let unbound = unread(Pair::new(None, None), false);
+    for few in [accepted, dialled] {
+        assert!(few < 1 << 20 && few * 2 < unbound, "{few} bytes, without a bound {unbound}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustls::{AlertDescription, Error as TlsError};
 use tollway_http::{h1, h2};
 use tollway_model::{ErrorCode, NetworkName, ServiceState};
-use tollway_net::{Conn, ConnError, Key};
+use tollway_net::{Conn, ConnError, Key, Tls};
 use tollway_routing::Failure;
 
 use super::Worker;
@@ -16,6 +16,7 @@ use super::accept::proven_identity;
 use super::exchange::describe;
 use super::pool::{Candidates, Pool};
 use crate::connection::{Connection, Dial, H1Client, H2Link, Opened, Purpose, Role};
+use crate::doors::UNSENT_BYTES_LIMIT;
 use crate::exchange::{Destination, Upstream};
 use crate::fault::Fault;
 use crate::why::Why;
@@ -83,6 +84,14 @@ impl DialFailure<'_> {
     }
 }
 
+/// Starts to connect.
+fn connect(address: SocketAddr, tls: Option<Tls>) -> Result<Conn, ConnError> {
+    let conn = Conn::connect(address, tls)?;
+    // The kernel knows this option of every TCP socket.
+    let _ = conn.limit_unsent(UNSENT_BYTES_LIMIT);
+    Ok(conn)
+}
+
 impl Worker {
     /// Dials one of the destination's addresses, those that failed lately last.
     pub(super) fn dial_for(
@@ -116,7 +125,7 @@ impl Worker {
                 return Err(failed(self, Why::coded(ErrorCode::TlsFailed, error.to_string())));
             }
         };
-        let io = match Conn::connect(address, Some(tls)) {
+        let io = match connect(address, Some(tls)) {
             Ok(io) => io,
             Err(error) => {
                 let why = self.undialled(&error);
@@ -171,7 +180,7 @@ impl Worker {
         let Some(tls) = &self.config.app_tls else { return self.dial_plain(address, purpose) };
         let tls = tls.client(address, &purpose);
         let tls = tls.map_err(|error| Why::coded(ErrorCode::TlsFailed, error.to_string()))?;
-        let io = Conn::connect(address, Some(tls)).map_err(|error| self.undialled(&error))?;
+        let io = connect(address, Some(tls)).map_err(|error| self.undialled(&error))?;
         let mut dial = Dial::to(address, purpose);
         dial.is_app = true;
         let conn = Connection::new(io, Role::Dialling(dial), self.now);
@@ -180,7 +189,7 @@ impl Worker {
 
     /// Dials without TLS.
     pub(super) fn dial_plain(&mut self, address: SocketAddr, purpose: Purpose) -> Result<Key, Why> {
-        let io = Conn::connect(address, None).map_err(|error| self.undialled(&error))?;
+        let io = connect(address, None).map_err(|error| self.undialled(&error))?;
         let dial = Dial::to(address, purpose);
         let conn = Connection::new(io, Role::Dialling(dial), self.now);
         self.insert(conn).ok_or_else(Why::out_of_descriptors)
