@@ -54,6 +54,8 @@ pub(crate) struct Size {
     storm: Duration,
     idle: usize,
     idle_tls: usize,
+    /// What a gateway has descriptors for: it takes two for each connection.
+    idle_gateway: usize,
     pub(crate) exhausted_by: usize,
     is_whole: bool,
 }
@@ -68,6 +70,7 @@ impl Size {
             storm: Duration::from_secs(5),
             idle: room.min(100_000),
             idle_tls: room.min(10_000),
+            idle_gateway: (room / 2).min(10_000),
             exhausted_by: 1000,
             is_whole: true,
         }
@@ -81,6 +84,7 @@ impl Size {
             storm: Duration::from_millis(500),
             idle: 200,
             idle_tls: 50,
+            idle_gateway: 50,
             exhausted_by: 300,
             is_whole: false,
         }
@@ -193,7 +197,13 @@ impl Case {
                 weigh(at, size.bounds(32 << 20), || (storm(&aim.bare(), size.storm), ()))
             }
             Self::Idle => {
-                let count = if listener.has_tls() { size.idle_tls } else { size.idle };
+                let count = if listener == Listener::Gateway {
+                    size.idle_gateway
+                } else if listener.has_tls() {
+                    size.idle_tls
+                } else {
+                    size.idle
+                };
                 let each = if listener.has_tls() { 32 << 10 } else { 12 << 10 };
                 let head = ask("GET", "/size?bytes=10", "");
                 let is_asked = listener != Listener::Control;
