@@ -4,14 +4,15 @@
 //! socket is non-blocking and registered once, edge-triggered, for both directions: a connection
 //! remembers what it may still read or write. Beside the loop stand the lab's links between
 //! network namespaces ([`netns`], [`tun`], [`link`]), how processes are started ([`spawn`]) and how
-//! they tell where they listen ([`write_ports`]), when they connect again ([`Backoff`]), and what
-//! they keep mapped of their own program ([`let_start_go`]). Unsafe code is confined to this
-//! crate, and to the kernel interface of `fabric`.
+//! they tell where they listen ([`write_ports`]) or are told where to ([`free_port()`]), when they
+//! connect again ([`Backoff`]), and what they keep mapped of their own program ([`let_start_go`]).
+//! Unsafe code is confined to this crate, and to the kernel interface of `fabric`.
 
 mod backoff;
 mod conn;
 mod descriptors;
 pub mod device;
+mod free_port;
 mod heap;
 pub mod link;
 mod listener;
@@ -33,6 +34,7 @@ pub mod tun;
 pub use backoff::Backoff;
 pub use conn::{Agreed, Closed, Conn, ConnError, Flush, Peer, Read, Scratch, local_pair};
 pub use descriptors::descriptor_limit;
+pub use free_port::free_port;
 pub use heap::let_free_memory_go;
 pub use listener::{AcceptError, Listener, ListenerOptions};
 pub use monotonic::{boot_time, monotonic_ns};

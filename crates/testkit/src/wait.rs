@@ -1,8 +1,7 @@
 //! Waiting for a condition with a deadline, and ports.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -10,9 +9,6 @@ use anyhow::{Context, Result, bail};
 /// Pause between two looks: short at first, so that a quick condition costs little.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-
-/// The first and the last port that the kernel gives to those who ask for any.
-const GIVEN_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 /// Asks `attempt` again and again until it answers `Some`, at most for `within`.
 ///
@@ -36,43 +32,12 @@ pub fn retry_until<T>(
     }
 }
 
-/// A TCP port that nobody listens at, for a program that must be told where to.
-///
-/// The kernel gives it to nobody who asks for any port, and no two calls of a process return the
-/// same; another process may ask for just this one. Prefer port 0 and a ports file, then
-/// [`free_address`], and use this only where the port alone can be told in advance.
+/// A TCP port that nobody listens at on any address ([`tollway_net::free_port`]). Prefer port 0 and
+/// a ports file, then [`free_address`], and use this only where the port alone can be told in
+/// advance.
 pub fn free_port() -> Result<u16> {
-    static CALLS: AtomicU32 = AtomicU32::new(0);
-    let ports = never_given(&std::fs::read_to_string(GIVEN_PORTS).unwrap_or_default());
-    let span = u32::from(ports.end - ports.start);
-    // Processes of tests that follow one another begin in different places.
-    let begin = std::process::id().wrapping_mul(101);
-    for _ in 0..span {
-        let call = CALLS.fetch_add(1, Ordering::Relaxed);
-        let offset = begin.wrapping_add(call) % span;
-        let port = ports.start + u16::try_from(offset).context("more ports than there are")?;
-        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("none of the ports {ports:?} is free")
-}
-
-/// Ports that the kernel does not give to those who ask for any, by the text of [`GIVEN_PORTS`], and
-/// that no program is known for.
-fn never_given(given: &str) -> Range<u16> {
-    const BELOW: u16 = 20_000;
-    const ABOVE: u16 = 61_000;
-    let mut bounds = given.split_whitespace().filter_map(|bound| bound.parse().ok());
-    let (first, last) = (bounds.next().unwrap_or(32_768), bounds.next().unwrap_or(ABOVE - 1));
-    if first > BELOW {
-        BELOW..first
-    } else if last < u16::MAX - 1 {
-        last.max(ABOVE - 1) + 1..u16::MAX
-    } else {
-        // All are given: whichever, then.
-        BELOW..u16::MAX
-    }
+    let free = tollway_net::free_port(Ipv4Addr::UNSPECIFIED.into()).context("no port is free")?;
+    Ok(free.port())
 }
 
 /// A TCP address for a program that must be told where to listen: nobody takes it meanwhile, as
@@ -93,8 +58,6 @@ fn free_on(ip: Ipv4Addr) -> Result<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]
@@ -111,26 +74,6 @@ mod tests {
     fn deadline_ends_the_wait_and_names_it() {
         let error = retry_until(Duration::from_millis(5), "a wonder", || None::<()>).unwrap_err();
         assert_eq!(error.to_string(), "a wonder: not within 5ms");
-    }
-
-    #[test]
-    fn free_ports_can_be_bound_and_differ() {
-        let ports: BTreeSet<u16> = (0..100).map(|_| free_port().unwrap()).collect();
-        assert_eq!(ports.len(), 100);
-        let given = never_given(&std::fs::read_to_string(GIVEN_PORTS).unwrap());
-        for port in ports {
-            assert!(given.contains(&port), "{port} of {given:?}");
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
-        }
-    }
-
-    #[test]
-    fn free_ports_are_those_that_the_kernel_gives_to_nobody() {
-        assert_eq!(never_given("32768\t60999\n"), 20_000..32_768);
-        assert_eq!(never_given("1024 60999"), 61_000..65_535);
-        assert_eq!(never_given("1024 64000"), 64_001..65_535);
-        assert_eq!(never_given("1024 65535"), 20_000..65_535);
-        assert_eq!(never_given(""), 20_000..32_768, "no such file");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The ground that subjects stand on: networks, apps, and the means to start processes.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -141,11 +141,8 @@ impl Ground {
     pub fn free_port(&self, network: usize, beside: bool) -> Result<SocketAddr, LabError> {
         let network = self.network(network);
         let ip = if beside { [127, 0, 0, 1].into() } else { network.address };
-        let bound = network.run(|| {
-            let listener = TcpListener::bind((ip, 0))?;
-            listener.local_addr()
-        })?;
-        bound.map_err(|source| LabError::FreePort { network: network.name.clone(), source })
+        let free = network.run(|| tollway_net::free_port(ip))?;
+        free.map_err(|source| LabError::FreePort { network: network.name.clone(), source })
     }
 
     /// The app that a leg's requests are for, as seen from a network.
@@ -270,6 +267,8 @@ fn answers_well(address: SocketAddr, path: &str) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]

@@ -1,12 +1,13 @@
 //! What is going to run: the app's address, the control plane, the sidecar's options.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tollway_model::{AppId, Label};
+use tollway_net::free_port;
 use tollway_proxy::mesh::{MeshConfig, Role};
 use tollway_proxy::{CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, SidecarOptions};
 use tollway_runtime::{MESSAGE_BYTES, StateStores};
@@ -110,8 +111,8 @@ impl Plan {
 /// Chooses a port for 0. A port that somebody else serves would be taken for the app's.
 async fn app_address(asked: SocketAddr) -> Result<SocketAddr> {
     if asked.port() == 0 {
-        let free = TcpListener::bind(asked).and_then(|listener| listener.local_addr());
-        return free.with_context(|| format!("cannot find a free port at {}", asked.ip()));
+        return free_port(asked.ip())
+            .with_context(|| format!("cannot find a free port at {}", asked.ip()));
     }
     let taken = tokio::time::timeout(LOOK_TIMEOUT, TcpStream::connect(asked)).await;
     if matches!(taken, Ok(Ok(_))) {
