@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
+use tollway_net::{Listener, ListenerOptions};
 use tollway_store::{Limits, Store};
 use tollway_telemetry::serve_admin;
 use tollway_wire::v1::admin_server::AdminServer;
@@ -126,13 +127,11 @@ impl ControlPlane {
         let recorder = commits.clone();
         store.observe_commits(move |commit| recorder.record(commit));
         let (listener, address) = bind(options.listen)
-            .await
             .map_err(|source| StartError::Listen { address: options.listen, source })?;
         let mut ports = vec![("control", address)];
         let mut metrics = None;
         if let Some(wanted) = options.admin_listen {
             let (listener, bound) = bind(wanted)
-                .await
                 .map_err(|source| StartError::ListenAdmin { address: wanted, source })?;
             ports.push(("admin", bound));
             metrics = Some(listener);
@@ -340,8 +339,28 @@ fn make_directory(path: &Path) -> Result<(), StartError> {
         .map_err(|source| StartError::Directory { path: path.to_owned(), source })
 }
 
-async fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address).await?;
-    let bound = listener.local_addr()?;
-    Ok((listener, bound))
+/// Room for all that come at once, such as the sidecars of a network after a restart: who finds no
+/// place among those who wait is not told, and tries again after a second.
+fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
+    let listener = Listener::bind(address, ListenerOptions::default())?;
+    let bound = listener.address();
+    Ok((TcpListener::from_std(listener.into_socket())?, bound))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn many_who_come_at_once_find_a_place() {
+        const PATIENCE: Duration = Duration::from_secs(20);
+        let (_listener, address) = bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        // Nobody accepts: whoever finds no place is not answered, however often he tries.
+        let waiting: Vec<_> =
+            (0..500).map(|_| TcpStream::connect_timeout(&address, PATIENCE).unwrap()).collect();
+        assert_eq!(waiting.len(), 500);
+    }
 }

@@ -10,6 +10,9 @@ use thiserror::Error;
 
 use crate::option::limit_unsent;
 
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
 /// How a listener is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenerOptions {
@@ -24,7 +27,7 @@ pub struct ListenerOptions {
 
 impl Default for ListenerOptions {
     fn default() -> Self {
-        Self { backlog: 4096, shared: false, unsent_bytes: None }
+        Self { backlog: BACKLOG, shared: false, unsent_bytes: None }
     }
 }
 
@@ -82,6 +85,12 @@ impl Listener {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The socket alone, non-blocking, for those who accept in another way.
+    #[must_use]
+    pub fn into_socket(self) -> TcpListener {
+        self.socket
     }
 
     /// Takes one waiting connection, non-blocking, without delay of small writes.
