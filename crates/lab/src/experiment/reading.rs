@@ -26,6 +26,9 @@ pub(super) struct Reading {
     memory_pressure: Option<Duration>,
 }
 
+/// A role in two readings: its CPU time between them, and its resident memory then and now.
+type Both<'a> = (&'a String, Duration, u64, u64);
+
 impl Reading {
     /// Processes that cannot be read are left out: one that ended is told by the supervisor.
     pub(super) fn take(roles: &Roles, own: &[u32], cgroups: Option<&Cgroups>) -> Self {
@@ -86,22 +89,26 @@ impl Reading {
         &self.throttling
     }
 
-    /// Resident memory, by role.
-    pub(super) fn resident(&self) -> BTreeMap<&str, u64> {
-        self.roles.iter().map(|(role, usage)| (role.as_str(), usage.rss_bytes)).collect()
-    }
-
     /// CPU time since `first` and resident memory then or now, whichever is more, by role.
     pub(super) fn usage_since(&self, first: &Self) -> Vec<(String, Duration, u64)> {
-        let both = self
-            .roles
-            .iter()
-            .filter_map(|(role, after)| Some((role, first.roles.get(role)?, after)));
-        both.map(|(role, before, after)| {
+        let usage = |(role, used, before, after): Both<'_>| (role.clone(), used, after.max(before));
+        self.both(first).map(usage).collect()
+    }
+
+    /// CPU time in seconds since `first` and what is resident now, by role: a process gives back
+    /// by and by what its start or its last work needed.
+    pub(super) fn idled_since(&self, first: &Self) -> BTreeMap<String, (f64, u64)> {
+        let usage = |(role, used, _, after): Both<'_>| (role.clone(), (used.as_secs_f64(), after));
+        self.both(first).map(usage).collect()
+    }
+
+    /// The roles that are in both readings.
+    fn both<'a>(&'a self, first: &'a Self) -> impl Iterator<Item = Both<'a>> {
+        self.roles.iter().filter_map(|(role, after)| {
+            let before = first.roles.get(role)?;
             let used = after.cpu.saturating_sub(before.cpu);
-            (role.clone(), used, before.rss_bytes.max(after.rss_bytes))
+            Some((role, used, before.rss_bytes, after.rss_bytes))
         })
-        .collect()
     }
 
     pub(super) fn noise_since(&self, first: &Self) -> Noise {
@@ -169,8 +176,9 @@ mod tests {
         assert!(std::hint::black_box(&held).iter().all(|byte| *byte == 1));
         drop(held);
         let last = Reading::take(&roles, &[], None);
-        let before = first.resident()["own"];
-        assert!(last.resident()["own"] + BYTES / 2 < before);
+        let (_, after) = last.idled_since(&first)["own"];
+        let before = first.idled_since(&first)["own"].1;
+        assert!(after + BYTES / 2 < before);
         assert_eq!(last.usage_since(&first)[0].2, before);
     }
 }

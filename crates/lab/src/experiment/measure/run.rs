@@ -114,8 +114,7 @@ fn entry(cell: &Cell, mut block: Block, calibration: Duration, spec: &Spec, load
     }
 }
 
-/// What the subject uses while nobody calls, and what it holds after that time: a process gives
-/// back by and by what its start or its last work needed.
+/// What the subject uses while nobody calls, and what it holds after that time.
 fn watch_idle(
     bench: &Bench<'_>,
     cell: &Cell,
@@ -132,18 +131,11 @@ fn watch_idle(
     cancel.sleep(cell.window)?;
     let last = Reading::take(&roles, &[], None);
     let window = last.window_since(&first);
-    let held = last.resident();
-    let usage = last.usage_since(&first).into_iter();
     Ok(Entry::Idle(IdleEntry {
         cell: cell.id.clone(),
         block: run.block,
         duration_s: window.as_secs_f64(),
-        usage: usage
-            .map(|(role, used, _)| {
-                let bytes = held.get(role.as_str()).copied().unwrap_or_default();
-                (role, (used.as_secs_f64(), bytes))
-            })
-            .collect(),
+        usage: last.idled_since(&first),
     }))
 }
 
