@@ -54,15 +54,20 @@ impl Pair {
                     panic!("{error}");
                 }
             }
-            let mut ready = Vec::new();
-            self.poller.wait(Some(Duration::from_millis(5)), &mut ready).unwrap();
-            for readiness in ready {
-                if readiness.token == Token(0) { &mut self.a } else { &mut self.b }
-                    .ready(readiness);
-            }
+            self.wait(Duration::from_millis(5));
             drain(&mut self.a, &mut self.scratch, &mut self.a_received, &mut self.a_closed);
             drain(&mut self.b, &mut self.scratch, &mut self.b_received, &mut self.b_closed);
         }
+    }
+
+    /// Tells the ends what the poller says; whether it said anything in time.
+    fn wait(&mut self, time: Duration) -> bool {
+        let mut ready = Vec::new();
+        self.poller.wait(Some(time), &mut ready).unwrap();
+        for readiness in &ready {
+            if readiness.token == Token(0) { &mut self.a } else { &mut self.b }.ready(*readiness);
+        }
+        !ready.is_empty()
     }
 }
 
@@ -233,11 +238,7 @@ fn send_to_a_slow_reader(mut pair: Pair) {
             panic!("{error}");
         }
         longest = longest.max(pair.a.out.capacity()).max(pair.a.wire.capacity());
-        let mut ready = Vec::new();
-        pair.poller.wait(Some(Duration::from_millis(5)), &mut ready).unwrap();
-        for readiness in ready {
-            if readiness.token == Token(0) { &mut pair.a } else { &mut pair.b }.ready(readiness);
-        }
+        pair.wait(Duration::from_millis(5));
         if let Read::Data(data) = pair.b.read(&mut pair.scratch) {
             received.extend_from_slice(data);
         }
@@ -259,24 +260,16 @@ fn a_slow_reader_does_not_make_the_encrypted_output_grow() {
 
 /// What the kernel takes of one end for a peer that reads nothing, and whether all arrives once it
 /// reads.
-fn unread(mut pair: Pair, is_dialled: bool) -> usize {
+fn unread(mut pair: Pair, sender: fn(&mut Pair) -> &mut Conn) -> usize {
     const TOTAL: usize = 20_000_000;
     pair.run(|p| !p.a.is_connecting());
-    let token = if is_dialled { Token(0) } else { Token(1) };
-    let sender = if is_dialled { &mut pair.a } else { &mut pair.b };
-    sender.out().extend_from_slice(&pattern(TOTAL));
-    while matches!(sender.flush(), Flush::Blocked) {
-        let mut ready = Vec::new();
-        pair.poller.wait(Some(Duration::from_millis(100)), &mut ready).unwrap();
-        let Some(writable) = ready.iter().find(|r| r.token == token && r.writable) else { break };
-        sender.ready(*writable);
-    }
-    let taken = TOTAL - sender.pending();
-    let reader = if is_dialled { &mut pair.b } else { &mut pair.a };
-    reader.ready(Readiness { token, readable: true, writable: true, closed: false });
-    let received = |p: &Pair| if is_dialled { p.b_received.len() } else { p.a_received.len() };
-    pair.run(|p| received(p) == TOTAL);
-    assert!(if is_dialled { pair.b_received } else { pair.a_received } == pattern(TOTAL));
+    sender(&mut pair).out().extend_from_slice(&pattern(TOTAL));
+    while matches!(sender(&mut pair).flush(), Flush::Blocked)
+        && pair.wait(Duration::from_millis(100))
+    {}
+    let taken = TOTAL - sender(&mut pair).pending();
+    pair.run(|p| p.a_received.len() + p.b_received.len() == TOTAL);
+    assert!([pair.a_received, pair.b_received].concat() == pattern(TOTAL));
     taken
 }
 
@@ -284,11 +277,11 @@ fn unread(mut pair: Pair, is_dialled: bool) -> usize {
 fn the_kernel_takes_what_was_said_for_a_peer_that_does_not_read() {
     const BYTES: u32 = 64 << 10;
     let options = ListenerOptions { unsent_bytes: Some(BYTES), ..ListenerOptions::default() };
-    let accepted = unread(Pair::by(options, None, None), false);
+    let accepted = unread(Pair::by(options, None, None), |p| &mut p.b);
     let pair = Pair::new(None, None);
     pair.a.limit_unsent(BYTES).unwrap();
-    let dialled = unread(pair, true);
-    let unbound = unread(Pair::new(None, None), false);
+    let dialled = unread(pair, |p| &mut p.a);
+    let unbound = unread(Pair::new(None, None), |p| &mut p.b);
     for few in [accepted, dialled] {
         assert!(few < 1 << 20 && few * 2 < unbound, "{few} bytes, without a bound {unbound}");
     }
