@@ -89,6 +89,8 @@ pub(crate) struct Connection {
     pub(crate) paused: bool,
     /// Not read until the caller has taken the answers it is owed.
     pub(crate) owed: bool,
+    /// Sent no more requests until the upstream has read what it was sent.
+    pub(crate) unread: bool,
     /// The turns of actors of which something waits to be sent here.
     pub(crate) turns: Vec<(Key, TurnLease)>,
     /// Pipes that wait for room here, first come first served.
@@ -127,6 +129,7 @@ impl Connection {
             queued: false,
             paused: false,
             owed: false,
+            unread: false,
             turns: Vec::new(),
             line: VecDeque::new(),
             since: now,
@@ -151,6 +154,12 @@ impl Connection {
     /// Whether this is a caller that has at least `limit` bytes of answers to read.
     pub(crate) fn owes_reading(&self, limit: usize) -> bool {
         matches!(self.role, Role::H1Server(_) | Role::H2Server(_)) && self.io.pending() >= limit
+    }
+
+    /// Whether this is an upstream that does not read what it was sent, `limit` bytes at least. Heads
+    /// that were called off are among them: bytes that are queued are not taken back.
+    pub(crate) fn is_unread(&self, limit: usize) -> bool {
+        matches!(self.role, Role::H2Client(_)) && self.io.pending() >= limit
     }
 }
 

@@ -104,8 +104,8 @@ pub struct Limits {
     pub app_resets: usize,
     /// Bytes queued on a connection before what feeds it is held back.
     pub out_bytes: usize,
-    /// Bytes of answers queued for a caller that does not read them before its requests are not
-    /// read any more either.
+    /// Bytes queued on a connection whose peer does not read them: before more requests of a caller
+    /// are read, and before another sidecar or the app is sent more.
     pub unread_bytes: usize,
     /// Bytes of one body after which its mesh connection carries bulk: small requests get another
     /// one, so that they do not wait behind it.

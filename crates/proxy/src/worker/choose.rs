@@ -110,7 +110,8 @@ impl Worker {
     fn load(&self, key: Key) -> Option<Load> {
         let conn = self.conns.get(key)?;
         let Role::H2Client(link) = &conn.role else { return None };
-        if conn.draining || !link.codec.can_open() {
+        let is_unread = conn.is_unread(self.config.limits.unread_bytes);
+        if conn.draining || is_unread || !link.codec.can_open() {
             return None;
         }
         let active = link.codec.active_streams();

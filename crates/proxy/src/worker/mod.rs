@@ -375,6 +375,7 @@ impl Worker {
     /// Flushes every connection that was written to. What that makes room for may write to
     /// others, so it goes on until nothing is left to flush.
     fn flush_turn(&mut self) {
+        let limit = self.config.limits.unread_bytes;
         while let Some(key) = self.dirty.pop() {
             let Some(conn) = self.conns.get_mut(key) else { continue };
             conn.dirty = false;
@@ -383,7 +384,11 @@ impl Worker {
                 self.on_turn_too_late(key);
                 continue;
             }
+            let was_unread = conn.is_unread(limit);
             let flushed = conn.io.flush();
+            let is_unread = conn.is_unread(limit);
+            self.metrics.sources_paused.add(u64::from(is_unread && !conn.unread));
+            conn.unread = is_unread;
             if !conn.turns.is_empty() {
                 conn.note_flushed(matches!(flushed, Flush::Done), &mut self.exchanges);
             }
@@ -401,6 +406,9 @@ impl Worker {
                 }
                 Flush::Blocked => {}
                 Flush::Failed(error) => self.on_unsendable(key, &error),
+            }
+            if was_unread && !is_unread {
+                self.on_capacity(key);
             }
         }
     }

@@ -107,7 +107,7 @@ metrics! {
         WAITING_BYTES: Gauge "tollway_waiting_bytes" [],
             "Bytes of bodies that wait until whom they are for takes them, at most a tenth of a second old.";
         SOURCES_PAUSED: Counter "tollway_sources_paused_total" [],
-            "Times that a connection was not read because what came of it was not taken, or its answers were not.";
+            "Times that a connection was not read because what came of it was not taken, or its answers were not; or was given no more requests because those before were not read.";
         BULK_BODIES: Counter "tollway_bulk_bodies_total" [],
             "Bodies that grew so large that small requests avoid their connection.";
         BODIES_NOT_KEPT: Counter "tollway_bodies_not_kept_total" [],

@@ -126,6 +126,30 @@ fn the_only_way_is_waited_for_although_it_stands_still() {
     });
 }
 
+/// What is queued cannot be taken back, so calling off does not free it.
+#[test]
+fn requests_that_are_called_off_do_not_pile_up_on_a_way_that_stands_still() {
+    const CALLS: u64 = 200;
+    let fleet = Fleet::with(attentive(), AppProtocol::Http, &[start_app()]);
+    let way = Way::to(fleet.addresses()[0]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&[way.address]));
+    assert_ok(&fleet.post());
+    way.stop();
+    let large = format!(
+        "GET /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\nx-large: {}\r\n\r\n",
+        "x".repeat(50_000)
+    );
+    for nth in 1..=CALLS {
+        connect(fleet.caller.addresses[0]).write_all(large.as_bytes()).unwrap();
+        until("it is called off", || fleet.caller.metrics.cancelled.value() == nth);
+    }
+    way.go_on();
+    assert_ok(&fleet.post());
+    // Those that were queued, and those that the kernel had taken.
+    let sent = fleet.callees[0].metrics.inbound_requests.value();
+    assert!((1..CALLS / 3).contains(&sent), "{sent} requests of 50 KB were sent");
+}
+
 #[test]
 fn a_connection_that_stays_silent_is_given_up_and_its_caller_told() {
     let timeouts = Timeouts { silence: Duration::from_secs(1), ..attentive() };
