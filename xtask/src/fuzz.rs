@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -59,40 +60,44 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             "`{name}` is no target: crates/fuzz/corpus has a folder for each"
         );
     }
-    for fuzzed in fuzz(&workspace.root, &options.targets, options.seconds)? {
+    fuzz(&workspace.root, &options.targets, options.seconds, &mut |fuzzed| {
         let Fuzzed { target, seconds, inputs, peak_rss_mb, kept } = fuzzed;
         println!(
             "{target:<16} {seconds} s, {inputs} inputs, nothing found; at most {peak_rss_mb} MB, \
              {kept} inputs kept"
         );
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
-/// Fuzzes the targets of these names, or all, as many at a time as there are processors.
-pub(crate) fn fuzz(root: &Path, names: &[String], seconds: u64) -> Result<Vec<Fuzzed>> {
+/// Fuzzes the targets of these names, or all, as many at a time as there are processors, and tells
+/// of each as soon as it is done: what is broken off later has not been for nothing.
+pub(crate) fn fuzz(
+    root: &Path,
+    names: &[String],
+    seconds: u64,
+    tell: &mut (dyn FnMut(Fuzzed) -> Result<()> + Send),
+) -> Result<()> {
     let program = build(root)?;
     let names = if names.is_empty() { targets(root)? } else { names.to_vec() };
     let shared = Shared { root, program: &program, seconds: Duration::from_secs(seconds) };
     let (next, is_broken) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let tell = Mutex::new(tell);
+    let each = |name: &str| match shared.fuzz(name, &is_broken)? {
+        Some(fuzzed) => tell.lock().expect("nobody panics while telling")(fuzzed),
+        None => Ok(()),
+    };
     let work = || {
-        let mut done = Vec::new();
         while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let fuzzed = shared.fuzz(name, &is_broken);
-            is_broken.fetch_or(fuzzed.is_err(), Ordering::Relaxed);
-            done.extend(fuzzed.transpose());
+            each(name).inspect_err(|_| is_broken.store(true, Ordering::Relaxed))?;
         }
-        done
+        Ok(())
     };
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let done = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let threads: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
-    });
-    let done: Result<Vec<Fuzzed>> = done;
-    let mut done = done?;
-    done.sort_by(|one, other| one.target.cmp(&other.target));
-    Ok(done)
+        threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+    })
 }
 
 fn targets(root: &Path) -> Result<Vec<String>> {

@@ -43,21 +43,17 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         (Extent::Whole, Err(_)) => SECONDS,
     };
     let facts = facts(root, "release (with debug assertions)")?;
-    let fuzzed = fuzz(root, &[], seconds)?;
-    for target in &fuzzed {
-        println!("{:<16} {} inputs, nothing found", target.target, target.inputs);
-    }
-    if extent == Extent::Quick {
-        return Ok(());
-    }
-    let before = recorded(root)?;
-    let mut rows = Vec::new();
-    for fuzzed in fuzzed {
+    let mut rows = of_present_code(recorded(root)?, |target| code(root, target))?;
+    fuzz(root, &[], seconds, &mut |fuzzed| {
+        println!("{:<16} {} inputs, nothing found", fuzzed.target, fuzzed.inputs);
+        if extent == Extent::Quick {
+            return Ok(());
+        }
         let code = code(root, &fuzzed.target)?;
-        rows.push(added(Row { fuzzed, code }, &before));
-    }
-    let record = json!({ "run": facts, "targets": rows });
-    publish(root, (RECORD, &record), (PAGE, &page(&rows, &facts)))
+        add(Row { fuzzed, code }, &mut rows);
+        let record = json!({ "run": facts, "targets": rows });
+        publish(root, (RECORD, &record), (PAGE, &page(&rows, &facts)))
+    })
 }
 
 /// What earlier runs have done.
@@ -84,15 +80,30 @@ fn code(root: &Path, target: &str) -> Result<String> {
     Ok(told.split_whitespace().map(|name| &name[..12]).collect::<Vec<_>>().join(" "))
 }
 
-/// With what was done earlier to the same code.
-fn added(mut row: Row, before: &[Row]) -> Row {
-    let is_same = |old: &&Row| old.fuzzed.target == row.fuzzed.target && old.code == row.code;
-    if let Some(Row { fuzzed: old, .. }) = before.iter().find(is_same) {
-        row.fuzzed.seconds += old.seconds;
-        row.fuzzed.inputs += old.inputs;
-        row.fuzzed.peak_rss_mb = row.fuzzed.peak_rss_mb.max(old.peak_rss_mb);
+/// What was done to code that is still there.
+fn of_present_code(rows: Vec<Row>, code: impl Fn(&str) -> Result<String>) -> Result<Vec<Row>> {
+    let mut kept = Vec::new();
+    for row in rows {
+        if code(&row.fuzzed.target)? == row.code {
+            kept.push(row);
+        }
     }
-    row
+    Ok(kept)
+}
+
+/// Adds what was done to a target to what was done to it before.
+fn add(mut row: Row, rows: &mut Vec<Row>) {
+    let place = rows.binary_search_by(|old| old.fuzzed.target.cmp(&row.fuzzed.target));
+    match place {
+        Ok(at) => {
+            let old = &rows[at].fuzzed;
+            row.fuzzed.seconds += old.seconds;
+            row.fuzzed.inputs += old.inputs;
+            row.fuzzed.peak_rss_mb = row.fuzzed.peak_rss_mb.max(old.peak_rss_mb);
+            rows[at] = row;
+        }
+        Err(at) => rows.insert(at, row),
+    }
 }
 
 fn page(rows: &[Row], facts: &Value) -> String {
@@ -139,10 +150,17 @@ mod tests {
 
     #[test]
     fn runs_on_the_same_code_add_up() {
-        let before = [row("http1-body", 60, "a"), row("server-name", 50, "a")];
-        let again = added(row("http1-body", 40, "a"), &before);
-        assert_eq!((again.fuzzed.seconds, again.fuzzed.inputs), (100, 2468));
-        assert_eq!(added(row("http1-body", 40, "b"), &before).fuzzed.seconds, 40);
-        assert_eq!(added(row("http2-server", 40, "a"), &before).fuzzed.seconds, 40);
+        let before =
+            vec![row("http1-body", 60, "a"), row("schedule", 9, "b"), row("server-name", 50, "a")];
+        let mut rows = of_present_code(before, |_| Ok("a".to_owned())).unwrap();
+        for (target, seconds) in [("http1-body", 40), ("schedule", 7), ("http2-server", 30)] {
+            add(row(target, seconds, "a"), &mut rows);
+        }
+        let told: Vec<_> =
+            rows.iter().map(|row| (row.fuzzed.target.as_str(), row.fuzzed.seconds)).collect();
+        let each =
+            [("http1-body", 100), ("http2-server", 30), ("schedule", 7), ("server-name", 50)];
+        assert_eq!(told, each);
+        assert_eq!((rows[0].fuzzed.inputs, rows[0].code.as_str()), (2468, "a"));
     }
 }
