@@ -93,8 +93,7 @@ fn of_present_code(rows: Vec<Row>, code: impl Fn(&str) -> Result<String>) -> Res
 
 /// Adds what was done to a target to what was done to it before.
 fn add(mut row: Row, rows: &mut Vec<Row>) {
-    let place = rows.binary_search_by(|old| old.fuzzed.target.cmp(&row.fuzzed.target));
-    match place {
+    match rows.binary_search_by(|old| old.fuzzed.target.cmp(&row.fuzzed.target)) {
         Ok(at) => {
             let old = &rows[at].fuzzed;
             row.fuzzed.seconds += old.seconds;
