@@ -54,12 +54,6 @@ pub(crate) struct Fuzzed {
 }
 
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    for name in &options.targets {
-        ensure!(
-            corpus(&workspace.root, name).is_dir(),
-            "`{name}` is no target: crates/fuzz/corpus has a folder for each"
-        );
-    }
     fuzz(&workspace.root, &options.targets, options.seconds, &mut |fuzzed| {
         let Fuzzed { target, seconds, inputs, peak_rss_mb, kept } = fuzzed;
         println!(
@@ -72,14 +66,17 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 
 /// Fuzzes the targets of these names, or all, as many at a time as there are processors, and tells
 /// of each as soon as it is done: what is broken off later has not been for nothing.
+///
+/// # Errors
+/// When a name is not that of a target, when a target is broken, or when telling fails.
 pub(crate) fn fuzz(
     root: &Path,
     names: &[String],
     seconds: u64,
     tell: &mut (dyn FnMut(Fuzzed) -> Result<()> + Send),
 ) -> Result<()> {
+    let names = wanted(names, targets(root)?)?;
     let program = build(root)?;
-    let names = if names.is_empty() { targets(root)? } else { names.to_vec() };
     let shared = Shared { root, program: &program, seconds: Duration::from_secs(seconds) };
     let (next, is_broken) = (AtomicUsize::new(0), AtomicBool::new(false));
     let tell = Mutex::new(tell);
@@ -98,6 +95,14 @@ pub(crate) fn fuzz(
         let threads: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
     })
+}
+
+/// Those of all targets that are named, or all of them where none is.
+fn wanted(names: &[String], all: Vec<String>) -> Result<Vec<String>> {
+    for name in names {
+        ensure!(all.contains(name), "`{name}` is no target; there are {}", all.join(", "));
+    }
+    Ok(if names.is_empty() { all } else { names.to_vec() })
 }
 
 fn targets(root: &Path) -> Result<Vec<String>> {
@@ -290,6 +295,15 @@ mod tests {
         let mut left: Vec<_> = left.collect();
         left.sort();
         assert_eq!(left, ["3", "broke-1"]);
+    }
+
+    #[test]
+    fn targets_are_called_by_their_names_or_all_of_them() {
+        let all = || ["http1-body", "schedule"].map(str::to_owned).to_vec();
+        assert_eq!(wanted(&[], all()).unwrap(), all());
+        assert_eq!(wanted(&all()[1..], all()).unwrap(), ["schedule"]);
+        let error = wanted(&["http1".to_owned()], all()).unwrap_err().to_string();
+        assert_eq!(error, "`http1` is no target; there are http1-body, schedule");
     }
 
     #[test]

@@ -24,6 +24,8 @@ const QUICK_SECONDS: u64 = 5;
 /// Shortens the hour, for a machine that has less. While the code stays as it is, what several
 /// runs have done is added up.
 const VARIABLE: &str = "TOLLWAY_FUZZ_SECONDS";
+/// Names the targets that are fuzzed, with commas between them. Of the others stands what was done.
+const ONLY: &str = "TOLLWAY_FUZZ_TARGETS";
 
 /// A row of the record.
 #[derive(Serialize, Deserialize)]
@@ -42,9 +44,13 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         (Extent::Whole, Ok(text)) => text.parse()?,
         (Extent::Whole, Err(_)) => SECONDS,
     };
+    let names: Vec<String> = match std::env::var(ONLY) {
+        Ok(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+        Err(_) => Vec::new(),
+    };
     let facts = facts(root, "release (with debug assertions)")?;
     let mut rows = of_present_code(recorded(root)?, |target| code(root, target))?;
-    fuzz(root, &[], seconds, &mut |fuzzed| {
+    fuzz(root, &names, seconds, &mut |fuzzed| {
         println!("{:<16} {} inputs, nothing found", fuzzed.target, fuzzed.inputs);
         if extent == Extent::Quick {
             return Ok(());
