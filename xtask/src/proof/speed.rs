@@ -8,14 +8,14 @@ mod page;
 mod parts;
 mod questions;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use tollway_record::Record;
 use tollway_record::record::Row;
+use tollway_record::{Block, Record};
 
 use self::compare::{Answer, OTHERS, answers, block_of, median, name_of, row_of};
 use self::memory::{Weight, weights};
@@ -45,7 +45,6 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         return complete(&answers, &weights, &limits);
     }
     let seconds: f64 = records.measured().map(|(_, record)| record.duration_s).sum();
-    let near = records.of("near").ok();
     let (disturbed, runs) = records.disturbed();
     let kept = json!({
         "run": facts(root, "release")?,
@@ -53,7 +52,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         "answers": answers,
         "memory": weights,
         "limits": limits,
-        "beside_floor": near.map_or(Value::Null, beside_floor),
+        "each": each(&records),
         "rss_mb": largest(&records),
         "tcp_rmem": setting("tcp_rmem"),
         "tcp_wmem": setting("tcp_wmem"),
@@ -95,27 +94,38 @@ fn limits(record: Option<&Record>) -> Value {
     record.map_or(Value::Null, |record| record.rows.iter().map(row).collect())
 }
 
-/// What the floor and ours cost, by case: CPU of both processes per request, and what the median
-/// call takes longer than without anything between.
-fn beside_floor(record: &Record) -> Value {
-    let rows = record.rows.iter().filter(|row| name_of(row) == "floor");
-    let told = rows.filter_map(|floor| {
-        let known = &floor.conditions;
-        let at = (known.case.as_str(), known.topology, known.layout);
-        let (ours, direct) = (row_of(record, at, "tollway")?, row_of(record, at, "direct")?);
-        let of = |row: &Row, figure: Figure| {
-            let value = |block| figure.of(block, block_of(direct, block.block));
-            median(row.blocks.iter().filter_map(value))
-        };
-        let both = |figure| json!({ "floor": of(floor, figure), "tollway": of(ours, figure) });
-        Some(json!({
-            "case": known.case,
-            "layout": known.layout,
-            "cpu_us": both(Figure::Cpu),
-            "added_p50_us": both(Figure::AddedP50),
-        }))
-    });
-    Value::Array(told.collect())
+/// What each subject costs at the same work, by case: CPU of its processes per request, its rate,
+/// and what the median call takes longer than without anything between. Who is in both parts is
+/// told as the first has it.
+fn each(records: &Records) -> Value {
+    let mut told = Vec::new();
+    let mut known = BTreeSet::from(["direct"]);
+    for record in ["near", "others"].into_iter().filter_map(|part| records.of(part).ok()) {
+        let new: Vec<_> = record.rows.iter().filter(|row| !known.contains(name_of(row))).collect();
+        told.extend(new.iter().map(|row| cost(record, row)));
+        known.extend(new.into_iter().map(name_of));
+    }
+    let work = |row: &Value| [row["case"].clone(), row["layout"].clone()];
+    let works: Vec<_> = told.iter().map(work).collect();
+    told.sort_by_key(|row| works.iter().position(|of| *of == work(row)));
+    Value::Array(told)
+}
+
+fn cost(record: &Record, row: &Row) -> Value {
+    let asked = &row.conditions;
+    let direct = row_of(record, (&asked.case, asked.topology, asked.layout), "direct");
+    let of = |figure: Figure| {
+        let base = |block: &Block| direct.and_then(|direct| block_of(direct, block.block));
+        median(row.blocks.iter().filter_map(|block| figure.of(block, base(block))))
+    };
+    json!({
+        "case": asked.case,
+        "layout": asked.layout,
+        "subject": name_of(row),
+        "cpu_us": of(Figure::Cpu),
+        "rate_rps": of(Figure::Rate),
+        "added_p50_us": of(Figure::AddedP50),
+    })
 }
 
 /// The largest resident set of a process of each subject in all parts but those of many

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::compare::{Answer, Found};
 use super::memory::{Weight, told};
+use super::questions::Figure;
 use crate::proof::{told_facts, word};
 
 const TEMPLATE: &str = include_str!("page.md");
@@ -23,7 +24,7 @@ pub(super) fn page(answers: &[Answer], weights: &[Weight], kept: &Value) -> Stri
         .replace("{{far}}", table(answers.iter().filter(is_far)).trim_end())
         .replace("{{weights}}", weight_table(weights).trim_end())
         .replace("{{limits}}", limit_table(&kept["limits"]).trim_end())
-        .replace("{{floor}}", floor_table(&kept["beside_floor"]).trim_end())
+        .replace("{{each}}", each_table(&kept["each"]).trim_end())
         .replace("{{memory}}", memory_table(&kept["rss_mb"]).trim_end())
         .replace("{{tcp_rmem}}", word(&kept["tcp_rmem"]))
         .replace("{{tcp_wmem}}", word(&kept["tcp_wmem"]))
@@ -83,19 +84,17 @@ pub(super) fn limit_table(rows: &Value) -> String {
     table
 }
 
-fn floor_table(rows: &Value) -> String {
-    let mut table = String::from(
-        "| work | CPU, floor | CPU, Tollway | added p50, floor | added p50, Tollway |\n\
-         |---|---|---|---|---|\n",
-    );
+/// A line for each subject at each work.
+fn each_table(rows: &Value) -> String {
+    let mut table =
+        String::from("| work | subject | CPU | rate | added p50 |\n|---|---|---|---|---|\n");
     for row in rows.as_array().into_iter().flatten() {
         let layout = if row["layout"] == "pinned" { ", pinned" } else { "" };
-        let of = |what: &str, subject: &str| row[what][subject].as_f64().unwrap_or(f64::NAN);
-        let cpu = ["floor", "tollway"].map(|subject| format!("{:.1} µs", of("cpu_us", subject)));
-        let p50 =
-            ["floor", "tollway"].map(|subject| format!("{:.0} µs", of("added_p50_us", subject)));
-        let figures = [cpu, p50].concat().join(" | ");
-        line(&mut table, &format!("| {}{layout} | {figures} |", word(&row["case"])));
+        let (case, subject) = (word(&row["case"]), word(&row["subject"]));
+        let of = |figure: Figure, what: &str| figure.told(row[what].as_f64().unwrap_or(f64::NAN));
+        let (cpu, rate) = (of(Figure::Cpu, "cpu_us"), of(Figure::Rate, "rate_rps"));
+        let p50 = of(Figure::AddedP50, "added_p50_us");
+        line(&mut table, &format!("| {case}{layout} | {subject} | {cpu} | {rate} | {p50} |"));
     }
     table
 }

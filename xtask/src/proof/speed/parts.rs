@@ -36,6 +36,7 @@ const fn lossy(name: &'static str, file: &'static str, loss: &'static str) -> Pa
 
 pub(super) const PARTS: &[Part] = &[
     part("near", "near.yaml"),
+    part("others", "others.yaml"),
     part("fronts", "fronts.yaml"),
     part("duties", "duties.yaml"),
     part("gateway", "gateway.yaml"),
@@ -129,7 +130,7 @@ impl Part {
         let scenario = self.scenario(root, &folder)?;
         let mut lab = Command::new(program(target));
         lab.current_dir(root).args(["lab", "run"]).arg(scenario);
-        lab.arg("--json").arg(&made);
+        lab.arg("--install-peers").arg("--json").arg(&made);
         if extent == Extent::Quick {
             lab.arg("--quick");
         }
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!(wanted("near, far-1").unwrap(), ["near", "far-1"]);
         assert!(wanted("").unwrap().is_empty());
         let error = wanted("near,nowhere").unwrap_err().to_string();
-        assert!(error.contains("no part `nowhere`; there are near, fronts,"), "{error}");
+        assert!(error.contains("no part `nowhere`; there are near, others,"), "{error}");
     }
 
     #[test]

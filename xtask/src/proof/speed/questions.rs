@@ -94,7 +94,7 @@ impl Figure {
     }
 }
 
-const PAIRS: &[&str] = &["haproxy", "nginx"];
+const PAIRS: &[&str] = &["haproxy", "haproxy:h1", "nginx"];
 const FRONTS: &[&str] = &["haproxy:front", "nginx:front"];
 const HAPROXY_FRONT: &[&str] = &["haproxy:front"];
 
