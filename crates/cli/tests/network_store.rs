@@ -6,6 +6,7 @@
 #[path = "../../state/tests/engines/contract/mod.rs"]
 mod contract;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tollway_model::Label;
 use tollway_proxy::mesh::{MeshClient, MeshConfig, Role, TokenSource};
 use tollway_runtime::network_store;
 use tollway_state::{Consistency, Delete, Entry, Set, StateError, StateStore, Value};
+use tollway_testkit::{RawClient, metric_in};
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
 
@@ -41,6 +43,8 @@ impl Control {
         let dir = tempfile::tempdir().unwrap();
         let mut options = Options::new(dir.path().join("store"), label("west"));
         options.listen = "127.0.0.1:0".parse().unwrap();
+        options.admin_listen = Some(options.listen);
+        options.ports_file = Some(dir.path().join("ports.json"));
         Self::run(dir, options).await
     }
 
@@ -59,6 +63,15 @@ impl Control {
         tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap();
         self.options.listen = self.address;
         Self::run(self.dir, self.options).await
+    }
+
+    /// What it tells of itself at its admin port.
+    fn metric(&self, name: &str) -> u64 {
+        let ports = std::fs::read_to_string(self.options.ports_file.as_ref().unwrap()).unwrap();
+        let ports: BTreeMap<String, SocketAddr> = serde_json::from_str(&ports).unwrap();
+        let request = "GET /metrics HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n";
+        let page = RawClient::exchange(ports["admin"], request, PATIENCE).unwrap();
+        metric_in(&page.text(), name).unwrap()
     }
 
     async fn store(&self, namespace: &str, app: &str, instance: &str) -> Arc<dyn StateStore> {
@@ -136,6 +149,9 @@ async fn what_an_app_keeps_is_bounded() {
         store.set(bytes(&format!("k{number}"), vec![1; 1 << 20])).await.unwrap();
     }
     refused(bytes("more", vec![1; 1 << 20]), "what the app keeps in bytes").await;
+    let (entries, kept) =
+        (control.metric("tollway_state_entries"), control.metric("tollway_state_bytes"));
+    assert!(entries == 63 && (63 << 20..=64 << 20).contains(&kept), "{entries}, {kept} bytes");
     // What there is can be changed and made smaller, and all of it is read at once.
     store.set(bytes("k1", vec![2; 1 << 20])).await.unwrap();
     let keys: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();

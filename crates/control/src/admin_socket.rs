@@ -5,8 +5,11 @@ use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
+use std::time::Duration;
 
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{Stream, StreamExt as _};
 
 use crate::admin_client::SOCKET_NAME;
 use crate::error::StartError;
@@ -15,6 +18,19 @@ use crate::error::StartError;
 /// than [`SOCKET_NAME`]: the paths of sockets are short.
 const PRIVATE: &str = ".new";
 const BOUND_AS: &str = "sock";
+/// Pause after the system refused a connection, such as without free descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The connections of commands. One that the system does not give waits: the server, which would ask
+/// again at once and for as long as that lasts, gets the error after a pause.
+pub(crate) fn commands(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
+    UnixListenerStream::new(listener).then(|accepted| async {
+        if accepted.is_err() {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        accepted
+    })
+}
 
 /// Binds the admin socket. The store's lock proves that a socket left there is a dead one's.
 pub(crate) fn bind_admin(store: &Path) -> Result<UnixListener, StartError> {
@@ -86,7 +102,7 @@ mod tests {
         drop(UnixListener::bind(left.join(BOUND_AS)).unwrap());
         drop(UnixListener::bind(store.path().join(SOCKET_NAME)).unwrap());
         let listener = bind(store.path()).unwrap();
-        let client = tokio::net::UnixStream::connect(store.path().join(SOCKET_NAME));
+        let client = UnixStream::connect(store.path().join(SOCKET_NAME));
         let (accepted, connected) = tokio::join!(listener.accept(), client);
         assert!(accepted.is_ok() && connected.is_ok());
         assert!(!left.exists());

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tollway_net::{Listener, ListenerOptions};
@@ -31,7 +31,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::AdminService;
 use crate::admin_client::SOCKET_NAME;
-use crate::admin_socket::bind_admin;
+use crate::admin_socket::{bind_admin, commands};
 use crate::catalogue::{Catalogue, Home};
 use crate::discovery::DiscoveryService;
 use crate::error::StartError;
@@ -44,6 +44,7 @@ use crate::neighbours::{Door, NEIGHBOURS_REQUEST_BYTES, Neighbours, NeighboursSe
 use crate::options::Options;
 use crate::peering::{PeeringService, join, link};
 use crate::placement::{PlacementService, Placements};
+use crate::places::Places;
 use crate::plane::Plane;
 use crate::registry::RegistryService;
 use crate::reminders::{Reminders, RemindersService};
@@ -186,10 +187,7 @@ impl ControlPlane {
                 NeighboursServer::new(neighbours)
                     .max_decoding_message_size(NEIGHBOURS_REQUEST_BYTES),
             )
-            .serve_with_incoming_shutdown(
-                UnixListenerStream::new(admin),
-                stop.clone().cancelled_owned(),
-            );
+            .serve_with_incoming_shutdown(commands(admin), stop.clone().cancelled_owned());
         let mut servers = Box::pin(async { tokio::join!(public, private) });
         let mut is_lost = false;
         let told_to_stop = tokio::select! {
@@ -286,6 +284,7 @@ async fn start(options: Options, store: Store, stores: Stores) -> Result<Arc<Pla
     let (current, credentials) = watch::channel(Arc::new(credentials));
     let placements = Arc::new(Placements::load(&store, options.timing.actor_lease).await?);
     let plane = Arc::new(Plane {
+        places: Arc::new(Places::new(options.connections)),
         options,
         store,
         stores,

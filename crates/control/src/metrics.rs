@@ -95,10 +95,14 @@ impl AdminFacts for ControlFacts {
     fn add_metrics(&self, page: &mut Page) {
         let hub = &self.plane.hub;
         let followed = hub.followed();
+        self.plane.places.add_to(page);
         page.single(&names::WATCHERS, followed.watchers);
         page.single(&names::WATCHER_LAG, followed.lag);
         hub.read(Census::of).add_to(page);
         self.add_store(page);
+        let kept = self.plane.kept.usage();
+        page.single(&names::STATE_ENTRIES, kept.entries);
+        page.single(&names::STATE_BYTES, kept.bytes);
         self.plane.reminders.counts.add_to(page);
         self.plane.neighbours.counts.add_to(page);
         let credentials = self.plane.own_credentials();

@@ -8,6 +8,12 @@ use tokio::sync::watch;
 use tollway_model::{NetworkName, RunningConfig, TrustDomain};
 use tollway_store::EtcdOptions;
 
+/// Connections at once of those with an identity.
+const CONNECTIONS_LIMIT: usize = 20_000;
+/// Connections at once without a certificate: those that come to join.
+const VISITORS_LIMIT: usize = 1_000;
+/// Handshakes at once: several times as many as can end within the round trip of a peer far away.
+const HANDSHAKES_LIMIT: usize = 2_000;
 /// Most groups of neighbours that were written or watched.
 const NEIGHBOUR_GROUPS: usize = 1024;
 /// Most neighbours and tombstones of all groups; each takes about 140 bytes of memory.
@@ -50,8 +56,23 @@ pub struct Options {
     pub linger: Option<Duration>,
     /// Times of registration and peering.
     pub timing: Timing,
+    /// How many may be connected at once.
+    pub connections: ConnectionOptions,
     /// How much is kept of neighbours, and how long.
     pub neighbours: NeighbourOptions,
+}
+
+/// Bounds of how many may be connected at once, each apart from the others. They are told in
+/// `docs/limits.md`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionOptions {
+    /// Most connections of workloads, gateways and networks with an identity, 20,000: the next is
+    /// closed.
+    pub known: usize,
+    /// Most connections without an identity, 1,000: one gives way to the next.
+    pub visitors: usize,
+    /// Most handshakes under way, 2,000: one gives way to the next.
+    pub handshakes: usize,
 }
 
 /// Bounds of what is kept of neighbours. They are told in `docs/limits.md`.
@@ -114,8 +135,15 @@ impl Options {
             config: watch::channel(RunningConfig::default()).1,
             linger: None,
             timing: Timing::default(),
+            connections: ConnectionOptions::default(),
             neighbours: NeighbourOptions::default(),
         }
+    }
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        Self { known: CONNECTIONS_LIMIT, visitors: VISITORS_LIMIT, handshakes: HANDSHAKES_LIMIT }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::kept::Kept;
 use crate::neighbours::Neighbours;
 use crate::options::Options;
 use crate::placement::Placements;
+use crate::places::Places;
 use crate::reminders::Reminders;
 use crate::standstill::Standstill;
 use crate::stores::Stores;
@@ -45,6 +46,8 @@ pub(crate) struct Plane {
     pub(crate) standstill: Standstill,
     /// Which host runs which actors.
     pub(crate) placements: Arc<Placements>,
+    /// Who may be connected.
+    pub(crate) places: Arc<Places>,
     /// Data planes that follow the state now.
     pub(crate) connected: Arc<Connected>,
     /// The control plane's own, renewed and with the current trust.

@@ -36,7 +36,7 @@ pub use conn::{Agreed, Closed, Conn, ConnError, Flush, Peer, Read, Scratch, loca
 pub use descriptors::descriptor_limit;
 pub use free_port::free_port;
 pub use heap::let_free_memory_go;
-pub use listener::{AcceptError, Listener, ListenerOptions};
+pub use listener::{AcceptError, Listener, ListenerOptions, has_waiting};
 pub use monotonic::{boot_time, monotonic_ns};
 pub use poller::{Poller, Readiness, Token, Waker};
 pub use ports_file::write_ports;

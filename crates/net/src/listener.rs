@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use thiserror::Error;
@@ -115,8 +116,40 @@ impl Listener {
     }
 }
 
+/// Whether a connection waits to be accepted. Without a descriptor left the kernel refuses to accept
+/// whether or not one does.
+///
+/// # Errors
+/// What the kernel says.
+pub fn has_waiting(listener: &impl AsFd) -> io::Result<bool> {
+    let mut waits = [PollFd::new(listener, PollFlags::IN)];
+    loop {
+        match rustix::event::poll(&mut waits, Some(&Timespec::default())) {
+            Ok(count) => return Ok(count > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_to_be_accepted_is_seen_until_accepted() {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::bind(address, ListenerOptions::default()).unwrap();
+        assert!(!has_waiting(&listener).unwrap());
+        let _client = TcpStream::connect(listener.address()).unwrap();
+        assert!(has_waiting(&listener).unwrap());
+        let _accepted = listener.accept().unwrap();
+        assert!(!has_waiting(&listener).unwrap());
     }
 }

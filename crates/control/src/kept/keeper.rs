@@ -12,7 +12,7 @@ use tollway_wire::v1::state_change::Condition;
 use tollway_wire::v1::{KeptState, StateChange, StateFence, WriteStateRequest};
 
 use super::record::{HEAD_BYTES, Record};
-use crate::book::{self, Book, Delta, Full, Limit};
+use crate::book::{self, Book, Delta, Full, Limit, Usage};
 use crate::plane::unix_now_ms;
 use crate::stores::Stores;
 
@@ -230,6 +230,11 @@ impl Keeper {
     fn locks_of<'a>(&self, owner: &str, keys: impl Iterator<Item = &'a String>) -> BTreeSet<usize> {
         let place = |key: &String| self.hasher.hash_one((owner, key)) as usize % LOCKS;
         keys.map(place).collect()
+    }
+
+    /// What all apps keep.
+    pub(super) fn usage(&self) -> Usage {
+        self.book().all()
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {

@@ -22,6 +22,7 @@ use tollway_wire::v1::{
 use tonic::{Request, Response, Status};
 
 use self::keeper::{Keeper, KeptError, Refused};
+use crate::book::Usage;
 use crate::caller::{Caller, is_system};
 use crate::catalogue::Catalogue;
 use crate::plane::Plane;
@@ -42,6 +43,11 @@ impl Kept {
     async fn keeper(&self, stores: &Stores) -> Result<Arc<Keeper>, KeptError> {
         let opening = || Keeper::open(stores);
         self.keeper.get_or_try_init(opening).await.cloned()
+    }
+
+    /// What all apps keep; nothing as long as nobody has come for it.
+    pub(crate) fn usage(&self) -> Usage {
+        self.keeper.get().map(|keeper| keeper.usage()).unwrap_or_default()
     }
 }
 

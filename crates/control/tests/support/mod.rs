@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tollway_control::{AdminClient, ControlPlane, Options, Timing};
@@ -245,11 +246,22 @@ impl Member {
     }
 
     pub async fn try_channel(&self) -> std::io::Result<Channel> {
+        let (name, config) = self.way();
+        connect(self.address, name, config).await
+    }
+
+    /// A connection on which nothing is said yet.
+    pub async fn stream(&self) -> std::io::Result<TlsStream<TcpStream>> {
+        let (name, config) = self.way();
+        TlsConnector::from(config).connect(name, TcpStream::connect(self.address).await?).await
+    }
+
+    fn way(&self) -> (ServerName<'static>, Arc<ClientConfig>) {
         let own = self.credentials.spiffe_id();
         let network = &self.credentials.service().network;
         let expected = Expected::control(network, &own.trust_domain);
         let config = client_config(&self.credentials, &expected, ALPN).unwrap();
-        connect(self.address, expected.server_name().unwrap(), config).await
+        (expected.server_name().unwrap(), config)
     }
 }
 

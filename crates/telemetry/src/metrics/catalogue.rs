@@ -36,6 +36,7 @@ impl Part {
 
 const ALL: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front, Part::Control, Part::Fabric];
 const DATA: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front];
+const SERVERS: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Front, Part::Control];
 const MEMBERS: &[Part] = &[Part::Sidecar, Part::Gateway];
 const MESH: &[Part] = &[Part::Sidecar, Part::Gateway, Part::Control];
 const FRONT: &[Part] = &[Part::Front];
@@ -48,7 +49,9 @@ macro_rules! metrics {
     ($($part:ident { $($constant:ident: $kind:ident $name:literal $labels:expr, $help:literal;)+ })+) => {
         /// The metrics by name.
         pub mod names {
-            use super::{ALL, CONTROL, DAPRD, DATA, FABRIC, FRONT, Kind, MEMBERS, MESH, Metric};
+            use super::{
+                ALL, CONTROL, DAPRD, DATA, FABRIC, FRONT, Kind, MEMBERS, MESH, Metric, SERVERS,
+            };
             $($(
                 #[doc = $help]
                 pub static $constant: Metric = Metric {
@@ -80,8 +83,12 @@ metrics! {
             "Requests taken from the mesh, or by a front from its clients.";
         OUTBOUND_REQUESTS: Counter "tollway_outbound_requests_total" [],
             "Requests taken from the app.";
+    }
+    SERVERS {
         REQUESTS_REFUSED: Counter "tollway_requests_refused_total" [],
             "Requests and connections refused for malformed or abusive HTTP.";
+    }
+    DATA {
         POLICY_DENIED: Counter "tollway_policy_denied_total" [],
             "Requests and connections that policies did not let in.";
         POLICY_CLOSED: Counter "tollway_policy_closed_total" [],
@@ -102,6 +109,8 @@ metrics! {
             "TLS connections refused in their handshake.";
         DIALS: Counter "tollway_dials_total" [],
             "Mesh connections dialled.";
+        APP_DIALS: Counter "tollway_app_dials_total" [],
+            "Connections dialled to the app for requests over HTTP.";
         DIALS_FAILED: Counter "tollway_dials_failed_total" [],
             "Dials that failed.";
         WAITING_BYTES: Gauge "tollway_waiting_bytes" [],
@@ -144,6 +153,10 @@ metrics! {
             "The last revision of the mesh's state that was applied here.";
     }
     CONTROL {
+        CONTROL_CONNECTIONS: Gauge "tollway_control_connections" ["state"],
+            "Connections to a control plane, by what they have proved.";
+        CONTROL_CONNECTIONS_REFUSED: Counter "tollway_control_connections_refused_total" ["reason"],
+            "Connections that a control plane refused, or that gave way to others.";
         WATCHERS: Gauge "tollway_watchers" [],
             "Streams of data planes and joined control planes that follow the state.";
         WATCHER_LAG: Gauge "tollway_watcher_lag_revisions" [],
@@ -172,6 +185,10 @@ metrics! {
             "Size of the store's file; compaction takes it back to the live bytes.";
         STORE_LEASES: Gauge "tollway_store_leases" [],
             "Running leases: one for each registration.";
+        STATE_ENTRIES: Gauge "tollway_state_entries" [],
+            "Entries that apps keep in the network's store, once the first app has come for it.";
+        STATE_BYTES: Gauge "tollway_state_bytes" [],
+            "Bytes of them: keys and values, which the control plane has in memory.";
         REMINDERS: Gauge "tollway_reminders" [],
             "Reminders of actors that are kept.";
         REMINDER_BYTES: Gauge "tollway_reminder_bytes" [],

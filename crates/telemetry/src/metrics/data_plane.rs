@@ -29,6 +29,7 @@ pub struct DataPlaneMetrics {
     pub handshakes: Counter,
     pub handshakes_failed: Counter,
     pub dials: Counter,
+    pub app_dials: Counter,
     pub dials_failed: Counter,
     pub connections_silent: Counter,
     pub inbound_requests: Counter,
@@ -57,7 +58,7 @@ pub struct DataPlaneMetrics {
 type CounterOf = fn(&DataPlaneMetrics) -> &Counter;
 
 /// The plain counters and their names.
-static COUNTERS: [(&Metric, CounterOf); 21] = [
+static COUNTERS: [(&Metric, CounterOf); 22] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
@@ -70,6 +71,7 @@ static COUNTERS: [(&Metric, CounterOf); 21] = [
     (&names::HANDSHAKES, |m| &m.handshakes),
     (&names::HANDSHAKES_FAILED, |m| &m.handshakes_failed),
     (&names::DIALS, |m| &m.dials),
+    (&names::APP_DIALS, |m| &m.app_dials),
     (&names::DIALS_FAILED, |m| &m.dials_failed),
     (&names::SOURCES_PAUSED, |m| &m.sources_paused),
     (&names::BULK_BODIES, |m| &m.bulk_bodies),

@@ -1,0 +1,207 @@
+//! Crowds at the one port: of those who do not say who they are, of those who have no identity, and
+//! of those who have one. Nobody takes the places of another kind.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use support::{Member, Network, PATIENCE, Registration, Watch, bootstrap, issue};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tollway_control::ConnectionOptions;
+use tollway_testkit::metric_in;
+use tollway_wire::v1;
+use tollway_wire::v1::create_token_request::Scope;
+
+/// Where honest callers come from, and another address.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+/// Few places, so that a small crowd is one.
+const FEW: ConnectionOptions = ConnectionOptions { known: 100, visitors: 4, handshakes: 8 };
+/// Rest of a stranger who was sent away, and between two looks at the metrics.
+const REST: Duration = Duration::from_millis(2);
+
+async fn start(limits: ConnectionOptions) -> Network {
+    Network::start_with("west", |options| {
+        options.connections = limits;
+        options.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+        options.ports_file = Some(options.store.join("ports.json"));
+    })
+    .await
+}
+
+/// Its page of metrics.
+async fn page(network: &Network) -> String {
+    let ports = std::fs::read(network.store().join("ports.json")).unwrap();
+    let ports: serde_json::Value = serde_json::from_slice(&ports).unwrap();
+    let mut stream = TcpStream::connect(ports["admin"].as_str().unwrap()).await.unwrap();
+    let request = "GET /metrics HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await.unwrap();
+    page
+}
+
+async fn refused(network: &Network, reason: &str) -> u64 {
+    let name = format!("tollway_control_connections_refused_total{{reason=\"{reason}\"}}");
+    metric_in(&page(network).await, &name).unwrap()
+}
+
+async fn open(network: &Network, state: &str) -> u64 {
+    let name = format!("tollway_control_connections{{state=\"{state}\"}}");
+    metric_in(&page(network).await, &name).unwrap()
+}
+
+/// Waits until so many were refused for `reason`.
+async fn until_refused(network: &Network, reason: &str, least: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    while refused(network, reason).await < least {
+        assert!(Instant::now() < deadline, "not {least} times {reason}: {}", page(network).await);
+        tokio::time::sleep(REST).await;
+    }
+}
+
+async fn until_open(network: &Network, state: &str, count: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    while open(network, state).await != count {
+        assert!(Instant::now() < deadline, "not {count} {state}: {}", page(network).await);
+        tokio::time::sleep(REST).await;
+    }
+}
+
+async fn dial(from: IpAddr, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((from, 0).into())?;
+    socket.connect(to).await
+}
+
+/// Strangers that say nothing and come again whenever they are sent away; gone when dropped.
+fn strangers(count: usize, from: IpAddr, to: SocketAddr) -> JoinSet<()> {
+    let mut strangers = JoinSet::new();
+    for _ in 0..count {
+        strangers.spawn(async move {
+            loop {
+                if let Ok(mut stream) = dial(from, to).await {
+                    // However it ends.
+                    let _ = stream.read(&mut [0]).await;
+                }
+                tokio::time::sleep(REST).await;
+            }
+        });
+    }
+    strangers
+}
+
+/// A workload joins and watches, another one joins and is seen by it.
+async fn check_served(network: &mut Network, app: &str) {
+    let caller = network.member("caller", "a").await;
+    let mut watch = Watch::services(&caller, &[app]).await;
+    watch.until(app, "unknown service").await;
+    let callee = network.member(app, "a").await;
+    let _registration = Registration::workload(&callee, 1000).await.keep_alive();
+    watch.until(app, "local [1000]").await;
+}
+
+/// Whether a call on a new connection is answered.
+async fn is_served(member: &Member) -> bool {
+    let Ok(channel) = member.try_channel().await else { return false };
+    let service = member.credentials.service().clone();
+    issue(channel, &service, "a", String::new()).await.is_ok()
+}
+
+#[tokio::test]
+async fn strangers_who_come_again_and_again_keep_no_workload_out() {
+    let mut west = start(FEW).await;
+    let _strangers = strangers(4 * FEW.handshakes, ELSEWHERE, west.address);
+    until_refused(&west, "handshakes", 100).await;
+    check_served(&mut west, "stock").await;
+    let before = refused(&west, "handshakes").await;
+    until_refused(&west, "handshakes", before + 100).await;
+    let under_way = open(&west, "handshake").await;
+    assert!(under_way <= FEW.handshakes as u64, "{under_way} handshakes are under way");
+    assert_eq!(refused(&west, "connections").await, 0);
+}
+
+#[tokio::test]
+async fn strangers_of_the_same_address_give_way_the_oldest_first() {
+    let mut west = start(FEW).await;
+    let mut first = dial(HERE, west.address).await.unwrap();
+    until_open(&west, "handshake", 1).await;
+    let mut others = Vec::new();
+    for _ in 1..FEW.handshakes {
+        others.push(dial(HERE, west.address).await.unwrap());
+    }
+    until_open(&west, "handshake", FEW.handshakes as u64).await;
+    let _newcomer = dial(HERE, west.address).await.unwrap();
+    // Closed without a word, by an end or a reset.
+    let ended = tokio::time::timeout(PATIENCE, first.read(&mut [0])).await;
+    assert!(matches!(ended, Ok(Ok(0) | Err(_))), "{ended:?}");
+    until_refused(&west, "handshakes", 1).await;
+    check_served(&mut west, "stock").await;
+    assert!(refused(&west, "handshakes").await > 1, "nobody gave way to the workloads");
+    drop(others);
+}
+
+#[tokio::test]
+async fn visitors_who_stay_keep_nobody_from_joining() {
+    let mut west = start(FEW).await;
+    let token = west.token(Scope::Any(v1::AnyWorkload {})).await;
+    let mut visitors = Vec::new();
+    for _ in 0..3 * FEW.visitors {
+        visitors.push(bootstrap(west.address, &token).await);
+    }
+    until_refused(&west, "visitors", 2 * FEW.visitors as u64).await;
+    assert_eq!(open(&west, "visitor").await, FEW.visitors as u64);
+    check_served(&mut west, "stock").await;
+    assert!(refused(&west, "visitors").await > 2 * FEW.visitors as u64);
+    drop(visitors);
+}
+
+#[tokio::test]
+async fn over_the_limit_a_connection_with_an_identity_is_closed_until_there_is_room() {
+    let mut west = start(ConnectionOptions { known: 1, ..FEW }).await;
+    let (one, two) = (west.member("one", "a").await, west.member("two", "a").await);
+    let first = one.channel().await;
+    until_open(&west, "known", 1).await;
+    assert!(!is_served(&two).await, "there is no place for it");
+    until_refused(&west, "connections", 1).await;
+    assert_eq!(refused(&west, "visitors").await, 0);
+    drop(first);
+    until_open(&west, "known", 0).await;
+    assert!(is_served(&two).await, "there is room again");
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_the_rules_of_http2_is_counted() {
+    /// A preface, empty SETTINGS, and a window that is to grow by nothing.
+    const MISTAKE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
+        \0\0\x04\x08\0\0\0\0\0\0\0\0\0";
+    let mut west = start(FEW).await;
+    let member = west.member("stock", "a").await;
+    let counted = async |west: &Network| {
+        metric_in::<u64>(&page(west).await, "tollway_requests_refused_total").unwrap()
+    };
+    assert_eq!(counted(&west).await, 0, "those who keep to the rules");
+    let mut stream = member.stream().await.unwrap();
+    stream.write_all(MISTAKE).await.unwrap();
+    // All that it says until it ends: it does not wait for ours.
+    let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "it goes on");
+    assert_eq!(counted(&west).await, 1);
+}
+
+#[tokio::test]
+async fn what_is_no_handshake_is_counted_by_its_reason() {
+    let west = start(FEW).await;
+    let mut stream = dial(HERE, west.address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: control\r\n\r\n").await.unwrap();
+    until_refused(&west, "tls", 1).await;
+    let _silent = dial(HERE, west.address).await.unwrap();
+    until_refused(&west, "timeout", 1).await;
+    assert_eq!(open(&west, "handshake").await, 0);
+}
