@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, TRANSFER_ENCODING,
+};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -82,6 +84,11 @@ async fn serve_connection(stream: TcpStream, facts: Arc<dyn AdminFacts>) {
 type Answer = Response<Full<Bytes>>;
 
 fn answer<B>(facts: &dyn AdminFacts, request: &Request<B>) -> Answer {
+    if let Some(reason) = why_malformed(request) {
+        let mut answer = refuse(StatusCode::BAD_REQUEST, reason);
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return answer;
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "the admin port takes GET and HEAD only");
     }
@@ -105,6 +112,19 @@ fn answer<B>(facts: &dyn AdminFacts, request: &Request<B>) -> Answer {
             "the admin port serves /metrics, /config, /healthz and /readyz",
         ),
     }
+}
+
+/// What its parser takes and this port does not. Where a body ends may be said in two ways, and none
+/// has a meaning here: what follows one is not read for a request.
+fn why_malformed<B>(request: &Request<B>) -> Option<&'static str> {
+    let fields = request.headers();
+    let has_length = fields.get_all(CONTENT_LENGTH).iter().any(|length| length != "0");
+    if has_length || fields.contains_key(TRANSFER_ENCODING) {
+        return Some("the admin port takes no bodies; send the request without one");
+    }
+    let hosts = fields.get_all(HOST).iter().count();
+    let is_named = hosts == 1 || (hosts == 0 && request.version() < Version::HTTP_11);
+    (!is_named).then_some("a request says once what host it is for; send one `host` field")
 }
 
 /// The settings in effect as a file that can be given back, what is to be said of them on top.
