@@ -26,7 +26,8 @@ use crate::tls::TlsError;
 use choice::ByServerName;
 
 pub use client::{
-    CLIENT_NAMES_LIMIT, ClientAuthorities, ClientCertificate, ClientCertificateError,
+    CLIENT_CHAIN_LIMIT, CLIENT_NAMES_LIMIT, ClientAuthorities, ClientCertificate,
+    ClientCertificateError,
 };
 pub use pair::{FrontPair, PairError};
 pub use refusal::{front_code_of, front_explain};

@@ -28,8 +28,9 @@ pub use authority::{
 pub use bundle::{BundleError, ROOTS_LIMIT, TRUST_DOMAINS_LIMIT, TrustBundle, TrustBundles};
 pub use credentials::{Credentials, CredentialsError};
 pub use front::{
-    CLIENT_NAMES_LIMIT, ClientAuthorities, ClientCertificate, ClientCertificateError, FrontError,
-    FrontPair, PairError, front_code_of, front_config, front_explain,
+    CLIENT_CHAIN_LIMIT, CLIENT_NAMES_LIMIT, ClientAuthorities, ClientCertificate,
+    ClientCertificateError, FrontError, FrontPair, PairError, front_code_of, front_config,
+    front_explain,
 };
 pub use key::{KeyError, KeyPair};
 pub use peer::{

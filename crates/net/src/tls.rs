@@ -90,6 +90,8 @@ impl Tls {
             self.kept = Vec::new();
         } else {
             self.kept.clear();
+            // To the byte: anybody may have so much kept before he has proved anything.
+            self.kept.reserve_exact(rest.len());
             self.kept.extend_from_slice(rest);
         }
         Ok(())

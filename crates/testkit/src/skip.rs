@@ -10,6 +10,9 @@ use std::io::Write;
 /// How the reason of a test starts whose program is not on this machine; the program follows.
 pub const TOOL_MISSING: &str = "tool missing: ";
 
+/// How the reason of a test starts that may not do here what it needs to; what it lacks follows.
+pub const RIGHT_MISSING: &str = "right missing: ";
+
 /// What a test returns when it was skipped.
 pub trait Skipped {
     fn skipped() -> Self;
@@ -52,6 +55,18 @@ macro_rules! need_tool {
         match $crate::tool($name) {
             Some(path) => path,
             None => $crate::skip!("{}{}", $crate::TOOL_MISSING, $name),
+        }
+    };
+}
+
+/// What was made with a right that not every user has, such as a network namespace; skips the calling
+/// test where it was refused.
+#[macro_export]
+macro_rules! need_right {
+    ($made:expr) => {
+        match $made {
+            Ok(made) => made,
+            Err(reason) => $crate::skip!("{}{reason}", $crate::RIGHT_MISSING),
         }
     };
 }
@@ -107,6 +122,12 @@ mod tests {
         Err(format!("found {}", tool.display()))
     }
 
+    fn needs_what_nobody_may() {
+        let made: Result<(), &str> = Err("no namespace for you");
+        crate::need_right!(made);
+        panic!("it was made");
+    }
+
     /// The environment belongs to the whole process, so the log is watched in a child.
     fn in_child(log: &std::path::Path) -> std::process::Output {
         std::process::Command::new(std::env::current_exe().unwrap())
@@ -123,6 +144,7 @@ mod tests {
             skips_itself();
             skips_with_result().unwrap();
             needs_what_nobody_has().unwrap();
+            needs_what_nobody_may();
             return;
         }
         let dir = TempDir::new().unwrap();
@@ -134,7 +156,9 @@ mod tests {
             "tollway_testkit::skip::tests::skips_itself\tno luck here\n\
              tollway_testkit::skip::tests::skips_with_result\tno luck\n\
              tollway_testkit::skip::tests::needs_what_nobody_has\t\
-             tool missing: no-such-program-anywhere\n"
+             tool missing: no-such-program-anywhere\n\
+             tollway_testkit::skip::tests::needs_what_nobody_may\t\
+             right missing: no namespace for you\n"
         );
     }
 

@@ -222,6 +222,8 @@ fn a_sidecar_without_descriptors_stays_up_and_says_how_to_raise_the_limit() {
     assert!(log.contains("64") && log.contains("ulimit -n"), "{log}");
     drop(crowd);
     caller.until_served("echo.default.east");
+    let refused = caller.process.metric("tollway_connections_refused_total").unwrap();
+    assert!(refused > 0, "it is counted as often as accepting rests");
 }
 
 #[test]

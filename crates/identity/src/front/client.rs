@@ -10,11 +10,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore,
+    SignatureScheme,
+};
 use thiserror::Error;
 use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
@@ -26,6 +30,10 @@ use crate::peer::CERTIFICATE_BYTES_LIMIT;
 
 /// Most alternative names of one client's certificate.
 pub const CLIENT_NAMES_LIMIT: usize = 64;
+
+/// Most certificates that a client may show: its own, the six authorities between that are followed
+/// at most, and a root.
+pub const CLIENT_CHAIN_LIMIT: usize = 8;
 
 /// Who vouches for clients.
 #[derive(Debug, Clone)]
@@ -49,6 +57,8 @@ pub enum ClientCertificateError {
         "the client's certificate has {bytes} bytes; at most {CERTIFICATE_BYTES_LIMIT} are read"
     )]
     TooLarge { bytes: usize },
+    #[error("the client showed {count} certificates; at most {CLIENT_CHAIN_LIMIT} are read")]
+    ChainTooLong { count: usize },
     #[error("the client's certificate is malformed")]
     Malformed,
     #[error("the client's certificate has {count} names; at most {CLIENT_NAMES_LIMIT} are read")]
@@ -78,7 +88,7 @@ impl ClientAuthorities {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
             .build()
             .map_err(ClientCertificateError::Verifier)?;
-        Ok(Self { verifier, count })
+        Ok(Self { verifier: Arc::new(Counted(verifier)), count })
     }
 
     /// How many there are.
@@ -89,6 +99,92 @@ impl ClientAuthorities {
 
     pub(super) fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
         Arc::clone(&self.verifier)
+    }
+}
+
+/// Counts what a client shows before the library looks at it. Signatures cost most, and whoever
+/// comes may have as many checked as the library lets a chain have.
+#[derive(Debug)]
+struct Counted(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Counted {
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        check_sizes(leaf, intermediates)?;
+        self.0.verify_client_cert(leaf, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        self.0.requires_raw_public_keys()
+    }
+}
+
+fn check_sizes(
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+) -> Result<(), ClientCertificateError> {
+    let count = intermediates.len() + 1;
+    if count > CLIENT_CHAIN_LIMIT {
+        return Err(ClientCertificateError::ChainTooLong { count });
+    }
+    if leaf.len() > CERTIFICATE_BYTES_LIMIT {
+        return Err(ClientCertificateError::TooLarge { bytes: leaf.len() });
+    }
+    Ok(())
+}
+
+impl ClientCertificateError {
+    /// The one inside a TLS error, if it is what ended a handshake.
+    pub(super) fn from_error(error: &rustls::Error) -> Option<&Self> {
+        let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) = error
+        else {
+            return None;
+        };
+        inner.downcast_ref()
+    }
+}
+
+impl From<ClientCertificateError> for rustls::Error {
+    fn from(error: ClientCertificateError) -> Self {
+        Self::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
     }
 }
 
@@ -109,10 +205,8 @@ impl ClientCertificate {
     pub fn read(
         certificates: &[CertificateDer<'_>],
     ) -> Result<Option<Self>, ClientCertificateError> {
-        let Some(leaf) = certificates.first() else { return Ok(None) };
-        if leaf.len() > CERTIFICATE_BYTES_LIMIT {
-            return Err(ClientCertificateError::TooLarge { bytes: leaf.len() });
-        }
+        let Some((leaf, intermediates)) = certificates.split_first() else { return Ok(None) };
+        check_sizes(leaf, intermediates)?;
         let malformed = |_| ClientCertificateError::Malformed;
         let (_, certificate) = X509Certificate::from_der(leaf).map_err(malformed)?;
         let mut field = String::with_capacity(256);

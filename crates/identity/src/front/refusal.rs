@@ -4,6 +4,7 @@
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 use tollway_model::ErrorCode;
 
+use super::ClientCertificateError;
 use crate::tls::{code_of, explain};
 
 /// The code of a handshake that failed at a front.
@@ -25,6 +26,9 @@ pub fn front_code_of(error: &Error) -> ErrorCode {
 #[must_use]
 #[expect(clippy::wildcard_enum_match_arm, reason = "the rest explains itself")]
 pub fn front_explain(error: &Error) -> String {
+    if let Some(refused) = ClientCertificateError::from_error(error) {
+        return refused.to_string();
+    }
     let text = match error {
         Error::NoCertificatesPresented => "the client showed no certificate",
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {

@@ -233,6 +233,28 @@ fn authorities_of_clients_are_read_or_refused() {
 }
 
 #[test]
+fn a_client_that_shows_too_many_certificates_is_refused_before_they_are_looked_at() {
+    let (root, issuer) = authority();
+    let mut wanted = params(&["robot.example"]);
+    wanted.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let leaf = wanted.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap();
+    let authorities = ClientAuthorities::from_pem(root.pem().as_bytes()).unwrap();
+    let verify = |intermediates: usize| {
+        let shown = vec![authority().0.der().clone(); intermediates];
+        let now = rustls::pki_types::UnixTime::now();
+        authorities.verifier().verify_client_cert(leaf.der(), &shown, now)
+    };
+    assert!(verify(0).is_ok());
+    assert!(verify(CLIENT_CHAIN_LIMIT - 1).is_ok(), "those that lead nowhere do no harm");
+    let refused = verify(CLIENT_CHAIN_LIMIT).unwrap_err();
+    assert_eq!(front_code_of(&refused).word(), "ERR_CLIENT_CERTIFICATE_REFUSED");
+    assert_eq!(front_explain(&refused), "the client showed 9 certificates; at most 8 are read");
+    let shown = vec![leaf.der().clone(); CLIENT_CHAIN_LIMIT + 1];
+    let again = ClientCertificate::read(&shown).unwrap_err();
+    assert!(matches!(again, ClientCertificateError::ChainTooLong { count: 9 }), "{again}");
+}
+
+#[test]
 fn refusals_of_a_front_speak_of_clients() {
     use rustls::{AlertDescription, CertificateError, Error};
     let check = |error: Error, word: &str, part: &str| {

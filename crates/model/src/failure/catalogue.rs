@@ -169,7 +169,7 @@ catalogue! {
         "Give the client a certificate of that authority and its key; curl takes them with `--cert` and `--key`.";
     ClientCertificateRefused, "ERR_CLIENT_CERTIFICATE_REFUSED", Trust, NONE,
         [Front],
-        "A client's certificate is of no use to a front: it is not meant for clients, is damaged, or says what no header field can hold. The log says which.",
+        "A client's certificate is of no use to a front: it is not meant for clients, is damaged or too large, is shown with too many others, or says what no header field can hold. The log says which.",
         "Make the client's certificate anew, with the extended key usage `clientAuth`.";
     CertificateUnusable, "ERR_CERTIFICATE_UNUSABLE", Trust, NONE,
         [Front, Terminal],

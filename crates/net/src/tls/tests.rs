@@ -258,6 +258,25 @@ fn a_handshake_message_that_does_not_end_is_refused() {
 }
 
 #[test]
+fn a_hello_that_stops_short_takes_no_more_room_than_its_bytes() {
+    let hello = tollway_testkit::begun_hello(KEPT_BYTES_MAX);
+    for version in [&TLS12, &TLS13] {
+        let (_, config) = configs(version);
+        for step in [700, 16 * 1024, 40_000, usize::MAX] {
+            let mut server = End::server(&config);
+            for bytes in hello.chunks(step) {
+                server.feed(bytes).unwrap();
+                let kept = &server.tls.kept;
+                assert_eq!(kept.capacity(), kept.len(), "in steps of {step}");
+            }
+            assert_eq!(server.tls.kept.len(), KEPT_BYTES_MAX, "all of it is kept");
+            assert!(server.wire.is_empty() && server.plain.is_empty());
+            assert_eq!(server.feed(&[0]), Err(InvalidMessage::HandshakePayloadTooLarge.into()));
+        }
+    }
+}
+
+#[test]
 fn the_peer_is_told_why_its_bytes_were_refused() {
     let (mut client, mut server) = shaken(&configs(&TLS13));
     client.send(&pattern(500), false);

@@ -143,19 +143,56 @@ fn limits_of_an_http2_connection_are_documented() {
 
 #[test]
 fn times_that_a_peer_meets_are_documented() {
-    let times = Timeouts::default();
-    seconds("handshake", times.handshake);
-    seconds("head", times.head);
-    seconds("request", times.request);
-    seconds("stream_idle", times.stream_idle);
-    seconds("downstream_idle", times.downstream_idle);
-    seconds("connect", times.connect);
-    seconds("discovery", times.discovery);
-    check("far", &format!("{} ms", times.far.as_millis()));
-    seconds("linger", times.linger);
-    seconds("linger_longest", times.linger_longest);
-    seconds("drain", times.drain);
-    seconds("app_idle", times.app_idle);
+    let Timeouts {
+        connect,
+        handshake,
+        head,
+        request,
+        stream_idle,
+        downstream_idle,
+        app_idle,
+        mesh_idle,
+        ping_after,
+        ping_answer,
+        silence,
+        bulk_rest,
+        linger,
+        linger_longest,
+        drain,
+        withdraw,
+        discovery,
+        service_idle,
+        dial_backoff,
+        far,
+    } = Timeouts::default();
+    for (name, time) in [
+        ("connect", connect),
+        ("handshake", handshake),
+        ("head", head),
+        ("request", request),
+        ("stream_idle", stream_idle),
+        ("downstream_idle", downstream_idle),
+        ("app_idle", app_idle),
+        ("mesh_idle", mesh_idle),
+        ("silence", silence),
+        ("bulk_rest", bulk_rest),
+        ("linger", linger),
+        ("linger_longest", linger_longest),
+        ("drain", drain),
+        ("discovery", discovery),
+        ("service_idle", service_idle),
+        ("dial_backoff", dial_backoff),
+    ] {
+        seconds(name, time);
+    }
+    for (name, time) in [
+        ("ping_after", ping_after),
+        ("ping_answer", ping_answer),
+        ("withdraw", withdraw),
+        ("far", far),
+    ] {
+        check(name, &format!("{} ms", time.as_millis()));
+    }
 }
 
 #[test]

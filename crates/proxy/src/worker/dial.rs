@@ -177,6 +177,7 @@ impl Worker {
 
     /// Dials the app, as it speaks.
     pub(super) fn dial_app(&mut self, address: SocketAddr, purpose: Purpose) -> Result<Key, Why> {
+        self.metrics.app_dials.add(1);
         let Some(tls) = &self.config.app_tls else { return self.dial_plain(address, purpose) };
         let tls = tls.client(address, &purpose);
         let tls = tls.map_err(|error| Why::coded(ErrorCode::TlsFailed, error.to_string()))?;

@@ -30,7 +30,6 @@ impl Worker {
         if exchange.responding {
             return self.abort_down(key, ErrorCode::INTERNAL_ERROR);
         }
-        exchange.request.ended = true;
         exchange.failed = true;
         exchange.grpc_status = exchange.is_grpc.then(|| u16::from(fault.grpc_status()));
         let is_of_actors = exchange.is_of_actors;

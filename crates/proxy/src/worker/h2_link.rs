@@ -38,12 +38,17 @@ impl Worker {
             self.on_link_revived(key);
         }
         if let Err(error) = result {
-            self.metrics.requests_refused.add(1);
-            if self.is_server(key) {
-                self.tell_refused_connection(key, tollway_model::ErrorCode::MalformedRequest);
-            }
-            self.on_h2_over(key, error.to_string().as_str());
+            self.refuse_h2_connection(key, &error.to_string());
         }
+    }
+
+    /// The peer broke a rule, or did not go on in time, and the codec has told it so.
+    pub(super) fn refuse_h2_connection(&mut self, key: Key, reason: &str) {
+        self.metrics.requests_refused.add(1);
+        if self.is_server(key) {
+            self.tell_refused_connection(key, tollway_model::ErrorCode::MalformedRequest);
+        }
+        self.on_h2_over(key, reason);
     }
 
     fn link(&mut self, key: Key) -> Option<&mut H2Link> {

@@ -68,6 +68,7 @@ impl Worker {
                     self.remove(key);
                 }
                 Expired::Relay => {
+                    self.metrics.faults.add(1);
                     self.fail_line(key, ErrorCode::TimedOut);
                     self.on_relay_failed(key);
                 }
@@ -80,7 +81,7 @@ impl Worker {
                 Expired::Dial => self.on_dial_failed(key, &DialFailure::Late),
                 Expired::Retire => self.retire_link(key),
                 Expired::Apart => self.end_apart(key),
-                Expired::Codec(reason) => self.on_h2_over(key, reason.as_str()),
+                Expired::Codec(reason) => self.refuse_h2_connection(key, &reason),
             }
             self.look_in_time(key);
         }

@@ -130,6 +130,7 @@ pub(crate) struct Worker {
     held_bytes: usize,
     /// Since when that is too much.
     over_since: Option<Instant>,
+    peak: sweep::Peak,
     random: u64,
     draining: Option<Instant>,
     h2_events: Vec<h2::Event>,
@@ -185,6 +186,7 @@ impl Worker {
             holds_credit: false,
             held_bytes: 0,
             over_since: None,
+            peak: sweep::Peak::default(),
             random: seed,
             draining: None,
             h2_events: Vec::new(),

@@ -1,6 +1,7 @@
 //! Memory that one caller holds to the harm of others: where bodies that wait exceed their limit,
 //! connections to other sidecars and to the app are not credited, and whoever shares them waits.
-//! Then the caller who has most waiting loses it.
+//! Then the caller who has most waiting loses it; where many have a little, in the end those who have
+//! most of them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,8 +16,10 @@ use crate::fault::Fault;
 
 /// How long more than the limit may wait before somebody loses it.
 const OVER_FOR: Duration = Duration::from_secs(1);
-/// Whoever has less than this part of the limit waiting is not to blame.
+/// Whoever has less than this part of the limit waiting is not to blame,
 const BLAMED_FROM: usize = 4;
+/// until it has been too much for so long: then a crowd keeps everybody else waiting.
+pub(super) const CROWDED_FOR: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// Frees what the caller with most bytes waiting holds, once nothing else has helped.
@@ -27,14 +30,45 @@ impl Worker {
             return;
         }
         let since = *self.over_since.get_or_insert(self.now);
-        if self.now.saturating_duration_since(since) < OVER_FOR {
+        let over_for = self.now.saturating_duration_since(since);
+        if over_for < OVER_FOR {
+            return;
+        }
+        let callers = self.held_by_callers();
+        if over_for >= CROWDED_FOR {
+            for (caller, bytes) in callers {
+                if self.held_bytes <= limit {
+                    break;
+                }
+                self.shed_caller(caller, bytes);
+            }
+        } else if let Some((caller, bytes)) = callers.first()
+            && *bytes >= limit / BLAMED_FROM
+        {
+            self.shed_caller(*caller, *bytes);
+        } else {
             return;
         }
         self.over_since = None;
-        let Some((caller, bytes)) = self.most_held() else { return };
-        if bytes < limit / BLAMED_FROM {
-            return;
+    }
+
+    /// The downstream connections with the bytes that wait of each, the most first.
+    fn held_by_callers(&self) -> Vec<(Key, usize)> {
+        let mut held: HashMap<Key, usize> = HashMap::new();
+        for (_, exchange) in self.exchanges.iter_places(0..self.exchanges.places()) {
+            let bytes = waiting(exchange);
+            if bytes > 0 {
+                *held.entry(exchange.down.conn).or_default() += bytes;
+            }
         }
+        let mut callers: Vec<(Key, usize)> = held.into_iter().collect();
+        callers.sort_unstable_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        callers
+    }
+
+    /// Gives up what waits of a caller.
+    fn shed_caller(&mut self, caller: Key, bytes: usize) {
+        let limit = self.config.limits.held_bytes;
         let remote = self.conns.get(caller).and_then(|conn| conn.remote);
         if self.told.is_news(format!("held {remote:?}"), self.now) {
             let code = Code::Overloaded;
@@ -49,15 +83,6 @@ impl Worker {
         for key in shed {
             self.shed(key);
         }
-    }
-
-    /// The downstream connection with most bytes waiting, and how many.
-    fn most_held(&self) -> Option<(Key, usize)> {
-        let mut held: HashMap<Key, usize> = HashMap::new();
-        for (_, exchange) in self.exchanges.iter_places(0..self.exchanges.places()) {
-            *held.entry(exchange.down.conn).or_default() += waiting(exchange);
-        }
-        held.into_iter().max_by_key(|(_, bytes)| *bytes)
     }
 
     fn shed(&mut self, key: Key) {

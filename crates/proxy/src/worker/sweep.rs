@@ -18,6 +18,31 @@ const EXCHANGE_ROUNDS: usize = 10;
 const EXCHANGES_AT_LEAST: usize = 256;
 /// Rounds after which memory of a peak that is over is given back: five seconds.
 const GIVE_BACK_ROUNDS: u64 = 50;
+/// So much less than at the peak is in use where it is over.
+const GIVE_BACK_BYTES: usize = 8 << 20;
+/// About what a connection or an exchange takes besides the bytes that wait.
+const PLACE_BYTES: usize = 16 << 10;
+
+/// The most memory that was in use: since it was given back, and lately.
+#[derive(Default)]
+pub(super) struct Peak {
+    highest: usize,
+    lately: usize,
+}
+
+impl Peak {
+    fn note(&mut self, bytes: usize) {
+        self.lately = self.lately.max(bytes);
+    }
+
+    /// Whether much less was in use all the time since this was asked last.
+    fn is_over(&mut self) -> bool {
+        let lately = std::mem::take(&mut self.lately);
+        let is_over = self.highest.saturating_sub(lately) > GIVE_BACK_BYTES;
+        self.highest = if is_over { lately } else { self.highest.max(lately) };
+        is_over
+    }
+}
 
 impl Worker {
     pub(super) fn sweep(&mut self) {
@@ -35,8 +60,10 @@ impl Worker {
     }
 
     fn give_memory_back(&mut self) {
+        let places = self.conns.len() + self.exchanges.len();
+        self.peak.note(self.held_bytes + places * PLACE_BYTES);
         if self.round.is_multiple_of(GIVE_BACK_ROUNDS)
-            && (self.conns.shrink() | self.exchanges.shrink())
+            && (self.conns.shrink() | self.exchanges.shrink() | self.peak.is_over())
         {
             tollway_net::let_free_memory_go();
         }
@@ -146,8 +173,7 @@ impl Worker {
     fn end_expired(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get(key) else { return };
         if exchange.responding {
-            self.cancel_upstream(key);
-            return self.abort_down(key, ErrorCode::CANCEL);
+            return self.break_off(key);
         }
         let given = exchange.deadline.map(|deadline| deadline - exchange.started);
         let within = Within(given.unwrap_or_default());
@@ -175,8 +201,7 @@ impl Worker {
     fn end_silent(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get(key) else { return };
         if exchange.responding {
-            self.cancel_upstream(key);
-            return self.abort_down(key, ErrorCode::CANCEL);
+            return self.break_off(key);
         }
         let within = Within(self.config.timeouts.stream_idle);
         let fault = if exchange.request.ended || !exchange.request.is_empty() {
@@ -185,6 +210,13 @@ impl Worker {
             Fault::BodyTimedOut { within }
         };
         self.fail(key, &fault);
+    }
+
+    /// Time is over for an answer that has begun.
+    fn break_off(&mut self, key: Key) {
+        self.metrics.faults.add(1);
+        self.cancel_upstream(key);
+        self.abort_down(key, ErrorCode::CANCEL);
     }
 
     /// Gives back the connection credit held while the thread held too much.
@@ -273,5 +305,26 @@ fn is_expendable(conn: &Connection) -> bool {
         Role::Dialling(_) | Role::Hello(_) | Role::Detect { .. } | Role::Accepting => true,
         Role::Lingering(_) => conn.io.pending() == 0,
         Role::H1Server(_) | Role::H2Server(_) | Role::Relay(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peak_is_over_once_when_much_less_was_in_use_for_a_while() {
+        let mut peak = Peak::default();
+        let mut was_in_use = |most: usize| {
+            peak.note(most);
+            peak.note(most / 2);
+            peak.is_over()
+        };
+        let large = 2 * GIVE_BACK_BYTES;
+        assert!(!was_in_use(1000), "nothing was");
+        assert!(!was_in_use(large), "it grows");
+        assert!(!was_in_use(large - GIVE_BACK_BYTES / 2), "it is much still");
+        assert!(was_in_use(1000));
+        assert!(!was_in_use(0), "it was given back");
     }
 }

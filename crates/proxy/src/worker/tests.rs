@@ -34,6 +34,7 @@ mod policy;
 mod pooled;
 mod public;
 mod share;
+mod shed;
 mod times;
 mod trust;
 

@@ -41,18 +41,30 @@ impl Running {
     /// Has a foreign server answer what is for the runtime: with what it was asked, in fields, and
     /// with `status` and `x-tollway-unprocessed` where the path names one: `/v1.0/actors/status/421`.
     fn run_actors(&self) {
+        self.run(ApiKind::Actors, as_runtime);
+    }
+
+    /// Has a foreign server answer so what is for the runtime, all of which is of that kind.
+    pub(super) fn run<A>(
+        &self,
+        expected: ApiKind,
+        answer: impl Fn(Request<Incoming>) -> A + Clone + Send + 'static,
+    ) where
+        A: Future<Output = Result<Response<Full<Bytes>>, hyper::Error>> + Send + 'static,
+    {
         let (sender, streams) = channel::<ApiStream>();
         assert!(self.around.runtime.set(sender).is_ok());
         std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             for ApiStream { kind, stream } in streams {
-                assert_eq!(kind, ApiKind::Actors);
+                assert_eq!(kind, expected);
+                let answer = service_fn(answer.clone());
                 runtime.block_on(async move {
                     let stream = tokio::net::UnixStream::from_std(stream).unwrap();
                     // It ends with the worker.
                     let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                        .serve_connection(TokioIo::new(stream), service_fn(as_runtime))
+                        .serve_connection(TokioIo::new(stream), answer)
                         .await;
                 });
             }

@@ -91,6 +91,7 @@ fn a_transfer_that_is_held_up_holds_up_no_small_request() {
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
     assert_eq!(line.open.load(Ordering::SeqCst), 2, "one connection each");
+    assert_eq!(caller.metrics.bulk_bodies.value(), 1, "small ones do not count");
 
     line.free();
     reader.join().unwrap();

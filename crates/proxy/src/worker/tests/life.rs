@@ -143,6 +143,7 @@ fn requests_that_are_called_off_do_not_pile_up_on_a_way_that_stands_still() {
         connect(fleet.caller.addresses[0]).write_all(large.as_bytes()).unwrap();
         until("it is called off", || fleet.caller.metrics.cancelled.value() == nth);
     }
+    assert!(fleet.caller.metrics.sources_paused.value() > 0, "it is given no more requests");
     way.go_on();
     assert_ok(&fleet.post());
     // Those that were queued, and those that the kernel had taken.

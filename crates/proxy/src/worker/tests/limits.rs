@@ -1,5 +1,6 @@
 //! What a sidecar spends on its callers ends somewhere, and says so.
 
+use super::away::Fleet;
 use super::*;
 
 const OUTBOUND: usize = 1;
@@ -15,6 +16,37 @@ fn sidecar(limits: Limits) -> Running {
 fn call(sidecar: &Running, app: &str) -> String {
     let request = format!("GET /v1.0/invoke/{app}/method/x HTTP/1.1\r\nhost: a\r\n\r\n");
     talk(&mut connect(sidecar.addresses[0]), request.as_bytes(), b"}")
+}
+
+#[test]
+fn one_connection_too_many_is_closed_and_the_others_go_on() {
+    let sidecar = sidecar(Limits { connections: 2, ..Limits::default() });
+    let metrics = &sidecar.metrics;
+    let open = |count| until("so many being open", || metrics.connections.value() == count);
+    let is_served = |stream: &mut TcpStream| {
+        let request = "GET /v1.0/invoke/a.b.c.d/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
+        talk(stream, request.as_bytes(), b"}").starts_with("HTTP/1.1 400 ")
+    };
+    let [mut stays, goes] = [(); 2].map(|()| connect(sidecar.addresses[0]));
+    open(2);
+    let mut refused = connect(sidecar.addresses[0]);
+    // A reset is an end as well.
+    assert_eq!(refused.read(&mut [0; 8]).unwrap_or(0), 0, "it is closed");
+    assert_eq!(metrics.connections_refused.value(), 1);
+    assert!(is_served(&mut stays));
+    drop(goes);
+    open(1);
+    assert!(is_served(&mut connect(sidecar.addresses[0])));
+    assert_eq!(metrics.connections_refused.value(), 1);
+}
+
+#[test]
+fn connections_to_the_app_are_counted_apart_from_those_of_the_mesh() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    assert!(fleet.post().starts_with("HTTP/1.1 200 "));
+    let dials = |worker: &Running| (worker.metrics.dials.value(), worker.metrics.app_dials.value());
+    assert_eq!((dials(&fleet.caller), dials(&fleet.callees[0])), ((1, 0), (0, 1)));
 }
 
 #[test]

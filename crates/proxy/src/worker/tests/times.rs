@@ -1,5 +1,6 @@
 //! What takes too long is given up, on connections that are otherwise left alone.
 
+use super::away::Fleet;
 use super::*;
 
 /// Runs out soon.
@@ -77,6 +78,31 @@ fn a_handshake_that_stops_is_closed() {
     let (_, waited) = read_to_end(&stream);
     assert_in_time(waited);
     assert_eq!(sidecar.metrics.handshakes_failed.value(), 1);
+}
+
+/// What each has kept meanwhile is bounded in `net`; for how long, here.
+#[test]
+fn long_hellos_that_stop_short_are_closed_in_time_and_others_are_served_meanwhile() {
+    const CROWD: u64 = 50;
+    const KEPT_BYTES_MAX: usize = 64 * 1024 - 1;
+    let sidecar = sidecar(Timeouts { handshake: SOON, ..all_late() });
+    let begun = Instant::now();
+    let hello = tollway_testkit::begun_hello(KEPT_BYTES_MAX);
+    let crowd: Vec<TcpStream> = (0..CROWD)
+        .map(|_| {
+            let mut stream = connect(sidecar.addresses[1]);
+            stream.write_all(&hello).unwrap();
+            stream
+        })
+        .collect();
+    let answer = talk(&mut connect(sidecar.addresses[0]), REFUSED.as_bytes(), b"}");
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    for stream in &crowd {
+        let (answer, _) = read_to_end(stream);
+        assert_eq!(answer, "");
+        assert!(begun.elapsed() >= SOON / 2, "it was not waited for its end");
+    }
+    assert_eq!(sidecar.metrics.handshakes_failed.value(), CROWD);
 }
 
 #[test]
@@ -178,6 +204,52 @@ fn a_gateway_keeps_services_that_nobody_calls() {
         assert!(Instant::now() < deadline, "the gateway has forgotten the service");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Has `stream_idle` run out soon for what stands by now.
+fn lose_patience(caller: &Running) {
+    let timeouts = Timeouts { stream_idle: SOON, ..patient() };
+    caller.configure(MeshProtocol::default(), (Limits::default(), timeouts));
+}
+
+/// What has been sent of it cannot be taken back.
+#[test]
+fn an_answer_that_stands_still_is_broken_off_and_counted() {
+    let app = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fleet = Fleet::new(AppProtocol::Http, &[app.local_addr().unwrap()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    std::thread::spawn(move || {
+        let (mut stream, _) = app.accept().unwrap();
+        talk(&mut stream, b"", b"\r\n\r\n");
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nhal").unwrap();
+        // It is asked for no more, and waits for the end.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let mut stream = connect(fleet.caller.addresses[0]);
+    let request = "GET /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
+    let answer = talk(&mut stream, request.as_bytes(), b"hal");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    lose_patience(&fleet.caller);
+    let (rest, _) = read_to_end(&stream);
+    assert_eq!(rest, "");
+    assert_eq!(fleet.caller.metrics.faults.value(), 1);
+}
+
+#[test]
+fn a_relayed_connection_that_stands_still_is_closed_and_counted() {
+    let app = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fleet = Fleet::new(AppProtocol::Tcp, &[app.local_addr().unwrap()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    std::thread::spawn(move || {
+        let (stream, _) = app.accept().unwrap();
+        copy(stream.try_clone().unwrap(), stream, |_| {});
+    });
+    let mut stream = connect(fleet.caller.addresses[1]);
+    talk(&mut stream, b"over and back", b"over and back");
+    lose_patience(&fleet.caller);
+    let (rest, _) = read_to_end(&stream);
+    assert_eq!(rest, "");
+    assert_eq!(fleet.caller.metrics.faults.value(), 1);
 }
 
 #[test]
