@@ -1,20 +1,16 @@
 //! h2spec (github.com/summerwind/h2spec) against the echo server: every case, strictly.
-//!
-//! Needs the program `h2spec`, in PATH or named by `TOLLWAY_H2SPEC`; says so and passes without.
 
 #[path = "../examples/h2_echo/echo.rs"]
 mod echo;
 
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::Command;
+
+use tollway_testkit::need_tool;
 
 #[test]
 fn every_case_of_h2spec_passes() {
-    let Some(program) = find_h2spec() else {
-        println!("skipped: no h2spec in PATH and TOLLWAY_H2SPEC is not set");
-        return;
-    };
+    let h2spec = need_tool!("h2spec");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     std::thread::spawn(move || {
@@ -23,7 +19,7 @@ fn every_case_of_h2spec_passes() {
             std::thread::spawn(move || echo::serve(socket));
         }
     });
-    let output = Command::new(program)
+    let output = Command::new(h2spec)
         .args(["--strict", "--host", "127.0.0.1", "--port", &port, "--timeout", "2"])
         .output()
         .unwrap();
@@ -50,12 +46,4 @@ fn the_echo_server_answers_a_client_it_has_never_met() {
     }
     drop(client);
     server.join().unwrap().unwrap();
-}
-
-fn find_h2spec() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("TOLLWAY_H2SPEC") {
-        return Some(named.into());
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join("h2spec")).find(|file| file.is_file())
 }

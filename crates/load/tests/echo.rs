@@ -6,7 +6,7 @@ mod support;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use support::{Echo, any_port, closed, grpc, http, http2};
 use tollway_load::{
     EchoOptions, Faults, GrpcRequest, HttpRequest, LoadOptions, Stop, Target, payload, serve_echo,
 };
-use tollway_testkit::{free_address, retry_until};
+use tollway_testkit::{free_address, need_tool, retry_until};
 
 /// Where the child of `bodies_of_100_mb_pass_in_bounded_memory` writes its ports.
 const CHILD_PORTS: &str = "TOLLWAY_ECHO_TEST_PORTS";
@@ -188,30 +188,18 @@ fn bodies_of_100_mb_pass_in_bounded_memory() {
     assert!(peak_kb < 40_000, "the echo server grew to {peak_kb} kB");
 }
 
-/// Needs the program `h2spec`, in PATH or named by `TOLLWAY_H2SPEC`; says so without it.
 #[test]
 fn every_case_of_h2spec_passes() {
-    let Some(program) = find_h2spec() else {
-        println!("skipped: no h2spec in PATH and TOLLWAY_H2SPEC is not set");
-        return;
-    };
+    let h2spec = need_tool!("h2spec");
     let echo = Echo::start();
     let port = echo.ports.http.port().to_string();
-    let output = Command::new(program)
+    let output = Command::new(h2spec)
         .args(["--strict", "--host", "127.0.0.1", "--port", &port, "--timeout", "3"])
         .args(["--path", "/size?bytes=100"])
         .output()
         .unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(report.contains("146 tests, 146 passed, 0 skipped, 0 failed"), "{report}");
-}
-
-fn find_h2spec() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("TOLLWAY_H2SPEC") {
-        return Some(named.into());
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join("h2spec")).find(|file| file.is_file())
 }
 
 /// Not a test: the process whose memory is measured. Ends when its standard input does.
