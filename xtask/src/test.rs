@@ -29,7 +29,8 @@ pub(crate) struct Options {
     no_install: bool,
 }
 
-/// Installs, builds, tests, and reports; in CI a test skipped for want of a tool is an error.
+/// Installs, builds, tests, and reports; in CI a test skipped for want of a tool, or of a right that
+/// this process has, is an error.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if !options.no_install {
         tools::install(workspace);
@@ -46,9 +47,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     eprintln!("skipped: {} tests", skips.len());
     tests?;
-    let unexcused: Vec<_> = skips.iter().filter(|skip| !is_excused(skip, in_ci())).collect();
-    if !unexcused.is_empty() {
-        bail!("{} tests were skipped for want of a tool that CI can install", unexcused.len());
+    let here = Here { in_ci: in_ci(), may_administrate: may_administrate() };
+    let unexcused = skips.iter().filter(|skip| !is_excused(skip, here)).count();
+    if unexcused > 0 {
+        bail!(
+            "{unexcused} tests were skipped for want of a tool that CI can install, or of a right \
+             that it has: look at the lines above that begin with SKIP"
+        );
     }
     Ok(())
 }
@@ -81,12 +86,40 @@ struct Skip {
 
 /// The start of a reason that `testkit` gives when a program is not there.
 const TOOL_MISSING: &str = "tool missing: ";
+/// And when the kernel does not let a test make what it needs.
+const RIGHT_MISSING: &str = "right missing: ";
 
-fn is_excused(skip: &Skip, in_ci: bool) -> bool {
-    let Some(tool) = skip.reason.strip_prefix(TOOL_MISSING) else {
+/// What can be asked of the place where the tests run.
+#[derive(Clone, Copy)]
+struct Here {
+    in_ci: bool,
+    /// Whether network namespaces can be made.
+    may_administrate: bool,
+}
+
+fn is_excused(skip: &Skip, here: Here) -> bool {
+    if !here.in_ci {
         return true;
-    };
-    !in_ci || tools::may_be_missing(tool.trim())
+    }
+    match skip.reason.strip_prefix(TOOL_MISSING) {
+        Some(tool) => tools::may_be_missing(tool.trim()),
+        None => !(here.may_administrate && skip.reason.starts_with(RIGHT_MISSING)),
+    }
+}
+
+/// Whether this process may administrate the machine, as the root user of one may, and not that of
+/// most containers.
+fn may_administrate() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    has_administration(&status)
+}
+
+/// Looks for `CAP_SYS_ADMIN` among the rights that `/proc/self/status` lists.
+fn has_administration(status: &str) -> bool {
+    const CAP_SYS_ADMIN: u32 = 21;
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let rights = rights.and_then(|rights| u64::from_str_radix(rights.trim(), 16).ok());
+    rights.is_some_and(|rights| rights & (1 << CAP_SYS_ADMIN) != 0)
 }
 
 fn read_skips(log: &PathBuf) -> Result<Vec<Skip>> {
@@ -132,16 +165,36 @@ mod tests {
     }
 
     #[test]
-    fn reason_of_a_missing_tool_starts_as_testkit_writes_it() {
+    fn reasons_start_as_testkit_writes_them() {
         assert_eq!(TOOL_MISSING, tollway_testkit::TOOL_MISSING);
+        assert_eq!(RIGHT_MISSING, tollway_testkit::RIGHT_MISSING);
     }
 
     #[test]
     fn missing_tool_is_an_error_only_in_ci_and_only_if_listed() {
-        assert!(is_excused(&skip("tool missing: curl"), false));
-        assert!(!is_excused(&skip("tool missing: curl"), true));
-        assert!(is_excused(&skip("tool missing: unlisted"), true));
-        assert!(is_excused(&skip("tool missing: fortio"), true), "it needs a newer Go");
-        assert!(is_excused(&skip("needs the TUN device"), true));
+        let elsewhere = Here { in_ci: false, may_administrate: true };
+        let ci = Here { in_ci: true, ..elsewhere };
+        assert!(is_excused(&skip("tool missing: curl"), elsewhere));
+        assert!(!is_excused(&skip("tool missing: curl"), ci));
+        assert!(is_excused(&skip("tool missing: unlisted"), ci));
+        assert!(is_excused(&skip("tool missing: fortio"), ci), "it needs a newer Go");
+        assert!(is_excused(&skip("slow: `cargo xtask test` runs it"), ci));
+    }
+
+    #[test]
+    fn missing_right_is_an_error_only_in_ci_and_only_where_it_is_given() {
+        let refused = skip("right missing: cannot create network namespace \"ports\"");
+        for (in_ci, may_administrate, excused) in
+            [(true, true, false), (true, false, true), (false, true, true), (false, false, true)]
+        {
+            assert_eq!(is_excused(&refused, Here { in_ci, may_administrate }), excused, "{in_ci}");
+        }
+    }
+
+    #[test]
+    fn the_right_is_read_from_what_the_kernel_says() {
+        assert!(has_administration("Uid:\t0\nCapEff:\t000001ffffffffff\nCapBnd:\t0\n"));
+        assert!(!has_administration("Uid:\t0\nCapEff:\t00000000a80425fb\n"), "of a container");
+        assert!(!has_administration("CapEff:\tnonsense\n") && !has_administration(""));
     }
 }

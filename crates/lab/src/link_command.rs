@@ -139,6 +139,7 @@ impl LinkArgs {
             rate_bits_per_s: self.rate_bps,
             queue: Duration::from_micros(self.queue_us),
             loss: self.loss,
+            largest_bytes: None,
             seed: self.seed.wrapping_mul(2).wrapping_add(direction),
         }
     }

@@ -46,6 +46,9 @@ pub struct Shape {
     pub queue: Duration,
     /// Share of packets lost, 0 to 1, each rolled for on its own.
     pub loss: f64,
+    /// Packets of more IP bytes than this are lost, and nobody is told: as where the way is narrower
+    /// than its ends believe and ICMP is filtered. `None` where everything fits.
+    pub largest_bytes: Option<u64>,
     /// Seed of jitter and loss.
     pub seed: u64,
 }
@@ -60,15 +63,18 @@ impl Shape {
             rate_bits_per_s: None,
             queue: Duration::from_millis(100),
             loss: 0.0,
+            largest_bytes: None,
             seed: 1,
         }
     }
 
-    /// Whether the devices may hand over unsegmented TCP: not when each packet is rolled for,
-    /// nor when a segment of 64 KB would be a visible burst.
+    /// Whether the devices may hand over unsegmented TCP: not when each packet is rolled for or
+    /// measured, nor when a segment of 64 KB would be a visible burst.
     #[must_use]
     pub fn wants_offload(&self) -> bool {
-        self.loss == 0.0 && self.rate_bits_per_s.is_none_or(|rate| rate >= OFFLOAD_MIN_BITS_PER_S)
+        self.loss == 0.0
+            && self.largest_bytes.is_none()
+            && self.rate_bits_per_s.is_none_or(|rate| rate >= OFFLOAD_MIN_BITS_PER_S)
     }
 
     /// Says what is wrong with the shape, if anything.
@@ -329,6 +335,7 @@ mod tests {
         let plain = Shape::delaying(Duration::from_millis(1));
         assert!(plain.wants_offload());
         assert!(!Shape { loss: 0.001, ..plain }.wants_offload());
+        assert!(!Shape { largest_bytes: Some(1_200), ..plain }.wants_offload());
         assert!(!Shape { rate_bits_per_s: Some(99_999_999), ..plain }.wants_offload());
         assert!(Shape { rate_bits_per_s: Some(1_000_000_000), ..plain }.wants_offload());
     }

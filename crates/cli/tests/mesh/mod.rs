@@ -72,7 +72,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    fn start(name: &'static str, ip: &'static str, options: &[&str]) -> Self {
+    pub(crate) fn start(name: &'static str, ip: &'static str, options: &[&str]) -> Self {
         let files = TempDir::new().unwrap();
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let any = format!("{ip}:0");

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 use tollway_testkit::{Start, binary, peak_resident_bytes, resident_bytes, retry_until};
 
 use crate::GRACE;
+use crate::frames::{DATA, frame};
 use crate::honest;
 use crate::line::{Aim, Line};
 use crate::network::{PATIENCE, STOCK, front, tollway};
@@ -23,6 +25,11 @@ const DRIP: Duration = Duration::from_secs(3);
 /// Times that are as they are by default.
 const HEAD: Duration = Duration::from_secs(10);
 const CONTROL_HANDSHAKE: Duration = Duration::from_secs(5);
+/// For the first bytes on a connection to a control plane, and for an answer to its pings.
+const CONTROL_PREFACE: Duration = Duration::from_secs(5);
+const CONTROL_PING: Duration = Duration::from_secs(15);
+/// Handshakes that a control plane has under way at most.
+const CONTROL_HANDSHAKES: usize = 2_000;
 /// Those that the processes are started with.
 const SHORT: Duration = Duration::from_millis(SHORT_MS);
 /// Body of an answer that is not taken.
@@ -44,6 +51,7 @@ pub(crate) enum Case {
     Resets,
     Storm,
     Idle,
+    Crowd,
 }
 
 /// How many of each.
@@ -56,13 +64,14 @@ pub(crate) struct Size {
     idle_tls: usize,
     /// What a gateway has descriptors for: it takes two for each connection.
     idle_gateway: usize,
+    crowd: usize,
     pub(crate) exhausted_by: usize,
     is_whole: bool,
 }
 
 impl Size {
     pub(crate) fn whole() -> Self {
-        let room = usize::try_from(descriptor_limit() - SPARE_DESCRIPTORS).unwrap_or(0);
+        let room = room();
         Self {
             slow: 500,
             readers: 100,
@@ -71,6 +80,7 @@ impl Size {
             idle: room.min(100_000),
             idle_tls: room.min(10_000),
             idle_gateway: (room / 2).min(10_000),
+            crowd: room.min(2 * OF_ONE_ADDRESS),
             exhausted_by: 1000,
             is_whole: true,
         }
@@ -85,6 +95,7 @@ impl Size {
             idle: 200,
             idle_tls: 50,
             idle_gateway: 50,
+            crowd: room().min(CONTROL_HANDSHAKES + 200),
             exhausted_by: 300,
             is_whole: false,
         }
@@ -109,8 +120,13 @@ pub(crate) fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)
 }
 
+/// Connections that this process may have.
+fn room() -> usize {
+    usize::try_from(descriptor_limit().saturating_sub(SPARE_DESCRIPTORS)).unwrap_or(0)
+}
+
 impl Case {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::SlowHead,
         Self::SlowHandshake,
         Self::SlowBody,
@@ -119,6 +135,7 @@ impl Case {
         Self::Resets,
         Self::Storm,
         Self::Idle,
+        Self::Crowd,
     ];
 
     pub(crate) fn words(self) -> &'static str {
@@ -131,37 +148,41 @@ impl Case {
             Self::Resets => "resets",
             Self::Storm => "open and close",
             Self::Idle => "idle",
+            Self::Crowd => "silent crowd",
         }
     }
 
+    /// All of them but where a case makes no sense: those without TLS have no handshake, a control
+    /// plane has no app and no large answers, and it alone tells strangers from those it knows.
     pub(crate) fn listeners(self) -> &'static [Listener] {
         use Listener::{Api, Control, Front, Gateway, Grpc, Mesh, Outbound};
         match self {
-            Self::SlowHead => &[Api, Grpc, Outbound, Mesh, Front],
             Self::SlowHandshake => &[Mesh, Gateway, Front, Control],
-            Self::SlowBody | Self::SilentApp => &[Api, Outbound, Mesh, Front],
-            Self::SlowReader => &[Api, Outbound, Mesh, Gateway, Front],
-            Self::Resets => &[Api, Outbound, Mesh, Front],
-            Self::Storm => &[Api, Grpc, Outbound, Mesh, Gateway, Front, Control],
-            Self::Idle => &[Api, Outbound, Mesh, Gateway, Front, Control],
+            Self::SlowReader | Self::SilentApp => &[Api, Grpc, Outbound, Mesh, Gateway, Front],
+            Self::SlowHead | Self::SlowBody | Self::Resets | Self::Storm | Self::Idle => {
+                &[Api, Grpc, Outbound, Mesh, Gateway, Front, Control]
+            }
+            Self::Crowd => &[Control],
         }
     }
 
     pub(crate) fn run(self, world: &World, listener: Listener, size: &Size) -> Outcome {
         let at = (self.words(), world, listener);
         let aim = world.attacker(listener);
-        let ask = |method, path: &str, fields: &str| {
-            world.request(listener, method, path, fields).into_bytes()
-        };
+        let ask = |method, path: &str, fields: &str| world.head(listener, method, path, fields);
+        let is_control = listener == Listener::Control;
         match self {
             Self::SlowHead => {
                 let head = ask("GET", "/slow", &format!("x-slow: {}\r\n", "a".repeat(1000)));
                 let bounds = size.bounds(size.slow * (8 << 10) + tls_bytes(listener, size.slow));
-                let end = End { within: HEAD, answers: &["408 ERR_HEAD_TIMED_OUT"] };
+                let end = if is_control {
+                    End { within: CONTROL_PREFACE, answers: &["closed"] }
+                } else {
+                    End { within: HEAD, answers: &["408 ERR_HEAD_TIMED_OUT"] }
+                };
                 weigh(at, bounds, || drip(&aim, size.slow, &head, HEAD * 3, &end))
             }
             Self::SlowHandshake => {
-                let is_control = listener == Listener::Control;
                 let within = if is_control { CONTROL_HANDSHAKE } else { HEAD };
                 let hello = client_hello(STOCK);
                 let bounds = size.bounds(size.slow * (24 << 10));
@@ -172,8 +193,14 @@ impl Case {
                 let head = ask("POST", "/echo", "content-length: 100000\r\n");
                 let bounds = size.bounds(size.slow * (16 << 10) + tls_bytes(listener, size.slow));
                 let answers = &["408 ERR_BODY_TIMED_OUT", "503 ERR_OVERLOADED", BROKEN_OFF];
-                let end = End { within: DRIP + SHORT, answers };
-                weigh(at, bounds, || after_head(&aim, size.slow, &head, &end))
+                let (byte, end) = if is_control {
+                    // Of a message that is to have 256 bytes.
+                    let byte = frame(DATA, 0, 1, &[0, 0, 0, 1, 0]);
+                    (byte, End { within: DRIP + CONTROL_PING, answers: &["closed"] })
+                } else {
+                    (b"x".to_vec(), End { within: DRIP + SHORT, answers })
+                };
+                weigh(at, bounds, || after_head(&aim, size.slow, (&head, &byte), &end))
             }
             Self::SilentApp => {
                 let head = ask("GET", "/delay?ms=60000", "");
@@ -205,9 +232,12 @@ impl Case {
                     size.idle
                 };
                 let each = if listener.has_tls() { 32 << 10 } else { 12 << 10 };
-                let head = ask("GET", "/size?bytes=10", "");
-                let is_asked = listener != Listener::Control;
-                weigh(at, size.bounds(count * each), || idle(&aim, count, is_asked, &head))
+                let small = world.ask(listener).bytes;
+                weigh(at, size.bounds(count * each), || idle(&aim, count, &small))
+            }
+            Self::Crowd => {
+                let bounds = size.bounds(CONTROL_HANDSHAKES * (40 << 10));
+                weigh(at, bounds, || crowd(&aim.bare(), size.crowd, world))
             }
         }
     }
@@ -229,8 +259,13 @@ struct End<'a> {
 
 /// Opens `count` connections; those that fail are told as wrong.
 fn open(aim: &Aim, count: usize, wrong: &mut Vec<String>) -> Vec<Line> {
-    let mut lines = Vec::with_capacity(count);
-    for nth in 0..count {
+    open_these(aim, 0..count, wrong)
+}
+
+/// Opens those of many connections that have these numbers.
+fn open_these(aim: &Aim, numbers: Range<usize>, wrong: &mut Vec<String>) -> Vec<Line> {
+    let mut lines = Vec::with_capacity(numbers.len());
+    for nth in numbers {
         let aim = aim.from(address(nth / OF_ONE_ADDRESS));
         match Line::open(&aim) {
             Ok(line) => lines.push(line),
@@ -285,15 +320,20 @@ fn drip(
     (judge(done, &lines, end, wrong), lines)
 }
 
-/// Sends a head at once and its body byte by byte, then nothing more.
-fn after_head(aim: &Aim, count: usize, head: &[u8], end: &End<'_>) -> (Found, Vec<Line>) {
+/// Sends a head at once and its body in small pieces, then nothing more.
+fn after_head(
+    aim: &Aim,
+    count: usize,
+    (head, piece): (&[u8], &[u8]),
+    end: &End<'_>,
+) -> (Found, Vec<Line>) {
     let mut wrong = Vec::new();
     let mut lines = open(aim, count, &mut wrong);
     let began = Instant::now();
     drive(&mut lines, end.within + GRACE, |line, turn| {
         match turn {
             0 => line.send(head),
-            _ if began.elapsed() < DRIP => line.send(b"x"),
+            _ if began.elapsed() < DRIP => line.send(piece),
             _ => {}
         }
         ControlFlow::Continue(())
@@ -368,7 +408,7 @@ fn reset(aim: &Aim, count: usize, head: &[u8]) -> Found {
     }
     let rate = count as f64 / began.elapsed().as_secs_f64();
     let done = format!("{count} requests, each reset at once ({rate:.0}/s)");
-    Found { peers: count, done, became: "called off".to_owned(), wrong }
+    Found { peers: count, done, became: "called off".to_owned(), wrong, ..Found::default() }
 }
 
 /// Opens and closes as fast as it goes.
@@ -384,18 +424,25 @@ fn storm(aim: &Aim, within: Duration) -> Found {
         count += 1;
     }
     let rate = count as f64 / began.elapsed().as_secs_f64();
-    let done = format!("{count} connections opened and closed, {rate:.0}/s");
-    Found { peers: count, done, became: "closed".to_owned(), wrong }
+    Found {
+        peers: count,
+        done: format!("{count} connections opened and closed, {rate:.0}/s"),
+        became: "closed".to_owned(),
+        opened_per_second: Some(rate),
+        wrong,
+    }
 }
 
 /// Asks once on each connection and leaves it.
-fn idle(aim: &Aim, count: usize, is_asked: bool, head: &[u8]) -> (Found, Vec<Line>) {
-    let mut wrong = Vec::new();
-    let mut lines = open(aim, count, &mut wrong);
-    // In small parts: it is the idle ones that count, not what they ask.
-    for part in lines.chunks_mut(50).filter(|_| is_asked) {
-        for line in part.iter_mut() {
-            line.send(head);
+fn idle(aim: &Aim, count: usize, small: &[u8]) -> (Found, Vec<Line>) {
+    /// Connections that ask at once: it is the idle ones that count, not what they ask.
+    const PART: usize = 50;
+    let (mut wrong, mut lines) = (Vec::new(), Vec::with_capacity(count));
+    let mut last_kept = Instant::now();
+    for first in (0..count).step_by(PART) {
+        let mut part = open_these(aim, first..count.min(first + PART), &mut wrong);
+        for line in &mut part {
+            line.send(small);
         }
         let deadline = Instant::now() + PATIENCE;
         while part.iter().any(|line| line.is_open() && line.heard.is_empty())
@@ -404,16 +451,71 @@ fn idle(aim: &Aim, count: usize, is_asked: bool, head: &[u8]) -> (Found, Vec<Lin
             part.iter_mut().for_each(Line::look);
             std::thread::yield_now();
         }
+        lines.append(&mut part);
+        if last_kept.elapsed() > CONTROL_PING / 4 {
+            lines.iter_mut().for_each(Line::keep_alive);
+            last_kept = Instant::now();
+        }
     }
     std::thread::sleep(Duration::from_secs(1));
-    lines.iter_mut().for_each(Line::look);
+    lines.iter_mut().for_each(Line::keep_alive);
     let open = lines.iter().filter(|line| line.is_open()).count();
     let answers = tally(lines.iter().map(Line::answer));
     if open < count {
         wrong.push(format!("only {open} of {count} are open: {answers}"));
     }
     let done = format!("{count} connections, idle after one request");
-    (Found { peers: count, done, became: format!("{open} stay"), wrong }, lines)
+    let became = format!("{open} stay");
+    (Found { peers: count, done, became, wrong, ..Found::default() }, lines)
+}
+
+/// Opens connections, says nothing, and opens another one for each that ends, until a workload has
+/// joined meanwhile; then leaves them to end.
+fn crowd(aim: &Aim, count: usize, world: &World) -> (Found, Vec<Line>) {
+    let (mut wrong, before) = (Vec::new(), world.given_way());
+    let (has_joined, mut opened) = (AtomicBool::new(false), count);
+    let mut lines = open(aim, count, &mut wrong);
+    std::thread::scope(|scope| {
+        let joining = scope.spawn(|| {
+            let _done = Done(&has_joined);
+            world.have_one_join();
+        });
+        while !has_joined.load(Ordering::Relaxed) {
+            for line in &mut lines {
+                line.look();
+                if !line.is_open()
+                    && let Ok(another) = Line::open(&aim.from(address(opened / OF_ONE_ADDRESS)))
+                {
+                    *line = another;
+                    opened += 1;
+                }
+            }
+            std::thread::sleep(TICK);
+        }
+        if joining.join().is_err() {
+            wrong.push("no workload could join meanwhile".to_owned());
+        }
+    });
+    drive(&mut lines, CONTROL_HANDSHAKE + GRACE, |_, _| ControlFlow::Continue(()));
+    let gave_way = world.given_way() - before;
+    let least = count.saturating_sub(CONTROL_HANDSHAKES) as u64;
+    if gave_way < least {
+        wrong.push(format!("{gave_way} gave way, at least {least} must have"));
+    }
+    let end = End { within: CONTROL_HANDSHAKE, answers: &["closed"] };
+    let done = format!("{count} connections that say nothing, {opened} in all");
+    let found = judge(done, &lines, &end, wrong);
+    let became = format!("{gave_way} gave way, the last {}", found.became);
+    (Found { became, ..found }, lines)
+}
+
+/// Says that something is done, however it ended.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Whether all have ended in time and as they must.
@@ -433,7 +535,7 @@ fn judge(done: String, lines: &[Line], end: &End<'_>, mut wrong: Vec<String>) ->
         wrong.push(format!("ended otherwise: {others}"));
     }
     let became = format!("{} within {:.1} s", tally(answers), slowest.as_secs_f64());
-    Found { peers: lines.len(), done, became, wrong }
+    Found { peers: lines.len(), done, became, wrong, ..Found::default() }
 }
 
 /// How often each answer was given.
@@ -486,6 +588,7 @@ pub(crate) fn exhaust_descriptors(count: usize) -> Outcome {
         done: format!("{count} connections to a process with {FEW} descriptors"),
         became: format!("those who are in are served, {:.0} % busy", busy * 100.0),
         wrong,
+        ..Found::default()
     };
     let memory = Memory { before_bytes, most_bytes, after_bytes };
     let bounds = Bounds { growth_bytes: 32 << 20, cpu_ratio: None };

@@ -12,6 +12,8 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use tollway_net::bind_source;
 
+use crate::frames::{ACK, Frame, PING, frame};
+
 /// How much of what comes is kept to be looked at.
 const HEARD_BYTES: usize = 4096;
 /// Longest wait for one step of a handshake.
@@ -58,6 +60,8 @@ pub(crate) struct Line {
     pub(crate) began: Instant,
     /// How long it lasted until the other side ended it.
     pub(crate) ended_after: Option<Duration>,
+    /// Pings among what was heard that are answered.
+    answered: usize,
 }
 
 impl Line {
@@ -77,7 +81,7 @@ impl Line {
         }
         socket.set_nonblocking(true)?;
         let began = Instant::now();
-        Ok(Self { socket, tls, heard: Vec::new(), taken: 0, began, ended_after: None })
+        Ok(Self { socket, tls, heard: Vec::new(), taken: 0, began, ended_after: None, answered: 0 })
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -103,6 +107,20 @@ impl Line {
     /// Takes what has come.
     pub(crate) fn look(&mut self) {
         while self.is_open() && self.sip(64 * 1024) {}
+    }
+
+    /// Takes what has come, and answers the pings of HTTP/2 in it: who does not is ended for that.
+    pub(crate) fn keep_alive(&mut self) {
+        self.look();
+        if self.heard.starts_with(b"HTTP/1.1 ") {
+            return;
+        }
+        let is_ping = |frame: &Frame| frame.kind == PING && frame.flags & ACK == 0;
+        let pings = Frame::all(&self.heard).into_iter().filter(is_ping).skip(self.answered);
+        for ping in pings.collect::<Vec<_>>() {
+            self.send(&frame(PING, ACK, 0, &ping.payload));
+            self.answered += 1;
+        }
     }
 
     /// Takes at most so many bytes off the wire. Says whether there were any.

@@ -6,10 +6,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod bad_ways;
 mod cases;
+mod descriptors;
 mod first_word;
+#[path = "../doors/h2/frames.rs"]
+#[allow(dead_code, reason = "the tests of the doors use more of it")]
+mod frames;
 mod honest;
 mod line;
+#[path = "../mesh/mod.rs"]
+mod mesh;
 #[path = "../doors/network.rs"]
 #[allow(dead_code, reason = "the tests of the doors use more of it")]
 mod network;
@@ -99,7 +106,7 @@ fn slow_and_silent_peers_end_in_time_and_disturb_nobody() {
 #[test]
 fn crowds_disturb_nobody() {
     let world = World::start();
-    for case in [Case::Resets, Case::Storm, Case::Idle] {
+    for case in [Case::Resets, Case::Storm, Case::Idle, Case::Crowd] {
         check(&world, all().filter(|(of, _)| *of == case));
     }
 }

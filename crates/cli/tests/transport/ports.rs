@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 
 use tollway_net::netns::NetNs;
-use tollway_testkit::retry_until;
+use tollway_testkit::{need_right, retry_until};
 
 use crate::honest;
 use crate::line::Line;
@@ -16,14 +16,6 @@ use crate::world::at_front;
 /// Ports for connections from one address to one other.
 const FIRST: u16 = 20_000;
 const PORTS: u16 = 8;
-
-/// Runs `check` where it may be said how many ports there are.
-fn in_own_namespace(check: fn()) {
-    match NetNs::create("ports") {
-        Ok(namespace) => namespace.run(check).unwrap(),
-        Err(error) => tollway_testkit::skip!("network namespaces are not permitted here: {error}"),
-    }
-}
 
 /// Whoever listens has its port by then, and so have the callers of a test: one that was given to
 /// them is not to be had for any other connection.
@@ -38,7 +30,9 @@ fn leave_ports(first: u16, count: u16) {
 
 #[test]
 fn who_cannot_be_dialled_for_want_of_ports_is_not_the_end_while_others_can() {
-    in_own_namespace(|| {
+    // Where it may be said how many ports there are.
+    let namespace = need_right!(NetNs::create("ports"));
+    let check = || {
         /// Fewer than ports: connections that have just ended may have theirs for a while.
         const CALLS: usize = 6;
         let network = Network::start("west");
@@ -69,7 +63,8 @@ fn who_cannot_be_dialled_for_want_of_ports_is_not_the_end_while_others_can() {
         }
         assert!(failed() > before, "nobody tried where no port is left");
         drop(taken);
-    });
+    };
+    namespace.run(check).unwrap();
 }
 
 /// Connects to `address` until the kernel has no port for it.
@@ -89,7 +84,9 @@ fn take_all_ports(address: SocketAddr) -> Vec<TcpStream> {
 
 #[test]
 fn a_caller_hears_that_no_port_is_left_and_is_served_once_there_is() {
-    in_own_namespace(|| {
+    // Where it may be said how many ports there are.
+    let namespace = need_right!(NetNs::create("ports"));
+    let check = || {
         let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
         let to = format!("http://{}", app.port("http").unwrap());
         let (_files, front) = front(tollway(), &to, &[]);
@@ -122,5 +119,6 @@ fn a_caller_hears_that_no_port_is_left_and_is_served_once_there_is() {
             (kept.ask_for(std::time::Duration::ZERO).failed == 0).then_some(())
         };
         retry_until(PATIENCE, "ports being there again", served).unwrap();
-    });
+    };
+    namespace.run(check).unwrap();
 }

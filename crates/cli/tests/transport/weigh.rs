@@ -33,6 +33,8 @@ pub(crate) struct Outcome {
     /// Of all processes that bore it, and of the attacker.
     pub(crate) cpu_ms: f64,
     pub(crate) attacker_cpu_ms: f64,
+    /// Connections that were opened in a second, where that is what was done.
+    pub(crate) opened_per_second: Option<f64>,
     pub(crate) passed: bool,
     pub(crate) wrong: Vec<String>,
 }
@@ -46,10 +48,12 @@ pub(crate) struct Memory {
 }
 
 /// What an attack found out.
+#[derive(Default)]
 pub(crate) struct Found {
     pub(crate) peers: usize,
     pub(crate) done: String,
     pub(crate) became: String,
+    pub(crate) opened_per_second: Option<f64>,
     pub(crate) wrong: Vec<String>,
 }
 
@@ -128,6 +132,7 @@ pub(crate) fn conclude(
         memory,
         cpu_ms: caused.as_secs_f64() * 1e3,
         attacker_cpu_ms: attacker.as_secs_f64() * 1e3,
+        opened_per_second: found.opened_per_second,
         passed,
         wrong,
     }

@@ -4,14 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tollway_testkit::{Process, TempDir, retry_until};
 
+use crate::frames::{END_HEADERS, HEADERS, block, frame, hello};
 use crate::honest;
 use crate::line::{Aim, Tls};
-use crate::network::{FRONT, Network, PATIENCE, STOCK, front, tollway};
+use crate::network::{CONTROL, FRONT, Network, PATIENCE, STOCK, front, metric, tollway};
 use crate::tls_client::trusting;
 
 /// Where attackers come from, and honest callers.
 pub(crate) const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
-const HONEST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(crate) const HONEST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Times that a request may take or be silent, in milliseconds: shorter than by default, so that
 /// they can be seen to end.
@@ -148,14 +149,28 @@ impl World {
         small(self.request(listener, "GET", "/size?bytes=10", ""))
     }
 
-    /// A request that is meant for the app; `fields` are whole lines.
-    pub(crate) fn request(
+    /// The head of a request that `listener` is there for; `fields` are whole lines, for those that
+    /// speak HTTP/1.1.
+    pub(crate) fn head(
         &self,
         listener: Listener,
         method: &str,
         path: &str,
         fields: &str,
-    ) -> String {
+    ) -> Vec<u8> {
+        match listener {
+            Listener::Control => call_of_control(),
+            Listener::Api
+            | Listener::Grpc
+            | Listener::Outbound
+            | Listener::Mesh
+            | Listener::Gateway
+            | Listener::Front => self.request(listener, method, path, fields).into_bytes(),
+        }
+    }
+
+    /// A request that is meant for the app.
+    fn request(&self, listener: Listener, method: &str, path: &str, fields: &str) -> String {
         let (prefix, host, more) = match listener {
             Listener::Api => ("/v1.0/invoke/stock/method", "localhost", ""),
             Listener::Grpc => ("", "localhost", "dapr-app-id: stock\r\n"),
@@ -165,6 +180,17 @@ impl World {
             }
         };
         format!("{method} {prefix}{path} HTTP/1.1\r\nhost: {host}\r\n{more}{fields}\r\n")
+    }
+
+    /// Has another workload join the network, and waits until it has all that it waits for.
+    pub(crate) fn have_one_join(&self) {
+        self.network.sidecar("late", &[]);
+    }
+
+    /// Handshakes at the control plane that have given way to others.
+    pub(crate) fn given_way(&self) -> u64 {
+        let refused = "tollway_control_connections_refused_total{reason=\"handshakes\"}";
+        metric(&self.network.control, refused)
     }
 
     /// The processes that do the work of a listener, the one that listens first.
@@ -184,6 +210,19 @@ pub(crate) fn at_front(front: &Process) -> (Aim, Ask) {
     let tls = Some((trusting(None, b"http/1.1"), FRONT.to_owned()));
     let aim = Aim { from: HONEST, to: front.port("front").unwrap(), tls };
     (aim, small(format!("GET /size?bytes=10 HTTP/1.1\r\nhost: {FRONT}\r\n\r\n")))
+}
+
+/// A call for a certificate, up to its message: what a control plane reads before it looks at it.
+fn call_of_control() -> Vec<u8> {
+    let lines = [
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":path", "/tollway.v1.Identity/Issue"),
+        (":authority", CONTROL),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    [hello(), frame(HEADERS, END_HEADERS, 1, &block(&lines))].concat()
 }
 
 /// A request with an answer of ten bytes.

@@ -33,6 +33,9 @@ impl Schedule {
         if self.shape.loss > 0.0 && self.random.unit() < self.shape.loss {
             return Admission::Lost;
         }
+        if self.shape.largest_bytes.is_some_and(|largest| ip_bytes > largest) {
+            return Admission::Lost;
+        }
         let start_ns = now_ns.max(self.last_departure_ns);
         if start_ns - now_ns > nanos(self.shape.queue) {
             return Admission::Overflow;
@@ -136,6 +139,18 @@ mod tests {
         assert_eq!(seen, [true, true], "both sides of the delay are used");
         let burst: Vec<u64> = (0..1_000).map(|_| due(&mut schedule, 1 << 60, 100)).collect();
         assert!(burst.is_sorted());
+    }
+
+    #[test]
+    fn a_packet_that_is_too_large_is_lost_and_takes_no_time_of_others() {
+        let shape = Shape {
+            rate_bits_per_s: Some(8_000_000),
+            largest_bytes: Some(1_000),
+            ..Shape::delaying(Duration::ZERO)
+        };
+        let mut schedule = Schedule::new(shape);
+        assert_eq!(schedule.admit(0, 1_001), Admission::Lost);
+        assert_eq!(due(&mut schedule, 0, 1_000), MS);
     }
 
     #[test]

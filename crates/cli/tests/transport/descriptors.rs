@@ -1,0 +1,167 @@
+//! Processes that may open no more files and sockets: nothing spins, what could not be accepted is
+//! counted, those who are in are served, and those who wait are as soon as there is room.
+
+use std::collections::BTreeSet;
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use tollway_testkit::{Process, retry_until};
+
+use crate::honest::Kept;
+use crate::line::{Aim, Line};
+use crate::network::{Network, PATIENCE, metric};
+use crate::weigh::usage;
+use crate::world::{ATTACKER, HONEST, Listener, World};
+
+/// Descriptors that are left, and how many want one.
+const LEFT: usize = 8;
+const CROWD: usize = 64;
+/// A process that spins takes all of this time, one that rests a few milliseconds of it.
+const WATCHED: Duration = Duration::from_secs(2);
+const MOST_USED: Duration = Duration::from_millis(200);
+/// How long accepting rests when no descriptor is left.
+const REST: Duration = Duration::from_millis(50);
+const CODE: &str = "ERR_OUT_OF_DESCRIPTORS";
+
+#[test]
+fn a_sidecar_without_descriptors_rests_counts_and_goes_on() {
+    exhaust(Listener::Api);
+}
+
+#[test]
+fn a_gateway_without_descriptors_rests_counts_and_goes_on() {
+    exhaust(Listener::Gateway);
+}
+
+fn exhaust(listener: Listener) {
+    const REFUSED: &str = "tollway_connections_refused_total";
+    let world = World::start();
+    let (aim, ask) = (world.honest(listener), world.ask(listener));
+    let process = world.attacked(listener)[0];
+    let mut kept = Kept::open(&aim, &ask);
+    assert_eq!(kept.ask_for(Duration::ZERO).failed, 0);
+    let (before, began) = (metric(process, REFUSED), Instant::now());
+    let few = Few::leave(process, LEFT);
+    let crowd = crowd(&world.attacker(listener));
+    let told = || process.log().contains(CODE).then_some(());
+    retry_until(PATIENCE, "a word about descriptors", told).unwrap();
+    few.until_none_is_left();
+    let late = thread::scope(|scope| {
+        let late = scope.spawn(|| Kept::open(&aim, &ask).ask_for(Duration::ZERO));
+        rests(process);
+        few.until_none_is_left();
+        let seen = kept.ask_for(Duration::ZERO);
+        assert_eq!(seen.failed, 0, "who is in is served: {:?}", seen.why);
+        drop(crowd);
+        late.join().unwrap()
+    });
+    assert_eq!(late.failed, 0, "who waited is served once there is room: {:?}", late.why);
+    let newcomer = Kept::open(&aim, &ask).ask_for(Duration::ZERO);
+    assert_eq!(newcomer.failed, 0, "{:?}", newcomer.why);
+    let refused = metric(process, REFUSED) - before;
+    let most = began.elapsed().as_millis() / (REST / 2).as_millis();
+    assert!(refused > 0, "nothing was counted");
+    assert!(u128::from(refused) <= most, "{refused} attempts to accept: it does not rest");
+}
+
+#[test]
+fn a_control_plane_without_descriptors_rests_counts_and_goes_on() {
+    const REFUSED: &str = "tollway_control_connections_refused_total{reason=\"descriptors\"}";
+    let network = Network::start("west");
+    let tls = network.client_of_control("web");
+    let known = Aim { from: HONEST, to: network.control_address(), tls: Some(tls) };
+    let stranger = known.bare().from(ATTACKER);
+    let few = Few::leave(&network.control, LEFT);
+    let strangers = crowd(&stranger);
+    let told = || network.control.log().contains(CODE).then_some(());
+    retry_until(PATIENCE, "a word about descriptors", told).unwrap();
+    // Who says who it is gets the place of somebody who does not.
+    let first = enter(&known);
+    drop(strangers);
+    let are_gone = || (few.room() > LEFT / 2).then_some(());
+    retry_until(PATIENCE, "strangers being gone", are_gone).unwrap();
+    let mut inside = [first, enter(&known)];
+    let few = Few::leave(&network.control, 0);
+    let waiting = crowd(&stranger);
+    thread::scope(|scope| {
+        let operator = scope.spawn(|| network.command(&["token", "create"], b""));
+        rests(&network.control);
+        few.until_none_is_left();
+        ping(&mut inside[0]);
+        drop((inside, waiting));
+        let token = operator.join().unwrap();
+        assert!(!token.is_empty(), "a command that waited is done once there is room");
+    });
+    ping(&mut enter(&known));
+    assert!(metric(&network.control, REFUSED) > 0, "nothing was counted");
+}
+
+/// Connections of somebody who says nothing.
+fn crowd(aim: &Aim) -> Vec<TcpStream> {
+    (0..CROWD).map(|_| aim.dial().unwrap()).collect()
+}
+
+/// A connection that the control plane knows.
+fn enter(aim: &Aim) -> Line {
+    let mut line = Line::open(aim).unwrap();
+    line.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    line
+}
+
+/// Whoever is inside is answered.
+fn ping(line: &mut Line) {
+    const SAID: &[u8; 8] = b"who else";
+    line.send(&[b"\0\0\x08\x06\0\0\0\0\0", &SAID[..]].concat());
+    let answered = || {
+        line.look();
+        line.heard.windows(SAID.len()).any(|heard| heard == SAID).then_some(())
+    };
+    retry_until(PATIENCE, "an answer to a ping", answered).unwrap();
+}
+
+#[track_caller]
+fn rests(process: &Process) {
+    let before = usage(&[process]);
+    thread::sleep(WATCHED);
+    let used = usage(&[process]) - before;
+    eprintln!("of {WATCHED:?} without descriptors it worked for {used:?}");
+    assert!(used < MOST_USED, "of {WATCHED:?} without descriptors it worked for {used:?}");
+}
+
+/// A process that may open few more files and sockets.
+struct Few<'a> {
+    process: &'a Process,
+    limit: u64,
+}
+
+impl<'a> Few<'a> {
+    fn leave(process: &'a Process, left: usize) -> Self {
+        let open = open(process);
+        // The kernel gives the lowest number that is free, and none from the limit on.
+        let limit = (0..).filter(|number| !open.contains(number)).nth(left).unwrap();
+        let pid = Pid::from_raw(process.pid().try_into().unwrap());
+        let rlimit = Rlimit { current: Some(limit), maximum: Some(limit) };
+        prlimit(pid, Resource::Nofile, rlimit).unwrap();
+        Self { process, limit }
+    }
+
+    /// How many it may open now.
+    fn room(&self) -> usize {
+        let open = open(self.process);
+        (0..self.limit).filter(|number| !open.contains(number)).count()
+    }
+
+    fn until_none_is_left(&self) {
+        let is_full = || (self.room() == 0).then_some(());
+        retry_until(PATIENCE, "no descriptor being left", is_full).unwrap();
+    }
+}
+
+/// The descriptors that a process has.
+fn open(process: &Process) -> BTreeSet<u64> {
+    let folder = std::fs::read_dir(format!("/proc/{}/fd", process.pid())).unwrap();
+    let names = folder.map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.to_str().unwrap().parse().unwrap()).collect()
+}
