@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
@@ -12,7 +12,8 @@ use rustix::net::sockopt::set_socket_linger;
 /// Answers to paths that end in the key; every other path is answered with 200 and itself.
 pub(crate) type Script = HashMap<&'static str, Reply>;
 
-/// What goes back for a request, as it is.
+/// What goes back for a request, as it is. The test may say more on the same connection
+/// ([`Request::say`]), and where this is empty, all of it.
 #[derive(Clone)]
 pub(crate) struct Reply {
     pub(crate) bytes: Vec<u8>,
@@ -51,6 +52,8 @@ struct Seen {
 pub(crate) struct Request {
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
+    /// What it came by, as long as that is open.
+    connection: Weak<TcpStream>,
 }
 
 impl App {
@@ -76,6 +79,12 @@ impl App {
     pub(crate) fn was_sent(&self, text: &str) -> bool {
         let seen = self.seen.lock().unwrap();
         seen.bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+
+    /// How often `bytes` were among those that came.
+    pub(crate) fn times_sent(&self, bytes: &[u8]) -> usize {
+        let seen = self.seen.lock().unwrap();
+        seen.bytes.windows(bytes.len()).filter(|window| *window == bytes).count()
     }
 
     /// Whole requests whose target ends in `path`.
@@ -110,23 +119,44 @@ impl Request {
             .map(|(_, value)| value)
             .collect()
     }
+
+    /// Says `bytes` to whoever sent it, behind what was answered already.
+    #[track_caller]
+    pub(crate) fn say(&self, bytes: impl AsRef<[u8]>) {
+        let connection = self.connection.upgrade().expect("its connection is open");
+        (&*connection).write_all(bytes.as_ref()).unwrap();
+    }
 }
 
-fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Seen>) {
+impl Seen {
+    /// The rest has come of a request that was answered before.
+    fn complete(&mut self, request: &Request, body: Vec<u8>) {
+        let is_it = |seen: &&mut Request| Weak::ptr_eq(&seen.connection, &request.connection);
+        if let Some(seen) = self.requests.iter_mut().rev().find(is_it) {
+            seen.body = body;
+        }
+    }
+}
+
+fn serve(stream: TcpStream, script: &Script, seen: &Mutex<Seen>) {
+    let stream = Arc::new(stream);
     let mut input = Vec::new();
-    while let Some(request) = read_request(&mut stream, &mut input, script, seen) {
+    while let Some(request) = read_request(&stream, &mut input, script, seen) {
         let reply = reply_to(&request, script);
         seen.lock().unwrap().requests.push(request.clone());
-        if stream.write_all(&reply.bytes).is_err() {
+        if (&*stream).write_all(&reply.bytes).is_err() {
             return;
         }
         match reply.then {
             Then::GoOn => {}
-            Then::TakeRest if take_body(&request, &mut stream, &mut input, seen).is_some() => {}
-            Then::TakeRest | Then::Close => return,
-            Then::Reset => return set_socket_linger(&stream, Some(Duration::ZERO)).unwrap(),
+            Then::TakeRest => match take_body(&request, &stream, &mut input, seen) {
+                Some(body) => seen.lock().unwrap().complete(&request, body),
+                None => return,
+            },
+            Then::Close => return,
+            Then::Reset => return set_socket_linger(&*stream, Some(Duration::ZERO)).unwrap(),
             Then::Hang => {
-                while more(&mut stream, &mut input, seen) {}
+                while more(&stream, &mut input, seen) {}
                 return;
             }
         }
@@ -149,7 +179,7 @@ fn own_answer(target: &str) -> String {
 
 /// A request whose head a script answers before its body has come is whole at once.
 fn read_request(
-    stream: &mut TcpStream,
+    stream: &Arc<TcpStream>,
     input: &mut Vec<u8>,
     script: &Script,
     seen: &Mutex<Seen>,
@@ -158,7 +188,7 @@ fn read_request(
         read_until(stream, input, seen, |bytes| find(bytes, b"\r\n\r\n").map(|at| at + 4))?;
     let head = String::from_utf8_lossy(&input[..head_end]).into_owned();
     input.drain(..head_end);
-    let request = Request { head, body: Vec::new() };
+    let request = Request { head, body: Vec::new(), connection: Arc::downgrade(stream) };
     if script.keys().any(|path| request.target().ends_with(path) && path.contains("early")) {
         return Some(request);
     }
@@ -174,7 +204,7 @@ fn read_request(
 /// The body as it was framed; `None` if it does not come to its end.
 fn take_body(
     request: &Request,
-    stream: &mut TcpStream,
+    stream: &TcpStream,
     input: &mut Vec<u8>,
     seen: &Mutex<Seen>,
 ) -> Option<Vec<u8>> {
@@ -194,7 +224,7 @@ fn body_end(request: &Request, input: &[u8]) -> Option<usize> {
 
 /// Reads until `find` has found something in all that came.
 fn read_until<T>(
-    stream: &mut TcpStream,
+    stream: &TcpStream,
     input: &mut Vec<u8>,
     seen: &Mutex<Seen>,
     find: impl Fn(&[u8]) -> Option<T>,
@@ -226,7 +256,7 @@ pub(crate) fn chunked(input: &[u8]) -> Option<(Vec<u8>, usize)> {
     }
 }
 
-fn more(stream: &mut TcpStream, input: &mut Vec<u8>, seen: &Mutex<Seen>) -> bool {
+fn more(mut stream: &TcpStream, input: &mut Vec<u8>, seen: &Mutex<Seen>) -> bool {
     let mut chunk = [0; 16 * 1024];
     match stream.read(&mut chunk) {
         Ok(0) | Err(_) => false,

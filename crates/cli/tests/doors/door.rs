@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper::Method;
 use hyper::http::request::Builder;
-use tollway_testkit::{Answer, Process, RawClient, TempDir, TlsRelay};
+use tollway_testkit::{Answer, Process, RawClient, TempDir, TlsRelay, retry_until};
 
 use crate::app::{App, Request, Script, answers};
 use crate::mesh::http::{Client, Version, empty, runtime};
@@ -39,7 +39,7 @@ pub(crate) struct Door {
     pub(crate) addressed: Option<(&'static str, &'static str)>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     HttpApi,
     /// The port of the gRPC API, which takes other requests too.
@@ -223,6 +223,14 @@ pub(crate) fn received(door: &Door, path: &str) -> Request {
     let requests = door.app.requests(path);
     assert_eq!(requests.len(), 1, "{path} at the app");
     requests.into_iter().next().unwrap()
+}
+
+/// The same once it has come, which the app may not have answered.
+#[track_caller]
+pub(crate) fn until_received(door: &Door, path: &str) -> Request {
+    let has_come = || (!door.app.requests(path).is_empty()).then_some(());
+    retry_until(PATIENCE, "the request at the app", has_come).unwrap();
+    received(door, path)
 }
 
 /// Has sidecars carry requests of HTTP/1.1 to each other over a pool.

@@ -7,10 +7,12 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::Method;
 use hyper::body::Frame;
-use tollway_testkit::{Answer, End, RawClient};
+use tollway_testkit::{Answer, End, RawClient, retry_until};
 
 use crate::app::{Reply, Script, Then, answers};
-use crate::door::{Ask, Door, Kind, POOLED, for_each_door, for_each_door_over, statuses};
+use crate::door::{
+    Ask, Door, Kind, POOLED, for_each_door, for_each_door_over, received, statuses, until_received,
+};
 use crate::mesh::http::{Body, runtime};
 use crate::network::PATIENCE;
 use crate::tls_door::H2;
@@ -169,17 +171,57 @@ fn check(door: &Door, path: &str, answer: &Answer, mut client: RawClient) {
 /// An app that begins to answer and reads the rest of the request meanwhile: both go on.
 #[test]
 fn an_answer_that_begins_early_lets_the_body_go_on() {
-    let begin = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyes".to_vec();
-    let script = Script::from([("/early-yes", Reply { bytes: begin, then: Then::Hang })]);
+    for_each_door(&beginning(), |door, _| answer_and_body_go_on(door));
+}
+
+#[test]
+fn both_go_on_over_a_pool_between_sidecars() {
+    answer_and_body_go_on(&Door::open(Kind::HttpApi, beginning(), POOLED));
+}
+
+fn beginning() -> Script {
+    let begin = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nbegun".to_vec();
+    Script::from([("/early-begun", Reply { bytes: begin, then: Then::TakeRest })])
+}
+
+fn answer_and_body_go_on(door: &Door) {
+    let length = ("content-length: 10\r\n", "first", "later");
+    let chunks = (CHUNKED, "5\r\nfirst\r\n", "5\r\nlater\r\n0\r\n\r\n");
+    for (fields, first, later) in [length, chunks] {
+        let mut client = door.connect();
+        client.send(door.request("POST", "/early-begun", fields) + first).unwrap();
+        let answer = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"begun")).unwrap();
+        assert_eq!((statuses(&answer), answer.end), (vec![200], End::Complete));
+        client.send(later).unwrap();
+        let request = until_received(door, "/early-begun");
+        let has_all = || {
+            let body = received(door, "/early-begun").body;
+            (body == format!("{first}{later}").as_bytes()).then_some(())
+        };
+        retry_until(PATIENCE, "the rest of the body at the app", has_all).unwrap();
+        request.say(" end");
+        let rest = client.read_to_end(PATIENCE).unwrap();
+        assert_eq!((rest.text().as_str(), rest.end), (" end", End::Closed));
+        door.check_honest("/behind");
+        door.app.forget();
+    }
+}
+
+/// Behind a whole answer the connection is to end: what is sent then is not the next request.
+#[test]
+fn what_is_sent_behind_an_early_answer_is_no_request() {
+    let yes = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyes".to_vec();
+    let script = Script::from([("/early-yes", Reply { bytes: yes, then: Then::Hang })]);
     for_each_door(&script, |door, _| {
         let mut client = door.connect();
         client.send(door.request("POST", "/early-yes", "content-length: 5\r\n")).unwrap();
         let answer = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"yes")).unwrap();
         assert_eq!((statuses(&answer), answer.end), (vec![200], End::Complete));
-        // The connection is to end: what is sent now is not the next request.
-        client.send("hello").unwrap();
+        client.send("hello".to_owned() + &door.get("/next")).unwrap();
         let rest = client.read_to_end(PATIENCE).unwrap();
         assert_eq!(rest.text(), "");
         assert_ne!(rest.end, End::TimedOut);
+        door.check_honest("/behind");
+        assert!(!door.app.was_sent("/next"));
     });
 }

@@ -29,4 +29,5 @@ mod share;
 mod tls_client;
 mod tls_door;
 mod tunnel;
+mod upgrades;
 mod way;

@@ -27,6 +27,10 @@ struct Case {
     reaches: Reaches,
 }
 
+const CHUNKED: &str = "transfer-encoding: chunked\r\n";
+const UPGRADE: &str = "connection: upgrade\r\nupgrade: raw\r\n";
+const CLOSE: &str = "connection: close\r\n";
+
 /// What is refused. The name of a case is its path.
 fn refused(door: &Door) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -34,7 +38,6 @@ fn refused(door: &Door) -> Vec<Case> {
         let bytes = format!("{}{body}", door.request("POST", name, fields)).into_bytes();
         cases.push(Case { name, bytes, status, reaches: Reaches::Nothing });
     };
-    const CHUNKED: &str = "transfer-encoding: chunked\r\n";
     let smuggled = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
     // Both ways to say where the body ends.
     head("/1-both", &format!("content-length: 5\r\n{CHUNKED}"), smuggled, 400);
@@ -234,8 +237,92 @@ fn front_refuses_malformed_requests() {
     check_refused(Kind::Front);
 }
 
+/// What the admin port is sent, and the statuses of all that it answers until it closes: more than one
+/// where it takes what stands behind for a request.
+fn at_admin() -> Vec<(&'static str, String, &'static [u16])> {
+    let get = |fields: &str| format!("GET /metrics HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
+    let line = |from, to| get(CLOSE).replace(from, to);
+    vec![
+        ("7-fold", get("x-a: b\r\n c: d\r\n"), &[400]),
+        ("7-fold-tab", get("x-a: b\r\n\tc: d\r\n"), &[400]),
+        ("7-null", get("x-a: b\0c\r\n"), &[400]),
+        ("7-bare-cr", get("x-a: b\rc: d\r\n"), &[400]),
+        ("7-only-cr", get("").replace("\r\n", "\r") + "\r\n\r\n", &[400]),
+        ("7-name-with-space", get("x a: b\r\n"), &[400]),
+        ("7-no-colon", get("x-a\r\n"), &[400]),
+        ("7-no-name", get(": b\r\n"), &[400]),
+        // Whoever reads may take a line feed alone for the end of a line (RFC 9112 section 2.2).
+        ("7-bare-lf", get("x-a: b\nconnection: close\r\n"), &[200]),
+        ("7-only-lf", line("\r\n", "\n"), &[200]),
+        ("8-no-host", line("host: a\r\n", ""), &[400]),
+        ("8-two-hosts", get("host: b\r\n"), &[400]),
+        ("8-same-host-twice", get("host: a\r\n"), &[400]),
+        ("8-spelling", line("host: a", "HOST: A.Example.:9090"), &[200]),
+        ("9-upgrade", get(UPGRADE) + &get(CLOSE), &[200, 200]),
+        ("9-upgrade-malformed", get(UPGRADE) + &get("x a: b\r\n"), &[200, 400]),
+        ("10-null", line("/metrics", "/met\0rics"), &[400]),
+        ("10-space", line("/metrics", "/metrics x"), &[400]),
+        ("10-tab", line("/metrics", "/metrics\tx"), &[400]),
+        ("10-backslash", line("/metrics", "/metrics\\x"), &[404]),
+        ("10-encoded", line("/metrics", "/metrics%0d%0a"), &[404]),
+        ("10-version", line("HTTP/1.1", "HTTP/2.5"), &[400]),
+        ("11-many", get(&"x-a: b\r\n".repeat(10_000)), &[431]),
+        ("11-large", get(&format!("x-a: {}\r\n", "b".repeat(1 << 20))), &[431]),
+        ("13-no-body", get(&format!("expect: 100-continue\r\n{CLOSE}")), &[200]),
+        ("15-connection", get("connection: host, close, x-a\r\nx-a: b\r\n"), &[200]),
+    ]
+}
+
+/// Bodies, which no request to the admin port has: wherever one ends, what follows is not read.
+fn bodies_at_admin() -> Vec<(&'static str, String)> {
+    let with = |fields: &str, body: &str| {
+        let get = format!("GET /metrics HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
+        get + body + "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
+    };
+    let chunked = |chunks: &str| with(CHUNKED, chunks);
+    vec![
+        ("1-both", with(&format!("content-length: 5\r\n{CHUNKED}"), "")),
+        ("1-both-turned", with(&format!("{CHUNKED}content-length: 5\r\n"), "")),
+        ("2-equal", with("content-length: 5\r\ncontent-length: 5\r\n", "hello")),
+        ("2-different", with("content-length: 5\r\ncontent-length: 6\r\n", "hello!")),
+        ("3-twice", with(&CHUNKED.repeat(2), "")),
+        ("3-list-twice", with("transfer-encoding: chunked, chunked\r\n", "")),
+        ("3-xchunked", with("transfer-encoding: xchunked\r\n", "")),
+        ("3-identity-last", with("transfer-encoding: chunked, identity\r\n", "")),
+        ("3-gzip-first", with("transfer-encoding: gzip, chunked\r\n", "")),
+        ("3-empty", with("transfer-encoding:\r\n", "")),
+        ("3-space", with("transfer-encoding : chunked\r\n", "")),
+        ("3-tab", with("transfer-encoding\t: chunked\r\n", "")),
+        ("3-vtab", with("transfer-encoding\x0b: chunked\r\n", "")),
+        ("3-newline", with("transfer-encoding\n: chunked\r\n", "")),
+        ("4-chunked", chunked("").replacen("/1.1", "/1.0", 1)),
+        ("5-plus", with("content-length: +5\r\n", "hello")),
+        ("5-minus", with("content-length: -5\r\n", "hello")),
+        ("5-list", with("content-length: 5,5\r\n", "hello")),
+        ("5-inner-space", with("content-length: 5 5\r\n", "hello")),
+        ("5-hex", with("content-length: 0x5\r\n", "hello")),
+        ("5-empty", with("content-length:\r\n", "hello")),
+        ("5-20-digits", with("content-length: 00000000000000000005\r\n", "hello")),
+        ("5-too-large", with("content-length: 99999999999999999999\r\n", "hello")),
+        ("5-behind-line-feed", with("x-a: b\ncontent-length: 5\r\n", "hello")),
+        ("6-overflow", chunked("10000000000000000\r\nhello")),
+        ("6-17-digits", chunked("00000000000000005\r\nhello\r\n")),
+        ("6-largest", chunked("ffffffffffffffff\r\nhello")),
+        ("6-negative", chunked("-5\r\nhello\r\n")),
+        ("6-prefix", chunked("0x5\r\nhello\r\n")),
+        ("6-long-extension", chunked(&format!("5;x={}\r\nhello\r\n", "a".repeat(100_000)))),
+        ("6-bare-lf", chunked("5\nhello\n")),
+        ("6-no-end", chunked("5\r\nhelloX\r\n")),
+        ("9-with-body", with(&format!("{UPGRADE}content-length: 5\r\n"), "hello")),
+        ("13-never", with("expect: 100-continue\r\ncontent-length: 500\r\n", "")),
+        ("14-forbidden", chunked("0\r\ncontent-length: 99\r\nhost: b\r\n\r\n")),
+        ("14-malformed", chunked("0\r\nno colon\r\n\r\n")),
+        ("14-large", chunked(&format!("0\r\nx-a: {}\r\n\r\n", "b".repeat(100_000)))),
+    ]
+}
+
 /// The admin port leads to no app and its server is a library's, which answers what it does not take
-/// and closes.
+/// and closes. There are no answers of apps there, and so no number 12.
 #[test]
 fn admin_port_refuses_malformed_requests() {
     let network = Network::start("west");
@@ -244,27 +331,10 @@ fn admin_port_refuses_malformed_requests() {
     let pid = web.pid();
     reset_peak(pid).unwrap();
     let resident = resident_bytes(pid).unwrap();
-    let get = |fields: &str| format!("GET /metrics HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
-    for (name, request, status) in [
-        ("2-different", get("content-length: 5\r\ncontent-length: 6\r\n"), 400),
-        ("3-xchunked", get("transfer-encoding: xchunked\r\n"), 400),
-        ("3-identity-last", get("transfer-encoding: chunked, identity\r\n"), 400),
-        ("3-space", get("transfer-encoding : chunked\r\n"), 400),
-        ("4-chunked", get("transfer-encoding: chunked\r\n").replace("/1.1", "/1.0"), 400),
-        ("5-plus", get("content-length: +5\r\n"), 400),
-        ("5-list", get("content-length: 5,5\r\n"), 400),
-        ("5-too-large", get("content-length: 99999999999999999999\r\n"), 400),
-        ("7-fold", get("x-a: b\r\n c: d\r\n"), 400),
-        ("7-null", get("x-a: b\0c\r\n"), 400),
-        ("7-bare-cr", get("x-a: b\rc: d\r\n"), 400),
-        ("7-name-with-space", get("x a: b\r\n"), 400),
-        ("10-null", get("").replace("/metrics", "/met\0rics"), 400),
-        ("10-version", get("").replace("HTTP/1.1", "HTTP/2.5"), 400),
-        ("11-many", get(&"x-a: b\r\n".repeat(10_000)), 431),
-        ("11-large", get(&format!("x-a: {}\r\n", "b".repeat(1 << 20))), 431),
-    ] {
+    let bodies = bodies_at_admin().into_iter().map(|(name, request)| (name, request, &[400][..]));
+    for (name, request, expected) in at_admin().into_iter().chain(bodies) {
         let answer = RawClient::exchange(admin, request, PATIENCE).unwrap();
-        assert_eq!(statuses(&answer), [status], "{name}: {}", answer.text());
+        assert_eq!(statuses(&answer), expected, "{name}: {}", answer.text());
         assert_ne!(answer.end, End::TimedOut, "{name} is still open");
         assert!(web.metrics().is_ok(), "{name}: others are served");
     }

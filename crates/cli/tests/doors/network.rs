@@ -43,7 +43,8 @@ impl Network {
     pub(crate) fn start(name: &str) -> Self {
         let store = TempDir::new().unwrap();
         let control = tollway()
-            .args(["control", "--listen", "127.0.0.1:0", "--network", name, "--store"])
+            .args(["control", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+            .args(["--network", name, "--store"])
             .arg(store.path())
             .start_listening()
             .unwrap();

@@ -1,14 +1,17 @@
 //! An app that misbehaves. Its caller gets a clear 502, or an answer that is broken
-//! off; never bytes that belong to somebody else's request.
+//! off; never bytes that belong to somebody else's request. Each time it is counted.
 
 use tollway_testkit::{Answer, End};
 
 use crate::app::{Reply, Script, Then};
-use crate::door::{Ask, Door, Kind, statuses};
+use crate::door::{Ask, Door, Kind, POOLED, for_each_door, statuses};
 use crate::network::{PATIENCE, metric};
 
 /// What the next request must never be answered with.
 const FOREIGN: &str = "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nFOREIGN";
+
+/// What counts requests that failed.
+const FAULTS: &str = "tollway_faults_total";
 
 /// What the caller of a misbehaving app may see.
 enum Expected {
@@ -92,14 +95,14 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-fn check_door(kind: Kind) {
-    let cases = cases();
-    let script: Script = cases
-        .iter()
-        .map(|case| (case.path, Reply { bytes: case.bytes.clone().into_bytes(), then: case.then }))
-        .collect();
-    let door = Door::open(kind, script, &[]);
-    for Case { path, expected, .. } in &cases {
+fn script() -> Script {
+    let reply = |case: Case| Reply { bytes: case.bytes.into_bytes(), then: case.then };
+    cases().into_iter().map(|case| (case.path, reply(case))).collect()
+}
+
+fn check_door(door: &Door, kind: Kind) {
+    for Case { path, expected, .. } in &cases() {
+        let before = metric(door.app_side(kind), FAULTS);
         let mut client = door.connect();
         client.send(door.get(path)).unwrap();
         // Another request right behind: whatever the app sent too much would answer it.
@@ -109,8 +112,19 @@ fn check_door(kind: Kind) {
         for n in 0..3 {
             door.check_honest(&format!("/own-{n}"));
         }
+        let counted = metric(door.app_side(kind), FAULTS) - before;
+        assert_eq!(counted, expected.faults(), "{kind:?} {path}: requests counted as failed");
     }
-    assert!(metric(door.app_side(kind), "tollway_faults_total") > 0);
+}
+
+impl Expected {
+    /// How many requests fail by it: of what is too much nobody has asked for.
+    fn faults(&self) -> u64 {
+        match self {
+            Self::BadGateway | Self::BrokenOff(_) => 1,
+            Self::Bodiless(_) | Self::Whole(_) => 0,
+        }
+    }
 }
 
 /// Whether the answer to the request behind has come, or cannot come any more.
@@ -156,23 +170,13 @@ fn check_answer(path: &str, answer: &Answer, expected: &Expected) {
 }
 
 #[test]
-fn api_callers_never_get_foreign_bytes() {
-    check_door(Kind::HttpApi);
+fn callers_never_get_foreign_bytes() {
+    for_each_door(&script(), check_door);
 }
 
 #[test]
-fn outbound_callers_never_get_foreign_bytes() {
-    check_door(Kind::Outbound);
-}
-
-#[test]
-fn mesh_callers_never_get_foreign_bytes() {
-    check_door(Kind::Mesh);
-}
-
-#[test]
-fn clients_of_a_front_never_get_foreign_bytes() {
-    check_door(Kind::Front);
+fn callers_never_get_foreign_bytes_from_a_pool_between_sidecars() {
+    check_door(&Door::open(Kind::HttpApi, script(), POOLED), Kind::HttpApi);
 }
 
 /// An app that accepts and never answers is given up after the request timeout, and by name.
