@@ -14,10 +14,10 @@ use crate::app::Script;
 use crate::pki::{Authority, Pair, Wanted, write};
 use crate::world::{Files, HOST, Https, PATIENCE, World, client_of, get, request, request_of};
 
-const FIELD: &str = "x-forwarded-client-cert";
+pub(crate) const FIELD: &str = "x-forwarded-client-cert";
 
 /// A front that demands certificates of `people`.
-fn demanding(people: &Authority, options: &[&str]) -> World {
+pub(crate) fn demanding(people: &Authority, options: &[&str]) -> World {
     let (files, app) = (Files::new(), crate::app::App::start(Script::new()));
     let ca = write(files.folder(), "people.pem", &people.root).display().to_string();
     let options = [&["--client-ca", &ca], options].concat();
@@ -125,7 +125,7 @@ fn the_last_answer_before_clients_prove_anew_announces_the_end() {
     assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
 }
 
-fn hash_of(pair: &Pair) -> String {
+pub(crate) fn hash_of(pair: &Pair) -> String {
     use std::fmt::Write;
     let digest = sha256(&pair.der());
     digest.iter().fold(String::new(), |mut text, byte| {
@@ -141,14 +141,15 @@ fn sha256(bytes: &[u8]) -> Vec<u8> {
     hash.as_ref().to_vec()
 }
 
-struct Stranger {
-    name: &'static str,
-    shown: Option<Pair>,
-    code: &'static str,
-    reason: &'static str,
+/// Somebody who is not let in, and why.
+pub(crate) struct Stranger {
+    pub(crate) name: &'static str,
+    pub(crate) shown: Option<Pair>,
+    pub(crate) code: &'static str,
+    pub(crate) reason: &'static str,
 }
 
-fn strangers(people: &Authority) -> Vec<Stranger> {
+pub(crate) fn strangers(people: &Authority) -> Vec<Stranger> {
     let stranger = |name, wanted: &Wanted, by: &Authority, code, reason| Stranger {
         name,
         shown: Some(by.sign(wanted)),

@@ -6,9 +6,19 @@
 #[path = "../doors/app.rs"]
 #[allow(dead_code, reason = "the tests of the other doors use more of it")]
 mod app;
+#[path = "../doors/h2/attacker.rs"]
+#[allow(dead_code, reason = "the tests of the other doors use more of it")]
+mod attacker;
 mod certificates;
 mod clients;
 mod foreign;
+#[path = "../doors/h2/frames.rs"]
+#[allow(dead_code, reason = "the tests of the other doors use more of it")]
+mod frames;
+#[path = "../mesh/http.rs"]
+#[allow(dead_code, reason = "the tests of the mesh use more of it")]
+mod http;
+mod http2;
 #[path = "../metrics_page/mod.rs"]
 mod metrics_page;
 mod page;
@@ -18,3 +28,5 @@ mod requests;
 mod start;
 mod tls;
 mod world;
+
+use world::PATIENCE;

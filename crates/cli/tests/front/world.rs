@@ -183,13 +183,23 @@ pub(crate) fn client_of(
     shown: Option<Arc<CertifiedKey>>,
     versions: &[&'static SupportedProtocolVersion],
 ) -> ClientConfig {
+    client_over(b"http/1.1", root, shown, versions)
+}
+
+/// The same for a client that speaks `alpn`.
+pub(crate) fn client_over(
+    alpn: &[u8],
+    root: &str,
+    shown: Option<Arc<CertifiedKey>>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(root.as_bytes()).unwrap()).unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(versions)
         .unwrap()
         .with_root_certificates(roots);
-    showing(builder, shown, b"http/1.1")
+    showing(builder, shown, alpn)
 }
 
 pub(crate) fn get(path: &str) -> String {

@@ -5,9 +5,9 @@ use http_body_util::BodyExt;
 use hyper::{Method, Request};
 use tollway_testkit::{End, RawClient};
 
-use super::app::{Before, Said, answer, honest};
+use super::app::{Before, Said, answer, goes_away_at_first, honest};
 use super::frames::{
-    CANCEL, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, NO_ERROR, PADDED, block, frame, goaway,
+    CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, NO_ERROR, PADDED, block, frame, goaway,
     reset_with,
 };
 use crate::door::statuses;
@@ -310,25 +310,6 @@ fn what_a_goaway_leaves_out_is_asked_for_again() {
         // Each was answered once; those above the first were asked for twice.
         let asked = before.app.heard().into_iter().filter(|(_, frame)| frame.kind == HEADERS);
         assert_eq!(asked.count(), STREAMS + STREAMS - 1, "{method}");
-    }
-}
-
-/// Waits on its present connection for `streams` requests, says that it looked at the first alone,
-/// answers that, and closes. On others it is honest.
-fn goes_away_at_first(streams: usize) -> impl Fn(usize, &Frame) -> Said + Send + Sync + 'static {
-    let open = std::sync::Mutex::new((None, Vec::new()));
-    move |connection, frame| {
-        let mut open = open.lock().unwrap();
-        let (present, ended) = &mut *open;
-        if !frame.ends_stream() || *present.get_or_insert(connection) != connection {
-            return Said::Frames(honest(frame));
-        }
-        ended.push(frame.stream);
-        if ended.len() < streams {
-            return Said::Frames(Vec::new());
-        }
-        let first = *ended.iter().min().unwrap();
-        Said::Last([goaway(first, NO_ERROR), answer(first)].concat())
     }
 }
 

@@ -1,14 +1,15 @@
 //! An app over HTTP/2 of which a test decides every frame, and the doors that lead to it.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tollway_testkit::{Process, TlsRelay, retry_until};
 
 use super::frames::{
-    ACK, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, PING, PREFACE, SETTINGS, block, frame,
-    setting, window_update,
+    ACK, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, INITIAL_WINDOW, NO_ERROR, PING, PREFACE,
+    SETTINGS, block, frame, goaway, setting, window_update,
 };
 use crate::network::{Network, PATIENCE, STOCK, until_status};
 
@@ -37,6 +38,15 @@ struct State {
 impl FrameApp {
     /// Answers every request with 200 until it is told otherwise.
     pub(crate) fn start() -> Self {
+        Self::start_as(None)
+    }
+
+    /// The same as somebody who speaks TLS: another sidecar.
+    pub(crate) fn start_with_tls(config: Arc<ServerConfig>) -> Self {
+        Self::start_as(Some(config))
+    }
+
+    fn start_as(tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let say: Arc<Say> = Arc::new(|_, frame| Said::Frames(honest(frame)));
@@ -44,8 +54,14 @@ impl FrameApp {
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let shared = Arc::clone(&shared);
-                std::thread::spawn(move || serve(stream.unwrap(), &shared));
+                let (stream, shared, tls) = (stream.unwrap(), Arc::clone(&shared), tls.clone());
+                std::thread::spawn(move || match tls {
+                    Some(config) => {
+                        let tls = ServerConnection::new(config).unwrap();
+                        serve(StreamOwned::new(tls, stream), &shared);
+                    }
+                    None => serve(stream, &shared),
+                });
             }
         });
         Self { address, state }
@@ -90,13 +106,33 @@ pub(crate) fn answer(stream: u32) -> Vec<u8> {
     [frame(HEADERS, END_HEADERS, stream, &head), frame(DATA, END_STREAM, stream, b"ok")].concat()
 }
 
-fn serve(mut stream: TcpStream, state: &Mutex<State>) {
+/// Waits on its present connection for `streams` requests, says that it looked at the first alone,
+/// answers that, and closes. On others it is honest.
+pub(crate) fn goes_away_at_first(
+    streams: usize,
+) -> impl Fn(usize, &Frame) -> Said + Send + Sync + 'static {
+    let open = Mutex::new((None, Vec::new()));
+    move |connection, frame| {
+        let mut open = open.lock().unwrap();
+        let (present, ended) = &mut *open;
+        if !frame.ends_stream() || *present.get_or_insert(connection) != connection {
+            return Said::Frames(honest(frame));
+        }
+        ended.push(frame.stream);
+        if ended.len() < streams {
+            return Said::Frames(Vec::new());
+        }
+        let first = *ended.iter().min().unwrap();
+        Said::Last([goaway(first, NO_ERROR), answer(first)].concat())
+    }
+}
+
+fn serve(mut stream: impl Read + Write, state: &Mutex<State>) {
     let nth = {
         let mut state = state.lock().unwrap();
         state.connections += 1;
         state.connections - 1
     };
-    const INITIAL_WINDOW: u16 = 4;
     let mut preface = [0; PREFACE.len()];
     let hello = [
         frame(SETTINGS, 0, 0, &setting(INITIAL_WINDOW, 1 << 30)),

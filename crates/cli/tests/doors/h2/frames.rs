@@ -32,8 +32,15 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
+pub(crate) const INITIAL_WINDOW: u16 = 4;
+pub(crate) const HEADER_TABLE_SIZE: u16 = 1;
+pub(crate) const MAX_FRAME_SIZE: u16 = 5;
+
 pub(crate) const NO_ERROR: u32 = 0;
+pub(crate) const PROTOCOL_ERROR: u32 = 1;
+pub(crate) const INTERNAL_ERROR: u32 = 2;
 pub(crate) const CANCEL: u32 = 8;
+pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
 pub(crate) fn reset(stream: u32) -> Vec<u8> {
     reset_with(stream, CANCEL)
@@ -131,6 +138,24 @@ impl Frame {
         let code = <[u8; 4]>::try_from(&self.payload[..]);
         code.ok().filter(|_| self.kind == RST_STREAM).map(u32::from_be_bytes)
     }
+
+    /// The code of the end of a connection.
+    pub(crate) fn goaway_code(&self) -> Option<u32> {
+        let code = self.payload.get(4..)?.first_chunk();
+        code.filter(|_| self.kind == GOAWAY).map(|code| u32::from_be_bytes(*code))
+    }
+}
+
+/// How many whole frames `bytes` begins with.
+pub(crate) fn count(mut bytes: &[u8]) -> u64 {
+    let mut frames = 0;
+    while let Some([l0, l1, l2, ..]) = bytes.first_chunk::<9>() {
+        let end = 9 + u32::from_be_bytes([0, *l0, *l1, *l2]) as usize;
+        let Some(rest) = bytes.get(end..) else { break };
+        bytes = rest;
+        frames += 1;
+    }
+    frames
 }
 
 /// The types of the whole frames that `bytes` begins with.

@@ -5,6 +5,7 @@ mod answers;
 pub(crate) mod app;
 pub(crate) mod attacker;
 mod attacks;
+mod bear;
 mod called_off;
 mod downgrade;
 pub(crate) mod frames;
@@ -12,41 +13,27 @@ mod grpc;
 mod grpc_app;
 mod held;
 mod over;
+mod peer;
+mod settings;
+mod stalled;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tollway_testkit::{
-    End, Process, RawClient, TempDir, TlsRelay, cpu_time, peak_resident_bytes, reset_peak,
-    resident_bytes, retry_until,
-};
+use tollway_testkit::{End, Process, RawClient, TempDir, TlsRelay, retry_until};
 
 use crate::app::answers as whole;
-use crate::network::{CONTROL, FRONT, Network, STOCK, front, metric, tollway};
+use crate::network::{CONTROL, FRONT, Network, STOCK, front, tollway};
 use crate::tls_client::trusting;
 use crate::tls_door::{H2, HTTP1};
-use attacker::{Aim, Spent, Wire, attack};
-use attacks::{Named, Target, attacks};
+use crate::tunnel;
+use attacker::{Aim, Wire};
+use attacks::Target;
+use bear::check;
 
-/// How long each attack goes on at least; it ends when it was refused, if it must be, and the other
-/// caller has been answered as often as he must be.
-const EACH: Duration = Duration::from_millis(250);
 /// What has not come about until then does not.
 const STARVED: Duration = Duration::from_secs(60);
-/// How long the other caller's calls are counted without an attack.
-const QUIET: Duration = Duration::from_secs(1);
-/// The other caller waits a moment between two calls, the attacker for nobody. So many times less
-/// often at most the one is answered because of the other, whatever a burst costs at first.
-const MOST_SLOWED: f64 = 20.0;
-/// Processor time that an attacker may cause for each of his own.
-const MOST_CPU: f64 = 100.0;
-/// How much more the data plane costs when it was built without optimisation; an attacker's cost is
-/// the kernel's for the most part.
-const UNOPTIMISED: f64 = if cfg!(debug_assertions) { 3.0 } else { 1.0 };
-/// How much longer such a door holds up others, where it does nothing but parse.
-const UNOPTIMISED_PARSING: f64 = if cfg!(debug_assertions) { 20.0 } else { 1.0 };
 
 /// Everything that stands behind one door.
 struct Stand {
@@ -74,6 +61,8 @@ enum Kind {
     HttpApi,
     GrpcApi,
     Outbound,
+    /// Inside a tunnel that CONNECT has opened to the service.
+    Tunnel,
     Mesh,
     /// The mesh door, through the gateway.
     Gateway,
@@ -85,39 +74,52 @@ impl Kind {
         let (authority, prefix, app_id) = match self {
             Self::HttpApi => ("localhost", "/v1.0/invoke/stock/method", None),
             Self::GrpcApi => ("localhost", "", Some("stock")),
-            Self::Outbound | Self::Mesh | Self::Gateway => (STOCK, "", None),
+            Self::Outbound | Self::Tunnel | Self::Mesh | Self::Gateway => (STOCK, "", None),
         };
         Target { authority, prefix, app_id }
     }
 }
 
+/// A door of the sidecar `web` that speaks without TLS.
+fn plain(web: Process, port: &str, stock: Process) -> (Vec<Process>, Aim, Option<TlsRelay>) {
+    let address = web.port(port).unwrap();
+    (vec![web, stock], Aim { address, tls: None }, None)
+}
+
 impl Stand {
     fn open(kind: Kind, app_protocol: &str) -> Self {
+        Self::open_with(kind, app_protocol, &[])
+    }
+
+    /// Everything that carries the app's bytes gets `options`.
+    fn open_with(kind: Kind, app_protocol: &str, options: &[&str]) -> Self {
         let network = Network::start("west");
         let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
         let port = app.port("http").unwrap().port().to_string();
-        let options = ["--app-port", &port, "--app-protocol", app_protocol];
-        let stock = network.sidecar("stock", &options);
-        let is_plain = matches!(kind, Kind::HttpApi | Kind::GrpcApi | Kind::Outbound);
+        let own = ["--app-port", &port, "--app-protocol", app_protocol];
+        let stock = network.sidecar("stock", &[&own, options].concat());
         let target = kind.target();
-        let (attacked, aim, relay) = if is_plain {
-            let web = network.sidecar("web", &[]);
-            let port = match kind {
-                Kind::HttpApi => "http",
-                Kind::GrpcApi => "grpc",
-                Kind::Outbound | Kind::Mesh | Kind::Gateway => "outbound",
-            };
-            let address = web.port(port).unwrap();
-            (vec![web, stock], Aim { address, tls: None }, None)
-        } else {
-            let gateway = (kind == Kind::Gateway).then(|| network.gateway());
-            let address = match &gateway {
-                Some(gateway) => gateway.port("gateway").unwrap(),
-                None => stock.port("inbound").unwrap(),
-            };
-            let aim = Aim { address, tls: Some(network.client("web", "stock", H2)) };
-            let relay = network.relay(address, "web", "stock", HTTP1);
-            (std::iter::once(stock).chain(gateway).collect(), aim, Some(relay))
+        let web = || network.sidecar("web", options);
+        let (attacked, aim, relay) = match kind {
+            Kind::HttpApi => plain(web(), "http", stock),
+            Kind::GrpcApi => plain(web(), "grpc", stock),
+            Kind::Outbound => plain(web(), "outbound", stock),
+            Kind::Tunnel => {
+                let (attacked, aim, relay) = plain(web(), "outbound", stock);
+                let address = tunnel::start(aim.address, STOCK);
+                (attacked, Aim { address, tls: None }, relay)
+            }
+            Kind::Mesh | Kind::Gateway => {
+                let gateway =
+                    (kind == Kind::Gateway).then(|| network.gateway_with("127.0.0.1:0", options));
+                let address = match &gateway {
+                    Some(gateway) => gateway.port("gateway").unwrap(),
+                    None => stock.port("inbound").unwrap(),
+                };
+                let aim = Aim { address, tls: Some(network.client("web", "stock", H2)) };
+                let relay = network.relay(address, "web", "stock", HTTP1);
+                (std::iter::once(stock).chain(gateway).collect(), aim, Some(relay))
+            }
         };
         let address = relay.as_ref().map_or(aim.address, |relay| relay.address());
         let honest = target.honest(address);
@@ -135,9 +137,13 @@ impl Stand {
 
     /// A front before an app over HTTP/2.
     fn front() -> Self {
+        Self::front_with(&[])
+    }
+
+    fn front_with(options: &[&str]) -> Self {
         let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
         let to = format!("h2c://{}", app.port("http").unwrap());
-        let (files, front) = front(tollway(), &to, &[]);
+        let (files, front) = front(tollway(), &to, options);
         let address = front.port("front").unwrap();
         let aim = Aim { address, tls: Some((trusting(None, H2), FRONT.to_owned())) };
         let relay = TlsRelay::start(address, FRONT, trusting(None, HTTP1)).unwrap();
@@ -176,85 +182,6 @@ impl Stand {
     fn attacked(&self) -> Vec<&Process> {
         let control = self.network.iter().filter(|_| self.attacked.is_empty());
         self.attacked.iter().chain(control.map(|network| &network.control)).collect()
-    }
-
-    /// Calls until told to stop, and counts the answers, each of which must be a good one.
-    fn call_honestly(&self, stop: &AtomicBool, count: &AtomicU32) {
-        let mut call = self.honest.caller();
-        while !stop.load(Ordering::Relaxed) {
-            call();
-            count.fetch_add(1, Ordering::Relaxed);
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// What an attack brought about that it must not.
-    fn bear(
-        &self,
-        named: &Named<'_>,
-        (answered, quiet_rate): (&AtomicU32, f64),
-        gone: &dyn Fn() -> bool,
-    ) -> Vec<String> {
-        // A control plane's library refuses what it refuses, and counts nothing.
-        let is_counted = !self.attacked.is_empty();
-        let is_refused = named.is_refused && is_counted;
-        let refused = || self.attacked.first().map(|p| metric(p, "tollway_requests_refused_total"));
-        let before = refused();
-        let calls_before = answered.load(Ordering::Relaxed);
-        let began = Instant::now();
-        // How often the other caller was answered, and would have been without an attack.
-        let calls = || {
-            let calls = f64::from(answered.load(Ordering::Relaxed) - calls_before);
-            (calls, quiet_rate * began.elapsed().as_secs_f64())
-        };
-        let is_starved =
-            |(calls, usual): (f64, f64)| calls * MOST_SLOWED * UNOPTIMISED_PARSING < usual;
-        let is_over = |spent: &Spent| {
-            let long = began.elapsed();
-            let is_done = (spent.ended > 0 || !is_refused) && !is_starved(calls());
-            (long > EACH && (is_done || gone())) || long > STARVED
-        };
-        let (spent, mut wrong) = self.weigh(named, &is_over);
-        let (calls, usual) = calls();
-        eprintln!("{:46} answered {calls} times where {usual:.0} are usual", named.name);
-        if is_starved((calls, usual)) {
-            wrong.push(format!("the other caller was answered {calls} times, not {usual:.0}"));
-        }
-        if is_refused && spent.ended == 0 {
-            wrong.push(format!("never refused: {spent:?}"));
-        }
-        if is_refused && refused() == before {
-            wrong.push("not counted".to_owned());
-        }
-        wrong.into_iter().map(|what| format!("{}: {what}", named.name)).collect()
-    }
-
-    /// Attacks, and compares what that costs both sides.
-    fn weigh(&self, named: &Named<'_>, is_over: &dyn Fn(&Spent) -> bool) -> (Spent, Vec<String>) {
-        let usage = |process: &Process| cpu_time(process.pid()).unwrap();
-        let attacked = self.attacked();
-        let before: Vec<_> = attacked
-            .iter()
-            .map(|process| {
-                reset_peak(process.pid()).unwrap();
-                (usage(process), resident_bytes(process.pid()).unwrap())
-            })
-            .collect();
-        let spent = attack(&self.aim, &named.attack, is_over);
-        let mut wrong = Vec::new();
-        for (process, (cpu, resident)) in attacked.iter().zip(before) {
-            let pid = process.pid();
-            let caused = (usage(process) - cpu).as_secs_f64() / spent.cpu.as_secs_f64();
-            let grown = peak_resident_bytes(pid).unwrap().saturating_sub(resident);
-            eprintln!("{:46} cpu x{caused:<5.1} grown {} KiB {spent:?}", named.name, grown >> 10);
-            if caused > MOST_CPU * UNOPTIMISED {
-                wrong.push(format!("caused {caused:.0} times its own cost in CPU"));
-            }
-            if grown > named.most_growth {
-                wrong.push(format!("made a process grow by {grown} bytes"));
-            }
-        }
-        (spent, wrong)
     }
 }
 
@@ -305,75 +232,57 @@ fn call_grpc(wire: &mut Wire, stream: u32) {
     assert!(answer.ends_stream() && answer.kind == frames::HEADERS, "{answer:?}");
 }
 
-fn check_door(kind: Kind, app_protocol: &str) {
-    check(&Stand::open(kind, app_protocol));
-}
+/// What a door is called, and how it is opened.
+type Opened = (&'static str, fn() -> Stand);
 
-fn check(stand: &Stand) {
-    let (stop, answered) = (AtomicBool::new(false), AtomicU32::new(0));
-    std::thread::scope(|scope| {
-        let honest = scope.spawn(|| stand.call_honestly(&stop, &answered));
-        let attacks = attacks(&stand.target);
-        let quiet_rate = quiet_rate(&answered);
-        let wrong: Vec<_> = attacks
-            .iter()
-            .flat_map(|named| stand.bear(named, (&answered, quiet_rate), &|| honest.is_finished()))
-            .collect();
-        stop.store(true, Ordering::Relaxed);
-        let honest = honest.join();
-        assert!(wrong.is_empty(), "{wrong:#?}");
-        honest.expect("the honest caller is undisturbed");
-    });
-}
-
-/// How often in a second the other caller is answered when nobody attacks.
-fn quiet_rate(answered: &AtomicU32) -> f64 {
-    let count = || f64::from(answered.load(Ordering::Relaxed));
-    // His first answer has come: he is under way.
-    retry_until(STARVED, "a first answer", || (count() > 0.0).then_some(())).unwrap();
-    let (before, began) = (count(), Instant::now());
-    std::thread::sleep(QUIET);
-    let rate = (count() - before) / began.elapsed().as_secs_f64();
-    assert!(rate > 0.0, "no answers without an attack");
-    rate
-}
+/// Every door that speaks HTTP/2.
+const DOORS: [Opened; 8] = [
+    ("HTTP API", || Stand::open(Kind::HttpApi, "http")),
+    ("gRPC API", || Stand::open(Kind::GrpcApi, "grpc")),
+    ("outbound", || Stand::open(Kind::Outbound, "http")),
+    ("mesh door", || Stand::open(Kind::Mesh, "http")),
+    ("mesh door, app over HTTP/2", || Stand::open(Kind::Mesh, "h2c")),
+    ("gateway", || Stand::open(Kind::Gateway, "h2c")),
+    ("front", Stand::front),
+    ("control plane", Stand::control),
+];
 
 #[test]
 fn http_api_bears_attacks() {
-    check_door(Kind::HttpApi, "http");
+    check("HTTP API");
 }
 
 #[test]
 fn grpc_api_bears_attacks() {
-    check_door(Kind::GrpcApi, "grpc");
+    check("gRPC API");
 }
 
 #[test]
 fn outbound_port_bears_attacks() {
-    check_door(Kind::Outbound, "http");
+    check("outbound");
 }
 
 #[test]
 fn mesh_door_bears_attacks() {
-    check_door(Kind::Mesh, "http");
+    check("mesh door");
 }
 
 #[test]
 fn mesh_door_before_an_app_over_http2_bears_attacks() {
-    check_door(Kind::Mesh, "h2c");
+    check("mesh door, app over HTTP/2");
 }
 
 #[test]
 fn front_bears_attacks() {
-    check(&Stand::front());
+    check("front");
 }
 
 #[test]
 fn control_plane_bears_attacks() {
-    check(&Stand::control());
+    check("control plane");
 }
 
 #[test]
 fn gateway_bears_attacks() {
-    check_door(Kind::Gateway, "h2c");
+    check("gateway");
 }
