@@ -46,7 +46,7 @@ const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "transport",
-        about: "slow, silent and many peers; writes docs/transport.md (eight minutes)",
+        about: "slow, silent and many peers, attacks; writes docs/transport.md (15 minutes)",
         run: |workspace, _| transport::run(&workspace.root),
         may_be_quick: false,
     },
@@ -64,7 +64,7 @@ const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "speed",
-        about: "the data plane beside HAProxy and nginx; writes docs/performance.md (half an hour)",
+        about: "the data plane beside other proxies; writes docs/performance.md (80 minutes)",
         run: speed::run,
         may_be_quick: true,
     },

@@ -1,6 +1,6 @@
-//! `cargo xtask proof transport`: peers that are slow, silent or many, at every listener of a
-//! release build; keeps the record and writes the page that shows it. The prose of the page is
-//! `transport.md` beside this file.
+//! `cargo xtask proof transport`: peers that are slow, silent or many, and attacks over HTTP/2, at
+//! every listener of a release build; keeps the record and writes the page that shows it. The prose
+//! of the page is `transport.md` beside this file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,12 +17,41 @@ const TEMPLATE: &str = include_str!("transport.md");
 
 /// Idle connections that are promised; fewer where a process may have fewer descriptors.
 const IDLE: u64 = 100_000;
+/// Connections in a second that every listener must bear.
+const OPENED_PER_SECOND: f64 = 20_000.0;
+
+/// A test that measures, and where it is told to leave its record.
+struct Measurement {
+    program: &'static str,
+    test: &'static str,
+    variable: &'static str,
+}
+
+const PEERS: Measurement =
+    Measurement { program: "transport", test: "everything", variable: "TOLLWAY_TRANSPORT_RECORD" };
+const ATTACKS: Measurement = Measurement {
+    program: "doors",
+    test: "h2::bear::everything",
+    variable: "TOLLWAY_ATTACKS_RECORD",
+};
 
 pub(super) fn run(root: &Path) -> Result<()> {
-    let raw = root.join("target/transport.json");
+    let (measured, peers) = measure(root, &PEERS)?;
+    let (attacks, attacked) = measure(root, &ATTACKS)?;
+    let run = facts(root, "release")?;
+    let attacks = json!({ "run": &run, "measured": attacks });
+    let record = json!({ "run": run, "measured": measured, "attacks": attacks });
+    publish(root, (RECORD, &record), (PAGE, &page(&record)))?;
+    peers.and(attacked)
+}
+
+/// The record, and whether every promise was kept: a broken one fails the run and is in the record
+/// all the same.
+fn measure(root: &Path, of: &Measurement) -> Result<(Value, Result<()>)> {
+    let raw = root.join(format!("target/{}.json", of.program));
     // What an earlier run left must not be taken for this one's.
     let _ = std::fs::remove_file(&raw);
-    let build = ["--release", "-p", "tollway", "--test", "transport"];
+    let build = ["--release", "-p", "tollway", "--test", of.program];
     process::run(process::cargo().arg("build").args(build).arg("--bins"))?;
     let command = "ulimit -n $(ulimit -Hn); exec \"$0\" \"$@\"";
     let cargo = process::cargo();
@@ -32,27 +61,32 @@ pub(super) fn run(root: &Path) -> Result<()> {
             .arg(cargo.get_program())
             .arg("test")
             .args(build)
-            .args(["--", "--ignored", "--exact", "everything", "--nocapture"])
-            .env("TOLLWAY_TRANSPORT_RECORD", &raw),
+            .args(["--", "--ignored", "--exact", of.test, "--nocapture"])
+            .env(of.variable, &raw),
     );
-    // A broken promise fails the run and is in the record all the same.
     let Ok(text) = std::fs::read_to_string(&raw) else {
-        return ran.and_then(|()| bail!("the run left no record"));
+        return ran.and_then(|()| bail!("{} left no record", of.test));
     };
-    let measured: Value = serde_json::from_str(&text).context("the record is not JSON")?;
-    let record = json!({ "run": facts(root, "release")?, "measured": measured });
-    publish(root, (RECORD, &record), (PAGE, &page(&record)))?;
-    ran
+    Ok((serde_json::from_str(&text).context("the record is not JSON")?, ran))
 }
 
 fn page(record: &Value) -> String {
     let measured = &record["measured"];
-    let outcomes = measured["outcomes"].as_array().map_or(&[][..], Vec::as_slice);
+    let outcomes = outcomes_of(measured);
+    let attacks = outcomes_of(&record["attacks"]["measured"]);
     TEMPLATE
         .replace("{{facts}}", &told_facts(&record["run"]))
         .replace("{{reduced}}", &reduced(measured["descriptor_limit"].as_u64().unwrap_or_default()))
         .replace("{{outcomes}}", &became(outcomes))
+        .replace("{{opened}}", &opened(outcomes))
         .replace("{{costs}}", &costs(outcomes))
+        .replace("{{attack_facts}}", &told_facts(&record["attacks"]["run"]))
+        .replace("{{dearest}}", &dearest(attacks))
+        .replace("{{attacks}}", &borne(attacks))
+}
+
+fn outcomes_of(measured: &Value) -> &[Value] {
+    measured["outcomes"].as_array().map_or(&[][..], Vec::as_slice)
 }
 
 /// What this machine did not allow.
@@ -84,8 +118,22 @@ fn became(outcomes: &[Value]) -> String {
             millis(&honest["p50_ms"]),
             millis(&honest["p99_ms"]),
             millis(&honest["max_ms"]),
-            if outcome["passed"] == true { "pass" } else { "**FAIL**" },
+            verdict(outcome["passed"] == true),
         );
+    }
+    table.trim_end().to_owned()
+}
+
+/// How many connections in a second each listener has borne, beside what is promised.
+fn opened(outcomes: &[Value]) -> String {
+    let mut table = String::from(
+        "| listener | connections opened and closed in a second | must | reached |\n|---|---|---|---|\n",
+    );
+    for outcome in outcomes {
+        let Some(rate) = outcome["opened_per_second"].as_f64() else { continue };
+        let reached = if rate >= OPENED_PER_SECOND { "yes" } else { "no" };
+        let listener = word(&outcome["listener"]);
+        let _ = writeln!(table, "| {listener} | {rate:.0} | {OPENED_PER_SECOND} | {reached} |");
     }
     table.trim_end().to_owned()
 }
@@ -115,6 +163,55 @@ fn costs(outcomes: &[Value]) -> String {
     table.trim_end().to_owned()
 }
 
+/// Processor time that an attack over HTTP/2 caused for each of its own.
+fn ratio(attack: &Value) -> f64 {
+    let cpu = |name: &str| attack[name].as_f64().unwrap_or_default();
+    cpu("cpu_ms") / cpu("attacker_cpu_ms").max(1e-3)
+}
+
+fn dearest(attacks: &[Value]) -> String {
+    let Some(dearest) = attacks.iter().max_by(|a, b| ratio(a).total_cmp(&ratio(b))) else {
+        return "There is no record of them.".to_owned();
+    };
+    let (attack, door) = (word(&dearest["attack"]), word(&dearest["door"]));
+    format!("The dearest caused {:.0} times its own cost: {attack} ({door}).", ratio(dearest))
+}
+
+fn borne(attacks: &[Value]) -> String {
+    let mut table = String::from(
+        "| attack | door | sent | a second | connections | ended | processor time | the attacker's | ratio | memory | honest answers | median | slowest | verdict |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for attack in attacks {
+        let number = |name: &str| attack[name].as_f64().unwrap_or_default();
+        let honest = &attack["honest"];
+        let is_borne = attack["wrong"].as_array().is_some_and(Vec::is_empty);
+        let _ = writeln!(
+            table,
+            "| {} | {} | {} {} | {:.0} | {} | {} | {:.0} ms | {:.1} ms | {:.1} | {} | {} | {} | {} | {} |",
+            word(&attack["attack"]),
+            word(&attack["door"]),
+            attack["sent"],
+            word(&attack["unit"]),
+            number("sent_per_second"),
+            attack["connections"],
+            attack["ended"],
+            number("cpu_ms"),
+            number("attacker_cpu_ms"),
+            ratio(attack),
+            mib(number("grown_bytes")),
+            honest["answers"],
+            millis(&honest["median_ms"]),
+            millis(&honest["slowest_ms"]),
+            verdict(is_borne),
+        );
+    }
+    table.trim_end().to_owned()
+}
+
+fn verdict(passed: bool) -> &'static str {
+    if passed { "pass" } else { "**FAIL**" }
+}
+
 fn millis(value: &Value) -> String {
     format!("{:.1} ms", value.as_f64().unwrap_or_default())
 }
@@ -133,11 +230,23 @@ mod tests {
             "became": "512 × 408", "passed": passed, "cpu_ms": 30.0, "attacker_cpu_ms": 15.0,
             "honest": { "requests": 900, "failed": 0, "p50_ms": 0.4, "p99_ms": 1.25, "max_ms": 3.0 },
             "memory": { "before_bytes": 8 << 20, "most_bytes": 10 << 20, "after_bytes": 9 << 20 },
+            "opened_per_second": if passed { 20_000.0 } else { 19_999.0 },
+        });
+        let attack = json!({
+            "attack": "rapid reset", "door": "front", "unit": "resets", "sent": 5000,
+            "sent_per_second": 120_000.4, "connections": 3, "ended": 2, "cpu_ms": 60.0,
+            "attacker_cpu_ms": 15.0, "grown_bytes": 1 << 20,
+            "honest": { "answers": 80, "median_ms": 0.4, "slowest_ms": 9.0 },
+            "wrong": if passed { vec![] } else { vec!["never refused"] },
+        });
+        let run = json!({
+            "date": "2026-11-21", "commit": "abc", "build": "release", "kernel": "Linux 6",
+            "cores": 2, "cpu": "any",
         });
         json!({
-            "run": { "date": "2026-11-21", "commit": "abc", "build": "release",
-                     "kernel": "Linux 6", "cores": 2, "cpu": "any" },
+            "run": &run,
             "measured": { "descriptor_limit": descriptor_limit, "outcomes": [outcome] },
+            "attacks": { "run": &run, "measured": { "outcomes": [attack] } },
         })
     }
 
@@ -150,12 +259,19 @@ mod tests {
         let row =
             "| slow head | api | 8.0 MiB | 10.0 MiB | 9.0 MiB | 4.0 KiB | 30 ms | 15 ms | 2.0 |";
         assert!(text.contains(row), "{text}");
+        let row = "| rapid reset | front | 5000 resets | 120000 | 3 | 2 | 60 ms | 15.0 ms | 4.0 | \
+                   1.0 MiB | 80 | 0.4 ms | 9.0 ms | pass |";
+        assert!(text.contains(row), "{text}");
+        assert!(text.contains("| api | 20000 | 20000 | yes |"), "{text}");
+        assert!(text.contains("caused 4 times its own cost: rapid reset (front)"), "{text}");
         assert!(!text.contains("{{") && !text.contains("descriptors here"), "{text}");
     }
 
     #[test]
     fn a_broken_promise_and_what_was_reduced_are_told() {
         let text = page(&record(false, 20_000));
-        assert!(text.contains("**FAIL**") && text.contains("20000 descriptors here"), "{text}");
+        assert_eq!(text.matches("**FAIL**").count(), 2, "{text}");
+        assert!(text.contains("| api | 19999 | 20000 | no |"), "{text}");
+        assert!(text.contains("20000 descriptors here"), "{text}");
     }
 }
