@@ -230,6 +230,29 @@ fn heads_held_by_stalled_streams_are_limited_in_sum() {
     assert_eq!(server.connection.active_streams(), 9);
 }
 
+/// Whoever was refused for the heads of others has small requests answered, and large ones again as
+/// soon as one of them has gone.
+#[test]
+fn where_a_head_had_no_room_only_small_ones_have_until_one_has_gone() {
+    let limits = Limits { live_head_bytes: 40_000, ..Limits::default() };
+    let mut server = Server::new(Config { limits, ..Config::default() });
+    let ask = |server: &mut Server, stream, bytes| {
+        let value = "v".repeat(bytes);
+        let lines =
+            [(":method", "POST"), (":scheme", "http"), (":path", "/"), ("x", value.as_str())];
+        server.take(&frame(HEADERS, END_HEADERS, stream, &block(&lines))).unwrap();
+        server.connection.active_streams()
+    };
+    assert_eq!(ask(&mut server, 1, 15_000), 1);
+    assert_eq!(ask(&mut server, 3, 15_000), 2);
+    assert_eq!(ask(&mut server, 5, 15_000), 2, "there is no room");
+    assert_eq!(ask(&mut server, 7, 3_000), 3, "it is small");
+    assert_eq!(ask(&mut server, 9, 5_000), 3, "there is room, but it is not looked at");
+    assert_eq!(resets_in(&server.out, ErrorCode::REFUSED_STREAM), 2);
+    server.take(&reset(7)).unwrap();
+    assert_eq!(ask(&mut server, 11, 5_000), 3);
+}
+
 #[test]
 fn a_stalled_refused_request_keeps_no_window_and_no_events() {
     let mut server = Server::new(Config { header_fields: 5, ..Config::default() });

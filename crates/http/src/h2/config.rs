@@ -55,7 +55,8 @@ pub struct Limits {
     /// CONTINUATION frames of one header block. Default 32.
     pub continuation_frames: u32,
     /// Header list bytes of all live streams the peer opened. A request over it is refused
-    /// (REFUSED_STREAM), the connection stays. Default 4 MiB.
+    /// (REFUSED_STREAM), the connection stays; until a stream has gone, so is every other one with
+    /// more than 4 KiB. Default 4 MiB.
     pub live_head_bytes: usize,
     /// Replies to the peer's frames (SETTINGS and PING acknowledgements, resets) since `out` was
     /// last seen empty; every DATA frame sent forgives one. Default 1,000.

@@ -48,6 +48,8 @@ pub struct Connection {
     /// Server: the last stream the client opened. Client: the last one this side opened.
     pub(super) last_stream: u32,
     pub(super) live_head_bytes: usize,
+    /// A request was refused for `live_head_bytes`, and no head has gone since.
+    pub(super) is_full_of_heads: bool,
     pub(super) going: Going,
     pub(super) is_peer_going: bool,
     dead: Option<ConnectionError>,
@@ -160,6 +162,7 @@ impl Connection {
             unannounced: 0,
             last_stream: 0,
             live_head_bytes: 0,
+            is_full_of_heads: false,
             going: Going::No,
             is_peer_going: false,
             dead: None,

@@ -288,6 +288,7 @@ impl Connection {
     pub(super) fn end_stream(&mut self, id: u32, ended: Ended) -> bool {
         let Some(stream) = self.streams.remove(id, ended) else { return false };
         self.live_head_bytes -= stream.head_bytes;
+        self.is_full_of_heads &= stream.head_bytes == 0;
         true
     }
 }

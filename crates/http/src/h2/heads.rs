@@ -11,6 +11,9 @@ use super::{ErrorCode, Event, Limits, StreamId};
 use crate::hpack::{Decoded, ListLimits};
 use crate::{Field, Fields, Method, RequestHead};
 
+/// Heads that are looked at though others were refused for want of room.
+const SMALL_HEAD_BYTES: usize = 4096;
+
 impl Connection {
     pub(super) fn receive_headers(
         &mut self,
@@ -135,15 +138,14 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> Result<(), Fault> {
         let id = block.stream;
+        let room = self.room_for_head();
         let mut builder = RequestBuilder::collecting(self.take_spare());
-        let decoded = self.decode(bytes, |field| builder.add(field))?;
+        let decoded = self.decode_up_to(room, bytes, |field| builder.add(field))?;
         if block.is_malformed {
             return Err(Fault::stream(id, ErrorCode::PROTOCOL_ERROR));
         }
-        let live_head_bytes = self.live_head_bytes + decoded.bytes;
-        if self.streams.len() >= self.config.max_concurrent_streams as usize
-            || (!decoded.is_over_limit && live_head_bytes > self.config.limits.live_head_bytes)
-        {
+        if room == 0 || (!decoded.is_over_limit && decoded.bytes > room) {
+            self.is_full_of_heads |= room > 0;
             return Err(Fault::stream(id, ErrorCode::REFUSED_STREAM));
         }
         let mut stream = Stream::new(self.peer.initial_window, self.new_recv_window());
@@ -164,7 +166,7 @@ impl Connection {
         }
         note_method(&mut stream, &head);
         stream.head_bytes = decoded.bytes;
-        self.live_head_bytes = live_head_bytes;
+        self.live_head_bytes += decoded.bytes;
         self.streams.insert(id, stream);
         let (stream, end) = (StreamId(id), block.ends_stream);
         turn.events.push(Event::Request { stream, head, content_length, end });
@@ -246,18 +248,41 @@ impl Connection {
         Ok(())
     }
 
+    /// Bytes that the head of a new stream may have without being refused; 0 if there may be none.
+    ///
+    /// A head that is refused costs its sender little and this side all of its lines. So where one
+    /// was, only small ones are looked at until another has gone.
+    fn room_for_head(&self) -> usize {
+        if self.streams.len() >= self.config.max_concurrent_streams as usize {
+            return 0;
+        }
+        let room = self.config.limits.live_head_bytes.saturating_sub(self.live_head_bytes);
+        if self.is_full_of_heads { room.min(SMALL_HEAD_BYTES) } else { room }
+    }
+
     fn take_spare(&mut self) -> Fields {
         self.spare.pop().unwrap_or_default()
     }
 
     fn decode(&mut self, bytes: &[u8], line: impl FnMut(Field<'_>)) -> Result<Decoded, Fault> {
-        let limits = ListLimits {
-            bytes: self.config.header_list_bytes as usize,
-            lines: self.config.header_fields,
-        };
-        self.decoder
+        self.decode_up_to(usize::MAX, bytes, line)
+    }
+
+    /// Hands on the lines within `room` bytes; over the limit is what is larger than any head may be.
+    fn decode_up_to(
+        &mut self,
+        room: usize,
+        bytes: &[u8],
+        line: impl FnMut(Field<'_>),
+    ) -> Result<Decoded, Fault> {
+        let largest = self.config.header_list_bytes as usize;
+        let limits = ListLimits { bytes: largest.min(room), lines: self.config.header_fields };
+        let decoded = self
+            .decoder
             .decode(bytes, limits, line)
-            .map_err(|error| Fault::connection(ErrorCode::COMPRESSION_ERROR, error.reason()))
+            .map_err(|error| Fault::connection(ErrorCode::COMPRESSION_ERROR, error.reason()))?;
+        let is_over_limit = decoded.bytes > largest || decoded.lines > limits.lines;
+        Ok(Decoded { is_over_limit, ..decoded })
     }
 }
 
