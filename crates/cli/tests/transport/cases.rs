@@ -205,7 +205,12 @@ impl Case {
             Self::SilentApp => {
                 let head = ask("GET", "/delay?ms=60000", "");
                 let bounds = size.bounds(size.slow * (16 << 10) + tls_bytes(listener, size.slow));
-                let answers = &["504 ERR_TIMED_OUT", "503 ERR_OVERLOADED"];
+                // What a gateway relays is silent for as long, and ends as whoever notices first says.
+                let answers: &[&str] = if listener == Listener::Gateway {
+                    &["504 ERR_TIMED_OUT", "503 ERR_OVERLOADED", "closed"]
+                } else {
+                    &["504 ERR_TIMED_OUT", "503 ERR_OVERLOADED"]
+                };
                 let end = End { within: SHORT, answers };
                 weigh(at, bounds, || asked(&aim, size.slow, &head, &end))
             }
