@@ -5,7 +5,6 @@ use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
@@ -13,13 +12,12 @@ use tokio_stream::{Stream, StreamExt as _};
 
 use crate::admin_client::SOCKET_NAME;
 use crate::error::StartError;
+use crate::listener::ACCEPT_PAUSE;
 
 /// A directory in the store's, for as long as it takes to bind. With [`BOUND_AS`] it is no longer
 /// than [`SOCKET_NAME`]: the paths of sockets are short.
 const PRIVATE: &str = ".new";
 const BOUND_AS: &str = "sock";
-/// Pause after the system refused a connection, such as without free descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The connections of commands. One that the system does not give waits: the server, which would ask
 /// again at once and for as long as that lasts, gets the error after a pause.

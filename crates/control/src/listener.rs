@@ -45,7 +45,7 @@ const VISIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Connections that wait to be served.
 const READY_LIMIT: usize = 64;
 /// Pause after the system refused a connection, such as without free descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The log says this often at most that not all who come find a place.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
@@ -182,25 +182,35 @@ async fn next(listener: &TcpListener, places: &Places, told: &mut Told) -> (TcpS
             // Gone before it was taken.
             continue;
         }
-        if ErrorCode::of_io(&reason) != Some(ErrorCode::OutOfDescriptors) {
+        let has_room = if ErrorCode::of_io(&reason) == Some(ErrorCode::OutOfDescriptors) {
+            make_room(listener, places, told, &reason).await
+        } else {
             warn!(%reason, "a connection was not accepted");
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
-        }
-        // The kernel says so as soon as the last one is taken, though nobody may want another.
-        if !tollway_net::has_waiting(listener).unwrap_or(true) {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
-        }
-        if told.is_news() {
-            let (code, limit) = (ErrorCode::OutOfDescriptors, tollway_net::descriptor_limit());
-            let hint = code.entry().remedy;
-            warn!(%code, %reason, limit, hint, "new connections wait: no descriptors are left");
-        }
-        if !places.free_descriptor().await {
+            false
+        };
+        if !has_room {
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
     }
+}
+
+/// Has a handshake give its descriptor to whoever waits. Says whether there is one now.
+async fn make_room(
+    listener: &TcpListener,
+    places: &Places,
+    told: &mut Told,
+    reason: &io::Error,
+) -> bool {
+    // The kernel refuses as soon as the last one is taken, though nobody may want another.
+    if !tollway_net::has_waiting(listener).unwrap_or(true) {
+        return false;
+    }
+    if told.is_news() {
+        let (code, limit) = (ErrorCode::OutOfDescriptors, tollway_net::descriptor_limit());
+        let hint = code.entry().remedy;
+        warn!(%code, %reason, limit, hint, "new connections wait: no descriptors are left");
+    }
+    places.free_descriptor().await
 }
 
 /// A connection whose caller is known, with a place of its own.
