@@ -57,21 +57,23 @@ async fn open(network: &Network, state: &str) -> u64 {
     metric_in(&page(network).await, &name).unwrap()
 }
 
-/// Waits until so many were refused for `reason`.
-async fn until_refused(network: &Network, reason: &str, least: u64) {
+async fn until(network: &Network, what: String, is_so: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    while refused(network, reason).await < least {
-        assert!(Instant::now() < deadline, "not {least} times {reason}: {}", page(network).await);
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "not {what}: {}", page(network).await);
         tokio::time::sleep(REST).await;
     }
 }
 
+/// Waits until so many were refused for `reason`.
+async fn until_refused(network: &Network, reason: &str, least: u64) {
+    let is_so = async || refused(network, reason).await >= least;
+    until(network, format!("{least} times {reason}"), is_so).await;
+}
+
 async fn until_open(network: &Network, state: &str, count: u64) {
-    let deadline = Instant::now() + PATIENCE;
-    while open(network, state).await != count {
-        assert!(Instant::now() < deadline, "not {count} {state}: {}", page(network).await);
-        tokio::time::sleep(REST).await;
-    }
+    let is_so = async || open(network, state).await == count;
+    until(network, format!("{count} {state}"), is_so).await;
 }
 
 async fn dial(from: IpAddr, to: SocketAddr) -> std::io::Result<TcpStream> {

@@ -8,11 +8,13 @@ use std::time::{Duration, SystemTime};
 use rcgen::{ExtendedKeyUsagePurpose, SanType};
 use rustix::process::Signal;
 use rustls::version;
-use tollway_testkit::{RawClient, TempDir, retry_until};
+use tollway_testkit::{Process, RawClient, TempDir, retry_until};
 
 use crate::app::Script;
 use crate::pki::{Authority, Pair, Wanted, write};
-use crate::world::{Files, HOST, Https, PATIENCE, World, client_of, get, request, request_of};
+use crate::world::{
+    Files, HOST, Https, PATIENCE, World, client_of, get, request, request_of, until_revision,
+};
 
 pub(crate) const FIELD: &str = "x-forwarded-client-cert";
 
@@ -116,9 +118,7 @@ fn the_last_answer_before_clients_prove_anew_announces_the_end() {
     let mut app = request_of(&listener);
     write(files.folder(), "people.pem", &Authority::new("others").root);
     front.signal(Signal::HUP).unwrap();
-    let is_new =
-        || (front.metric("tollway_front_certificates_revision").unwrap() == 2).then_some(());
-    retry_until(PATIENCE, "the new authority", is_new).unwrap();
+    until_revision(&front, 2);
     app.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
     let answer = asking.join().unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -147,6 +147,20 @@ pub(crate) struct Stranger {
     pub(crate) shown: Option<Pair>,
     pub(crate) code: &'static str,
     pub(crate) reason: &'static str,
+}
+
+impl Stranger {
+    /// Waits until the log of a front says why this one was not let in.
+    #[track_caller]
+    pub(crate) fn until_told(&self, front: &Process) {
+        let Self { name, code, reason, .. } = self;
+        let is_told = || {
+            let line = |line: &str| line.contains(code) && line.contains(reason);
+            front.log().lines().any(line).then_some(())
+        };
+        let told = retry_until(PATIENCE, "the reason", is_told);
+        assert!(told.is_ok(), "{name}: no {code} `{reason}` in\n{}", front.log());
+    }
 }
 
 pub(crate) fn strangers(people: &Authority) -> Vec<Stranger> {
@@ -200,20 +214,15 @@ fn whoever_cannot_prove_it_is_refused_with_the_reason() {
         demanding(&people, &["--access-log", log.to_str().unwrap(), "--log-level", "debug"]);
     let root = world.files.authority.root.clone();
     let strangers = strangers(&people);
-    for Stranger { name, shown, code, reason } in &strangers {
-        let shown = shown.as_ref().map(Pair::shown);
+    for stranger in &strangers {
+        let shown = stranger.shown.as_ref().map(Pair::shown);
         let config = client_of(&root, shown, &[&version::TLS13]);
         let answer = world.ask(config, &get("/secret"));
-        assert!(answer.is_err(), "{name} was let in: {answer:?}");
-        let is_told = || {
-            let line = |line: &str| line.contains(code) && line.contains(reason);
-            world.front.log().lines().any(line).then_some(())
-        };
-        let told = retry_until(PATIENCE, "the reason", is_told);
-        assert!(told.is_ok(), "{name}: no {code} `{reason}` in\n{}", world.front.log());
+        assert!(answer.is_err(), "{} was let in: {answer:?}", stranger.name);
+        stranger.until_told(&world.front);
         let has_line = || {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
-            let code = format!("\"error_code\":\"{code}\"");
+            let code = format!("\"error_code\":\"{}\"", stranger.code);
             text.lines().any(|line| line.contains(&code)).then_some(())
         };
         retry_until(PATIENCE, "the line", has_line).unwrap();
@@ -260,8 +269,7 @@ fn another_authority_is_asked_of_everybody() {
     let mut standing = connect(&before).unwrap();
     standing.ask(&get("/before")).unwrap();
     write(world.files.folder(), "people.pem", &others.root);
-    let applied = || (world.metric("tollway_front_certificates_revision") == 2).then_some(());
-    retry_until(PATIENCE, "the new authority", applied).unwrap();
+    until_revision(&world.front, 2);
     let ended = || standing.ask(&get("/after")).err();
     retry_until(PATIENCE, "the end of the old connection", ended).unwrap();
     // Nor does the ticket of the old session help.

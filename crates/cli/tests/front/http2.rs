@@ -15,16 +15,15 @@ use tollway_testkit::{Process, TlsRelay, retry_until};
 
 use crate::app::{Script, chunked};
 use crate::attacker::{Aim, Wire};
-use crate::clients::{FIELD, Stranger, demanding, hash_of, strangers};
+use crate::clients::{FIELD, demanding, hash_of, strangers};
 use crate::frames::{
     DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, NO_ERROR, SETTINGS, block, frame, hello,
 };
 use crate::http::{Client, Version, empty, runtime};
 use crate::pki::{Authority, Pair, Wanted, write};
-use crate::world::{Files, HOST, Https, PATIENCE, World, client_over, request_of};
+use crate::world::{Files, HOST, Https, PATIENCE, World, client_over, request_of, until_revision};
 
 const H2: &[u8] = b"h2";
-const REVISION: &str = "tollway_front_certificates_revision";
 
 /// A client that believes the authority of `files`, and shows `shown` when it is asked.
 fn config(files: &Files, shown: Option<&Pair>) -> Arc<ClientConfig> {
@@ -95,12 +94,6 @@ impl Frames {
     }
 }
 
-#[track_caller]
-fn until_revision(front: &Process, revision: u64) {
-    let is_served = || (front.metric(REVISION).unwrap() == revision).then_some(());
-    retry_until(PATIENCE, "the new files", is_served).unwrap();
-}
-
 #[test]
 fn the_app_is_told_who_a_client_over_http2_is() {
     let people = Authority::new("people");
@@ -141,17 +134,13 @@ fn whoever_cannot_prove_it_over_http2_is_refused_with_the_reason() {
     let people = Authority::new("people");
     let world = demanding(&people, &["--log-level", "debug"]);
     let strangers = strangers(&people);
-    for Stranger { name, shown, code, reason } in &strangers {
-        let mut client = Frames::connect(&world.front, &config(&world.files, shown.as_ref()));
+    for stranger in &strangers {
+        let shown = stranger.shown.as_ref();
+        let mut client = Frames::connect(&world.front, &config(&world.files, shown));
         client.ask(1, END_STREAM, "GET", "/secret");
         let heard = client.until_closed();
-        assert!(heard.is_empty(), "{name} was let in: {heard:?}");
-        let is_told = || {
-            let line = |line: &str| line.contains(code) && line.contains(reason);
-            world.front.log().lines().any(line).then_some(())
-        };
-        let told = retry_until(PATIENCE, "the reason", is_told);
-        assert!(told.is_ok(), "{name}: no {code} `{reason}` in\n{}", world.front.log());
+        assert!(heard.is_empty(), "{} was let in: {heard:?}", stranger.name);
+        stranger.until_told(&world.front);
     }
     assert_eq!(world.metric("tollway_handshakes_failed_total"), strangers.len() as u64);
     assert!(world.app.requests("/secret").is_empty());

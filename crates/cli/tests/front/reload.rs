@@ -8,7 +8,7 @@ use tollway_testkit::retry_until;
 
 use crate::app::Script;
 use crate::pki::write;
-use crate::world::{HOST, Https, PATIENCE, World, get};
+use crate::world::{HOST, Https, PATIENCE, REVISION, World, get, until_revision};
 
 const CHANGES: u64 = 6;
 
@@ -81,9 +81,8 @@ fn files_that_cannot_be_served_change_nothing() {
     assert!(log.contains("ERR_CERTIFICATE_UNUSABLE") && log.contains("no private key"), "{log}");
     let client = world.files.connect(&world.front);
     assert_eq!(client.shown(), world.files.pair.der());
-    assert_eq!(world.metric("tollway_front_certificates_revision"), 1);
+    assert_eq!(world.metric(REVISION), 1);
     // Put right, it is served without a word.
     world.files.authority.server(&[HOST]).write(world.files.folder(), "a");
-    let applied = || (world.metric("tollway_front_certificates_revision") == 2).then_some(());
-    retry_until(PATIENCE, "the new certificate", applied).unwrap();
+    until_revision(&world.front, 2);
 }

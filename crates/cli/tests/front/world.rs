@@ -23,6 +23,16 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const HOST: &str = "a.example";
 
+/// Counts the files that a front has served with; the first are 1.
+pub(crate) const REVISION: &str = "tollway_front_certificates_revision";
+
+/// Waits until a front serves with files that were changed.
+#[track_caller]
+pub(crate) fn until_revision(front: &Process, revision: u64) {
+    let is_served = || (front.metric(REVISION).unwrap() == revision).then_some(());
+    retry_until(PATIENCE, "the new files", is_served).unwrap();
+}
+
 /// A folder with files of certificates, and the authority that made them.
 pub(crate) struct Files {
     pub(crate) dir: TempDir,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tollway_testkit::{Process, retry_until};
 
+use crate::frames::{PING, frame, hello};
 use crate::honest::Kept;
 use crate::line::{Aim, Line};
 use crate::network::{Network, PATIENCE, metric};
@@ -106,14 +107,14 @@ fn crowd(aim: &Aim) -> Vec<TcpStream> {
 /// A connection that the control plane knows.
 fn enter(aim: &Aim) -> Line {
     let mut line = Line::open(aim).unwrap();
-    line.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    line.send(&hello());
     line
 }
 
 /// Whoever is inside is answered.
 fn ping(line: &mut Line) {
     const SAID: &[u8; 8] = b"who else";
-    line.send(&[b"\0\0\x08\x06\0\0\0\0\0", &SAID[..]].concat());
+    line.send(&frame(PING, 0, 0, SAID));
     let answered = || {
         line.look();
         line.heard.windows(SAID.len()).any(|heard| heard == SAID).then_some(())

@@ -206,10 +206,14 @@ fn a_gateway_keeps_services_that_nobody_calls() {
     }
 }
 
-/// Has `stream_idle` run out soon for what stands by now.
-fn lose_patience(caller: &Running) {
+/// Has `stream_idle` run out soon, on which this one ends without a word more, and is counted.
+#[track_caller]
+fn check_ends_in_time(stream: &TcpStream, caller: &Running) {
     let timeouts = Timeouts { stream_idle: SOON, ..patient() };
     caller.configure(MeshProtocol::default(), (Limits::default(), timeouts));
+    let (rest, _) = read_to_end(stream);
+    assert_eq!(rest, "");
+    assert_eq!(caller.metrics.faults.value(), 1);
 }
 
 /// What has been sent of it cannot be taken back.
@@ -229,10 +233,7 @@ fn an_answer_that_stands_still_is_broken_off_and_counted() {
     let request = "GET /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
     let answer = talk(&mut stream, request.as_bytes(), b"hal");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    lose_patience(&fleet.caller);
-    let (rest, _) = read_to_end(&stream);
-    assert_eq!(rest, "");
-    assert_eq!(fleet.caller.metrics.faults.value(), 1);
+    check_ends_in_time(&stream, &fleet.caller);
 }
 
 #[test]
@@ -246,10 +247,7 @@ fn a_relayed_connection_that_stands_still_is_closed_and_counted() {
     });
     let mut stream = connect(fleet.caller.addresses[1]);
     talk(&mut stream, b"over and back", b"over and back");
-    lose_patience(&fleet.caller);
-    let (rest, _) = read_to_end(&stream);
-    assert_eq!(rest, "");
-    assert_eq!(fleet.caller.metrics.faults.value(), 1);
+    check_ends_in_time(&stream, &fleet.caller);
 }
 
 #[test]
