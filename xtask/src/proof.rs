@@ -107,6 +107,17 @@ pub(crate) fn run(workspace: &Workspace, name: Option<&str>, extent: Extent) -> 
     (proof.run)(workspace, extent)
 }
 
+/// The names that a variable of the environment lists, if it is set.
+fn names_in(variable: &str) -> Option<Vec<String>> {
+    std::env::var(variable).ok().map(|list| names_of(&list))
+}
+
+/// Names with commas between them.
+fn names_of(list: &str) -> Vec<String> {
+    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
+    names.map(str::to_owned).collect()
+}
+
 /// Where, when and of what the figures are; `build` is the profile.
 fn facts(root: &Path, build: &str) -> Result<Value> {
     let print = |program: &str, arguments: &[&str]| {

@@ -178,6 +178,7 @@ mod tests {
         assert!(!is_excused(&skip("tool missing: curl"), ci));
         assert!(is_excused(&skip("tool missing: unlisted"), ci));
         assert!(is_excused(&skip("tool missing: fortio"), ci), "it needs a newer Go");
+        assert!(is_excused(&skip("needs the TUN device"), ci));
         assert!(is_excused(&skip("slow: `cargo xtask test` runs it"), ci));
     }
 

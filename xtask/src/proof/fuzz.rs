@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Extent, facts, publish, told_facts};
+use super::{Extent, facts, names_in, publish, told_facts};
 use crate::fuzz::{Fuzzed, fuzz};
 use crate::process;
 use crate::workspace::Workspace;
@@ -24,7 +24,7 @@ const QUICK_SECONDS: u64 = 5;
 /// Shortens the hour, for a machine that has less. While the code stays as it is, what several
 /// runs have done is added up.
 const VARIABLE: &str = "TOLLWAY_FUZZ_SECONDS";
-/// Names the targets that are fuzzed, with commas between them. Of the others stands what was done.
+/// Names the targets that are fuzzed; without a name all are. Of the others stands what was done.
 const ONLY: &str = "TOLLWAY_FUZZ_TARGETS";
 
 /// A row of the record.
@@ -44,10 +44,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         (Extent::Whole, Ok(text)) => text.parse()?,
         (Extent::Whole, Err(_)) => SECONDS,
     };
-    let names: Vec<String> = match std::env::var(ONLY) {
-        Ok(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
-        Err(_) => Vec::new(),
-    };
+    let names = names_in(ONLY).unwrap_or_default();
     let facts = facts(root, "release (with debug assertions)")?;
     let mut rows = of_present_code(recorded(root)?, |target| code(root, target))?;
     fuzz(root, &names, seconds, &mut |fuzzed| {

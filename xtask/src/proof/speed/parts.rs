@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use tollway_record::Record;
 
 use crate::process;
-use crate::proof::Extent;
+use crate::proof::{Extent, names_in};
 
 /// Where the scenarios lie, from the root.
 const FOLDER: &str = "xtask/src/proof/speed";
@@ -60,10 +60,7 @@ impl Records {
     /// # Errors
     /// When parts are wanted that there are not.
     pub(super) fn run(root: &Path, target: &Path, extent: Extent) -> Result<Self> {
-        let only = match std::env::var(ONLY) {
-            Ok(text) => Some(wanted(&text)?),
-            Err(_) => None,
-        };
+        let only = names_in(ONLY).map(|names| wanted(&names)).transpose()?;
         let run = |part: &Part| {
             println!("\n=== {} ({})", part.name, part.file);
             let is_wanted = only.as_ref().is_none_or(|only| only.contains(&part.name));
@@ -102,16 +99,16 @@ impl Records {
     }
 }
 
-/// The parts that a list names.
-fn wanted(list: &str) -> Result<Vec<&'static str>> {
-    let find = |name: &str| {
+/// The parts of these names.
+fn wanted(names: &[String]) -> Result<Vec<&'static str>> {
+    let find = |name: &String| {
         let part = PARTS.iter().find(|part| part.name == name);
         part.map(|part| part.name).with_context(|| {
             let names: Vec<_> = PARTS.iter().map(|part| part.name).collect();
             format!("{ONLY}: there is no part `{name}`; there are {}", names.join(", "))
         })
     };
-    list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(find).collect()
+    names.iter().map(find).collect()
 }
 
 impl Part {
@@ -181,13 +178,14 @@ fn read(made: &Path) -> Result<Record> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proof::names_of;
     use crate::workspace::Workspace;
 
     #[test]
     fn parts_are_wanted_by_name() {
-        assert_eq!(wanted("near, far-1").unwrap(), ["near", "far-1"]);
-        assert!(wanted("").unwrap().is_empty());
-        let error = wanted("near,nowhere").unwrap_err().to_string();
+        assert_eq!(wanted(&names_of("near, far-1")).unwrap(), ["near", "far-1"]);
+        assert!(wanted(&names_of("")).unwrap().is_empty());
+        let error = wanted(&names_of("near,nowhere")).unwrap_err().to_string();
         assert!(error.contains("no part `nowhere`; there are near, others,"), "{error}");
     }
 
