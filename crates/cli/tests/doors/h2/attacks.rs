@@ -26,9 +26,6 @@ pub(crate) struct Named {
     pub(crate) is_refused: bool,
     /// What a process may grow by meanwhile, in bytes.
     pub(crate) most_growth: u64,
-    /// How much more a process may cost for it that was built without optimisation; an attacker's
-    /// cost is the kernel's for the most part.
-    pub(crate) unoptimised: f64,
     pub(crate) attack: Attack,
 }
 
@@ -146,11 +143,7 @@ fn heads(to: &Target) -> Vec<Named> {
         refused("CONTINUATION without end", without_end).grows(OF_FRAMES),
         held("HPACK bomb", bombs).grows(OF_FRAMES),
         held("cookie crumbs", crumbs).grows(OF_FRAMES),
-        // Nearly all of them are read, and refused for what they say.
-        Named {
-            unoptimised: 10.0,
-            ..held("small HPACK bombs on streams that are held", small_bombs)
-        },
+        held("small HPACK bombs on streams that are held", small_bombs),
     ]
 }
 
@@ -208,7 +201,7 @@ fn control(to: &Target) -> Vec<Named> {
 
 fn refused(name: &'static str, attack: Attack) -> Named {
     let (unit, most_growth) = (("frames", 1), OF_REQUESTS);
-    Named { name, unit, is_refused: true, most_growth, unoptimised: 3.0, attack }
+    Named { name, unit, is_refused: true, most_growth, attack }
 }
 
 /// What no rule forbids, and what must be borne within limits.
