@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use tollway_testkit::{
     Process, cpu_time, peak_resident_bytes, reset_peak, resident_bytes, retry_until,
@@ -24,6 +25,9 @@ use crate::network::metric;
 pub(super) const SHORT: Duration = Duration::from_millis(250);
 /// The same for the figures that are published.
 const LONG: Duration = Duration::from_secs(1);
+/// What an attacker has spent of a processor before he is weighed, unless that takes him longer than
+/// `LONG`: of less the clock makes twice as much, or half.
+const LEAST_SPENT: Duration = Duration::from_millis(1);
 /// How long the other caller's calls are counted without an attack.
 const QUIET: Duration = Duration::from_secs(1);
 /// The other caller waits a moment between two calls, the attacker for nobody. So many times less
@@ -241,10 +245,12 @@ impl Stand {
             let usual = caller.quiet.rate * began.elapsed().as_secs_f64();
             ((caller.answers.count() - first) as f64, usual)
         };
+        let own = own_clock();
         let is_over = |spent: &Spent| {
             let long = began.elapsed();
+            let is_weighty = own_clock() - own >= LEAST_SPENT || long > LONG;
             let is_done = (spent.ended > 0 || !is_refused) && !is_starved(calls());
-            (long > each && (is_done || (caller.is_gone)())) || long > STARVED
+            (long > each && is_weighty && (is_done || (caller.is_gone)())) || long > STARVED
         };
         let scales = Scales::set(self.attacked());
         let spent = attack(&self.aim, &named.attack, &is_over);
@@ -283,6 +289,12 @@ impl Stand {
         outcome.tell(usual);
         outcome
     }
+}
+
+/// What this thread has used of a processor, at a glance.
+fn own_clock() -> Duration {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(used).unwrap()
 }
 
 fn is_starved((calls, usual): (f64, f64)) -> bool {
