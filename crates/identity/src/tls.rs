@@ -40,6 +40,7 @@ pub use refusal::{
     explain, span,
 };
 pub use resume::TICKET_LIFE_LIMIT;
+pub(crate) use refusal::{unwrapped, wrapped};
 use resume::{BoundedSessions, BoundedTickets};
 pub use server_name::{ServerNameRead, ServerNameReader};
 use verify::{AnyKnownPeer, ExactPeer, Requirement};

@@ -15,10 +15,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore,
-    SignatureScheme,
-};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use thiserror::Error;
 use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
@@ -27,6 +24,7 @@ use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 use super::provider;
 use crate::authority::system_time;
 use crate::peer::CERTIFICATE_BYTES_LIMIT;
+use crate::tls::wrapped;
 
 /// Most alternative names of one client's certificate.
 pub const CLIENT_NAMES_LIMIT: usize = 64;
@@ -126,7 +124,7 @@ impl ClientCertVerifier for Counted {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        check_sizes(leaf, intermediates)?;
+        check_sizes(leaf, intermediates).map_err(wrapped)?;
         self.0.verify_client_cert(leaf, intermediates, now)
     }
 
@@ -169,23 +167,6 @@ fn check_sizes(
         return Err(ClientCertificateError::TooLarge { bytes: leaf.len() });
     }
     Ok(())
-}
-
-impl ClientCertificateError {
-    /// The one inside a TLS error, if it is what ended a handshake.
-    pub(super) fn from_error(error: &rustls::Error) -> Option<&Self> {
-        let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) = error
-        else {
-            return None;
-        };
-        inner.downcast_ref()
-    }
-}
-
-impl From<ClientCertificateError> for rustls::Error {
-    fn from(error: ClientCertificateError) -> Self {
-        Self::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
-    }
 }
 
 /// What a client proved, after a handshake has verified it.

@@ -5,7 +5,7 @@ use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerInco
 use tollway_model::ErrorCode;
 
 use super::ClientCertificateError;
-use crate::tls::{code_of, explain};
+use crate::tls::{code_of, explain, unwrapped};
 
 /// The code of a handshake that failed at a front.
 #[must_use]
@@ -26,7 +26,7 @@ pub fn front_code_of(error: &Error) -> ErrorCode {
 #[must_use]
 #[expect(clippy::wildcard_enum_match_arm, reason = "the rest explains itself")]
 pub fn front_explain(error: &Error) -> String {
-    if let Some(refused) = ClientCertificateError::from_error(error) {
+    if let Some(refused) = unwrapped::<ClientCertificateError>(error) {
         return refused.to_string();
     }
     let text = match error {

@@ -61,17 +61,27 @@ impl Refusal {
     /// The refusal inside a TLS error, if this crate put one there.
     #[must_use]
     pub fn from_error(error: &Error) -> Option<&Self> {
-        let Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) = error else {
-            return None;
-        };
-        inner.downcast_ref()
+        unwrapped(error)
     }
 }
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
-        Self::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(refusal))))
+        wrapped(refusal)
     }
+}
+
+/// What a verifier of this crate says of a certificate, as the library takes it.
+pub(crate) fn wrapped(reason: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(reason))))
+}
+
+/// The reason inside a TLS error, if it is one of these that was [`wrapped`].
+pub(crate) fn unwrapped<R: std::error::Error + 'static>(error: &Error) -> Option<&R> {
+    let Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) = error else {
+        return None;
+    };
+    inner.downcast_ref()
 }
 
 /// The code of a failed handshake, seen from the side that dialled.
