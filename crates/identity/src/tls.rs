@@ -39,8 +39,8 @@ pub use refusal::{
     GATEWAY_HERE_RECORD, Refusal, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, code_of,
     explain, span,
 };
-pub use resume::TICKET_LIFE_LIMIT;
 pub(crate) use refusal::{unwrapped, wrapped};
+pub use resume::TICKET_LIFE_LIMIT;
 use resume::{BoundedSessions, BoundedTickets};
 pub use server_name::{ServerNameRead, ServerNameReader};
 use verify::{AnyKnownPeer, ExactPeer, Requirement};

@@ -17,7 +17,7 @@ use crate::edit::Caller;
 use crate::exchange::{Destination, Side};
 use crate::front::Client;
 use crate::observe::Finished;
-use crate::worker::{Rights, Upgraded};
+use crate::worker::{CalledOff, Rights, Upgraded};
 
 /// Through which door a downstream connection came.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -339,6 +339,8 @@ pub(crate) struct H2Link {
     pub(crate) is_silent: bool,
     /// How it was made (client's side).
     pub(crate) opened: Option<Opened>,
+    /// Requests that were called off and that the runtime may not have looked at.
+    pub(crate) called_off: CalledOff,
 }
 
 impl H2Link {
@@ -358,11 +360,17 @@ impl H2Link {
             asked: None,
             is_silent: false,
             opened: None,
+            called_off: CalledOff::default(),
         }
     }
 }
 
 impl H2Link {
+    /// Whether this process serves the other end.
+    pub(crate) fn leads_to_runtime(&self) -> bool {
+        self.destination.as_ref().is_some_and(Destination::is_served_here)
+    }
+
     /// A stream is over. Gives its exchange.
     pub(crate) fn close(&mut self, stream: StreamId, now: Instant) -> Option<Key> {
         if !self.bulk.is_empty() {

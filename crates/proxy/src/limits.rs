@@ -102,6 +102,9 @@ pub struct Limits {
     /// Requests called off on one connection to an app over HTTP/2, less those that ended in order,
     /// until the next requests get another: fewer than common servers bear.
     pub app_resets: usize,
+    /// Requests that were called off and that the runtime has not looked at, of all connections to
+    /// it, before the next ones wait.
+    pub runtime_resets: usize,
     /// Bytes queued on a connection before what feeds it is held back.
     pub out_bytes: usize,
     /// Bytes queued on a connection whose peer does not read them: before more requests of a caller
@@ -141,6 +144,7 @@ impl Default for Limits {
             services: 10_000,
             app_connections: 2048,
             app_resets: 16,
+            runtime_resets: 256,
             out_bytes: 128 * 1024,
             unread_bytes: 512 * 1024,
             bulk_bytes: 512 * 1024,

@@ -30,8 +30,8 @@ use crate::state::Stores;
 /// Requests that one connection of the data loop may have under way: as many as it sends.
 const STREAMS: u32 = 1024;
 /// Requests that may have been given up before this side has looked at them: it reads what came
-/// while it did not run in one go. The data loop makes a connection anew that has seen a few
-/// (`app_resets`), so that these and those under way then are the most.
+/// while it did not run in one go. The data loop has fewer wait at all its connections together
+/// (`runtime_resets`), and those under way may be called off at once.
 const GIVEN_UP: usize = 4 * STREAMS as usize;
 /// Largest head, as HTTP/2 counts them. The data loop has refused what is larger than its limit
 /// says; a head that is too large for this side ends the connection for all who are on it.

@@ -115,8 +115,13 @@ impl Worker {
             return None;
         }
         let active = link.codec.active_streams();
-        // Should they all be called off, whoever else is on it must not pay for that.
-        if active >= link.codec.resets_left() {
+        let takes_more = if link.leads_to_runtime() {
+            !self.is_backlogged()
+        } else {
+            // Should they all be called off, whoever else is on it must not pay for that.
+            active < link.codec.resets_left()
+        };
+        if !takes_more {
             return None;
         }
         let streams = u32::try_from(active).unwrap_or(u32::MAX);

@@ -109,12 +109,11 @@ impl Worker {
                 link.close(up.stream, self.now);
                 link.codec.reset(up.stream, code, conn.io.out());
                 let worn_at = match link.destination {
-                    Some(
-                        Destination::App
-                        | Destination::Api
-                        | Destination::Callback
-                        | Destination::Actors,
-                    ) => self.config.limits.app_resets,
+                    Some(Destination::App) => self.config.limits.app_resets,
+                    // It bears any number; how many wait there is counted over all connections.
+                    Some(Destination::Api | Destination::Callback | Destination::Actors) => {
+                        usize::MAX
+                    }
                     // Its other end keeps to the same limits.
                     Some(Destination::Service(_) | Destination::Workload(_)) | None => {
                         self.config.limits.h2.limits.resets.burst as usize / 2
@@ -126,6 +125,7 @@ impl Worker {
                     // Before its other end takes all who are on it for attackers.
                     self.retire(up.conn);
                 } else {
+                    self.add_to_backlog(up.conn);
                     self.on_capacity(up.conn);
                 }
             }
@@ -160,6 +160,9 @@ impl Worker {
                     mark(&mut self.dirty, &mut conn.dirty, up.conn);
                 }
                 conn.since = self.now;
+                if !whole {
+                    self.add_to_backlog(up.conn);
+                }
                 self.on_capacity(up.conn);
             }
             Role::H1Client(client) => {

@@ -112,7 +112,7 @@ impl Worker {
             Event::GoAway { .. } => self.on_h2_goaway(key),
             Event::SettingsChanged => self.on_capacity(key),
             Event::Refused { stream } => self.refuse_h2(key, stream),
-            Event::PingAck(_) => {}
+            Event::PingAck(payload) => self.on_ping_answered(key, payload),
         }
     }
 

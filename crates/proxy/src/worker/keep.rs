@@ -336,7 +336,16 @@ impl Worker {
     /// A connection to what this process serves itself, if somebody waits for one: a socket pair,
     /// served on the other side.
     fn open_api(&mut self, destination: &Destination, kind: ApiKind) {
-        if self.pool(destination).waiting.is_empty() {
+        if self.pool(destination).waiting.is_empty() || self.is_backlogged() {
+            return;
+        }
+        // One that has not read what it was sent reads on; only streams are a reason for another.
+        let has_streams = |key: Key| match self.conns.get(key).map(|conn| &conn.role) {
+            Some(Role::H2Client(link)) => link.codec.can_open(),
+            _ => false,
+        };
+        let pool = self.pools.get(destination);
+        if pool.is_some_and(|pool| self.standing(pool).any(has_streams)) {
             return;
         }
         let (ours, stream) = match local_pair() {

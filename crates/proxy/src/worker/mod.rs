@@ -10,6 +10,7 @@
 )]
 
 mod accept;
+mod backlog;
 mod beyond;
 mod body;
 mod choose;
@@ -63,6 +64,7 @@ use crate::hellos::PassedHellos;
 use crate::observe::Observer;
 use crate::tls::PlaneTls;
 use crate::told::Told;
+pub(crate) use backlog::CalledOff;
 use beyond::WayInto;
 use body::SpareBodies;
 pub(crate) use gateway::GatewayRoutes;
@@ -98,6 +100,8 @@ pub(crate) struct Worker {
     slots: Slots,
     /// Gateways of joined networks (in a gateway).
     networks: HashMap<NetworkName, WayInto>,
+    /// Requests that were called off and that the runtime has not looked at.
+    backlog: usize,
     /// Under which turns of actors are sent to the app.
     lease: TurnLease,
     /// What was passed on lately (in a gateway).
@@ -164,6 +168,7 @@ impl Worker {
             pools: HashMap::default(),
             late: Late::default(),
             slots: Slots::default(),
+            backlog: 0,
             networks: HashMap::new(),
             lease: TurnLease::default(),
             passed: PassedHellos::default(),
@@ -455,6 +460,7 @@ impl Worker {
 
     /// Closes and forgets a connection; who used it has been told.
     fn remove(&mut self, key: Key) {
+        self.forget_backlog(key);
         if let Some(mut conn) = self.conns.remove(key) {
             // What is queued may be an alert or a last response; the kernel takes what it can.
             // But no turn of an actor that was called off meanwhile.
@@ -475,6 +481,7 @@ impl Worker {
     /// sends something: to close over unread bytes would be a reset, which takes from a peer that
     /// is still sending the last response that it has not read yet.
     fn linger(&mut self, key: Key) {
+        self.forget_backlog(key);
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.role = Role::Lingering(self.now);
         conn.since = self.now;

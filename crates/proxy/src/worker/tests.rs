@@ -25,6 +25,7 @@ use tollway_wire::NetworkUpdate;
 
 mod actors;
 mod away;
+mod backlog;
 mod bulk;
 mod distance;
 mod inside;
