@@ -57,7 +57,7 @@ pub async fn run_sidecar(
     stores: StateStores,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), SidecarError> {
-    Ok(Sidecar::start(options, stores, None).await?.serve(shutdown).await?)
+    Ok(Box::pin(Sidecar::start(options, stores, None)).await?.serve(shutdown).await?)
 }
 
 /// A sidecar that takes calls. [`Sidecar::serve`] ends it in good order.
