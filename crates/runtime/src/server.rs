@@ -37,8 +37,9 @@ const GIVEN_UP: usize = 4 * STREAMS as usize;
 /// says; a head that is too large for this side ends the connection for all who are on it.
 const HEAD_BYTES: u32 = 16 << 20;
 /// What may wait to be read here on one connection. The server takes a peer for an attacker who
-/// has many small pieces waiting: half of this, 256 bytes for each.
-const WAITING_BYTES: u32 = 16 << 20;
+/// has many small pieces waiting: half of this, 256 bytes for each. The data loop passes pieces on
+/// as they come, and one caller of it who sends single bytes must not end the calls of others.
+const WAITING_BYTES: u32 = 64 << 20;
 
 /// What the answers are made of.
 pub(crate) struct Api {
