@@ -1,5 +1,6 @@
 // Command framing-app is a server on Go's net/http that prints every request as it understood it,
-// one line each: the method, the target, and the body in hexadecimal.
+// one line each: the method, the target, the body in hexadecimal, and the fields that begin with
+// `x-`, by name, their values in hexadecimal.
 //
 //	framing-app --ports-file FILE
 package main
@@ -12,6 +13,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sort"
+	"strings"
 )
 
 func main() {
@@ -35,7 +38,30 @@ func tell(w http.ResponseWriter, r *http.Request) {
 		// Not a whole request, so none at all.
 		panic(http.ErrAbortHandler)
 	}
-	fmt.Printf("READ %s %s %s.\n", r.Method, r.RequestURI, hex.EncodeToString(body))
+	told := hex.EncodeToString(body)
+	fmt.Printf("READ %s %s %s.%s\n", r.Method, r.RequestURI, told, ownFields(r.Header))
 	w.Header().Set("content-length", "2")
 	io.WriteString(w, "ok")
+}
+
+// ownFields tells the fields that a caller may have sent, without those that are added on the way.
+func ownFields(header http.Header) string {
+	var names []string
+	values := map[string][]string{}
+	for name := range header {
+		own := strings.ToLower(name)
+		isAdded := strings.HasPrefix(own, "x-tollway-") || strings.HasPrefix(own, "x-forwarded-")
+		if strings.HasPrefix(own, "x-") && !isAdded {
+			names = append(names, own)
+			values[own] = header[name]
+		}
+	}
+	sort.Strings(names)
+	told := ""
+	for _, name := range names {
+		for _, value := range values[name] {
+			told += " " + name + "=" + hex.EncodeToString([]byte(value))
+		}
+	}
+	return told
 }

@@ -1,6 +1,7 @@
 """A server on Python's http.server that prints every request as it understood it.
 
-One line each: the method, the target, and the body in hexadecimal. http.server reads heads and
+One line each: the method, the target, the body in hexadecimal, and the fields that begin with `x-`,
+by name, their values in hexadecimal. http.server reads heads and
 leaves bodies to its user, who reads them here as RFC 9112 says, without a check that is not needed.
 Whatever is printed is printed by one write, so that lines of several threads stay apart.
 """
@@ -26,12 +27,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self):
         body = self.read_body()
-        tell(f"READ {self.command} {self.path} {body.hex()}.")
+        tell(f"READ {self.command} {self.path} {body.hex()}.{self.own_fields()}")
         self.send_response(200)
         self.send_header("content-length", "2")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(b"ok")
+
+    def own_fields(self):
+        fields = [(name.lower(), value) for name, value in self.headers.items()]
+        own = [(name, value) for name, value in fields if name.startswith("x-")]
+        added = ("x-tollway-", "x-forwarded-")
+        return "".join(
+            f" {name}={value.strip().encode('latin-1').hex()}"
+            for name, value in sorted(own, key=lambda field: field[0])
+            if not name.startswith(added)
+        )
 
     def read_body(self):
         if "chunked" in self.headers.get("transfer-encoding", "").lower():

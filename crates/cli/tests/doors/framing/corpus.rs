@@ -4,24 +4,69 @@ use crate::network::STOCK;
 
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 /// A request that would be read if a body ended where some reader believes it does.
-const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
+pub(super) const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
 
 pub(crate) struct Case {
     /// It is also the path.
     pub(crate) name: &'static str,
     pub(crate) bytes: Vec<u8>,
-    method: &'static str,
+    pub(crate) method: &'static str,
     /// What stands behind the name in the target.
     suffix: String,
-    body: Vec<u8>,
+    /// Lines of the head.
+    fields: String,
+    pub(crate) body: Vec<u8>,
+    /// Whether it has a meaning at all.
+    pub(crate) is_valid: bool,
 }
 
 impl Case {
+    pub(crate) fn target(&self) -> String {
+        format!("/{}{}", self.name, self.suffix)
+    }
+
     /// As a server tells what it read.
     pub(crate) fn meaning(&self) -> String {
-        let hex: String = self.body.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{} /{}{} {hex}.", self.method, self.name, self.suffix)
+        let fields = self.fields();
+        // Fields of one connection go no further than that.
+        let of_connection: Vec<&str> = fields
+            .iter()
+            .filter(|(name, _)| name == "connection")
+            .flat_map(|(_, names)| names.split(',').map(str::trim))
+            .collect();
+        let passed_on = fields.iter().filter(|(name, _)| !of_connection.contains(&name.as_str()));
+        let passed_on = passed_on.map(|(name, value)| (name.as_str(), value.as_bytes()));
+        told(self.method, &self.target(), &self.body, passed_on)
     }
+
+    /// Names in small letters and what they are said to be, without space around it.
+    pub(crate) fn fields(&self) -> Vec<(String, String)> {
+        let pairs = self.fields.split("\r\n").filter_map(|line| line.split_once(':'));
+        pairs.map(|(name, value)| (name.to_lowercase(), value.trim().to_owned())).collect()
+    }
+}
+
+/// How a request is told that a server has read: `METHOD TARGET BODY.`, the body in hexadecimal,
+/// and ` NAME=VALUE` for each field of a corpus's own, by name, its value in hexadecimal as well.
+pub(crate) fn told<'a>(
+    method: &str,
+    target: &str,
+    body: &[u8],
+    fields: impl Iterator<Item = (&'a str, &'a [u8])>,
+) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let mut own: Vec<_> = fields
+        .map(|(name, value)| (name.to_lowercase(), value))
+        .filter(|(name, _)| is_own(name))
+        .collect();
+    own.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let own: String = own.iter().map(|(name, value)| format!(" {name}={}", hex(value))).collect();
+    format!("{method} {target} {}.{own}", hex(body))
+}
+
+/// Whether a field may stand in a case, and not one that somebody on the way adds.
+fn is_own(name: &str) -> bool {
+    name.starts_with("x-") && !name.starts_with("x-tollway-") && !name.starts_with("x-forwarded-")
 }
 
 pub(crate) fn corpus() -> Vec<Case> {
@@ -29,6 +74,7 @@ pub(crate) fn corpus() -> Vec<Case> {
     valid(&mut cases);
     valid_bodies(&mut cases);
     targets(&mut cases);
+    cases.iter_mut().for_each(|case| case.is_valid = true);
     evil_heads(&mut cases);
     evil_bodies(&mut cases);
     cases
@@ -218,6 +264,8 @@ fn case(
         bytes: (head + sent).into_bytes(),
         method,
         suffix: suffix.to_owned(),
+        fields: fields.to_owned(),
         body: body.into(),
+        is_valid: false,
     }
 }

@@ -1,5 +1,6 @@
 //! Whether servers that nobody here wrote read what we send on as we read what came: each request
-//! of a corpus is sent to them through the mesh door, and they tell what they were asked.
+//! of a corpus is sent to them through each kind of door and through two sidecars, and they tell
+//! what they were asked.
 //!
 //! What is forwarded is exactly one request with one meaning, whoever reads it; of what is refused
 //! nobody hears, and no byte behind it is taken for a request. `outcomes.txt` says what becomes of
@@ -8,19 +9,22 @@
 //! is not ours to hold them to, and is compared with nothing.
 
 mod corpus;
+mod http2;
 mod servers;
+mod ways;
 
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use tollway_testkit::{End, RawClient, TlsRelay, need_tool};
+use tollway_testkit::{End, RawClient, need_tool};
 
 use crate::door::statuses;
-use crate::network::{Network, STOCK, until_status};
+use crate::network::STOCK;
 use crate::tls_door::HTTP1;
 use corpus::{Case, corpus};
 use servers::Server;
+use ways::{Behind, Way};
 
 const GOLDEN: &str = "tests/doors/framing/outcomes.txt";
 
@@ -44,36 +48,26 @@ fn haproxy_reads_what_we_forward_as_we_do() {
     check(&Server::haproxy(&need_tool!("haproxy")));
 }
 
-/// A sidecar before a server, and what leads to its mesh door.
-struct Behind {
-    _network: Network,
-    _sidecar: tollway_testkit::Process,
-    relay: TlsRelay,
-}
-
-impl Behind {
-    fn us(server: &Server) -> Self {
-        let network = Network::start("west");
-        let (ip, port) = (server.address.ip().to_string(), server.address.port().to_string());
-        let sidecar = network.sidecar("stock", &["--app-address", &ip, "--app-port", &port]);
-        let relay = network.relay(sidecar.port("inbound").unwrap(), "web", "stock", HTTP1);
-        let warm = format!("GET /warm HTTP/1.1\r\nhost: {STOCK}\r\n\r\n");
-        until_status(relay.address(), &warm, 200);
-        Self { _network: network, _sidecar: sidecar, relay }
+fn check(server: &Server) {
+    for way in Way::ALL {
+        let table = outcomes(server, way);
+        let is_written = way == Way::Mesh && is_writing();
+        let direct = is_written.then(|| corpus().iter().map(|case| alone(server, case)).collect());
+        compare(&format!("{} through {way:?}", server.name), server.name, &table, direct);
     }
 }
 
-fn check(server: &Server) {
-    let behind = Behind::us(server);
+/// What becomes of each case, a line each.
+fn outcomes(server: &Server, way: Way) -> String {
+    let behind = Behind::start(way, HTTP1, server);
     let mut table = String::new();
     for case in corpus() {
         let bytes = [&case.bytes[..], end_of(&case).as_bytes()].concat();
-        let answer =
-            RawClient::exchange(behind.relay.address(), &bytes, Duration::from_secs(5)).unwrap();
+        let answer = RawClient::exchange(behind.address, &bytes, Duration::from_secs(5)).unwrap();
         let text = answer.text();
         let code = text.lines().find_map(|line| line.strip_prefix("x-tollway-error: "));
         let is_refused = code.is_some() || text.is_empty();
-        let mut read = server.read_until_fence(behind.relay.address(), case.name);
+        let mut read = server.read_until_fence(behind.http1, &format!("{}-{way:?}", case.name));
         // The sidecar's own question, at whatever moment.
         read.retain(|request| request != "GET /dapr/config .");
         let finals: Vec<u16> =
@@ -90,8 +84,7 @@ fn check(server: &Server) {
         let status = finals.first().map_or("-".to_owned(), u16::to_string);
         writeln!(table, "{:32} {status:3} {outcome}", case.name).unwrap();
     }
-    let direct = is_writing().then(|| corpus().iter().map(|case| alone(server, case)).collect());
-    compare(server.name, &table, direct);
+    table
 }
 
 fn is_writing() -> bool {
@@ -107,7 +100,8 @@ fn alone(server: &Server, case: &Case) -> &'static str {
     client.read_to_end(Duration::from_secs(1)).unwrap();
     drop(client);
     let read = server.read_until_fence(server.address, &format!("alone-{}", case.name));
-    let is_whole = read.first() == Some(&case.meaning());
+    let whole = case.meaning();
+    let is_whole = read.first().is_some_and(|read| without_fields(read) == without_fields(&whole));
     let behind: Vec<_> = read.iter().skip(usize::from(is_whole)).collect();
     let is_end = |line: &&String| line.starts_with("GET /end-of-");
     match (is_whole, &behind[..]) {
@@ -119,6 +113,11 @@ fn alone(server: &Server, case: &Case) -> &'static str {
     }
 }
 
+/// What a server does with fields of a connection is its own affair.
+fn without_fields(told: &str) -> &str {
+    told.split_once(". ").map_or(told, |(head, _)| head).trim_end_matches('.')
+}
+
 /// The request behind a case, as which whatever is left over of it would be read.
 fn end_of(case: &Case) -> String {
     format!("GET /end-of-{} HTTP/1.1\r\nhost: {STOCK}\r\nconnection: close\r\n\r\n", case.name)
@@ -127,7 +126,7 @@ fn end_of(case: &Case) -> String {
 /// Holds the outcomes against the golden file, or writes them there: with `direct`, the column of
 /// one server, in the place of what it was.
 #[track_caller]
-fn compare(server: &str, table: &str, direct: Option<Vec<&str>>) {
+fn compare(what: &str, server: &str, table: &str, direct: Option<Vec<&str>>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(GOLDEN);
     let mut golden = std::fs::read_to_string(&path).unwrap();
     if let Some(direct) = direct {
@@ -136,7 +135,7 @@ fn compare(server: &str, table: &str, direct: Option<Vec<&str>>) {
     }
     let ours = golden.lines().map(|line| line.split('|').next().unwrap_or_default().trim_end());
     let differs = ours.zip(table.lines()).find(|(golden, now)| golden != now);
-    assert_eq!(differs, None, "{GOLDEN} says the first, the second is so");
+    assert_eq!(differs, None, "{what}: {GOLDEN} says the first, the second is so");
     assert_eq!(golden.lines().count(), table.lines().count());
 }
 

@@ -1,11 +1,12 @@
-//! The servers, and how each tells what it read: lines `METHOD TARGET BODY-IN-HEX.`
+//! The servers, and how each tells what it read.
 
-use std::fmt::Write;
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use tollway_testkit::{Process, Start, TempDir, free_address, retry_until};
 
+use super::corpus::told;
 use crate::app::{App, Script, chunked};
 use crate::network::{PATIENCE, STOCK, until_status};
 
@@ -13,6 +14,8 @@ pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
     tells: Tells,
+    /// How many bytes of what it told are done with.
+    done: Cell<usize>,
     _files: Option<TempDir>,
 }
 
@@ -37,7 +40,7 @@ impl Server {
 
     fn itself(name: &'static str, process: Process) -> Self {
         let address = process.port("http").unwrap();
-        Self { name, address, tells: Tells::Itself(process), _files: None }
+        Self { name, address, tells: Tells::Itself(process), done: Cell::new(0), _files: None }
     }
 
     pub(crate) fn nginx(program: &Path) -> Self {
@@ -48,7 +51,8 @@ impl Server {
             let config = format!(
                 "daemon off; worker_processes 1; pid {dir}/pid; error_log stderr;\n\
                  events {{}}\n\
-                 http {{ access_log off; underscores_in_headers on; {}\n\
+                 http {{ access_log off; underscores_in_headers on;\n\
+                 ignore_invalid_headers off; {}\n\
                  server {{ listen {address}; server_name _;\n\
                  location / {{ proxy_pass http://{app}; proxy_http_version 1.1; }} }} }}\n",
                 temp.concat()
@@ -82,46 +86,71 @@ impl Server {
         let address = free_address().unwrap();
         let process = start(&files, address, app.address).start().unwrap();
         until_status(address, &format!("GET /up HTTP/1.1\r\nhost: {STOCK}\r\n\r\n"), 200);
-        Self { name, address, tells: Tells::Behind(app, process), _files: Some(files) }
+        Self {
+            name,
+            address,
+            tells: Tells::Behind(app, process),
+            done: Cell::new(0),
+            _files: Some(files),
+        }
+    }
+
+    /// The body of its answer to a request to `target`.
+    pub(crate) fn answer_to(&self, target: &str) -> String {
+        match &self.tells {
+            Tells::Itself(_) => "ok".to_owned(),
+            Tells::Behind(..) => format!("own {target}"),
+        }
     }
 
     /// What was read since the last of these fences: honest requests through `door`, behind
-    /// whatever was passed on before.
+    /// whatever was passed on before. No name is used twice.
     pub(crate) fn read_until_fence(&self, door: SocketAddr, name: &str) -> Vec<String> {
         let fence = format!("GET /fence-{name}");
         until_status(door, &format!("{fence} HTTP/1.1\r\nhost: {STOCK}\r\n\r\n"), 200);
         let is_fence = |line: &String| line.starts_with("GET /fence-") || line.contains("/warm");
         retry_until(PATIENCE, &fence, || {
-            let all = self.read();
-            let end = all.iter().position(|line| *line == format!("{fence} ."))?;
-            let start = all[..end].iter().rposition(is_fence).map_or(0, |at| at + 1);
-            Some(all[start..end].to_vec())
+            let (all, end) = self.read();
+            let fence = all.iter().position(|line| *line == format!("{fence} ."))?;
+            let start = all[..fence].iter().rposition(is_fence).map_or(0, |at| at + 1);
+            self.forget(end);
+            Some(all[start..fence].to_vec())
         })
         .unwrap()
     }
 
-    fn read(&self) -> Vec<String> {
+    /// What it read and nobody is done with, and where in what it told that ends.
+    fn read(&self) -> (Vec<String>, usize) {
         match &self.tells {
             Tells::Itself(process) => {
                 let log = process.log();
-                let lines = log.lines().filter_map(|line| line.strip_prefix("READ "));
-                lines.map(str::to_owned).collect()
+                let lines = log[self.done.get()..].lines();
+                let read = lines.filter_map(|line| line.strip_prefix("READ "));
+                (read.map(str::to_owned).collect(), log.len())
             }
-            Tells::Behind(app, _) => app
-                .requests("")
-                .iter()
-                .map(|request| {
-                    let method = request.head.split(' ').next().unwrap_or_default();
-                    let body = if request.values("transfer-encoding").is_empty() {
-                        request.body.clone()
-                    } else {
-                        chunked(&request.body).unwrap().0
-                    };
-                    let mut line = format!("{method} {} ", request.target());
-                    body.iter().for_each(|byte| write!(line, "{byte:02x}").unwrap());
-                    line + "."
-                })
-                .collect(),
+            Tells::Behind(app, _) => (passed_on_to(app), 0),
         }
     }
+
+    fn forget(&self, end: usize) {
+        self.done.set(end);
+        if let Tells::Behind(app, _) = &self.tells {
+            app.forget();
+        }
+    }
+}
+
+fn passed_on_to(app: &App) -> Vec<String> {
+    app.requests("")
+        .iter()
+        .map(|request| {
+            let method = request.head.split(' ').next().unwrap_or_default();
+            let is_chunked = !request.values("transfer-encoding").is_empty();
+            let body = is_chunked.then(|| chunked(&request.body).unwrap().0);
+            let lines = request.head.lines().skip(1);
+            let fields = lines.filter_map(|line| line.split_once(':'));
+            let fields = fields.map(|(name, value)| (name, value.trim().as_bytes()));
+            told(method, request.target(), body.as_ref().unwrap_or(&request.body), fields)
+        })
+        .collect()
 }
