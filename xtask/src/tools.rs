@@ -4,6 +4,7 @@
 //! client and server would hide. Missing Debian packages are installed when we are root or
 //! `sudo` asks no password; otherwise the command to type is printed.
 
+use std::io;
 use std::path::Path;
 use std::process::Command;
 
@@ -288,10 +289,30 @@ fn is_here(tool: &Tool, workspace: &Workspace) -> bool {
             process::output(Command::new("python3").args(["-c", &import])).is_ok()
         }
         Source::Header { path, .. } => Path::new(path).is_file(),
+        // One of ours may have changed since it was built.
+        Source::Go(".") | Source::NewGo(".") => {
+            let built = workspace.tools().join(tool.name);
+            is_executable(&built) && !is_older(&built, &workspace.go_module(tool.name))
+        }
         Source::Debian(_) | Source::Go(_) | Source::NewGo(_) | Source::Python { .. } => {
             find_program(tool.name).is_some() || is_executable(&workspace.tools().join(tool.name))
         }
     }
+}
+
+/// Whether a file of the folder was changed later than `built`, or nobody can tell.
+fn is_older(built: &Path, folder: &Path) -> bool {
+    let changed = |path: &Path| path.metadata()?.modified();
+    let is_older = || {
+        let built = changed(built)?;
+        for file in folder.read_dir()? {
+            if changed(&file?.path())? > built {
+                return Ok(true);
+            }
+        }
+        io::Result::Ok(false)
+    };
+    is_older().unwrap_or(true)
 }
 
 fn install_packages(workspace: &Workspace, tools: &'static [Tool]) {
@@ -357,7 +378,7 @@ fn build_go_tool(workspace: &Workspace, name: &str, package: &str) -> Result<()>
     if find_program("go").is_none() {
         bail!("it needs `go`, 1.18 or later");
     }
-    let module = workspace.root.join("xtask").join("tools").join(name);
+    let module = workspace.go_module(name);
     process::run(&mut go_build(&module, &workspace.tools().join(name), package))
 }
 
@@ -428,5 +449,19 @@ mod tests {
                 assert!(module.join("go.sum").is_file());
             }
         }
+    }
+    #[test]
+    fn what_was_built_from_other_sources_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let (built, sources) = (folder.path().join("built"), folder.path().join("sources"));
+        std::fs::create_dir(&sources).unwrap();
+        let source = sources.join("main.go");
+        std::fs::write(&source, "").unwrap();
+        assert!(is_older(&built, &sources));
+        std::fs::write(&built, "").unwrap();
+        assert!(!is_older(&built, &sources));
+        let later = std::time::SystemTime::now() + std::time::Duration::from_mins(1);
+        std::fs::File::options().write(true).open(&source).unwrap().set_modified(later).unwrap();
+        assert!(is_older(&built, &sources));
     }
 }

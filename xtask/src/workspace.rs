@@ -63,6 +63,11 @@ impl Workspace {
         self.target.join("tools")
     }
 
+    /// The Go module of the tool of this name.
+    pub(crate) fn go_module(&self, tool: &str) -> PathBuf {
+        self.root.join("xtask").join("tools").join(tool)
+    }
+
     /// The development build of the shipped program.
     pub(crate) fn program(&self) -> PathBuf {
         self.target.join("debug").join("tollway")
