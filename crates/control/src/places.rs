@@ -3,12 +3,13 @@
 //! a place of two kinds, so strangers take none from those who are known.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tollway_net::Origin;
 use tollway_telemetry::Page;
 use tollway_telemetry::metrics::names;
 
@@ -162,35 +163,16 @@ struct Inside {
     next: u64,
     /// In the order in which they came; without those who were told to leave.
     strangers: BTreeMap<u64, Stranger>,
-    /// How many of them each source has.
-    counts: HashMap<Source, usize>,
+    /// How many of them are of each origin.
+    counts: HashMap<Origin, usize>,
 }
 
 struct Stranger {
-    source: Source,
+    origin: Origin,
     /// Tells it to leave.
     leave: CancellationToken,
     /// Cancelled when it has left.
     left: CancellationToken,
-}
-
-/// What one peer can have addresses of: one of IPv4, or the subnet of one of IPv6.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Source(IpAddr);
-
-impl Source {
-    /// Bits of an address of IPv6 that name the subnet.
-    const SUBNET_BITS: u32 = 64;
-
-    fn of(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            v4 @ IpAddr::V4(_) => Self(v4),
-            IpAddr::V6(v6) => {
-                let subnet = v6.to_bits() >> Self::SUBNET_BITS << Self::SUBNET_BITS;
-                Self(Ipv6Addr::from_bits(subnet).into())
-            }
-        }
-    }
 }
 
 /// Somebody's place in a [`Crowd`], his until it is dropped.
@@ -243,7 +225,7 @@ impl Crowd {
     fn seat(self: &Arc<Self>, from: IpAddr, taken: OwnedSemaphorePermit) -> Place {
         let (leave, left) = (CancellationToken::new(), CancellationToken::new());
         let stranger =
-            Stranger { source: Source::of(from), leave: leave.clone(), left: left.clone() };
+            Stranger { origin: Origin::of(from), leave: leave.clone(), left: left.clone() };
         let number = self.inside().add(stranger);
         Place { crowd: self.clone(), number, leave, _taken: taken, _left: left.drop_guard() }
     }
@@ -269,17 +251,17 @@ impl Inside {
     fn add(&mut self, stranger: Stranger) -> u64 {
         let number = self.next;
         self.next += 1;
-        *self.counts.entry(stranger.source).or_default() += 1;
+        *self.counts.entry(stranger.origin).or_default() += 1;
         self.strangers.insert(number, stranger);
         number
     }
 
     fn remove(&mut self, number: u64) -> Option<Stranger> {
         let stranger = self.strangers.remove(&number)?;
-        if let Some(count) = self.counts.get_mut(&stranger.source) {
+        if let Some(count) = self.counts.get_mut(&stranger.origin) {
             *count -= 1;
             if *count == 0 {
-                self.counts.remove(&stranger.source);
+                self.counts.remove(&stranger.origin);
             }
         }
         Some(stranger)
@@ -288,7 +270,7 @@ impl Inside {
     /// Whose turn it is to leave.
     fn turn(&self) -> Option<u64> {
         let most = self.counts.values().max()?;
-        let of_most = |stranger: &Stranger| self.counts.get(&stranger.source) == Some(most);
+        let of_most = |stranger: &Stranger| self.counts.get(&stranger.origin) == Some(most);
         self.strangers.iter().find(|(_, stranger)| of_most(stranger)).map(|(number, _)| *number)
     }
 }
@@ -386,15 +368,6 @@ mod tests {
         check_page(&places, "tollway_control_connections_refused_total{reason=\"connections\"} 1");
         drop(first);
         assert!(places.known().is_some());
-    }
-
-    #[test]
-    fn a_subnet_of_ipv6_and_an_address_of_ipv4_are_one_source() {
-        let is_same = |one: &str, other| Source::of(address(one)) == Source::of(address(other));
-        assert!(is_same("2001:db8:1:2::1", "2001:db8:1:2:ffff::9"));
-        assert!(!is_same("2001:db8:1:2::1", "2001:db8:1:3::1"));
-        assert!(is_same("::ffff:10.0.0.1", "10.0.0.1"));
-        assert!(!is_same("::ffff:10.0.0.1", "::ffff:10.0.0.2"));
     }
 
     #[test]

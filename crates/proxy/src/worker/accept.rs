@@ -14,8 +14,8 @@ use crate::fault::Within;
 use crate::tls::alpn;
 use crate::why::Why;
 
-/// How long accepting rests when no descriptor is left.
-const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How long accepting rests when no descriptor is left and nobody gives way.
+pub(super) const ACCEPT_REST: Duration = Duration::from_millis(50);
 
 impl Worker {
     pub(super) fn accept_turn(&mut self, slot: usize) {
@@ -27,7 +27,8 @@ impl Worker {
             let door = door.clone();
             match listener.accept() {
                 Ok(stream) => {
-                    if self.conns.len() >= self.config.limits.connections {
+                    let is_full = self.conns.len() >= self.config.limits.connections;
+                    if is_full && !self.make_room(ErrorCode::Overloaded) {
                         self.metrics.connections_refused.add(1);
                         self.tell_unadmitted(&stream, &door);
                         continue;
@@ -38,6 +39,9 @@ impl Worker {
                 Err(AcceptError::Empty) => return,
                 Err(AcceptError::Exhausted(error)) => {
                     self.tell_exhausted(&error);
+                    if self.make_room(ErrorCode::OutOfDescriptors) {
+                        continue;
+                    }
                     self.metrics.connections_refused.add(1);
                     self.pause_accepting();
                     return;

@@ -84,14 +84,6 @@ impl DialFailure<'_> {
     }
 }
 
-/// Starts to connect.
-fn connect(address: SocketAddr, tls: Option<Tls>) -> Result<Conn, ConnError> {
-    let conn = Conn::connect(address, tls)?;
-    // The kernel knows this option of every TCP socket.
-    let _ = conn.limit_unsent(UNSENT_BYTES_LIMIT);
-    Ok(conn)
-}
-
 impl Worker {
     /// Dials one of the destination's addresses, those that failed lately last.
     pub(super) fn dial_for(
@@ -125,10 +117,9 @@ impl Worker {
                 return Err(failed(self, Why::coded(ErrorCode::TlsFailed, error.to_string())));
             }
         };
-        let io = match connect(address, Some(tls)) {
+        let io = match self.connect(address, Some(tls)) {
             Ok(io) => io,
-            Err(error) => {
-                let why = self.undialled(&error);
+            Err(why) => {
                 let until = self.now + self.config.timeouts.dial_backoff;
                 // Without descriptors no other address can be dialled either.
                 if why.code.is_none() {
@@ -181,7 +172,7 @@ impl Worker {
         let Some(tls) = &self.config.app_tls else { return self.dial_plain(address, purpose) };
         let tls = tls.client(address, &purpose);
         let tls = tls.map_err(|error| Why::coded(ErrorCode::TlsFailed, error.to_string()))?;
-        let io = connect(address, Some(tls)).map_err(|error| self.undialled(&error))?;
+        let io = self.connect(address, Some(tls))?;
         let mut dial = Dial::to(address, purpose);
         dial.is_app = true;
         let conn = Connection::new(io, Role::Dialling(dial), self.now);
@@ -190,16 +181,28 @@ impl Worker {
 
     /// Dials without TLS.
     pub(super) fn dial_plain(&mut self, address: SocketAddr, purpose: Purpose) -> Result<Key, Why> {
-        let io = connect(address, None).map_err(|error| self.undialled(&error))?;
+        let io = self.connect(address, None)?;
         let dial = Dial::to(address, purpose);
         let conn = Connection::new(io, Role::Dialling(dial), self.now);
         self.insert(conn).ok_or_else(Why::out_of_descriptors)
     }
 
-    /// The kernel refused to dial at all: no port, no descriptor or no route is there.
-    fn undialled(&self, error: &ConnError) -> Why {
-        self.metrics.dials_failed.add(1);
-        Why::from(error)
+    /// Starts to connect. The kernel may refuse at once: no port, no descriptor or no route is
+    /// there. For a descriptor somebody may give way.
+    fn connect(&mut self, address: SocketAddr, tls: Option<Tls>) -> Result<Conn, Why> {
+        let mut dialled = Conn::connect(address, None).map_err(|error| Why::from(&error));
+        if let Err(Why { code: Some(code @ ErrorCode::OutOfDescriptors), .. }) = dialled
+            && self.make_room(code)
+        {
+            dialled = Conn::connect(address, None).map_err(|error| Why::from(&error));
+        }
+        let mut io = dialled.inspect_err(|_| self.metrics.dials_failed.add(1))?;
+        // The kernel knows this option of every TCP socket.
+        let _ = io.limit_unsent(UNSENT_BYTES_LIMIT);
+        if let Some(tls) = tls {
+            io.start_tls(tls);
+        }
+        Ok(io)
     }
 
     /// A dial stands: the connection takes its role.

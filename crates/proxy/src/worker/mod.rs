@@ -36,6 +36,7 @@ mod relay;
 mod request;
 mod response;
 mod roles;
+mod room;
 mod share;
 mod shed;
 mod slots;
@@ -91,6 +92,8 @@ pub(crate) struct Worker {
     listeners: Listeners,
     /// Accepting pauses until then: no descriptors.
     accept_again: Option<Instant>,
+    /// Nobody is asked to give way until then: there was hardly anybody who could.
+    full_until: Option<Instant>,
     conns: Slab<Connection>,
     exchanges: Slab<Exchange>,
     pools: HashMap<Destination, Pool, RandomState>,
@@ -163,6 +166,7 @@ impl Worker {
             poller,
             listeners: open,
             accept_again: None,
+            full_until: None,
             conns: Slab::new(),
             exchanges: Slab::new(),
             pools: HashMap::default(),

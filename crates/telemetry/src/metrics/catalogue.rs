@@ -102,7 +102,7 @@ metrics! {
         CONNECTIONS: Gauge "tollway_connections" [],
             "Open connections.";
         CONNECTIONS_REFUSED: Counter "tollway_connections_refused_total" [],
-            "Connections not accepted: over a limit or out of descriptors.";
+            "Connections not accepted, or that gave way: over a limit or out of descriptors.";
         HANDSHAKES: Counter "tollway_handshakes_total" [],
             "TLS connections accepted at the mesh door or by a front.";
         HANDSHAKES_FAILED: Counter "tollway_handshakes_failed_total" [],

@@ -18,26 +18,60 @@ fn call(sidecar: &Running, app: &str) -> String {
     talk(&mut connect(sidecar.addresses[0]), request.as_bytes(), b"}")
 }
 
+/// One that waits to be told of a service, as long as nobody knows it.
+fn begin(sidecar: &Running) -> TcpStream {
+    let mut stream = connect(sidecar.addresses[0]);
+    stream.write_all(b"GET /v1.0/invoke/nobody/method/x HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    stream
+}
+
+/// A reset is an end as well.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    stream.read(&mut [0; 8]).unwrap_or(0) == 0
+}
+
+fn is_served(stream: &mut TcpStream) -> bool {
+    let request = "GET /v1.0/invoke/a.b.c.d/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
+    talk(stream, request.as_bytes(), b"}").starts_with("HTTP/1.1 400 ")
+}
+
 #[test]
-fn one_connection_too_many_is_closed_and_the_others_go_on() {
+fn one_connection_too_many_is_closed_and_those_that_are_served_go_on() {
     let sidecar = sidecar(Limits { connections: 2, ..Limits::default() });
     let metrics = &sidecar.metrics;
-    let open = |count| until("so many being open", || metrics.connections.value() == count);
-    let is_served = |stream: &mut TcpStream| {
-        let request = "GET /v1.0/invoke/a.b.c.d/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
-        talk(stream, request.as_bytes(), b"}").starts_with("HTTP/1.1 400 ")
-    };
-    let [mut stays, goes] = [(); 2].map(|()| connect(sidecar.addresses[0]));
-    open(2);
-    let mut refused = connect(sidecar.addresses[0]);
-    // A reset is an end as well.
-    assert_eq!(refused.read(&mut [0; 8]).unwrap_or(0), 0, "it is closed");
+    let mut served = [(); 2].map(|()| begin(&sidecar));
+    until("both being served", || metrics.outbound_requests.value() == 2);
+    assert!(is_closed(&mut connect(sidecar.addresses[0])));
     assert_eq!(metrics.connections_refused.value(), 1);
-    assert!(is_served(&mut stays));
-    drop(goes);
-    open(1);
+    for stream in &mut served {
+        let answer = talk(stream, b"", b"}");
+        assert!(answer.contains("ERR_DISCOVERY_TIMED_OUT"), "{answer}");
+    }
+    drop(served);
+    until("both having gone", || metrics.connections.value() == 0);
     assert!(is_served(&mut connect(sidecar.addresses[0])));
     assert_eq!(metrics.connections_refused.value(), 1);
+}
+
+#[test]
+fn whoever_does_nothing_gives_way_to_one_connection_too_many() {
+    let sidecar = sidecar(Limits { connections: 2, ..Limits::default() });
+    let metrics = &sidecar.metrics;
+    let mut stays = connect(sidecar.addresses[0]);
+    assert!(is_served(&mut stays));
+    let mut silent = connect(sidecar.addresses[0]);
+    until("both being there", || metrics.connections.value() == 2);
+    for gone in 1..=3 {
+        let mut newcomer = connect(sidecar.addresses[0]);
+        assert!(is_closed(&mut silent), "it gives way to newcomer {gone}");
+        until("that being counted", || metrics.connections_refused.value() == gone);
+        if gone == 3 {
+            assert!(is_served(&mut newcomer));
+        }
+        silent = newcomer;
+    }
+    assert!(is_served(&mut stays), "it was served a moment ago");
+    assert_eq!(metrics.connections.value(), 2);
 }
 
 #[test]
