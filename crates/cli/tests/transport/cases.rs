@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
-use tollway_testkit::{Start, binary, peak_resident_bytes, resident_bytes, retry_until};
+use tollway_testkit::Process;
 
 use crate::GRACE;
+use crate::descriptors::Few;
 use crate::frames::{DATA, frame};
-use crate::honest;
 use crate::line::{Aim, Line};
-use crate::network::{PATIENCE, STOCK, front, tollway};
+use crate::network::{PATIENCE, STOCK, metric};
 use crate::tls_client::client_hello;
-use crate::weigh::{Bounds, Found, Memory, Outcome, conclude, usage, weigh};
-use crate::world::{ATTACKER, Listener, SHORT_MS, World, at_front};
+use crate::weigh::{Bounds, Found, Outcome, weigh};
+use crate::world::{ATTACKER, Listener, SHORT_MS, World};
 
 /// Rest of somebody slow between two bytes.
 const TICK: Duration = Duration::from_millis(250);
@@ -28,8 +28,9 @@ const CONTROL_HANDSHAKE: Duration = Duration::from_secs(5);
 /// For the first bytes on a connection to a control plane, and for an answer to its pings.
 const CONTROL_PREFACE: Duration = Duration::from_secs(5);
 const CONTROL_PING: Duration = Duration::from_secs(15);
-/// Handshakes that a control plane has under way at most.
-const CONTROL_HANDSHAKES: usize = 2_000;
+/// Connections that a silent crowd can have: handshakes under way at a control plane, descriptors
+/// that are left to another process.
+const PLACES: usize = 2_000;
 /// Those that the processes are started with.
 const SHORT: Duration = Duration::from_millis(SHORT_MS);
 /// Body of an answer that is not taken.
@@ -38,8 +39,6 @@ const LARGE_BYTES: u64 = 20_000_000;
 const OF_ONE_ADDRESS: usize = 20_000;
 /// Descriptors that this process, or one that it attacks, needs besides.
 const SPARE_DESCRIPTORS: u64 = 300;
-/// Descriptors of the process that gets too few.
-const FEW: usize = 128;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Case {
@@ -65,7 +64,6 @@ pub(crate) struct Size {
     /// What a gateway has descriptors for: it takes two for each connection.
     idle_gateway: usize,
     crowd: usize,
-    pub(crate) exhausted_by: usize,
     is_whole: bool,
 }
 
@@ -81,7 +79,6 @@ impl Size {
             idle_tls: room.min(10_000),
             idle_gateway: (room / 2).min(10_000),
             crowd: room.min(2 * OF_ONE_ADDRESS),
-            exhausted_by: 1000,
             is_whole: true,
         }
     }
@@ -95,8 +92,7 @@ impl Size {
             idle: 200,
             idle_tls: 50,
             idle_gateway: 50,
-            crowd: room().min(CONTROL_HANDSHAKES + 200),
-            exhausted_by: 300,
+            crowd: room().min(PLACES + 200),
             is_whole: false,
         }
     }
@@ -153,7 +149,7 @@ impl Case {
     }
 
     /// All of them but where a case makes no sense: those without TLS have no handshake, a control
-    /// plane has no app and no large answers, and it alone tells strangers from those it knows.
+    /// plane has no app and no large answers. The ports of a sidecar are one to a silent crowd.
     pub(crate) fn listeners(self) -> &'static [Listener] {
         use Listener::{Api, Control, Front, Gateway, Grpc, Mesh, Outbound};
         match self {
@@ -162,7 +158,7 @@ impl Case {
             Self::SlowHead | Self::SlowBody | Self::Resets | Self::Storm | Self::Idle => {
                 &[Api, Grpc, Outbound, Mesh, Gateway, Front, Control]
             }
-            Self::Crowd => &[Control],
+            Self::Crowd => &[Api, Mesh, Gateway, Front, Control],
         }
     }
 
@@ -241,8 +237,13 @@ impl Case {
                 weigh(at, size.bounds(count * each), || idle(&aim, count, &small))
             }
             Self::Crowd => {
-                let bounds = size.bounds(CONTROL_HANDSHAKES * (40 << 10));
-                weigh(at, bounds, || crowd(&aim.bare(), size.crowd, world))
+                let bounds = size.bounds(PLACES * (40 << 10));
+                if is_control {
+                    weigh(at, bounds, || crowd_control(&aim.bare(), size.crowd, world))
+                } else {
+                    let process = world.attacked(listener)[0];
+                    weigh(at, bounds, || crowd(&aim.bare(), size, process))
+                }
             }
         }
     }
@@ -476,42 +477,83 @@ fn idle(aim: &Aim, count: usize, small: &[u8]) -> (Found, Vec<Line>) {
 
 /// Opens connections, says nothing, and opens another one for each that ends, until a workload has
 /// joined meanwhile; then leaves them to end.
-fn crowd(aim: &Aim, count: usize, world: &World) -> (Found, Vec<Line>) {
+fn crowd_control(aim: &Aim, count: usize, world: &World) -> (Found, Vec<Line>) {
     let (mut wrong, before) = (Vec::new(), world.given_way());
-    let (has_joined, mut opened) = (AtomicBool::new(false), count);
-    let mut lines = open(aim, count, &mut wrong);
+    let has_joined = AtomicBool::new(false);
+    let mut crowd = Crowd::open(aim, count, &mut wrong);
     std::thread::scope(|scope| {
         let joining = scope.spawn(|| {
             let _done = Done(&has_joined);
             world.have_one_join();
         });
-        while !has_joined.load(Ordering::Relaxed) {
-            for line in &mut lines {
-                line.look();
-                if !line.is_open()
-                    && let Ok(another) = Line::open(&aim.from(address(opened / OF_ONE_ADDRESS)))
-                {
-                    *line = another;
-                    opened += 1;
-                }
-            }
-            std::thread::sleep(TICK);
-        }
+        crowd.come_again_until(|| has_joined.load(Ordering::Relaxed));
         if joining.join().is_err() {
             wrong.push("no workload could join meanwhile".to_owned());
         }
     });
-    drive(&mut lines, CONTROL_HANDSHAKE + GRACE, |_, _| ControlFlow::Continue(()));
-    let gave_way = world.given_way() - before;
-    let least = count.saturating_sub(CONTROL_HANDSHAKES) as u64;
-    if gave_way < least {
-        wrong.push(format!("{gave_way} gave way, at least {least} must have"));
+    crowd.end(CONTROL_HANDSHAKE, || world.given_way() - before, wrong)
+}
+
+/// The same for a while, at a process that has descriptors for few of them.
+fn crowd(aim: &Aim, size: &Size, process: &Process) -> (Found, Vec<Line>) {
+    const REFUSED: &str = "tollway_connections_refused_total";
+    let (mut wrong, before) = (Vec::new(), metric(process, REFUSED));
+    Few::leave(process, PLACES);
+    let mut crowd = Crowd::open(aim, size.crowd, &mut wrong);
+    let until = Instant::now() + size.storm;
+    crowd.come_again_until(|| Instant::now() > until);
+    crowd.end(HEAD, || metric(process, REFUSED) - before, wrong)
+}
+
+/// Connections that say nothing.
+struct Crowd<'a> {
+    aim: &'a Aim,
+    lines: Vec<Line>,
+    /// How many there have been.
+    opened: usize,
+}
+
+impl<'a> Crowd<'a> {
+    fn open(aim: &'a Aim, count: usize, wrong: &mut Vec<String>) -> Self {
+        Self { aim, lines: open(aim, count, wrong), opened: count }
     }
-    let end = End { within: CONTROL_HANDSHAKE, answers: &["closed"] };
-    let done = format!("{count} connections that say nothing, {opened} in all");
-    let found = judge(done, &lines, &end, wrong);
-    let became = format!("{gave_way} gave way, the last {}", found.became);
-    (Found { became, ..found }, lines)
+
+    /// Another one for each that was ended.
+    fn come_again_until(&mut self, is_over: impl Fn() -> bool) {
+        while !is_over() {
+            for line in &mut self.lines {
+                line.look();
+                if !line.is_open()
+                    && let Ok(another) =
+                        Line::open(&self.aim.from(address(self.opened / OF_ONE_ADDRESS)))
+                {
+                    *line = another;
+                    self.opened += 1;
+                }
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// All end in time; at least those for whom there was no place have given way.
+    fn end(
+        mut self,
+        within: Duration,
+        gave_way: impl Fn() -> u64,
+        mut wrong: Vec<String>,
+    ) -> (Found, Vec<Line>) {
+        drive(&mut self.lines, within + GRACE, |_, _| ControlFlow::Continue(()));
+        let count = self.lines.len();
+        let (gave_way, least) = (gave_way(), count.saturating_sub(PLACES) as u64);
+        if gave_way < least {
+            wrong.push(format!("{gave_way} gave way, at least {least} must have"));
+        }
+        let end = End { within, answers: &["closed"] };
+        let done = format!("{count} connections that say nothing, {} in all", self.opened);
+        let found = judge(done, &self.lines, &end, wrong);
+        let became = format!("{gave_way} gave way, the last {}", found.became);
+        (Found { became, ..found }, self.lines)
+    }
 }
 
 /// Says that something is done, however it ended.
@@ -551,52 +593,4 @@ fn tally(answers: impl Iterator<Item = String>) -> String {
     }
     let told = counts.iter().map(|(answer, count)| format!("{count} × {answer}"));
     told.collect::<Vec<_>>().join(", ")
-}
-
-/// A front that may have few descriptors, and more clients than that.
-pub(crate) fn exhaust_descriptors(count: usize) -> Outcome {
-    /// A spinning process takes all it can get.
-    const MOST_BUSY: f64 = 0.5;
-    let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
-    let script = format!("ulimit -n {FEW}; exec \"$0\" \"$@\"");
-    let start = Start::new("/bin/sh").args(["-c", &script]).arg(binary("tollway").unwrap());
-    let to = format!("http://{}", app.port("http").unwrap());
-    let (_files, front) = front(start.ready_within(PATIENCE), &to, &[]);
-    let (honest, ask) = at_front(&front);
-    let before_bytes = resident_bytes(front.pid()).unwrap();
-    let mut kept = honest::Kept::open(&honest, &ask);
-    let mut wrong = Vec::new();
-    let aim = honest.bare().from(ATTACKER);
-    let crowd = open(&aim, count, &mut wrong);
-    retry_until(PATIENCE, "no descriptor being left", || {
-        front.log().contains("ERR_OUT_OF_DESCRIPTORS").then_some(())
-    })
-    .unwrap();
-    let (began, cpu) = (Instant::now(), usage(&[&front]));
-    let seen = kept.ask_for(Duration::from_secs(2));
-    let (caused, waited) = (usage(&[&front]) - cpu, began.elapsed());
-    let busy = caused.as_secs_f64() / waited.as_secs_f64();
-    if busy > MOST_BUSY {
-        wrong.push(format!("it spins: {:.0} % busy", busy * 100.0));
-    }
-    let most_bytes = peak_resident_bytes(front.pid()).unwrap();
-    drop(crowd);
-    let again = retry_until(PATIENCE, "newcomers being served again", || {
-        (honest::Kept::open(&honest, &ask).ask_for(Duration::ZERO).failed == 0).then_some(())
-    });
-    if let Err(error) = again {
-        wrong.push(error.to_string());
-    }
-    let after_bytes = resident_bytes(front.pid()).unwrap();
-    let found = Found {
-        peers: count,
-        done: format!("{count} connections to a process with {FEW} descriptors"),
-        became: format!("those who are in are served, {:.0} % busy", busy * 100.0),
-        wrong,
-        ..Found::default()
-    };
-    let memory = Memory { before_bytes, most_bytes, after_bytes };
-    let bounds = Bounds { growth_bytes: 32 << 20, cpu_ratio: None };
-    let at = ("no descriptors", Listener::Front);
-    conclude(at, found, seen, memory, [caused, Duration::ZERO], bounds)
 }

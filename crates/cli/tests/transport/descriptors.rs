@@ -178,13 +178,13 @@ fn rests(process: &Process) {
 }
 
 /// A process that may open few more files and sockets.
-struct Few<'a> {
+pub(crate) struct Few<'a> {
     process: &'a Process,
     limit: u64,
 }
 
 impl<'a> Few<'a> {
-    fn leave(process: &'a Process, left: usize) -> Self {
+    pub(crate) fn leave(process: &'a Process, left: usize) -> Self {
         let open = open(process);
         // The kernel gives the lowest number that is free, and none from the limit on.
         let limit = (0..).filter(|number| !open.contains(number)).nth(left).unwrap();

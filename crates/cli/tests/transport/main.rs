@@ -32,7 +32,7 @@ mod world;
 
 use std::time::Duration;
 
-use cases::{Case, Size, exhaust_descriptors};
+use cases::{Case, Size};
 use serde::Serialize;
 use weigh::Outcome;
 use world::{Listener, World};
@@ -57,7 +57,6 @@ fn everything() {
     for (case, listener) in all() {
         outcomes.push(told(case.run(&World::start(), listener, &size)));
     }
-    outcomes.push(told(exhaust_descriptors(size.exhausted_by)));
     let failed = outcomes.iter().filter(|outcome| !outcome.passed).count();
     let descriptor_limit = cases::descriptor_limit();
     let record = Record { schema: "tollway.transport/1", descriptor_limit, outcomes };
@@ -109,12 +108,6 @@ fn crowds_disturb_nobody() {
     for case in [Case::Resets, Case::Storm, Case::Idle, Case::Crowd] {
         check(&world, all().filter(|(of, _)| *of == case));
     }
-}
-
-#[test]
-fn without_descriptors_nothing_spins_and_those_who_are_in_are_served() {
-    let outcome = exhaust_descriptors(Size::reduced().exhausted_by);
-    assert!(outcome.passed, "{:#?}", outcome.wrong);
 }
 
 #[track_caller]

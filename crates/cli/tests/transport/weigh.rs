@@ -42,9 +42,9 @@ pub(crate) struct Outcome {
 /// Resident bytes of all processes that bore it.
 #[derive(Serialize, Debug, Default, Clone, Copy)]
 pub(crate) struct Memory {
-    pub(crate) before_bytes: u64,
-    pub(crate) most_bytes: u64,
-    pub(crate) after_bytes: u64,
+    before_bytes: u64,
+    most_bytes: u64,
+    after_bytes: u64,
 }
 
 /// What an attack found out.
@@ -101,7 +101,7 @@ pub(crate) fn weigh<T>(
 
 /// What was found as an outcome, judged by its bounds; processor time of those who bore it and of
 /// the attacker.
-pub(crate) fn conclude(
+fn conclude(
     (case, listener): (&'static str, Listener),
     found: Found,
     honest: Seen,
