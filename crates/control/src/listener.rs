@@ -83,7 +83,7 @@ pub(crate) type Accepted = Result<Connection, io::Error>;
 
 /// A connection with its caller.
 pub(crate) struct Connection {
-    stream: Limited<TlsStream<TcpStream>>,
+    stream: Limited<Box<TlsStream<TcpStream>>>,
     caller: Caller,
 }
 
@@ -214,6 +214,9 @@ async fn make_room(
 }
 
 /// A connection whose caller is known, with a place of its own.
+///
+/// Futures that hold others are several times as large as what is in them, and holes of that size
+/// stay in the heap beside each connection: the parts of this one are boxed.
 async fn admit(
     tcp: TcpStream,
     from: SocketAddr,
@@ -221,11 +224,11 @@ async fn admit(
     place: Place,
     places: &Arc<Places>,
 ) -> Result<Connection, Refusal> {
-    let handshake = async {
+    let handshake = Box::pin(async {
         let (stream, caller) = handshake(tcp, from, config).await?;
         let stay = Stay::begin(&caller, from.ip(), places).await?;
         Ok(Connection { stream: Limited::new(stream, stay, places.clone()), caller })
-    };
+    });
     let ended = place.leave().run_until_cancelled(handshake).await;
     ended.unwrap_or(Err(Refusal::GaveWay))
 }
@@ -234,16 +237,16 @@ async fn handshake(
     tcp: TcpStream,
     from: SocketAddr,
     config: Arc<ServerConfig>,
-) -> Result<(TlsStream<TcpStream>, Caller), Refusal> {
+) -> Result<(Box<TlsStream<TcpStream>>, Caller), Refusal> {
     if let Err(reason) = tcp.set_nodelay(true) {
         debug!(%from, %reason, "cannot switch off Nagle's algorithm");
     }
     let accepting = TlsAcceptor::from(config).accept(tcp).into_fallible();
-    let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepting).await;
-    let stream = match accepted.map_err(|_| Refusal::Timeout)? {
-        Ok(stream) => stream,
+    let accepting = Box::pin(tokio::time::timeout(HANDSHAKE_TIMEOUT, accepting));
+    let stream = match accepting.await.map_err(|_| Refusal::Timeout)? {
+        Ok(stream) => Box::new(stream),
         Err((error, tcp)) => {
-            part(tcp).await;
+            Box::pin(part(tcp)).await;
             return Err(Refusal::Handshake(reason(&error)));
         }
     };
