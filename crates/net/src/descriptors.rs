@@ -1,9 +1,40 @@
 //! How many files and sockets this process may have open.
 
+use std::os::fd::{AsFd, AsRawFd};
+
 use rustix::process::{Resource, getrlimit};
 
 /// The present limit on descriptors; `None` if there is none.
 #[must_use]
 pub fn descriptor_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
+}
+
+/// Whether a descriptor that was just given is one of the last `count`, or of the last eighth where
+/// that is less: the kernel gives the lowest number that is free, so all below it are taken.
+#[must_use]
+pub fn is_among_last_descriptors(given: &impl AsFd, count: u64) -> bool {
+    is_among_last(given.as_fd().as_raw_fd().unsigned_abs().into(), descriptor_limit(), count)
+}
+
+fn is_among_last(number: u64, limit: Option<u64>, count: u64) -> bool {
+    limit.is_some_and(|limit| number >= limit - count.min(limit / 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_descriptors_are_told_by_their_numbers() {
+        assert!(!is_among_last(1_000_000, None, 64));
+        assert!(!is_among_last(1024 - 64 - 1, Some(1024), 64));
+        assert!(is_among_last(1024 - 64, Some(1024), 64));
+        assert!(!is_among_last(27, Some(32), 64), "an eighth of them are four");
+        assert!(is_among_last(28, Some(32), 64));
+        // The limit may be lowered below what is open.
+        assert!(is_among_last(100, Some(32), 64));
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(!is_among_last_descriptors(&file, 0));
+    }
 }

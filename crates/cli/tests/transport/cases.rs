@@ -162,6 +162,12 @@ impl Case {
         }
     }
 
+    /// A world for this case alone. Those who come first are idle for as long as it takes until all
+    /// have come.
+    pub(crate) fn world(self) -> World {
+        if self == Self::Idle { World::start_patient() } else { World::start() }
+    }
+
     pub(crate) fn run(self, world: &World, listener: Listener, size: &Size) -> Outcome {
         let at = (self.words(), world, listener);
         let aim = world.attacker(listener);

@@ -55,7 +55,7 @@ fn everything() {
     let size = Size::whole();
     let mut outcomes = Vec::new();
     for (case, listener) in all() {
-        outcomes.push(told(case.run(&World::start(), listener, &size)));
+        outcomes.push(told(case.run(&case.world(), listener, &size)));
     }
     let failed = outcomes.iter().filter(|outcome| !outcome.passed).count();
     let descriptor_limit = cases::descriptor_limit();
@@ -76,7 +76,7 @@ fn some_cases() {
     for (case, listener) in all() {
         let name = format!("{}:{}", case.words(), listener.words());
         if wanted.iter().any(|text| name.starts_with(text)) {
-            told(case.run(&World::start(), listener, &Size::whole()));
+            told(case.run(&case.world(), listener, &Size::whole()));
         }
     }
 }

@@ -71,16 +71,24 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn start() -> Self {
+        let short = SHORT_MS.to_string();
+        Self::start_with(&["--idle-timeout-ms", &short, "--request-timeout-ms", &short])
+    }
+
+    /// One in which what is silent stays as long as it does by default.
+    pub(crate) fn start_patient() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(times: &[&str]) -> Self {
         let network = Network::start("west");
         let app = tollway().args(["echo", "--http", "127.0.0.1:0"]).start_listening().unwrap();
         let address = app.port("http").unwrap();
-        let short = SHORT_MS.to_string();
-        let times = ["--idle-timeout-ms", &short, "--request-timeout-ms", &short];
         let port = address.port().to_string();
-        let stock = network.sidecar("stock", &[&["--app-port", &port], &times[..]].concat());
-        let web = network.sidecar("web", &times);
-        let gateway = network.gateway_with("127.0.0.1:0", &times);
-        let (files, front) = front(tollway(), &format!("http://{address}"), &times);
+        let stock = network.sidecar("stock", &[&["--app-port", &port], times].concat());
+        let web = network.sidecar("web", times);
+        let gateway = network.gateway_with("127.0.0.1:0", times);
+        let (files, front) = front(tollway(), &format!("http://{address}"), times);
         let callers = ["web", "cron"].map(|caller| network.client(caller, "stock", b"http/1.1"));
         let to_control = network.client_of_control("web");
         let world = Self {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use tollway_http::{h1, h2};
 use tollway_identity::PeerIdentity;
 use tollway_model::ErrorCode;
-use tollway_net::{AcceptError, Conn, Key, Peer};
+use tollway_net::{AcceptError, Conn, Key, Peer, is_among_last_descriptors};
 
 use super::{ACCEPTS_PER_TURN, Worker};
 use crate::connection::{Connection, Door, H2Link, Role};
@@ -16,6 +16,10 @@ use crate::why::Why;
 
 /// How long accepting rests when no descriptor is left and nobody gives way.
 pub(super) const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// Descriptors that connections which do nothing do not keep: for those to apps and to the control
+/// plane, and for whoever reads the metrics.
+const SPARE_DESCRIPTORS: u64 = 64;
 
 impl Worker {
     pub(super) fn accept_turn(&mut self, slot: usize) {
@@ -32,6 +36,10 @@ impl Worker {
                         self.metrics.connections_refused.add(1);
                         self.tell_unadmitted(&stream, &door);
                         continue;
+                    }
+                    if is_among_last_descriptors(&stream, SPARE_DESCRIPTORS) {
+                        // This one comes in, whoever gives way for what is opened next.
+                        self.make_room(ErrorCode::OutOfDescriptors);
                     }
                     let remote = stream.peer_addr().ok();
                     self.admit(stream, remote, door);
