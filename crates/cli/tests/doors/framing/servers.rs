@@ -49,7 +49,7 @@ impl Server {
             let temp = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                 .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"));
             let config = format!(
-                "daemon off; worker_processes 1; pid {dir}/pid; error_log stderr;\n\
+                "daemon off; master_process off; pid {dir}/pid; error_log stderr;\n\
                  events {{}}\n\
                  http {{ access_log off; underscores_in_headers on;\n\
                  ignore_invalid_headers off; {}\n\
