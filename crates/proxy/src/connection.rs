@@ -164,6 +164,11 @@ impl Connection {
 }
 
 impl Connection {
+    /// Whether a front's client has shown a certificate.
+    pub(crate) fn has_proven_client(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| client.certificate.is_some())
+    }
+
     /// What a front's client proved, in the words that the app is told.
     pub(crate) fn proven_client(&self) -> Option<Box<[u8]>> {
         let certificate = self.client.as_ref()?.certificate.as_ref()?;

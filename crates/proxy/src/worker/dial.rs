@@ -190,11 +190,12 @@ impl Worker {
     /// Starts to connect. The kernel may refuse at once: no port, no descriptor or no route is
     /// there. For a descriptor somebody may give way.
     fn connect(&mut self, address: SocketAddr, tls: Option<Tls>) -> Result<Conn, Why> {
-        let mut dialled = Conn::connect(address, None).map_err(|error| Why::from(&error));
+        let dial = || Conn::connect(address, None).map_err(|error| Why::from(&error));
+        let mut dialled = dial();
         if let Err(Why { code: Some(code @ ErrorCode::OutOfDescriptors), .. }) = dialled
             && self.make_room(code)
         {
-            dialled = Conn::connect(address, None).map_err(|error| Why::from(&error));
+            dialled = dial();
         }
         let mut io = dialled.inspect_err(|_| self.metrics.dials_failed.add(1))?;
         // The kernel knows this option of every TCP socket.

@@ -13,9 +13,9 @@ use super::Worker;
 use super::accept::ACCEPT_REST;
 use crate::connection::{Connection, Door, Role};
 
-/// One of so many strangers gives way at once, and not more than that: to find them takes a look at
-/// every connection.
+/// To find strangers takes a look at every connection, so several give way at once: one of so many,
 const ONE_OF: usize = 8;
+/// and no more than this.
 const MOST_AT_ONCE: usize = 256;
 /// So many looks are worth one who gives way.
 const LOOKS: usize = 1024;
@@ -76,7 +76,7 @@ fn stranger(key: Key, conn: &Connection, now: Instant) -> Option<Stranger> {
         Role::H2Server(link) if link.streams.is_empty() => true,
         _ => return None,
     };
-    let is_known = conn.peer.is_some() || conn.proven_client().is_some();
+    let is_known = conn.peer.is_some() || conn.has_proven_client();
     let is_inside = matches!(conn.door, None | Some(Door::Inside));
     let is_resting = now.saturating_duration_since(conn.since) < IDLE_FOR || conn.io.pending() > 0;
     if is_known || is_inside || is_idle && is_resting {
