@@ -4,11 +4,9 @@
 //! the cases about flow control need an answer with a body.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
 use tollway_testkit::{Process, TlsRelay, need_tool};
@@ -16,6 +14,7 @@ use tollway_testkit::{Process, TlsRelay, need_tool};
 use crate::app::Script;
 use crate::door::{Door, Kind};
 use crate::network::{Network, tollway, until_status};
+use crate::relay;
 use crate::tls_door::H2;
 
 /// How often h2spec is run at most.
@@ -53,7 +52,7 @@ fn check(h2spec: &Path, address: SocketAddr, path: &str) {
 fn check_but(h2spec: &Path, address: SocketAddr, path: &str, unjudged: Unjudged) {
     let unjudged_failed: BTreeSet<String> =
         unjudged.failed.iter().map(ToString::to_string).collect();
-    let address = gathering_relay_to(address).unwrap();
+    let address = gathering_relay_to(address);
     let mut report = report_of(h2spec, address, path);
     let mut failed = failures(&report, unjudged.skipped);
     for _ in 1..TRIES {
@@ -66,34 +65,14 @@ fn check_but(h2spec: &Path, address: SocketAddr, path: &str, unjudged: Unjudged)
     assert_eq!(failed, unjudged_failed, "failed each of {TRIES} times; the last:\n{report}");
 }
 
-/// A relay that hands on whole what is written to it in pieces, and answers as they come.
-fn gathering_relay_to(target: SocketAddr) -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let address = listener.local_addr()?;
-    thread::spawn(move || -> io::Result<()> {
-        loop {
-            let (client, _) = listener.accept()?;
-            let server = TcpStream::connect(target)?;
-            server.set_nodelay(true)?;
-            let ends = (client.try_clone()?, server.try_clone()?);
-            thread::spawn(move || relay(&client, &server, GATHERED_FOR));
-            thread::spawn(move || relay(&ends.1, &ends.0, Duration::ZERO));
-        }
-    });
-    Ok(address)
-}
-
-/// Until one side ends or breaks, which the other is shown.
-fn relay(mut from: &TcpStream, mut to: &TcpStream, gathered_for: Duration) {
-    let mut bytes = vec![0; 1 << 20];
-    while from.peek(&mut bytes[..1]).is_ok_and(|waiting| waiting > 0) {
-        thread::sleep(gathered_for);
-        let passed = from.read(&mut bytes).and_then(|length| to.write_all(&bytes[..length]));
-        if passed.is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(Shutdown::Write);
+/// Leads to `target`, and hands on whole what is written to it in pieces.
+fn gathering_relay_to(target: SocketAddr) -> SocketAddr {
+    let open = move || {
+        let server = TcpStream::connect(target)?;
+        server.set_nodelay(true)?;
+        Ok(server)
+    };
+    relay::start(open, GATHERED_FOR)
 }
 
 fn report_of(h2spec: &Path, address: SocketAddr, path: &str) -> String {

@@ -24,6 +24,7 @@ mod network;
 #[path = "../front/pki.rs"]
 #[allow(dead_code, reason = "the tests of the front use more of it")]
 mod pki;
+mod relay;
 mod responses;
 mod share;
 mod tls_client;

@@ -2,26 +2,14 @@
 //! CONNECT has opened for each of them.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::relay;
 
 /// Opens a tunnel to `host` through `outbound` for each connection to the address that it gives.
 pub(crate) fn start(outbound: SocketAddr, host: &'static str) -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            std::thread::spawn(move || {
-                let client = stream.unwrap();
-                // A tunnel that is refused shows in the end of the client's connection.
-                if let Ok(tunnel) = open(outbound, host) {
-                    let (back, forth) = (tunnel.try_clone().unwrap(), client.try_clone().unwrap());
-                    std::thread::spawn(move || copy(back, forth));
-                    copy(client, tunnel);
-                }
-            });
-        }
-    });
-    address
+    relay::start(move || open(outbound, host), Duration::ZERO)
 }
 
 fn open(outbound: SocketAddr, host: &str) -> io::Result<TcpStream> {
@@ -35,11 +23,4 @@ fn open(outbound: SocketAddr, host: &str) -> io::Result<TcpStream> {
         head.push(byte[0]);
     }
     if head.starts_with(b"HTTP/1.1 200 ") { Ok(stream) } else { Err(io::ErrorKind::Other.into()) }
-}
-
-/// Passes bytes on, and their end.
-fn copy(mut from: TcpStream, mut to: TcpStream) {
-    // However it ended, the other side ends too.
-    let _ = io::copy(&mut from, &mut to);
-    let _ = to.shutdown(Shutdown::Write);
 }
