@@ -450,6 +450,7 @@ mod tests {
             }
         }
     }
+
     #[test]
     fn what_was_built_from_other_sources_is_told() {
         let folder = tempfile::tempdir().unwrap();

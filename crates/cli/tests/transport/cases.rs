@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use tollway_testkit::Process;
 
 use crate::GRACE;
-use crate::descriptors::Few;
+use crate::descriptors::{Few, REFUSED};
 use crate::frames::{DATA, frame};
 use crate::line::{Aim, Line};
 use crate::network::{PATIENCE, STOCK, metric};
@@ -500,9 +500,8 @@ fn crowd_control(aim: &Aim, count: usize, world: &World) -> (Found, Vec<Line>) {
     crowd.end(CONTROL_HANDSHAKE, || world.given_way() - before, wrong)
 }
 
-/// The same for a while, at a process that has descriptors for few of them.
+/// The same for as long as a storm, at a process that has descriptors for few of them.
 fn crowd(aim: &Aim, size: &Size, process: &Process) -> (Found, Vec<Line>) {
-    const REFUSED: &str = "tollway_connections_refused_total";
     let (mut wrong, before) = (Vec::new(), metric(process, REFUSED));
     Few::leave(process, PLACES);
     let mut crowd = Crowd::open(aim, size.crowd, &mut wrong);

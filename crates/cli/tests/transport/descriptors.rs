@@ -30,7 +30,7 @@ const GIVEN_UP: Duration = Duration::from_secs(10);
 /// How long accepting rests when no descriptor is left.
 const REST: Duration = Duration::from_millis(50);
 const CODE: &str = "ERR_OUT_OF_DESCRIPTORS";
-const REFUSED: &str = "tollway_connections_refused_total";
+pub(crate) const REFUSED: &str = "tollway_connections_refused_total";
 /// Keeps whoever asks for it busy for as long as a request may take.
 const UNANSWERED: &str = "/delay?ms=60000";
 

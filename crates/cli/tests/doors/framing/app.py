@@ -1,9 +1,9 @@
 """A server on Python's http.server that prints every request as it understood it.
 
 One line each: the method, the target, the body in hexadecimal, and the fields that begin with `x-`,
-by name, their values in hexadecimal. http.server reads heads and
-leaves bodies to its user, who reads them here as RFC 9112 says, without a check that is not needed.
-Whatever is printed is printed by one write, so that lines of several threads stay apart.
+by name, their values in hexadecimal. http.server reads heads and leaves bodies to its user, who
+reads them here as RFC 9112 says, without a check that is not needed. Whatever is printed is printed
+by one write, so that lines of several threads stay apart.
 """
 
 import http.server

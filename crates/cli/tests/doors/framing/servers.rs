@@ -10,6 +10,9 @@ use super::corpus::told;
 use crate::app::{App, Script, chunked};
 use crate::network::{PATIENCE, STOCK, until_status};
 
+/// What a sidecar asks of itself, at whatever moment.
+const OWN_QUESTION: &str = "GET /dapr/config .";
+
 pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
@@ -114,7 +117,8 @@ impl Server {
             let fence = all.iter().position(|line| *line == format!("{fence} ."))?;
             let start = all[..fence].iter().rposition(is_fence).map_or(0, |at| at + 1);
             self.forget(end);
-            Some(all[start..fence].to_vec())
+            let read = all[start..fence].iter().filter(|line| *line != OWN_QUESTION);
+            Some(read.cloned().collect())
         })
         .unwrap()
     }
