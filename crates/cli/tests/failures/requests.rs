@@ -223,7 +223,7 @@ fn a_sidecar_without_descriptors_stays_up_and_says_how_to_raise_the_limit() {
     drop(crowd);
     caller.until_served("echo.default.east");
     let refused = caller.process.metric("tollway_connections_refused_total").unwrap();
-    assert!(refused > 0, "it is counted as often as accepting rests");
+    assert!(refused > 0, "whoever gave way, or had to wait, is counted");
 }
 
 #[test]

@@ -50,8 +50,13 @@ impl Worker {
             self.dismiss(*key);
         }
         if !leaving.is_empty() && self.told.is_news("room".to_owned(), self.now) {
-            let gone = leaving.len();
-            tracing::warn!(%code, gone, "connections that do nothing gave way to new ones");
+            let (gone, hint) = (leaving.len(), code.entry().remedy);
+            let limit = match code {
+                ErrorCode::OutOfDescriptors => tollway_net::descriptor_limit(),
+                _ => u64::try_from(self.config.limits.connections).ok(),
+            };
+            let said = "connections that do nothing gave way to new ones";
+            tracing::warn!(%code, gone, limit, hint, "{said}");
         }
         !leaving.is_empty()
     }
