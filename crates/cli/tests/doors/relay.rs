@@ -9,7 +9,7 @@ use std::time::Duration;
 const AT_ONCE: usize = 64 << 10;
 
 /// Opens another connection for each to the address that it gives. What a client writes in pieces
-/// within `gathered_for` goes on whole; answers go back as they come.
+/// that follow each other within `gathered_for` goes on whole; answers go back as they come.
 pub(crate) fn start(
     open: impl Fn() -> io::Result<TcpStream> + Clone + Send + 'static,
     gathered_for: Duration,
@@ -36,12 +36,25 @@ pub(crate) fn start(
 /// Passes bytes on, and their end: however it ended, the other side ends too.
 fn copy(mut from: &TcpStream, mut to: &TcpStream, gathered_for: Duration) {
     let mut bytes = vec![0; AT_ONCE];
-    while from.peek(&mut bytes[..1]).is_ok_and(|waiting| waiting > 0) {
-        thread::sleep(gathered_for);
+    while gather(from, &mut bytes, gathered_for).is_ok_and(|waiting| waiting > 0) {
         let passed = from.read(&mut bytes).and_then(|length| to.write_all(&bytes[..length]));
         if passed.is_err() {
             break;
         }
     }
     let _ = to.shutdown(Shutdown::Write);
+}
+
+/// Waits until something has come and nothing came behind it for so long; how much, up to what is
+/// handed on at once. Nothing once the other side has ended.
+fn gather(from: &TcpStream, bytes: &mut [u8], gathered_for: Duration) -> io::Result<usize> {
+    let mut waiting = from.peek(bytes)?;
+    while waiting > 0 && !gathered_for.is_zero() {
+        thread::sleep(gathered_for);
+        let before = std::mem::replace(&mut waiting, from.peek(bytes)?);
+        if waiting == before {
+            break;
+        }
+    }
+    Ok(waiting)
 }
