@@ -27,6 +27,8 @@ use tollway_wire::v1::reminders_server::RemindersServer;
 use tollway_wire::v1::state_server::StateServer;
 use tollway_wire::{MESSAGE_LIMIT_BYTES, REMINDERS_REQUEST_BYTES};
 use tonic::transport::Server;
+use tonic::transport::server::Router;
+use tower::layer::util::{Identity, Stack};
 use tracing::{error, info, warn};
 
 use crate::admin::AdminService;
@@ -50,6 +52,7 @@ use crate::registry::RegistryService;
 use crate::reminders::{Reminders, RemindersService};
 use crate::standstill::Standstill;
 use crate::stores::Stores;
+use crate::untaken::CountUntaken;
 use crate::{feed, linger, listener, own, sweep};
 
 /// Name of the store's one file in its directory.
@@ -224,7 +227,7 @@ impl ControlPlane {
     }
 }
 
-fn public_server(plane: &Arc<Plane>) -> tonic::transport::server::Router {
+fn public_server(plane: &Arc<Plane>) -> Router<Stack<CountUntaken, Identity>> {
     Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_LIMIT)
         .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_LIMIT)
@@ -235,6 +238,7 @@ fn public_server(plane: &Arc<Plane>) -> tonic::transport::server::Router {
         .http2_max_local_error_reset_streams(Some(MISTAKES_LIMIT))
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .layer(CountUntaken)
         .add_service(
             IdentityServer::new(IdentityService(plane.clone()))
                 .max_decoding_message_size(REQUEST_LIMIT_BYTES),

@@ -7,6 +7,7 @@ use tollway_model::{Instance, NetworkName, ServiceName};
 use tonic::{Request, Status};
 
 use crate::catalogue::Catalogue;
+use crate::listener::Peer;
 
 /// What the TLS handshake proved.
 #[derive(Clone, Debug)]
@@ -20,7 +21,8 @@ pub(crate) enum Caller {
 impl Caller {
     /// The caller of a request that arrived over TLS.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
-        request.extensions().get::<Self>().cloned().unwrap_or(Self::Anonymous)
+        let peer = request.extensions().get::<Peer>();
+        peer.map_or(Self::Anonymous, |peer| peer.caller.clone())
     }
 
     /// The workload or gateway of this network.

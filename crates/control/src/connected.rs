@@ -1,13 +1,16 @@
 //! Who follows the state now, and as which version of the program: for operators, who must know
 //! what still runs before they change something.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio_util::sync::CancellationToken;
 use tollway_model::{Instance, ServiceName};
 
 /// Longest version that is kept, in bytes.
 const VERSION_BYTES: usize = 32;
+/// Streams of one data plane: one that has just connected again may have its last one still.
+const STREAMS_PER_INSTANCE_LIMIT: usize = 2;
 
 /// One data plane with an open stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,24 +21,42 @@ pub(crate) struct DataPlane {
     pub(crate) version: String,
 }
 
-/// Every data plane with an open stream; as many as there are connections.
+/// Every data plane with an open stream, at most twice each.
 #[derive(Default, Debug)]
 pub(crate) struct Connected(Mutex<State>);
 
 #[derive(Default, Debug)]
 struct State {
     next: u64,
-    open: BTreeMap<u64, DataPlane>,
+    open: BTreeMap<u64, Open>,
+    /// The numbers of those of each that may stay, the oldest first.
+    of_instance: HashMap<(ServiceName, Instance), VecDeque<u64>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    data_plane: DataPlane,
+    /// Told when a newer stream has taken the place of this one.
+    replaced: CancellationToken,
 }
 
 /// Stands for an open stream.
 pub(crate) struct Stay {
     connected: Arc<Connected>,
     number: u64,
+    replaced: CancellationToken,
+}
+
+impl Stay {
+    /// Cancelled when a newer stream of the same data plane has taken the place of this one.
+    pub(crate) fn replaced(&self) -> &CancellationToken {
+        &self.replaced
+    }
 }
 
 impl Connected {
-    /// Counts a stream until what is returned is dropped.
+    /// Counts a stream until what is returned is dropped. The oldest of the same data plane ends
+    /// where there are too many.
     pub(crate) fn enter(self: &Arc<Self>, mut data_plane: DataPlane) -> Stay {
         if !is_version(&data_plane.version) {
             data_plane.version.clear();
@@ -43,12 +64,20 @@ impl Connected {
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
-        state.open.insert(number, data_plane);
-        Stay { connected: Arc::clone(self), number }
+        let numbers = state.of_instance.entry(data_plane.key()).or_default();
+        numbers.push_back(number);
+        let is_one_too_many = numbers.len() > STREAMS_PER_INSTANCE_LIMIT;
+        let oldest = is_one_too_many.then(|| numbers.pop_front()).flatten();
+        if let Some(oldest) = oldest.and_then(|number| state.open.get(&number)) {
+            oldest.replaced.cancel();
+        }
+        let replaced = CancellationToken::new();
+        state.open.insert(number, Open { data_plane, replaced: replaced.clone() });
+        Stay { connected: Arc::clone(self), number, replaced }
     }
 
     pub(crate) fn list(&self) -> Vec<DataPlane> {
-        self.state().open.values().cloned().collect()
+        self.state().open.values().map(|open| open.data_plane.clone()).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -58,7 +87,26 @@ impl Connected {
 
 impl Drop for Stay {
     fn drop(&mut self) {
-        self.connected.state().open.remove(&self.number);
+        self.connected.state().remove(self.number);
+    }
+}
+
+impl State {
+    fn remove(&mut self, number: u64) {
+        let Some(Open { data_plane, .. }) = self.open.remove(&number) else { return };
+        let key = data_plane.key();
+        if let Some(numbers) = self.of_instance.get_mut(&key) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.of_instance.remove(&key);
+            }
+        }
+    }
+}
+
+impl DataPlane {
+    fn key(&self) -> (ServiceName, Instance) {
+        (self.service.clone(), self.instance.clone())
     }
 }
 
@@ -72,22 +120,40 @@ pub(crate) fn is_version(text: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn plane(instance: &str, version: &str) -> DataPlane {
+        let label = |text| tollway_model::Label::new(text).unwrap();
+        DataPlane {
+            service: ServiceName { app: label("a"), namespace: label("b"), network: label("west") },
+            instance: label(instance),
+            version: version.to_owned(),
+        }
+    }
+
     #[test]
     fn a_data_plane_is_listed_while_its_stream_is_open() {
-        let label = |text| tollway_model::Label::new(text).unwrap();
-        let service =
-            ServiceName { app: label("a"), namespace: label("b"), network: label("west") };
-        let plane = |version: &str| DataPlane {
-            service: service.clone(),
-            instance: label("i"),
-            version: version.to_owned(),
-        };
         let connected = Arc::new(Connected::default());
-        let first = connected.enter(plane("1.2.3-rc.1"));
-        let _second = connected.enter(plane("\u{1b}[2J"));
+        let first = connected.enter(plane("i", "1.2.3-rc.1"));
+        let _second = connected.enter(plane("i", "\u{1b}[2J"));
         let versions: Vec<_> = connected.list().into_iter().map(|p| p.version).collect();
         assert_eq!(versions, ["1.2.3-rc.1", ""]);
         drop(first);
         assert_eq!(connected.list().len(), 1);
+    }
+
+    #[test]
+    fn newer_streams_of_a_data_plane_take_the_place_of_its_oldest() {
+        let connected = Arc::new(Connected::default());
+        let other = connected.enter(plane("other", ""));
+        let stays = [(); 4].map(|()| connected.enter(plane("i", "")));
+        let replaced = stays.each_ref().map(|stay| stay.replaced().is_cancelled());
+        assert_eq!(replaced, [true, true, false, false]);
+        let [first, second, third, fourth] = stays;
+        drop((first, second, third));
+        let fifth = connected.enter(plane("i", ""));
+        let all = [&fourth, &fifth, &other];
+        assert!(all.iter().all(|stay| !stay.replaced().is_cancelled()), "two each may stay");
+        drop((fourth, fifth, other));
+        let state = connected.state();
+        assert!(state.open.is_empty() && state.of_instance.is_empty());
     }
 }

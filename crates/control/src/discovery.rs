@@ -58,7 +58,11 @@ impl Discovery for DiscoveryService {
         self.0.tasks.spawn(async move {
             let outbox = Outbox(responses);
             let end = match open(&plane, &service, instance, &mut requests).await {
-                Ok(mut session) => session.run(&caller, requests, &outbox).await,
+                Ok((mut session, stay)) => {
+                    let run = session.run(&caller, requests, &outbox);
+                    let ended = stay.replaced().run_until_cancelled(run).await;
+                    ended.unwrap_or_else(|| Err(replaced_status()))
+                }
                 Err(status) => Err(status),
             };
             if let Err(status) = end {
@@ -75,7 +79,7 @@ async fn open(
     service: &ServiceName,
     instance: Instance,
     requests: &mut Streaming<v1::WatchRequest>,
-) -> Result<Session, Status> {
+) -> Result<(Session, Stay), Status> {
     let first = tokio::time::timeout(OPEN_TIMEOUT, requests.next())
         .await
         .map_err(|_| Status::deadline_exceeded("no `open` within 10 seconds"))?
@@ -106,13 +110,9 @@ async fn open(
         }
     };
     let data_plane = DataPlane { service: service.clone(), instance, version: open.version };
-    Ok(Session {
-        plane: plane.clone(),
-        follow,
-        trust_revision: open.trust_revision,
-        sent: known,
-        _stay: plane.connected.enter(data_plane),
-    })
+    let stay = plane.connected.enter(data_plane);
+    let (plane, trust_revision) = (plane.clone(), open.trust_revision);
+    Ok((Session { plane, follow, trust_revision, sent: known }, stay))
 }
 
 /// One discovery stream.
@@ -122,7 +122,6 @@ struct Session {
     trust_revision: u64,
     /// The client has been sent everything up to here.
     sent: Revision,
-    _stay: Stay,
 }
 
 enum Follow {
@@ -356,6 +355,10 @@ fn read_names(names: &[v1::ServiceName]) -> Result<Vec<ServiceName>, Status> {
         .map(read)
         .collect::<Result<_, _>>()
         .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))
+}
+
+fn replaced_status() -> Status {
+    Status::aborted("newer streams of the same data plane have taken the place of this one")
 }
 
 fn too_many(_: TooManySubscriptions) -> Status {

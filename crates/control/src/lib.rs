@@ -40,6 +40,7 @@ mod standstill;
 mod stored;
 mod stores;
 mod sweep;
+mod untaken;
 
 pub use admin_client::{AdminClient, AdminError, NeighboursClient, SOCKET_NAME};
 pub use app::{ControlPlane, serve, store_file};

@@ -30,6 +30,7 @@ use crate::frames::Frames;
 use crate::peering::dial::ALPN;
 use crate::places::{Place, Places, Reason};
 use crate::plane::Plane;
+use crate::untaken::Untaken;
 
 /// Time for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,7 +85,15 @@ pub(crate) type Accepted = Result<Connection, io::Error>;
 /// A connection with its caller.
 pub(crate) struct Connection {
     stream: Limited<Box<TlsStream<TcpStream>>>,
-    caller: Caller,
+    peer: Peer,
+}
+
+/// The other end of a connection, as the calls on it know it.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) caller: Caller,
+    /// What it has been answered and has not taken.
+    pub(crate) untaken: Arc<Untaken>,
 }
 
 /// A stream that has to begin in time, and that may have an end set to its life.
@@ -92,6 +101,7 @@ struct Limited<S> {
     stream: S,
     preface: Option<Preface>,
     stay: Stay,
+    untaken: Arc<Untaken>,
     /// What is written, and where is counted what that refuses.
     frames: Frames,
     places: Arc<Places>,
@@ -117,9 +127,9 @@ struct Visit {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Caller;
-    fn connect_info(&self) -> Caller {
-        self.caller.clone()
+    type ConnectInfo = Peer;
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
     }
 }
 
@@ -227,7 +237,9 @@ async fn admit(
     let handshake = Box::pin(async {
         let (stream, caller) = handshake(tcp, from, config).await?;
         let stay = Stay::begin(&caller, from.ip(), places).await?;
-        Ok(Connection { stream: Limited::new(stream, stay, places.clone()), caller })
+        let stream = Limited::new(stream, stay, places.clone());
+        let peer = Peer { caller, untaken: stream.untaken.clone() };
+        Ok(Connection { stream, peer })
     });
     let ended = place.leave().run_until_cancelled(handshake).await;
     ended.unwrap_or(Err(Refusal::GaveWay))
@@ -351,7 +363,8 @@ impl<S> Limited<S> {
     fn new(stream: S, stay: Stay, places: Arc<Places>) -> Self {
         let end = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
         let preface = Some(Preface { bytes: PREFACE_BYTES, end });
-        Self { stream, preface, stay, frames: Frames::default(), places }
+        let untaken = Untaken::new(places.untaken.clone());
+        Self { stream, preface, stay, untaken, frames: Frames::default(), places }
     }
 
     /// An error once it has to end. Looked at whatever is done with it: somebody who takes nothing
@@ -363,7 +376,12 @@ impl<S> Limited<S> {
             Stay::Known { .. } => false,
             Stay::Visit(visit) => visit.is_over(context),
         };
-        if is_late || is_over { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
+        // Whoever stays has at least the signs of life that he is asked for.
+        let is_overdue = self.untaken.is_overdue();
+        if is_overdue {
+            self.places.count(Reason::Untaken);
+        }
+        if is_late || is_over || is_overdue { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 
     /// So many bytes have come.

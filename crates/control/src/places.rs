@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,7 +15,7 @@ use tollway_telemetry::metrics::names;
 
 use crate::options::ConnectionOptions;
 
-/// Why a connection was refused, or ended before it had said who it is.
+/// Why a connection was refused, or ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {
     /// Gave way to another handshake.
@@ -32,10 +32,12 @@ pub(crate) enum Reason {
     Tls,
     /// It proved no identity that holds now.
     Identity,
+    /// It did not take its answers.
+    Untaken,
 }
 
 impl Reason {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Handshakes,
         Self::Visitors,
         Self::Connections,
@@ -43,6 +45,7 @@ impl Reason {
         Self::Timeout,
         Self::Tls,
         Self::Identity,
+        Self::Untaken,
     ];
 
     /// As the label `reason` says it.
@@ -55,6 +58,7 @@ impl Reason {
             Self::Timeout => "timeout",
             Self::Tls => "tls",
             Self::Identity => "identity",
+            Self::Untaken => "untaken",
         }
     }
 }
@@ -69,6 +73,8 @@ pub(crate) struct Places {
     refused: [AtomicU64; Reason::ALL.len()],
     /// How many streams and connections of those who had a place ended for mistakes in HTTP/2.
     mistakes: AtomicU64,
+    /// Bytes of answers that nobody has taken yet.
+    pub(crate) untaken: Arc<AtomicUsize>,
 }
 
 impl Places {
@@ -80,6 +86,7 @@ impl Places {
             handshakes: Crowd::new(limits.handshakes),
             refused: Default::default(),
             mistakes: AtomicU64::new(0),
+            untaken: Arc::default(),
         }
     }
 
@@ -141,6 +148,7 @@ impl Places {
         connections.sample(&[("state", "known")], known);
         connections.sample(&[("state", "visitor")], self.visitors.len());
         connections.sample(&[("state", "handshake")], self.handshakes.len());
+        page.single(&names::CONTROL_UNTAKEN_BYTES, self.untaken.load(Ordering::Relaxed));
         page.single(&names::REQUESTS_REFUSED, self.mistakes.load(Ordering::Relaxed));
         let mut refused = page.family(&names::CONTROL_CONNECTIONS_REFUSED);
         for (reason, count) in Reason::ALL.into_iter().zip(&self.refused) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use support::{Network, Registration, Watch, label, name, subscribed};
 use tollway_wire::v1;
 use tollway_wire::v1::register_request::Request as Announce;
+use tonic::Code;
 
 #[tokio::test]
 async fn an_unknown_service_is_answered_at_once_and_told_when_it_appears() {
@@ -151,7 +152,6 @@ async fn what_changed_before_a_restart_is_told_after_it() {
 #[tokio::test]
 async fn no_change_is_lost_between_list_and_watch() {
     let mut west = Network::start("west").await;
-    let caller = west.member("caller", "a").await;
     let stock = west.member("stock", "a").await;
     let mut registration = Registration::workload(&stock, 1).await;
     let writer = tokio::spawn(async move {
@@ -164,6 +164,7 @@ async fn no_change_is_lost_between_list_and_watch() {
     // Streams that open at any moment all end with the last state.
     let mut watches = Vec::new();
     while !writer.is_finished() {
+        let caller = west.member("caller", &format!("a{}", watches.len())).await;
         watches.push(Watch::services(&caller, &["stock"]).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -171,6 +172,29 @@ async fn no_change_is_lost_between_list_and_watch() {
     assert!(watches.len() > 1);
     for mut watch in watches {
         watch.until("stock", "local [999]").await;
+    }
+}
+
+#[tokio::test]
+async fn a_data_plane_that_comes_again_takes_the_place_of_its_oldest_stream() {
+    let mut west = Network::start("west").await;
+    let caller = west.member("caller", "a").await;
+    let mut watches = Vec::new();
+    for _ in 0..3 {
+        let mut watch = Watch::services(&caller, &["stock"]).await;
+        watch.until("stock", "unknown service").await;
+        watches.push(watch);
+    }
+    let ended = loop {
+        if let Err(status) = watches[0].next().await {
+            break status;
+        }
+    };
+    assert_eq!(ended.code(), Code::Aborted, "{ended:?}");
+    let stock = west.member("stock", "a").await;
+    let _alive = Registration::workload(&stock, 1).await.keep_alive();
+    for watch in &mut watches[1..] {
+        watch.until("stock", "local [1]").await;
     }
 }
 
@@ -251,7 +275,7 @@ async fn ten_thousand_subscriptions_are_served_and_one_more_is_refused() {
             break status;
         }
     };
-    assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
 }
 
 #[tokio::test]

@@ -156,7 +156,9 @@ metrics! {
         CONTROL_CONNECTIONS: Gauge "tollway_control_connections" ["state"],
             "Connections to a control plane, by what they have proved.";
         CONTROL_CONNECTIONS_REFUSED: Counter "tollway_control_connections_refused_total" ["reason"],
-            "Connections that a control plane refused, or that gave way to others.";
+            "Connections that a control plane refused or ended, or that gave way to others.";
+        CONTROL_UNTAKEN_BYTES: Gauge "tollway_control_untaken_bytes" [],
+            "Bytes of answers of a control plane that wait until whom they are for takes them.";
         WATCHERS: Gauge "tollway_watchers" [],
             "Streams of data planes and joined control planes that follow the state.";
         WATCHER_LAG: Gauge "tollway_watcher_lag_revisions" [],

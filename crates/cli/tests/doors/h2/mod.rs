@@ -16,6 +16,7 @@ mod over;
 mod peer;
 mod settings;
 mod stalled;
+mod untaken;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
