@@ -139,14 +139,14 @@ impl Caller<'_> {
 }
 
 /// Processor time and memory of everybody who bears an attack.
-struct Scales<'a> {
+pub(super) struct Scales<'a> {
     processes: Vec<&'a Process>,
     cpu: Duration,
     resident: Vec<u64>,
 }
 
 impl<'a> Scales<'a> {
-    fn set(processes: Vec<&'a Process>) -> Self {
+    pub(super) fn set(processes: Vec<&'a Process>) -> Self {
         let resident = |process: &&Process| {
             reset_peak(process.pid()).unwrap();
             resident_bytes(process.pid()).unwrap()
@@ -161,7 +161,7 @@ impl<'a> Scales<'a> {
     }
 
     /// What each has grown by since.
-    fn grown(&self) -> Vec<u64> {
+    pub(super) fn grown(&self) -> Vec<u64> {
         let peak = |process: &&Process| peak_resident_bytes(process.pid()).unwrap();
         let peaks = self.processes.iter().map(peak);
         peaks.zip(&self.resident).map(|(peak, before)| peak.saturating_sub(*before)).collect()

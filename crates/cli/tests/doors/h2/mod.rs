@@ -214,16 +214,9 @@ impl Honest {
 
 /// A call that a server of gRPC answers by a head alone: it does not know the method.
 fn call_grpc(wire: &mut Wire, stream: u32) {
-    let lines = [
-        (":method", "POST"),
-        (":scheme", "https"),
-        (":path", "/nobody.Knows/This"),
-        (":authority", CONTROL),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-    ];
+    let head = grpc_head("/nobody.Knows/This");
     let flags = frames::END_HEADERS | frames::END_STREAM;
-    wire.send(&frames::frame(frames::HEADERS, flags, stream, &frames::block(&lines))).unwrap();
+    wire.send(&frames::frame(frames::HEADERS, flags, stream, &head)).unwrap();
     let mut came = Vec::new();
     let answered = retry_until(STARVED, "the answer of gRPC", || {
         came.extend(wire.take().unwrap());
@@ -231,6 +224,18 @@ fn call_grpc(wire: &mut Wire, stream: u32) {
     });
     let answer = answered.unwrap();
     assert!(answer.ends_stream() && answer.kind == frames::HEADERS, "{answer:?}");
+}
+
+/// The head of a call of gRPC to a control plane.
+fn grpc_head(path: &str) -> Vec<u8> {
+    frames::block(&[
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":path", path),
+        (":authority", CONTROL),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ])
 }
 
 /// What a door is called, and how it is opened.

@@ -5,19 +5,20 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
-use tollway_testkit::{Process, peak_resident_bytes, reset_peak, resident_bytes, retry_until};
+use tollway_testkit::retry_until;
 use tollway_wire::v1::open::Scope;
 use tollway_wire::v1::watch_request::Request;
 use tollway_wire::v1::{Open, ServiceName, WatchRequest};
 
-use super::Stand;
 use super::attacker::{Aim, Wire};
 use super::attacks::OF_ANSWERS;
+use super::bear::Scales;
 use super::frames::{
-    ACK, DATA, END_HEADERS, Frame, HEADERS, INITIAL_WINDOW, PING, SETTINGS, WINDOW_UPDATE, block,
-    frame, hello, setting, window_update,
+    ACK, DATA, END_HEADERS, Frame, HEADERS, INITIAL_WINDOW, PING, SETTINGS, WINDOW_UPDATE, frame,
+    hello, setting, window_update,
 };
-use crate::network::{CONTROL, PATIENCE, metric};
+use super::{Stand, grpc_head};
+use crate::network::{PATIENCE, metric};
 
 const UNTAKEN: &str = "tollway_control_untaken_bytes";
 const ENDED: &str = "tollway_control_connections_refused_total{reason=\"untaken\"}";
@@ -81,15 +82,7 @@ impl Stopped {
 
     /// Calls `path` with a message of which all or a part is sent.
     fn call(&mut self, path: &str, stream: u32, message: &[u8]) {
-        let lines = [
-            (":method", "POST"),
-            (":scheme", "https"),
-            (":path", path),
-            (":authority", CONTROL),
-            ("content-type", "application/grpc"),
-            ("te", "trailers"),
-        ];
-        self.wire.send(&frame(HEADERS, END_HEADERS, stream, &block(&lines))).unwrap();
+        self.wire.send(&frame(HEADERS, END_HEADERS, stream, &grpc_head(path))).unwrap();
         self.sent += message.len();
         let has_room = |stopped: &mut Self| {
             let frames = stopped.look().unwrap();
@@ -123,14 +116,11 @@ fn streams() -> impl Iterator<Item = u32> {
     (0..STREAMS).map(|nth| 2 * nth + 1)
 }
 
-/// Checks what a control plane grows by while `work` is done, and gives what that returns.
-fn weigh<T>(control: &Process, most: u64, work: impl FnOnce() -> T) -> T {
-    reset_peak(control.pid()).unwrap();
-    let before = resident_bytes(control.pid()).unwrap();
-    let done = work();
-    let grown = peak_resident_bytes(control.pid()).unwrap().saturating_sub(before);
+/// The control plane is all that there is on the scales.
+#[track_caller]
+fn check_grown(scales: &Scales<'_>, most: u64) {
+    let grown: u64 = scales.grown().iter().sum();
     assert!(grown < most, "grown by {grown} bytes");
-    done
 }
 
 #[test]
@@ -144,25 +134,23 @@ fn a_workload_that_takes_no_answers_loses_its_connection() {
         idle.look().unwrap().iter().any(|frame| frame.kind == DATA).then_some(())
     };
     retry_until(PATIENCE, "what there is to know", || is_told(idle)).unwrap();
-    weigh(control, OF_ANSWERS, || {
-        let (mut greedy, question) = (Stopped::open(&stand.aim, 0), open_message(NAMES));
-        let began = Instant::now();
-        for stream in streams() {
-            greedy.watch(stream, &question);
-            call();
-        }
-        let waits = || (metric(control, UNTAKEN) > 0).then_some(());
-        retry_until(PATIENCE, "answers that wait", waits).unwrap();
-        let mut ended = false;
-        while !ended {
-            assert!(began.elapsed() < AT_MOST, "open after {:?}", began.elapsed());
-            call();
-            idle.look().unwrap();
-            std::thread::sleep(REST);
-            ended = greedy.look().is_err();
-        }
-        assert!(began.elapsed() > TAKE, "ended after {:?}", began.elapsed());
-    });
+    let scales = Scales::set(stand.attacked());
+    let (mut greedy, question) = (Stopped::open(&stand.aim, 0), open_message(NAMES));
+    let began = Instant::now();
+    for stream in streams() {
+        greedy.watch(stream, &question);
+        call();
+    }
+    let waits = || (metric(control, UNTAKEN) > 0).then_some(());
+    retry_until(PATIENCE, "answers that wait", waits).unwrap();
+    while greedy.look().is_ok() {
+        assert!(began.elapsed() < AT_MOST, "open after {:?}", began.elapsed());
+        call();
+        idle.look().unwrap();
+        std::thread::sleep(REST);
+    }
+    assert!(began.elapsed() > TAKE, "ended after {:?}", began.elapsed());
+    check_grown(&scales, OF_ANSWERS);
     assert_eq!(metric(control, ENDED), 1, "who takes answers and asks for none stays");
     let let_go = || (metric(control, UNTAKEN) == 0).then_some(());
     retry_until(PATIENCE, "the bytes", let_go).unwrap();
@@ -173,19 +161,19 @@ fn a_workload_that_takes_no_answers_loses_its_connection() {
 fn workloads_that_finish_no_request_take_little() {
     let stand = Stand::control();
     let mut call = stand.honest.caller();
-    weigh(stand.attacked()[0], CONNECTIONS * u64::from(STREAMS) * OF_CALL, || {
-        let begun = &open_message(NAMES)[..BEGUN_BYTES];
-        let open = |_| {
-            let mut stopped = Stopped::open(&stand.aim, OPEN);
-            streams().for_each(|stream| stopped.call("/tollway.v1.State/ReadState", stream, begun));
-            stopped
-        };
-        let mut stopped: Vec<_> = (0..CONNECTIONS).map(open).collect();
-        let began = Instant::now();
-        while began.elapsed() < SOME_PINGS {
-            call();
-            stopped.iter_mut().for_each(|stopped| drop(stopped.look()));
-            std::thread::sleep(REST);
-        }
-    });
+    let scales = Scales::set(stand.attacked());
+    let begun = &open_message(NAMES)[..BEGUN_BYTES];
+    let open = |_| {
+        let mut stopped = Stopped::open(&stand.aim, OPEN);
+        streams().for_each(|stream| stopped.call("/tollway.v1.State/ReadState", stream, begun));
+        stopped
+    };
+    let mut stopped: Vec<_> = (0..CONNECTIONS).map(open).collect();
+    let began = Instant::now();
+    while began.elapsed() < SOME_PINGS {
+        call();
+        stopped.iter_mut().for_each(|stopped| drop(stopped.look()));
+        std::thread::sleep(REST);
+    }
+    check_grown(&scales, CONNECTIONS * u64::from(STREAMS) * OF_CALL);
 }
