@@ -66,10 +66,11 @@ impl Connected {
         state.next += 1;
         let numbers = state.of_instance.entry(data_plane.key()).or_default();
         numbers.push_back(number);
-        let is_one_too_many = numbers.len() > STREAMS_PER_INSTANCE_LIMIT;
-        let oldest = is_one_too_many.then(|| numbers.pop_front()).flatten();
-        if let Some(oldest) = oldest.and_then(|number| state.open.get(&number)) {
-            oldest.replaced.cancel();
+        if numbers.len() > STREAMS_PER_INSTANCE_LIMIT
+            && let Some(oldest) = numbers.pop_front()
+            && let Some(open) = state.open.get(&oldest)
+        {
+            open.replaced.cancel();
         }
         let replaced = CancellationToken::new();
         state.open.insert(number, Open { data_plane, replaced: replaced.clone() });

@@ -55,8 +55,7 @@ impl Worker {
                 ErrorCode::OutOfDescriptors => tollway_net::descriptor_limit(),
                 _ => u64::try_from(self.config.limits.connections).ok(),
             };
-            let said = "connections that do nothing gave way to new ones";
-            tracing::warn!(%code, gone, limit, hint, "{said}");
+            tracing::warn!(%code, gone, limit, hint, "connections that do nothing gave way to new ones");
         }
         !leaving.is_empty()
     }
