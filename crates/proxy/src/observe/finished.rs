@@ -1,5 +1,6 @@
 //! A request or a connection that is over, as the data thread hands it on.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -185,13 +186,13 @@ impl Finished {
     }
 
     /// The path as text.
-    pub(crate) fn path(&self) -> String {
-        String::from_utf8_lossy(&self.path).into_owned()
+    pub(crate) fn path(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.path)
     }
 
     /// The method as text.
-    pub(crate) fn method(&self) -> String {
-        String::from_utf8_lossy(self.method.as_bytes()).into_owned()
+    pub(crate) fn method(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.method.as_bytes())
     }
 }
 

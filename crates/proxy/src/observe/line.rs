@@ -1,6 +1,7 @@
 //! A finished request or connection as one line of the access log: a JSON object without a line
 //! feed. Its fields are documented in `docs/guide/observe.md`.
 
+use std::borrow::Cow;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -9,12 +10,12 @@ use super::finished::{Finished, Kind, Outcome};
 use super::running::Own;
 
 #[derive(Serialize)]
-struct Line {
+struct Line<'a> {
     time: String,
     kind: &'static str,
     direction: &'static str,
-    method: Option<String>,
-    path: Option<String>,
+    method: Option<Cow<'a, str>>,
+    path: Option<Cow<'a, str>>,
     status: Option<u16>,
     grpc_status: Option<u16>,
     outcome: &'static str,

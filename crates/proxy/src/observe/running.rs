@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tollway_identity::Credentials;
 use tollway_model::ServiceName;
 use tollway_routing::TraceIds;
-use tollway_telemetry::trace::{Exporter, SpanMetrics};
+use tollway_telemetry::trace::{Exporter, SpanMetrics, Spans};
 use tollway_telemetry::{AccessLog, Handoff, LineMetrics, LogTarget};
 
 use super::options::{TelemetryError, TelemetryOptions, TracingOptions};
@@ -57,8 +57,8 @@ impl Own {
 /// The running other side of every data thread's [`Observer`].
 pub(crate) struct Telemetry {
     own: Arc<Own>,
-    tracing: Option<(TracingOptions, Spans)>,
-    lines: Option<(LogTarget, Lines)>,
+    tracing: Option<(TracingOptions, SpanHandoff)>,
+    lines: Option<(LogTarget, LineHandoff)>,
     /// Also those that were replaced and may still have something in their hands.
     ends: Ends,
     stop: CancellationToken,
@@ -66,8 +66,8 @@ pub(crate) struct Telemetry {
     pub(crate) line_metrics: Arc<LineMetrics>,
 }
 
-type Spans = Handoff<(Finished, Recorded)>;
-type Lines = Handoff<Finished>;
+type SpanHandoff = Handoff<(Finished, Recorded)>;
+type LineHandoff = Handoff<Finished>;
 
 /// What ends once nobody hands it anything any more.
 #[derive(Default)]
@@ -142,7 +142,7 @@ impl Telemetry {
         Ok(!(same_target && same_tracing))
     }
 
-    fn start_log(&mut self, log: AccessLog) -> Result<Lines, TelemetryError> {
+    fn start_log(&mut self, log: AccessLog) -> Result<LineHandoff, TelemetryError> {
         let (handoff, batches) = Handoff::new();
         let own = Arc::clone(&self.own);
         let write = move |finished: &Finished, text: &mut Vec<u8>| {
@@ -152,13 +152,13 @@ impl Telemetry {
         Ok(handoff)
     }
 
-    fn start_exporter(&mut self, exporter: Exporter) -> Spans {
+    fn start_exporter(&mut self, exporter: Exporter) -> SpanHandoff {
         let (handoff, batches) = Handoff::new();
         let own = Arc::clone(&self.own);
-        let to_span = move |(finished, recorded): (Finished, Recorded)| {
-            span::to_span(&finished, recorded, &own)
+        let write = move |(finished, recorded): &(Finished, Recorded), spans: &mut Spans| {
+            span::write_span(finished, *recorded, &own, spans);
         };
-        let run = exporter.run(batches, to_span, self.stop.clone());
+        let run = exporter.run(batches, write, self.stop.clone());
         self.ends.exporting.push(tokio::spawn(run));
         handoff
     }

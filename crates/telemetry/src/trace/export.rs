@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span as OtlpSpan};
 use thiserror::Error;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -15,16 +13,15 @@ use tracing::{info, warn};
 
 use super::connect::{Dialler, TrustError};
 use super::endpoint::{TraceEndpoint, TraceHeaders};
-use super::otlp::{self, Clock};
+use super::otlp::{Envelope, Spans};
 use super::send::{Failure, Sender};
-use super::span::Span;
 use crate::handoff::Batches;
 use crate::metrics::Counter;
 
 /// Time from the first span of a batch until it is sent.
 const GATHER: Duration = Duration::from_secs(1);
 /// A batch of so many is sent at once.
-const BATCH_SPANS: usize = 512;
+const BATCH_SPANS: u64 = 512;
 /// Time for one export.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// First and longest pause after a failure; it doubles in between.
@@ -61,7 +58,7 @@ pub struct SpanMetrics {
 pub struct Exporter {
     sender: Sender,
     endpoint: TraceEndpoint,
-    envelope: ResourceSpans,
+    envelope: Envelope,
     metrics: Arc<SpanMetrics>,
     /// `None` before the first export.
     works: Option<bool>,
@@ -81,32 +78,33 @@ impl Exporter {
         let dialler = Dialler::new(endpoint.clone(), ca.as_deref())
             .map_err(|source| ExportError::Trust { endpoint: endpoint.clone(), source })?;
         let sender = Sender::new(&endpoint, headers, dialler);
-        Ok(Self { sender, endpoint, envelope: otlp::envelope(resource), metrics, works: None })
+        Ok(Self { sender, endpoint, envelope: Envelope::new(resource), metrics, works: None })
     }
 
     /// Exports until every data thread has ended and what they left is sent; after `stop` nothing
-    /// is tried twice.
+    /// is tried twice. `write` makes a span of what a data thread has handed over.
     pub async fn run<T>(
         mut self,
         mut batches: Batches<T>,
-        to_span: impl Fn(T) -> Span,
+        write: impl Fn(&T, &mut Spans),
         stop: CancellationToken,
     ) {
         loop {
-            let spans = gather(&mut batches, &to_span).await;
-            if spans.is_empty() {
+            let spans = gather(&mut batches, &write).await;
+            if spans.count() == 0 {
                 return;
             }
             self.deliver(spans, &stop).await;
         }
     }
 
-    async fn deliver(&mut self, spans: Vec<OtlpSpan>, stop: &CancellationToken) {
-        let count = spans.len() as u64;
-        let request = self.request(spans);
+    async fn deliver(&mut self, spans: Spans, stop: &CancellationToken) {
+        let count = spans.count();
+        let request = self.envelope.request(&spans);
+        drop(spans);
         let mut pause = FIRST_PAUSE;
         loop {
-            let sent = timeout(EXPORT_TIMEOUT, self.sender.send(&request)).await;
+            let sent = timeout(EXPORT_TIMEOUT, self.sender.send(request.clone())).await;
             let slow = || Failure::Passing { reason: "it does not answer".to_owned(), wait: None };
             let (reason, wait) = match sent.unwrap_or_else(|_| Err(slow())) {
                 Ok(refused) => return self.on_delivered(count, refused),
@@ -121,14 +119,6 @@ impl Exporter {
             let _ = timeout(wait, stop.cancelled()).await;
             pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
         }
-    }
-
-    fn request(&self, spans: Vec<OtlpSpan>) -> ExportTraceServiceRequest {
-        let mut envelope = self.envelope.clone();
-        if let Some(scope) = envelope.scope_spans.first_mut() {
-            scope.spans = spans;
-        }
-        ExportTraceServiceRequest { resource_spans: vec![envelope] }
     }
 
     fn on_delivered(&mut self, count: u64, refused: u64) {
@@ -154,15 +144,16 @@ impl Exporter {
 }
 
 /// Waits for spans and a moment for more; none when there will be no more.
-async fn gather<T>(batches: &mut Batches<T>, to_span: &impl Fn(T) -> Span) -> Vec<OtlpSpan> {
-    let mut spans = Vec::new();
-    let Some(first) = batches.recv().await else { return spans };
+async fn gather<T>(batches: &mut Batches<T>, write: &impl Fn(&T, &mut Spans)) -> Spans {
+    let mut next = batches.recv().await;
     let deadline = Instant::now() + GATHER;
-    let mut next = Some(first);
+    let mut spans = Spans::new();
     while let Some(batch) = next {
-        let clock = Clock::now();
-        spans.extend(batch.into_iter().map(|value| otlp::span(to_span(value), clock)));
-        if spans.len() >= BATCH_SPANS {
+        spans.look_at_clock();
+        for value in &batch {
+            write(value, &mut spans);
+        }
+        if spans.count() >= BATCH_SPANS {
             break;
         }
         next = timeout_at(deadline, batches.recv()).await.ok().flatten();

@@ -13,4 +13,5 @@ mod span;
 
 pub use endpoint::{EndpointError, TraceEndpoint, TraceHeaders, TraceProtocol};
 pub use export::{ExportError, Exporter, SpanMetrics, TraceOptions};
-pub use span::{Span, SpanKind, Value};
+pub use otlp::{Attributes, Spans};
+pub use span::{SpanHead, SpanKind};

@@ -4,23 +4,26 @@ use std::error::Error;
 use std::fmt::Write;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode};
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message;
+use tonic::client::Grpc;
+use tonic::codec::{BufferSettings, Codec, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
+use tonic_prost::ProstDecoder;
 
 use super::connect::Dialler;
 use super::endpoint::{TraceEndpoint, TraceHeaders, TraceProtocol};
 
+/// The method of OTLP's service.
+const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 /// Largest answer that is read, in bytes.
 const ANSWER_BYTES: usize = 64 * 1024;
 /// Longest wait that a collector may ask for.
@@ -38,6 +41,13 @@ pub(super) enum Failure {
 impl Failure {
     fn passing(reason: String) -> Self {
         Self::Passing { reason, wait: None }
+    }
+
+    /// What broke a connection may not break the next one.
+    fn broken(error: &(dyn Error + 'static)) -> Self {
+        let mut reason = error.to_string();
+        add_causes(&mut reason, error.source());
+        Self::passing(reason)
     }
 }
 
@@ -63,14 +73,11 @@ impl Sender {
         }
     }
 
-    /// Sends once; returns how many spans the collector refused.
-    pub(super) async fn send(
-        &mut self,
-        request: &ExportTraceServiceRequest,
-    ) -> Result<u64, Failure> {
+    /// Sends an `ExportTraceServiceRequest` once; returns how many spans the collector refused.
+    pub(super) async fn send(&mut self, request: Bytes) -> Result<u64, Failure> {
         let answer = match self {
-            Self::Grpc(sender) => sender.send(request.clone()).await?,
-            Self::Http(sender) => sender.send(request.encode_to_vec().into()).await?,
+            Self::Grpc(sender) => sender.send(request).await?,
+            Self::Http(sender) => sender.send(request).await?,
         };
         let refused = answer.partial_success.map_or(0, |partial| partial.rejected_spans);
         Ok(u64::try_from(refused).unwrap_or_default())
@@ -79,7 +86,7 @@ impl Sender {
 
 /// Over gRPC; the channel dials again by itself.
 pub(super) struct GrpcSender {
-    client: TraceServiceClient<Channel>,
+    client: Grpc<Channel>,
     metadata: MetadataMap,
 }
 
@@ -99,18 +106,45 @@ impl GrpcSender {
         let channel = Endpoint::from_static("http://collector")
             .origin(origin)
             .connect_with_connector_lazy(connector);
-        let client = TraceServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES);
+        let client = Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES);
         Self { client, metadata: MetadataMap::from_headers(headers.0) }
     }
 
-    async fn send(
-        &mut self,
-        request: ExportTraceServiceRequest,
-    ) -> Result<ExportTraceServiceResponse, Failure> {
+    async fn send(&mut self, request: Bytes) -> Result<ExportTraceServiceResponse, Failure> {
         let mut request = tonic::Request::new(request);
         *request.metadata_mut() = self.metadata.clone();
-        let answer = self.client.export(request).await;
+        self.client.ready().await.map_err(|error| Failure::broken(&error))?;
+        let answer = self.client.unary(request, PathAndQuery::from_static(EXPORT), Written).await;
         Ok(answer.map_err(|status| classify_status(&status))?.into_inner())
+    }
+}
+
+/// Requests that are written already.
+#[derive(Clone, Copy)]
+struct Written;
+
+impl Codec for Written {
+    type Encode = Bytes;
+    type Decode = ExportTraceServiceResponse;
+    type Encoder = Self;
+    type Decoder = ProstDecoder<ExportTraceServiceResponse>;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        ProstDecoder::new(BufferSettings::default())
+    }
+}
+
+impl Encoder for Written {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, request: Bytes, message: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        message.put(request);
+        Ok(())
     }
 }
 
@@ -170,15 +204,11 @@ impl HttpSender {
             .body(Full::new(body))
             .map_err(|error| Failure::Final { reason: error.to_string() })?;
         request.headers_mut().extend(self.headers.0.clone());
-        let broken = |error: hyper::Error| {
-            let mut reason = error.to_string();
-            add_causes(&mut reason, error.source());
-            Failure::passing(reason)
-        };
-        let answer = connection.send_request(request).await.map_err(broken)?;
+        let answer = connection.send_request(request).await;
+        let answer = answer.map_err(|error| Failure::broken(&error))?;
         let (status, wait) = (answer.status(), retry_after(&answer));
         let body = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
-        let body = body.map_err(|error| Failure::passing(error.to_string()))?.to_bytes();
+        let body = body.map_err(|error| Failure::broken(&*error))?.to_bytes();
         self.open = Some(connection);
         match status {
             // A collector that took everything may say so with any text.
