@@ -11,6 +11,7 @@ use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message;
+use tollway_model::chain;
 use tonic::client::Grpc;
 use tonic::codec::{BufferSettings, Codec, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
@@ -44,10 +45,8 @@ impl Failure {
     }
 
     /// What broke a connection may not break the next one.
-    fn broken(error: &(dyn Error + 'static)) -> Self {
-        let mut reason = error.to_string();
-        add_causes(&mut reason, error.source());
-        Self::passing(reason)
+    fn broken(error: &dyn Error) -> Self {
+        Self::passing(chain(error))
     }
 }
 
@@ -153,7 +152,7 @@ fn classify_status(status: &Status) -> Failure {
     if !status.message().is_empty() {
         let _ = write!(reason, ": {}", status.message());
     }
-    add_causes(&mut reason, status.source());
+    add_causes(&mut reason, status);
     match status.code() {
         Code::Cancelled
         | Code::DeadlineExceeded
@@ -176,7 +175,9 @@ fn classify_status(status: &Status) -> Failure {
     }
 }
 
-fn add_causes(reason: &mut String, mut cause: Option<&(dyn Error + 'static)>) {
+/// Adds the causes of what the channel says that its message has not named already.
+fn add_causes(reason: &mut String, status: &Status) {
+    let mut cause = status.source();
     while let Some(error) = cause {
         let text = error.to_string();
         if !reason.contains(&text) {
@@ -197,7 +198,7 @@ pub(super) struct HttpSender {
 
 impl HttpSender {
     async fn send(&mut self, body: Bytes) -> Result<ExportTraceServiceResponse, Failure> {
-        let mut connection = self.connection().await.map_err(Failure::passing)?;
+        let mut connection = self.connection().await?;
         let mut request = Request::post(&self.path)
             .header(HOST, &self.authority)
             .header(CONTENT_TYPE, "application/x-protobuf")
@@ -224,15 +225,15 @@ impl HttpSender {
     }
 
     /// The connection of before, if it still takes requests, or a new one.
-    async fn connection(&mut self) -> Result<SendRequest<Full<Bytes>>, String> {
+    async fn connection(&mut self) -> Result<SendRequest<Full<Bytes>>, Failure> {
         if let Some(mut open) = self.open.take()
             && open.ready().await.is_ok()
         {
             return Ok(open);
         }
-        let stream = self.dialler.dial().await.map_err(|error| error.to_string())?;
+        let stream = self.dialler.dial().await.map_err(|error| Failure::broken(&error))?;
         let (sender, connection) =
-            http1::handshake(stream).await.map_err(|error| error.to_string())?;
+            http1::handshake(stream).await.map_err(|error| Failure::broken(&error))?;
         // How it ends shows in the next request.
         tokio::spawn(connection);
         Ok(sender)
