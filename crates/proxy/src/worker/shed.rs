@@ -1,7 +1,8 @@
 //! Memory that one caller holds to the harm of others: where bodies that wait exceed their limit,
 //! connections to other sidecars and to the app are not credited, and whoever shares them waits.
 //! Then the caller who has most waiting loses it; where many have a little, in the end those who have
-//! most of them.
+//! most of them. Each connection begins with credit of its own, so a crowd can send much more than
+//! the limit before that: it is not waited for.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,6 +21,10 @@ const OVER_FOR: Duration = Duration::from_secs(1);
 const BLAMED_FROM: usize = 4;
 /// until it has been too much for so long: then a crowd keeps everybody else waiting.
 pub(super) const CROWDED_FOR: Duration = Duration::from_secs(5);
+/// More than so many times the limit is borne for no time:
+pub(super) const FLOODED_FROM: usize = 2;
+/// whoever has more waiting than so many times what any source may have (`pipe_bytes`) loses it.
+const FLOODS_FROM: usize = 2;
 
 impl Worker {
     /// Frees what the caller with most bytes waiting holds, once nothing else has helped.
@@ -31,25 +36,35 @@ impl Worker {
         }
         let since = *self.over_since.get_or_insert(self.now);
         let over_for = self.now.saturating_duration_since(since);
-        if over_for < OVER_FOR {
+        let is_flood = self.held_bytes / FLOODED_FROM > limit;
+        if over_for < OVER_FOR && !is_flood {
             return;
         }
+        let spared_of_flood = FLOODS_FROM * self.config.limits.pipe_bytes;
         let callers = self.held_by_callers();
+        let most = callers.first().map_or(0, |(_, bytes)| *bytes);
         if over_for >= CROWDED_FOR {
-            for (caller, bytes) in callers {
-                if self.held_bytes <= limit {
-                    break;
-                }
-                self.shed_caller(caller, bytes);
-            }
-        } else if let Some((caller, bytes)) = callers.first()
-            && *bytes >= limit / BLAMED_FROM
-        {
-            self.shed_caller(*caller, *bytes);
+            self.shed_callers(&callers, 0);
+        } else if is_flood && most > spared_of_flood {
+            self.shed_callers(&callers, spared_of_flood);
+        } else if over_for >= OVER_FOR && most >= limit / BLAMED_FROM {
+            self.shed_callers(&callers[..1], 0);
         } else {
             return;
         }
         self.over_since = None;
+    }
+
+    /// Gives up what waits of `callers`, the first of them first, until no more than the limit waits
+    /// or who is next has no more than `spared` bytes.
+    fn shed_callers(&mut self, callers: &[(Key, usize)], spared: usize) {
+        let limit = self.config.limits.held_bytes;
+        for (caller, bytes) in callers {
+            if self.held_bytes <= limit || *bytes <= spared {
+                return;
+            }
+            self.shed_caller(*caller, *bytes);
+        }
     }
 
     /// The downstream connections with the bytes that wait of each, the most first.
@@ -70,7 +85,9 @@ impl Worker {
     fn shed_caller(&mut self, caller: Key, bytes: usize) {
         let limit = self.config.limits.held_bytes;
         let remote = self.conns.get(caller).and_then(|conn| conn.remote);
-        if self.told.is_news(format!("held {remote:?}"), self.now) {
+        // A crowd comes from many ports of a few addresses.
+        let from = remote.map(|remote| remote.ip());
+        if self.told.is_news(format!("held {from:?}"), self.now) {
             let code = Code::Overloaded;
             tracing::warn!(%code, ?remote, bytes, limit, "a caller does not take its answers, or its \
                 bodies are not taken: what waits of them is given up");

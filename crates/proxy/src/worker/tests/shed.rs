@@ -4,7 +4,7 @@ use hyper::client::conn::http2;
 
 use super::away::{Fleet, nobody};
 use super::*;
-use crate::worker::shed::CROWDED_FOR;
+use crate::worker::shed::{CROWDED_FOR, FLOODED_FROM};
 
 /// What most tests here allow all bodies together.
 const HELD: usize = 512 * 1024;
@@ -170,6 +170,92 @@ fn a_crowd_of_whom_nobody_is_to_blame_keeps_others_waiting_for_some_seconds_only
     let answer = talk(&mut other, get("/large/1").as_bytes(), b"\r\n0\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{} bytes", answer.len());
     assert!(crowd.read() > 0, "nobody was told");
+}
+
+/// Callers over HTTP/2, each on a connection of its own, that send a body to `stock` before anybody
+/// knows where it is, so that all of them wait.
+struct Uploads {
+    fleet: Fleet,
+    runtime: tokio::runtime::Runtime,
+    answers: Vec<tokio::task::JoinHandle<hyper::StatusCode>>,
+    begun: Instant,
+}
+
+impl Uploads {
+    const HELD: usize = 1 << 20;
+
+    fn start(count: usize, bytes: usize) -> Self {
+        assert!(bytes < Self::HELD / 4, "one of them is to blame");
+        assert!(count * bytes > 2 * FLOODED_FROM * Self::HELD, "that is no flood");
+        let limits = Limits { held_bytes: Self::HELD, ..Limits::default() };
+        let timeouts = Timeouts { discovery: Duration::from_secs(60), ..Timeouts::default() };
+        let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+        fleet.caller.configure(MeshProtocol::default(), (limits, timeouts));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let (sidecar, begun) = (fleet.caller.addresses[0], Instant::now());
+        let answers = (0..count).map(|_| runtime.spawn(upload(sidecar, bytes))).collect();
+        Self { fleet, runtime, answers, begun }
+    }
+
+    fn faults(&self) -> u64 {
+        self.fleet.caller.metrics.faults.value()
+    }
+
+    /// The others get where they wanted to; says how many did not, and were told.
+    fn end(self) -> u64 {
+        let caller = &self.fleet.caller;
+        caller.tell(&self.fleet.stock, self.fleet.local(&self.fleet.addresses()));
+        let mut refused = 0;
+        for answer in self.answers {
+            match self.runtime.block_on(answer).unwrap().as_u16() {
+                200 => {}
+                503 => refused += 1,
+                other => panic!("answered {other}"),
+            }
+        }
+        assert_eq!(caller.metrics.faults.value(), refused);
+        until("nothing waiting", || waiting(caller) == 0);
+        check_served(&self.fleet);
+        refused
+    }
+}
+
+async fn upload(sidecar: SocketAddr, bytes: usize) -> hyper::StatusCode {
+    let stream = tokio::net::TcpStream::connect(sidecar).await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::post("http://a/v1.0/invoke/stock/method/echo");
+    let body = Full::new(Bytes::from(vec![b'x'; bytes]));
+    let answer = sender.send_request(request.body(body).unwrap()).await.unwrap();
+    let status = answer.status();
+    answer.into_body().collect().await.unwrap();
+    status
+}
+
+/// Each connection begins with credit, so that many of them send what is far too much at once.
+#[test]
+fn a_flood_from_many_connections_is_not_waited_for() {
+    let uploads = Uploads::start(24, 250_000);
+    until("somebody losing something", || uploads.faults() > 0);
+    let took = uploads.begun.elapsed();
+    assert!(took < CROWDED_FOR, "a crowd loses it after {took:?} in any case");
+    let (most, caller) = (FLOODED_FROM * Uploads::HELD, &uploads.fleet.caller);
+    until("less waiting", || waiting(caller) <= most);
+    let refused = uploads.end();
+    assert!((1..24).contains(&refused), "{refused} were refused");
+}
+
+/// Who sends no more than any source may have waiting is no part of a flood.
+#[test]
+fn many_with_little_waiting_lose_nothing_at_once() {
+    let uploads = Uploads::start(80, 60_000);
+    let flooded = || waiting(&uploads.fleet.caller) > FLOODED_FROM * Uploads::HELD;
+    until("a flood", || flooded() || uploads.faults() > 0);
+    std::thread::sleep(Duration::from_millis(1500));
+    let (faults, took) = (uploads.faults(), uploads.begun.elapsed());
+    assert!(faults == 0 || took >= CROWDED_FOR, "{faults} lost something in {took:?}");
+    uploads.end();
 }
 
 #[test]
