@@ -26,6 +26,21 @@ pub(super) const FLOODED_FROM: usize = 2;
 /// whoever has more waiting than so many times what any source may have (`pipe_bytes`) loses it.
 const FLOODS_FROM: usize = 2;
 
+/// What waits of one caller.
+struct Held {
+    /// Its connection.
+    caller: Key,
+    bytes: usize,
+    /// Its exchanges of which something waits.
+    exchanges: Vec<Key>,
+}
+
+impl Held {
+    fn of(caller: Key) -> Self {
+        Self { caller, bytes: 0, exchanges: Vec::new() }
+    }
+}
+
 impl Worker {
     /// Frees what the caller with most bytes waiting holds, once nothing else has helped.
     pub(super) fn sweep_held(&mut self) {
@@ -40,13 +55,13 @@ impl Worker {
         if over_for < OVER_FOR && !is_flood {
             return;
         }
-        let spared_of_flood = FLOODS_FROM * self.config.limits.pipe_bytes;
         let callers = self.held_by_callers();
-        let most = callers.first().map_or(0, |(_, bytes)| *bytes);
+        let most = callers.first().map_or(0, |held| held.bytes);
+        let spared = FLOODS_FROM * self.config.limits.pipe_bytes;
         if over_for >= CROWDED_FOR {
             self.shed_callers(&callers, 0);
-        } else if is_flood && most > spared_of_flood {
-            self.shed_callers(&callers, spared_of_flood);
+        } else if is_flood && most > spared {
+            self.shed_callers(&callers, spared);
         } else if over_for >= OVER_FOR && most >= limit / BLAMED_FROM {
             self.shed_callers(&callers[..1], 0);
         } else {
@@ -55,55 +70,55 @@ impl Worker {
         self.over_since = None;
     }
 
-    /// Gives up what waits of `callers`, the first of them first, until no more than the limit waits
-    /// or who is next has no more than `spared` bytes.
-    fn shed_callers(&mut self, callers: &[(Key, usize)], spared: usize) {
-        let limit = self.config.limits.held_bytes;
-        for (caller, bytes) in callers {
-            if self.held_bytes <= limit || *bytes <= spared {
-                return;
-            }
-            self.shed_caller(*caller, *bytes);
-        }
-    }
-
-    /// The downstream connections with the bytes that wait of each, the most first.
-    fn held_by_callers(&self) -> Vec<(Key, usize)> {
-        let mut held: HashMap<Key, usize> = HashMap::new();
-        for (_, exchange) in self.exchanges.iter_places(0..self.exchanges.places()) {
+    /// The callers of whom something waits, those with most of it first.
+    fn held_by_callers(&self) -> Vec<Held> {
+        let mut held: HashMap<Key, Held> = HashMap::new();
+        for (key, exchange) in self.exchanges.iter_places(0..self.exchanges.places()) {
             let bytes = waiting(exchange);
             if bytes > 0 {
-                *held.entry(exchange.down.conn).or_default() += bytes;
+                let caller = exchange.down.conn;
+                let of_caller = held.entry(caller).or_insert_with(|| Held::of(caller));
+                of_caller.bytes += bytes;
+                of_caller.exchanges.push(key);
             }
         }
-        let mut callers: Vec<(Key, usize)> = held.into_iter().collect();
-        callers.sort_unstable_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let mut callers: Vec<Held> = held.into_values().collect();
+        callers.sort_unstable_by_key(|held| std::cmp::Reverse(held.bytes));
         callers
     }
 
-    /// Gives up what waits of a caller.
-    fn shed_caller(&mut self, caller: Key, bytes: usize) {
+    /// Gives up what waits of `callers`, the first of them first, until no more than the limit waits
+    /// or who is next has no more than `spared` bytes.
+    fn shed_callers(&mut self, callers: &[Held], spared: usize) {
         let limit = self.config.limits.held_bytes;
-        let remote = self.conns.get(caller).and_then(|conn| conn.remote);
-        // A crowd comes from many ports of a few addresses.
-        let from = remote.map(|remote| remote.ip());
-        if self.told.is_news(format!("held {from:?}"), self.now) {
-            let code = Code::Overloaded;
-            tracing::warn!(%code, ?remote, bytes, limit, "a caller does not take its answers, or its \
-                bodies are not taken: what waits of them is given up");
-        }
-        let of_caller = |(key, exchange): (Key, &Exchange)| {
-            (exchange.down.conn == caller && waiting(exchange) > 0).then_some(key)
-        };
-        let places = 0..self.exchanges.places();
-        let shed: Vec<Key> = self.exchanges.iter_places(places).filter_map(of_caller).collect();
-        for key in shed {
-            self.shed(key);
+        for held in callers {
+            if self.held_bytes <= limit || held.bytes <= spared {
+                return;
+            }
+            self.tell_of(held, limit);
+            for key in &held.exchanges {
+                self.shed(*key);
+            }
         }
     }
 
+    fn tell_of(&mut self, held: &Held, limit: usize) {
+        let remote = self.conns.get(held.caller).and_then(|conn| conn.remote);
+        // A crowd comes from many ports of a few addresses.
+        let from = remote.map(|remote| remote.ip());
+        if self.told.is_news(format!("held {from:?}"), self.now) {
+            let (code, bytes) = (Code::Overloaded, held.bytes);
+            tracing::warn!(%code, ?remote, bytes, limit, "a caller does not take its answers, or its \
+                bodies are not taken: what waits of them is given up");
+        }
+    }
+
+    /// Gives up what waits of an exchange, unless it has gone meanwhile.
     fn shed(&mut self, key: Key) {
         let Some(exchange) = self.exchanges.get(key) else { return };
+        if waiting(exchange) == 0 {
+            return;
+        }
         if exchange.responding {
             self.metrics.faults.add(1);
             self.cancel_upstream(key);

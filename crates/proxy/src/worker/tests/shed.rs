@@ -34,6 +34,16 @@ fn check_served(fleet: &Fleet) {
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
 }
 
+type Sender = http2::SendRequest<Full<Bytes>>;
+
+/// A connection over HTTP/2, driven by the runtime that opens it.
+async fn open(sidecar: SocketAddr, settings: &http2::Builder<TokioExecutor>) -> Sender {
+    let stream = tokio::net::TcpStream::connect(sidecar).await.unwrap();
+    let (sender, connection) = settings.handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
 /// A client that asks over HTTP/2 and reads nothing of the answers until it is told to.
 struct Greedy {
     runtime: tokio::runtime::Runtime,
@@ -51,14 +61,9 @@ impl Greedy {
     }
 
     async fn ask(sidecar: SocketAddr, count: usize) -> Vec<Response<Incoming>> {
-        let stream = tokio::net::TcpStream::connect(sidecar).await.unwrap();
-        let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
-            .initial_stream_window_size(65_535)
-            .initial_connection_window_size(65_535)
-            .handshake(TokioIo::new(stream))
-            .await
-            .unwrap();
-        tokio::spawn(connection);
+        let mut settings = http2::Builder::new(TokioExecutor::new());
+        settings.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
+        let mut sender = open(sidecar, &settings).await;
         let mut answers = Vec::new();
         for _ in 0..count {
             let uri = "http://a/v1.0/invoke/stock/method/large/2";
@@ -221,10 +226,7 @@ impl Uploads {
 }
 
 async fn upload(sidecar: SocketAddr, bytes: usize) -> hyper::StatusCode {
-    let stream = tokio::net::TcpStream::connect(sidecar).await.unwrap();
-    let (mut sender, connection) =
-        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection);
+    let mut sender = open(sidecar, &http2::Builder::new(TokioExecutor::new())).await;
     let request = Request::post("http://a/v1.0/invoke/stock/method/echo");
     let body = Full::new(Bytes::from(vec![b'x'; bytes]));
     let answer = sender.send_request(request.body(body).unwrap()).await.unwrap();
