@@ -256,8 +256,8 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
 
 /// The address that could not be listened on, and the option that sets it.
 fn listening(error: &(dyn std::error::Error + 'static)) -> Option<(SocketAddr, String)> {
-    if let Some(DataPlaneError::Listen { address, door, .. }) = error.downcast_ref() {
-        return Some((*address, option_of_door(door)));
+    if let Some(DataPlaneError::Listen { address, listener, .. }) = error.downcast_ref() {
+        return Some((*address, option_of_listener(listener)));
     }
     if let Some(StartError::Listen { address, .. }) = error.downcast_ref() {
         return Some((*address, "--listen".to_owned()));
@@ -277,10 +277,10 @@ fn listening(error: &(dyn std::error::Error + 'static)) -> Option<(SocketAddr, S
     None
 }
 
-fn option_of_door(door: &str) -> String {
-    match door {
+fn option_of_listener(listener: &str) -> String {
+    match listener {
         "gateway" | "front" => "--listen".to_owned(),
-        door => format!("--{door}-listen"),
+        listener => format!("--{listener}-listen"),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use tollway_http::RequestHead;
 
-use crate::connection::Door;
+use crate::connection::ListenerKind;
 use crate::tokens::asks_for_health;
 
 /// Lists over the parts of the API. What is denied stays so; where something is allowed for a
@@ -56,21 +56,21 @@ const GRPC_PARTS: &[(&str, &str, &[&str])] = &[
 impl ApiRules {
     /// Whether a request at a door may have an answer. `is_call`: it is for another service, whatever
     /// its path.
-    pub(crate) fn admit(&self, door: &Door, head: &RequestHead, is_call: bool) -> bool {
+    pub(crate) fn admit(&self, door: &ListenerKind, head: &RequestHead, is_call: bool) -> bool {
         match door {
-            Door::HttpApi if is_call => self.admit_http(b"v1.0/invoke/"),
-            Door::HttpApi => asks_for_health(head) || self.admit_http(route(&head.path)),
-            Door::GrpcApi => {
+            ListenerKind::HttpApi if is_call => self.admit_http(b"v1.0/invoke/"),
+            ListenerKind::HttpApi => asks_for_health(head) || self.admit_http(route(&head.path)),
+            ListenerKind::GrpcApi => {
                 head.path.strip_prefix(GRPC_API).is_none_or(|method| self.admit_grpc(method))
             }
-            Door::Inside
-            | Door::Public
-            | Door::Outbound
-            | Door::Tunnel(_)
-            | Door::Inbound
-            | Door::Tcp(_)
-            | Door::Gateway
-            | Door::Front => true,
+            ListenerKind::Loopback
+            | ListenerKind::Public
+            | ListenerKind::Outbound
+            | ListenerKind::Tunnel(_)
+            | ListenerKind::Inbound
+            | ListenerKind::Tcp(_)
+            | ListenerKind::Gateway
+            | ListenerKind::Front => true,
         }
     }
 
@@ -139,21 +139,21 @@ mod tests {
     /// What of the API may be used: paths of the sidecar's own, calls as `call`.
     fn admitted(allowed: &[&str], denied: &[&str]) -> String {
         let rules = ApiRules { allowed: rules(allowed), denied: rules(denied) };
-        let check = |door: &Door, path: &str, is_call| {
+        let check = |door: &ListenerKind, path: &str, is_call| {
             let head = RequestHead { method: Method::Get, path: path.into(), ..Default::default() };
             rules.admit(door, &head, is_call)
         };
         let mut told = Vec::new();
         for path in ["/v1.0/metadata", "//v1.0/metadata?a", "/v1.0/metadata-x", "/v1.0/healthz"] {
-            told.extend(check(&Door::HttpApi, path, false).then_some(path));
+            told.extend(check(&ListenerKind::HttpApi, path, false).then_some(path));
         }
-        told.extend(check(&Door::HttpApi, "/v1.0/metadata", true).then_some("call"));
+        told.extend(check(&ListenerKind::HttpApi, "/v1.0/metadata", true).then_some("call"));
         for method in ["GetMetadata", "InvokeService", "PublishEvent"] {
             let path = format!("/dapr.proto.runtime.v1.Dapr/{method}");
-            told.extend(check(&Door::GrpcApi, &path, false).then_some(method));
+            told.extend(check(&ListenerKind::GrpcApi, &path, false).then_some(method));
         }
-        assert!(check(&Door::GrpcApi, "/pkg.Service/Method", true), "proxied");
-        assert!(check(&Door::Inside, "/v1.0/metadata", true), "its own");
+        assert!(check(&ListenerKind::GrpcApi, "/pkg.Service/Method", true), "proxied");
+        assert!(check(&ListenerKind::Loopback, "/v1.0/metadata", true), "its own");
         told.join(" ")
     }
 

@@ -12,26 +12,26 @@ use tollway_identity::{PeerIdentity, ServerNameReader};
 use tollway_model::{NetworkName, ServiceName};
 use tollway_net::{Conn, Key, tcp_info};
 
-use crate::actors::TurnLease;
-use crate::edit::Caller;
+use crate::event_loop::{CalledOff, Rights, Upgraded};
 use crate::exchange::{Destination, Side};
 use crate::front::Client;
+use crate::headers::Caller;
 use crate::observe::Finished;
-use crate::worker::{CalledOff, Rights, Upgraded};
+use crate::runtime_fields::TurnLease;
 
-/// Through which door a downstream connection came.
+/// Through which listener a downstream connection came.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Door {
+pub(crate) enum ListenerKind {
     HttpApi,
     GrpcApi,
     /// The HTTP API, from within this process.
-    Inside,
+    Loopback,
     /// What of the HTTP API everybody may know: health and metadata.
     Public,
     Outbound,
-    /// Inside a CONNECT tunnel to one service.
+    /// LoopbackClient a CONNECT tunnel to one service.
     Tunnel(ServiceName),
-    /// The mesh door, from an authenticated peer.
+    /// The inbound listener, from an authenticated peer.
     Inbound,
     /// A TCP port that stands for one service.
     Tcp(ServiceName),
@@ -41,7 +41,7 @@ pub(crate) enum Door {
     Front,
 }
 
-impl Door {
+impl ListenerKind {
     /// Whether what comes through it is for the app behind this process.
     pub(crate) fn is_inbound(&self) -> bool {
         matches!(self, Self::Inbound | Self::Front)
@@ -54,14 +54,14 @@ pub(crate) enum Role {
     Detect {
         input: Vec<u8>,
     },
-    /// A connection during its TLS handshake, at the mesh door or a front's.
+    /// A connection during its TLS handshake, at the inbound listener or a front's.
     Accepting,
     /// A dial until it is connected and, with TLS, authenticated.
     Dialling(Dial),
-    H1Server(Box<H1Server>),
-    H2Server(Box<H2Link>),
-    H1Client(Box<H1Client>),
-    H2Client(Box<H2Link>),
+    Http1Server(Box<Http1Server>),
+    Http2Server(Box<Http2Link>),
+    Http1Client(Box<Http1Client>),
+    Http2Client(Box<Http2Link>),
     /// Bytes to and from another connection.
     Relay(Relay),
     /// A gateway's connection of which the server name is not known yet.
@@ -74,7 +74,7 @@ pub(crate) enum Role {
 pub(crate) struct Connection {
     pub(crate) io: Conn,
     pub(crate) role: Role,
-    pub(crate) door: Option<Door>,
+    pub(crate) via: Option<ListenerKind>,
     pub(crate) remote: Option<SocketAddr>,
     /// Its address as text, once a request needed it.
     remote_text: Option<Box<str>>,
@@ -109,7 +109,7 @@ pub(crate) struct Connection {
     pub(crate) raw_target: Option<ServiceName>,
     /// What policies mean for its caller, once that was asked for.
     pub(crate) rights: Option<Rights>,
-    /// By which request it left HTTP, at the mesh door.
+    /// By which request it left HTTP, at the inbound listener.
     pub(crate) upgraded: Option<Box<Upgraded>>,
     /// What the access log will have of the bytes it carries, when it ends.
     pub(crate) told: Option<Box<Finished>>,
@@ -120,7 +120,7 @@ impl Connection {
         Self {
             io,
             role,
-            door: None,
+            via: None,
             remote: None,
             remote_text: None,
             peer: None,
@@ -153,13 +153,14 @@ impl Connection {
 
     /// Whether this is a caller that has at least `limit` bytes of answers to read.
     pub(crate) fn owes_reading(&self, limit: usize) -> bool {
-        matches!(self.role, Role::H1Server(_) | Role::H2Server(_)) && self.io.pending() >= limit
+        matches!(self.role, Role::Http1Server(_) | Role::Http2Server(_))
+            && self.io.pending() >= limit
     }
 
     /// Whether this is an upstream that does not read what it was sent, `limit` bytes at least. Heads
     /// that were called off are among them: bytes that are queued are not taken back.
     pub(crate) fn is_unread(&self, limit: usize) -> bool {
-        matches!(self.role, Role::H2Client(_)) && self.io.pending() >= limit
+        matches!(self.role, Role::Http2Client(_)) && self.io.pending() >= limit
     }
 }
 
@@ -178,13 +179,13 @@ impl Connection {
     /// How it was made, if it is one to another sidecar or to the app.
     pub(crate) fn opened(&self) -> Option<&Opened> {
         match &self.role {
-            Role::H2Client(link) => link.opened.as_ref(),
-            Role::H1Client(client) => client.opened.as_ref(),
+            Role::Http2Client(link) => link.opened.as_ref(),
+            Role::Http1Client(client) => client.opened.as_ref(),
             Role::Detect { .. }
             | Role::Accepting
             | Role::Dialling(_)
-            | Role::H1Server(_)
-            | Role::H2Server(_)
+            | Role::Http1Server(_)
+            | Role::Http2Server(_)
             | Role::Relay(_)
             | Role::Hello(_)
             | Role::Lingering(_) => None,
@@ -207,13 +208,13 @@ impl Connection {
     pub(crate) fn has_unparsed(&self) -> bool {
         match &self.role {
             Role::Detect { input } => !input.is_empty(),
-            Role::H1Server(server) => !server.input.is_empty(),
-            Role::H1Client(client) => !client.input.is_empty(),
+            Role::Http1Server(server) => !server.input.is_empty(),
+            Role::Http1Client(client) => !client.input.is_empty(),
             Role::Hello(hello) => !hello.input.is_empty(),
             Role::Accepting
             | Role::Dialling(_)
-            | Role::H2Server(_)
-            | Role::H2Client(_)
+            | Role::Http2Server(_)
+            | Role::Http2Client(_)
             | Role::Relay(_)
             | Role::Lingering(_) => false,
         }
@@ -284,7 +285,7 @@ pub(crate) enum Purpose {
 
 /// The server's side of an HTTP/1.1 connection.
 #[derive(Default)]
-pub(crate) struct H1Server {
+pub(crate) struct Http1Server {
     pub(crate) scanner: h1::HeadScanner,
     /// Bytes read and not yet parsed.
     pub(crate) input: Vec<u8>,
@@ -300,7 +301,7 @@ pub(crate) struct H1Server {
 }
 
 /// The client's side of an HTTP/1.1 connection.
-pub(crate) struct H1Client {
+pub(crate) struct Http1Client {
     pub(crate) destination: Destination,
     pub(crate) scanner: h1::HeadScanner,
     pub(crate) input: Vec<u8>,
@@ -319,7 +320,7 @@ pub(crate) struct H1Client {
 }
 
 /// An HTTP/2 connection, either side.
-pub(crate) struct H2Link {
+pub(crate) struct Http2Link {
     pub(crate) codec: h2::Connection,
     pub(crate) streams: HashMap<u32, Key, BuildHasherDefault<StreamHasher>>,
     /// Requests that wait for its share of the connections to the app (server's side).
@@ -348,7 +349,7 @@ pub(crate) struct H2Link {
     pub(crate) called_off: CalledOff,
 }
 
-impl H2Link {
+impl Http2Link {
     pub(crate) fn new(codec: h2::Connection, now: Instant) -> Self {
         Self {
             codec,
@@ -370,7 +371,7 @@ impl H2Link {
     }
 }
 
-impl H2Link {
+impl Http2Link {
     /// Whether this process serves the other end.
     pub(crate) fn leads_to_runtime(&self) -> bool {
         self.destination.as_ref().is_some_and(Destination::is_served_here)

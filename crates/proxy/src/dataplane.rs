@@ -1,6 +1,6 @@
 //! A member of the mesh, sidecar or gateway: put together, run, drained.
 //!
-//! Doors are bound before anything is served; the identity comes first; what the control plane
+//! BoundListeners are bound before anything is served; the identity comes first; what the control plane
 //! tells reaches the worker threads through the fan-out. What every data plane has is in
 //! `plane.rs`.
 
@@ -17,10 +17,12 @@ use tollway_routing::{AccessList, Resilience};
 use tollway_telemetry::metrics::Part;
 use tollway_telemetry::{AdminFacts, DaprMetrics};
 
-use crate::actors::TurnLease;
 use crate::api_rules::ApiRules;
-use crate::connection::Door;
-use crate::doors::{Doors, advertised};
+use crate::bind::{BoundListeners, advertised};
+use crate::connection::ListenerKind;
+use crate::event_loop::{
+    ApiStream, AppTarget, AppTls, Command, GatewayRoutes, LoopConfig, MeshProtocol,
+};
 use crate::facts::Facts;
 use crate::fanout::Fanout;
 use crate::front::FrontFilesError;
@@ -28,17 +30,15 @@ use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
 use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneOptions};
 use crate::probe::Probe;
+use crate::runtime_fields::TurnLease;
 use crate::tls::PlaneTls;
 use crate::tokens::Tokens;
-use crate::worker::{
-    ApiStream, AppTarget, AppTls, Command, GatewayRoutes, MeshProtocol, WorkerConfig,
-};
 
-/// Why a data plane could not start or had to end.
+/// Cause a data plane could not start or had to end.
 #[derive(Debug, Error)]
 pub enum DataPlaneError {
-    #[error("cannot listen on {address} for {door}")]
-    Listen { door: &'static str, address: SocketAddr, source: std::io::Error },
+    #[error("cannot listen on {address} for {listener}")]
+    Listen { listener: &'static str, address: SocketAddr, source: std::io::Error },
     #[error("others cannot reach {address}; say where they can with --advertise")]
     NoAdvertise { address: SocketAddr },
     #[error("the upstream `{text}` cannot be read; write PORT=SERVICE, such as 5432=db.shop.east")]
@@ -54,7 +54,7 @@ pub enum DataPlaneError {
     #[error("cannot take part in the mesh")]
     Mesh(#[from] MeshError),
     #[error("cannot start a data-plane thread")]
-    Worker(#[source] std::io::Error),
+    EventLoop(#[source] std::io::Error),
     #[error("cannot write the ports file {path}")]
     PortsFile { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
@@ -74,7 +74,7 @@ impl DataPlaneError {
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Listen { source, .. } | Self::Worker(source) | Self::Thread(source) => {
+            Self::Listen { source, .. } | Self::EventLoop(source) | Self::Thread(source) => {
                 ErrorCode::of_io(source)
             }
             Self::NoAdvertise { .. } | Self::Upstream { .. } => Some(ErrorCode::BadConfiguration),
@@ -147,9 +147,9 @@ pub struct SidecarOptions {
     pub outbound_listen: Option<SocketAddr>,
     /// Where health and metadata are told to everybody.
     pub public_listen: Option<SocketAddr>,
-    /// The mesh door.
+    /// The inbound listener.
     pub inbound_listen: SocketAddr,
-    /// Where other workloads reach the mesh door, if not where it listens. Port 0: its port.
+    /// Where other workloads reach the inbound listener, if not where it listens. Port 0: its port.
     pub advertise: Option<SocketAddr>,
     /// What carries the requests of this side to services of HTTP/1.1.
     pub mesh_protocol: MeshProtocol,
@@ -189,7 +189,7 @@ pub struct GatewayOptions {
 pub struct Sidecar {
     plane: Member,
     probe: Option<tokio::task::JoinHandle<()>>,
-    /// Where others reach the mesh door.
+    /// Where others reach the inbound listener.
     advertise: SocketAddr,
 }
 
@@ -209,7 +209,7 @@ impl Announcer {
 }
 
 impl Sidecar {
-    /// Opens the doors, obtains the identity and begins to serve: calls are taken once this
+    /// Opens the kinds, obtains the identity and begins to serve: calls are taken once this
     /// returns. What is left is done by tasks of the current tokio runtime. `well` tells how the
     /// app is, where somebody asks it: only while it is well, others are sent to it.
     ///
@@ -219,18 +219,18 @@ impl Sidecar {
         options: SidecarOptions,
         well: Option<watch::Receiver<bool>>,
     ) -> Result<Self, DataPlaneError> {
-        let mut doors = Doors::for_threads(options.common.plane.threads);
-        doors.bind_all("http", &options.http_listen, &Door::HttpApi)?;
-        doors.bind_all("grpc", &options.grpc_listen, &Door::GrpcApi)?;
-        doors.bind_all("outbound", options.outbound_listen.as_slice(), &Door::Outbound)?;
-        doors.bind_all("public", options.public_listen.as_slice(), &Door::Public)?;
-        let inbound = doors.bind("inbound", options.inbound_listen, Door::Inbound)?;
+        let mut kinds = BoundListeners::for_threads(options.common.plane.threads);
+        kinds.bind_all("http", &options.http_listen, &ListenerKind::HttpApi)?;
+        kinds.bind_all("grpc", &options.grpc_listen, &ListenerKind::GrpcApi)?;
+        kinds.bind_all("outbound", options.outbound_listen.as_slice(), &ListenerKind::Outbound)?;
+        kinds.bind_all("public", options.public_listen.as_slice(), &ListenerKind::Public)?;
+        let inbound = kinds.bind("inbound", options.inbound_listen, ListenerKind::Inbound)?;
         let advertise = advertised(options.advertise, inbound)?;
         let common = options.common;
         let fanout = Arc::new(Fanout::default());
         let mesh = start_mesh(&common, &fanout).await?;
         for text in &options.upstreams {
-            doors.bind_upstream(text, mesh.service())?;
+            kinds.bind_upstream(text, mesh.service())?;
         }
         let app = options.app;
         let app_tls = match &app {
@@ -253,7 +253,7 @@ impl Sidecar {
             tokens,
             dapr_metrics: options.dapr_metrics,
         };
-        let plane = Member::start(common.plane, mesh, fanout, doors, role, telemetry).await?;
+        let plane = Member::start(common.plane, mesh, fanout, kinds, role, telemetry).await?;
         let probe = app.map(|app| {
             let protocol = app.protocol;
             let announcement =
@@ -272,10 +272,10 @@ impl Sidecar {
         Ok(Self { plane, probe, advertise })
     }
 
-    /// Where a door listens, by its name in the ports file.
+    /// Where a listener listens, by its name in the ports file.
     #[must_use]
-    pub fn port(&self, door: &str) -> Option<SocketAddr> {
-        self.plane.plane.ports.iter().find(|(name, _)| name == door).map(|(_, address)| *address)
+    pub fn port(&self, via: &str) -> Option<SocketAddr> {
+        self.plane.plane.ports.iter().find(|(name, _)| name == via).map(|(_, address)| *address)
     }
 
     /// The client of the control plane: name, status, and the way to leave early.
@@ -299,8 +299,8 @@ impl Sidecar {
 
     /// The way into its data plane from within the process.
     #[must_use]
-    pub fn inside(&self) -> Inside {
-        Inside(Arc::clone(&self.plane.plane.fanout))
+    pub fn inside(&self) -> LoopbackClient {
+        LoopbackClient(Arc::clone(&self.plane.plane.fanout))
     }
 
     /// Connections whose requests this process is to answer itself. Given once: as long as nobody
@@ -358,9 +358,9 @@ impl Sidecar {
 /// without it if the callee's runtime does: an answer of `ApiKind::Actors` may have that field, which
 /// apps can neither say nor see. Where it is missing, the call may have been carried out.
 #[derive(Clone)]
-pub struct Inside(Arc<Fanout>);
+pub struct LoopbackClient(Arc<Fanout>);
 
-impl Inside {
+impl LoopbackClient {
     /// A connection, HTTP/1.1 or HTTP/2, to the HTTP API of the sidecar; it does not block.
     ///
     /// # Errors
@@ -390,8 +390,8 @@ pub async fn run_gateway(
     options: GatewayOptions,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DataPlaneError> {
-    let mut doors = Doors::for_threads(options.common.plane.threads);
-    let bound = doors.bind("gateway", options.listen, Door::Gateway)?;
+    let mut kinds = BoundListeners::for_threads(options.common.plane.threads);
+    let bound = kinds.bind("gateway", options.listen, ListenerKind::Gateway)?;
     let outside = advertised(options.advertise, bound)?;
     let inside = match options.advertise_inside {
         Some(_) => advertised(options.advertise_inside, bound)?,
@@ -404,7 +404,7 @@ pub async fn run_gateway(
     let routes = GatewayRoutes { network: mesh.service().network.clone(), control };
     let telemetry = Telemetry::start(TelemetryOptions::default(), &mesh.credentials().borrow())?;
     let role = Role { gateway: Some(routes), ..Role::default() };
-    let plane = Member::start(common.plane, mesh, fanout, doors, role, telemetry).await?;
+    let plane = Member::start(common.plane, mesh, fanout, kinds, role, telemetry).await?;
     plane.mesh.register(Announcement::Gateway { outside, inside });
     // A sender that is dropped would end the wait for it; there is no app to be ready.
     plane.app_ready.send_replace(true);
@@ -458,7 +458,7 @@ impl Member {
         options: PlaneOptions,
         mesh: Arc<MeshClient>,
         fanout: Arc<Fanout>,
-        doors: Doors,
+        kinds: BoundListeners,
         role: Role,
         telemetry: Telemetry,
     ) -> Result<Self, DataPlaneError> {
@@ -475,12 +475,12 @@ impl Member {
             dapr_metrics,
         } = role;
         let part = if gateway.is_some() { Part::Gateway } else { Part::Sidecar };
-        let config = WorkerConfig {
+        let config = LoopConfig {
             hop: format!("sidecar {}", mesh.service()),
             home: mesh.service().clone(),
             app: app.as_ref().map(|app| AppTarget { address: app.address, protocol: app.protocol }),
             app_tls,
-            app_slots: app.as_ref().and_then(|app| app.max_concurrency),
+            app_concurrency: app.as_ref().and_then(|app| app.max_concurrency),
             mesh_protocol,
             gateway,
             api_rules,
@@ -494,7 +494,7 @@ impl Member {
         };
         let tls = PlaneTls::mesh(mesh.credentials().borrow().clone());
         let live = options.live.config.clone();
-        let parts = Parts { config, tls, doors, telemetry, fanout };
+        let parts = Parts { config, tls, kinds, telemetry, fanout };
         let mut plane = Plane::start(options, parts).await?;
         let (app_ready, app_state) = watch::channel(app.is_none());
         let told = plane.told();

@@ -10,10 +10,10 @@ use tollway_net::Key;
 
 use tollway_telemetry::ServicePlace;
 
-use crate::actors::TurnLease;
-use crate::connection::Door;
+use crate::connection::ListenerKind;
 use crate::observe::Observed;
 use crate::pipe::Pipe;
+use crate::runtime_fields::TurnLease;
 
 /// A stream of a connection; HTTP/1.1 connections have one at a time, stream 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,7 +112,7 @@ pub(crate) enum Upstream {
     /// Waits for discovery or a connection.
     Waiting,
     /// Waits until its caller's connection may have another one to the app.
-    Late,
+    FairQueue,
     /// Waits until the app has fewer requests.
     Slot,
     /// Waits until all of it has come.
@@ -124,7 +124,7 @@ pub(crate) enum Upstream {
 
 /// One request and its response.
 pub(crate) struct Exchange {
-    pub(crate) door: Door,
+    pub(crate) via: ListenerKind,
     pub(crate) down: StreamRef,
     pub(crate) up: Upstream,
     pub(crate) destination: Destination,
@@ -164,7 +164,7 @@ pub(crate) struct Exchange {
     /// Something of that turn has been sent.
     pub(crate) is_begun: bool,
     /// It counts among the requests that the app has.
-    pub(crate) has_slot: bool,
+    pub(crate) holds_permit: bool,
     /// It was refused or failed here.
     pub(crate) failed: bool,
     /// The status by which the head of an answer ended a gRPC call, where somebody counts it.
@@ -176,11 +176,11 @@ pub(crate) struct Exchange {
 impl Exchange {
     /// Whether it is one of the own runtime with the app, which no other sidecar has asked for.
     pub(crate) fn is_of_runtime(&self) -> bool {
-        self.door == Door::Inside && self.destination == Destination::App
+        self.via == ListenerKind::Loopback && self.destination == Destination::App
     }
 
     /// Whether it is for the app behind this process, or the actors there.
     pub(crate) fn is_for_app(&self) -> bool {
-        self.door.is_inbound() || self.is_of_runtime()
+        self.via.is_inbound() || self.is_of_runtime()
     }
 }

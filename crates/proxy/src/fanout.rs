@@ -12,9 +12,11 @@ use tollway_identity::Credentials;
 use tollway_model::{ServiceName, ServiceState, ServiceUpdate};
 use tollway_net::local_pair;
 
+use crate::event_loop::{
+    ApiKind, ApiStream, Command, Commands, HostServices, LoopConfig, NotServed,
+};
 use crate::live::ByThread;
 use crate::mesh::{MeshClient, MeshDelta};
-use crate::worker::{ApiKind, ApiStream, Command, Commands, NotServed, Outside, WorkerConfig};
 
 /// Connections to the sidecar's own API that wait to be taken.
 pub(crate) const API_BACKLOG: usize = 64;
@@ -107,12 +109,12 @@ impl Fanout {
     }
 
     /// New settings for every worker, and to each its new listeners.
-    pub(crate) fn configure(&self, config: &Arc<WorkerConfig>, opened: ByThread) {
+    pub(crate) fn configure(&self, config: &Arc<LoopConfig>, opened: ByThread) {
         let mut opened = opened.into_iter();
         for worker in &self.state().workers {
             worker.send(Command::Configure(Arc::clone(config)));
             if let Some(listeners) = opened.next().filter(|listeners| !listeners.is_empty()) {
-                worker.send(Command::OpenDoors(listeners));
+                worker.send(Command::OpenListeners(listeners));
             }
         }
     }
@@ -199,13 +201,13 @@ impl State {
 }
 
 /// One worker's view of the rest of the process.
-pub(crate) struct WorkerOutside {
+pub(crate) struct LoopServices {
     pub(crate) worker: usize,
     pub(crate) fanout: Arc<Fanout>,
     pub(crate) api: mpsc::Sender<ApiStream>,
 }
 
-impl Outside for WorkerOutside {
+impl HostServices for LoopServices {
     fn subscribe(&self, service: &ServiceName) {
         self.fanout.subscribe(self.worker, service);
     }

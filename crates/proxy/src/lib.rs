@@ -7,51 +7,51 @@
 
 #![forbid(unsafe_code)]
 
-mod actors;
 mod api_rules;
+mod bind;
+mod call_trace;
+mod cause;
 mod connection;
 mod dataplane;
-mod doors;
-mod edit;
+mod event_loop;
 mod exchange;
-mod explain;
 mod facts;
 mod fanout;
-mod fault;
 mod front;
-mod hellos;
+mod headers;
 mod limits;
 mod live;
+mod log_limiter;
+mod loop_guard;
 pub mod mesh;
 mod observe;
 mod pipe;
 mod plane;
 mod probe;
+mod request_error;
 mod respond;
+mod runtime_fields;
 mod tls;
 mod tokens;
-mod told;
-mod why;
-mod worker;
 
-pub use actors::{
-    ACTOR_FIELD, BEGIN_BY_FIELD, CALL_FIELD, INSTANCE_FIELD, LEASE_FIELD, OUTSIDE_FIELD,
-    TARGET_FIELD, TO_APP, TO_FIELD, TurnLease, UNPROCESSED_FIELD,
-};
 pub use api_rules::{ApiProtocol, ApiRule, ApiRules};
 pub use dataplane::{
-    Announcer, AppOptions, CommonOptions, DataPlaneError, GatewayOptions, HealthCheck, Inside,
-    Sidecar, SidecarOptions, run_gateway,
+    Announcer, AppOptions, CommonOptions, DataPlaneError, GatewayOptions, HealthCheck,
+    LoopbackClient, Sidecar, SidecarOptions, run_gateway,
 };
-pub use edit::{ERROR_FIELD, GRPC_DETAILS_FIELD, GRPC_STATUS_FIELD, OWN_FIELDS};
+pub use event_loop::{ApiKind, ApiStream, MeshProtocol};
 pub use facts::Facts;
 pub use front::{
     CheckedPair, FRONT_LISTEN_LIMIT, FrontFiles, FrontFilesError, FrontOptions, FrontTarget,
     FrontTargetError, run_front,
 };
+pub use headers::{ERROR_FIELD, GRPC_DETAILS_FIELD, GRPC_STATUS_FIELD, OWN_FIELDS};
 pub use limits::{Limits, NAMED_LIMITS, NamedLimit, Timeouts};
 pub use live::{Live, LiveHandle, LiveOptions, live};
 pub use observe::{TelemetryError, TelemetryOptions, TracingOptions};
 pub use plane::PlaneOptions;
+pub use runtime_fields::{
+    ACTOR_FIELD, BEGIN_BY_FIELD, CALL_FIELD, INSTANCE_FIELD, LEASE_FIELD, OUTSIDE_FIELD,
+    TARGET_FIELD, TO_APP, TO_FIELD, TurnLease, UNPROCESSED_FIELD,
+};
 pub use tokens::Tokens;
-pub use worker::{ApiKind, ApiStream, MeshProtocol};

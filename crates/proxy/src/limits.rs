@@ -123,7 +123,7 @@ pub struct Limits {
     /// Bytes of request bodies kept so that a refused request can be sent again.
     pub replay_bytes: usize,
     /// Bytes of bodies held in a thread before connection windows are held back as well.
-    pub held_bytes: usize,
+    pub buffered_bytes: usize,
     /// Addresses that `x-forwarded-for` may list of a request to a service: one that has come so
     /// far goes round in a circle.
     pub hops: usize,
@@ -152,7 +152,7 @@ impl Default for Limits {
             mesh_connections: 64,
             pipe_bytes: 64 * 1024,
             replay_bytes: 64 * 1024,
-            held_bytes: 64 * 1024 * 1024,
+            buffered_bytes: 64 * 1024 * 1024,
             hops: 32,
             informational: 16,
             client_hello_bytes: 16 * 1024 + 512,

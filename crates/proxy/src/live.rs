@@ -8,14 +8,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tollway_model::{RunningConfig, ServiceName};
 use tollway_net::Listener;
 
-use crate::connection::Door;
+use crate::bind::BoundListeners;
+use crate::connection::ListenerKind;
 use crate::dataplane::DataPlaneError;
-use crate::doors::Doors;
+use crate::event_loop::{Command, LoopConfig};
 use crate::fanout::Fanout;
 use crate::limits::{Limits, Timeouts};
 use crate::observe::{Telemetry, TelemetryOptions};
 use crate::plane::seed;
-use crate::worker::{Command, WorkerConfig};
 
 /// Changes that wait to be carried out.
 const CHANGES_LIMIT: usize = 4;
@@ -101,7 +101,7 @@ pub(crate) struct Upstream {
 /// Carries changes out.
 pub(crate) struct Reconfigurer {
     pub(crate) live: Live,
-    pub(crate) base: Arc<WorkerConfig>,
+    pub(crate) base: Arc<LoopConfig>,
     pub(crate) fanout: Arc<Fanout>,
     pub(crate) threads: usize,
     pub(crate) upstreams: Vec<Upstream>,
@@ -139,16 +139,16 @@ impl Reconfigurer {
             })
             .collect::<Result<Vec<_>, DataPlaneError>>()?;
         let plan = plan_upstreams(&self.upstreams, wanted);
-        let mut doors = Doors::for_threads(self.threads);
+        let mut kinds = BoundListeners::for_threads(self.threads);
         for text in &plan.open {
-            doors.bind_upstream(text, &self.base.home)?;
+            kinds.bind_upstream(text, &self.base.home)?;
         }
         let mut upstreams = plan.stay;
-        upstreams.append(&mut doors.upstreams);
-        let opened = doors.for_each_thread(self.threads)?;
+        upstreams.append(&mut kinds.upstreams);
+        let opened = kinds.for_each_thread(self.threads)?;
         // The last that can fail: what is open already closes by itself if it does.
         self.observe(options.telemetry)?;
-        let config = Arc::new(WorkerConfig {
+        let config = Arc::new(LoopConfig {
             limits: options.limits,
             timeouts: options.timeouts,
             ..(*self.base).clone()
@@ -156,12 +156,15 @@ impl Reconfigurer {
         self.fanout.configure(&config, opened);
         for upstream in plan.redirect {
             self.fanout.tell(|| {
-                Command::RedirectDoor(upstream.bound, Door::Tcp(upstream.service.clone()))
+                Command::RedirectListener(
+                    upstream.bound,
+                    ListenerKind::Tcp(upstream.service.clone()),
+                )
             });
             upstreams.push(upstream);
         }
         for address in plan.close {
-            self.fanout.tell(|| Command::CloseDoor(address));
+            self.fanout.tell(|| Command::CloseListener(address));
         }
         self.upstreams = upstreams;
         Ok(())
@@ -217,7 +220,7 @@ pub(crate) fn parse_upstream(
 }
 
 /// New listeners, one list a thread.
-pub(crate) type ByThread = Vec<Vec<(Listener, Door)>>;
+pub(crate) type ByThread = Vec<Vec<(Listener, ListenerKind)>>;
 
 #[cfg(test)]
 mod tests {

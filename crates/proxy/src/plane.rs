@@ -1,4 +1,4 @@
-//! A running data plane: its threads, doors, admin port and telemetry, whatever it serves.
+//! A running data plane: its threads, kinds, admin port and telemetry, whatever it serves.
 //!
 //! Sidecar and gateway (`dataplane.rs`) and front (`front/`) put together what they are, start it
 //! here, and add what runs beside it.
@@ -13,17 +13,17 @@ use tollway_net::{Listener, let_start_go, write_ports};
 use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, serve_admin};
 
-use crate::connection::Door;
+use crate::bind::BoundListeners;
+use crate::connection::ListenerKind;
 use crate::dataplane::DataPlaneError;
-use crate::doors::Doors;
-use crate::fanout::{API_BACKLOG, Fanout, WorkerOutside};
+use crate::event_loop::{ApiStream, EventLoop, LoopConfig};
+use crate::fanout::{API_BACKLOG, Fanout, LoopServices};
 use crate::limits::{Limits, Timeouts};
 use crate::live::{Live, Reconfigurer};
 use crate::observe::{Observer, Telemetry};
 use crate::tls::PlaneTls;
-use crate::worker::{ApiStream, Worker, WorkerConfig};
 
-/// How long after its doors have opened, and again, what only the start has used may go: the second
+/// How long after its kinds have opened, and again, what only the start has used may go: the second
 /// time is for what came late, such as its certificate and those of its first callers.
 const STARTED: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(5)];
 
@@ -44,15 +44,15 @@ pub struct PlaneOptions {
 
 /// What a data plane is made of.
 pub(crate) struct Parts {
-    pub(crate) config: WorkerConfig,
+    pub(crate) config: LoopConfig,
     pub(crate) tls: PlaneTls,
-    pub(crate) doors: Doors,
+    pub(crate) kinds: BoundListeners,
     pub(crate) telemetry: Telemetry,
     pub(crate) fanout: Arc<Fanout>,
 }
 
 /// What was told of single requests, counted.
-pub(crate) struct Told {
+pub(crate) struct LogLimiter {
     pub(crate) spans: Arc<SpanMetrics>,
     pub(crate) lines: Arc<LineMetrics>,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Plane {
     pub(crate) fanout: Arc<Fanout>,
     /// One for each thread.
     pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
-    /// Where the doors listen.
+    /// Where the kinds listen.
     pub(crate) ports: Vec<(String, SocketAddr)>,
     /// Connections to the process's own API, until somebody serves them.
     pub(crate) api: Option<mpsc::Receiver<ApiStream>>,
@@ -76,24 +76,24 @@ pub(crate) struct Plane {
 impl Plane {
     /// Opens the admin port and starts the threads.
     pub(crate) async fn start(options: PlaneOptions, parts: Parts) -> Result<Self, DataPlaneError> {
-        let Parts { config, tls, mut doors, telemetry, fanout } = parts;
+        let Parts { config, tls, mut kinds, telemetry, fanout } = parts;
         let mut ports: Vec<(String, SocketAddr)> =
-            doors.open.iter().map(|(name, l, _)| (name.clone(), l.address())).collect();
+            kinds.open.iter().map(|(name, l, _)| (name.clone(), l.address())).collect();
         let mut admin = None;
         if let Some(address) = options.admin_listen {
-            let failed = |source| DataPlaneError::Listen { door: "admin", address, source };
+            let failed = |source| DataPlaneError::Listen { listener: "admin", address, source };
             let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
             ports.push(("admin".to_owned(), listener.local_addr().map_err(failed)?));
             admin = Some(listener);
         }
-        let upstreams = std::mem::take(&mut doors.upstreams);
-        let listeners = doors.for_each_thread(options.threads)?;
+        let upstreams = std::mem::take(&mut kinds.upstreams);
+        let listeners = kinds.for_each_thread(options.threads)?;
         let (api_sender, api) = mpsc::channel(API_BACKLOG);
         let config = Arc::new(config);
         let mut started = StartedWorkers::default();
         for (worker, listeners) in listeners.into_iter().enumerate() {
             let outside =
-                WorkerOutside { worker, fanout: Arc::clone(&fanout), api: api_sender.clone() };
+                LoopServices { worker, fanout: Arc::clone(&fanout), api: api_sender.clone() };
             let observer = telemetry.observer([seed(worker), seed(worker)]);
             started.start(worker, &config, listeners, tls.clone(), Box::new(outside), observer)?;
         }
@@ -121,10 +121,10 @@ impl Plane {
     }
 
     /// What it counts of spans and lines.
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn told(&self) -> LogLimiter {
         let telemetry = self.telemetry.lock().unwrap_or_else(PoisonError::into_inner);
         let (spans, lines) = (&telemetry.span_metrics, &telemetry.line_metrics);
-        Told { spans: Arc::clone(spans), lines: Arc::clone(lines) }
+        LogLimiter { spans: Arc::clone(spans), lines: Arc::clone(lines) }
     }
 
     /// Runs a task for as long as it serves.
@@ -139,7 +139,7 @@ impl Plane {
         }
     }
 
-    /// Tells where its doors are: everything that serves them runs.
+    /// Tells where its kinds are: everything that serves them runs.
     pub(crate) fn open(&mut self) -> Result<(), DataPlaneError> {
         if let Some(path) = &self.ports_file {
             let ports = self.ports.iter().map(|(name, address)| (name.as_str(), *address));
@@ -147,7 +147,7 @@ impl Plane {
             write_ports(path, ports).map_err(failed)?;
         }
         for (name, address) in &self.ports {
-            tracing::info!(%address, "{name} door open");
+            tracing::info!(%address, "{name} via open");
         }
         self.beside(async {
             for wait in STARTED {
@@ -189,7 +189,7 @@ impl Plane {
 
 #[derive(Default)]
 struct StartedWorkers {
-    commands: Vec<crate::worker::Commands>,
+    commands: Vec<crate::event_loop::Commands>,
     metrics: Vec<Arc<DataPlaneMetrics>>,
     threads: Vec<std::thread::JoinHandle<std::io::Result<()>>>,
 }
@@ -198,22 +198,22 @@ impl StartedWorkers {
     fn start(
         &mut self,
         number: usize,
-        config: &Arc<WorkerConfig>,
-        listeners: Vec<(Listener, Door)>,
+        config: &Arc<LoopConfig>,
+        listeners: Vec<(Listener, ListenerKind)>,
         tls: PlaneTls,
-        outside: Box<WorkerOutside>,
+        outside: Box<LoopServices>,
         observer: Option<Box<Observer>>,
     ) -> Result<(), DataPlaneError> {
         let metrics = Arc::new(DataPlaneMetrics::default());
         let config = Arc::clone(config);
         let (worker, commands) =
-            Worker::new(config, listeners, tls, outside, Arc::clone(&metrics), seed(number))
-                .map_err(DataPlaneError::Worker)?;
+            EventLoop::new(config, listeners, tls, outside, Arc::clone(&metrics), seed(number))
+                .map_err(DataPlaneError::EventLoop)?;
         let worker = worker.observed_by(observer);
         let thread = std::thread::Builder::new()
             .name(format!("data-{number}"))
             .spawn(move || worker.run())
-            .map_err(DataPlaneError::Worker)?;
+            .map_err(DataPlaneError::EventLoop)?;
         self.commands.push(commands);
         self.metrics.push(metrics);
         self.threads.push(thread);

@@ -2,8 +2,8 @@
 
 use tollway_http::{Fields, ResponseHead, grpc};
 
-use crate::edit;
-use crate::fault::Fault;
+use crate::headers;
+use crate::request_error::RequestError;
 
 /// What Dapr's clients know as the answer to a request without the API's token.
 const NO_API_TOKEN: &[u8] = b"invalid api token\n";
@@ -18,16 +18,16 @@ pub(crate) fn is_grpc(fields: &Fields) -> bool {
 
 /// Status, marks of the mesh, and body `{"errorCode":…,"message":…}`; `hop` says it. A request
 /// without the API's token gets a text, as Dapr has it.
-pub(crate) fn http_fault(fault: &Fault, hop: &str) -> (ResponseHead, Vec<u8>) {
-    let (word, message) = (fault.code().word(), fault.message(hop));
-    let mut head = ResponseHead::new(fault.status());
-    if matches!(fault, Fault::ApiToken) {
+pub(crate) fn http_error(error: &RequestError, hop: &str) -> (ResponseHead, Vec<u8>) {
+    let (word, message) = (error.code().word(), error.message(hop));
+    let mut head = ResponseHead::new(error.status());
+    if matches!(error, RequestError::ApiToken) {
         head.fields.push(b"content-type", b"text/plain; charset=utf-8");
-        mark(&mut head, fault, hop);
+        mark(&mut head, error, hop);
         return (head, NO_API_TOKEN.to_vec());
     }
     head.fields.push(b"content-type", b"application/json");
-    mark(&mut head, fault, hop);
+    mark(&mut head, error, hop);
     let mut body = Vec::with_capacity(64 + message.len());
     body.extend_from_slice(b"{\"errorCode\":\"");
     body.extend_from_slice(word.as_bytes());
@@ -38,27 +38,27 @@ pub(crate) fn http_fault(fault: &Fault, hop: &str) -> (ResponseHead, Vec<u8>) {
 }
 
 /// A response of only trailers, as gRPC calls a head that ends the stream.
-pub(crate) fn grpc_fault(fault: &Fault, hop: &str) -> ResponseHead {
+pub(crate) fn grpc_error(error: &RequestError, hop: &str) -> ResponseHead {
     let mut head = ResponseHead::new(200);
     head.fields.push(b"content-type", b"application/grpc");
-    head.fields.push(b"grpc-status", fault.grpc_status().to_string().as_bytes());
+    head.fields.push(b"grpc-status", error.grpc_status().to_string().as_bytes());
     let mut message = Vec::new();
-    grpc::encode_message(&fault.message(hop), &mut message);
+    grpc::encode_message(&error.message(hop), &mut message);
     head.fields.push(b"grpc-message", &message);
-    mark(&mut head, fault, hop);
+    mark(&mut head, error, hop);
     head
 }
 
 /// Tells that this comes from the mesh and from whom there, not from the app.
-fn mark(head: &mut ResponseHead, fault: &Fault, hop: &str) {
-    head.fields.push(edit::ERROR, fault.code().word().as_bytes());
-    head.fields.push(edit::HOP, hop.as_bytes());
-    mark_unprocessed(head, fault);
+fn mark(head: &mut ResponseHead, error: &RequestError, hop: &str) {
+    head.fields.push(headers::ERROR, error.code().word().as_bytes());
+    head.fields.push(headers::HOP, hop.as_bytes());
+    mark_unprocessed(head, error);
 }
 
-fn mark_unprocessed(head: &mut ResponseHead, fault: &Fault) {
-    if fault.is_unprocessed() {
-        head.fields.push(edit::UNPROCESSED, b"1");
+fn mark_unprocessed(head: &mut ResponseHead, error: &RequestError) {
+    if error.is_unprocessed() {
+        head.fields.push(headers::UNPROCESSED, b"1");
     }
 }
 
@@ -94,18 +94,18 @@ mod tests {
 
     #[test]
     fn a_fault_says_who_refused_what_and_the_way_out() {
-        let fault = Fault::Unsupported { method: "CONNECT", reason: "not here" };
-        let (head, body) = http_fault(&fault, "sidecar web.default.west");
+        let error = RequestError::Unsupported { method: "CONNECT", reason: "not here" };
+        let (head, body) = http_error(&error, "sidecar web.default.west");
         assert_eq!(head.status, 400);
-        assert_eq!(head.fields.value(edit::ERROR), Some(&b"ERR_UNSUPPORTED"[..]));
-        assert_eq!(head.fields.value(edit::HOP), Some(&b"sidecar web.default.west"[..]));
+        assert_eq!(head.fields.value(headers::ERROR), Some(&b"ERR_UNSUPPORTED"[..]));
+        assert_eq!(head.fields.value(headers::HOP), Some(&b"sidecar web.default.west"[..]));
         let body = String::from_utf8(body).unwrap();
         let message =
             "sidecar web.default.west: CONNECT is not supported here: not here; use the door";
         assert!(body.contains(message), "{body}");
-        let head = grpc_fault(&fault, "sidecar web.default.west");
+        let head = grpc_error(&error, "sidecar web.default.west");
         assert_eq!(head.fields.value(b"grpc-status"), Some(&b"3"[..]));
-        assert_eq!(head.fields.value(edit::ERROR), Some(&b"ERR_UNSUPPORTED"[..]));
+        assert_eq!(head.fields.value(headers::ERROR), Some(&b"ERR_UNSUPPORTED"[..]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! TLS of the doors and dials: of the mesh, made from the present credentials, or of a front.
+//! TLS of the kinds and dials: of the mesh, made from the present credentials, or of a front.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tollway_identity::{Credentials, Expected, TlsError};
 use tollway_model::{Instance, ServiceName, TrustDomain};
 use tollway_net::{ConnError, Tls};
 
+use crate::cause::Cause;
 use crate::front::Served;
-use crate::why::Why;
 
 /// Application protocols between data planes.
 pub(crate) mod alpn {
@@ -66,14 +66,14 @@ impl PlaneTls {
         Ok(UnbufferedServerConnection::new(config).map_err(TlsError::Library)?.into())
     }
 
-    /// Why an accepted connection broke in its handshake.
-    pub(crate) fn why_refused(&self, error: &ConnError) -> Why {
+    /// Cause an accepted connection broke in its handshake.
+    pub(crate) fn why_refused(&self, error: &ConnError) -> Cause {
         match (self, error) {
             (Self::Front(_), ConnError::Tls(refusal)) => {
                 let reason = tollway_identity::front_explain(refusal);
-                Why::coded(tollway_identity::front_code_of(refusal), reason)
+                Cause::coded(tollway_identity::front_code_of(refusal), reason)
             }
-            _ => Why::from(error),
+            _ => Cause::from(error),
         }
     }
 }
@@ -147,7 +147,7 @@ impl MeshTls {
     }
 }
 
-/// Why a connection broke, with what TLS refused in words an operator can act on.
+/// Cause a connection broke, with what TLS refused in words an operator can act on.
 pub(crate) fn explain(error: &ConnError) -> String {
     match error {
         ConnError::Tls(refusal) => format!("TLS failed: {}", tollway_identity::explain(refusal)),

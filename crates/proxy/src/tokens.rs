@@ -5,9 +5,9 @@
 use tollway_http::{Method, RequestHead};
 use tollway_identity::SharedToken;
 
-use crate::connection::Door;
-use crate::edit::API_TOKEN;
-use crate::fault::Fault;
+use crate::connection::ListenerKind;
+use crate::headers::API_TOKEN;
+use crate::request_error::RequestError;
 
 /// Whoever watches a sidecar has no token: Dapr answers these without one.
 const HEALTH: [&[u8]; 2] = [b"/v1.0/healthz", b"/v1.0/healthz/outbound"];
@@ -28,14 +28,14 @@ pub struct Tokens {
 /// answers it itself.
 ///
 /// # Errors
-/// [`Fault::ApiToken`].
+/// [`RequestError::ApiToken`].
 pub(crate) fn admit(
     token: &SharedToken,
-    door: &Door,
+    via: &ListenerKind,
     head: &mut RequestHead,
     is_own: bool,
-) -> Result<(), Fault> {
-    if !matches!(door, Door::HttpApi | Door::GrpcApi) {
+) -> Result<(), RequestError> {
+    if !matches!(via, ListenerKind::HttpApi | ListenerKind::GrpcApi) {
         return Ok(());
     }
     let is_shown = head.fields.value(API_TOKEN).is_some_and(|shown| token.is(shown));
@@ -43,7 +43,7 @@ pub(crate) fn admit(
         head.fields.remove(API_TOKEN);
         return Ok(());
     }
-    Err(Fault::ApiToken)
+    Err(RequestError::ApiToken)
 }
 
 /// Whether everybody may have the answer: a request at the public port.
@@ -64,12 +64,18 @@ mod tests {
     use super::*;
 
     /// Whether a request is let in, and whether it still has a token then.
-    fn admitted(door: &Door, method: Method, path: &str, shown: &[&[u8]], is_own: bool) -> bool {
+    fn admitted(
+        via: &ListenerKind,
+        method: Method,
+        path: &str,
+        shown: &[&[u8]],
+        is_own: bool,
+    ) -> bool {
         let token = SharedToken::new("sesame").unwrap();
         let mut head = RequestHead { method, path: path.into(), ..Default::default() };
         shown.iter().for_each(|value| head.fields.push(API_TOKEN, value));
-        let admitted = admit(&token, door, &mut head, is_own);
-        if admitted.is_ok() && matches!(door, Door::HttpApi | Door::GrpcApi) {
+        let admitted = admit(&token, via, &mut head, is_own);
+        if admitted.is_ok() && matches!(via, ListenerKind::HttpApi | ListenerKind::GrpcApi) {
             assert!(!head.fields.contains(API_TOKEN), "{path}");
         }
         admitted.is_ok()
@@ -77,17 +83,17 @@ mod tests {
 
     #[test]
     fn only_the_token_opens_the_api() {
-        for door in [Door::HttpApi, Door::GrpcApi] {
-            let check = |shown: &[&[u8]]| admitted(&door, Method::Post, "/a", shown, false);
+        for via in [ListenerKind::HttpApi, ListenerKind::GrpcApi] {
+            let check = |shown: &[&[u8]]| admitted(&via, Method::Post, "/a", shown, false);
             assert!(check(&[b"sesame"]));
             let wrong: [&[&[u8]]; 5] =
                 [&[], &[b""], &[b"Sesame"], &[b"other", b"sesame"], &[b"sesame,x"]];
             for wrong in wrong {
-                assert!(!check(wrong), "{door:?} {wrong:?}");
+                assert!(!check(wrong), "{via:?} {wrong:?}");
             }
         }
-        for door in [Door::Outbound, Door::Inside] {
-            assert!(admitted(&door, Method::Post, "/a", &[], false));
+        for via in [ListenerKind::Outbound, ListenerKind::Loopback] {
+            assert!(admitted(&via, Method::Post, "/a", &[], false));
         }
     }
 
@@ -103,7 +109,8 @@ mod tests {
 
     #[test]
     fn health_is_told_without_a_token_by_the_sidecar_alone() {
-        let check = |method, path, is_own| admitted(&Door::HttpApi, method, path, &[], is_own);
+        let check =
+            |method, path, is_own| admitted(&ListenerKind::HttpApi, method, path, &[], is_own);
         for path in ["/v1.0/healthz", "/v1.0/healthz?appid=web", "/v1.0/healthz/outbound"] {
             assert!(check(Method::Get, path, true), "{path}");
             // A header may name an app for the same path.

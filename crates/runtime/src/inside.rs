@@ -9,11 +9,11 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
-use tollway_proxy::Inside;
+use tollway_proxy::LoopbackClient;
 
 /// Calls other services through the HTTP API, as the app would, with bodies of one kind.
 pub(crate) struct Caller<B> {
-    inside: Inside,
+    inside: LoopbackClient,
     connection: Mutex<Option<SendRequest<B>>>,
 }
 
@@ -21,12 +21,12 @@ impl<B> Caller<B>
 where
     B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static,
 {
-    pub(crate) fn new(inside: Inside) -> Self {
+    pub(crate) fn new(inside: LoopbackClient) -> Self {
         Self { inside, connection: Mutex::new(None) }
     }
 
     /// The way into the data loop.
-    pub(crate) fn inside(&self) -> Inside {
+    pub(crate) fn inside(&self) -> LoopbackClient {
         self.inside.clone()
     }
 

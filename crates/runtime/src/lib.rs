@@ -7,7 +7,7 @@
 //! `InvokeService` over gRPC (`grpc`), the state API over both (`state`), and calls over HTTP for
 //! an app of gRPC, which become `AppCallback/OnInvoke` (`callback`), and calls that somebody has made
 //! rules for where they fail (`resilient`), and those that leave the mesh (`outside`). What this crate calls itself goes back into the loop
-//! through [`tollway_proxy::Inside`], as a call of the app would.
+//! through [`tollway_proxy::LoopbackClient`], as a call of the app would.
 
 #![forbid(unsafe_code)]
 

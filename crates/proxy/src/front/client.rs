@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use tollway_identity::ClientCertificate;
 
-use crate::edit::Caller;
+use crate::headers::Caller;
 
 /// Made once for a connection, so that its requests need only copy.
 pub(crate) struct Client {

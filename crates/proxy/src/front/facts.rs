@@ -8,12 +8,12 @@ use tollway_telemetry::metrics::{Part, add_build, add_process, add_told, names};
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, Page};
 
 use super::follow::Status;
-use crate::plane::Told;
+use crate::plane::LogLimiter;
 
 /// What the page is made of.
 pub(super) struct FrontFacts {
     pub(super) metrics: Vec<Arc<DataPlaneMetrics>>,
-    pub(super) told: Told,
+    pub(super) told: LogLimiter,
     pub(super) status: watch::Receiver<Status>,
     /// The settings that run.
     pub(super) config: watch::Receiver<RunningConfig>,

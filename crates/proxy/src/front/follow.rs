@@ -14,8 +14,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::files::{FrontFiles, Served, Stamps};
 use super::target::FrontTarget;
 use crate::dataplane::DataPlaneError;
+use crate::event_loop::{AppTarget, Command};
 use crate::fanout::Fanout;
-use crate::worker::{AppTarget, Command};
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -1,10 +1,10 @@
 //! A front: ends TLS for an app that speaks plain HTTP, with ordinary certificates and outside any
 //! mesh. `tollway front` runs it.
 //!
-//! It is the data plane of a sidecar with another door: the same workers carry the requests to the
+//! It is the data plane of a sidecar with another listener: the same workers carry the requests to the
 //! same kind of pool that a sidecar has for its app. What is its own is here: the files with the
 //! certificates (`files.rs`), how they are followed while it runs (`follow.rs`), the app's address
-//! (`target.rs`), and what its admin port shows (`facts.rs`). `worker/front.rs` is the door.
+//! (`target.rs`), and what its admin port shows (`facts.rs`). `worker/front.rs` is the listener.
 
 mod client;
 mod facts;
@@ -18,15 +18,15 @@ use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 use tollway_model::{Label, ServiceName};
 
-use crate::connection::Door;
+use crate::bind::BoundListeners;
+use crate::connection::ListenerKind;
 use crate::dataplane::DataPlaneError;
-use crate::doors::Doors;
+use crate::event_loop::{LoopConfig, MeshProtocol};
 use crate::fanout::Fanout;
 use crate::observe::{Telemetry, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneOptions};
 use crate::tls::PlaneTls;
 use crate::tokens::Tokens;
-use crate::worker::{MeshProtocol, WorkerConfig};
 
 pub(crate) use client::Client;
 pub(crate) use files::Served;
@@ -49,7 +49,7 @@ pub struct FrontOptions {
     pub to: FrontTarget,
     /// What is told of single requests.
     pub telemetry: TelemetryOptions,
-    /// Told when the files are to be read again whether or not they seem to have changed.
+    /// LogLimiter when the files are to be read again whether or not they seem to have changed.
     pub reread: Arc<Notify>,
 }
 
@@ -62,22 +62,22 @@ pub async fn run_front(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), DataPlaneError> {
     let FrontOptions { plane: settings, listen, files, to, telemetry, reread } = options;
-    let mut doors = Doors::for_threads(settings.threads);
+    let mut kinds = BoundListeners::for_threads(settings.threads);
     for (index, address) in listen.iter().take(FRONT_LISTEN_LIMIT).enumerate() {
-        doors.bind("front", *address, Door::Front)?;
-        if let (Some((name, ..)), 1..) = (doors.open.last_mut(), index) {
+        kinds.bind("front", *address, ListenerKind::Front)?;
+        if let (Some((name, ..)), 1..) = (kinds.open.last_mut(), index) {
             *name = format!("front-{}", index + 1);
         }
     }
     let follower = Follower::start(files, to, reread).await?;
     let served = follower.served();
     let fanout = Arc::new(Fanout::default());
-    let config = WorkerConfig {
+    let config = LoopConfig {
         home: nobody(),
         hop: "front".to_owned(),
         app: Some(follower.app()),
         app_tls: None,
-        app_slots: None,
+        app_concurrency: None,
         mesh_protocol: MeshProtocol::default(),
         gateway: None,
         api_rules: None,
@@ -94,7 +94,7 @@ pub async fn run_front(
     let parts = Parts {
         config,
         tls: PlaneTls::Front(served.clone()),
-        doors,
+        kinds,
         telemetry,
         fanout: Arc::clone(&fanout),
     };

@@ -8,7 +8,7 @@ use http::Uri;
 use thiserror::Error;
 use tollway_model::AppProtocol;
 
-use crate::worker::AppTarget;
+use crate::event_loop::AppTarget;
 
 /// `http://HOST:PORT` (HTTP/1.1) or `h2c://HOST:PORT` (HTTP/2 without TLS).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ pub struct FrontTarget {
     protocol: AppProtocol,
 }
 
-/// Why a text names no app.
+/// Cause a text names no app.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum FrontTargetError {
     #[error("write http://HOST:PORT, or h2c://HOST:PORT for HTTP/2")]

@@ -65,7 +65,7 @@ pub const NAMED_LIMITS: &[NamedLimit] = &[
     number!("bulk_connections", bulk_connections, 0, 64),
     number!("mesh_connections", mesh_connections, 1, 1024),
     number!("unread_bytes", unread_bytes, 16 << 10, 1 << 30),
-    number!("held_bytes", held_bytes, 1 << 20, 1 << 40),
+    number!("buffered_bytes", buffered_bytes, 1 << 20, 1 << 40),
     number!("head_bytes", h1.head_bytes, 1 << 10, 1 << 20),
     number!("fields", h1.fields, 16, 10_000),
     number!("target_bytes", h1.target_bytes, 256, 1 << 20),

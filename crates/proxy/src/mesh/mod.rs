@@ -233,9 +233,9 @@ impl Shared {
 
     fn set_registered(&self, registered: Option<Announcement>) {
         self.status.send_if_modified(|status| {
-            let is_news = status.registered != registered;
+            let should_log = status.registered != registered;
             status.registered = registered;
-            is_news
+            should_log
         });
     }
 }

@@ -44,9 +44,9 @@ struct Receipt {
 impl Drop for Receipt {
     fn drop(&mut self) {
         self.applied.send_if_modified(|applied| {
-            let is_news = self.number > *applied;
+            let should_log = self.number > *applied;
             *applied = (*applied).max(self.number);
-            is_news
+            should_log
         });
     }
 }

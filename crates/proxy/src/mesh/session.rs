@@ -41,7 +41,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// Pause before a failed renewal is tried again, while the certificate is still good.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why a session ended in good order.
+/// Cause a session ended in good order.
 pub(super) enum End {
     /// There is a new certificate: connect with it.
     Renewed,
@@ -198,9 +198,9 @@ impl Watch {
             delta.services.retain(|update| self.asked.contains(&update.service));
         }
         let revision = delta.revision;
-        let is_news =
+        let should_log =
             !delta.services.is_empty() || !delta.networks.is_empty() || delta.policies.is_some();
-        if is_news {
+        if should_log {
             debug!(%revision, services = delta.services.len(), networks = delta.networks.len(), "applied");
             on_delta(delta);
         }

@@ -10,7 +10,7 @@ use tollway_identity::PeerIdentity;
 use tollway_model::{ErrorCode, ServiceName};
 
 use super::{Observed, Recorded};
-use crate::connection::{Connection, Door};
+use crate::connection::{Connection, ListenerKind};
 use crate::exchange::{Destination, Exchange};
 
 /// Longest path that is told of, in bytes; the rest is left out.
@@ -137,7 +137,7 @@ impl Finished {
 
     /// What an accepted connection brings, before anything of it is read.
     pub(crate) fn arrived(kind: Kind, conn: &Connection, now: Instant) -> Self {
-        let inbound = conn.door.as_ref().is_some_and(Door::is_inbound);
+        let inbound = conn.via.as_ref().is_some_and(ListenerKind::is_inbound);
         let (peer, client) = (conn.peer.clone(), conn.proven_client());
         Self { peer, client, ..Self::refused(kind, inbound, conn.remote, now) }
     }

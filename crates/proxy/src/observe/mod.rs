@@ -20,7 +20,7 @@ use tollway_model::{ErrorCode, SpanId, TraceContext};
 use tollway_routing::{SamplingRatio, TraceDecision, TraceIds, decide_trace};
 use tollway_telemetry::{DataPlaneMetrics, Handoff};
 
-use crate::explain::Explained;
+use crate::call_trace::TracePart;
 pub(crate) use finished::{Finished, Kind, Outcome, grpc_status};
 pub use options::{TelemetryError, TelemetryOptions, TracingOptions};
 pub(crate) use running::Telemetry;
@@ -54,7 +54,7 @@ pub(crate) struct Observed {
     pub(crate) version: &'static str,
     pub(crate) grpc_status: Option<u16>,
     /// The way is told to whoever asked for it.
-    pub(crate) explained: Option<Explained>,
+    pub(crate) explained: Option<TracePart>,
 }
 
 /// A span that is being recorded.

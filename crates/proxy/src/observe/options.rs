@@ -21,7 +21,7 @@ pub struct TracingOptions {
     pub collector: TraceOptions,
 }
 
-/// Why what was asked for cannot be told.
+/// Cause what was asked for cannot be told.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
     #[error(transparent)]

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tollway_placement::{
     Actor, Effect, Epoch, Held, NoTurn, Order, Refusal, Shard, ShardSet, Turns,
 };
-use tollway_proxy::{Inside, TurnLease};
+use tollway_proxy::{LoopbackClient, TurnLease};
 use tollway_telemetry::DaprMetrics;
 
 use super::app::Unanswered;
@@ -53,7 +53,7 @@ pub(crate) struct Host {
     let_go: LetGo,
     metrics: Option<Arc<DaprMetrics>>,
     /// Where turns go out, which may wait there until the lease is over.
-    inside: Inside,
+    inside: LoopbackClient,
     given_back: mpsc::UnboundedSender<GivenBack>,
     granted: mpsc::UnboundedSender<Granted>,
     /// Something may be due earlier than it was.
@@ -110,7 +110,7 @@ impl Host {
         types: Types,
         let_go: LetGo,
         metrics: Option<Arc<DaprMetrics>>,
-        inside: Inside,
+        inside: LoopbackClient,
     ) -> (Arc<Self>, mpsc::UnboundedReceiver<GivenBack>, mpsc::UnboundedReceiver<Granted>) {
         let (given_back, back) = mpsc::unbounded_channel();
         let (granted, grants) = mpsc::unbounded_channel();

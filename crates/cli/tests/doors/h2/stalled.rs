@@ -28,7 +28,7 @@ const STREAMS: u32 = 1000;
 const AT_ONCE: usize = 50;
 /// Descriptors that a process needs beside one for each request at the app.
 const SPARE_DESCRIPTORS: u64 = 200;
-/// Bytes of an answer. All of them are fewer than what a process holds at most (`held_bytes`).
+/// Bytes of an answer. All of them are fewer than what a process holds at most (`buffered_bytes`).
 const ANSWER: &str = "/size?bytes=40000";
 /// What a process keeps at most: what it takes for good when it first works hard.
 const KEPT_BYTES: u64 = OF_FRAMES;

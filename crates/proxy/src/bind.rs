@@ -1,0 +1,169 @@
+//! A data plane's kinds: bound before anything is served, once per thread.
+
+use std::net::SocketAddr;
+
+use tollway_model::ServiceName;
+use tollway_net::{Listener, ListenerOptions};
+
+use crate::connection::ListenerKind;
+use crate::dataplane::DataPlaneError;
+use crate::live::{ByThread, Upstream, parse_upstream};
+
+/// Bytes of a connection, accepted or dialled, that the kernel takes before it can send them. A
+/// peer that reads little costs what is fetched for it, and by default that would be megabytes.
+pub(crate) const UNSENT_BYTES_LIMIT: u32 = 256 << 10;
+
+/// Bound listeners with their names.
+pub(crate) struct BoundListeners {
+    pub(crate) open: Vec<(String, Listener, ListenerKind)>,
+    /// The loopback ports among them that stand for services.
+    pub(crate) upstreams: Vec<Upstream>,
+    /// Several threads listen on the same addresses.
+    shared: bool,
+}
+
+impl BoundListeners {
+    pub(crate) fn for_threads(threads: usize) -> Self {
+        Self { open: Vec::new(), upstreams: Vec::new(), shared: threads > 1 }
+    }
+
+    /// Listens; port 0 is any free one. Gives the address bound.
+    pub(crate) fn bind(
+        &mut self,
+        name: &'static str,
+        address: SocketAddr,
+        via: ListenerKind,
+    ) -> Result<SocketAddr, DataPlaneError> {
+        let listener = self.listen(address).map_err(|source| DataPlaneError::Listen {
+            listener: name,
+            address,
+            source,
+        })?;
+        let bound = listener.address();
+        self.open.push((name.to_owned(), listener, via));
+        Ok(bound)
+    }
+
+    /// Listens at each address for the same listener: all at the port that the first one has, where
+    /// that is any free one. The second is called `NAME-2`.
+    pub(crate) fn bind_all(
+        &mut self,
+        name: &'static str,
+        addresses: &[SocketAddr],
+        via: &ListenerKind,
+    ) -> Result<(), DataPlaneError> {
+        let mut port = None;
+        for (index, address) in addresses.iter().enumerate() {
+            let mut address = *address;
+            if address.port() == 0 {
+                address.set_port(port.unwrap_or(0));
+            }
+            port = Some(self.bind(name, address, via.clone())?.port());
+            if let (Some((label, ..)), 1..) = (self.open.last_mut(), index) {
+                *label = format!("{name}-{}", index + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Threads share an address among themselves, never with another process: the kernel would
+    /// let two sidecars of one user share a port and hand each the other's calls.
+    fn listen(&self, address: SocketAddr) -> std::io::Result<Listener> {
+        let alone = Listener::bind(address, options(false))?;
+        if !self.shared {
+            return Ok(alone);
+        }
+        let address = alone.address();
+        drop(alone);
+        Listener::bind(address, options(true))
+    }
+
+    /// Opens `PORT=SERVICE` on loopback.
+    pub(crate) fn bind_upstream(
+        &mut self,
+        text: &str,
+        home: &ServiceName,
+    ) -> Result<(), DataPlaneError> {
+        let (port, service) = parse_upstream(text, home)?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let bound = self.bind("upstream", address, ListenerKind::Tcp(service.clone()))?;
+        if let Some((label, ..)) = self.open.last_mut() {
+            let name = text.split_once('=').map_or(text, |(_, name)| name);
+            *label = format!("upstream:{name}");
+        }
+        self.upstreams.push(Upstream { text: text.to_owned(), port, service, bound });
+        Ok(())
+    }
+
+    /// The kinds for every thread.
+    pub(crate) fn for_each_thread(self, threads: usize) -> Result<ByThread, DataPlaneError> {
+        let mut listeners = Vec::new();
+        for _ in 1..threads.max(1) {
+            listeners.push(self.again()?);
+        }
+        listeners.push(self.open.into_iter().map(|(_, l, via)| (l, via)).collect());
+        Ok(listeners)
+    }
+
+    /// The same kinds once more, for another thread.
+    fn again(&self) -> Result<Vec<(Listener, ListenerKind)>, DataPlaneError> {
+        self.open
+            .iter()
+            .map(|(_, listener, via)| {
+                let address = listener.address();
+                let listener = Listener::bind(address, options(true)).map_err(|source| {
+                    DataPlaneError::Listen { listener: "another thread", address, source }
+                })?;
+                Ok((listener, via.clone()))
+            })
+            .collect()
+    }
+}
+
+fn options(shared: bool) -> ListenerOptions {
+    ListenerOptions { shared, unsent_bytes: Some(UNSENT_BYTES_LIMIT), ..ListenerOptions::default() }
+}
+
+/// Where others reach a listener that is bound to `bound`.
+pub(crate) fn advertised(
+    wanted: Option<SocketAddr>,
+    bound: SocketAddr,
+) -> Result<SocketAddr, DataPlaneError> {
+    let mut address = wanted.unwrap_or(bound);
+    if address.port() == 0 {
+        address.set_port(bound.port());
+    }
+    if address.ip().is_unspecified() {
+        return Err(DataPlaneError::NoAdvertise { address });
+    }
+    Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_refused_however_many_threads_share_theirs() {
+        for threads in [1, 2] {
+            let any = "127.0.0.1:0".parse().unwrap();
+            let mut first = BoundListeners::for_threads(threads);
+            let taken = first.bind("http", any, ListenerKind::HttpApi).unwrap();
+            assert_eq!(first.again().is_ok(), threads > 1, "own threads share it");
+            let second =
+                BoundListeners::for_threads(threads).bind("http", taken, ListenerKind::HttpApi);
+            let message = second.map(|_| ()).unwrap_err().to_string();
+            assert_eq!(message, format!("cannot listen on {taken} for http"));
+        }
+    }
+
+    #[test]
+    fn several_addresses_of_a_door_have_one_port_and_a_name_each() {
+        let any = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap());
+        let mut kinds = BoundListeners::for_threads(1);
+        kinds.bind_all("http", &any, &ListenerKind::HttpApi).unwrap();
+        let bound: Vec<_> = kinds.open.iter().map(|(name, l, _)| (name, l.address())).collect();
+        assert_eq!((bound[0].0.as_str(), bound[1].0.as_str()), ("http", "http-2"));
+        assert_eq!(bound[0].1.port(), bound[1].1.port());
+    }
+}

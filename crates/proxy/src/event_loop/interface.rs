@@ -1,0 +1,197 @@
+//! What a worker and the rest of its process say to each other.
+
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use rustls::ClientConfig;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use tollway_identity::{Credentials, TlsError, app_config};
+use tollway_model::{AppProtocol, ServiceName, ServiceUpdate};
+use tollway_net::{Listener, Tls, Waker};
+use tollway_routing::{AccessList, Resilience};
+use tollway_telemetry::DaprMetrics;
+use tollway_wire::NetworkUpdate;
+
+use super::gateway::GatewayRoutes;
+use crate::api_rules::ApiRules;
+use crate::connection::{ListenerKind, Purpose};
+use crate::front::Served;
+use crate::limits::{Limits, Timeouts};
+use crate::mesh::PolicyUpdate;
+use crate::observe::Observer;
+use crate::runtime_fields::TurnLease;
+use crate::tls::alpn;
+use crate::tokens::Tokens;
+
+/// The app beside a sidecar or behind a front.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AppTarget {
+    pub(crate) address: SocketAddr,
+    pub(crate) protocol: AppProtocol,
+}
+
+/// How an app that speaks TLS is dialled; no certificate of its is checked.
+#[derive(Clone, Debug)]
+pub(crate) struct AppTls {
+    h2: Arc<ClientConfig>,
+    http1: Arc<ClientConfig>,
+}
+
+impl AppTls {
+    /// # Errors
+    /// When the TLS library refuses.
+    pub(crate) fn new() -> Result<Self, TlsError> {
+        Ok(Self { h2: app_config(&[alpn::H2])?, http1: app_config(&[alpn::HTTP1])? })
+    }
+
+    /// A connection to the app at `address` that is to speak what its purpose asks for.
+    pub(super) fn client(&self, address: SocketAddr, purpose: &Purpose) -> Result<Tls, TlsError> {
+        let config = match purpose {
+            Purpose::PoolH2(_) => &self.h2,
+            Purpose::PoolH1(_) | Purpose::Upgrade(_) | Purpose::Relay(_) => &self.http1,
+        };
+        let name = ServerName::IpAddress(address.ip().into());
+        let client = UnbufferedClientConnection::new(Arc::clone(config), name);
+        Ok(client.map_err(TlsError::Library)?.into())
+    }
+}
+
+/// What carries requests to services whose apps speak HTTP/1.1. Others are always multiplexed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MeshProtocol {
+    /// One connection of HTTP/2 to each endpoint carries many at a time.
+    #[default]
+    Http2,
+    /// A pool of connections of HTTP/1.1, each of which carries one at a time.
+    Http1,
+}
+
+/// What a worker is told at its start, and again when settings change.
+#[derive(Clone)]
+pub(crate) struct LoopConfig {
+    /// Own service; completes short names. Of a front, which belongs to no service, a name that is
+    /// told to nobody.
+    pub(crate) home: ServiceName,
+    /// This process in words, as one hop of a request.
+    pub(crate) hop: String,
+    pub(crate) app: Option<AppTarget>,
+    /// Set where the app of a sidecar speaks TLS.
+    pub(crate) app_tls: Option<AppTls>,
+    /// Most requests that the app has at a time.
+    pub(crate) app_concurrency: Option<usize>,
+    /// What carries requests to services of HTTP/1.1.
+    pub(crate) mesh_protocol: MeshProtocol,
+    /// Set in a gateway.
+    pub(crate) gateway: Option<GatewayRoutes>,
+    /// Which parts of the API its app may use, where that is bounded.
+    pub(crate) api_rules: Option<Arc<ApiRules>>,
+    /// Who may ask what of its app, as its own configuration has it.
+    pub(crate) access: Option<Arc<AccessList>>,
+    /// Calls under rules go through whoever serves the API, which makes the attempts.
+    pub(crate) resilience: Option<Arc<Resilience>>,
+    /// What its app and a sidecar show each other.
+    pub(crate) tokens: Tokens,
+    /// Set in daprd's place: what is counted under Dapr's names.
+    pub(crate) dapr_metrics: Option<Arc<DaprMetrics>>,
+    /// The names of what its app may call outside of the mesh, beside URLs, through whoever serves
+    /// the API. `None`: it may call nothing there.
+    pub(crate) outside: Option<Arc<[String]>>,
+    pub(crate) limits: Limits,
+    pub(crate) timeouts: Timeouts,
+}
+
+/// What a connection into this process is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ApiKind {
+    /// What an app asks of its own sidecar, over HTTP or gRPC.
+    Own,
+    /// Calls over HTTP for the app beside it, which speaks gRPC.
+    Callback,
+    /// What other sidecars' runtimes ask of its own: calls of the actors that it runs. Who calls
+    /// stands in the fields in which an app would see it.
+    Actors,
+}
+
+/// The far end of a connection of HTTP/2, without TLS, from a data-plane thread; it does not block.
+#[derive(Debug)]
+pub struct ApiStream {
+    pub kind: ApiKind,
+    pub stream: UnixStream,
+}
+
+/// Cause a connection is not taken that this process would serve itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotServed {
+    /// Nobody serves such.
+    Nobody,
+    /// So many wait to be taken.
+    Full(usize),
+}
+
+/// What a worker asks of the rest of the process.
+pub(crate) trait HostServices: Send {
+    /// Wants the state of a service from now on.
+    fn subscribe(&self, service: &ServiceName);
+    /// Does not want it any more.
+    fn unsubscribe(&self, service: &ServiceName);
+    /// Hands over the far end of a connection to what this process serves itself.
+    ///
+    /// # Errors
+    /// [`NotServed`].
+    fn serve_api(&self, stream: ApiStream) -> Result<(), NotServed>;
+    /// The app beside this sidecar could not be connected to.
+    fn app_unreachable(&self);
+}
+
+/// What the rest of the process tells a worker.
+pub(crate) enum Command {
+    Services(Vec<ServiceUpdate>),
+    /// Only for gateways.
+    Networks(Vec<NetworkUpdate>),
+    Credentials(Arc<Credentials>),
+    /// What a front shows from now on, and whom it believes.
+    Certificates(Served),
+    /// The app behind a front is there from now on.
+    App(AppTarget),
+    /// Who may come in; only for sidecars.
+    Policies(PolicyUpdate),
+    /// The lease under which turns of actors are sent to the app, which lasts longer than was said.
+    Renewed(TurnLease),
+    /// The runtime waits no longer for the answer to the call of this number.
+    CallOff(u64),
+    /// The app takes no connections: whoever comes over the mesh is to go elsewhere.
+    AppUnready,
+    /// Settings changed: times and limits hold from now on, for open connections too, except
+    /// what a connection agreed on when it began.
+    Configure(Arc<LoopConfig>),
+    /// Who hears of requests from now on, and of those that are under way when they end.
+    Observe(Option<Box<Observer>>),
+    OpenListeners(Vec<(Listener, ListenerKind)>),
+    /// A connection from within this process: its requests are those of the app to the HTTP API,
+    /// and those of actors.
+    Adopt(UnixStream),
+    /// What comes to the listener at this address from now on is for another listener.
+    RedirectListener(SocketAddr, ListenerKind),
+    CloseListener(SocketAddr),
+    /// Stop taking new work, finish what is under way, end.
+    Drain,
+}
+
+/// Sends commands to a worker.
+#[derive(Clone)]
+pub(crate) struct Commands {
+    pub(super) sender: Sender<Command>,
+    pub(super) waker: Waker,
+}
+
+impl Commands {
+    /// Says whether the worker still runs.
+    pub(crate) fn send(&self, command: Command) -> bool {
+        let sent = self.sender.send(command).is_ok();
+        self.waker.wake();
+        sent
+    }
+}

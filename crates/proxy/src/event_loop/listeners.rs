@@ -1,0 +1,103 @@
+//! The listeners of a thread. A slot's number is its token with the poller and never moves, so
+//! that listeners can come and go while others are served.
+
+use std::net::SocketAddr;
+
+use tollway_net::{Listener, Poller, Token};
+
+use super::EventLoop;
+use crate::connection::ListenerKind;
+
+/// Tokens with this bit belong to listeners; connection keys never have it.
+const LISTENER_BIT: u64 = 1 << 63;
+
+/// Open listeners with the kinds they are.
+#[derive(Default)]
+pub(super) struct Listeners {
+    slots: Vec<Option<(Listener, ListenerKind)>>,
+}
+
+impl Listeners {
+    /// Registers listeners with the poller.
+    pub(super) fn open(
+        &mut self,
+        poller: &Poller,
+        listeners: Vec<(Listener, ListenerKind)>,
+    ) -> std::io::Result<()> {
+        for (listener, via) in listeners {
+            let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+            poller.add_listener(&listener, token(slot))?;
+            if slot == self.slots.len() {
+                self.slots.push(None);
+            }
+            self.slots[slot] = Some((listener, via));
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, slot: usize) -> Option<&(Listener, ListenerKind)> {
+        self.slots.get(slot)?.as_ref()
+    }
+
+    /// Open listeners with their tokens.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Token, &Listener)> {
+        self.slots.iter().enumerate().filter_map(|(slot, via)| {
+            let (listener, _) = via.as_ref()?;
+            Some((token(slot), listener))
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.slots.clear();
+    }
+
+    fn slot_at(&self, address: SocketAddr) -> Option<usize> {
+        let at = |via: &Option<(Listener, ListenerKind)>| {
+            via.as_ref().is_some_and(|(listener, _)| listener.address() == address)
+        };
+        self.slots.iter().position(at)
+    }
+}
+
+/// The slot of a listener's token; `None` for a connection's.
+pub(super) fn slot_of(token: Token) -> Option<usize> {
+    let is_listener = token.0 & LISTENER_BIT != 0;
+    is_listener.then(|| usize::try_from(token.0 & !LISTENER_BIT).unwrap_or(usize::MAX))
+}
+
+fn token(slot: usize) -> Token {
+    Token(LISTENER_BIT | slot as u64)
+}
+
+impl EventLoop {
+    /// Takes new listeners, unless it is about to end.
+    pub(super) fn open_listeners(&mut self, listeners: Vec<(Listener, ListenerKind)>) {
+        if self.draining.is_some() {
+            return;
+        }
+        if let Err(error) = self.listeners.open(&self.poller, listeners) {
+            tracing::error!(%error, "a new listener could not be registered");
+        }
+    }
+
+    /// What comes to a listener from now on is for another listener.
+    pub(super) fn redirect_listener(&mut self, address: SocketAddr, to: ListenerKind) {
+        if let Some(slot) = self.listeners.slot_at(address)
+            && let Some((_, via)) = &mut self.listeners.slots[slot]
+        {
+            *via = to;
+        }
+    }
+
+    /// Closes a listener. Who has connected already is served.
+    pub(super) fn close_listener(&mut self, address: SocketAddr) {
+        if let Some(slot) = self.listeners.slot_at(address) {
+            self.accept_turn(slot);
+            self.listeners.slots[slot] = None;
+        }
+    }
+}

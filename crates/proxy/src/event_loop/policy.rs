@@ -1,0 +1,287 @@
+//! Who may come in: the policies of the own service, asked for every request and connection of
+//! the inbound listener.
+//!
+//! The caller is who its certificate says, never what a head says. Until the policies are known
+//! nobody comes in. A change holds for the next request of every connection, and ends relayed
+//! connections that would not be let in any more.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollway_http::{Method, RequestHead};
+use tollway_identity::PeerIdentity;
+use tollway_model::way::Admission;
+use tollway_model::{Caller, ServiceName, SpiffeId};
+use tollway_net::Key;
+use tollway_routing::{AccessList, CallerView, PolicySet, RequestRefusal};
+use tollway_telemetry::{DaprMetrics, Judged};
+
+use super::EventLoop;
+use crate::connection::{Connection, ListenerKind, Role};
+use crate::headers;
+use crate::mesh::PolicyUpdate;
+use crate::request_error::RequestError;
+
+/// Callers whose views are kept for their next connection.
+const VIEWS_LIMIT: usize = 1024;
+/// At most one refused connection in this time is logged; all are counted.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// What is known of the policies.
+pub(super) struct PolicyGate {
+    /// What the app's own configuration says beside them.
+    own: Option<Arc<AccessList>>,
+    /// Where what it says is counted.
+    metrics: Option<Arc<DaprMetrics>>,
+    set: Option<Arc<PolicySet>>,
+    /// They are known and there are none: nothing has to be asked.
+    is_open: bool,
+    /// Rises with every set; a view of an older one is void.
+    generation: u64,
+    views: HashMap<SpiffeId, Arc<CallerView>>,
+    log_again: Option<Instant>,
+    unlogged: u64,
+}
+
+/// What a connection remembers of its caller's rights.
+pub(crate) struct Rights {
+    generation: u64,
+    view: Arc<CallerView>,
+}
+
+/// The request by which a connection left HTTP, to be judged again when policies change.
+pub(crate) struct Upgraded {
+    method: Method,
+    target: Vec<u8>,
+}
+
+impl PolicyGate {
+    pub(super) fn new(own: Option<Arc<AccessList>>, metrics: Option<Arc<DaprMetrics>>) -> Self {
+        Self {
+            own,
+            metrics,
+            set: None,
+            is_open: false,
+            generation: 0,
+            views: HashMap::new(),
+            log_again: None,
+            unlogged: 0,
+        }
+    }
+
+    fn replace(&mut self, set: Arc<PolicySet>) {
+        let set = match &self.own {
+            Some(own) => Arc::new(PolicySet::clone(&set).beside(Arc::clone(own))),
+            None => set,
+        };
+        self.is_open = set.is_empty();
+        self.set = Some(set);
+        self.generation += 1;
+        self.views.clear();
+    }
+
+    /// Lets a request in or not. Gives the target it must be sent on with, if that is another.
+    pub(super) fn admit_request(
+        &mut self,
+        conn: Option<&mut Connection>,
+        head: &RequestHead,
+        home: &ServiceName,
+    ) -> Result<Option<Vec<u8>>, RequestError> {
+        if self.is_open {
+            return Ok(None);
+        }
+        let (peer, view) = self.rights(conn, home)?;
+        let method = head.method.as_bytes();
+        let decided = view.decide_request(method, &head.path).and_then(|target| {
+            // As in Dapr, what an app lists are calls of the app, and none of its actors.
+            if headers::is_for_runtime(&head.fields) {
+                return Ok(target);
+            }
+            let judged = view.decide_access(method, target.as_deref().unwrap_or(&head.path));
+            if let (Some(metrics), Some(is_named)) = (&self.metrics, view.is_named()) {
+                count(metrics, &peer.spiffe, is_named, judged.is_ok());
+            }
+            Ok(judged?.or(target))
+        });
+        decided.map_err(|refusal| match refusal {
+            RequestRefusal::Policy(refusal) => denied(refusal, peer, home),
+            RequestRefusal::Path(error) => {
+                RequestError::BadRequest { status: 400, reason: error.to_string() }
+            }
+        })
+    }
+
+    /// Cause a request was let in that [`PolicyGate::admit_request`] has let in.
+    pub(super) fn admission(
+        &mut self,
+        conn: Option<&mut Connection>,
+        head: &RequestHead,
+        home: &ServiceName,
+    ) -> Admission {
+        if self.is_open {
+            return Admission::Unprotected;
+        }
+        let allowed_by = match self.rights(conn, home) {
+            Ok((_, view)) => view.allowed_by(head.method.as_bytes(), &head.path),
+            Err(_) => None,
+        };
+        allowed_by.map_or(Admission::NotRefused, |policy| Admission::Allowed(policy.clone()))
+    }
+
+    /// Lets a connection in of which only the caller is known, or not.
+    fn admit_connection(
+        &mut self,
+        conn: Option<&mut Connection>,
+        home: &ServiceName,
+    ) -> Result<(), RequestError> {
+        if self.is_open {
+            return Ok(());
+        }
+        let (peer, view) = self.rights(conn, home)?;
+        view.decide_connection().map_err(|refusal| denied(refusal, peer, home))
+    }
+
+    /// The caller of a connection and what the policies mean for it.
+    fn rights<'c>(
+        &mut self,
+        conn: Option<&'c mut Connection>,
+        home: &ServiceName,
+    ) -> Result<(&'c PeerIdentity, &'c CallerView), RequestError> {
+        let unknown = || RequestError::PolicyUnknown { service: home.clone() };
+        let set = self.set.as_ref().ok_or_else(unknown)?;
+        let Connection { peer, rights, .. } = conn.ok_or_else(unknown)?;
+        // Whoever came through the inbound listener has shown who it is.
+        let peer = peer.as_deref().ok_or_else(unknown)?;
+        let is_current = rights.as_ref().is_some_and(|r| r.generation == self.generation);
+        if !is_current {
+            let view = view_of(&mut self.views, set, peer);
+            *rights = Some(Rights { generation: self.generation, view });
+        }
+        rights.as_ref().map(|rights| (peer, &*rights.view)).ok_or_else(unknown)
+    }
+
+    /// Says whether to log now, and how many were left out before.
+    fn may_log(&mut self, now: Instant) -> Option<u64> {
+        if self.log_again.is_some_and(|again| now < again) {
+            self.unlogged += 1;
+            return None;
+        }
+        self.log_again = Some(now + LOG_EVERY);
+        Some(std::mem::take(&mut self.unlogged))
+    }
+}
+
+/// The view of a caller, made when it was not seen since the policies changed.
+fn view_of(
+    views: &mut HashMap<SpiffeId, Arc<CallerView>>,
+    set: &PolicySet,
+    peer: &PeerIdentity,
+) -> Arc<CallerView> {
+    if let Some(view) = views.get(&peer.spiffe) {
+        return Arc::clone(view);
+    }
+    if views.len() >= VIEWS_LIMIT {
+        views.clear();
+    }
+    let caller = Caller { spiffe: &peer.spiffe, network: &peer.service.network };
+    let view = Arc::new(set.view(caller));
+    views.insert(peer.spiffe.clone(), Arc::clone(&view));
+    view
+}
+
+fn count(metrics: &DaprMetrics, caller: &SpiffeId, is_named: bool, is_allowed: bool) {
+    metrics.judged(Judged {
+        trust_domain: caller.trust_domain.as_str(),
+        namespace: caller.namespace.as_str(),
+        app: caller.app.as_str(),
+        is_named,
+        is_allowed,
+    });
+}
+
+fn denied(
+    refusal: tollway_routing::PolicyRefusal,
+    peer: &PeerIdentity,
+    home: &ServiceName,
+) -> RequestError {
+    let (service, caller) = (home.clone(), peer.spiffe.clone());
+    RequestError::PolicyDenied(Box::new(PolicyDenial { service, caller, refusal }))
+}
+
+/// Who was refused what by which policy.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the sidecar of {service} does not let {caller} in: {refusal}")]
+pub(crate) struct PolicyDenial {
+    service: ServiceName,
+    caller: SpiffeId,
+    refusal: tollway_routing::PolicyRefusal,
+}
+
+impl Upgraded {
+    pub(super) fn new(head: &RequestHead) -> Box<Self> {
+        Box::new(Self { method: head.method.clone(), target: head.path.clone() })
+    }
+}
+
+impl EventLoop {
+    /// Takes new policies; connections that are relayed are judged again at once.
+    pub(super) fn on_policies(&mut self, update: &PolicyUpdate) {
+        self.policy.replace(Arc::clone(&update.set));
+        for key in self.conns.keys() {
+            self.judge_relay_again(key);
+        }
+    }
+
+    /// Ends a relayed connection of the inbound listener that would not be let in now.
+    pub(super) fn judge_relay_again(&mut self, key: Key) {
+        if self.policy.is_open {
+            return;
+        }
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if conn.via != Some(ListenerKind::Inbound) || !matches!(conn.role, Role::Relay(_)) {
+            return;
+        }
+        let home = &self.config.home;
+        let judged = match conn.upgraded.take() {
+            Some(request) => {
+                let head = RequestHead {
+                    method: request.method.clone(),
+                    path: request.target.clone(),
+                    ..RequestHead::default()
+                };
+                let judged = self.policy.admit_request(Some(conn), &head, home).map(|_| ());
+                conn.upgraded = Some(request);
+                judged
+            }
+            None => self.policy.admit_connection(Some(conn), home),
+        };
+        if let Err(error) = judged {
+            self.metrics.policy_closed.add(1);
+            self.log_refused_connection(&error);
+            self.fail_line(key, error.code());
+            if let Some(conn) = self.conns.get_mut(key) {
+                conn.io.abort_on_close();
+            }
+            self.on_relay_failed(key);
+        }
+    }
+
+    /// Whether the caller may have a connection to the app (TCP); if not, it is told by a reset.
+    pub(super) fn admit_tcp(&mut self, key: Key) -> bool {
+        let conn = self.conns.get_mut(key);
+        let Err(error) = self.policy.admit_connection(conn, &self.config.home) else {
+            return true;
+        };
+        self.metrics.policy_denied.add(1);
+        self.log_refused_connection(&error);
+        self.refuse_tcp(key, error.code());
+        false
+    }
+
+    fn log_refused_connection(&mut self, error: &RequestError) {
+        if let Some(unlogged) = self.policy.may_log(self.now) {
+            tracing::info!(%error, unlogged, "connection refused by policy");
+        }
+    }
+}

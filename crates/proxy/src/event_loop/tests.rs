@@ -1,0 +1,875 @@
+//! Two sidecars and a gateway as threads, a foreign app (hyper) and foreign clients (raw sockets,
+//! hyper), without a control plane: the states of services are handed over directly.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tollway_identity::{Authority, Credentials, IssueRequest, KeyPair, TrustBundle, TrustBundles};
+use tollway_model::{
+    AppProtocol, Endpoint, Label, Remote, Revision, ServiceName, ServiceState, ServiceUpdate,
+    TrustDomain,
+};
+use tollway_net::{Listener, ListenerOptions};
+use tollway_telemetry::DataPlaneMetrics;
+use tollway_wire::NetworkUpdate;
+
+mod actors;
+mod app_unreachable;
+mod bulk;
+mod distance;
+mod fairness;
+mod keepalive;
+mod limits;
+mod loopback;
+mod memory_pressure;
+mod policy;
+mod pooled;
+mod public;
+mod runtime_backlog;
+mod times;
+mod trust;
+
+use super::*;
+use crate::limits::{Limits, Timeouts};
+use crate::mesh::PolicyUpdate;
+use crate::tls::PlaneTls;
+use crate::tokens::Tokens;
+
+fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+fn service(name: &str) -> ServiceName {
+    ServiceName::parse_in(name, &label("default"), &label("west")).unwrap()
+}
+
+/// A network's authority.
+struct Network {
+    authority: Authority,
+    trust_domain: TrustDomain,
+}
+
+impl Network {
+    fn new(name: &str) -> Self {
+        let trust_domain = TrustDomain::default_for(&label(name));
+        let authority = Authority::create(&trust_domain, &label(name), SystemTime::now()).unwrap();
+        Self { authority, trust_domain }
+    }
+
+    fn bundle(&self) -> TrustBundle {
+        TrustBundle::new(
+            self.authority.network().clone(),
+            self.trust_domain.clone(),
+            vec![self.authority.root_der().clone()],
+        )
+        .unwrap()
+    }
+
+    fn credentials(&self, name: &ServiceName, instance: &str, peers: &[&Self]) -> Arc<Credentials> {
+        let ttl = Duration::from_secs(3600);
+        self.credentials_from(SystemTime::now(), ttl, name, instance, peers)
+    }
+
+    fn credentials_from(
+        &self,
+        issued: SystemTime,
+        ttl: Duration,
+        name: &ServiceName,
+        instance: &str,
+        peers: &[&Self],
+    ) -> Arc<Credentials> {
+        let key = KeyPair::generate().unwrap();
+        let request = IssueRequest {
+            csr_der: key.csr_der().unwrap(),
+            service: name.clone(),
+            instance: label(instance),
+            ttl,
+        };
+        let issued = self.authority.issue(&request, issued).unwrap();
+        let bundles =
+            TrustBundles::new(1, peers.iter().map(|p| p.bundle()).chain([self.bundle()])).unwrap();
+        Arc::new(Credentials::new(&key, issued.chain, bundles).unwrap())
+    }
+}
+
+/// Counts the services that a worker lets go, and hands what is for the runtime to it if there is
+/// one.
+#[derive(Clone, Default)]
+struct Around {
+    unsubscribed: Arc<AtomicUsize>,
+    runtime: Arc<OnceLock<Sender<ApiStream>>>,
+}
+
+impl HostServices for Around {
+    fn subscribe(&self, _: &ServiceName) {}
+    fn unsubscribe(&self, _: &ServiceName) {
+        self.unsubscribed.fetch_add(1, Ordering::SeqCst);
+    }
+    fn serve_api(&self, stream: ApiStream) -> Result<(), NotServed> {
+        let runtime = self.runtime.get().ok_or(NotServed::Nobody)?;
+        runtime.send(stream).map_err(|_| NotServed::Nobody)
+    }
+    fn app_unreachable(&self) {}
+}
+
+/// What most tests allow; only discovery is waited for.
+fn patient() -> Timeouts {
+    Timeouts { discovery: Duration::from_secs(1), ..Timeouts::default() }
+}
+
+/// A worker on its own thread.
+struct Running {
+    commands: Commands,
+    addresses: Vec<SocketAddr>,
+    metrics: Arc<DataPlaneMetrics>,
+    around: Around,
+    thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
+}
+
+impl Running {
+    fn start(
+        home: ServiceName,
+        credentials: Arc<Credentials>,
+        kinds: &[ListenerKind],
+        app: Option<AppTarget>,
+        gateway: Option<GatewayRoutes>,
+    ) -> Self {
+        let any = "127.0.0.1:0".parse().unwrap();
+        Self::start_at(any, (Limits::default(), patient()), home, credentials, kinds, app, gateway)
+    }
+
+    fn start_at(
+        address: SocketAddr,
+        bounds: (Limits, Timeouts),
+        home: ServiceName,
+        credentials: Arc<Credentials>,
+        kinds: &[ListenerKind],
+        app: Option<AppTarget>,
+        gateway: Option<GatewayRoutes>,
+    ) -> Self {
+        let own = home.clone();
+        let running = Self::untold(address, bounds, home, credentials, kinds, app, gateway);
+        running.tell_open(own);
+        running
+    }
+
+    /// Tells that no policy protects the service.
+    fn tell_open(&self, service: ServiceName) {
+        let none = tollway_routing::PolicySet::new(service, []);
+        self.commands.send(Command::Policies(PolicyUpdate::unobserved(none)));
+    }
+
+    /// A worker that has heard of no policies.
+    fn untold(
+        address: SocketAddr,
+        (limits, timeouts): (Limits, Timeouts),
+        home: ServiceName,
+        credentials: Arc<Credentials>,
+        kinds: &[ListenerKind],
+        app: Option<AppTarget>,
+        gateway: Option<GatewayRoutes>,
+    ) -> Self {
+        let listeners: Vec<_> = kinds
+            .iter()
+            .map(|via| (Listener::bind(address, ListenerOptions::default()).unwrap(), via.clone()))
+            .collect();
+        let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
+        let hop = format!("sidecar {home}");
+        let mesh_protocol = MeshProtocol::default();
+        let tokens = Tokens::default();
+        let config = LoopConfig {
+            home,
+            hop,
+            app,
+            app_tls: None,
+            app_concurrency: None,
+            mesh_protocol,
+            gateway,
+            api_rules: None,
+            access: None,
+            resilience: None,
+            tokens,
+            dapr_metrics: None,
+            outside: None,
+            limits,
+            timeouts,
+        };
+        let metrics = Arc::new(DataPlaneMetrics::default());
+        let around = Around::default();
+        let (worker, commands) = EventLoop::new(
+            Arc::new(config),
+            listeners,
+            PlaneTls::mesh(credentials),
+            Box::new(around.clone()),
+            Arc::clone(&metrics),
+            42,
+        )
+        .unwrap();
+        let thread = std::thread::spawn(move || worker.run());
+        Self { commands, addresses, metrics, around, thread: Some(thread) }
+    }
+
+    fn tell(&self, service: &ServiceName, state: ServiceState) {
+        let update = ServiceUpdate { service: service.clone(), revision: Revision(1), state };
+        let commands = self.commands.clone();
+        let tell = move || commands.send(Command::Services(vec![update.clone()]));
+        // A gateway is told before the first caller comes: what it does not know is not there.
+        tell();
+        // States reach a worker only for services it has asked for: tell until it has.
+        std::thread::spawn(move || {
+            while tell() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+    }
+
+    /// Gives `web` other settings.
+    fn configure(&self, mesh_protocol: MeshProtocol, bounds: (Limits, Timeouts)) {
+        self.commands.send(Command::Configure(Arc::new(web_config(mesh_protocol, bounds))));
+    }
+
+    fn drain(&mut self) {
+        self.commands.send(Command::Drain);
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+/// The settings of `web`, which has no app.
+fn web_config(mesh_protocol: MeshProtocol, (limits, timeouts): (Limits, Timeouts)) -> LoopConfig {
+    let (home, hop) = (service("web"), "sidecar web".to_owned());
+    let tokens = Tokens::default();
+    LoopConfig {
+        home,
+        hop,
+        app: None,
+        app_tls: None,
+        app_concurrency: None,
+        mesh_protocol,
+        gateway: None,
+        api_rules: None,
+        access: None,
+        resilience: None,
+        tokens,
+        dapr_metrics: None,
+        outside: None,
+        limits,
+        timeouts,
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.commands.send(Command::Drain);
+    }
+}
+
+/// A foreign app: echoes bodies, speaks HTTP/1.1 and HTTP/2 with prior knowledge, tells what it
+/// got in `x-*` fields.
+fn start_app() -> SocketAddr {
+    serve(answer)
+}
+
+/// An app that answers so, over either version of HTTP.
+fn serve<A>(answer: impl Fn(Request<Incoming>) -> A + Clone + Send + 'static) -> SocketAddr
+where
+    A: Future<Output = Result<Response<Body>, hyper::Error>> + Send + 'static,
+{
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let service = service_fn(answer.clone());
+                tokio::spawn(async move {
+                    // A connection that breaks is what some tests want.
+                    let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+                        .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+    });
+    address
+}
+
+type Body = BoxBody<Bytes, hyper::Error>;
+
+async fn answer(request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
+    let seen = |name: &str| {
+        request.headers().get(name).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default()
+    };
+    let path = request.uri().path().to_owned();
+    let builder = Response::builder()
+        .header("x-path", request.uri().path_and_query().unwrap().as_str())
+        .header("x-caller", seen("x-tollway-caller"))
+        .header("x-host", seen("host"))
+        .header("x-token", seen("dapr-api-token"))
+        .header("x-own", own_fields(&request).join(" "))
+        .header("x-trace", seen("traceparent"));
+    if path == "/unprocessed" {
+        let builder = builder.status(503).header("x-tollway-unprocessed", "1");
+        return Ok(builder.body(request.into_body().boxed()).unwrap());
+    }
+    if path == "/stuck" {
+        std::future::pending::<()>().await;
+    }
+    if path == "/trailers" {
+        let mut trailers = http::HeaderMap::new();
+        trailers.insert("x-sum", "42".parse().unwrap());
+        let frames =
+            [Ok(Frame::data(Bytes::from_static(b"with trailers"))), Ok(Frame::trailers(trailers))];
+        let body = StreamBody::new(tokio_stream_iter(frames));
+        return Ok(builder.header("trailer", "x-sum").body(BodyExt::boxed(body)).unwrap());
+    }
+    if path == "/upgrade" {
+        tokio::spawn(async move {
+            let upgraded = hyper::upgrade::on(request).await.unwrap();
+            let mut io = TokioIo::new(upgraded);
+            let (mut read, mut write) = tokio::io::split(&mut io);
+            tokio::io::copy(&mut read, &mut write).await.unwrap();
+        });
+        let empty = Full::new(Bytes::new()).map_err(|e| match e {}).boxed();
+        return Ok(builder
+            .status(101)
+            .header("connection", "upgrade")
+            .header("upgrade", "echo")
+            .body(empty)
+            .unwrap());
+    }
+    if let Some(megabytes) = path.strip_prefix("/large") {
+        let megabytes = megabytes.trim_start_matches('/').parse().unwrap_or(100);
+        let frames = (0..megabytes).map(|_| Ok(Frame::data(Bytes::from(vec![b'x'; 1_000_000]))));
+        let body = StreamBody::new(tokio_stream_iter(frames));
+        return Ok(builder.body(BodyExt::boxed(body)).unwrap());
+    }
+    if path == "/count" {
+        let mut body = request.into_body();
+        let mut count = 0;
+        while let Some(frame) = body.frame().await {
+            count += frame?.into_data().map_or(0, |data| data.len());
+        }
+        let text = Full::new(Bytes::from(count.to_string())).map_err(|e| match e {}).boxed();
+        return Ok(builder.body(text).unwrap());
+    }
+    Ok(builder.body(request.into_body().boxed()).unwrap())
+}
+
+/// What only the mesh says of a request, but for who calls.
+fn own_fields<B>(request: &Request<B>) -> Vec<String> {
+    let names = request.headers().keys().map(|name| name.as_str().to_owned());
+    names.filter(|name| name.starts_with("x-tollway-") && name != "x-tollway-caller").collect()
+}
+
+/// An iterator as a stream, without another dependency.
+fn tokio_stream_iter<I>(items: I) -> impl futures_core::Stream<Item = I::Item>
+where
+    I: IntoIterator,
+{
+    IterStream(items.into_iter())
+}
+
+struct IterStream<I>(I);
+impl<I: Iterator> Unpin for IterStream<I> {}
+impl<I: Iterator> futures_core::Stream for IterStream<I> {
+    type Item = I::Item;
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<I::Item>> {
+        std::task::Poll::Ready(self.0.next())
+    }
+}
+
+/// web in west calls stock in east through east's gateway, and shop in west directly.
+struct World {
+    caller: Running,
+    callee: Running,
+    gateway: Running,
+}
+
+impl World {
+    fn new(protocol: AppProtocol) -> Self {
+        Self::with_app(protocol, start_app())
+    }
+
+    fn with_app(protocol: AppProtocol, app: SocketAddr) -> Self {
+        let (west, east) = (Network::new("west"), Network::new("east"));
+        let (web, stock) = (service("web"), service("stock.default.east"));
+        let app = Some(AppTarget { address: app, protocol });
+        let callee = Running::start(
+            stock.clone(),
+            east.credentials(&stock, "s-1", &[&west]),
+            &[ListenerKind::Inbound],
+            app,
+            None,
+        );
+        let routes =
+            GatewayRoutes { network: label("east"), control: "127.0.0.1:1".parse().unwrap() };
+        let gateway_name = service("gateway.tollway.east");
+        let gateway = Running::start(
+            gateway_name,
+            east.credentials(&stock, "g-1", &[]),
+            &[ListenerKind::Gateway],
+            None,
+            Some(routes),
+        );
+        let caller = Running::start(
+            web.clone(),
+            west.credentials(&web, "w-1", &[&east]),
+            &[
+                ListenerKind::HttpApi,
+                ListenerKind::GrpcApi,
+                ListenerKind::Outbound,
+                ListenerKind::Tcp(stock.clone()),
+            ],
+            None,
+            None,
+        );
+        let world = Self { caller, callee, gateway };
+        world.tell(&world.gateway, &stock, world.local(&east, protocol));
+        let remote = ServiceState::Remote {
+            remote: Remote {
+                network: label("east"),
+                ready_replicas: 1,
+                gateways: [world.gateway.addresses[0]].into(),
+                beyond: [].into(),
+            },
+            protocol,
+            trust_domain: east.trust_domain,
+        };
+        world.tell_when_asked(&stock, remote);
+        world
+    }
+
+    fn local(&self, network: &Network, protocol: AppProtocol) -> ServiceState {
+        ServiceState::Local {
+            endpoints: [Endpoint { instance: label("s-1"), address: self.callee.addresses[0] }]
+                .into(),
+            protocol,
+            trust_domain: network.trust_domain.clone(),
+        }
+    }
+
+    fn tell(&self, worker: &Running, service: &ServiceName, state: ServiceState) {
+        worker.tell(service, state);
+    }
+
+    fn tell_when_asked(&self, service: &ServiceName, state: ServiceState) {
+        self.tell(&self.caller, service, state);
+    }
+
+    fn http(&self) -> SocketAddr {
+        self.caller.addresses[0]
+    }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// Passes connections on to `target`, and counts those that are open. Each piece waits for `there`
+/// or `back`, which are told how many bytes went before it.
+fn relay_to(
+    target: SocketAddr,
+    open: &Arc<AtomicUsize>,
+    there: impl Fn(usize) + Clone + Send + 'static,
+    back: impl Fn(usize) + Clone + Send + 'static,
+) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, open) = (listener.local_addr().unwrap(), Arc::clone(open));
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let (near, far) = (near.unwrap(), TcpStream::connect(target).unwrap());
+            let (near_end, far_end) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            let (there, back, open) = (there.clone(), back.clone(), Arc::clone(&open));
+            std::thread::spawn(move || copy(near_end, far_end, there));
+            std::thread::spawn(move || {
+                open.fetch_add(1, Ordering::SeqCst);
+                copy(far, near, back);
+                open.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    address
+}
+
+/// Copies to the end; before each piece `pass` is told how much there was so far.
+fn copy(mut from: TcpStream, mut to: TcpStream, pass: impl Fn(usize)) {
+    let mut buffer = vec![0; 65536];
+    let mut carried = 0;
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        pass(carried);
+        carried += count;
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    // Gone already is as well.
+    let _ = to.shutdown(std::net::Shutdown::Write);
+}
+
+#[track_caller]
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends bytes, reads until `enough` is found.
+fn talk(stream: &mut (impl Read + Write), request: &[u8], enough: &[u8]) -> String {
+    stream.write_all(request).unwrap();
+    let mut answer = Vec::new();
+    let mut buffer = [0; 65536];
+    while !answer.windows(enough.len()).any(|w| w == enough) {
+        let count = stream.read(&mut buffer).unwrap();
+        assert!(count > 0, "closed after {}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&buffer[..count]);
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+const INVOKE: &str = "/v1.0/invoke/stock.default.east/method";
+
+#[test]
+fn a_call_crosses_two_networks_over_http1() {
+    let world = World::new(AppProtocol::Http);
+    let mut stream = connect(world.http());
+    for round in 0..3 {
+        let request = format!(
+            "POST {INVOKE}/echo?n={round} HTTP/1.1\r\nhost: localhost\r\ntraceparent: 00-t\r\n\
+             content-length: 5\r\n\r\nhello"
+        );
+        let answer = talk(&mut stream, request.as_bytes(), b"hello");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.contains(&format!("x-path: /echo?n={round}\r\n")), "{answer}");
+        assert!(answer.contains("x-caller: spiffe://west.tollway/ns/default/web\r\n"), "{answer}");
+        assert!(answer.contains("x-trace: 00-t\r\n"), "{answer}");
+        assert!(answer.contains("x-host: stock.default.east.mesh\r\n"), "{answer}");
+        assert!(answer.contains("content-length: 5\r\n"), "{answer}");
+    }
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let world = World::new(AppProtocol::Http);
+    let mut stream = connect(world.http());
+    let mut requests = String::new();
+    for n in 0..50 {
+        requests += &format!("GET {INVOKE}/{n} HTTP/1.1\r\nhost: a\r\n\r\n");
+    }
+    requests += &format!("GET {INVOKE}/last HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    stream.write_all(requests.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let paths: Vec<_> = answer.lines().filter_map(|l| l.strip_prefix("x-path: ")).collect();
+    let expected: Vec<_> = (0..50).map(|n| format!("/{n}")).chain(["/last".into()]).collect();
+    assert_eq!(paths, expected);
+}
+
+#[test]
+fn chunked_bodies_and_trailers_pass() {
+    let world = World::new(AppProtocol::Http);
+    let mut stream = connect(world.http());
+    let request = format!(
+        "POST {INVOKE}/echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
+    );
+    let answer = talk(&mut stream, request.as_bytes(), b"0\r\n\r\n");
+    assert!(answer.contains("hello") && answer.contains(" world"), "{answer}");
+    let request = format!("GET {INVOKE}/trailers HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n");
+    let answer = talk(&mut stream, request.as_bytes(), b"x-sum: 42\r\n\r\n");
+    assert!(answer.contains("with trailers"), "{answer}");
+}
+
+#[test]
+fn a_large_body_passes_both_ways_in_bounded_memory() {
+    let world = World::new(AppProtocol::Http);
+    let mut stream = connect(world.http());
+    stream
+        .write_all(
+            format!("GET {INVOKE}/large HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
+        )
+        .unwrap();
+    let mut received = 0;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let count = stream.read(&mut buffer).unwrap();
+        if count == 0 {
+            break;
+        }
+        received += count;
+    }
+    assert!(received > 100_000_000, "{received}");
+    let mut stream = connect(world.http());
+    stream
+        .write_all(
+            format!("POST {INVOKE}/count HTTP/1.1\r\nhost: a\r\ncontent-length: 100000000\r\n\r\n")
+                .as_bytes(),
+        )
+        .unwrap();
+    let block = vec![b'y'; 1_000_000];
+    for _ in 0..100 {
+        stream.write_all(&block).unwrap();
+    }
+    let answer = talk(&mut stream, b"", b"100000000");
+    assert!(answer.contains("\r\n\r\n100000000"), "{answer}");
+}
+
+#[test]
+fn a_slow_reader_holds_its_sender_back() {
+    let world = World::new(AppProtocol::Http);
+    let mut slow = connect(world.http());
+    slow.write_all(format!("GET {INVOKE}/large HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    // Others are not disturbed while it does not read.
+    let mut other = connect(world.http());
+    let request = format!("GET {INVOKE}/x HTTP/1.1\r\nhost: a\r\n\r\n");
+    let answer = talk(&mut other, request.as_bytes(), b"\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let mut buffer = vec![0; 1 << 20];
+    let mut received = 0;
+    while received < 100_000_000 {
+        received += slow.read(&mut buffer).unwrap();
+    }
+}
+
+#[test]
+fn an_upgrade_becomes_a_stream_of_bytes() {
+    let world = World::new(AppProtocol::Http);
+    let mut stream = connect(world.http());
+    let request = format!(
+        "GET {INVOKE}/upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n"
+    );
+    let answer = talk(&mut stream, request.as_bytes(), b"\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+    assert_eq!(talk(&mut stream, b"ping", b"ping"), "ping");
+    let block = vec![b'z'; 300_000];
+    stream.write_all(&block).unwrap();
+    let mut back = vec![0; 300_000];
+    stream.read_exact(&mut back).unwrap();
+    assert!(back == block);
+}
+
+#[test]
+fn the_outbound_port_takes_hosts_absolute_targets_and_connect() {
+    let world = World::new(AppProtocol::Http);
+    let outbound = world.caller.addresses[2];
+    for request in [
+        "GET /a HTTP/1.1\r\nhost: stock.default.east.mesh\r\n\r\n".to_owned(),
+        "GET http://stock.default.east.mesh:80/a HTTP/1.1\r\nhost: stock.default.east.mesh:80\r\n\r\n"
+            .to_owned(),
+    ] {
+        let answer = talk(&mut connect(outbound), request.as_bytes(), b"\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("x-path: /a\r\n"), "{answer}");
+    }
+    let mut tunnel = connect(outbound);
+    let connect_to =
+        "CONNECT stock.default.east.mesh:80 HTTP/1.1\r\nhost: stock.default.east.mesh:80\r\n\r\n";
+    let answer = talk(&mut tunnel, connect_to.as_bytes(), b"\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = talk(&mut tunnel, b"GET /in HTTP/1.1\r\nhost: any\r\n\r\n", b"\r\n\r\n");
+    assert!(answer.contains("x-path: /in\r\n"), "{answer}");
+    let answer = talk(&mut connect(outbound), b"GET / HTTP/1.1\r\nhost: example.org\r\n\r\n", b"}");
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert!(answer.contains("`example.org` is not a service of the mesh"), "{answer}");
+}
+
+#[test]
+fn tcp_passes_with_half_close() {
+    let echo = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = echo.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in echo.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut all = Vec::new();
+                stream.read_to_end(&mut all).unwrap();
+                stream.write_all(&all).unwrap();
+            });
+        }
+    });
+    let world = World::with_app(AppProtocol::Tcp, address);
+    let mut stream = connect(world.caller.addresses[3]);
+    let sent = vec![b'q'; 2_000_000];
+    stream.write_all(&sent).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).unwrap();
+    assert!(back == sent, "{} of {}", back.len(), sent.len());
+    let request = format!("GET {INVOKE}/x HTTP/1.1\r\nhost: a\r\n\r\n");
+    let answer = talk(&mut connect(world.http()), request.as_bytes(), b"}");
+    assert!(answer.contains("takes plain TCP, not HTTP"), "{answer}");
+}
+
+#[test]
+fn http2_multiplexes_over_the_same_path() {
+    let world = World::new(AppProtocol::H2c);
+    let address = world.caller.addresses[1];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+                .await
+                .unwrap();
+        tokio::spawn(connection);
+        let mut calls = tokio::task::JoinSet::new();
+        for n in 0..200_usize {
+            let mut sender = sender.clone();
+            calls.spawn(async move {
+                let body = Bytes::from(vec![u8::try_from(n).unwrap(); n * 1000]);
+                let request = Request::builder()
+                    .method("POST")
+                    .uri(format!("http://a/pkg.Service/Call{n}"))
+                    .header("dapr-app-id", "stock.default.east")
+                    .body(Full::new(body.clone()))
+                    .unwrap();
+                let response = sender.send_request(request).await.unwrap();
+                assert_eq!(response.headers()["x-path"], format!("/pkg.Service/Call{n}"));
+                let back = response.into_body().collect().await.unwrap().to_bytes();
+                assert!(back == body);
+            });
+        }
+        while let Some(call) = calls.join_next().await {
+            call.unwrap();
+        }
+    });
+}
+
+#[test]
+fn faults_are_told_as_json_and_as_grpc_status() {
+    let world = World::new(AppProtocol::Http);
+    let unknown = "GET /v1.0/invoke/nobody/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
+    let answer = talk(&mut connect(world.http()), unknown.as_bytes(), b"}");
+    assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
+    assert!(answer.contains("\"errorCode\":\"ERR_DISCOVERY_TIMED_OUT\""), "{answer}");
+    let bad = "GET /v1.0/invoke/a.b.c.d/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
+    let answer = talk(&mut connect(world.http()), bad.as_bytes(), b"}");
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let grpc = "POST /x.Y/Z HTTP/1.1\r\nhost: a\r\ncontent-type: application/grpc\r\n\
+                content-length: 0\r\n\r\n";
+    let answer = talk(&mut connect(world.http()), grpc.as_bytes(), b"\r\n\r\n");
+    assert!(answer.contains("grpc-status: 12\r\n"), "{answer}");
+}
+
+#[test]
+fn malformed_requests_are_refused_before_anything_is_forwarded() {
+    let world = World::new(AppProtocol::Http);
+    for bad in [
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nx : y\r\n\r\n",
+        "GET / HTTP/1.1\n\n",
+    ] {
+        let mut stream = connect(world.http());
+        stream.write_all(bad.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{bad:?}: {answer}");
+        assert!(answer.contains("ERR_MALFORMED_REQUEST"), "{answer}");
+    }
+    assert_eq!(world.caller.metrics.outbound_requests.value(), 0);
+}
+
+#[test]
+fn a_drain_finishes_what_is_under_way() {
+    let mut world = World::new(AppProtocol::Http);
+    let mut stream = connect(world.http());
+    let start = format!("POST {INVOKE}/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nab");
+    stream.write_all(start.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let address = world.http();
+    let mut caller = std::mem::replace(
+        &mut world.caller,
+        Running {
+            commands: world.callee.commands.clone(),
+            addresses: Vec::new(),
+            metrics: Arc::default(),
+            around: Around::default(),
+            thread: None,
+        },
+    );
+    let drained = std::thread::spawn(move || caller.drain());
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(TcpStream::connect(address).is_err(), "no new connections while draining");
+    let answer = talk(&mut stream, b"cd", b"abcd");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
+    drop(stream);
+    drained.join().unwrap();
+}
+
+#[test]
+fn a_plain_client_is_refused_at_the_mesh_door_and_at_the_gateway() {
+    let world = World::new(AppProtocol::Http);
+    for via in [world.callee.addresses[0], world.gateway.addresses[0]] {
+        let mut stream = connect(via);
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        // A reset is as good a refusal as a close.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
+    }
+    assert_eq!(world.callee.metrics.inbound_requests.value(), 0);
+}
+
+#[test]
+fn a_gateway_sends_names_of_joined_networks_to_their_gateways() {
+    let west = Network::new("west");
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let routes = GatewayRoutes { network: label("west"), control: "127.0.0.1:1".parse().unwrap() };
+    let name = service("gateway");
+    let gateway = Running::start(
+        name.clone(),
+        west.credentials(&name, "g-1", &[]),
+        &[ListenerKind::Gateway],
+        None,
+        Some(routes),
+    );
+    gateway.commands.send(Command::Networks(vec![NetworkUpdate {
+        network: label("east"),
+        revision: Revision(1),
+        state: tollway_wire::NetworkState::Joined {
+            trust_domain: TrustDomain::default_for(&label("east")),
+            gateways: [other.local_addr().unwrap()].into(),
+            reachable: true,
+        },
+    }]));
+    for server_name in ["control.east.mesh", "stock.default.east.mesh", "i.stock.default.east.mesh"]
+    {
+        let config = rustls::ClientConfig::builder()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let mut tls =
+            rustls::ClientConnection::new(Arc::new(config), server_name.try_into().unwrap())
+                .unwrap();
+        let mut hello = Vec::new();
+        tls.write_tls(&mut hello).unwrap();
+        let mut client = connect(gateway.addresses[0]);
+        client.write_all(&hello).unwrap();
+        let (mut arrived, _) = other.accept().unwrap();
+        let mut bytes = vec![0; hello.len()];
+        arrived.read_exact(&mut bytes).unwrap();
+        assert!(bytes == hello, "the ClientHello for {server_name} goes on unchanged");
+    }
+}

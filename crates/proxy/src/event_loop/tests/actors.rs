@@ -1,0 +1,570 @@
+//! Calls of actors: what the runtime of a sidecar asks of the data loop, and only it may.
+
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
+
+use tollway_model::{Policy, PolicyName, PolicyRule, PolicyTarget};
+
+use super::app_unreachable::{Fleet, nobody};
+use super::*;
+use crate::runtime_fields::TurnLease;
+
+/// No test waits for it: what is away is told at once.
+const LONG: Duration = Duration::from_secs(120);
+
+fn long() -> Timeouts {
+    Timeouts { connect: LONG, request: LONG, ..patient() }
+}
+
+impl Running {
+    /// A connection from within the process.
+    fn inside(&self) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        ours.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert!(self.commands.send(Command::Adopt(theirs)));
+        ours
+    }
+
+    /// A request on a connection of its own, and the whole answer; `head` is the line and the fields,
+    /// each with its end.
+    fn call_inside(&self, head: &str) -> String {
+        let mut stream = self.inside();
+        let rest = "host: runtime\r\nconnection: close\r\ncontent-length: 2\r\n\r\nhi";
+        stream.write_all(format!("{head}{rest}").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Has a foreign server answer what is for the runtime: with what it was asked, in fields, and
+    /// with `status` and `x-tollway-unprocessed` where the path names one: `/v1.0/actors/status/421`.
+    fn run_actors(&self) {
+        self.run(ApiKind::Actors, as_runtime);
+    }
+
+    /// Has a foreign server answer so what is for the runtime, all of which is of that kind.
+    pub(super) fn run<A>(
+        &self,
+        expected: ApiKind,
+        answer: impl Fn(Request<Incoming>) -> A + Clone + Send + 'static,
+    ) where
+        A: Future<Output = Result<Response<Full<Bytes>>, hyper::Error>> + Send + 'static,
+    {
+        let (sender, streams) = channel::<ApiStream>();
+        assert!(self.around.runtime.set(sender).is_ok());
+        std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            for ApiStream { kind, stream } in streams {
+                assert_eq!(kind, expected);
+                let answer = service_fn(answer.clone());
+                runtime.block_on(async move {
+                    let stream = tokio::net::UnixStream::from_std(stream).unwrap();
+                    // It ends with the worker.
+                    let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                        .serve_connection(TokioIo::new(stream), answer)
+                        .await;
+                });
+            }
+        });
+    }
+}
+
+async fn as_runtime(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let seen = |name: &str| {
+        request.headers().get(name).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default()
+    };
+    let path = request.uri().path_and_query().unwrap().as_str().to_owned();
+    let mut answer = Response::builder()
+        .header("x-path", &path)
+        .header("x-method", request.method().as_str())
+        .header("x-caller", seen("x-tollway-caller"))
+        .header("x-caller-app", seen("dapr-caller-app-id"))
+        .header("x-token", seen("dapr-api-token"))
+        .header("x-own", own_fields(&request).join(" "));
+    if let Some(status) = path.strip_prefix("/v1.0/actors/status/") {
+        answer = answer.status(status.parse::<u16>().unwrap()).header("x-tollway-unprocessed", "1");
+    }
+    let body = request.into_body().collect().await?.to_bytes();
+    Ok(answer.body(Full::new([b"ran: ", &body[..]].concat().into())).unwrap())
+}
+
+/// Tells the caller of the service until `ask` has its answer: states reach a worker only for
+/// services it has asked for.
+fn told<T: Send>(fleet: &Fleet, state: &ServiceState, ask: impl FnOnce() -> T + Send) -> T {
+    let (service, state) = (fleet.stock.clone(), state.clone());
+    let update = ServiceUpdate { service, revision: Revision(1), state };
+    let tell = || {
+        fleet.caller.commands.send(Command::Services(vec![update.clone()]));
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    std::thread::scope(|scope| {
+        // A worker that follows the service already is to know of this before it is asked.
+        tell();
+        let asked = scope.spawn(ask);
+        while !asked.is_finished() {
+            tell();
+        }
+        asked.join().unwrap()
+    })
+}
+
+fn served(fleet: &Fleet) -> Vec<u64> {
+    fleet.callees.iter().map(|callee| callee.metrics.inbound_requests.value()).collect()
+}
+
+#[track_caller]
+fn check_failed(answer: &str, status: &str, code: &str, is_unprocessed: bool) {
+    assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+    assert!(answer.contains(&format!("x-tollway-error: {code}\r\n")), "{answer}");
+    assert_eq!(answer.contains("x-tollway-unprocessed: 1\r\n"), is_unprocessed, "{answer}");
+}
+
+const TO_SECOND: &str = "dapr-app-id: stock\r\nx-tollway-instance: S-1\r\n";
+
+#[test]
+fn a_replica_is_called_by_its_name_and_no_other() {
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app(), start_app()]);
+    // Pooled connections of HTTP/1.1 are for services.
+    fleet.caller.configure(MeshProtocol::Http1, (Limits::default(), long()));
+    let all = fleet.local(&fleet.addresses());
+    for _ in 0..10 {
+        let request = format!("POST /v1.0/actors/T/a%20b/method/m?x=1 HTTP/1.1\r\n{TO_SECOND}");
+        let answer = told(&fleet, &all, || fleet.caller.call_inside(&request));
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
+        assert!(answer.contains("x-path: /v1.0/actors/T/a%20b/method/m?x=1\r\n"), "{answer}");
+        assert!(answer.contains("x-own: \r\n"), "{answer}");
+    }
+    assert_eq!(served(&fleet), [0, 10, 0]);
+    let connections = fleet.callees[1].metrics.handshakes.value();
+    assert_eq!(connections, 1, "they share one, however those to services are carried");
+}
+
+#[test]
+fn a_replica_that_is_gone_is_told_at_once_and_is_found_when_it_is_back() {
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app()]);
+    let request = format!("POST /x HTTP/1.1\r\n{TO_SECOND}");
+    let ask = |addresses: &[SocketAddr]| {
+        told(&fleet, &fleet.local(addresses), || fleet.caller.call_inside(&request))
+    };
+    let both = fleet.addresses();
+    let check_gone = |answer: &str| {
+        check_failed(answer, "503", "ERR_NO_READY_ENDPOINT", true);
+        assert!(answer.contains("stock.default.west has no ready workload S-1"), "{answer}");
+    };
+    check_gone(&ask(&both[..1]));
+    assert!(ask(&both).starts_with("HTTP/1.1 200 "));
+    check_gone(&ask(&both[..1]));
+    assert!(ask(&both).starts_with("HTTP/1.1 200 "));
+    // Its address, where nobody is: not a word of another replica, and no wait for it.
+    check_failed(&ask(&[both[0], nobody()]), "503", "ERR_UNREACHABLE", true);
+    check_failed(&ask(&[both[0], nobody()]), "503", "ERR_UNREACHABLE", true);
+    // Somebody else at its address is not it.
+    let answer = ask(&[both[1], both[0]]);
+    check_failed(&answer, "503", "ERR_WRONG_IDENTITY", true);
+    assert!(ask(&both).starts_with("HTTP/1.1 200 "));
+    assert_eq!(served(&fleet), [0, 3]);
+    let remote = told(&fleet, &fleet.remote(both[0]), || fleet.caller.call_inside(&request));
+    check_gone(&remote);
+}
+
+#[test]
+fn a_workload_nobody_calls_is_forgotten_and_its_service_after_it() {
+    let short = Duration::from_millis(100);
+    let timeouts = Timeouts { mesh_idle: short, service_idle: short, ..long() };
+    let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app(), start_app()]);
+    let request = format!("POST /x HTTP/1.1\r\n{TO_SECOND}");
+    let all = fleet.local(&fleet.addresses());
+    let ask = || told(&fleet, &all, || fleet.caller.call_inside(&request));
+    for round in 1..3 {
+        assert!(ask().starts_with("HTTP/1.1 200 "));
+        let let_go = || fleet.caller.around.unsubscribed.load(Ordering::SeqCst) == round;
+        until("the service is let go", let_go);
+    }
+}
+
+#[test]
+fn a_call_arrives_at_the_runtime_with_the_proven_caller() {
+    for protocol in AppProtocol::ALL {
+        let fleet = Fleet::with(long(), protocol, &[nobody(), nobody()]);
+        fleet.callees[1].run_actors();
+        let all = fleet.local(&fleet.addresses());
+        let request = format!(
+            "POST /v1.0/actors/T/1/method/m HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: 1\r\n\
+             x-tollway-caller: spiffe://forged/ns/a/b\r\ndapr-caller-app-id: forged\r\n"
+        );
+        let answer = told(&fleet, &all, || fleet.caller.call_inside(&request));
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ran: hi"), "{answer}");
+        for told in [
+            "x-path: /v1.0/actors/T/1/method/m\r\n",
+            "x-method: POST\r\n",
+            "x-caller: spiffe://west.tollway/ns/default/web\r\n",
+            "x-caller-app: web\r\n",
+            "x-token: \r\n",
+            "x-own: \r\n",
+        ] {
+            assert!(answer.contains(told), "{told} {answer}");
+        }
+    }
+}
+
+#[test]
+fn what_a_runtime_did_not_do_its_caller_hears_and_no_other_is_asked() {
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app()]);
+    fleet.callees.iter().for_each(Running::run_actors);
+    let all = fleet.local(&fleet.addresses());
+    for status in ["421", "503", "200"] {
+        let request = format!(
+            "PUT /v1.0/actors/status/{status} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: 1\r\n"
+        );
+        let answer = told(&fleet, &all, || fleet.caller.call_inside(&request));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(answer.contains("x-tollway-unprocessed: 1\r\n"), "{answer}");
+        assert!(answer.ends_with("ran: hi"), "{answer}");
+    }
+    assert_eq!(served(&fleet), [0, 3]);
+    assert_eq!(fleet.caller.metrics.retries.value(), 0);
+}
+
+#[test]
+fn a_sidecar_without_an_app_runs_actors_and_one_without_a_runtime_says_so() {
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app()]);
+    let credentials = fleet.network.credentials(&fleet.stock, "s-1", &[]);
+    let appless =
+        Running::start(fleet.stock.clone(), credentials, &[ListenerKind::Inbound], None, None);
+    let both = fleet.local(&[fleet.addresses()[0], appless.addresses[0]]);
+    let ask = |to: &str| {
+        let request = format!(
+            "POST /x HTTP/1.1\r\ndapr-app-id: stock\r\nx-tollway-actor: 1\r\n\
+             x-tollway-instance: {to}\r\n"
+        );
+        told(&fleet, &both, || fleet.caller.call_inside(&request))
+    };
+    check_failed(&ask("s-0"), "404", "ERR_NOT_SERVED", true);
+    check_failed(&ask("s-1"), "404", "ERR_NOT_SERVED", true);
+    appless.run_actors();
+    assert!(ask("s-1").ends_with("ran: hi"));
+}
+
+#[test]
+fn a_call_that_a_policy_denies_reaches_no_runtime() {
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[start_app(), start_app()]);
+    fleet.callees[1].run_actors();
+    let policy = Policy {
+        name: PolicyName::new("default", "carts").unwrap(),
+        target: PolicyTarget::App(label("stock")),
+        allow: None,
+        deny: vec![PolicyRule {
+            from: Vec::new(),
+            methods: Vec::new(),
+            paths: vec!["/v1.0/actors/Cart/**".parse().unwrap()],
+        }],
+    };
+    let set = tollway_routing::PolicySet::new(fleet.stock.clone(), [Arc::new(policy)]);
+    fleet.callees[1].commands.send(Command::Policies(PolicyUpdate::unobserved(set)));
+    let all = fleet.local(&fleet.addresses());
+    let ask = |path: &str| {
+        let request = format!("POST {path} HTTP/1.1\r\n{TO_SECOND}x-tollway-actor: 1\r\n");
+        told(&fleet, &all, || fleet.caller.call_inside(&request))
+    };
+    let denied = ask("/v1.0/actors/Cart/1/method/m");
+    check_failed(&denied, "403", "ERR_POLICY_DENIED", true);
+    let denied = ask("/v1.0/actors/Till/../Cart/1/method/m");
+    check_failed(&denied, "403", "ERR_POLICY_DENIED", true);
+    assert!(ask("/v1.0/actors/Till/1/method/m").ends_with("ran: hi"));
+}
+
+#[test]
+fn the_own_app_is_called_with_path_method_and_token() {
+    let network = Network::new("west");
+    let (stock, app) = (service("stock"), start_app());
+    let start = |app: Option<AppTarget>| {
+        let credentials = network.credentials(&stock, "s-0", &[]);
+        Running::start(stock.clone(), credentials, &[ListenerKind::HttpApi], app, None)
+    };
+    let target = AppTarget { address: app, protocol: AppProtocol::Http };
+    let sidecar = start(Some(target));
+    let mut config = web_config(MeshProtocol::Http2, (Limits::default(), long()));
+    config.app = Some(target);
+    config.tokens.app = Some(tollway_identity::SharedToken::new("ours").unwrap());
+    sidecar.commands.send(Command::Configure(Arc::new(config)));
+    let request = "PUT /actors/T/1/method/m?x HTTP/1.1\r\nx-tollway-to: app\r\n\
+                   x-tollway-caller: spiffe://west.tollway/ns/default/web\r\n\
+                   x-tollway-error: forged\r\ndapr-api-token: forged\r\n";
+    let answer = sidecar.call_inside(request);
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
+    for told in [
+        "x-path: /actors/T/1/method/m?x\r\n",
+        "x-caller: spiffe://west.tollway/ns/default/web\r\n",
+        "x-token: ours\r\n",
+        "x-own: \r\n",
+    ] {
+        assert!(answer.contains(told), "{told} {answer}");
+    }
+    let counts = &sidecar.metrics;
+    assert_eq!((counts.inbound_requests.value(), counts.outbound_requests.value()), (0, 0));
+    let appless = start(None);
+    check_failed(&appless.call_inside(request), "503", "ERR_NO_READY_ENDPOINT", true);
+    let away = start(Some(AppTarget { address: nobody(), protocol: AppProtocol::Http }));
+    check_failed(&away.call_inside(request), "503", "ERR_APP_UNREACHABLE", true);
+    let both = "PUT /x HTTP/1.1\r\nx-tollway-to: app\r\nx-tollway-actor: 1\r\n";
+    check_failed(&sidecar.call_inside(both), "400", "ERR_MALFORMED_REQUEST", true);
+}
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// A sidecar beside an app whose connections are served like this; how many requests it was asked.
+fn beside_app(
+    serve: impl Fn(&mut TcpStream, &AtomicUsize) + Copy + Send + 'static,
+) -> (Running, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = AppTarget { address: listener.local_addr().unwrap(), protocol: AppProtocol::Http };
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, asked) = (stream.unwrap(), Arc::clone(&counted));
+            std::thread::spawn(move || serve(&mut stream, &asked));
+        }
+    });
+    let network = Network::new("west");
+    let credentials = network.credentials(&service("stock"), "s-0", &[]);
+    (Running::start(service("stock"), credentials, &[], Some(target), None), asked)
+}
+
+/// A reused connection that closes under a request of HTTP may be repeated if its method is; a turn
+/// of an actor not.
+#[test]
+fn a_turn_that_an_app_may_have_begun_is_not_begun_again() {
+    let (sidecar, asked) = beside_app(|stream, asked| {
+        talk(stream, b"", b"hi");
+        asked.fetch_add(1, Ordering::SeqCst);
+        talk(stream, ANSWER, b"hi");
+        asked.fetch_add(1, Ordering::SeqCst);
+    });
+    let request = "PUT /actors/T/1/method/m HTTP/1.1\r\nx-tollway-to: app\r\n";
+    assert!(sidecar.call_inside(request).ends_with("ok"));
+    let answer = sidecar.call_inside(request);
+    check_failed(&answer, "502", "ERR_CLOSED_EARLY", false);
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+}
+
+/// A sidecar beside an app that speaks `protocol`, and how many requests that app got whole.
+fn beside_counting_app(protocol: AppProtocol) -> (Running, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let address = serve(move |request| {
+        let counted = Arc::clone(&counted);
+        async move {
+            // A request that breaks off is none.
+            let body = request.into_body().collect().await?.to_bytes();
+            assert!(body.ends_with(b"hi"));
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok(Response::new(Full::new(Bytes::from_static(b"ok")).map_err(|e| match e {}).boxed()))
+        }
+    });
+    let network = Network::new("west");
+    let credentials = network.credentials(&service("stock"), "s-0", &[]);
+    let target = AppTarget { address, protocol };
+    (Running::start(service("stock"), credentials, &[], Some(target), None), asked)
+}
+
+/// How apps speak that are called over HTTP.
+const SPOKEN: [AppProtocol; 2] = [AppProtocol::Http, AppProtocol::H2c];
+
+/// The head of a turn that must not begin from `by` on.
+fn turn_by(by: Duration) -> String {
+    let by = by.as_nanos();
+    format!(
+        "PUT /actors/T/1/method/m HTTP/1.1\r\nx-tollway-to: app\r\nx-tollway-begin-by: {by}\r\n"
+    )
+}
+
+/// The app gets what came in time whole or not at all, also where its rest came later.
+#[test]
+fn a_turn_whose_body_is_too_late_is_not_sent() {
+    for protocol in SPOKEN {
+        let (sidecar, asked) = beside_counting_app(protocol);
+        let call = |body: &str, patience: Duration| {
+            let mut stream = sidecar.inside();
+            let by = tollway_net::boot_time() + Duration::from_millis(200);
+            let rest =
+                format!("host: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all(format!("{}{rest}", turn_by(by)).as_bytes()).unwrap();
+            let (first, last) = body.split_at(body.len() - 2);
+            stream.write_all(first.as_bytes()).unwrap();
+            std::thread::sleep(patience);
+            // It may have been answered already.
+            let _ = stream.write_all(last.as_bytes());
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        let (late, in_time) = (Duration::from_millis(300), Duration::from_millis(5));
+        let large = format!("{}hi", "-".repeat(40_000));
+        assert!(call("hi", in_time).ends_with("ok") && call(&large, in_time).ends_with("ok"));
+        // Nothing of the one has gone out, and much of the other.
+        check_failed(&call("hi", late), "503", "ERR_OVERLOADED", true);
+        check_failed(&call(&large, late), "502", "ERR_CLOSED_EARLY", false);
+        assert!(call("hi", in_time).ends_with("ok"));
+        assert_eq!(asked.load(Ordering::SeqCst), 3, "{protocol:?}");
+    }
+}
+
+/// An app may take its time to read a turn: what is left of it is sent as long as its lease stands,
+/// and under no other.
+#[test]
+fn a_turn_that_an_app_reads_slowly_goes_on_while_its_lease_is_renewed() {
+    const BYTES: usize = 16 << 20;
+    for (protocol, renewed) in SPOKEN.into_iter().flat_map(|spoken| [(spoken, 7), (spoken, 8)]) {
+        let app = serve(|request| async {
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            let body = request.into_body().collect().await?.to_bytes();
+            let told = Bytes::from(body.len().to_string());
+            Ok(Response::new(Full::new(told).map_err(|e| match e {}).boxed()))
+        });
+        let network = Network::new("west");
+        let credentials = network.credentials(&service("stock"), "s-0", &[]);
+        let target = AppTarget { address: app, protocol };
+        let sidecar = Running::start(service("stock"), credentials, &[], Some(target), None);
+        let by = tollway_net::boot_time() + Duration::from_millis(300);
+        let head = format!(
+            "{}x-tollway-lease: 7\r\nhost: a\r\nconnection: close\r\ncontent-length: {BYTES}\r\n\r\n",
+            turn_by(by)
+        );
+        let mut stream = sidecar.inside();
+        let answer = std::thread::scope(|scope| {
+            let mut sink = stream.try_clone().unwrap();
+            scope.spawn(move || {
+                sink.write_all(head.as_bytes()).unwrap();
+                // It may be cut off.
+                let _ = sink.write_all(&vec![b'-'; BYTES]);
+            });
+            let asked = scope.spawn(move || {
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).map(|_| answer)
+            });
+            while !asked.is_finished() {
+                let until = tollway_net::boot_time() + Duration::from_millis(200);
+                let lease = TurnLease { number: renewed, until };
+                assert!(sidecar.commands.send(Command::Renewed(lease)));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            asked.join().unwrap()
+        });
+        match renewed {
+            7 => assert!(answer.unwrap().ends_with(&BYTES.to_string()), "{protocol:?}"),
+            _ => check_failed(&answer.unwrap(), "502", "ERR_CLOSED_EARLY", false),
+        }
+    }
+}
+
+/// Whenever the moment comes from which on a turn must not begin, the app has it whole, or its
+/// caller is told that nothing of it was sent.
+#[test]
+fn a_turn_that_is_too_late_is_not_sent() {
+    for protocol in SPOKEN {
+        let (sidecar, asked) = beside_counting_app(protocol);
+        let call = |by: Duration| sidecar.call_inside(&turn_by(by));
+        let (mut sent, mut refused) = (0, 0);
+        for nth in 0..400 {
+            let by = tollway_net::boot_time() + Duration::from_micros(nth);
+            let answer = call(by);
+            if answer.ends_with("ok") {
+                sent += 1;
+            } else {
+                check_failed(&answer, "503", "ERR_OVERLOADED", true);
+                refused += 1;
+            }
+        }
+        assert!(refused > 0, "the first was late from the beginning");
+        assert!(call(tollway_net::boot_time() + LONG).ends_with("ok"));
+        assert_eq!(asked.load(Ordering::SeqCst), sent + 1, "{refused} were refused");
+    }
+}
+
+/// A turn that is too late takes the connection with it on which it waited; another whose time is
+/// not over, and that had not been sent either, is told so, and nothing is lost in silence.
+#[test]
+fn a_late_turn_on_a_shared_connection_is_told_with_those_beside_it() {
+    let (sidecar, asked) = beside_counting_app(AppProtocol::H2c);
+    let far = tollway_net::boot_time() + LONG;
+    assert!(sidecar.call_inside(&turn_by(far)).ends_with("ok"));
+    let (mut ran, mut told) = (1, 0);
+    for nth in 0..100 {
+        let by = tollway_net::boot_time() + Duration::from_micros(20 * nth);
+        let answers = std::thread::scope(|scope| {
+            let late = scope.spawn(|| sidecar.call_inside(&turn_by(by)));
+            let timely = scope.spawn(|| sidecar.call_inside(&turn_by(far)));
+            [late.join().unwrap(), timely.join().unwrap()]
+        });
+        for answer in answers {
+            if answer.ends_with("ok") {
+                ran += 1;
+            } else {
+                assert!(answer.starts_with("HTTP/1.1 50"), "{answer}");
+                told += usize::from(answer.contains("x-tollway-unprocessed: 1\r\n"));
+            }
+        }
+    }
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(ran <= asked && told > 0 && asked + told <= 201, "{ran} {asked} {told}");
+}
+
+/// Calls the first replica, and calls that off once it `may` be.
+fn called_off(fleet: &Fleet, state: &ServiceState, may: impl Fn() -> bool + Sync + Send) -> String {
+    const NUMBER: u64 = 7;
+    let request = format!(
+        "POST /x HTTP/1.1\r\ndapr-app-id: stock\r\nx-tollway-instance: S-0\r\n\
+         x-tollway-call: {NUMBER}\r\n"
+    );
+    told(fleet, state, || {
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| fleet.caller.call_inside(&request));
+            fleet.caller.commands.send(Command::CallOff(NUMBER + 1));
+            until("it may be called off", may);
+            assert!(!asked.is_finished(), "{}", asked.join().unwrap());
+            while !asked.is_finished() {
+                fleet.caller.commands.send(Command::CallOff(NUMBER));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            asked.join().unwrap()
+        })
+    })
+}
+
+#[test]
+fn a_call_that_is_called_off_says_whether_anything_of_it_was_sent() {
+    // It takes connections, and says nothing.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = mute.local_addr().unwrap();
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[address]);
+    let began = Instant::now();
+    let waits = called_off(&fleet, &fleet.local(&[address]), || {
+        began.elapsed() > Duration::from_millis(100)
+    });
+    check_failed(&waits, "504", "ERR_SILENT", true);
+    let fleet = Fleet::with(long(), AppProtocol::Http, &[address]);
+    let all = fleet.local(&fleet.addresses());
+    let sent = called_off(&fleet, &all, || served(&fleet) == [1]);
+    check_failed(&sent, "504", "ERR_SILENT", false);
+}
+
+#[test]
+fn an_app_that_says_such_fields_calls_as_without_them() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    fleet.callees[0].run_actors();
+    fleet.caller.run_actors();
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    let mut stream = connect(fleet.caller.addresses[0]);
+    for said in ["x-tollway-instance: s-9", "x-tollway-to: app", "x-tollway-actor: 1"] {
+        let request =
+            format!("GET /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\n{said}\r\n\r\n");
+        let answer = talk(&mut stream, request.as_bytes(), b"\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.contains("x-own: \r\n") && answer.contains("x-path: /x\r\n"), "{answer}");
+    }
+    assert_eq!(served(&fleet), [3]);
+}

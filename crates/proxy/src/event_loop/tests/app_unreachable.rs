@@ -1,0 +1,324 @@
+//! Who is away: apps, endpoints and gateways that nobody can connect to, for good or for a moment.
+
+use super::*;
+
+/// An address where nobody listens. (Its port was free a moment ago.)
+pub(super) fn nobody() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Answers every connection with the bytes it sent.
+fn start_tcp_echo() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut all = Vec::new();
+                stream.read_to_end(&mut all).unwrap();
+                stream.write_all(&all).unwrap();
+            });
+        }
+    });
+    address
+}
+
+/// `stock` in the caller's own network, with a sidecar for each app, or behind a gateway.
+pub(super) struct Fleet {
+    pub(super) network: Network,
+    pub(super) stock: ServiceName,
+    protocol: AppProtocol,
+    pub(super) callees: Vec<Running>,
+    pub(super) caller: Running,
+}
+
+impl Fleet {
+    pub(super) fn new(protocol: AppProtocol, apps: &[SocketAddr]) -> Self {
+        Self::with(patient(), protocol, apps)
+    }
+
+    /// `timeouts` are the caller's.
+    pub(super) fn with(timeouts: Timeouts, protocol: AppProtocol, apps: &[SocketAddr]) -> Self {
+        let (network, stock, web) = (Network::new("west"), service("stock"), service("web"));
+        let start = |(index, app): (usize, &SocketAddr)| {
+            let credentials = network.credentials(&stock, &format!("s-{index}"), &[]);
+            let app = Some(AppTarget { address: *app, protocol });
+            Running::start(stock.clone(), credentials, &[ListenerKind::Inbound], app, None)
+        };
+        let callees = apps.iter().enumerate().map(start).collect();
+        let doors = [ListenerKind::HttpApi, ListenerKind::Tcp(stock.clone())];
+        let credentials = network.credentials(&web, "w-1", &[]);
+        let any = "127.0.0.1:0".parse().unwrap();
+        let bounds = (Limits::default(), timeouts);
+        let caller = Running::start_at(any, bounds, web, credentials, &doors, None, None);
+        Self { network, stock, protocol, callees, caller }
+    }
+
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.callees.iter().map(|callee| callee.addresses[0]).collect()
+    }
+
+    pub(super) fn local(&self, addresses: &[SocketAddr]) -> ServiceState {
+        let endpoint = |(index, address): (usize, &SocketAddr)| Endpoint {
+            instance: label(&format!("s-{index}")),
+            address: *address,
+        };
+        ServiceState::Local {
+            endpoints: addresses.iter().enumerate().map(endpoint).collect(),
+            protocol: self.protocol,
+            trust_domain: self.network.trust_domain.clone(),
+        }
+    }
+
+    pub(super) fn remote(&self, gateway: SocketAddr) -> ServiceState {
+        self.remote_through(&[gateway], &[])
+    }
+
+    pub(super) fn remote_through(
+        &self,
+        gateways: &[SocketAddr],
+        beyond: &[SocketAddr],
+    ) -> ServiceState {
+        ServiceState::Remote {
+            remote: Remote {
+                network: label("west"),
+                ready_replicas: u32::try_from(self.callees.len()).unwrap(),
+                gateways: gateways.into(),
+                beyond: beyond.into(),
+            },
+            protocol: self.protocol,
+            trust_domain: self.network.trust_domain.clone(),
+        }
+    }
+
+    pub(super) fn start_gateway(&self, address: SocketAddr, endpoints: &[SocketAddr]) -> Running {
+        let name = service("gateway");
+        let routes = GatewayRoutes { network: label("west"), control: nobody() };
+        let credentials = self.network.credentials(&name, "g-1", &[]);
+        let gateway = Running::start_at(
+            address,
+            (Limits::default(), patient()),
+            name,
+            credentials,
+            &[ListenerKind::Gateway],
+            None,
+            Some(routes),
+        );
+        gateway.tell(&self.stock, self.local(endpoints));
+        gateway
+    }
+
+    /// One request that is not safe to repeat, on a connection of its own.
+    pub(super) fn post(&self) -> String {
+        self.ask("POST")
+    }
+
+    pub(super) fn ask(&self, method: &str) -> String {
+        let request = format!(
+            "{method} /v1.0/invoke/stock/method/echo HTTP/1.1\r\nhost: a\r\n\
+             connection: close\r\ncontent-length: 2\r\n\r\nhi"
+        );
+        let mut stream = connect(self.caller.addresses[0]);
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn echo_tcp(&self) -> Vec<u8> {
+        let mut stream = connect(self.caller.addresses[1]);
+        stream.write_all(b"over and back").unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).unwrap();
+        back
+    }
+}
+
+#[test]
+fn a_replica_without_its_app_costs_no_request() {
+    for protocol in [AppProtocol::Http, AppProtocol::H2c] {
+        let fleet = Fleet::new(protocol, &[nobody(), start_app(), nobody()]);
+        fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+        for _ in 0..30 {
+            let answer = fleet.post();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            assert!(answer.ends_with("hi"), "{answer}");
+        }
+        let refused: u64 = fleet.callees.iter().map(|callee| callee.metrics.faults.value()).sum();
+        assert!((1..=10).contains(&refused), "{refused} of 30 requests went to an absent app");
+    }
+}
+
+#[test]
+fn a_replica_behind_a_gateway_without_its_app_costs_no_request() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app(), nobody()]);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let gateway = fleet.start_gateway(any, &fleet.addresses());
+    fleet.caller.tell(&fleet.stock, fleet.remote(gateway.addresses[0]));
+    for _ in 0..30 {
+        let answer = fleet.post();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}
+
+#[test]
+fn without_any_app_the_caller_hears_which_hop_could_not_connect() {
+    let app = nobody();
+    let fleet = Fleet::new(AppProtocol::Http, &[app]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    let answer = fleet.post();
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("\"errorCode\":\"ERR_APP_UNREACHABLE\""), "{answer}");
+    let told = format!("the sidecar of stock.default.west cannot connect to its app at {app}: ");
+    assert!(answer.contains(&told), "{answer}");
+    assert!(!answer.contains("x-tollway-unprocessed"), "a word among sidecars: {answer}");
+}
+
+#[test]
+fn an_app_cannot_claim_that_it_did_not_process_a_request() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let app = listener.local_addr().unwrap();
+    let served = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let answer = "HTTP/1.1 503 No\r\nx-tollway-unprocessed: 1\r\ncontent-length: 2\r\n\r\nno";
+        talk(&mut stream, b"", b"hi");
+        stream.write_all(answer.as_bytes()).unwrap();
+        listener
+    });
+    let fleet = Fleet::new(AppProtocol::Http, &[app]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    let answer = fleet.post();
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("no"), "{answer}");
+    assert_eq!(fleet.caller.metrics.retries.value(), 0);
+    drop(served.join().unwrap());
+}
+
+#[test]
+fn an_app_of_http2_cannot_either() {
+    let fleet = Fleet::new(AppProtocol::H2c, &[start_app()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    let request = "POST /v1.0/invoke/stock/method/unprocessed HTTP/1.1\r\nhost: a\r\n\
+                   connection: close\r\ncontent-length: 2\r\n\r\nno";
+    let answer = talk(&mut connect(fleet.caller.addresses[0]), request.as_bytes(), b"\r\nno");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    let retries = |worker: &Running| worker.metrics.retries.value();
+    assert_eq!((retries(&fleet.caller), retries(&fleet.callees[0])), (0, 0));
+}
+
+#[test]
+fn a_request_waits_for_a_gateway_that_is_replaced() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    let address = nobody();
+    fleet.caller.tell(&fleet.stock, fleet.remote(address));
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| fleet.post());
+        std::thread::sleep(Duration::from_millis(400));
+        assert!(!asked.is_finished(), "it waits");
+        let _gateway = fleet.start_gateway(address, &fleet.addresses());
+        let answer = asked.join().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    });
+}
+
+#[test]
+fn a_dial_to_an_address_that_is_no_longer_named_is_not_waited_for() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    // A listener that never takes its connections: the TLS handshake hangs.
+    let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let told = ServiceUpdate {
+        service: fleet.stock.clone(),
+        revision: Revision(1),
+        state: fleet.remote(hangs.local_addr().unwrap()),
+    };
+    std::thread::scope(|scope| {
+        let begun = Instant::now();
+        let asked = scope.spawn(|| fleet.post());
+        while fleet.caller.metrics.dials.value() == 0 {
+            fleet.caller.commands.send(Command::Services(vec![told.clone()]));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let any = "127.0.0.1:0".parse().unwrap();
+        let gateway = fleet.start_gateway(any, &fleet.addresses());
+        fleet.caller.tell(&fleet.stock, fleet.remote(gateway.addresses[0]));
+        let answer = asked.join().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        let took = begun.elapsed();
+        assert!(took < Timeouts::default().connect, "it waited for the old one: {took:?}");
+    });
+}
+
+#[test]
+fn a_tcp_connection_finds_the_endpoint_that_is_there() {
+    let fleet = Fleet::new(AppProtocol::Tcp, &[start_tcp_echo()]);
+    let endpoints = [nobody(), fleet.addresses()[0], nobody()];
+    fleet.caller.tell(&fleet.stock, fleet.local(&endpoints));
+    for _ in 0..9 {
+        assert_eq!(fleet.echo_tcp(), b"over and back");
+    }
+}
+
+#[test]
+fn a_gateway_passes_over_an_endpoint_that_is_away() {
+    let fleet = Fleet::new(AppProtocol::Tcp, &[start_tcp_echo()]);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let gateway = fleet.start_gateway(any, &[nobody(), fleet.addresses()[0], nobody()]);
+    fleet.caller.tell(&fleet.stock, fleet.remote(gateway.addresses[0]));
+    for _ in 0..9 {
+        assert_eq!(fleet.echo_tcp(), b"over and back");
+    }
+    assert_eq!(fleet.caller.metrics.dials_failed.value(), 0, "the caller sees nothing of it");
+}
+
+#[test]
+fn informational_heads_leave_their_hop_by_hop_fields_behind() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let app = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        talk(&mut stream, b"", b"hi");
+        let answer = "HTTP/1.1 103 Early Hints\r\nconnection: x-hop\r\nx-hop: 1\r\nlink: </a>\r\n\r\n\
+                      HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi";
+        stream.write_all(answer.as_bytes()).unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    });
+    let fleet = Fleet::new(AppProtocol::Http, &[app]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    let answer = fleet.post();
+    assert!(answer.starts_with("HTTP/1.1 103 "), "{answer}");
+    assert!(answer.contains("link: </a>\r\n"), "{answer}");
+    assert!(!answer.contains("x-hop"), "{answer}");
+}
+
+#[test]
+fn a_gateway_that_comes_later_gets_its_share() {
+    let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let first = fleet.start_gateway(any, &fleet.addresses());
+    let later = nobody();
+    let ServiceState::Remote { mut remote, protocol, trust_domain } =
+        fleet.remote(first.addresses[0])
+    else {
+        unreachable!("that is what it makes")
+    };
+    remote.gateways = [later, first.addresses[0]].into();
+    fleet.caller.tell(&fleet.stock, ServiceState::Remote { remote, protocol, trust_domain });
+    let answer = fleet.post();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while first.metrics.gateway_connections.value() < 4 {
+        assert!(Instant::now() < deadline, "all go where somebody answers");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let second = fleet.start_gateway(later, &fleet.addresses());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while second.metrics.gateway_connections.value() == 0 {
+        assert!(Instant::now() < deadline, "nobody comes through the other gateway");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(second.metrics.gateway_connections.value(), 1, "one is enough");
+    let answer = fleet.post();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}

@@ -1,0 +1,30 @@
+//! Connections to what the process serves itself.
+
+use super::pooled::worker_of_web;
+use super::*;
+
+/// As when one that idled has ended: another is made for who asks next, not for nobody.
+#[test]
+fn a_connection_within_the_process_is_not_made_for_nobody() {
+    let network = Network::new("west");
+    let mut worker = worker_of_web(&network);
+    for destination in [Destination::Api, Destination::Callback, Destination::Actors] {
+        worker.keep_dialled(&destination);
+        assert_eq!(worker.pool(&destination).made(), 0, "{destination:?}");
+    }
+}
+
+/// An upgrade may be declined, and what this process answers is never left.
+#[test]
+fn a_request_to_the_own_api_goes_to_no_app_for_the_upgrade_it_offers() {
+    let network = Network::new("west");
+    let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
+    let credentials = network.credentials(&service("stock"), "s-0", &[]);
+    let sidecar =
+        Running::start(service("stock"), credentials, &[ListenerKind::HttpApi], Some(app), None);
+    let request = "GET /v1.0/metadata HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\n\
+                   upgrade: echo\r\n\r\n";
+    let answer = talk(&mut connect(sidecar.addresses[0]), request.as_bytes(), b"}");
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    assert!(answer.contains("ERR_NOT_SERVED") && answer.contains("no API of its own"), "{answer}");
+}

@@ -1,0 +1,384 @@
+//! Bodies that wait: how much of them, who is not read meanwhile, and who loses what waits.
+
+use hyper::client::conn::http2;
+
+use super::app_unreachable::{Fleet, nobody};
+use super::*;
+use crate::event_loop::memory_pressure::{CROWDED_FOR, FLOODED_FROM};
+
+/// What most tests here allow all bodies together.
+const HELD: usize = 512 * 1024;
+/// What a stream may send that nobody has taken, and so the most that waits of an answer that nobody
+/// reads. Credit goes back when half of it is due, so that less may wait.
+const STREAM_WINDOW: usize = 256 * 1024;
+
+/// A caller with these limits, and `stock` with an app for each of `apps`.
+fn fleet(limits: Limits, apps: &[SocketAddr]) -> Fleet {
+    let fleet = Fleet::new(AppProtocol::Http, apps);
+    fleet.caller.configure(MeshProtocol::default(), (limits, patient()));
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    fleet
+}
+
+fn get(path: &str) -> String {
+    format!("GET /v1.0/invoke/stock/method{path} HTTP/1.1\r\nhost: a\r\n\r\n")
+}
+
+fn waiting(worker: &Running) -> usize {
+    worker.metrics.waiting_bytes.value().try_into().unwrap()
+}
+
+#[track_caller]
+fn check_served(fleet: &Fleet) {
+    let answer = fleet.post();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
+}
+
+type Sender = http2::SendRequest<Full<Bytes>>;
+
+/// A connection over HTTP/2, driven by the runtime that opens it.
+async fn open(sidecar: SocketAddr, settings: &http2::Builder<TokioExecutor>) -> Sender {
+    let stream = tokio::net::TcpStream::connect(sidecar).await.unwrap();
+    let (sender, connection) = settings.handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// A client that asks over HTTP/2 and reads nothing of the answers until it is told to.
+struct Greedy {
+    runtime: tokio::runtime::Runtime,
+    answers: Vec<Response<Incoming>>,
+}
+
+impl Greedy {
+    const ANSWER_BYTES: usize = 2_000_000;
+
+    /// The heads of its answers have come.
+    fn start(sidecar: SocketAddr, answers: usize) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let answers = runtime.block_on(Self::ask(sidecar, answers));
+        Self { runtime, answers }
+    }
+
+    async fn ask(sidecar: SocketAddr, count: usize) -> Vec<Response<Incoming>> {
+        let mut settings = http2::Builder::new(TokioExecutor::new());
+        settings.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
+        let mut sender = open(sidecar, &settings).await;
+        let mut answers = Vec::new();
+        for _ in 0..count {
+            let uri = "http://a/v1.0/invoke/stock/method/large/2";
+            let request = Request::get(uri).body(Full::new(Bytes::new())).unwrap();
+            answers.push(sender.send_request(request).await.unwrap());
+        }
+        answers
+    }
+
+    /// Reads each answer to its end; says how many were broken off with a word about it.
+    fn read(self) -> u64 {
+        let ends = self.answers.into_iter().map(|answer| self.runtime.block_on(read(answer)));
+        ends.map(u64::from).sum()
+    }
+}
+
+/// Whether an answer was broken off.
+async fn read(answer: Response<Incoming>) -> bool {
+    let mut body = answer.into_body();
+    let mut received = 0;
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => received += frame.into_data().map_or(0, |data| data.len()),
+            Err(error) => {
+                let told = format!("{error:?}");
+                assert!(told.contains("ENHANCE_YOUR_CALM"), "{told}");
+                return true;
+            }
+        }
+    }
+    assert_eq!(received, Greedy::ANSWER_BYTES, "an answer that was not broken off is whole");
+    false
+}
+
+/// Once more waits than all may have, the connection to the callee is no longer credited: whoever
+/// shares it would wait for as long as one caller lets its answers wait.
+#[test]
+fn a_caller_that_takes_no_answers_loses_them_and_who_shares_its_connection_goes_on() {
+    let h2 = h2::Config { connection_window: 1 << 20, ..Limits::default().h2 };
+    let limits = Limits { buffered_bytes: HELD, bulk_connections: 0, h2, ..Limits::default() };
+    let fleet = fleet(limits, &[start_app()]);
+    let greedy = Greedy::start(fleet.caller.addresses[0], 16);
+    check_served(&fleet);
+    until("the greedy caller's losing something", || fleet.caller.metrics.faults.value() > 0);
+    check_served(&fleet);
+    let broken = greedy.read();
+    assert!(broken > 0, "it was not told");
+    assert_eq!(fleet.caller.metrics.faults.value(), broken);
+    until("nothing waiting", || waiting(&fleet.caller) == 0);
+    check_served(&fleet);
+}
+
+/// Callers of whom nobody has a quarter of what may wait, and all together more than that.
+struct Crowd {
+    fleet: Fleet,
+    callers: Vec<Greedy>,
+    begun: Instant,
+}
+
+impl Crowd {
+    const HELD: usize = 5 * STREAM_WINDOW;
+
+    fn gather(count: usize) -> Self {
+        const { assert!(Self::HELD / 4 > STREAM_WINDOW) };
+        assert!(Self::HELD < count * STREAM_WINDOW / 2);
+        let h2 = h2::Config { connection_window: 1 << 20, ..Limits::default().h2 };
+        let limits =
+            Limits { buffered_bytes: Self::HELD, bulk_connections: 0, h2, ..Limits::default() };
+        let (fleet, begun) = (fleet(limits, &[start_app()]), Instant::now());
+        let begin = || Greedy::start(fleet.caller.addresses[0], 1);
+        let callers = std::iter::repeat_with(begin).take(count).collect();
+        Self { fleet, callers, begun }
+    }
+
+    /// All read at once, since nothing more comes for one as long as too much waits; says how many
+    /// answers were broken off.
+    fn read(self) -> u64 {
+        let broken = std::thread::scope(|scope| {
+            let reading = self.callers.into_iter().map(|caller| scope.spawn(|| caller.read()));
+            let reading: Vec<_> = reading.collect();
+            reading.into_iter().map(|caller| caller.join().unwrap()).sum()
+        });
+        assert_eq!(self.fleet.caller.metrics.faults.value(), broken);
+        until("nothing waiting", || waiting(&self.fleet.caller) == 0);
+        check_served(&self.fleet);
+        broken
+    }
+}
+
+#[test]
+fn nobody_of_whom_less_than_a_quarter_waits_loses_it_soon() {
+    let crowd = Crowd::gather(12);
+    let faults = || crowd.fleet.caller.metrics.faults.value();
+    until("too much waiting", || waiting(&crowd.fleet.caller) > Crowd::HELD || faults() > 0);
+    // Longer than somebody to blame would be left what waits of him.
+    std::thread::sleep(Duration::from_millis(1500));
+    let (faults, took) = (faults(), crowd.begun.elapsed());
+    assert!(faults == 0 || took >= CROWDED_FOR, "{faults} answers were broken off in {took:?}");
+    crowd.read();
+}
+
+/// Else whoever has most in reserve keeps everybody waiting by many small ones.
+#[test]
+fn a_crowd_of_whom_nobody_is_to_blame_keeps_others_waiting_for_some_seconds_only() {
+    let crowd = Crowd::gather(24);
+    let mut other = connect(crowd.fleet.caller.addresses[0]);
+    other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    until("somebody losing something", || crowd.fleet.caller.metrics.faults.value() > 0);
+    let answer = talk(&mut other, get("/large/1").as_bytes(), b"\r\n0\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{} bytes", answer.len());
+    assert!(crowd.read() > 0, "nobody was told");
+}
+
+/// Callers over HTTP/2, each on a connection of its own, that send a body to `stock` before anybody
+/// knows where it is, so that all of them wait.
+struct Uploads {
+    fleet: Fleet,
+    runtime: tokio::runtime::Runtime,
+    answers: Vec<tokio::task::JoinHandle<hyper::StatusCode>>,
+    begun: Instant,
+}
+
+impl Uploads {
+    const HELD: usize = 1 << 20;
+
+    fn start(count: usize, bytes: usize) -> Self {
+        assert!(bytes < Self::HELD / 4, "one of them is to blame");
+        assert!(count * bytes > 2 * FLOODED_FROM * Self::HELD, "that is no flood");
+        let limits = Limits { buffered_bytes: Self::HELD, ..Limits::default() };
+        let timeouts = Timeouts { discovery: Duration::from_secs(60), ..Timeouts::default() };
+        let fleet = Fleet::new(AppProtocol::Http, &[start_app()]);
+        fleet.caller.configure(MeshProtocol::default(), (limits, timeouts));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let (sidecar, begun) = (fleet.caller.addresses[0], Instant::now());
+        let answers = (0..count).map(|_| runtime.spawn(upload(sidecar, bytes))).collect();
+        Self { fleet, runtime, answers, begun }
+    }
+
+    fn faults(&self) -> u64 {
+        self.fleet.caller.metrics.faults.value()
+    }
+
+    /// The others get where they wanted to; says how many did not, and were told.
+    fn end(self) -> u64 {
+        let caller = &self.fleet.caller;
+        caller.tell(&self.fleet.stock, self.fleet.local(&self.fleet.addresses()));
+        let mut refused = 0;
+        for answer in self.answers {
+            match self.runtime.block_on(answer).unwrap().as_u16() {
+                200 => {}
+                503 => refused += 1,
+                other => panic!("answered {other}"),
+            }
+        }
+        assert_eq!(caller.metrics.faults.value(), refused);
+        until("nothing waiting", || waiting(caller) == 0);
+        check_served(&self.fleet);
+        refused
+    }
+}
+
+async fn upload(sidecar: SocketAddr, bytes: usize) -> hyper::StatusCode {
+    let mut sender = open(sidecar, &http2::Builder::new(TokioExecutor::new())).await;
+    let request = Request::post("http://a/v1.0/invoke/stock/method/echo");
+    let body = Full::new(Bytes::from(vec![b'x'; bytes]));
+    let answer = sender.send_request(request.body(body).unwrap()).await.unwrap();
+    let status = answer.status();
+    answer.into_body().collect().await.unwrap();
+    status
+}
+
+/// Each connection begins with credit, so that many of them send what is far too much at once.
+#[test]
+fn a_flood_from_many_connections_is_not_waited_for() {
+    let uploads = Uploads::start(24, 250_000);
+    until("somebody losing something", || uploads.faults() > 0);
+    let took = uploads.begun.elapsed();
+    assert!(took < CROWDED_FOR, "a crowd loses it after {took:?} in any case");
+    let (most, caller) = (FLOODED_FROM * Uploads::HELD, &uploads.fleet.caller);
+    until("less waiting", || waiting(caller) <= most);
+    let refused = uploads.end();
+    assert!((1..24).contains(&refused), "{refused} were refused");
+}
+
+/// Who sends no more than any source may have waiting is no part of a flood.
+#[test]
+fn many_with_little_waiting_lose_nothing_at_once() {
+    let uploads = Uploads::start(80, 60_000);
+    let flooded = || waiting(&uploads.fleet.caller) > FLOODED_FROM * Uploads::HELD;
+    until("a flood", || flooded() || uploads.faults() > 0);
+    std::thread::sleep(Duration::from_millis(1500));
+    let (faults, took) = (uploads.faults(), uploads.begun.elapsed());
+    assert!(faults == 0 || took >= CROWDED_FOR, "{faults} lost something in {took:?}");
+    uploads.end();
+}
+
+#[test]
+fn a_caller_whose_request_is_not_taken_is_told_so() {
+    let (network, stock) = (Network::new("west"), service("stock"));
+    let app = Some(AppTarget { address: start_app(), protocol: AppProtocol::Http });
+    let limits = Limits { buffered_bytes: 64 * 1024, ..Limits::default() };
+    let (any, credentials) =
+        ("127.0.0.1:0".parse().unwrap(), network.credentials(&stock, "s-1", &[]));
+    let (bounds, kinds) = ((limits, patient()), [ListenerKind::Inbound]);
+    let callee = Running::start_at(any, bounds, stock.clone(), credentials, &kinds, app, None);
+    let web = service("web");
+    let credentials = network.credentials(&web, "w-1", &[]);
+    let caller = Running::start(web, credentials, &[ListenerKind::HttpApi], None, None);
+    let endpoints = [Endpoint { instance: label("s-1"), address: callee.addresses[0] }].into();
+    let trust_domain = network.trust_domain;
+    let state = ServiceState::Local { endpoints, protocol: AppProtocol::Http, trust_domain };
+    caller.tell(&stock, state);
+
+    let mut stream = send_unread(caller.addresses[0]);
+    let other = talk(&mut connect(caller.addresses[0]), get("/other").as_bytes(), b"\r\n\r\n");
+    assert!(other.starts_with("HTTP/1.1 200 "), "{other}");
+    let answer = talk(&mut stream, b"", b"}");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("ERR_OVERLOADED"), "{answer}");
+    assert!(answer.contains("the memory for bodies is full (65536)"), "{answer}");
+    assert_eq!(callee.metrics.faults.value(), 1);
+    until("nothing waiting", || waiting(&callee) == 0);
+    let other = talk(&mut connect(caller.addresses[0]), get("/other").as_bytes(), b"\r\n\r\n");
+    assert!(other.starts_with("HTTP/1.1 200 "), "{other}");
+}
+
+/// Sends more than anybody between has room for to an app that reads nothing.
+fn send_unread(sidecar: SocketAddr) -> TcpStream {
+    const BYTES: usize = 64_000_000;
+    let stream = connect(sidecar);
+    let mut sender = stream.try_clone().unwrap();
+    let head = format!(
+        "POST /v1.0/invoke/stock/method/stuck HTTP/1.1\r\nhost: a\r\ncontent-length: {BYTES}\r\n\r\n"
+    );
+    std::thread::spawn(move || {
+        sender.write_all(head.as_bytes()).unwrap();
+        // It ends early, by the answer or by the end of the test.
+        let _ = sender.write_all(&vec![b'x'; BYTES]);
+    });
+    stream
+}
+
+/// The app is not read while its answer is not taken, and what waits is shown; neither is whoever
+/// sends to an app that takes nothing.
+#[test]
+fn what_is_not_taken_waits_up_to_a_limit_and_its_source_is_held_back() {
+    let fleet = fleet(Limits::default(), &[start_app()]);
+    let (caller, callee) = (&fleet.caller, &fleet.callees[0]);
+    let paused = |worker: &Running| worker.metrics.sources_paused.value();
+    // What is read at a time comes on top of what makes it too much.
+    let most = 2 * Limits::default().pipe_bytes;
+    let mut reader = connect(caller.addresses[0]);
+    reader.write_all(get("/large").as_bytes()).unwrap();
+    until("the app being held back", || paused(callee) > 0);
+    until("the answer waiting", || waiting(caller) >= STREAM_WINDOW / 2);
+    assert_eq!(paused(caller), 0, "another sidecar has credit");
+    check_served(&fleet);
+    let (here, there) = (waiting(caller), waiting(callee));
+    assert!(here <= STREAM_WINDOW && there <= most, "{here} bytes wait here, {there} there");
+    drop(reader);
+    until("nothing waiting", || waiting(caller) + waiting(callee) == 0);
+
+    let sender = send_unread(caller.addresses[0]);
+    until("the caller being held back", || paused(caller) > 0);
+    until("the request waiting", || waiting(callee) >= STREAM_WINDOW / 2);
+    check_served(&fleet);
+    let (here, there) = (waiting(caller), waiting(callee));
+    assert!(here <= most && there <= STREAM_WINDOW, "{here} bytes wait here, {there} there");
+    sender.shutdown(std::net::Shutdown::Both).unwrap();
+    assert_eq!((caller.metrics.faults.value(), callee.metrics.faults.value()), (0, 0));
+}
+
+#[test]
+fn a_caller_that_reads_no_answers_has_no_more_requests_read() {
+    const REQUESTS: usize = 10_000;
+    let limits = Limits { unread_bytes: 16 * 1024, ..Limits::default() };
+    let fleet = fleet(limits, &[start_app()]);
+    let paused = || fleet.caller.metrics.sources_paused.value();
+    let refused = "GET /v1.0/invoke/a.b.c.d/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
+    let mut stream = connect(fleet.caller.addresses[0]);
+    let mut sender = stream.try_clone().unwrap();
+    let sent = std::thread::spawn(move || sender.write_all(refused.repeat(REQUESTS).as_bytes()));
+    until("it being held back", || paused() > 0);
+    check_served(&fleet);
+    let mut received = Vec::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut answers = 0;
+    while answers < REQUESTS {
+        let count = stream.read(&mut buffer).unwrap();
+        assert!(count > 0, "closed after {answers} answers");
+        received.extend_from_slice(&buffer[..count]);
+        let heads = received.windows(13).filter(|bytes| bytes == b"HTTP/1.1 400 ").count();
+        answers += heads;
+        // A head may have been cut.
+        received.drain(..received.len().saturating_sub(12));
+    }
+    sent.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_request_is_sent_again_only_while_all_of_it_is_kept() {
+    const KEPT: usize = 1000;
+    let ask = |bytes: usize| {
+        let limits = Limits { replay_bytes: KEPT, ..Limits::default() };
+        // Neither replica's app is there, so that each says it has done nothing.
+        let fleet = fleet(limits, &[nobody(), nobody()]);
+        let request = format!(
+            "POST /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\ncontent-length: {bytes}\r\n\r\n{}",
+            "x".repeat(bytes)
+        );
+        let answer = talk(&mut connect(fleet.caller.addresses[0]), request.as_bytes(), b"}");
+        assert!(answer.contains("ERR_APP_UNREACHABLE"), "{answer}");
+        let metrics = &fleet.caller.metrics;
+        (metrics.retries.value() > 0, metrics.bodies_not_kept.value())
+    };
+    assert_eq!(ask(KEPT), (true, 0));
+    assert_eq!(ask(KEPT + 1), (false, 1));
+}

@@ -1,0 +1,170 @@
+//! Sidecars that carry one request at a time on each of several mesh connections.
+
+use std::sync::Barrier;
+
+use tollway_net::{Conn, local_pair};
+
+use super::app_unreachable::{Fleet, nobody};
+use super::*;
+
+/// A fleet whose caller pools its connections.
+fn pooled(protocol: AppProtocol, apps: &[SocketAddr]) -> Fleet {
+    let fleet = Fleet::new(protocol, apps);
+    fleet.caller.configure(MeshProtocol::Http1, (Limits::default(), patient()));
+    fleet
+}
+
+/// An app that answers nobody before `at_once` have asked.
+fn start_crowd_app(at_once: usize) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let crowd = Arc::new(Barrier::new(at_once));
+        for stream in listener.incoming() {
+            let (mut stream, crowd) = (stream.unwrap(), Arc::clone(&crowd));
+            std::thread::spawn(move || {
+                talk(&mut stream, b"", b"hi");
+                crowd.wait();
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi";
+                stream.write_all(answer).unwrap();
+            });
+        }
+    });
+    address
+}
+
+fn handshakes(fleet: &Fleet) -> u64 {
+    fleet.callees.iter().map(|callee| callee.metrics.handshakes.value()).sum()
+}
+
+#[track_caller]
+fn check_all_answered(fleet: &Fleet, count: usize) {
+    for _ in 0..count {
+        let answer = fleet.post();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
+    }
+}
+
+#[test]
+fn requests_at_once_have_connections_of_their_own() {
+    const AT_ONCE: usize = 5;
+    let fleet = pooled(AppProtocol::Http, &[start_crowd_app(AT_ONCE)]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| check_all_answered(&fleet, 1));
+        }
+    });
+    assert_eq!(handshakes(&fleet), AT_ONCE as u64);
+}
+
+#[test]
+fn a_connection_of_a_pool_is_used_again() {
+    let fleet = pooled(AppProtocol::Http, &[start_app()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    check_all_answered(&fleet, 20);
+    assert_eq!(handshakes(&fleet), 1);
+}
+
+/// As when a ticket of TLS comes in the turn in which a request needs the connection.
+#[test]
+fn a_connection_with_something_to_read_stays_in_its_pool() {
+    let network = Network::new("west");
+    let mut worker = worker_of_web(&network);
+    let (ours, _theirs) = local_pair().unwrap();
+    let role = Role::Http1Client(Box::new(dial::h1_client(Destination::App, false)));
+    let key = worker.insert(Connection::new(Conn::local(ours), role, worker.now)).unwrap();
+    let pool = worker.pool(&Destination::App);
+    pool.conns.push(key);
+    pool.idle.push(key);
+    worker.on_ready(Readiness {
+        token: Token(key.to_u64()),
+        readable: true,
+        writable: true,
+        closed: false,
+    });
+    assert_eq!(worker.choose(&Destination::App), None, "a read is to tell first");
+    worker.read_turn(&mut Scratch::new());
+    assert_eq!(worker.choose(&Destination::App), Some(key));
+    assert_eq!(worker.choose(&Destination::App), None, "it is taken once");
+}
+
+pub(super) fn worker_of_web(network: &Network) -> EventLoop {
+    let config = web_config(MeshProtocol::Http1, (Limits::default(), patient()));
+    let tls = PlaneTls::mesh(network.credentials(&config.home, "1", &[]));
+    let (outside, metrics) = (Box::new(Around::default()), Arc::default());
+    EventLoop::new(Arc::new(config), Vec::new(), tls, outside, metrics, 42).unwrap().0
+}
+
+#[test]
+fn what_is_not_http1_is_multiplexed_all_the_same() {
+    let fleet = pooled(AppProtocol::H2c, &[start_app()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    std::thread::scope(|scope| {
+        for _ in 0..5 {
+            scope.spawn(|| check_all_answered(&fleet, 4));
+        }
+    });
+    assert_eq!(handshakes(&fleet), 1);
+}
+
+#[test]
+fn a_pool_reaches_all_replicas_and_none_that_is_without_its_app() {
+    let fleet = pooled(AppProtocol::Http, &[nobody(), start_app(), start_app(), nobody()]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&fleet.addresses()));
+    check_all_answered(&fleet, 40);
+    let served = |at: usize| fleet.callees[at].metrics.inbound_requests.value();
+    // A dial to one of them may take longer than forty calls by way of the other.
+    ask_until(&fleet, "both replicas serve", || served(1) > 0 && served(2) > 0);
+}
+
+#[test]
+fn a_pool_leads_through_a_gateway() {
+    let fleet = pooled(AppProtocol::Http, &[start_app(), nobody()]);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let gateway = fleet.start_gateway(any, &fleet.addresses());
+    fleet.caller.tell(&fleet.stock, fleet.remote(gateway.addresses[0]));
+    check_all_answered(&fleet, 20);
+}
+
+#[test]
+fn new_credentials_and_other_endpoints_end_idle_connections() {
+    let fleet = pooled(AppProtocol::Http, &[start_app(), start_app()]);
+    let [first, second] = fleet.addresses()[..] else { unreachable!("two were started") };
+    let tell = |address: SocketAddr| {
+        let update = ServiceUpdate {
+            service: fleet.stock.clone(),
+            revision: Revision(1),
+            state: fleet.local(&[address]),
+        };
+        fleet.caller.commands.send(Command::Services(vec![update]));
+    };
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| check_all_answered(&fleet, 3));
+        // States reach a worker only for services it has asked for.
+        while !asked.is_finished() {
+            tell(first);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    assert_eq!(handshakes(&fleet), 1);
+    let credentials = fleet.network.credentials(&service("web"), "w-1", &[]);
+    fleet.caller.commands.send(Command::Credentials(credentials));
+    ask_until(&fleet, "a connection that proves the new identity", || handshakes(&fleet) == 2);
+    tell(second);
+    let served = |at: usize| fleet.callees[at].metrics.inbound_requests.value();
+    ask_until(&fleet, "the endpoint that is there now", || served(1) > 0);
+    let before = served(0);
+    check_all_answered(&fleet, 3);
+    assert_eq!(served(0), before, "the one that has gone is asked no more");
+    assert_eq!(handshakes(&fleet), 3, "each change cost one connection");
+}
+
+/// Calls go on without a failure until `is_so`.
+fn ask_until(fleet: &Fleet, what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        check_all_answered(fleet, 1);
+    }
+}

@@ -1,0 +1,128 @@
+//! What waits at a runtime that does not get to look at it.
+
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, channel};
+
+use tollway_http::ResponseHead;
+use tollway_http::h2::{self, Event, StreamId};
+
+use super::*;
+
+/// How long it waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A runtime that reads when it is told to.
+struct Runtime {
+    offered: Receiver<ApiStream>,
+    stream: UnixStream,
+    codec: h2::Connection,
+    out: Vec<u8>,
+}
+
+impl Runtime {
+    fn new(offered: Receiver<ApiStream>) -> Self {
+        let ApiStream { stream, .. } = offered.recv().unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut out = Vec::new();
+        let codec = h2::Connection::server(h2::Config::default(), &mut out);
+        Self { offered, stream, codec, out }
+    }
+
+    /// Looks at what has come until nothing does: the requests that came and how many of them were
+    /// called off.
+    fn look(&mut self) -> (Vec<StreamId>, usize) {
+        let (mut requests, mut called_off) = (Vec::new(), 0);
+        let mut input = [0; 1 << 16];
+        while let Ok(count) = self.stream.read(&mut input) {
+            assert!(count > 0, "the connection stays");
+            let mut events = Vec::new();
+            let now = Duration::ZERO;
+            self.codec.receive(&input[..count], now, &mut events, &mut self.out).unwrap();
+            for event in events {
+                match event {
+                    Event::Request { stream, .. } => requests.push(stream),
+                    Event::Reset { .. } => called_off += 1,
+                    _ => {}
+                }
+            }
+        }
+        (requests, called_off)
+    }
+
+    /// Looks until so many requests have come and so many were called off, which must be all.
+    fn look_for(&mut self, requests: usize, called_off: usize) -> Vec<StreamId> {
+        let (mut all, mut gone) = (Vec::new(), 0);
+        let began = Instant::now();
+        while (all.len() < requests || gone < called_off) && began.elapsed() < PATIENCE {
+            let (more, more_gone) = self.look();
+            all.extend(more);
+            gone += more_gone;
+        }
+        assert_eq!((all.len(), gone), (requests, called_off), "requests, and called off of them");
+        all
+    }
+
+    /// Sends what it has to say, the answers to PING among it.
+    fn speak(&mut self) {
+        self.stream.write_all(&std::mem::take(&mut self.out)).unwrap();
+    }
+
+    fn answer(&mut self, stream: StreamId) {
+        let head = ResponseHead { status: 204, ..ResponseHead::default() };
+        self.codec.send_response(stream, &head, None, true, &mut self.out).unwrap();
+        self.speak();
+    }
+}
+
+#[test]
+fn requests_wait_while_the_runtime_has_not_looked_at_those_that_were_called_off() {
+    const MOST: usize = 20;
+    const CALLS: u64 = 50;
+    let request = b"GET /v1.0/metadata HTTP/1.1\r\nhost: a\r\n\r\n";
+    let network = Network::new("west");
+    let credentials = network.credentials(&service("web"), "w-0", &[]);
+    let limits = Limits { runtime_resets: MOST, ..Limits::default() };
+    let any = "127.0.0.1:0".parse().unwrap();
+    let bounds = (limits, patient());
+    let sidecar = Running::start_at(
+        any,
+        bounds,
+        service("web"),
+        credentials,
+        &[ListenerKind::HttpApi],
+        None,
+        None,
+    );
+    let (sender, offered) = channel();
+    assert!(sidecar.around.runtime.set(sender).is_ok());
+    let call_off = |times: u64| {
+        for _ in 0..times {
+            let before = sidecar.metrics.cancelled.value();
+            connect(sidecar.addresses[0]).write_all(request).unwrap();
+            until("it is called off", || sidecar.metrics.cancelled.value() > before);
+        }
+    };
+    let paused = || sidecar.metrics.sources_paused.value();
+    call_off(MOST as u64 - 1);
+    assert_eq!(paused(), 0);
+    call_off(CALLS - MOST as u64 + 1);
+    assert_eq!(paused(), 1, "it is given no more requests");
+    let mut honest = connect(sidecar.addresses[0]);
+    honest.write_all(request).unwrap();
+    let mut runtime = Runtime::new(offered);
+    // No more than may wait there.
+    runtime.look_for(MOST, MOST);
+    assert_eq!(runtime.look(), (Vec::new(), 0), "not before it has said that it has seen them");
+    runtime.speak();
+    // The one that is waited for comes.
+    let requests = runtime.look_for(1, 0);
+    runtime.answer(requests[0]);
+    let answer = talk(&mut honest, b"", b"\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+    assert!(runtime.offered.try_recv().is_err(), "one connection is enough");
+    call_off(1);
+    // And then it goes on as before.
+    runtime.look_for(1, 1);
+    assert_eq!(sidecar.metrics.faults.value(), 0);
+}

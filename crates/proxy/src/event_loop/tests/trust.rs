@@ -1,0 +1,141 @@
+//! Connections that outlive the trust or the certificate they were made with.
+
+use std::time::Instant;
+
+use rustls::StreamOwned;
+use tollway_http::h2;
+use tollway_identity::{Expected, client_config};
+
+use super::*;
+
+type Mesh = StreamOwned<rustls::ClientConnection, TcpStream>;
+
+/// stock in east, and web in west with a certificate that ends in so many seconds.
+struct Pair {
+    west: Network,
+    east: Network,
+    callee: Running,
+    caller: Arc<Credentials>,
+}
+
+impl Pair {
+    fn new(life_s: u64) -> Self {
+        let (west, east) = (Network::new("west"), Network::new("east"));
+        let stock = service("stock.default.east");
+        let app = AppTarget { address: start_app(), protocol: AppProtocol::Http };
+        let of_stock = east.credentials(&stock, "s-1", &[&west]);
+        let callee = Running::start(stock, of_stock, &[ListenerKind::Inbound], Some(app), None);
+        // It was issued some time ago: the shortest life is longer than a test should take.
+        let ttl = Duration::from_secs(3600);
+        let issued = SystemTime::now() - ttl + Duration::from_secs(life_s);
+        let caller = west.credentials_from(issued, ttl, &service("web"), "w-1", &[&east]);
+        Self { west, east, callee, caller }
+    }
+
+    /// A connection over the mesh by a client that does what it likes.
+    fn dial(&self, alpn: &'static [u8]) -> Mesh {
+        let expected = Expected::service(&service("stock.default.east"), &self.east.trust_domain);
+        let config = client_config(&self.caller, &expected, &[alpn]).unwrap();
+        let name = expected.server_name().unwrap();
+        let tls = rustls::ClientConnection::new(config, name).unwrap();
+        StreamOwned::new(tls, connect(self.callee.addresses[0]))
+    }
+}
+
+const GET: &[u8] = b"GET /x HTTP/1.1\r\nhost: stock.default.east.mesh\r\n\r\n";
+
+/// Whether a request on the connection is answered with 200; false if the connection is gone.
+fn is_answered(mesh: &mut Mesh) -> bool {
+    let mut buffer = [0; 4096];
+    if mesh.write_all(GET).and_then(|()| mesh.flush()).is_err() {
+        return false;
+    }
+    matches!(mesh.read(&mut buffer), Ok(count) if buffer[..count].starts_with(b"HTTP/1.1 200"))
+}
+
+#[test]
+fn a_network_that_is_trusted_no_more_loses_the_connections_it_has() {
+    let pair = Pair::new(3600);
+    let mut mesh = pair.dial(b"http/1.1");
+    assert!(is_answered(&mut mesh) && is_answered(&mut mesh));
+    let stock = service("stock.default.east");
+    let still = pair.east.credentials(&stock, "s-1", &[&pair.west]);
+    pair.callee.commands.send(Command::Credentials(still));
+    assert!(is_answered(&mut mesh), "new credentials alone end nothing");
+    let alone = pair.east.credentials(&stock, "s-1", &[]);
+    pair.callee.commands.send(Command::Credentials(alone));
+    let until = Instant::now() + Duration::from_secs(10);
+    while is_answered(&mut mesh) {
+        assert!(Instant::now() < until, "it still calls");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_caller_whose_certificate_has_ended_is_not_served_over_http1() {
+    let pair = Pair::new(62);
+    let mut mesh = pair.dial(b"http/1.1");
+    assert!(is_answered(&mut mesh));
+    let until = Instant::now() + Duration::from_secs(10);
+    while is_answered(&mut mesh) {
+        assert!(Instant::now() < until, "it still calls");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_caller_whose_certificate_has_ended_begins_no_new_streams() {
+    let pair = Pair::new(62);
+    let mut mesh = pair.dial(b"h2");
+    let mut out = Vec::new();
+    let mut codec = h2::Connection::client(h2::Config::default(), &mut out);
+    // One that never ends keeps the connection in use; GOAWAY is not heeded.
+    open_stream(1, "/stuck", &mut codec, &mut out);
+    let mut frames = Vec::new();
+    let until = Instant::now() + Duration::from_secs(10);
+    for stream in (3..).step_by(2) {
+        assert!(Instant::now() < until, "its streams are still served");
+        open_stream(stream, "/x", &mut codec, &mut out);
+        mesh.write_all(&out).unwrap();
+        mesh.flush().unwrap();
+        out.clear();
+        if !is_served(stream, &mut mesh, &mut frames) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// HEADERS made by a codec of its own, so that a GOAWAY stops nothing.
+fn open_stream(stream: u32, path: &str, codec: &mut h2::Connection, out: &mut Vec<u8>) {
+    let head = tollway_http::RequestHead {
+        authority: b"stock.default.east.mesh".to_vec(),
+        path: path.as_bytes().to_vec(),
+        ..tollway_http::RequestHead::default()
+    };
+    let id = codec.send_request(&head, None, true, out).unwrap();
+    assert_eq!(id.0, stream);
+}
+
+/// Reads frames until HEADERS of `stream` come, or half a second passes without.
+fn is_served(stream: u32, mesh: &mut Mesh, frames: &mut Vec<u8>) -> bool {
+    mesh.sock.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut buffer = [0; 4096];
+    loop {
+        while let Some((head, _)) = frames.split_first_chunk::<9>() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            let (kind, on) = (head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]]));
+            if frames.len() < 9 + length {
+                break;
+            }
+            frames.drain(..9 + length);
+            if kind == 1 && on == stream {
+                return true;
+            }
+        }
+        match mesh.read(&mut buffer) {
+            Ok(count) if count > 0 => frames.extend_from_slice(&buffer[..count]),
+            Ok(_) | Err(_) => return false,
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Cause a request was refused or failed, and how that is told to its caller.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use thiserror::Error;
+use tollway_http::{grpc, h1, h2};
+use tollway_model::{ErrorCode, Instance, NetworkName, ServiceName, UnavailableReason};
+use tollway_routing::TargetError;
+
+use crate::event_loop::PolicyDenial;
+
+/// One reason. The text names the hop and what to do where somebody can do something.
+#[derive(Clone, Debug, Error)]
+pub(crate) enum RequestError {
+    #[error("{0}")]
+    Target(#[from] TargetError),
+    #[error("service {service} is not known; check its name and that it runs")]
+    UnknownService { service: ServiceName },
+    #[error("network `{network}` is not joined; join it with `tollway join`")]
+    UnknownNetwork { network: NetworkName },
+    #[error("network `{network}` cannot be reached now; its gateway or control plane is away")]
+    UnreachableNetwork { network: NetworkName },
+    #[error("service {service} has no ready endpoint")]
+    NoReadyEndpoint { service: ServiceName },
+    #[error("service {service} has no ready workload {instance}")]
+    NoReadyWorkload { service: ServiceName, instance: Instance },
+    #[error("the control plane did not tell of service {service} in time")]
+    DiscoveryTimedOut { service: ServiceName },
+    #[error("cannot reach {peer}: {reason}")]
+    Unreachable { code: ErrorCode, peer: String, reason: String },
+    #[error("the sidecar of {service} cannot connect to its app at {address}: {reason}")]
+    AppUnreachable { service: ServiceName, address: SocketAddr, reason: String },
+    #[error("{peer} closed the connection before it answered: {reason}")]
+    ClosedEarly { peer: String, reason: String },
+    #[error("the call was called off before it was answered")]
+    CalledOff,
+    #[error("{peer} reset the request ({reason})")]
+    Reset { peer: String, reason: h2::ErrorCode },
+    #[error("{peer} gave an answer that is not valid HTTP: {reason}")]
+    BadResponse { peer: String, reason: String },
+    #[error("{peer} did not answer within {within}")]
+    TimedOut { peer: String, within: Within },
+    #[error("the rest of the request did not come within {within}")]
+    BodyTimedOut { within: Within },
+    #[error("{what} is full ({limit}); try again later")]
+    Overloaded { what: &'static str, limit: usize },
+    #[error("the sidecar stood still for too long to begin the call in time")]
+    TooLate,
+    #[error("the request to {service} has passed more than {limit} hops (x-forwarded-for)")]
+    Loop { service: ServiceName, limit: usize },
+    #[error("service {service} takes plain TCP, not HTTP")]
+    NotHttp { service: ServiceName },
+    #[error("{0}")]
+    PolicyDenied(Box<PolicyDenial>),
+    #[error("the sidecar of {service} does not know its policies yet; try again")]
+    PolicyUnknown { service: ServiceName },
+    #[error("{method} is not supported here: {reason}")]
+    Unsupported { method: &'static str, reason: &'static str },
+    #[error("this port tells of health and metadata alone; use a port of the API")]
+    NotPublic,
+    #[error("this part of the API is not allowed to the app; ask whoever wrote its Configuration")]
+    NotAllowed,
+    #[error("this sidecar serves no API of its own and runs no actors; call one that does")]
+    NoRuntime,
+    #[error("the request does not show the API token")]
+    ApiToken,
+    #[error("the request's head is too large")]
+    HeadTooLarge,
+    /// The status is the codec's.
+    #[error("the request is malformed: {reason}")]
+    BadRequest { status: u16, reason: String },
+    #[error("the head of the request did not come within {within}")]
+    HeadTimedOut { within: Within },
+}
+
+/// A time that was given, in words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Within(pub(crate) Duration);
+
+impl fmt::Display for Within {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.subsec_millis() {
+            0 => write!(f, "{} s", self.0.as_secs()),
+            _ => write!(f, "{} ms", self.0.as_millis()),
+        }
+    }
+}
+
+impl RequestError {
+    pub(crate) fn refused(refusal: h1::Refusal) -> Self {
+        Self::BadRequest { status: refusal.status(), reason: refusal.to_string() }
+    }
+
+    pub(crate) fn unavailable(reason: UnavailableReason, service: &ServiceName) -> Self {
+        let service = service.clone();
+        let network = service.network.clone();
+        match reason {
+            UnavailableReason::UnknownService => Self::UnknownService { service },
+            UnavailableReason::UnknownNetwork => Self::UnknownNetwork { network },
+            UnavailableReason::UnreachableNetwork => Self::UnreachableNetwork { network },
+            UnavailableReason::NoReadyEndpoint => Self::NoReadyEndpoint { service },
+        }
+    }
+
+    /// No replica takes calls, or not the one that is meant.
+    pub(crate) fn unready(service: &ServiceName, instance: Option<&Instance>) -> Self {
+        let service = service.clone();
+        match instance.cloned() {
+            Some(instance) => Self::NoReadyWorkload { service, instance },
+            None => Self::NoReadyEndpoint { service },
+        }
+    }
+
+    /// The HTTP status that carries it: the catalogue's, or for malformed requests the codec's.
+    pub(crate) fn status(&self) -> u16 {
+        if let Self::BadRequest { status, .. } = self {
+            return *status;
+        }
+        self.code().http_status()
+    }
+
+    /// What is told to people: who says it, what happened, what to do.
+    pub(crate) fn message(&self, hop: &str) -> String {
+        let what = self.to_string();
+        if what.contains("; ") {
+            return format!("{hop}: {what}");
+        }
+        let remedy = self.code().entry().remedy.trim_end_matches('.');
+        let (first, rest) = remedy.split_at(remedy.chars().next().map_or(0, char::len_utf8));
+        format!("{hop}: {what}; {}{rest}", first.to_lowercase())
+    }
+
+    /// The gRPC status that carries it.
+    pub(crate) fn grpc_status(&self) -> u8 {
+        if let Self::Reset { reason, .. } = self {
+            // What the app, or another hop, said by its code.
+            let status = grpc::Status::from_reset(*reason).0;
+            return u8::try_from(status).expect("the statuses of gRPC are below 17");
+        }
+        self.code().grpc_status().number()
+    }
+
+    /// Whether it is certain that the app has seen nothing of the request, so that the caller's
+    /// sidecar may send it to another replica, whatever it is.
+    pub(crate) fn is_unprocessed(&self) -> bool {
+        matches!(self, Self::AppUnreachable { .. } | Self::PolicyUnknown { .. })
+    }
+
+    /// Its entry in the catalogue.
+    pub(crate) fn code(&self) -> ErrorCode {
+        match self {
+            Self::Target(TargetError::NoAppId | TargetError::NoAppIdMetadata) => {
+                ErrorCode::DirectInvoke
+            }
+            Self::Target(_) => ErrorCode::BadName,
+            Self::UnknownService { .. } => ErrorCode::UnknownService,
+            Self::UnknownNetwork { .. } => ErrorCode::UnknownNetwork,
+            Self::UnreachableNetwork { .. } => ErrorCode::UnreachableNetwork,
+            Self::NoReadyEndpoint { .. } | Self::NoReadyWorkload { .. } => {
+                ErrorCode::NoReadyEndpoint
+            }
+            Self::DiscoveryTimedOut { .. } => ErrorCode::DiscoveryTimedOut,
+            Self::Unreachable { code, .. } => *code,
+            Self::AppUnreachable { .. } => ErrorCode::AppUnreachable,
+            Self::ClosedEarly { .. } => ErrorCode::ClosedEarly,
+            Self::CalledOff => ErrorCode::Silent,
+            Self::Reset { .. } => ErrorCode::Reset,
+            Self::BadResponse { .. } => ErrorCode::BadResponse,
+            Self::TimedOut { .. } => ErrorCode::TimedOut,
+            Self::BodyTimedOut { .. } => ErrorCode::BodyTimedOut,
+            Self::Overloaded { .. } | Self::TooLate => ErrorCode::Overloaded,
+            Self::Loop { .. } => ErrorCode::Loop,
+            Self::NotHttp { .. } => ErrorCode::NotHttp,
+            Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
+            Self::PolicyUnknown { .. } => ErrorCode::PolicyUnknown,
+            Self::Unsupported { .. } => ErrorCode::Unsupported,
+            Self::NotPublic | Self::NotAllowed | Self::NoRuntime => ErrorCode::NotServed,
+            Self::ApiToken => ErrorCode::ApiToken,
+            Self::HeadTooLarge => ErrorCode::HeadTooLarge,
+            Self::BadRequest { status: 431, .. } => ErrorCode::HeadTooLarge,
+            Self::BadRequest { .. } => ErrorCode::MalformedRequest,
+            Self::HeadTimedOut { .. } => ErrorCode::HeadTimedOut,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(error: &RequestError, word: &str, status: u16, grpc: u8, part: &str) {
+        assert_eq!(
+            (error.code().word(), error.status(), error.grpc_status()),
+            (word, status, grpc)
+        );
+        let message = error.message("sidecar a.b.c");
+        assert!(message.starts_with("sidecar a.b.c: ") && message.contains(part), "{message}");
+        // What happened, and what to do about it.
+        assert!(message.contains("; "), "{message}");
+    }
+
+    #[test]
+    fn a_time_that_was_given_is_told_as_it_was_set() {
+        let text = |ms| Within(Duration::from_millis(ms)).to_string();
+        assert_eq!(
+            [text(500), text(1000), text(1500), text(0)],
+            ["500 ms", "1 s", "1500 ms", "0 s"]
+        );
+    }
+
+    #[test]
+    fn a_fault_has_code_statuses_and_a_way_out() {
+        let peer = || "service echo.default.east".to_owned();
+        let reset = RequestError::Reset { peer: peer(), reason: h2::ErrorCode::INTERNAL_ERROR };
+        check(&reset, "ERR_RESET", 502, 13, "east reset the request (INTERNAL_ERROR)");
+        let refused = RequestError::Reset { peer: peer(), reason: h2::ErrorCode::REFUSED_STREAM };
+        check(&refused, "ERR_RESET", 502, 14, "east reset the request (REFUSED_STREAM)");
+        let slow = RequestError::BodyTimedOut { within: Within(Duration::from_secs(300)) };
+        check(&slow, "ERR_BODY_TIMED_OUT", 408, 4, "300 s");
+        let malformed = RequestError::BadRequest { status: 417, reason: "no".to_owned() };
+        check(&malformed, "ERR_MALFORMED_REQUEST", 417, 3, "malformed: no");
+        let code = ErrorCode::GatewayUnreachable;
+        let away = RequestError::Unreachable { code, peer: peer(), reason: "refused".to_owned() };
+        check(&away, "ERR_GATEWAY_UNREACHABLE", 503, 14, "echo.default.east: refused");
+        assert!(!away.is_unprocessed());
+        check(&RequestError::NotPublic, "ERR_NOT_SERVED", 404, 12, "health and metadata alone");
+        check(&RequestError::NotAllowed, "ERR_NOT_SERVED", 404, 12, "not allowed to the app");
+        check(&RequestError::NoRuntime, "ERR_NOT_SERVED", 404, 12, "runs no actors");
+        check(&RequestError::ApiToken, "ERR_API_TOKEN", 401, 16, "does not show the API token");
+    }
+}
