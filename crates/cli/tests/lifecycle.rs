@@ -123,7 +123,7 @@ fn renewed_certificates_cost_no_request() {
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
     let sidecars = [&caller, &app.sidecar];
-    let handshakes = |sidecar: &Sidecar| counter(&sidecar.process, "tollway_handshakes_total");
+    let handshakes = |sidecar: &Sidecar| counter(&sidecar.process, "tollway_tls_handshakes_total");
     let before = handshakes(&app.sidecar);
     // Until the first certificates of all have ended, and some.
     Load::http(&echo_url(&caller), RATE, LIFE + CALM).assert_no_errors();

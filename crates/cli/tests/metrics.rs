@@ -91,12 +91,12 @@ fn values_are_those_of_the_processes() {
     // The gateway, the sidecar of the app, and the control plane of the joined network.
     assert!(value(&control, "tollway_watchers") >= 3.0, "{control}");
     for (name, wanted) in [
-        ("tollway_networks_joined", 1.0),
-        ("tollway_networks_reachable", 1.0),
+        ("tollway_joined_networks", 1.0),
+        ("tollway_joined_networks_reachable", 1.0),
         ("tollway_gateways", 1.0),
         ("tollway_workloads", 1.0),
         ("tollway_services{scope=\"local\"}", 1.0),
-        ("tollway_store_commits_failed_total", 0.0),
+        ("tollway_store_commit_failures_total", 0.0),
     ] {
         assert!((value(&control, name) - wanted).abs() < 0.1, "{name} in\n{control}");
     }

@@ -150,7 +150,7 @@ async fn what_an_app_keeps_is_bounded() {
     }
     refused(bytes("more", vec![1; 1 << 20]), "what the app keeps in bytes").await;
     let (entries, kept) =
-        (control.metric("tollway_state_entries"), control.metric("tollway_state_bytes"));
+        (control.metric("tollway_app_state_entries"), control.metric("tollway_app_state_bytes"));
     assert!(entries == 63 && (63 << 20..=64 << 20).contains(&kept), "{entries}, {kept} bytes");
     // What there is can be changed and made smaller, and all of it is read at once.
     store.set(bytes("k1", vec![2; 1 << 20])).await.unwrap();

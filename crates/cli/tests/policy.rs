@@ -80,7 +80,7 @@ fn requests_are_let_in_by_caller_method_and_path() {
     check(&near, "GET /status/201", 403);
     refusal_says_who_and_why(&other);
     spellings_do_not_get_around(&caller);
-    assert!(counter(&app.sidecar.process, "tollway_policy_denied_total") > 5);
+    assert!(counter(&app.sidecar.process, "tollway_policy_denials_total") > 5);
 
     changes_hold_for_open_connections(&mesh, &caller, &readers);
 }
@@ -191,8 +191,8 @@ fn tcp_connections_are_judged_by_caller_and_ended_by_a_change() {
     mesh.east.apply(&policy("db", "db", "  deny:\n    - from: [caller.default.west]"));
     assert!(matches!(open.read(&mut heard), Ok(0) | Err(_)), "the connection still stands");
     assert!(echoing(port).is_none(), "a new connection is let in");
-    assert_eq!(counter(&app.sidecar.process, "tollway_policy_closed_total"), 1);
-    assert!(counter(&app.sidecar.process, "tollway_policy_denied_total") >= 1);
+    assert_eq!(counter(&app.sidecar.process, "tollway_policy_closed_connections_total"), 1);
+    assert!(counter(&app.sidecar.process, "tollway_policy_denials_total") >= 1);
     mesh.east.done(&["delete", "policy", "db", "--wait"], "");
     assert!(echoing(port).is_some());
 }

@@ -52,7 +52,7 @@ fn fifty_changes_under_load_cost_no_request_and_no_connection() {
         assert!(count >= CHANGES, "{kind}: only {count} exchanges while {CHANGES} files changed");
     }
     let refused = CHANGES / REFUSED_EVERY;
-    assert_eq!(counter(&caller.process, "tollway_config_refused_total"), refused);
+    assert_eq!(counter(&caller.process, "tollway_config_changes_refused_total"), refused);
     assert_eq!(counter(&caller.process, "tollway_config_revision"), 1 + CHANGES - refused);
 }
 
@@ -125,9 +125,10 @@ fn apps(network: &Network) -> [App; 2] {
 /// Signals until the file of the `change`-th change was looked at.
 fn hang_up_until(process: &Process, change: u64, refused: bool) {
     process.signal(Signal::HUP).unwrap();
-    let name = if refused { "tollway_config_refused_total" } else { "tollway_config_revision" };
+    let name =
+        if refused { "tollway_config_changes_refused_total" } else { "tollway_config_revision" };
     let looked_at = || {
-        let refused = counter(process, "tollway_config_refused_total");
+        let refused = counter(process, "tollway_config_changes_refused_total");
         let accepted = counter(process, "tollway_config_revision") - 1;
         (accepted + refused >= change).then_some(())
     };

@@ -67,8 +67,8 @@ impl Census {
         services.sample(&[("scope", "joined")], self.joined);
         page.single(&names::WORKLOADS, self.workloads);
         page.single(&names::GATEWAYS, self.gateways);
-        page.single(&names::NETWORKS_JOINED, self.networks);
-        page.single(&names::NETWORKS_REACHABLE, self.reachable);
+        page.single(&names::JOINED_NETWORKS, self.networks);
+        page.single(&names::JOINED_NETWORKS_REACHABLE, self.reachable);
     }
 }
 
@@ -86,7 +86,7 @@ impl ControlFacts {
         page.single(&names::STORE_LEASES, size.leases);
         page.single(&names::STORE_LIVE_BYTES, size.live_bytes);
         page.single(&names::STORE_FILE_BYTES, size.file_bytes);
-        let (durations, failed) = (&names::STORE_COMMIT_DURATION, &names::STORE_COMMITS_FAILED);
+        let (durations, failed) = (&names::STORE_COMMIT_DURATION, &names::STORE_COMMIT_FAILURES);
         self.commits.add_to(page, durations, failed);
     }
 }
@@ -101,8 +101,8 @@ impl AdminFacts for ControlFacts {
         hub.read(Census::of).add_to(page);
         self.add_store(page);
         let kept = self.plane.kept.usage();
-        page.single(&names::STATE_ENTRIES, kept.entries);
-        page.single(&names::STATE_BYTES, kept.bytes);
+        page.single(&names::APP_STATE_ENTRIES, kept.entries);
+        page.single(&names::APP_STATE_BYTES, kept.bytes);
         self.plane.reminders.counts.add_to(page);
         self.plane.neighbours.counts.add_to(page);
         let credentials = self.plane.own_credentials();

@@ -52,13 +52,13 @@ impl Reason {
     fn word(self) -> &'static str {
         match self {
             Self::Handshakes => "handshakes",
-            Self::Visitors => "visitors",
+            Self::Visitors => "unauthenticated",
             Self::Connections => "connections",
             Self::Descriptors => "descriptors",
             Self::Timeout => "timeout",
             Self::Tls => "tls",
             Self::Identity => "identity",
-            Self::Untaken => "untaken",
+            Self::Untaken => "send_buffer",
         }
     }
 }
@@ -145,10 +145,10 @@ impl Places {
     pub(crate) fn add_to(&self, page: &mut Page) {
         let known = self.known_limit - self.known.available_permits();
         let mut connections = page.family(&names::CONTROL_CONNECTIONS);
-        connections.sample(&[("state", "known")], known);
-        connections.sample(&[("state", "visitor")], self.visitors.len());
+        connections.sample(&[("state", "authenticated")], known);
+        connections.sample(&[("state", "unauthenticated")], self.visitors.len());
         connections.sample(&[("state", "handshake")], self.handshakes.len());
-        page.single(&names::CONTROL_UNTAKEN_BYTES, self.untaken.load(Ordering::Relaxed));
+        page.single(&names::CONTROL_SEND_BUFFER_BYTES, self.untaken.load(Ordering::Relaxed));
         page.single(&names::REQUESTS_REFUSED, self.mistakes.load(Ordering::Relaxed));
         let mut refused = page.family(&names::CONTROL_CONNECTIONS_REFUSED);
         for (reason, count) in Reason::ALL.into_iter().zip(&self.refused) {

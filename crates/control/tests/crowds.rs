@@ -157,10 +157,10 @@ async fn visitors_who_stay_keep_nobody_from_joining() {
     for _ in 0..3 * FEW.visitors {
         visitors.push(bootstrap(west.address, &token).await);
     }
-    until_refused(&west, "visitors", 2 * FEW.visitors as u64).await;
-    assert_eq!(open(&west, "visitor").await, FEW.visitors as u64);
+    until_refused(&west, "unauthenticated", 2 * FEW.visitors as u64).await;
+    assert_eq!(open(&west, "unauthenticated").await, FEW.visitors as u64);
     check_served(&mut west, "stock").await;
-    assert!(refused(&west, "visitors").await > 2 * FEW.visitors as u64);
+    assert!(refused(&west, "unauthenticated").await > 2 * FEW.visitors as u64);
     drop(visitors);
 }
 
@@ -169,12 +169,12 @@ async fn over_the_limit_a_connection_with_an_identity_is_closed_until_there_is_r
     let mut west = start(ConnectionOptions { known: 1, ..FEW }).await;
     let (one, two) = (west.member("one", "a").await, west.member("two", "a").await);
     let first = one.channel().await;
-    until_open(&west, "known", 1).await;
+    until_open(&west, "authenticated", 1).await;
     assert!(!is_served(&two).await, "there is no place for it");
     until_refused(&west, "connections", 1).await;
-    assert_eq!(refused(&west, "visitors").await, 0);
+    assert_eq!(refused(&west, "unauthenticated").await, 0);
     drop(first);
-    until_open(&west, "known", 0).await;
+    until_open(&west, "authenticated", 0).await;
     assert!(is_served(&two).await, "there is room again");
 }
 

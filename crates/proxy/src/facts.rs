@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 use tokio::sync::watch;
 use tollway_identity::Credentials;
 use tollway_model::{RunningConfig, ServiceName};
-use tollway_telemetry::metrics::{Part, add_build, add_process, add_told, names};
+use tollway_telemetry::metrics::{Part, add_build, add_exports, add_process, names};
 use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DaprMetrics, DataPlaneMetrics, LineMetrics, Page};
 
@@ -61,7 +61,7 @@ impl AdminFacts for Facts {
     fn add_metrics(&self, page: &mut Page) {
         let threads: Vec<_> = self.metrics.iter().map(AsRef::as_ref).collect();
         DataPlaneMetrics::add_to(page, &threads);
-        add_told(page, &threads, &self.spans, &self.lines);
+        add_exports(page, &threads, &self.spans, &self.lines);
         page.single(&names::APP_READY, u8::from(*self.app_ready.borrow()));
         let status = self.mesh.borrow().clone();
         page.single(&names::CONTROL_CONNECTED, u8::from(status.connected));

@@ -98,7 +98,7 @@ fn answer<B>(facts: &dyn AdminFacts, request: &Request<B>) -> Answer {
             facts.add_metrics(&mut page);
             let config = facts.config();
             page.single(&names::CONFIG_REVISION, config.revision);
-            page.single(&names::CONFIG_REFUSED, config.refused);
+            page.single(&names::CONFIG_CHANGES_REFUSED, config.refused);
             text(page.into_text())
         }
         "/config" => text(config_page(&facts.config())),

@@ -116,7 +116,7 @@ fn a_rotated_log_is_begun_anew_and_a_full_disk_disturbs_nobody() {
     retry_until(PATIENCE, "every line being in the new file", is_there).unwrap();
     assert!(lines(&rotated).len() as u64 >= before, "what was there before the move has stayed");
 
-    let lost = "tollway_access_log_dropped_total{reason=\"not_written\"}";
+    let lost = "tollway_access_log_lines_dropped_total{reason=\"write_failed\"}";
     let app = &app.sidecar.process;
     let is_lost = || (counter(app, lost) >= before + after).then_some(());
     retry_until(PATIENCE, "every line being lost", is_lost).unwrap();

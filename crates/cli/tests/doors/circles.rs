@@ -146,7 +146,7 @@ fn a_request_that_an_app_passes_on_to_itself_ends() {
         )
     };
     until_status(api, &get("here"), 200);
-    let faults = || metric(&stock, "tollway_faults_total");
+    let faults = || metric(&stock, "tollway_request_failures_total");
     let before = faults();
     let answer = RawClient::exchange(api, get("round"), PATIENCE).unwrap();
     assert_eq!(answer.statuses(), [508], "{}", answer.text());

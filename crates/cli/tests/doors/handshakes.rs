@@ -18,7 +18,7 @@ use crate::tls_door::{Door, H2, West};
 fn gateway_refuses_names_it_does_not_serve() {
     let west = West::start();
     let gateway = west.gateway.port("gateway").unwrap();
-    let before = metric(&west.gateway, "tollway_gateway_refused_total");
+    let before = metric(&west.gateway, "tollway_gateway_connections_refused_total");
     let names = [
         "nobody.default.west.mesh",
         "stock.shop.west.mesh",
@@ -34,7 +34,7 @@ fn gateway_refuses_names_it_does_not_serve() {
         assert_eq!(answer.bytes, UNRECOGNIZED_NAME_RECORD, "{name}");
         assert_eq!(answer.end, End::Closed, "{name}");
     }
-    let refused = metric(&west.gateway, "tollway_gateway_refused_total") - before;
+    let refused = metric(&west.gateway, "tollway_gateway_connections_refused_total") - before;
     assert_eq!(refused, names.len() as u64);
     let door = &west.doors()[1];
     let told = call(dial(gateway, PATIENCE), names[0], west.honest("web", door), b"x").unwrap_err();

@@ -43,7 +43,7 @@ fn callers_with_a_wrong_certificate_are_refused_at_every_door() {
         let accepted = door.call(west.honest("web", &door));
         assert!(accepted.is_ok(), "an honest caller after all: {accepted:?}");
     }
-    assert!(metric(&west.stock, "tollway_handshakes_failed_total") >= 16);
+    assert!(metric(&west.stock, "tollway_tls_handshake_failures_total") >= 16);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::network::{PATIENCE, metric};
 const FOREIGN: &str = "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nFOREIGN";
 
 /// What counts requests that failed.
-const FAULTS: &str = "tollway_faults_total";
+const FAULTS: &str = "tollway_request_failures_total";
 
 /// What the caller of a misbehaving app may see.
 enum Expected {

@@ -97,7 +97,7 @@ fn a_handshake_that_does_not_end_is_told_of() {
     let line = line.unwrap();
     assert!(line.contains(r#""kind":"connection""#), "{line}");
     assert!(line.contains(r#""error_code":"ERR_HANDSHAKE_TIMED_OUT""#), "{line}");
-    assert_eq!(front.metric("tollway_handshakes_failed_total").unwrap(), 1);
+    assert_eq!(front.metric("tollway_tls_handshake_failures_total").unwrap(), 1);
     assert!(front.log().contains("did not end within 300 ms"), "{}", front.log());
 }
 
@@ -227,7 +227,7 @@ fn whoever_cannot_prove_it_is_refused_with_the_reason() {
         };
         retry_until(PATIENCE, "the line", has_line).unwrap();
     }
-    assert_eq!(world.metric("tollway_handshakes_failed_total"), strangers.len() as u64);
+    assert_eq!(world.metric("tollway_tls_handshake_failures_total"), strangers.len() as u64);
     assert!(world.app.requests("/secret").is_empty());
     let honest = people.sign(&Wanted::client("robot")).shown();
     let config = client_of(&root, Some(honest), &[&version::TLS13]);

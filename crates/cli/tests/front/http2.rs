@@ -142,7 +142,7 @@ fn whoever_cannot_prove_it_over_http2_is_refused_with_the_reason() {
         assert!(heard.is_empty(), "{} was let in: {heard:?}", stranger.name);
         stranger.until_told(&world.front);
     }
-    assert_eq!(world.metric("tollway_handshakes_failed_total"), strangers.len() as u64);
+    assert_eq!(world.metric("tollway_tls_handshake_failures_total"), strangers.len() as u64);
     assert!(world.app.requests("/secret").is_empty());
     let honest = people.sign(&Wanted::client("robot"));
     let mut client = Frames::connect(&world.front, &config(&world.files, Some(&honest)));

@@ -44,7 +44,7 @@ fn certificates_change_under_load_without_a_failed_request() {
         changed.unwrap();
     });
     assert!(done.into_inner() > 10 * CHANGES);
-    assert_eq!(world.metric("tollway_front_certificates_refused_total"), 0);
+    assert_eq!(world.metric("tollway_front_certificate_changes_refused_total"), 0);
 }
 
 /// A new certificate is written, found or told of by SIGHUP, and shown.
@@ -66,7 +66,7 @@ fn check_change(world: &World, change: u64) {
 #[test]
 fn files_that_cannot_be_served_change_nothing() {
     let world = World::start(Script::new(), &[]);
-    let refused = || world.metric("tollway_front_certificates_refused_total");
+    let refused = || world.metric("tollway_front_certificate_changes_refused_total");
     let until = |count| {
         let is_refused = || (refused() == count).then_some(());
         retry_until(PATIENCE, "the refusal", is_refused).unwrap();

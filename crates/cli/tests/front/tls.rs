@@ -14,7 +14,7 @@ fn plain_http_is_no_request_here() {
     retry_until(PATIENCE, "the reason", is_told).unwrap();
     assert!(world.front.log().contains("ERR_TLS_FAILED"));
     assert!(world.app.requests("/plain").is_empty());
-    assert_eq!(world.metric("tollway_handshakes_failed_total"), 1);
+    assert_eq!(world.metric("tollway_tls_handshake_failures_total"), 1);
 }
 
 /// Nothing is waited for without end, and others are served meanwhile.
@@ -52,7 +52,7 @@ fn long_hellos_that_stop_short_take_little_more_than_their_bytes_and_end() {
     for mut client in crowd {
         assert_ne!(client.read_to_end(PATIENCE).unwrap().end, End::TimedOut);
     }
-    assert_eq!(world.metric("tollway_handshakes_failed_total"), CROWD as u64);
+    assert_eq!(world.metric("tollway_tls_handshake_failures_total"), CROWD as u64);
     assert!(world.front.log().contains("did not end within 5 s"), "{}", world.front.log());
     let (grown, most) = (memory() - before, CROWD * (KEPT_BYTES_MAX + EACH) + ONCE);
     assert!(grown <= most as u64, "{grown} bytes for {CROWD} hellos, more than {most}");

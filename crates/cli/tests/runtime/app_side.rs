@@ -174,7 +174,7 @@ fn an_app_has_as_many_requests_at_a_time_as_it_may() {
             }
             assert_eq!((app.seen(), calls.len()), (2, 6), "{protocol}");
             // Who gives up while it waits is forgotten, and the app never hears of it.
-            let cancelled = || counter(&sidecar.process, "tollway_cancelled_total");
+            let cancelled = || counter(&sidecar.process, "tollway_requests_cancelled_total");
             let before = cancelled();
             let waits = calls.iter().position(|call| !has_begun(call)).unwrap();
             calls.remove(waits).answer.abort();

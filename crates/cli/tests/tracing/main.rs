@@ -234,13 +234,13 @@ fn a_collector_that_is_away_costs_spans_and_no_request() {
     // More than wait for a collector: 2,048 in the hand-off, and a batch on its way.
     let sent = Load::http(&url, 1000, Duration::from_secs(5)).assert_no_errors();
     assert!(sent > 4000, "{sent}");
-    let dropped = "tollway_spans_dropped_total{reason=\"no_room\"}";
+    let dropped = "tollway_spans_dropped_total{reason=\"queue_full\"}";
     let count = retry_until(PATIENCE, "drops being counted", || {
         let count = counter(&world.caller.process, dropped);
         (count > 0).then_some(count)
     });
     assert!(count.unwrap() < sent, "some wait for the collector");
-    assert!(counter(&world.caller.process, "tollway_span_exports_failed_total") > 0);
+    assert!(counter(&world.caller.process, "tollway_span_export_failures_total") > 0);
     let exported = counter(&world.caller.process, "tollway_spans_exported_total");
 
     let collector = Collector::start(&otelcol, grpc, http);

@@ -136,7 +136,7 @@ fn calls_too_large_for_the_way_end_with_a_code_and_others_go_on() {
             }
             assert!(took <= IDLE + GRACE, "the last call ended after {took:?}");
             assert!(!near.is_empty() && near.iter().all(|became| *became == Became::Whole));
-            let silent = counter(&world.caller.process, "tollway_connections_silent_total");
+            let silent = counter(&world.caller.process, "tollway_keepalive_timeouts_total");
             assert!(silent > 0, "no connection was found silent");
             let new = world.get(&late, SMALL_BYTES).await;
             assert_eq!(new, Became::Whole, "a handshake fits into packets of that size");

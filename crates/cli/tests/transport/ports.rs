@@ -55,7 +55,7 @@ fn who_cannot_be_dialled_for_want_of_ports_is_not_the_end_while_others_can() {
         leave_few_ports();
         let first = replicas[0].port("inbound").unwrap();
         let taken = take_all_ports(first);
-        let failed = || metric(&gateway, "tollway_dials_failed_total");
+        let failed = || metric(&gateway, "tollway_dial_failures_total");
         let before = failed();
         for caller in callers {
             let answer = ask(caller).unwrap();
@@ -91,7 +91,7 @@ fn a_caller_hears_that_no_port_is_left_and_is_served_once_there_is() {
         let to = format!("http://{}", app.port("http").unwrap());
         let (_files, front) = front(tollway(), &to, &[]);
         let (aim, ask) = at_front(&front);
-        let failed = || metric(&front, "tollway_dials_failed_total");
+        let failed = || metric(&front, "tollway_dial_failures_total");
         let before = failed();
         let hang = String::from_utf8(ask.bytes.clone()).unwrap();
         let hang = hang.replace("/size?bytes=10", "/delay?ms=60000");

@@ -95,13 +95,13 @@ impl Counts {
         ] {
             changes.sample(&[("result", result)], counter.value());
         }
-        page.single(&names::NEIGHBOURS_LOOKED_UP, self.looked_up.value());
+        page.single(&names::NEIGHBOUR_LOOKUPS, self.looked_up.value());
         page.single(&names::NEIGHBOUR_WATCHERS, self.watchers.value());
-        page.single(&names::NEIGHBOURS_TOLD, self.told.value());
-        page.single(&names::NEIGHBOUR_FULL_LISTS, self.full_lists.value());
+        page.single(&names::NEIGHBOUR_RECORDS_SENT, self.told.value());
+        page.single(&names::NEIGHBOUR_SNAPSHOTS_SENT, self.full_lists.value());
         page.single(&names::NEIGHBOUR_RESYNCS, self.resyncs.value());
         let (durations, failed) =
-            (&names::NEIGHBOUR_COMMIT_DURATION, &names::NEIGHBOUR_COMMITS_FAILED);
+            (&names::NEIGHBOUR_COMMIT_DURATION, &names::NEIGHBOUR_COMMIT_FAILURES);
         self.commits.add_to(page, durations, failed);
     }
 }

@@ -57,7 +57,7 @@ impl Counts {
         }
         page.single(&names::REMINDERS_EXPIRED, self.expired.value());
         let (durations, failed) =
-            (&names::REMINDER_COMMIT_DURATION, &names::REMINDER_COMMITS_FAILED);
+            (&names::REMINDER_COMMIT_DURATION, &names::REMINDER_COMMIT_FAILURES);
         self.commits.add_to(page, durations, failed);
     }
 }

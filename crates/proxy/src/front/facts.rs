@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tollway_model::RunningConfig;
-use tollway_telemetry::metrics::{Part, add_build, add_process, add_told, names};
+use tollway_telemetry::metrics::{Part, add_build, add_exports, add_process, names};
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, Page};
 
 use super::follow::Status;
@@ -23,10 +23,10 @@ impl AdminFacts for FrontFacts {
     fn add_metrics(&self, page: &mut Page) {
         let threads: Vec<_> = self.metrics.iter().map(AsRef::as_ref).collect();
         DataPlaneMetrics::add_to(page, &threads);
-        add_told(page, &threads, &self.told.spans, &self.told.lines);
+        add_exports(page, &threads, &self.told.spans, &self.told.lines);
         let status = *self.status.borrow();
         page.single(&names::CERTIFICATES_REVISION, status.revision);
-        page.single(&names::CERTIFICATES_REFUSED, status.refused);
+        page.single(&names::CERTIFICATE_CHANGES_REFUSED, status.refused);
         page.single(&names::CERTIFICATE_EXPIRY, status.expires);
         add_build(page, Part::Front);
         add_process(page);

@@ -1,7 +1,8 @@
 //! Which program this is.
 
-use super::catalogue::{Part, names};
+use super::catalogue::names;
 use super::page::Page;
+use super::part::Part;
 
 /// Puts the version of this build on the page.
 pub fn add_build(page: &mut Page, part: Part) {

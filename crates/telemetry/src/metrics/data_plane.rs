@@ -62,31 +62,33 @@ static COUNTERS: [(&Metric, CounterOf); 22] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
-    (&names::POLICY_DENIED, |m| &m.policy_denied),
-    (&names::POLICY_CLOSED, |m| &m.policy_closed),
+    (&names::POLICY_DENIALS, |m| &m.policy_denied),
+    (&names::POLICY_CLOSED_CONNECTIONS, |m| &m.policy_closed),
     (&names::RETRIES, |m| &m.retries),
-    (&names::FAULTS, |m| &m.faults),
-    (&names::CANCELLED, |m| &m.cancelled),
+    (&names::REQUEST_FAILURES, |m| &m.faults),
+    (&names::REQUESTS_CANCELLED, |m| &m.cancelled),
     (&names::CONNECTIONS_REFUSED, |m| &m.connections_refused),
-    (&names::HANDSHAKES, |m| &m.handshakes),
-    (&names::HANDSHAKES_FAILED, |m| &m.handshakes_failed),
+    (&names::TLS_HANDSHAKES, |m| &m.handshakes),
+    (&names::TLS_HANDSHAKE_FAILURES, |m| &m.handshakes_failed),
     (&names::DIALS, |m| &m.dials),
     (&names::APP_DIALS, |m| &m.app_dials),
-    (&names::DIALS_FAILED, |m| &m.dials_failed),
-    (&names::SOURCES_PAUSED, |m| &m.sources_paused),
+    (&names::DIAL_FAILURES, |m| &m.dials_failed),
+    (&names::BACKPRESSURE_PAUSES, |m| &m.sources_paused),
     (&names::BULK_BODIES, |m| &m.bulk_bodies),
-    (&names::BODIES_NOT_KEPT, |m| &m.bodies_not_kept),
-    (&names::CONNECTIONS_SILENT, |m| &m.connections_silent),
+    (&names::RETRY_BUFFER_EXCEEDED, |m| &m.bodies_not_kept),
+    (&names::KEEPALIVE_TIMEOUTS, |m| &m.connections_silent),
     (&names::RELAYED_BYTES, |m| &m.relayed_bytes),
     (&names::GATEWAY_CONNECTIONS, |m| &m.gateway_connections),
-    (&names::GATEWAY_REFUSED, |m| &m.gateway_refused),
+    (&names::GATEWAY_CONNECTIONS_REFUSED, |m| &m.gateway_refused),
     (&names::GATEWAY_LOOPS, |m| &m.gateway_loops),
 ];
 
 type GaugeOf = fn(&DataPlaneMetrics) -> &Gauge;
 
-static GAUGES: [(&Metric, GaugeOf); 2] =
-    [(&names::CONNECTIONS, |m| &m.connections), (&names::WAITING_BYTES, |m| &m.waiting_bytes)];
+static GAUGES: [(&Metric, GaugeOf); 2] = [
+    (&names::CONNECTIONS, |m| &m.connections),
+    (&names::BUFFERED_BODY_BYTES, |m| &m.waiting_bytes),
+];
 
 impl DataPlaneMetrics {
     /// A request was answered with `status` after `took`.

@@ -47,11 +47,11 @@ impl AdminFacts for AgentFacts {
         page.single(&names::FABRIC_CAPACITY, self.capacity);
         page.single(&names::FABRIC_WAITING, progress.waiting);
         page.single(&names::FABRIC_REVISION, progress.through);
-        page.single(&names::FABRIC_TROUBLED, u8::from(progress.trouble.is_some()));
-        page.single(&names::FABRIC_WRITTEN, progress.written);
-        page.single(&names::FABRIC_REMOVED, progress.removed);
-        page.single(&names::FABRIC_REPAIRED, progress.repaired);
-        page.single(&names::FABRIC_LISTINGS, progress.listings);
+        page.single(&names::FABRIC_DEGRADED, u8::from(progress.trouble.is_some()));
+        page.single(&names::FABRIC_NEIGHBOURS_WRITTEN, progress.written);
+        page.single(&names::FABRIC_NEIGHBOURS_REMOVED, progress.removed);
+        page.single(&names::FABRIC_NEIGHBOURS_REPAIRED, progress.repaired);
+        page.single(&names::FABRIC_FULL_SYNCS, progress.listings);
         let mut packets = page.family(&names::FABRIC_PACKETS);
         match self.counts.totals() {
             Ok(totals) => {

@@ -118,7 +118,8 @@ fn streams() -> Range<u32> {
 fn check(door: &str, stand: &Stand, case: &Case, call: &mut dyn FnMut()) {
     let what = format!("{} at the {door}", case.name);
     let attacked = stand.attacked();
-    let faults = || attacked.iter().map(|p| metric(p, "tollway_faults_total")).sum::<u64>();
+    let faults =
+        || attacked.iter().map(|p| metric(p, "tollway_request_failures_total")).sum::<u64>();
     let failed_before = faults();
     let resident = attacked.iter().map(|process| {
         reset_peak(process.pid()).unwrap();
@@ -151,7 +152,7 @@ fn check(door: &str, stand: &Stand, case: &Case, call: &mut dyn FnMut()) {
         let grown = peak_resident_bytes(process.pid()).unwrap().saturating_sub(before);
         assert!(grown < case.most_growth, "{what}: grown by {grown} bytes");
         let now = || resident_bytes(process.pid()).unwrap();
-        let waiting = || metric(process, "tollway_waiting_bytes");
+        let waiting = || metric(process, "tollway_buffered_body_bytes");
         let is_let_go = || (waiting() == 0 && now() < before + KEPT_BYTES).then_some(());
         let let_go = retry_until(PATIENCE, "the memory", is_let_go);
         assert!(

@@ -20,8 +20,8 @@ use super::frames::{
 use super::{Stand, grpc_head};
 use crate::network::{PATIENCE, metric};
 
-const UNTAKEN: &str = "tollway_control_untaken_bytes";
-const ENDED: &str = "tollway_control_connections_refused_total{reason=\"untaken\"}";
+const UNTAKEN: &str = "tollway_control_send_buffer_bytes";
+const ENDED: &str = "tollway_control_connections_refused_total{reason=\"send_buffer\"}";
 /// As many as one connection may have.
 const STREAMS: u32 = 64;
 /// What may come on a connection before a control plane says how much it lets come.
