@@ -24,6 +24,7 @@ pub(crate) const CRATES: &[Crate] = &[
     pure("placement", &[]),
     pure("schedule", &[]),
     pure("record", &[]),
+    part("config", &["model"]),
     part("net", &[]),
     part("wire", &["model", "placement", "schedule"]),
     part("identity", &["model"]),
@@ -46,6 +47,7 @@ pub(crate) const CRATES: &[Crate] = &[
             "proxy",
         ],
     ),
+    part("dapr", &["config", "model", "routing", "state", "telemetry", "proxy", "runtime"]),
     part(
         "control",
         &["model", "placement", "schedule", "net", "wire", "identity", "store", "telemetry"],

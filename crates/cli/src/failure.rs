@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::panic::PanicHookInfo;
 
+use tollway_config::{FileError, Mistakes, YamlError};
 use tollway_control::{AdminError, StartError};
+use tollway_dapr::DaprError;
 use tollway_lab::LabError;
 use tollway_load::EchoError;
 use tollway_model::{ErrorCode, NameError};
@@ -21,8 +23,6 @@ use tollway_store::OpenError;
 
 use crate::command::run::{AppPortTaken, CannotStart};
 use crate::local::LocalError;
-use crate::settings::SettingsError;
-use crate::yaml::{YamlError, YamlFileError};
 
 /// What a command that failed tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,7 +60,7 @@ impl Report {
         if code == Some(ErrorCode::PortTaken) {
             report.name_the_holder(error);
         }
-        if let Some(SettingsError::Mistakes(mistakes)) = error.downcast_ref() {
+        if let Some(Mistakes(mistakes)) = error.chain().find_map(|error| error.downcast_ref()) {
             return Self::of_mistakes(mistakes, code);
         }
         report
@@ -228,16 +228,14 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     if let Some(error) = error.downcast_ref::<LabError>() {
         return error.code();
     }
-    if let Some(error) = error.downcast_ref::<YamlFileError>() {
-        return Some(match error {
-            YamlFileError::Read { source, .. } => {
-                ErrorCode::of_file(source, ErrorCode::FileUnusable)
-            }
-            YamlFileError::TooLarge { .. } => ErrorCode::BadConfiguration,
-        });
+    if let Some(error) = error.downcast_ref::<FileError>() {
+        return Some(error.code());
     }
-    if error.is::<YamlError>() {
+    if error.is::<YamlError>() || error.is::<Mistakes>() {
         return Some(ErrorCode::BadConfiguration);
+    }
+    if let Some(error) = error.downcast_ref::<DaprError>() {
+        return Some(error.code());
     }
     if let Some(error) = error.downcast_ref::<LocalError>() {
         return error.code();
@@ -247,9 +245,6 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     }
     if error.is::<CannotStart>() {
         return Some(ErrorCode::AppNotStarted);
-    }
-    if let Some(SettingsError::Mistakes(_)) = error.downcast_ref() {
-        return Some(ErrorCode::BadConfiguration);
     }
     error.is::<NameError>().then_some(ErrorCode::BadName)
 }
@@ -340,7 +335,7 @@ mod tests {
             what: what.to_owned(),
         };
         let check = |mistakes: Vec<YamlError>, expected: &str| {
-            assert_eq!(text(SettingsError::Mistakes(mistakes).into()), expected);
+            assert_eq!(text(Mistakes(mistakes).into()), expected);
         };
         let first = mistake(1, "unknown subject `tolway`; did you mean `tollway`?");
         check(

@@ -8,11 +8,8 @@ mod command;
 mod dapr;
 mod failure;
 mod local;
-mod manifest;
-mod resources;
 mod runtime;
 mod settings;
-mod yaml;
 
 use std::process::ExitCode;
 

@@ -9,9 +9,9 @@ use tollway_wire::v1;
 use tollway_wire::v1::policy_change::Outcome;
 
 use crate::access::StoreArg;
-use crate::manifest::PolicyManifest;
 use crate::runtime::block_on;
-use crate::yaml;
+use tollway_config::manifest::PolicyManifest;
+use tollway_config::yaml;
 
 /// Files of one directory that are read.
 const FILES_LIMIT: usize = 1000;

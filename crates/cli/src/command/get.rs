@@ -7,8 +7,8 @@ use tollway_wire::v1;
 
 use super::apply::parse_name;
 use crate::access::StoreArg;
-use crate::manifest::{PolicyManifest, to_yaml};
 use crate::runtime::block_on;
+use tollway_config::manifest::{PolicyManifest, to_yaml};
 
 #[derive(Args)]
 pub(crate) struct GetArgs {

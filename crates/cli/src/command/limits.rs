@@ -2,7 +2,7 @@
 
 use tollway_proxy::{Limits, NAMED_LIMITS, NamedLimit, Timeouts};
 
-use crate::yaml::nearest;
+use tollway_config::suggest::nearest;
 
 /// A limit and the value it is to have, which is within its range.
 #[derive(Clone)]

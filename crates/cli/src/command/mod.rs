@@ -22,6 +22,7 @@ pub(crate) mod log;
 pub(crate) mod mesh;
 pub(crate) mod neighbours;
 pub(crate) mod plane;
+pub(crate) mod resources;
 pub(crate) mod run;
 pub(crate) mod sidecar;
 pub(crate) mod store;

@@ -10,14 +10,15 @@ use tollway_proxy::{Live, LiveOptions, MeshProtocol, SidecarOptions, live};
 use tollway_runtime::{MESSAGE_BYTES, run_sidecar};
 
 use super::api_tokens::ApiTokenArgs;
-use super::app::{AppArgs, Speech};
+use super::app::AppArgs;
 use super::mesh::{CommonArgs, end_of, serve_live};
 use super::telemetry::TelemetryArgs;
 use crate::args::Command;
+use crate::command::resources::ResourcesArgs;
 use crate::failure::{Misuse, failure_of};
-use crate::resources::ResourcesArgs;
 use crate::runtime::block_on;
 use crate::settings::{Given, watch};
+use tollway_config::AppScheme;
 
 #[derive(Args)]
 #[command(
@@ -39,7 +40,7 @@ pub(crate) struct SidecarArgs {
     app_address: IpAddr,
     /// What the app speaks: http, https, h2c, grpc, grpcs or tcp.
     #[arg(long, value_name = "PROTOCOL", default_value = "http")]
-    app_protocol: Speech,
+    app_protocol: AppScheme,
     #[command(flatten)]
     app: AppArgs,
     /// HTTP API.

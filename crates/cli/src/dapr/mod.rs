@@ -1,19 +1,9 @@
-//! daprd's place taken: `tollway sidecar --dapr`, or this program under the name `daprd`.
+//! `tollway sidecar --dapr`, or this program under the name `daprd`: runs in place of daprd.
 //!
-//! The words are read as daprd reads them (`parse`, `flags`), decided on (`options`) and carried out
-//! by the same sidecar as any other (`serve`). Dapr's files (`files`) are read here for all of them.
-//! Apps find each other through this user's local control plane, unless another is named.
+//! `tollway_dapr` reads the flags and Dapr's files; `serve` runs the sidecar. Apps find each other
+//! through this user's local control plane, unless the flags name another.
 
-mod access;
-mod configuration;
-mod endpoint;
-mod files;
-mod flags;
-mod options;
-mod parse;
-mod resiliency;
 mod serve;
-mod values;
 mod wait;
 
 use std::ffi::OsString;
@@ -21,13 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use tollway_model::ErrorCode;
-
-pub(crate) use self::configuration::Configuration;
-pub(crate) use self::files::Files;
-use self::options::Wanted;
-use self::parse::{ParseError, Parsed};
-use crate::failure::Failure;
+use tollway_dapr::{DaprdOptions, ParseError, Parsed, parse, usage};
 
 /// The name under which this program is daprd.
 const NAME: &str = "daprd";
@@ -50,12 +34,12 @@ pub(crate) fn asked(argv: &[OsString]) -> Option<Vec<OsString>> {
 /// Does what daprd would.
 ///
 /// # Errors
-/// What hinders a sidecar; [`Failure`] for flags that ask for what is not done here.
+/// Why the sidecar failed, and flags that ask for what is not served.
 pub(crate) fn run(words: Vec<OsString>) -> Result<ExitCode> {
-    let given = match parse::parse(&texts(words)) {
+    let given = match parse(&texts(words)) {
         Ok(Parsed::Flags(given)) => given,
         Ok(Parsed::Help) => {
-            eprint!("{}", flags::usage());
+            eprint!("{}", usage());
             return Ok(ExitCode::SUCCESS);
         }
         Err(error) => return Ok(refused(&error)),
@@ -71,20 +55,7 @@ pub(crate) fn run(words: Vec<OsString>) -> Result<ExitCode> {
     if given.is_on("wait") {
         return wait::until_ready(given.text("dapr-http-port"));
     }
-    let wanted = Wanted::of(&given, |name| std::env::var(name).ok())
-        .map_err(|what| Failure::new(ErrorCode::BadConfiguration, what))?;
-    serve::run(wanted)
-}
-
-/// Looks at flags of daprd as its start would, with nothing of the environment.
-///
-/// # Errors
-/// What hinders a start, as `WHAT; WHAT TO DO`.
-pub(crate) fn check_flags(words: &[String]) -> Result<(), String> {
-    match parse::parse(words).map_err(|error| error.to_string())? {
-        Parsed::Flags(given) => Wanted::of(&given, |_| None).map(drop),
-        Parsed::Help => Ok(()),
-    }
+    serve::run(DaprdOptions::of(&given, |name| std::env::var(name).ok())?)
 }
 
 /// No flag's value needs bytes that are no text; a path of such bytes is not found.
@@ -94,7 +65,7 @@ fn texts(words: Vec<OsString>) -> Vec<String> {
 
 /// The mistake, every flag, and the mistake again, where a terminal shows it.
 fn refused(error: &ParseError) -> ExitCode {
-    eprint!("{error}\n{}{error}\n", flags::usage());
+    eprint!("{error}\n{}{error}\n", usage());
     ExitCode::from(MISUSE)
 }
 

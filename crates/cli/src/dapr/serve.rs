@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tollway_dapr::{Configuration, DaprdOptions, Files};
 use tollway_model::ErrorCode;
 use tollway_proxy::mesh::{MeshConfig, Role, TOKEN_VARIABLE, TokenSource};
 use tollway_proxy::{
@@ -17,12 +18,10 @@ use tollway_proxy::{
 use tollway_runtime::Sidecar;
 use tollway_telemetry::{DaprMetrics, LogTarget, start_log};
 
-use super::configuration::Configuration;
-use super::files::Files;
-use super::options::Wanted;
 use crate::access::{Absent, Access, AccessArgs};
 use crate::command::api_tokens::ApiTokenArgs;
 use crate::command::mesh::made_up_instance;
+use crate::command::resources::read_files;
 use crate::failure::{Failure, failure_of};
 use crate::local::{Kept, LINGER_MS, keep};
 use crate::runtime::block_on;
@@ -42,36 +41,36 @@ enum End {
 }
 
 /// Serves until told to end.
-pub(super) fn run(wanted: Wanted) -> Result<ExitCode> {
-    let (filter, format) = &wanted.log;
+pub(super) fn run(daprd: DaprdOptions) -> Result<ExitCode> {
+    let (filter, format) = &daprd.log;
     let _log = start_log(*format, filter);
     block_on(async {
         let mut signals = Signals::listen()?;
-        while Box::pin(serve(&wanted, &mut signals)).await? == End::Again {
+        while Box::pin(serve(&daprd, &mut signals)).await? == End::Again {
             tracing::info!("starting again");
         }
         Ok(ExitCode::SUCCESS)
     })?
 }
 
-async fn serve(wanted: &Wanted, signals: &mut Signals) -> Result<End> {
+async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
     let files = Files {
-        app: &wanted.app_id,
-        namespace: &wanted.namespace,
-        config: &wanted.config,
-        resources: &wanted.resources,
+        app: &daprd.app_id,
+        namespace: &daprd.namespace,
+        config: &daprd.config,
+        resources: &daprd.resources,
         calls_out: true,
     };
-    let (found, stores) = files.read()?;
-    for note in &wanted.notes {
+    let (found, stores) = read_files(files)?;
+    for note in &daprd.notes {
         tracing::warn!("{note}");
     }
-    for note in &wanted.idle {
+    for note in &daprd.idle {
         tracing::info!("{note}");
     }
-    let access = access(wanted).await?;
+    let access = access(daprd).await?;
     let is_local = access.local.is_some();
-    let options = options(wanted, access, app_of(wanted).await?, &found)?;
+    let options = options(daprd, access, app_of(daprd).await?, &found)?;
     let starting = Sidecar::start(options, stores, Some(found.endpoints));
     let sidecar = tokio::select! {
         started = starting => started.map_err(failure_of)?,
@@ -87,7 +86,7 @@ async fn serve(wanted: &Wanted, signals: &mut Signals) -> Result<End> {
     let end = Cell::new(End::Over);
     let shutdown = async {
         end.set(signals.next().await);
-        block(wanted.block, ready).await;
+        block(daprd.block, ready).await;
     };
     tokio::select! {
         ended = sidecar.serve(shutdown) => ended?,
@@ -115,8 +114,8 @@ fn tell(kept: Kept) {
 }
 
 /// The right to join, which the local control plane gives to whoever may write in its directory.
-async fn access(wanted: &Wanted) -> Result<Access> {
-    if let Some(control) = wanted.control.clone() {
+async fn access(daprd: &DaprdOptions) -> Result<Access> {
+    if let Some(control) = daprd.control.clone() {
         return Ok(Access { control, token: TokenSource::Environment, local: None });
     }
     if std::env::var_os(TOKEN_VARIABLE).is_some_and(|token| !token.is_empty()) {
@@ -128,12 +127,12 @@ async fn access(wanted: &Wanted) -> Result<Access> {
     }
     let absent = Absent::Start { linger: LINGER };
     let local = AccessArgs::default();
-    local.access(&wanted.app_id, &wanted.namespace, TOKEN_TTL, absent).await
+    local.access(&daprd.app_id, &daprd.namespace, TOKEN_TTL, absent).await
 }
 
 /// Where the app is; of several addresses of a host one of IPv4, as most apps listen there.
-async fn app_of(wanted: &Wanted) -> Result<Option<AppOptions>> {
-    let Some(app) = &wanted.app else { return Ok(None) };
+async fn app_of(daprd: &DaprdOptions) -> Result<Option<AppOptions>> {
+    let Some(app) = &daprd.app else { return Ok(None) };
     let host = &app.host;
     let what =
         || format!("the address of the app {host} cannot be found; check --app-channel-address");
@@ -143,8 +142,8 @@ async fn app_of(wanted: &Wanted) -> Result<Option<AppOptions>> {
     let address = found.first().copied().with_context(what)?;
     Ok(Some(AppOptions {
         address,
-        protocol: app.speech.protocol,
-        is_tls: app.speech.is_tls,
+        protocol: app.scheme.protocol,
+        is_tls: app.scheme.is_tls,
         max_concurrency: app.max_concurrency,
         health_check: app.health_check.clone(),
         asks_actors: app.asks_actors,
@@ -152,14 +151,14 @@ async fn app_of(wanted: &Wanted) -> Result<Option<AppOptions>> {
 }
 
 fn options(
-    wanted: &Wanted,
+    daprd: &DaprdOptions,
     access: Access,
     app: Option<AppOptions>,
     found: &Configuration,
 ) -> Result<SidecarOptions> {
-    let role = Role::Sidecar { app: wanted.app_id.clone(), namespace: wanted.namespace.clone() };
+    let role = Role::Sidecar { app: daprd.app_id.clone(), namespace: daprd.namespace.clone() };
     let mut limits = Limits::default();
-    if let Some(bytes) = wanted.head_bytes {
+    if let Some(bytes) = daprd.head_bytes {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         limits.h1.head_bytes = bytes;
         limits.h1.target_bytes = bytes;
@@ -167,15 +166,15 @@ fn options(
     }
     let mesh = MeshConfig::new(access.control, access.token, role, made_up_instance()?);
     let plane = PlaneOptions {
-        admin_listen: wanted.metrics,
+        admin_listen: daprd.metrics,
         threads: 1,
         limits,
-        timeouts: Timeouts { drain: wanted.drain, ..Timeouts::default() },
-        ports_file: wanted.ports_file.clone(),
+        timeouts: Timeouts { drain: daprd.drain, ..Timeouts::default() },
+        ports_file: daprd.ports_file.clone(),
         live: Live::fixed(),
     };
     let dapr_metrics =
-        wanted.metrics.map(|_| DaprMetrics::new(wanted.app_id.as_str(), wanted.namespace.as_str()));
+        daprd.metrics.map(|_| DaprMetrics::new(daprd.app_id.as_str(), daprd.namespace.as_str()));
     for file in &found.rules {
         if let Some(metrics) = &dapr_metrics {
             metrics.runtime().rules_loaded(file);
@@ -184,22 +183,22 @@ fn options(
     Ok(found.complete(SidecarOptions {
         common: CommonOptions { mesh, plane },
         app,
-        http_listen: wanted.http.clone(),
-        grpc_listen: wanted.grpc.clone(),
+        http_listen: daprd.http.clone(),
+        grpc_listen: daprd.grpc.clone(),
         outbound_listen: None,
-        public_listen: wanted.public,
-        inbound_listen: wanted.inbound,
-        advertise: wanted.advertise,
+        public_listen: daprd.public,
+        inbound_listen: daprd.inbound,
+        advertise: daprd.advertise,
         mesh_protocol: MeshProtocol::default(),
         upstreams: Vec::new(),
-        message_bytes: wanted.message_bytes,
+        message_bytes: daprd.message_bytes,
         api_rules: None,
         access: None,
         resilience: None,
         tokens: ApiTokenArgs::default().tokens()?,
         telemetry: TelemetryOptions {
             tracing: None,
-            access_log: wanted.tells_calls.then_some(LogTarget::Stdout),
+            access_log: daprd.logs_calls.then_some(LogTarget::Stdout),
         },
         dapr_metrics,
         outside: None,

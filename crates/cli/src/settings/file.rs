@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use crate::yaml::{self, YamlError};
+use tollway_config::yaml::{self, YamlError};
 
 /// Settings in one file.
 const SETTINGS_LIMIT: usize = 500;

@@ -11,7 +11,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use super::file::{self, Entry, Value};
 use super::{Origin, Setting, Settings, SettingsError};
 use crate::args::Arguments;
-use crate::yaml::{self, YamlError};
+use tollway_config::Mistakes;
+use tollway_config::suggest;
+use tollway_config::yaml::{self, YamlError};
 
 /// Options that say how to run and are no settings of what runs.
 const NO_SETTINGS: [&str; 6] = [CONFIG, PRINT_CONFIG, PRINT_SCHEMA, "run_file", "help", "version"];
@@ -122,7 +124,7 @@ impl Merged {
     ) -> Result<Vec<OsString>, SettingsError> {
         let name = path.display().to_string();
         let entries = file::read(&yaml::read_file(path)?, &name)
-            .map_err(|mistake| SettingsError::Mistakes(vec![mistake]))?;
+            .map_err(|mistake| SettingsError::from(Mistakes(vec![mistake])))?;
         let mut options = Vec::new();
         let mut mistakes = Vec::new();
         for entry in entries {
@@ -141,7 +143,7 @@ impl Merged {
                 }),
             }
         }
-        if mistakes.is_empty() { Ok(options) } else { Err(SettingsError::Mistakes(mistakes)) }
+        if mistakes.is_empty() { Ok(options) } else { Err(Mistakes(mistakes).into()) }
     }
 
     /// What is in effect, and whether it is only to be printed.
@@ -245,7 +247,7 @@ fn understand<'a>(
 fn unknown_setting(command: &Command, key: &str, known: &[String]) -> String {
     let names: Vec<&str> = known.iter().map(String::as_str).collect();
     let part = command.get_name();
-    match yaml::nearest(key, &names) {
+    match suggest::nearest(key, &names) {
         Some(meant) => format!("unknown setting `{key}`; did you mean `{meant}`?"),
         None => {
             format!("unknown setting `{key}`; `tollway {part} --print-config` names all there are")
@@ -277,7 +279,7 @@ fn refusal(arg: &Arg, value: &str, error: &clap::Error) -> String {
     if let Some(ContextValue::Strings(allowed)) = error.get(ContextKind::ValidValue)
         && !allowed.is_empty()
     {
-        return yaml::unknown(
+        return suggest::unknown(
             &format!("value of `{}`:", key_of(arg)),
             value,
             allowed.iter().map(String::as_str),

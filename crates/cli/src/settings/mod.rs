@@ -19,7 +19,7 @@ use clap::{Args, Parser};
 use thiserror::Error;
 
 use crate::args::Arguments;
-use crate::yaml::{YamlError, YamlFileError};
+use tollway_config::{FileError, Mistakes};
 
 pub(crate) use reload::{Reloads, watch};
 
@@ -101,9 +101,9 @@ pub(crate) enum SettingsError {
     #[error("{0}")]
     Usage(#[from] clap::Error),
     #[error(transparent)]
-    File(#[from] YamlFileError),
-    #[error("{}", lines(.0))]
-    Mistakes(Vec<YamlError>),
+    File(#[from] FileError),
+    #[error("{0}")]
+    Mistakes(#[from] Mistakes),
 }
 
 /// Reads a command line, and the file that it names with `--config`.
@@ -138,10 +138,6 @@ fn invocation(argv: Vec<OsString>) -> Result<(Invocation, bool), SettingsError> 
 /// [`SettingsError`].
 pub(crate) fn survey(argv: &[OsString]) -> Result<Settings, SettingsError> {
     merge::survey(argv)
-}
-
-fn lines(mistakes: &[YamlError]) -> String {
-    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

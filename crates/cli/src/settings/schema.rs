@@ -11,9 +11,9 @@ use tollway_proxy::NAMED_LIMITS;
 use tollway_routing::SamplingRatio;
 
 use super::merge;
-use crate::command::app::Speech;
 use crate::command::limits::LimitSetting;
 use crate::command::live_settings;
+use tollway_config::AppScheme;
 
 /// What most editors know.
 const DIALECT: &str = "http://json-schema.org/draft-07/schema#";
@@ -90,8 +90,8 @@ fn value(arg: &Arg) -> Map<String, Value> {
         arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
     let schema = if matches!(arg.get_action(), ArgAction::SetTrue) {
         json!({ "type": "boolean" })
-    } else if is(TypeId::of::<Speech>()) {
-        json!({ "enum": Speech::WORDS })
+    } else if is(TypeId::of::<AppScheme>()) {
+        json!({ "enum": AppScheme::WORDS })
     } else if !names.is_empty() {
         json!({ "enum": names })
     } else if is(TypeId::of::<u16>()) {

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use tollway_config::Mistakes;
 use tollway_model::ErrorCode;
 
 use crate::runtime::block_on;
@@ -161,7 +162,7 @@ fn survey(part: Part, options: &[OsString]) -> Result<Settings, Vec<Finding>> {
         Finding::fail(name, ErrorCode::BadConfiguration, what, fix)
     };
     settings::survey(&argv).map_err(|error| match error {
-        SettingsError::Mistakes(mistakes) => {
+        SettingsError::Mistakes(Mistakes(mistakes)) => {
             let finding = |mistake| refused("settings file", format!("{mistake}"), "");
             mistakes.iter().map(finding).collect()
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::Deserialize;
+use tollway_config::suggest;
 use tollway_lab::Fault;
 use tollway_lab::fabric::FabricScenario;
 use tollway_lab::scenario::{self, BUILT_IN, FABRIC_BUILT_IN, Scenario};
@@ -11,8 +12,8 @@ use tollway_lab::subject::Catalogue;
 use tollway_model::ErrorCode;
 
 use crate::failure::Failure;
-use crate::settings::SettingsError;
-use crate::yaml::{self, YamlError};
+use tollway_config::Mistakes;
+use tollway_config::yaml::{self, YamlError};
 
 /// What scenarios of the fabric call their format, before its version.
 const FABRIC_FORMAT: &str = "tollway.fabric-scenario/";
@@ -83,7 +84,7 @@ fn refuse(faults: Vec<Fault>, source: &str) -> Result<()> {
         return Ok(());
     }
     let mistakes = faults.into_iter().map(|fault| located(fault, source)).collect();
-    Err(SettingsError::Mistakes(mistakes).into())
+    Err(Mistakes(mistakes).into())
 }
 
 /// Reads and checks a scenario; `source` names the text in errors.
@@ -98,7 +99,7 @@ pub(super) fn located(fault: Fault, source: &str) -> YamlError {
     let what = if fault.written.is_empty() {
         fault.what
     } else {
-        yaml::unknown(&fault.what, &fault.written, known)
+        suggest::unknown(&fault.what, &fault.written, known)
     };
     YamlError { source_name: source.to_owned(), line: fault.line, column: fault.column, what }
 }
@@ -106,7 +107,7 @@ pub(super) fn located(fault: Fault, source: &str) -> YamlError {
 fn unknown(name: &str) -> Failure {
     let all = BUILT_IN.iter().chain(FABRIC_BUILT_IN);
     let known: Vec<&str> = all.map(|scenario| scenario.name).collect();
-    let what = yaml::unknown("scenario", name, known);
+    let what = suggest::unknown("scenario", name, known);
     Failure::new(
         ErrorCode::BadConfiguration,
         format!("{what}; `tollway lab list` shows them all, and a file is given with its path"),
@@ -119,10 +120,8 @@ mod tests {
 
     fn refusal(text: &str) -> String {
         let error = parse(text, "my.yaml", &Catalogue::built_in()).err().unwrap();
-        match error.downcast_ref::<SettingsError>() {
-            Some(SettingsError::Mistakes(mistakes)) => {
-                mistakes.iter().map(|m| m.to_string() + "\n").collect()
-            }
+        match error.downcast_ref::<Mistakes>() {
+            Some(Mistakes(mistakes)) => mistakes.iter().map(|m| m.to_string() + "\n").collect(),
             _ => error.to_string(),
         }
     }
@@ -157,8 +156,7 @@ mod tests {
         let error = parse_fabric(&wrong, "my.yaml").unwrap_err().to_string();
         assert!(error.contains("unknown value `lst`; did you mean `list`?"), "{error}");
         let older = parse_fabric(&FABRIC.replace("scenario/1", "scenario/2"), "my.yaml");
-        let Some(SettingsError::Mistakes(mistakes)) =
-            older.as_ref().err().and_then(|error| error.downcast_ref())
+        let Some(Mistakes(mistakes)) = older.as_ref().err().and_then(|error| error.downcast_ref())
         else {
             panic!("it was not refused by its meaning")
         };

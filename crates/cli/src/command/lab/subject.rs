@@ -7,8 +7,8 @@ use tollway_lab::experiment::SubjectText;
 use tollway_lab::subject::{Adapter, AdapterFile, Catalogue};
 
 use super::scenario::located;
-use crate::settings::SettingsError;
-use crate::yaml;
+use tollway_config::Mistakes;
+use tollway_config::yaml;
 
 /// The program's own subjects and those of `files`, of which a later one replaces an earlier one
 /// of the same name.
@@ -34,7 +34,7 @@ fn parse(text: &str, source: &str) -> Result<Adapter> {
         return Ok(Adapter::new(file));
     }
     let mistakes = faults.into_iter().map(|fault| located(fault, source)).collect();
-    Err(SettingsError::Mistakes(mistakes).into())
+    Err(Mistakes(mistakes).into())
 }
 
 #[cfg(test)]
@@ -47,8 +47,8 @@ mod tests {
 
     fn refusal(text: &str) -> String {
         let error = parse(text, "my.yaml").err().unwrap();
-        match error.downcast_ref::<SettingsError>() {
-            Some(SettingsError::Mistakes(mistakes)) => {
+        match error.downcast_ref::<Mistakes>() {
+            Some(Mistakes(mistakes)) => {
                 mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
             }
             _ => error.to_string(),

@@ -38,16 +38,17 @@ use self::signals::Signals;
 use self::supervise::{Supervision, exit_code};
 use self::voice::Voice;
 use super::api_tokens::ApiTokenArgs;
-use super::app::{AppArgs, Speech};
+use super::app::AppArgs;
 use super::telemetry::TelemetryArgs;
 use crate::access::AccessArgs;
 use crate::args::Command;
-use crate::dapr::Configuration;
+use crate::command::resources::ResourcesArgs;
 use crate::failure::{Misuse, Report, failure_of};
 use crate::local::LINGER_MS;
-use crate::resources::ResourcesArgs;
 use crate::runtime::block_on;
 use crate::settings::{self, ConfigArgs, Given};
+use tollway_config::AppScheme;
+use tollway_dapr::Configuration;
 
 /// A control plane that has not answered after this is told.
 const NO_ANSWER_NOTE_AFTER: Duration = Duration::from_secs(2);
@@ -76,7 +77,7 @@ pub(crate) struct RunArgs {
     app_address: IpAddr,
     /// What the app speaks: http, https, h2c, grpc, grpcs or tcp.
     #[arg(long, value_name = "PROTOCOL", default_value = "http")]
-    app_protocol: Speech,
+    app_protocol: AppScheme,
     #[command(flatten)]
     app: AppArgs,
     /// HTTP API; port 0 takes a free one, as for the other doors.

@@ -15,9 +15,9 @@ use tollway_runtime::{MESSAGE_BYTES, StateStores};
 use super::RunArgs;
 use super::voice::Voice;
 use crate::access::Absent;
-use crate::command::app::Speech;
 use crate::command::mesh::made_up_instance;
-use crate::dapr::Configuration;
+use tollway_config::AppScheme;
+use tollway_dapr::Configuration;
 
 /// Life of a token of the local control plane: it is needed again where the certificate ended
 /// while the machine slept.
@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub(super) app_id: AppId,
     pub(super) namespace: Label,
     /// Where the app takes calls, if it does.
-    pub(super) app: Option<(SocketAddr, Speech)>,
+    pub(super) app: Option<(SocketAddr, AppScheme)>,
     pub(super) sidecar: SidecarOptions,
     pub(super) stores: StateStores,
     /// What Dapr's files say.

@@ -5,7 +5,8 @@ use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 
 use crate::settings::file::{Entries, Entry, Value};
-use crate::yaml::{self, YamlError};
+use tollway_config::suggest;
+use tollway_config::yaml::{self, YamlError};
 
 /// Most apps of one file.
 const APPS_LIMIT: usize = 100;
@@ -159,7 +160,7 @@ fn check(entry: &Entry, is_common: bool) -> Result<(), (Location, String)> {
     let key = &entry.key;
     let Some(field) = FIELDS.iter().find(|field| field.key == key) else {
         let known = FIELDS.iter().filter(|field| !(is_common && field.is_of_app));
-        return Err((entry.key_at, yaml::unknown("key", key, known.map(|field| field.key))));
+        return Err((entry.key_at, suggest::unknown("key", key, known.map(|field| field.key))));
     };
     if is_common && field.is_of_app {
         let what = format!("`{key}` is each app's own; move it from `common` to the app");

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use tollway_config::Mistakes;
 use tollway_model::ErrorCode;
 
 use self::member::Member;
@@ -25,8 +26,8 @@ use super::voice::Voice;
 use super::{RunArgs, exit_code};
 use crate::failure::{Failure, Misuse};
 use crate::runtime::block_on;
-use crate::settings::{Given, Origin, SettingsError};
-use crate::yaml;
+use crate::settings::{Given, Origin};
+use tollway_config::yaml;
 
 /// The run file of a folder.
 const FILE_NAME: &str = "dapr.yaml";
@@ -94,7 +95,7 @@ fn read(file: &Path) -> Result<Vec<AppPlan>> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let around = Around { source: &source, folder: &folder, home: home.as_deref() };
     let plans = file::read(&text, &source).and_then(|file| plan(&file, &around));
-    Ok(plans.map_err(SettingsError::Mistakes)?)
+    Ok(plans.map_err(Mistakes)?)
 }
 
 /// A port that somebody else serves would be taken for the app's.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde_saphyr::Location;
 
 use super::file::{FIELDS, Field, RunFile, Section, mistake};
-use crate::dapr::check_flags;
-use crate::yaml::YamlError;
+use tollway_config::YamlError;
+use tollway_dapr::check_flags;
 
 /// Folder of an app for what concerns Dapr.
 const DAPR_FOLDER: &str = ".dapr";

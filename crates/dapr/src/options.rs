@@ -4,14 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollway_config::{AppScheme, request_path};
 use tollway_model::{AppId, AppProtocol, Label};
 use tollway_proxy::HealthCheck;
 use tollway_runtime::{HELD_BYTES, MESSAGE_BYTES};
 use tollway_telemetry::{LogFilter, LogFormat};
 
-use super::parse::Given;
-use super::values::{self, Size};
-use crate::command::app::{Speech, path as checked_path};
+use crate::error::DaprError;
+use crate::parse::{GivenFlags, Parsed, parse};
+use crate::values::{self, Size};
 
 /// What is taken of a request's head in any case, in bytes.
 const HEAD_BYTES: u64 = 64 * 1024;
@@ -20,55 +21,66 @@ const MOST_HEAD_BYTES: u64 = 512 * 1024;
 
 /// A sidecar as daprd would be started.
 #[derive(Debug)]
-pub(super) struct Wanted {
-    pub(super) app_id: AppId,
-    pub(super) namespace: Label,
-    pub(super) app: Option<WantedApp>,
-    pub(super) http: Vec<SocketAddr>,
-    pub(super) grpc: Vec<SocketAddr>,
-    pub(super) public: Option<SocketAddr>,
-    pub(super) inbound: SocketAddr,
-    pub(super) advertise: Option<SocketAddr>,
-    pub(super) metrics: Option<SocketAddr>,
+pub struct DaprdOptions {
+    pub app_id: AppId,
+    pub namespace: Label,
+    pub app: Option<DaprdApp>,
+    pub http: Vec<SocketAddr>,
+    pub grpc: Vec<SocketAddr>,
+    pub public: Option<SocketAddr>,
+    pub inbound: SocketAddr,
+    pub advertise: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
     /// The control plane, if it is not the local one.
-    pub(super) control: Option<String>,
-    pub(super) drain: Duration,
-    pub(super) block: Duration,
+    pub control: Option<String>,
+    pub drain: Duration,
+    pub block: Duration,
     /// What is taken of a head, where that is more than is taken anyway.
-    pub(super) head_bytes: Option<u64>,
+    pub head_bytes: Option<u64>,
     /// What a message may have that is held whole.
-    pub(super) message_bytes: usize,
-    pub(super) tells_calls: bool,
-    pub(super) log: (LogFilter, LogFormat),
-    pub(super) resources: Vec<PathBuf>,
-    pub(super) config: Vec<PathBuf>,
+    pub message_bytes: usize,
+    pub logs_calls: bool,
+    pub log: (LogFilter, LogFormat),
+    pub resources: Vec<PathBuf>,
+    pub config: Vec<PathBuf>,
     /// Where to write which ports are open.
-    pub(super) ports_file: Option<PathBuf>,
+    pub ports_file: Option<PathBuf>,
     /// What is to be told at the start, and what need not be heeded.
-    pub(super) notes: Vec<String>,
-    pub(super) idle: Vec<String>,
+    pub notes: Vec<String>,
+    pub idle: Vec<String>,
 }
 
 /// The app beside it.
 #[derive(Debug)]
-pub(super) struct WantedApp {
+pub struct DaprdApp {
     /// A name or an address.
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) speech: Speech,
-    pub(super) max_concurrency: Option<usize>,
-    pub(super) health_check: Option<HealthCheck>,
+    pub host: String,
+    pub port: u16,
+    pub scheme: AppScheme,
+    pub max_concurrency: Option<usize>,
+    pub health_check: Option<HealthCheck>,
     /// It is asked which actors it runs.
-    pub(super) asks_actors: bool,
+    pub asks_actors: bool,
 }
 
 /// Why a sidecar cannot be what was asked for, as `WHAT; WHAT TO DO`.
-pub(super) type Refusal = String;
+pub(crate) type Refusal = String;
 
-impl Wanted {
-    /// `variable` reads the environment.
-    pub(super) fn of(
-        given: &Given,
+impl DaprdOptions {
+    /// Decides what the flags mean. `variable` reads the environment.
+    ///
+    /// # Errors
+    /// [`DaprError::Flag`] for flags that ask for what is not served, or have values that are not
+    /// understood.
+    pub fn of(
+        given: &GivenFlags,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, DaprError> {
+        Self::read(given, variable).map_err(DaprError::Flag)
+    }
+
+    fn read(
+        given: &GivenFlags,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Refusal> {
         refuse_what_would_be_missed(given)?;
@@ -110,7 +122,7 @@ impl Wanted {
             block: given.duration("dapr-block-shutdown-duration"),
             head_bytes: head_bytes(given)?,
             message_bytes,
-            tells_calls: given.is_on("enable-api-logging"),
+            logs_calls: given.is_on("enable-api-logging"),
             log: log(given)?,
             resources: resources(given),
             config: given.list("config").into_iter().map(PathBuf::from).collect(),
@@ -123,8 +135,21 @@ impl Wanted {
     }
 }
 
+/// Checks the words of a command line of daprd as a start does, with an empty environment.
+///
+/// # Errors
+/// Why a start would fail, as `WHAT; WHAT TO DO`.
+pub fn check_flags(words: &[String]) -> Result<(), String> {
+    match parse(words).map_err(|error| error.to_string())? {
+        Parsed::Flags(given) => {
+            DaprdOptions::of(&given, |_| None).map(drop).map_err(|error| error.to_string())
+        }
+        Parsed::Help => Ok(()),
+    }
+}
+
 /// Flags that say something which is not done here, and which an app would miss.
-fn refuse_what_would_be_missed(given: &Given) -> Result<(), Refusal> {
+fn refuse_what_would_be_missed(given: &GivenFlags) -> Result<(), Refusal> {
     let mode = given.text("mode");
     if mode == "kubernetes" {
         return Err("--mode=kubernetes is not for this program; without --mode it runs by itself"
@@ -143,15 +168,15 @@ fn refuse_what_would_be_missed(given: &Given) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn app(given: &Given, apis: [u16; 2]) -> Result<Option<WantedApp>, Refusal> {
+fn app(given: &GivenFlags, apis: [u16; 2]) -> Result<Option<DaprdApp>, Refusal> {
     let word = given.text("app-protocol").to_ascii_lowercase();
-    let mut speech = match word.as_str() {
-        "" => Speech { protocol: AppProtocol::Http, is_tls: false },
+    let mut scheme = match word.as_str() {
+        "" => AppScheme { protocol: AppProtocol::Http, is_tls: false },
         // It is none of daprd's.
         "tcp" => return Err(unknown_protocol(&word)),
         word => word.parse().map_err(|_| unknown_protocol(word))?,
     };
-    speech.is_tls |= given.is_on("app-ssl") && speech.protocol != AppProtocol::H2c;
+    scheme.is_tls |= given.is_on("app-ssl") && scheme.protocol != AppProtocol::H2c;
     let health_check = health_check(given)?;
     if given.text("app-port").is_empty() {
         return Ok(None);
@@ -168,7 +193,7 @@ fn app(given: &Given, apis: [u16; 2]) -> Result<Option<WantedApp>, Refusal> {
     let max_concurrency = most.ok().filter(|most| *most > 0);
     let host = given.text("app-channel-address").to_owned();
     let asks_actors = !given.list("disable-init-endpoints").contains(&"config");
-    let app = WantedApp { host, port, speech, max_concurrency, health_check, asks_actors };
+    let app = DaprdApp { host, port, scheme, max_concurrency, health_check, asks_actors };
     Ok((port != 0).then_some(app))
 }
 
@@ -177,7 +202,7 @@ fn unknown_protocol(word: &str) -> Refusal {
 }
 
 /// What is not above zero is the default, as in daprd.
-fn health_check(given: &Given) -> Result<Option<HealthCheck>, Refusal> {
+fn health_check(given: &GivenFlags) -> Result<Option<HealthCheck>, Refusal> {
     if !given.is_on("enable-app-health-check") {
         return Ok(None);
     }
@@ -192,7 +217,7 @@ fn health_check(given: &Given) -> Result<Option<HealthCheck>, Refusal> {
     }
     let path = given.text("app-health-check-path");
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    let path = checked_path(&path).map_err(|error| format!("--app-health-check-path: {error}"))?;
+    let path = request_path(&path).map_err(|error| format!("--app-health-check-path: {error}"))?;
     let threshold = u32::try_from(positive("app-health-threshold", 3)).unwrap_or(u32::MAX);
     Ok(Some(HealthCheck { path, interval, timeout, threshold }))
 }
@@ -200,7 +225,7 @@ fn health_check(given: &Given) -> Result<Option<HealthCheck>, Refusal> {
 /// Where other sidecars connect: where only this machine reaches it, unless the control plane is
 /// another machine's.
 fn mesh_door(
-    given: &Given,
+    given: &GivenFlags,
     is_elsewhere: bool,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<(SocketAddr, Option<SocketAddr>), Refusal> {
@@ -229,7 +254,7 @@ fn mesh_door(
     Ok((SocketAddr::new(ip, port), advertise))
 }
 
-fn public(given: &Given) -> Result<Option<SocketAddr>, Refusal> {
+fn public(given: &GivenFlags) -> Result<Option<SocketAddr>, Refusal> {
     if given.text("dapr-public-port").is_empty() {
         return Ok(None);
     }
@@ -241,7 +266,7 @@ fn public(given: &Given) -> Result<Option<SocketAddr>, Refusal> {
     Ok(Some(SocketAddr::new(address, port)))
 }
 
-fn metrics(given: &Given) -> Result<Option<SocketAddr>, Refusal> {
+fn metrics(given: &GivenFlags) -> Result<Option<SocketAddr>, Refusal> {
     if !given.is_on("enable-metrics") {
         return Ok(None);
     }
@@ -250,14 +275,14 @@ fn metrics(given: &Given) -> Result<Option<SocketAddr>, Refusal> {
     Ok(Some(SocketAddr::new(address, port)))
 }
 
-fn graceful(given: &Given) -> Duration {
+fn graceful(given: &GivenFlags) -> Duration {
     // Below zero the default holds, as in daprd.
     let seconds = u64::try_from(given.number("dapr-graceful-shutdown-seconds")).unwrap_or(5);
     Duration::from_secs(seconds.min(24 * 3600))
 }
 
 /// Bodies that stream have no limit, and less than the usual is no use to anybody.
-fn message_bytes(given: &Given, notes: &mut Vec<String>) -> Result<usize, Refusal> {
+fn message_bytes(given: &GivenFlags, notes: &mut Vec<String>) -> Result<usize, Refusal> {
     let size = match given.is_set("max-body-size") {
         true => size(given, "max-body-size")?,
         false => scaled(given.number("dapr-http-max-request-size"), 20),
@@ -277,7 +302,7 @@ fn message_bytes(given: &Given, notes: &mut Vec<String>) -> Result<usize, Refusa
 }
 
 /// How much of a head is taken, where it is more than is taken anyway.
-fn head_bytes(given: &Given) -> Result<Option<u64>, Refusal> {
+fn head_bytes(given: &GivenFlags) -> Result<Option<u64>, Refusal> {
     let size = match given.is_set("read-buffer-size") {
         true => size(given, "read-buffer-size")?,
         false => scaled(given.number("dapr-http-read-buffer-size"), 10),
@@ -291,7 +316,7 @@ fn head_bytes(given: &Given) -> Result<Option<u64>, Refusal> {
     }
 }
 
-fn size(given: &Given, name: &str) -> Result<Size, Refusal> {
+fn size(given: &GivenFlags, name: &str) -> Result<Size, Refusal> {
     let text = given.text(name);
     let wrong =
         || format!("invalid value for '{name}' option: `{text}`; write a size such as 16Mi");
@@ -302,7 +327,7 @@ fn scaled(number: i64, shift: u32) -> Size {
     u64::try_from(number).map_or(Size::Any, |number| Size::Bytes(number.saturating_mul(1 << shift)))
 }
 
-fn log(given: &Given) -> Result<(LogFilter, LogFormat), Refusal> {
+fn log(given: &GivenFlags) -> Result<(LogFilter, LogFormat), Refusal> {
     let level = given.text("log-level");
     let filter = match level.to_ascii_lowercase().as_str() {
         "fatal" => "error".to_owned(),
@@ -318,13 +343,13 @@ fn log(given: &Given) -> Result<(LogFilter, LogFormat), Refusal> {
     Ok((filter, format))
 }
 
-fn resources(given: &Given) -> Vec<PathBuf> {
+fn resources(given: &GivenFlags) -> Vec<PathBuf> {
     let paths: Vec<PathBuf> = given.list("resources-path").into_iter().map(PathBuf::from).collect();
     let older = given.text("components-path");
     if paths.is_empty() && !older.is_empty() { vec![PathBuf::from(older)] } else { paths }
 }
 
-fn port(given: &Given, name: &str) -> Result<u16, Refusal> {
+fn port(given: &GivenFlags, name: &str) -> Result<u16, Refusal> {
     let text = given.text(name);
     text.parse().map_err(|_| {
         format!("error parsing {name} flag: `{text}` is no port; use a number from 0 to 65535")

@@ -6,7 +6,7 @@ use std::time::Duration;
 const LONGEST: f64 = 365.0 * 24.0 * 3600.0;
 
 /// A switch, in the words that Go takes.
-pub(super) fn switch(text: &str) -> Option<bool> {
+pub(crate) fn switch(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -15,7 +15,7 @@ pub(super) fn switch(text: &str) -> Option<bool> {
 }
 
 /// A time such as `1m30s`, `500ms` or `0`. A time below zero is none.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }
@@ -47,7 +47,7 @@ fn unit(text: &str) -> Option<f64> {
 }
 
 /// A size in bytes, such as `4Mi`, `16M` or `4096`. `None` where it is none; -1 is any size.
-pub(super) fn size(text: &str) -> Option<Size> {
+pub(crate) fn size(text: &str) -> Option<Size> {
     if text == "-1" {
         return Some(Size::Any);
     }
@@ -67,7 +67,7 @@ pub(super) fn size(text: &str) -> Option<Size> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Size {
+pub(crate) enum Size {
     Bytes(u64),
     Any,
 }

@@ -1,17 +1,16 @@
-use super::super::parse::{Parsed, parse};
 use super::*;
 
 /// What a command line and an environment mean.
-fn wanted(line: &str, variables: &[(&str, &str)]) -> Result<Wanted, Refusal> {
+fn wanted(line: &str, variables: &[(&str, &str)]) -> Result<DaprdOptions, Refusal> {
     let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     let Ok(Parsed::Flags(given)) = parse(&words) else { panic!("{line} is not read") };
     let variable = |name: &str| {
         variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     };
-    Wanted::of(&given, variable)
+    DaprdOptions::of(&given, variable).map_err(|error| error.to_string())
 }
 
-fn web(line: &str) -> Wanted {
+fn web(line: &str) -> DaprdOptions {
     wanted(&format!("--app-id web {line}"), &[]).unwrap()
 }
 
@@ -42,11 +41,11 @@ fn the_app_is_what_its_flags_say() {
     let plain = app("--app-max-concurrency 0");
     assert_eq!((plain.host.as_str(), plain.port), ("127.0.0.1", 3000));
     assert_eq!((plain.max_concurrency, plain.health_check), (None, None));
-    let speech = |line: &str| app(line).speech.to_string();
-    assert_eq!(speech("--app-protocol GRPC"), "grpc");
-    assert_eq!(speech("--app-protocol grpc --app-ssl"), "grpcs");
-    assert_eq!(speech("--app-ssl"), "https");
-    assert_eq!(speech("--app-protocol h2c --app-ssl"), "h2c");
+    let scheme = |line: &str| app(line).scheme.to_string();
+    assert_eq!(scheme("--app-protocol GRPC"), "grpc");
+    assert_eq!(scheme("--app-protocol grpc --app-ssl"), "grpcs");
+    assert_eq!(scheme("--app-ssl"), "https");
+    assert_eq!(scheme("--app-protocol h2c --app-ssl"), "h2c");
     assert_eq!(app("--app-max-concurrency 3").max_concurrency, Some(3));
     assert!(app("--disable-init-endpoints subscribe").asks_actors);
     assert!(!app("--disable-init-endpoints subscribe,config").asks_actors);

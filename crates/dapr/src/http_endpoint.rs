@@ -56,7 +56,7 @@ struct SecretKeyRef {
 ///
 /// # Errors
 /// What cannot be understood or used, in words.
-pub(super) fn read(
+pub(crate) fn read(
     name: &str,
     spec: &Value,
     variable: impl Fn(&str) -> Option<String>,

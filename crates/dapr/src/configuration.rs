@@ -12,7 +12,7 @@ use tollway_routing::{AccessList, Resilience, SamplingRatio};
 use tollway_runtime::HttpEndpoint;
 use tollway_telemetry::trace::{TraceEndpoint, TraceHeaders, TraceOptions, TraceProtocol};
 
-use super::access;
+use crate::access_control;
 
 /// What Dapr records where it is not told the share: one trace of ten thousand.
 const USUAL_SHARE: f64 = 1e-4;
@@ -29,23 +29,23 @@ const REASONS: [(&str, &str); 5] = [
 
 /// What a Configuration means; the last of several that has a part says it.
 #[derive(Debug, Default)]
-pub(crate) struct Configuration {
-    pub(super) tracing: Option<TracingOptions>,
-    pub(super) api_rules: Option<ApiRules>,
-    pub(super) access: Option<AccessList>,
+pub struct Configuration {
+    pub(crate) tracing: Option<TracingOptions>,
+    pub(crate) api_rules: Option<ApiRules>,
+    pub(crate) access: Option<AccessList>,
     /// From files of Resiliency.
-    pub(super) resilience: Option<Resilience>,
+    pub(crate) resilience: Option<Resilience>,
     /// The names of these files.
-    pub(super) rules: Vec<String>,
+    pub rules: Vec<String>,
     /// What may be called outside of the mesh by a name.
-    pub(super) endpoints: Vec<HttpEndpoint>,
+    pub endpoints: Vec<HttpEndpoint>,
     /// What is told at the start.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Configuration {
     /// What a sidecar is told by its options, and by the files what those leave open.
-    pub(crate) fn complete(&self, given: SidecarOptions) -> SidecarOptions {
+    pub fn complete(&self, given: SidecarOptions) -> SidecarOptions {
         SidecarOptions {
             api_rules: self.api_rules.clone(),
             access: self.access.clone(),
@@ -56,7 +56,7 @@ impl Configuration {
     }
 
     /// The same of telemetry: where the options name no collector.
-    pub(crate) fn telemetry(&self, given: TelemetryOptions) -> TelemetryOptions {
+    pub fn telemetry(&self, given: TelemetryOptions) -> TelemetryOptions {
         let tracing = given.tracing.or_else(|| self.tracing.clone());
         TelemetryOptions { tracing, ..given }
     }
@@ -65,7 +65,7 @@ impl Configuration {
     ///
     /// # Errors
     /// What an app would miss without noticing, or what cannot be understood, in words.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         spec: &Value,
         namespace: &Label,
@@ -74,7 +74,7 @@ impl Configuration {
         refuse_what_would_be_missed(spec)?;
         self.notes.extend(left_out(spec, file));
         if !spec["accessControl"].is_null() {
-            self.access = access::read(&spec["accessControl"], namespace)?;
+            self.access = access_control::read(&spec["accessControl"], namespace)?;
         }
         let api = &spec["api"];
         if is_filled(&api["allowed"]) || is_filled(&api["denied"]) {
@@ -202,7 +202,7 @@ fn is_text(value: &Value) -> bool {
 }
 
 /// Whether something stands in a list or a section.
-pub(super) fn is_filled(value: &Value) -> bool {
+pub(crate) fn is_filled(value: &Value) -> bool {
     match value {
         Value::Array(items) => !items.is_empty(),
         Value::Object(fields) => !fields.is_empty(),

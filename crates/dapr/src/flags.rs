@@ -2,7 +2,7 @@
 
 /// What a flag takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Text,
     /// A whole number, with a sign or without.
     Number,
@@ -16,16 +16,16 @@ pub(super) enum Kind {
 
 /// One flag.
 #[derive(Debug)]
-pub(super) struct Flag {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
+pub(crate) struct Flag {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
     /// As it would be written; empty for none.
-    pub(super) default: &'static str,
-    pub(super) help: &'static str,
+    pub(crate) default: &'static str,
+    pub(crate) help: &'static str,
     /// Why it is taken and has no effect. `None`: it does what it says, or is refused.
-    pub(super) unneeded: Option<&'static str>,
+    pub(crate) unneeded: Option<&'static str>,
     /// What to write instead.
-    pub(super) instead: Option<&'static str>,
+    pub(crate) instead: Option<&'static str>,
 }
 
 const fn flag(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
@@ -49,7 +49,7 @@ const KUBERNETES: &str = "no effect: it concerns Kubernetes alone";
 const PROFILE: &str = "no effect: there is no profile server";
 
 /// All of them, in the order of their names.
-pub(super) const FLAGS: &[Flag] = &[
+pub(crate) const FLAGS: &[Flag] = &[
     idle("actors-disseminate-timeout", Kind::Duration, ACTORS),
     old(idle("actors-service", Kind::Text, ACTORS), "flag no longer has any effect"),
     idle("allowed-origins", Kind::Text, "no effect with `*`, its default; refused otherwise"),
@@ -178,12 +178,12 @@ pub(super) const FLAGS: &[Flag] = &[
 ];
 
 /// The flag of that name.
-pub(super) fn find(name: &str) -> Option<&'static Flag> {
+pub(crate) fn find(name: &str) -> Option<&'static Flag> {
     FLAGS.iter().find(|flag| flag.name == name)
 }
 
 /// What `--help` prints.
-pub(super) fn usage() -> String {
+pub fn usage() -> String {
     let mut text = String::from("Usage of daprd:\n");
     for Flag { name, kind, default, help, .. } in FLAGS {
         let value = match kind {
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     /// The page that lists them for people.
-    const PAGE: &str = include_str!("../../../../docs/guide/daprd.md");
+    const PAGE: &str = include_str!("../../../docs/guide/daprd.md");
 
     #[test]
     fn every_flag_stands_in_the_guide_and_none_twice() {

@@ -1,42 +1,66 @@
-//! YAML that a user writes: read strictly, and every mistake with its place.
+//! YAML that a user writes, read strictly; each mistake has its line and column.
 //!
-//! Unknown fields, doubled keys and values of the wrong kind are refused: a type read here should
-//! say `#[serde(deny_unknown_fields)]`. Messages read `FILE:LINE:COLUMN: what is wrong`, so that
-//! editors and people find the place.
+//! Unknown fields, repeated keys and values of the wrong type are refused: a type that is read here
+//! has the attribute `#[serde(deny_unknown_fields)]`. Messages have the form
+//! `FILE:LINE:COLUMN: what is wrong`, which editors understand.
 
 use std::io::Read;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
-use serde_saphyr::{Error, MessageFormatter, Options, UserMessageFormatter};
-use thiserror::Error;
+use serde_saphyr::{Error, Location, MessageFormatter, Options, UserMessageFormatter};
+use tollway_model::ErrorCode;
+
+use crate::suggest::unknown;
 
 /// Largest file that is read, in bytes.
-pub(crate) const YAML_FILE_LIMIT_BYTES: u64 = 1024 * 1024;
+pub const YAML_FILE_LIMIT_BYTES: u64 = 1024 * 1024;
 /// Documents in one file.
 const DOCUMENTS_LIMIT: usize = 1000;
-/// Least likeness of a name that is suggested for an unknown one, from 0 to 1.
-const LIKENESS: f64 = 0.6;
 
-/// A mistake in a YAML text and where it is.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{source_name}{}: {what}", place(*line, *column))]
-pub(crate) struct YamlError {
-    /// The file, or what else the text is called.
-    pub(crate) source_name: String,
-    /// Counted from 1; 0 where there is no place to point at.
-    pub(crate) line: u64,
-    pub(crate) column: u64,
-    pub(crate) what: String,
+/// A mistake in a YAML text, with its position.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{source_name}{}: {what}", position(*line, *column))]
+pub struct YamlError {
+    /// The file, or another name of the text.
+    pub source_name: String,
+    /// Counted from 1; 0 for a mistake without a position.
+    pub line: u64,
+    pub column: u64,
+    /// What is wrong, and after `; ` what to do.
+    pub what: String,
 }
 
+/// All mistakes of one or several texts. Each is one line of the message.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}", lines(.0))]
+pub struct Mistakes(pub Vec<YamlError>);
+
 /// Why a file gave no text.
-#[derive(Debug, Error)]
-pub(crate) enum YamlFileError {
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
     #[error("cannot read {path}")]
     Read { path: String, source: std::io::Error },
     #[error("{path} has more than {YAML_FILE_LIMIT_BYTES} bytes, too many for a file of settings")]
     TooLarge { path: String },
+}
+
+impl YamlError {
+    /// A mistake at a position of the text `source_name`.
+    pub fn at(source_name: &str, at: Location, what: impl Into<String>) -> Self {
+        let (line, column) = (at.line(), at.column());
+        Self { source_name: source_name.to_owned(), line, column, what: what.into() }
+    }
+}
+
+impl FileError {
+    /// The code of the failure.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Read { source, .. } => ErrorCode::of_file(source, ErrorCode::FileUnusable),
+            Self::TooLarge { .. } => ErrorCode::BadConfiguration,
+        }
+    }
 }
 
 /// Reads the one document of `text`; `source` names the text in errors. A text without a
@@ -44,7 +68,7 @@ pub(crate) enum YamlFileError {
 ///
 /// # Errors
 /// [`YamlError`] for the first mistake.
-pub(crate) fn parse<T: DeserializeOwned>(text: &str, source: &str) -> Result<T, YamlError> {
+pub fn parse<T: DeserializeOwned>(text: &str, source: &str) -> Result<T, YamlError> {
     serde_saphyr::from_str_with_options(text, strict()).map_err(|error| located(&error, source))
 }
 
@@ -52,10 +76,7 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str, source: &str) -> Result<T, 
 ///
 /// # Errors
 /// [`YamlError`] for the first mistake.
-pub(crate) fn parse_all<T: DeserializeOwned>(
-    text: &str,
-    source: &str,
-) -> Result<Vec<T>, YamlError> {
+pub fn parse_all<T: DeserializeOwned>(text: &str, source: &str) -> Result<Vec<T>, YamlError> {
     serde_saphyr::from_multiple_with_options(text, strict())
         .map_err(|error| located(&error, source))
 }
@@ -63,10 +84,10 @@ pub(crate) fn parse_all<T: DeserializeOwned>(
 /// The text of a file; `-` is standard input.
 ///
 /// # Errors
-/// [`YamlFileError`] when it cannot be read, is not UTF-8 or is too large.
-pub(crate) fn read_file(path: &Path) -> Result<String, YamlFileError> {
+/// [`FileError`] when it cannot be read, is not UTF-8 or is too large.
+pub fn read_file(path: &Path) -> Result<String, FileError> {
     let shown = || path.display().to_string();
-    let failed = |source| YamlFileError::Read { path: shown(), source };
+    let failed = |source| FileError::Read { path: shown(), source };
     let mut text = String::new();
     let limit = YAML_FILE_LIMIT_BYTES + 1;
     if path == Path::new("-") {
@@ -76,30 +97,9 @@ pub(crate) fn read_file(path: &Path) -> Result<String, YamlFileError> {
         file.take(limit).read_to_string(&mut text).map_err(failed)?;
     }
     if text.len() as u64 > YAML_FILE_LIMIT_BYTES {
-        return Err(YamlFileError::TooLarge { path: shown() });
+        return Err(FileError::TooLarge { path: shown() });
     }
     Ok(text)
-}
-
-/// `unknown KIND NAME`, with the name that was probably meant, or else all that are known.
-pub(crate) fn unknown<'a>(
-    kind: &str,
-    name: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> String {
-    let known: Vec<&str> = known.into_iter().collect();
-    match nearest(name, &known) {
-        Some(meant) => format!("unknown {kind} `{name}`; did you mean `{meant}`?"),
-        None if known.is_empty() => format!("unknown {kind} `{name}`; none is expected here"),
-        None => format!("unknown {kind} `{name}`; expected one of {}", known.join(", ")),
-    }
-}
-
-/// The name that was probably meant, if any is like it.
-pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let likeness = |candidate: &str| strsim::normalized_damerau_levenshtein(name, candidate);
-    let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-    (likeness(best) >= LIKENESS).then_some(best)
 }
 
 fn strict() -> Options {
@@ -110,16 +110,20 @@ fn strict() -> Options {
     }
 }
 
-fn place(line: u64, column: u64) -> String {
+fn position(line: u64, column: u64) -> String {
     if line == 0 { String::new() } else { format!(":{line}:{column}") }
 }
 
+fn lines(mistakes: &[YamlError]) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
 fn located(error: &Error, source: &str) -> YamlError {
-    let place = error.location();
+    let at = error.location();
     YamlError {
         source_name: source.to_owned(),
-        line: place.map_or(0, |place| place.line()),
-        column: place.map_or(0, |place| place.column()),
+        line: at.map_or(0, |at| at.line()),
+        column: at.map_or(0, |at| at.column()),
         what: explain(error),
     }
 }
@@ -157,7 +161,7 @@ mod tests {
 
     #[derive(serde::Deserialize, Debug, PartialEq)]
     #[serde(deny_unknown_fields)]
-    struct Door {
+    struct Part {
         listen: std::net::SocketAddr,
         #[serde(default)]
         threads: u16,
@@ -176,14 +180,14 @@ mod tests {
     }
 
     fn refusal(text: &str) -> String {
-        parse::<Door>(text, "door.yaml").unwrap_err().to_string()
+        parse::<Part>(text, "part.yaml").unwrap_err().to_string()
     }
 
     #[test]
     fn a_document_is_read() {
-        let text = "# a door\nlisten: 127.0.0.1:80\nthreads: 2\nupstreams: [5432=db]\n";
-        let door: Door = parse(text, "door.yaml").unwrap();
-        assert_eq!((door.threads, door.upstreams), (2, vec!["5432=db".to_owned()]));
+        let text = "# a part\nlisten: 127.0.0.1:80\nthreads: 2\nupstreams: [5432=db]\n";
+        let part: Part = parse(text, "part.yaml").unwrap();
+        assert_eq!((part.threads, part.upstreams), (2, vec!["5432=db".to_owned()]));
     }
 
     #[test]
@@ -191,23 +195,23 @@ mod tests {
         let check = |text: &str, message: &str| assert_eq!(refusal(text), message);
         check(
             "listen: 127.0.0.1:80\nthread: 2\n",
-            "door.yaml:2:1: unknown field `thread`; did you mean `threads`?",
+            "part.yaml:2:1: unknown field `thread`; did you mean `threads`?",
         );
         check(
             "listen: 127.0.0.1:80\ncolour: red\n",
-            "door.yaml:2:1: unknown field `colour`; expected one of listen, threads, egress, \
+            "part.yaml:2:1: unknown field `colour`; expected one of listen, threads, egress, \
              upstreams",
         );
         check(
             "listen: 127.0.0.1:80\negress: gatewy\n",
-            "door.yaml:2:9: unknown value `gatewy`; did you mean `gateway`?",
+            "part.yaml:2:9: unknown value `gatewy`; did you mean `gateway`?",
         );
-        check("threads: 2\n", "door.yaml:1:1: the field `listen` is missing");
+        check("threads: 2\n", "part.yaml:1:1: the field `listen` is missing");
         check(
             "listen: 127.0.0.1:80\nthreads: 1\nthreads: 2\n",
-            "door.yaml:3:1: `threads` is given twice; keep one",
+            "part.yaml:3:1: `threads` is given twice; keep one",
         );
-        check("listen: 127.0.0.1\n", "door.yaml:1:9: invalid socket address syntax");
+        check("listen: 127.0.0.1\n", "part.yaml:1:9: invalid socket address syntax");
     }
 
     #[test]
@@ -223,7 +227,7 @@ mod tests {
             "x: &a [*a]\n",
         ] {
             let message = refusal(text);
-            assert!(message.starts_with("door.yaml"), "{message}");
+            assert!(message.starts_with("part.yaml"), "{message}");
             assert!(!message.contains('\n'), "{message}");
         }
     }
@@ -253,7 +257,7 @@ mod tests {
     fn a_file_that_is_too_large_is_refused_unread() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(YAML_FILE_LIMIT_BYTES * 100).unwrap();
-        assert!(matches!(read_file(file.path()), Err(YamlFileError::TooLarge { .. })));
+        assert!(matches!(read_file(file.path()), Err(FileError::TooLarge { .. })));
         let missing = read_file(Path::new("/nowhere/x.yaml")).unwrap_err().to_string();
         assert_eq!(missing, "cannot read /nowhere/x.yaml");
     }

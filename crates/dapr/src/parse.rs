@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::flags::{FLAGS, Flag, Kind, find};
-use super::values;
+use crate::flags::{FLAGS, Flag, Kind, find};
+use crate::values;
 
-/// What was given.
+/// A command line that was read.
 #[derive(Debug)]
-pub(super) enum Parsed {
-    Flags(Given),
+pub enum Parsed {
+    Flags(GivenFlags),
     Help,
 }
 
 /// The flags that were given, each with all its values.
 #[derive(Debug, Default)]
-pub(super) struct Given(BTreeMap<&'static str, Vec<String>>);
+pub struct GivenFlags(BTreeMap<&'static str, Vec<String>>);
 
 /// What daprd says of a command line that it does not take.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub(super) enum ParseError {
+pub enum ParseError {
     #[error("unknown flag: --{0}")]
     Unknown(String),
     #[error("unknown shorthand flag: '{letter}' in {word}")]
@@ -34,9 +34,12 @@ pub(super) enum ParseError {
     Value { name: &'static str, value: String, reason: String },
 }
 
-/// Reads the words behind the program's name.
-pub(super) fn parse(words: &[String]) -> Result<Parsed, ParseError> {
-    let mut given = Given::default();
+/// Reads the words that follow the program's name.
+///
+/// # Errors
+/// [`ParseError`] for words that daprd does not take.
+pub fn parse(words: &[String]) -> Result<Parsed, ParseError> {
+    let mut given = GivenFlags::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let Some(text) = word.strip_prefix('-').filter(|text| !text.is_empty()) else { continue };
@@ -73,7 +76,7 @@ pub(super) fn parse(words: &[String]) -> Result<Parsed, ParseError> {
     Ok(Parsed::Flags(given))
 }
 
-impl Given {
+impl GivenFlags {
     fn add(&mut self, flag: &'static Flag, value: String) -> Result<(), ParseError> {
         let wrong = |reason: String| {
             let value = value.clone();
@@ -100,12 +103,12 @@ impl Given {
         Ok(())
     }
 
-    pub(super) fn is_set(&self, name: &str) -> bool {
+    pub(crate) fn is_set(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// The value of a flag, its default without one. Every name asked for is one of [`FLAGS`].
-    pub(super) fn text(&self, name: &str) -> &str {
+    /// The value of a flag, its default without one. `name` is that of a flag of daprd.
+    pub fn text(&self, name: &str) -> &str {
         let given = self.0.get(name).and_then(|values| values.last());
         match given {
             Some(value) => value,
@@ -114,30 +117,31 @@ impl Given {
     }
 
     /// Every value of a list, empty ones left out.
-    pub(super) fn list(&self, name: &str) -> Vec<&str> {
+    pub(crate) fn list(&self, name: &str) -> Vec<&str> {
         let values = self.0.get(name).into_iter().flatten();
         values.map(|value| value.trim()).filter(|value| !value.is_empty()).collect()
     }
 
-    pub(super) fn is_on(&self, name: &str) -> bool {
+    /// Whether a switch is on, by its value or its default.
+    pub fn is_on(&self, name: &str) -> bool {
         values::switch(self.text(name)).unwrap_or(false)
     }
 
-    pub(super) fn number(&self, name: &str) -> i64 {
+    pub(crate) fn number(&self, name: &str) -> i64 {
         self.text(name).parse().unwrap_or_default()
     }
 
-    pub(super) fn duration(&self, name: &str) -> std::time::Duration {
+    pub(crate) fn duration(&self, name: &str) -> std::time::Duration {
         values::duration(self.text(name)).unwrap_or_default()
     }
 
     /// What to write in place of flags that were given, for those that are of old.
-    pub(super) fn outdated(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+    pub(crate) fn outdated(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
         self.flags().filter_map(|flag| Some((flag.name, flag.instead?)))
     }
 
     /// Flags that were given and have no effect, each with the reason.
-    pub(super) fn idle(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+    pub(crate) fn idle(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
         self.flags().filter_map(|flag| Some((flag.name, flag.unneeded?)))
     }
 
@@ -150,7 +154,7 @@ impl Given {
 mod tests {
     use super::*;
 
-    fn given(line: &str) -> Result<Given, String> {
+    fn given(line: &str) -> Result<GivenFlags, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         match parse(&words).map_err(|error| error.to_string())? {
             Parsed::Flags(given) => Ok(given),

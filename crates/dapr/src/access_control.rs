@@ -49,7 +49,7 @@ struct Named {
 ///
 /// # Errors
 /// What cannot be understood, in words.
-pub(super) fn read(section: &Value, namespace: &Label) -> Result<Option<AccessList>, String> {
+pub(crate) fn read(section: &Value, namespace: &Label) -> Result<Option<AccessList>, String> {
     if section.is_null() {
         return Ok(None);
     }

@@ -4,18 +4,18 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
 use tollway_model::{
-    CallerPattern, Label, MethodName, PathPattern, Policy, PolicyName, PolicyRule, PolicyTarget,
-    chain,
+    CallerPattern, Label, MethodName, NameError, PathPattern, Policy, PolicyError, PolicyName,
+    PolicyRule, PolicyTarget, chain,
 };
 
 /// A policy as it is written.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct PolicyManifest {
+pub struct PolicyManifest {
     api_version: ApiVersion,
     kind: Kind,
     metadata: Metadata,
@@ -73,6 +73,28 @@ struct Rule {
     paths: Vec<Text<PathPattern>>,
 }
 
+/// Why the parts of a manifest do not fit together.
+#[derive(Debug, Error)]
+#[error("policy {policy}")]
+pub struct ManifestError {
+    /// As `NAMESPACE/NAME`.
+    policy: String,
+    #[source]
+    cause: ManifestCause,
+}
+
+#[derive(Debug, Error)]
+enum ManifestCause {
+    #[error("`target` names an app of any namespace; name a namespace, or take app `*` too")]
+    AnyNamespace,
+    #[error("`target` is in the namespace `{other}`, and a policy protects its own: `{namespace}`")]
+    OtherNamespace { other: String, namespace: String },
+    #[error("`target.app`")]
+    App(#[source] NameError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
 fn default_namespace() -> Text<Label> {
     Text(Label::new("default").expect("it is a label"))
 }
@@ -90,38 +112,35 @@ where
 }
 
 impl PolicyManifest {
-    /// The policy it stands for.
+    /// The policy that the manifest describes.
     ///
     /// # Errors
     /// When its parts do not fit together; the text names the policy.
-    pub(crate) fn into_policy(self) -> Result<Policy> {
+    pub fn into_policy(self) -> Result<Policy, ManifestError> {
         let Metadata { name: Text(name), namespace: Text(namespace) } = self.metadata;
         let name = PolicyName { namespace, name };
-        let shown = name.to_string();
-        let target = read_target(&self.spec.target, &name);
+        let of_policy = |cause| ManifestError { policy: name.to_string(), cause };
         let policy = Policy {
-            target: target.with_context(|| format!("policy {shown}"))?,
-            name,
+            target: read_target(&self.spec.target, &name).map_err(of_policy)?,
+            name: name.clone(),
             allow: self.spec.allow.map(|rules| rules.into_iter().map(Rule::into_rule).collect()),
             deny: self.spec.deny.into_iter().map(Rule::into_rule).collect(),
         };
-        policy.check().with_context(|| format!("policy {shown}"))?;
+        policy.check().map_err(|error| of_policy(error.into()))?;
         Ok(policy)
     }
 }
 
-fn read_target(target: &Target, name: &PolicyName) -> Result<PolicyTarget> {
+fn read_target(target: &Target, name: &PolicyName) -> Result<PolicyTarget, ManifestCause> {
     match (target.app.as_str(), target.namespace.as_deref()) {
         ("*", Some("*")) => Ok(PolicyTarget::Network),
-        (_, Some("*")) => {
-            bail!("`target` names an app of any namespace; name a namespace, or take app `*` too")
+        (_, Some("*")) => Err(ManifestCause::AnyNamespace),
+        (_, Some(other)) if !other.eq_ignore_ascii_case(name.namespace.as_str()) => {
+            let namespace = name.namespace.to_string();
+            Err(ManifestCause::OtherNamespace { other: other.to_owned(), namespace })
         }
-        (_, Some(other)) if !other.eq_ignore_ascii_case(name.namespace.as_str()) => bail!(
-            "`target` is in the namespace `{other}`, and a policy protects its own: `{}`",
-            name.namespace
-        ),
         ("*", _) => Ok(PolicyTarget::Namespace),
-        (app, _) => Ok(PolicyTarget::App(Label::new(app).context("`target.app`")?)),
+        (app, _) => Ok(PolicyTarget::App(Label::new(app).map_err(ManifestCause::App)?)),
     }
 }
 
@@ -185,14 +204,18 @@ where
     }
 }
 
+/// A text cannot be written as YAML.
+#[derive(Debug, Error)]
+#[error("cannot write the policies as YAML")]
+pub struct WriteError(#[source] serde_saphyr::ser::Error);
+
 /// Policies as YAML documents that can be applied again.
 ///
 /// # Errors
 /// When a text cannot be written as YAML, which no policy has.
-pub(crate) fn to_yaml(manifests: &[PolicyManifest]) -> Result<String> {
+pub fn to_yaml(manifests: &[PolicyManifest]) -> Result<String, WriteError> {
     let documents: Result<Vec<String>, _> = manifests.iter().map(serde_saphyr::to_string).collect();
-    let documents = documents.context("cannot write the policies as YAML")?;
-    Ok(documents.join("---\n"))
+    Ok(documents.map_err(WriteError)?.join("---\n"))
 }
 
 #[cfg(test)]
@@ -217,9 +240,11 @@ spec:
     - paths: [/items/secret/**]
 "#;
 
-    fn read(text: &str) -> Result<Vec<Policy>> {
-        let manifests: Vec<PolicyManifest> = yaml::parse_all(text, "p.yaml")?;
-        manifests.into_iter().map(PolicyManifest::into_policy).collect()
+    fn read(text: &str) -> Result<Vec<Policy>, String> {
+        let manifests: Vec<PolicyManifest> =
+            yaml::parse_all(text, "p.yaml").map_err(|error| error.to_string())?;
+        let read = |manifest: PolicyManifest| manifest.into_policy().map_err(|e| chain(&e));
+        manifests.into_iter().map(read).collect()
     }
 
     #[test]
@@ -253,8 +278,7 @@ spec:
     #[track_caller]
     fn check_refused(before: &str, after: &str, message: &str) {
         assert!(EXAMPLE.contains(before), "{before}");
-        let refused = read(&EXAMPLE.replacen(before, after, 1)).unwrap_err();
-        let text = format!("{refused:#}");
+        let text = read(&EXAMPLE.replacen(before, after, 1)).unwrap_err();
         assert!(text.contains(message), "{text}");
     }
 

@@ -1,20 +1,19 @@
-//! Dapr's files that a sidecar is given: Configuration and resources other than components, which
-//! `resources` reads. What an app would miss without anything telling it ends the start; what
-//! answers for itself is told and left out.
+//! Dapr's files for a sidecar: Configuration, and resources other than components, which
+//! `components` reads. What an app would miss without an error is refused; what is refused at its
+//! use is noted and left out.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use serde::Deserialize;
 use serde_json::Value;
-use tollway_model::{AppId, ErrorCode, Label};
+use tollway_config::yaml;
+use tollway_model::{AppId, Label};
 use tollway_runtime::StateStores;
 
-use super::configuration::Configuration;
-use super::{endpoint, resiliency};
-use crate::failure::Failure;
-use crate::resources::{Resources, files, read_resources};
-use crate::yaml;
+use crate::components::{Components, files, read_components};
+use crate::configuration::Configuration;
+use crate::error::DaprError;
+use crate::{http_endpoint, resiliency};
 
 /// A resource, as far as it is looked at here.
 #[derive(Deserialize)]
@@ -36,41 +35,50 @@ struct Metadata {
     name: String,
 }
 
-/// Which files there are, and the app beside whose sidecar they are.
+/// Which files there are, and the app for which they are read.
 #[derive(Clone, Copy)]
-pub(crate) struct Files<'a> {
-    pub(crate) app: &'a AppId,
-    pub(crate) namespace: &'a Label,
+pub struct Files<'a> {
+    pub app: &'a AppId,
+    pub namespace: &'a Label,
     /// Files of Configurations.
-    pub(crate) config: &'a [PathBuf],
+    pub config: &'a [PathBuf],
     /// Folders of resources.
-    pub(crate) resources: &'a [PathBuf],
+    pub resources: &'a [PathBuf],
     /// The sidecar calls HTTPEndpoints; they are left out where it does not.
-    pub(crate) calls_out: bool,
+    pub calls_out: bool,
+}
+
+/// What the files say for an app.
+#[derive(Debug)]
+pub struct FilesRead {
+    pub configuration: Configuration,
+    pub stores: StateStores,
+    /// A sentence about each part that is not served.
+    pub notes: Vec<String>,
 }
 
 impl Files<'_> {
-    /// What they say for the app, and its state stores; what is not done is told in the log.
+    /// Reads the files.
     ///
     /// # Errors
-    /// When a file cannot be read or is no YAML, or says what an app would miss: [`Failure`]; and
+    /// When a file cannot be read or is no YAML, when it says what an app would miss, and all
     /// mistakes in components.
-    pub(crate) fn read(self) -> Result<(Configuration, StateStores)> {
-        let configuration = self.configuration()?;
-        let Resources { stores, notes } = read_resources(self.resources, self.app, self.namespace)?;
-        for note in configuration.notes.iter().chain(&notes) {
-            tracing::warn!("{note}");
-        }
-        Ok((configuration, stores))
+    pub fn read(self) -> Result<FilesRead, DaprError> {
+        let mut configuration = self.configuration()?;
+        let Components { stores, notes: of_components } =
+            read_components(self.resources, self.app, self.namespace)?;
+        let mut notes = std::mem::take(&mut configuration.notes);
+        notes.extend(of_components);
+        Ok(FilesRead { configuration, stores, notes })
     }
 
-    /// What all but components say; what is to be told of it stands in the notes.
-    fn configuration(self) -> Result<Configuration> {
+    /// What all files but components say.
+    fn configuration(self) -> Result<Configuration, DaprError> {
         let mut configuration = Configuration::default();
         for file in self.config {
             for document in documents(file)? {
                 read_configuration(&document, file, self.namespace, &mut configuration)
-                    .map_err(|what| refusal(file, &what))?;
+                    .map_err(|what| DaprError::document(file, what))?;
             }
         }
         for folder in self.resources {
@@ -78,7 +86,7 @@ impl Files<'_> {
                 for document in documents(&file)? {
                     if document.kind != "Component" && document.is_for(self.app) {
                         self.resource(&document, &mut configuration)
-                            .map_err(|what| refusal(&file, &what))?;
+                            .map_err(|what| DaprError::document(&file, what))?;
                     }
                 }
             }
@@ -98,11 +106,7 @@ impl Files<'_> {
     }
 }
 
-fn refusal(file: &Path, what: &str) -> Failure {
-    Failure::new(ErrorCode::BadConfiguration, format!("{}: {what}", file.display()))
-}
-
-fn documents(file: &Path) -> Result<Vec<Document>> {
+fn documents(file: &Path) -> Result<Vec<Document>, DaprError> {
     let text = yaml::read_file(file)?;
     Ok(yaml::parse_all(&text, &file.display().to_string())?)
 }
@@ -138,7 +142,7 @@ fn read_resource(document: &Document, into: &mut Configuration) -> Result<(), St
             read.map_err(|what| format!("Resiliency `{name}`: {what}"))
         }
         "HTTPEndpoint" => {
-            let read = endpoint::read(name, spec, |name| std::env::var(name).ok());
+            let read = http_endpoint::read(name, spec, |name| std::env::var(name).ok());
             let endpoint = read.map_err(|what| format!("HTTPEndpoint `{name}`: {what}"))?;
             if into.endpoints.iter().any(|known| known.name == *name) {
                 return Err(format!("HTTPEndpoint `{name}` is there twice; give one another name"));
@@ -160,7 +164,7 @@ fn read_resource(document: &Document, into: &mut Configuration) -> Result<(), St
 mod tests {
     use super::*;
 
-    fn read_for_web(config: &[PathBuf], resources: &[PathBuf]) -> Result<Configuration> {
+    fn read_for_web(config: &[PathBuf], resources: &[PathBuf]) -> Result<Configuration, DaprError> {
         read_of_web(config, resources, true)
     }
 
@@ -168,7 +172,7 @@ mod tests {
         config: &[PathBuf],
         resources: &[PathBuf],
         calls_out: bool,
-    ) -> Result<Configuration> {
+    ) -> Result<Configuration, DaprError> {
         let (app, namespace) = (AppId::new("web").unwrap(), Label::new("default").unwrap());
         Files { app: &app, namespace: &namespace, config, resources, calls_out }.configuration()
     }
@@ -182,7 +186,7 @@ mod tests {
             true => read_for_web(&[file], &[]),
             false => read_for_web(&[], &[folder.path().to_owned()]),
         };
-        found.map(|found| found.notes).map_err(|error| format!("{error:#}"))
+        found.map(|found| found.notes).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -241,8 +245,8 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_is_named() {
         let missing = read_for_web(&["/nowhere/config.yaml".into()], &[]).unwrap_err();
-        assert!(format!("{missing:#}").contains("/nowhere/config.yaml"), "{missing:#}");
+        assert!(missing.to_string().contains("/nowhere/config.yaml"), "{missing}");
         let missing = read_for_web(&[], &["/nowhere".into()]).unwrap_err();
-        assert!(format!("{missing:#}").contains("cannot read the folder /nowhere"), "{missing:#}");
+        assert!(missing.to_string().contains("cannot read the folder /nowhere"), "{missing}");
     }
 }

@@ -1,38 +1,22 @@
-//! Folders of Dapr's resource files: the components in them that an app may use. Other kinds are
-//! read by `dapr`.
+//! Folders of Dapr's resource files: the components in them that an app may use. `files` reads the
+//! other kinds.
 //!
-//! A file may have several documents. Types of component that are not served here are told and
-//! passed over, as whole folders are often shared; a mistake in one that is served ends the start,
-//! with its place.
+//! A file may have several documents. Types of component that are not served here are noted and
+//! left out, since whole folders are often shared. A mistake in one that is served is an error
+//! with file, line and column.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use clap::Args;
 use serde::Deserialize;
-use tollway_model::{AppId, ErrorCode, Label};
+use tollway_config::{Mistakes, YamlError, suggest, yaml};
+use tollway_model::{AppId, Label};
 use tollway_runtime::StateStores;
 use tollway_state::{Component, ComponentFault, Manifest, Read, Surroundings};
 
-use crate::dapr::{Configuration, Files};
-use crate::failure::Failure;
-use crate::settings::SettingsError;
-use crate::yaml::{self, YamlError};
+use crate::error::DaprError;
 
 /// Most files of one folder that are read.
 const FILES_LIMIT: usize = 1000;
-
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct ResourcesArgs {
-    /// A folder with Dapr's resource files: components, which describe state stores, and Resiliency;
-    /// may be repeated.
-    #[arg(long, value_name = "DIR", alias = "components-path")]
-    resources_path: Vec<PathBuf>,
-    /// A file with Dapr's Configuration: parts of the API that there are, who may call the app, a
-    /// collector of spans; may be repeated.
-    #[arg(long, value_name = "FILE")]
-    configuration: Vec<PathBuf>,
-}
 
 /// What every document says of itself.
 #[derive(Deserialize)]
@@ -40,27 +24,12 @@ struct Head {
     kind: Option<String>,
 }
 
-/// What folders of resources hold for an app.
+/// The components in folders of resources that are for an app.
 #[derive(Debug)]
-pub(crate) struct Resources {
-    pub(crate) stores: StateStores,
-    /// What is not served, in words.
-    pub(crate) notes: Vec<String>,
-}
-
-impl ResourcesArgs {
-    /// What the files say for an app, and its state stores; what is not served is told in the log.
-    ///
-    /// # Errors
-    /// As [`Files::read`].
-    pub(crate) fn read(
-        &self,
-        app: &AppId,
-        namespace: &Label,
-    ) -> Result<(Configuration, StateStores)> {
-        let (config, resources) = (&self.configuration, &self.resources_path);
-        Files { app, namespace, config, resources, calls_out: false }.read()
-    }
+pub struct Components {
+    pub stores: StateStores,
+    /// A sentence about each component that is not served.
+    pub notes: Vec<String>,
 }
 
 /// The state stores in folders, in the order of their files' names; that of the network where no
@@ -68,11 +37,11 @@ impl ResourcesArgs {
 ///
 /// # Errors
 /// When a folder or file cannot be read, and every mistake in what is for this app.
-pub(crate) fn read_resources(
+pub fn read_components(
     folders: &[PathBuf],
     app: &AppId,
     namespace: &Label,
-) -> Result<Resources> {
+) -> Result<Components, DaprError> {
     let around = Surroundings {
         app: app.as_str(),
         namespace: namespace.as_str(),
@@ -99,31 +68,27 @@ pub(crate) fn read_resources(
     }
     mistakes.extend(doubled(&found));
     if !mistakes.is_empty() {
-        return Err(SettingsError::Mistakes(mistakes).into());
+        return Err(DaprError::Components(Mistakes(mistakes)));
     }
     if found.is_empty() && !any_store {
-        return Ok(Resources { stores: StateStores::Network, notes });
+        return Ok(Components { stores: StateStores::Network, notes });
     }
     let components = found.into_iter().map(|(component, _)| component).collect();
-    Ok(Resources { stores: StateStores::Components(components), notes })
+    Ok(Components { stores: StateStores::Components(components), notes })
 }
 
 /// The YAML files of a folder, by name.
-pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let shown = folder.display();
-    let unreadable = || {
-        let what = format!("cannot read the folder {shown}; check --resources-path");
-        Failure::new(ErrorCode::FileUnusable, what)
-    };
-    let entries = std::fs::read_dir(folder).with_context(unreadable)?;
-    let entries = entries.collect::<Result<Vec<_>, _>>().with_context(unreadable)?;
+pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, DaprError> {
+    let shown = || folder.display().to_string();
+    let unreadable = |source| DaprError::Folder { folder: shown(), source };
+    let entries = std::fs::read_dir(folder).map_err(unreadable)?;
+    let entries = entries.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
     let is_yaml =
         |file: &PathBuf| file.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
     let mut files: Vec<PathBuf> =
         entries.into_iter().map(|entry| entry.path()).filter(is_yaml).collect();
     if files.len() > FILES_LIMIT {
-        let what = format!("the folder {shown} has more than {FILES_LIMIT} YAML files; split it");
-        return Err(Failure::new(ErrorCode::BadConfiguration, what).into());
+        return Err(DaprError::TooManyFiles { folder: shown(), limit: FILES_LIMIT });
     }
     files.sort();
     Ok(files)
@@ -170,7 +135,7 @@ fn read(
 fn mistake(fault: ComponentFault, source: &str) -> YamlError {
     let ComponentFault { line, column, what, written, known } = fault;
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    let what = if known.is_empty() { what } else { yaml::unknown(&what, &written, known) };
+    let what = if known.is_empty() { what } else { suggest::unknown(&what, &written, known) };
     YamlError { source_name: source.to_owned(), line, column, what }
 }
 
@@ -206,13 +171,13 @@ mod tests {
             Ok(StateStores::Components(found)) => {
                 Ok(found.into_iter().map(|one| one.name).collect::<Vec<_>>().join(" "))
             }
-            Err(error) => Err(format!("{error:#}").replace(&place, "")),
+            Err(error) => Err(error.to_string().replace(&place, "")),
         }
     }
 
-    fn stores(folder: &Path) -> Result<StateStores> {
+    fn stores(folder: &Path) -> Result<StateStores, DaprError> {
         let (web, namespace) = (AppId::new("web").unwrap(), Label::new("default").unwrap());
-        read_resources(&[folder.to_owned()], &web, &namespace).map(|found| found.stores)
+        read_components(&[folder.to_owned()], &web, &namespace).map(|found| found.stores)
     }
 
     fn component(name: &str, of_type: &str) -> String {

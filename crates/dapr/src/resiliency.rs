@@ -8,7 +8,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tollway_routing::{BreakerRule, NamedApp, Pauses, Resilience, RetryRule, Rules, Scope, Trip};
 
-use super::values;
+use crate::configuration::is_filled;
+use crate::values;
 
 /// What Dapr takes where nothing is said.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -85,7 +86,7 @@ struct Target {
 ///
 /// # Errors
 /// What cannot be understood or is said twice, in words.
-pub(super) fn read(
+pub(crate) fn read(
     file: &str,
     spec: &Value,
     into: &mut Resilience,
@@ -123,7 +124,7 @@ pub(super) fn read(
             *rules = Some(usual.rules((file, "a default policy"), &policies, cache)?);
         }
     }
-    if super::configuration::is_filled(&targets.components) {
+    if is_filled(&targets.components) {
         notes.push("Resiliency has targets.components, which have no effect".to_owned());
     }
     Ok(())
