@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use mesh::http::runtime;
 use mesh::{AppProtocol, Mesh, PATIENCE};
 use tokio_stream::StreamExt;
-use tollway_load::{EchoMessage, StreamSummary, UNARY_PATH, payload};
+use tollway_echo::{EchoMessage, StreamSummary, UNARY_PATH, payload};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};

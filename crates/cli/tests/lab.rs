@@ -244,7 +244,7 @@ fn actors_are_asked_with_and_without_a_mesh() {
     let record = run_with_window("actors", "0.6", &[]);
     for row in &record.rows {
         let (id, kinds) = (&row.conditions.id, &row.traffic.errors_by_kind);
-        // A machine that stands still for longer than a period makes up for it by one firing.
+        // A machine that stands still for longer than a period makes up for it by one fire.
         let may_be = |kind: &String| {
             ["timer-fires", "timer-writes", "reminder-fires"].iter().any(|case| id.contains(case))
                 && kind == "missed"
@@ -264,7 +264,7 @@ fn actors_are_asked_with_and_without_a_mesh() {
     assert!(asked("same-network/reminder/tollway:one-sidecar").contains("/reminders/lab"));
     assert!(ids.contains(&"same-network/timer/tollway:one-sidecar"), "{ids:?}");
     let woken = asked("same-network/timer-writes/tollway:one-sidecar");
-    assert!(woken.contains("load firings") && woken.contains("--state"), "{woken}");
+    assert!(woken.contains("load timers") && woken.contains("--state"), "{woken}");
     assert!(asked("same-network/reminder-fires/tollway:one-sidecar").contains("--kind reminder"));
 }
 

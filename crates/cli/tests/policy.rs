@@ -14,7 +14,7 @@ use mesh::chat::{self, UPGRADE};
 use mesh::http::{Client, Version, empty, runtime};
 use mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, counter};
 use rustix::process::Signal;
-use tollway_load::{EchoMessage, UNARY_PATH, payload};
+use tollway_echo::{EchoMessage, UNARY_PATH, payload};
 use tollway_testkit::{RawClient, retry_until};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;

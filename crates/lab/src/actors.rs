@@ -49,9 +49,9 @@ pub enum Ask {
     ReminderFires,
 }
 
-/// Actors that are woken in place of being asked.
+/// Actors whose timers or reminders fire, in place of requests.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Firings {
+pub struct ActorTimers {
     /// The app by the name under which its sidecar can call it.
     pub app: String,
     /// `timer` or `reminder`.
@@ -118,14 +118,14 @@ impl ActorsSpec {
 
     /// The API behind the route to an app, and what is to be woken there; `None` where nobody is
     /// there who could, or where they are asked.
-    pub(crate) fn firings(self, route: &str, rate_rps: f64) -> Option<(String, Firings)> {
+    pub(crate) fn timers(self, route: &str, rate_rps: f64) -> Option<(String, ActorTimers)> {
         let every = self.every(rate_rps)?;
         let (api, service) = route.split_once(INVOKED.0)?;
         let app = service.strip_suffix(INVOKED.1)?.to_owned();
         let kind = if self.ask == Ask::ReminderFires { "reminder" } else { "timer" };
         let writes_state = self.ask == Ask::TimerWrites;
         let actors = self.ids?;
-        Some((api.to_owned(), Firings { app, kind, actors, every, writes_state }))
+        Some((api.to_owned(), ActorTimers { app, kind, actors, every, writes_state }))
     }
 }
 
@@ -163,21 +163,21 @@ mod tests {
 
     #[test]
     fn actors_that_are_woken_have_a_rate_together() {
-        let woken = |ask| spec(Some(500), ask).firings(SIDECAR, 250.0);
-        let (api, firings) = woken(Ask::TimerWrites).unwrap();
+        let woken = |ask| spec(Some(500), ask).timers(SIDECAR, 250.0);
+        let (api, timers) = woken(Ask::TimerWrites).unwrap();
         assert_eq!(api, "http://127.0.0.1:3500");
-        let expected = Firings {
+        let expected = ActorTimers {
             app: "echo.default.east".to_owned(),
             kind: "timer",
             actors: 500,
             every: Duration::from_secs(2),
             writes_state: true,
         };
-        assert_eq!(firings, expected);
+        assert_eq!(timers, expected);
         let (_, reminders) = woken(Ask::ReminderFires).unwrap();
         assert_eq!((reminders.kind, reminders.writes_state), ("reminder", false));
         assert_eq!(woken(Ask::Timer), None);
-        assert_eq!(spec(Some(1), Ask::TimerFires).firings("http://10.0.0.2:8080/echo", 1.0), None);
+        assert_eq!(spec(Some(1), Ask::TimerFires).timers("http://10.0.0.2:8080/echo", 1.0), None);
         assert_eq!(
             (spec(None, Ask::TimerFires).fires(), spec(Some(1), Ask::Call).fires()),
             (true, false)

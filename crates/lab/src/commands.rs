@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollway_record::record::Protocol;
 use tollway_record::throughput::Direction;
 
-use crate::actors::Firings;
+use crate::actors::ActorTimers;
 use crate::link_command::LinkArgs;
 use crate::process::Spec;
 use crate::relay::RelayArgs;
@@ -70,7 +70,7 @@ pub struct Load {
     /// For a new connection with each request.
     pub handshakes: Option<Handshakes>,
     /// Actors are woken, and nothing is asked of them.
-    pub firings: Option<Firings>,
+    pub timers: Option<ActorTimers>,
     pub duration: Duration,
     pub warm_up: Duration,
     pub payload_bytes: u32,
@@ -270,8 +270,8 @@ impl Commands {
 
     #[must_use]
     pub fn load(&self, network: &Network, name: &str, load: &Load) -> Spec {
-        if let Some(firings) = &load.firings {
-            return self.firings(network, name, load, firings);
+        if let Some(timers) = &load.timers {
+            return self.timers(network, name, load, timers);
         }
         let kind = match load.protocol {
             Protocol::Http1 | Protocol::Http2 => "http",
@@ -290,11 +290,11 @@ impl Commands {
             .args([OsString::from("--json"), load.json.clone().into()])
     }
 
-    fn firings(&self, network: &Network, name: &str, load: &Load, firings: &Firings) -> Spec {
-        let state = firings.writes_state.then_some("--state");
-        self.spec(network, name, ["load", "firings", &load.url, "--app", &firings.app])
-            .args(["--kind", firings.kind, "--actors", &firings.actors.to_string()])
-            .args(["--every", &milliseconds(firings.every)])
+    fn timers(&self, network: &Network, name: &str, load: &Load, timers: &ActorTimers) -> Spec {
+        let state = timers.writes_state.then_some("--state");
+        self.spec(network, name, ["load", "timers", &load.url, "--app", &timers.app])
+            .args(["--kind", timers.kind, "--actors", &timers.actors.to_string()])
+            .args(["--every", &milliseconds(timers.every)])
             .args(state)
             .args(["--connections", &load.connections.to_string()])
             .args(["--duration", &milliseconds(load.duration)])

@@ -11,7 +11,8 @@ mod support;
 use std::time::Duration;
 
 use support::{Echo, get, grpc, http, open_loop};
-use tollway_load::{Arrival, GrpcRequest, HttpRequest, Target, payload, summary};
+use tollway_echo::payload;
+use tollway_load::{Arrival, GrpcRequest, HttpRequest, Target, summary};
 
 fn main() {
     let echo = Echo::start();

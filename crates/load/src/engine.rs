@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::LoadError;
 use crate::options::LoadOptions;
-use crate::pacer::{Pacer, ask_for_punctual_wakeups};
+use crate::pacer::Pacer;
 use crate::progress::{Phase, Progress, Watch};
 use crate::recorder::{Call, Failure, Recorder};
 
@@ -97,7 +97,7 @@ pub(crate) fn run<C: Client>(
     address: SocketAddr,
     watch: &mut Watch<'_>,
 ) -> Result<Outcome, LoadError> {
-    ask_for_punctual_wakeups();
+    tollway_net::ask_for_punctual_wakeups();
     let poller = Poller::new().map_err(LoadError::Loop)?;
     watch.stop.attach(poller.waker());
     let mut io = Io {

@@ -1,8 +1,7 @@
-//! Why a load run or an echo server could not start or go on.
+//! Why a load run cannot start or go on.
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use tollway_record::HistogramError;
 
@@ -58,26 +57,5 @@ pub enum LoadError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error("the load engine's event loop failed")]
-    Loop(#[source] io::Error),
-}
-
-/// Failures of the echo servers as a whole.
-#[derive(Debug, thiserror::Error)]
-pub enum EchoError {
-    #[error("the echo server cannot listen on {address}; is the port taken?")]
-    Bind {
-        address: SocketAddr,
-        #[source]
-        source: io::Error,
-    },
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    #[error("the ports file {path:?} cannot be written")]
-    PortsFile {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("the echo server's event loop failed")]
     Loop(#[source] io::Error),
 }

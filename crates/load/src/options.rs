@@ -8,9 +8,9 @@ use prost::Message as _;
 
 use crate::arrival::{Arrival, Extent, Profile, Spacing};
 use crate::clients::streams::StreamKind;
-use crate::echo::EchoMessage;
 use crate::error::LoadError;
 use crate::tls::TlsOptions;
+use tollway_echo::{EchoMessage, UNARY_PATH, payload};
 
 /// Connections of one run; each costs a descriptor and a few KB.
 pub(crate) const MAX_CONNECTIONS: usize = 50_000;
@@ -186,7 +186,7 @@ impl Target {
     pub fn grpc(url: &str) -> Result<Self, LoadError> {
         let mut target = Self::parse(url, "grpc")?;
         if target.path == "/" {
-            target.path = crate::echo::UNARY_PATH.to_owned();
+            target.path = UNARY_PATH.to_owned();
             target.url = format!("{}{}", target.url.trim_end_matches('/'), target.path);
         }
         Ok(target)
@@ -324,20 +324,6 @@ impl StreamRequest {
     }
 }
 
-/// `bytes` bytes that a checker can recognise and that do not compress to nothing.
-#[must_use]
-pub fn payload(bytes: usize) -> Vec<u8> {
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    (0..bytes)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            b'a' + u8::try_from(state % 26).expect("less than 26")
-        })
-        .collect()
-}
-
 /// `name: value` as curl's `-H` takes it.
 pub fn header(line: &str) -> Result<(String, String), LoadError> {
     let refuse = || LoadError::Header(line.to_owned());
@@ -365,7 +351,7 @@ mod tests {
         let target = Target::grpc("grpc://10.0.0.1:5/p.S/M").unwrap();
         assert_eq!(target.path, "/p.S/M");
         let target = Target::grpc("10.0.0.1:5").unwrap();
-        assert_eq!(target.path, crate::echo::UNARY_PATH);
+        assert_eq!(target.path, UNARY_PATH);
         assert_eq!(target.url, "grpc://10.0.0.1:5/tollway.lab.v1.Echo/Unary");
         assert!(!target.tls);
         let target = Target::http("https://[::1]/").unwrap();

@@ -30,12 +30,6 @@ impl Pacer {
     }
 }
 
-/// Lets this thread's sleeps end when they should instead of up to 50 µs later. Where the kernel
-/// refuses, lateness shows it.
-pub(crate) fn ask_for_punctual_wakeups() {
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

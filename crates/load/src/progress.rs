@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollway_record::traffic::SeriesPoint;
 
-use crate::stop::Stop;
 use crate::summary::{duration, grouped};
+use tollway_echo::Stop;
 
 /// How a caller follows a run and ends it early.
 pub struct Watch<'a> {

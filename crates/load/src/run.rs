@@ -16,13 +16,13 @@ use crate::clients::h1::{H1Client, Rendered};
 use crate::clients::h2::{Calls, H2Client, Prepared};
 use crate::clients::ping::PingClient;
 use crate::clients::streams::{Setting, Shape, StreamKind, StreamSession, Tally};
-use crate::echo::{EchoMessage, UNARY_PATH};
 use crate::engine::{self, Outcome};
 use crate::error::LoadError;
-use crate::frames::frame;
-use crate::options::{GrpcRequest, HttpRequest, LoadOptions, Reuse, StreamRequest, payload};
+use crate::options::{GrpcRequest, HttpRequest, LoadOptions, Reuse, StreamRequest};
 use crate::progress::Watch;
 use crate::tls::TlsDialler;
+use tollway_echo::frames::frame;
+use tollway_echo::{EchoMessage, UNARY_PATH, payload};
 
 /// Largest message of ping-pong.
 const MAX_PING_BYTES: usize = 16 << 20;

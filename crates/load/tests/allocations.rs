@@ -7,7 +7,8 @@
 mod support;
 
 use support::{Echo, closed, get, grpc, http, http2};
-use tollway_load::{GrpcRequest, HttpRequest, LoadOptions, Target, payload};
+use tollway_echo::payload;
+use tollway_load::{GrpcRequest, HttpRequest, LoadOptions, Target};
 
 /// Allocations that a longer run may have more of: buffers that found their size late.
 const SLACK: u64 = 50;

@@ -11,9 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::{Echo, any_port, closed, grpc, http, http2};
-use tollway_load::{
-    EchoOptions, Faults, GrpcRequest, HttpRequest, LoadOptions, Stop, Target, payload, serve_echo,
-};
+use tollway_echo::{EchoOptions, Faults, Stop, payload, serve_echo};
+use tollway_load::{GrpcRequest, HttpRequest, LoadOptions, Target};
 use tollway_testkit::{free_address, need_tool, retry_until};
 
 /// Where the child of `bodies_of_100_mb_pass_in_bounded_memory` writes its ports.

@@ -22,9 +22,8 @@ use support::{Echo, grpc, http, open_loop};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio_stream::StreamExt as _;
-use tollway_load::{
-    EchoMessage, GrpcRequest, HttpRequest, StreamSummary, Target, UNARY_PATH, payload,
-};
+use tollway_echo::{EchoMessage, StreamSummary, UNARY_PATH, payload};
+use tollway_load::{GrpcRequest, HttpRequest, Target};
 use tonic::Code;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};

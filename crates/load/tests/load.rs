@@ -8,10 +8,11 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use support::{Echo, closed, get, grpc, http, http2, open_loop, unwatched};
+use tollway_echo::{Stop, payload};
 use tollway_load::arrival::Schedule;
 use tollway_load::{
     Arrival, Extent, GrpcRequest, HttpRequest, LoadError, LoadOptions, Phase, Progress, Spacing,
-    Stop, Target, Watch, payload, run_grpc, run_http,
+    Target, Watch, run_grpc, run_http,
 };
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::record::Protocol;

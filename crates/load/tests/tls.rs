@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use certificates::Certificates;
 use support::{Echo, any_port, closed, get, grpc, holds_once, http, http2, open_loop, unwatched};
+use tollway_echo::{EchoOptions, HttpsOptions, payload};
 use tollway_load::{
-    EchoOptions, GrpcRequest, HttpRequest, HttpsOptions, LoadError, LoadOptions, Reuse, Target,
-    TlsOptions, TlsVersions, payload, run_http,
+    GrpcRequest, HttpRequest, LoadError, LoadOptions, Reuse, Target, TlsOptions, TlsVersions,
+    run_http,
 };
 use tollway_record::RunResult;
 use tollway_record::record::Tls;

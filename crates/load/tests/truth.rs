@@ -13,9 +13,8 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use support::{Echo, any_port, closed, get, holds_once, open_loop};
-use tollway_load::{
-    Arrival, EchoOptions, HttpRequest, LoadOptions, Progress, Stall, Stop, Target, Watch, run_http,
-};
+use tollway_echo::{EchoOptions, Stall, Stop};
+use tollway_load::{Arrival, HttpRequest, LoadOptions, Progress, Target, Watch, run_http};
 use tollway_record::client_limit::ClientLimit;
 use tollway_record::{Histogram, LatencyUs, RunResult};
 

@@ -29,6 +29,7 @@ mod source;
 pub mod spawn;
 mod tcp_info;
 mod timer;
+mod timer_slack;
 mod tls;
 pub mod tun;
 
@@ -47,4 +48,5 @@ pub use slab::{Key, Slab};
 pub use source::bind_source;
 pub use tcp_info::{TcpInfo, tcp_info};
 pub use timer::Wheel;
+pub use timer_slack::ask_for_punctual_wakeups;
 pub use tls::Tls;

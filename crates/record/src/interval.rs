@@ -9,7 +9,7 @@
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 use crate::record::{IntervalMethod, Verdict};
-use crate::seeded::Seeded;
+use crate::split_mix::SplitMix64;
 
 /// Blocks from which on the bootstrap is used.
 pub const BOOTSTRAP_FROM_BLOCKS: usize = 6;
@@ -82,7 +82,7 @@ fn jackknife_t(
 
 fn bootstrap(seed: u64, weights: &mut [u32], mut statistic: impl FnMut(&[u32]) -> f64) -> [f64; 2] {
     let blocks = weights.len();
-    let mut seeded = Seeded::new(seed);
+    let mut seeded = SplitMix64::new(seed);
     let mut resampled: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
             weights.fill(0);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn holds_truth(blocks: usize, trial: u64) -> bool {
-        let mut seeded = Seeded::new(trial * 1_000 + blocks as u64);
+        let mut seeded = SplitMix64::new(trial * 1_000 + blocks as u64);
         let values: Vec<f64> = (0..blocks).map(|_| 10.0 + bell(&mut seeded)).collect();
         let found = interval(blocks, trial, |weights| weighted_mean(&values, weights));
         let [lo, hi] = found.ci95.unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// About normal with variance 1: the sum of twelve uniforms.
-    fn bell(seeded: &mut Seeded) -> f64 {
+    fn bell(seeded: &mut SplitMix64) -> f64 {
         let sum: f64 = (0..12).map(|_| seeded.next_u64() as f64 / u64::MAX as f64).sum();
         sum - 6.0
     }

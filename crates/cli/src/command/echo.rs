@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tollway_load::{Choices, EchoOptions, Faults, HttpsOptions, Stall, Stop, percent, serve_echo};
+use tollway_echo::{Choices, EchoOptions, Faults, HttpsOptions, Stall, Stop, percent, serve_echo};
 
 use super::load::{duration, stop_on_signals};
 

@@ -51,7 +51,7 @@ fn curl_uploads_and_gets_the_same_back() {
     let far = Far::start(AppProtocol::Http);
     let files = TempDir::new().unwrap();
     let (sent, back) = (files.path().join("sent"), files.path().join("back"));
-    std::fs::write(&sent, tollway_load::payload(SENT)).unwrap();
+    std::fs::write(&sent, tollway_echo::payload(SENT)).unwrap();
     for options in [
         &["--expect100-timeout", "20", "-H", "Expect: 100-continue"][..],
         &["-H", "Transfer-Encoding: chunked"],
@@ -71,7 +71,7 @@ fn nghttp_sends_a_body_with_trailers() {
     let far = Far::start(AppProtocol::H2c);
     let files = TempDir::new().unwrap();
     let sent = files.path().join("sent");
-    std::fs::write(&sent, tollway_load::payload(300_000)).unwrap();
+    std::fs::write(&sent, tollway_echo::payload(300_000)).unwrap();
     let mut command = Command::new(nghttp);
     command.args(["--no-dep", "--timeout=30", "--verbose", "--null-out"]);
     command.args(["--header", APP_ID, "--trailer", "x-end: of the body", "--data"]).arg(&sent);

@@ -11,7 +11,7 @@ const PACKAGES: [&str; 4] = ["--only-binary", ":all:", "grpcio==1.85.1", "grpcio
 
 /// The variable by which its scripts find `echo.proto`.
 pub(crate) const PROTO: (&str, &str) =
-    ("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/../load/proto"));
+    ("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/../echo/proto"));
 
 /// Installed beside the build, by the first test that wants it, and kept; the reason if it cannot
 /// be had.

@@ -13,7 +13,7 @@ use http_body_util::BodyExt as _;
 use hyper::Request;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tollway_load::{EchoMessage, UNARY_PATH, payload};
+use tollway_echo::{EchoMessage, UNARY_PATH, payload};
 use tollway_model::chain;
 use tollway_net::link::{Link, LinkCounts, Shape};
 use tollway_net::netns::NetNs;

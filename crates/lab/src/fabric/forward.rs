@@ -205,7 +205,7 @@ impl Site {
             streams: None,
             messages: MessagesSpec::default(),
             handshakes: None,
-            firings: None,
+            timers: None,
             duration: window,
             warm_up: WARM_UP,
             method: None,

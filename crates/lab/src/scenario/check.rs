@@ -41,8 +41,7 @@ const MAX_ACTOR_TYPES: u32 = 999;
 /// Most actors that are asked in turn.
 const MAX_ACTORS: u32 = 10_000_000;
 /// How often each actor may be woken.
-const FIRING_PERIODS: RangeInclusive<Duration> =
-    Duration::from_millis(10)..=Duration::from_secs(10);
+const TIMER_PERIODS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
 /// Most connections of a flow, each of which has a thread, and most bytes written at a time.
 const MAX_FLOWS: u32 = 64;
 const MAX_WRITE_BYTES: u32 = 16 << 20;
@@ -271,7 +270,7 @@ fn check_actors(case: &Case, is_http: bool, faults: &mut Faults) {
         faults.add(at, "timers and reminders have a body of their own: leave `payload_bytes` out");
     }
     if actors.fires() {
-        check_firings(case, faults);
+        check_timers(case, faults);
     }
     if !actors.ids.is_none_or(|ids| (1..=MAX_ACTORS).contains(&ids)) {
         faults.add(at, format!("`ids` is from 1 to {MAX_ACTORS}"));
@@ -282,7 +281,7 @@ fn check_actors(case: &Case, is_http: bool, faults: &mut Faults) {
 }
 
 /// Actors that are woken are many, and what they have together is a steady rate.
-fn check_firings(case: &Case, faults: &mut Faults) {
+fn check_timers(case: &Case, faults: &mut Faults) {
     let at = case.name.referenced;
     let Some(actors) = case.actors else { return };
     if case.payload_bytes > 0 || actors.types.is_some() || case.protocol != Protocol::Http1 {
@@ -298,7 +297,7 @@ fn check_firings(case: &Case, faults: &mut Faults) {
         faults.add(at, "actors are woken evenly: leave `spacing` out");
     }
     let every = actors.every(open.rate_rps.value);
-    if !every.is_some_and(|every| FIRING_PERIODS.contains(&every)) {
+    if !every.is_some_and(|every| TIMER_PERIODS.contains(&every)) {
         let what = "actors that are woken need `ids`, so many that each is woken every 10 ms to \
                     every 10 s at the case's rate";
         faults.add(at, what);

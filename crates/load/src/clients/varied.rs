@@ -6,6 +6,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use tollway_record::SplitMix64;
+
 use crate::error::LoadError;
 
 /// Characters of a UUID.
@@ -17,8 +19,8 @@ const UUID_DASHES: [usize; 4] = [8, 13, 18, 23];
 #[derive(Debug)]
 pub(super) struct Varied {
     parts: Vec<Part>,
-    /// Of the UUIDs; another start in each run.
-    state: u64,
+    /// Of the UUIDs; seeded anew in each run.
+    random: SplitMix64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -52,8 +54,8 @@ impl Varied {
             rest = behind;
         }
         text.push_str(rest);
-        let state = RandomState::new().hash_one(0_u8);
-        let varied = (!parts.is_empty()).then_some(Self { parts, state });
+        let random = SplitMix64::new(RandomState::new().hash_one(0_u8));
+        let varied = (!parts.is_empty()).then_some(Self { parts, random });
         Ok((text, varied))
     }
 
@@ -63,7 +65,7 @@ impl Varied {
         for Part { at, kind } in &mut self.parts {
             let text = &mut path[*at..*at + kind.width()];
             match kind {
-                Kind::Uuid => write_uuid([draw(&mut self.state), draw(&mut self.state)], text),
+                Kind::Uuid => write_uuid([self.random.next_u64(), self.random.next_u64()], text),
                 Kind::Number { next, first, last, .. } => {
                     write_number(*next, text);
                     *next = if next == last { *first } else { *next + 1 };
@@ -95,15 +97,6 @@ impl Kind {
             Self::Number { width, .. } => *width,
         }
     }
-}
-
-/// The next of a sequence that repeats itself after 2^64 steps (SplitMix64).
-fn draw(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// A random one (version 4, RFC 9562), as text.

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 use super::{Followers, HELD_WITHIN, MAX_NEIGHBOURS, NeighbourLoadError, Population};
 use crate::cost::process_cpu;
-use crate::stop::Stop;
+use tollway_echo::Stop;
 
 /// What to write.
 #[derive(Debug, Clone)]

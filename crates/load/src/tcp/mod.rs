@@ -23,11 +23,11 @@ use tollway_record::throughput::{
 use tollway_record::traffic::{Bytes, Traffic};
 
 use self::stream::{Ended, Stream};
-use crate::bulk::Mode;
 use crate::cost::{process_cpu, resident_bytes};
 use crate::error::LoadError;
 use crate::options::Target;
-use crate::stop::Stop;
+use tollway_echo::Stop;
+use tollway_echo::bulk::Mode;
 
 /// Most connections of a throughput run: each has a thread.
 pub const MAX_STREAMS: usize = 128;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::bulk::{ACCOUNT_BYTES, Account, HELLO_BYTES, Mode, READY, thread_cpu};
 use crate::error::LoadError;
-use crate::options::payload;
+use tollway_echo::bulk::{ACCOUNT_BYTES, Account, Mode, OPENING_BYTES, READY, thread_cpu};
+use tollway_echo::payload;
 
 /// Time for the connection, and then for the server's answer.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
@@ -172,8 +172,8 @@ impl Stream {
 fn agree(socket: &mut TcpStream, mode: Mode) -> io::Result<bool> {
     socket.set_read_timeout(Some(OPEN_LIMIT))?;
     socket.set_write_timeout(Some(LOOK_EVERY))?;
-    socket.write_all(mode.hello())?;
-    let mut answer = [0; HELLO_BYTES];
+    socket.write_all(mode.opening())?;
+    let mut answer = [0; OPENING_BYTES];
     let read = socket.read_exact(&mut answer);
     socket.set_read_timeout(Some(LOOK_EVERY))?;
     match read {

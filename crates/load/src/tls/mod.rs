@@ -2,8 +2,6 @@
 //! versions, whether to resume. Nothing of the mesh's identities is known here.
 
 mod facts;
-mod files;
-mod server;
 mod sessions;
 mod unverified;
 
@@ -17,8 +15,9 @@ use rustls::pki_types::ServerName;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore, SignatureScheme, SupportedProtocolVersion, version};
 
+use tollway_echo::pem::{self, PemError};
+
 pub(crate) use self::facts::{Handshake, Handshakes};
-pub(crate) use self::server::server_config;
 use self::sessions::Sessions;
 use self::unverified::Unverified;
 use crate::options::Target;
@@ -63,31 +62,16 @@ pub enum TlsVersions {
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("{path:?} cannot be read as PEM; does it hold a {what}?")]
-    File {
-        what: &'static str,
-        path: PathBuf,
-        #[source]
-        source: rustls::pki_types::pem::Error,
-    },
-    #[error("{path:?} holds no {what}")]
-    Empty { what: &'static str, path: PathBuf },
+    #[error(transparent)]
+    Pem(#[from] PemError),
     #[error("the system has no certificate authorities; name a file of them, or believe anybody")]
     NoAuthorities,
     #[error("{name:?} is no name that TLS can ask for; give another one")]
     ServerName { name: String },
     #[error("a key without a certificate shows nothing; name the certificate as well")]
     KeyAlone,
-    #[error("the certificate in {path:?} and its key cannot be used")]
-    Identity {
-        path: PathBuf,
-        #[source]
-        source: rustls::Error,
-    },
     #[error("the TLS library refuses the configuration")]
     Library(#[source] rustls::Error),
-    #[error("these certificate authorities cannot be used to check clients")]
-    ClientAuthorities(#[source] rustls::server::VerifierBuilderError),
 }
 
 /// Makes the TLS side of each of a run's connections.
@@ -165,7 +149,7 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn roots(options: &TlsOptions) -> Result<RootCertStore, TlsError> {
     if let Some(path) = &options.authorities {
-        return files::authorities(path);
+        return Ok(pem::authorities(path)?);
     }
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -175,7 +159,7 @@ fn roots(options: &TlsOptions) -> Result<RootCertStore, TlsError> {
 fn identity(options: &TlsOptions) -> Result<Option<CertifiedKey>, TlsError> {
     match (&options.certificate, &options.key) {
         (Some(certificate), key) => {
-            files::identity(certificate, key.as_ref().unwrap_or(certificate)).map(Some)
+            Ok(Some(pem::identity(certificate, key.as_ref().unwrap_or(certificate))?))
         }
         (None, Some(_)) => Err(TlsError::KeyAlone),
         (None, None) => Ok(None),

@@ -6,9 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tollway_echo::{EchoOptions, EchoServer, Ports, Stop};
 use tollway_load::{
-    Arrival, EchoOptions, EchoServer, Extent, GrpcRequest, HttpRequest, LoadOptions, Ports,
-    Spacing, Stop, Target, Watch, run_grpc, run_http, run_http2,
+    Arrival, Extent, GrpcRequest, HttpRequest, LoadOptions, Spacing, Target, Watch, run_grpc,
+    run_http, run_http2,
 };
 use tollway_record::RunResult;
 

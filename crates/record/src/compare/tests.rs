@@ -5,7 +5,7 @@ use crate::record::{
     Arrival, Block, Conditions, Cost, IntervalMethod, Layout, Protocol, Tls, Verdict,
 };
 use crate::search::SearchResult;
-use crate::seeded::Seeded;
+use crate::split_mix::SplitMix64;
 use crate::traffic::{Bytes, Traffic};
 
 #[test]
@@ -239,7 +239,7 @@ fn rows(seed: u64, blocks: u32, added: f64) -> (Row, Row) {
     let seeded = Cell::new(seed);
     let mut uniform = move || {
         seeded.set(seeded.get() + 1);
-        Seeded::new(seeded.get().wrapping_mul(7_919)).next_u64() as f64 / u64::MAX as f64
+        SplitMix64::new(seeded.get().wrapping_mul(7_919)).next_u64() as f64 / u64::MAX as f64
     };
     let (mut row, mut base) = (Vec::new(), Vec::new());
     for number in 0..blocks {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Traffic;
-use crate::seeded::Seeded;
+use crate::split_mix::SplitMix64;
 use proptest::prelude::*;
 
 const OPTIONS: SearchOptions =
@@ -124,7 +124,7 @@ fn errors_that_are_allowed_do_not_count_as_a_rate_that_was_missed() {
 fn the_true_capacity_lies_in_the_interval_in_95_of_100_noisy_searches() {
     let mut inside = 0;
     for seed in 0..400 {
-        let mut seeded = Seeded::new(seed);
+        let mut seeded = SplitMix64::new(seed);
         let capacity = 500.0 * (1.0 + seeded.below(200) as f64);
         let (search, trials) = run(OPTIONS, |trial| {
             let error = if trial.confirms { 0.003 } else { 0.005 };
@@ -173,7 +173,7 @@ fn run(options: SearchOptions, mut holds: impl FnMut(Trial) -> bool) -> (Search,
 }
 
 /// About normal with variance 1: the sum of twelve uniforms.
-fn bell(seeded: &mut Seeded) -> f64 {
+fn bell(seeded: &mut SplitMix64) -> f64 {
     let sum: f64 = (0..12).map(|_| seeded.next_u64() as f64 / u64::MAX as f64).sum();
     sum - 6.0
 }

@@ -12,7 +12,7 @@ use crate::process::{self, find_program, is_executable};
 use crate::workspace::Workspace;
 
 const K6_SCRIPT: &str = "xtask/src/proof/load/k6.js";
-const PROTO: &str = "crates/load/proto/echo.proto";
+const PROTO: &str = "crates/echo/proto/echo.proto";
 const CALL: &str = "tollway.lab.v1.Echo.Unary";
 
 /// Length of one run, where nothing asks for more.

@@ -5,7 +5,8 @@ use std::io::Read;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tollway_load::{HttpRequest, Target, Watch, payload, run_http, run_http2};
+use tollway_echo::payload;
+use tollway_load::{HttpRequest, Target, Watch, run_http, run_http2};
 use tollway_record::RunResult;
 
 use super::common::CommonArgs;

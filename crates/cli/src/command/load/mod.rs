@@ -1,7 +1,6 @@
 //! `tollway load`: one run against one target, told on the terminal or as JSON.
 
 mod common;
-mod firings;
 mod grpc;
 mod http;
 mod neighbours;
@@ -9,6 +8,7 @@ mod output;
 mod packets;
 mod plan;
 mod tcp;
+mod timers;
 mod tls;
 
 use std::io::IsTerminal;
@@ -19,17 +19,18 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tollway_load::{Progress, Stop, Watch};
+use tollway_echo::Stop;
+use tollway_load::{Progress, Watch};
 use tollway_record::RunResult;
 
 pub(crate) use self::common::duration;
-use self::firings::FiringsArgs;
 use self::grpc::GrpcArgs;
 use self::http::HttpArgs;
 use self::neighbours::NeighboursLoadArgs;
 use self::output::OutputArgs;
 use self::packets::PacketsArgs;
 use self::tcp::TcpArgs;
+use self::timers::TimersArgs;
 
 #[derive(Args)]
 pub(crate) struct LoadArgs {
@@ -59,7 +60,7 @@ enum RequestsCommand {
     /// Raw TCP to `tollway echo --tcp`: throughput, or ping-pong.
     Tcp(TcpArgs),
     /// Timers or reminders that wake the actors of `tollway echo --actors`: how late they come.
-    Firings(FiringsArgs),
+    Timers(TimersArgs),
 }
 
 /// Between two lines of progress where the error stream is no terminal.
@@ -77,13 +78,13 @@ pub(crate) fn run(args: &LoadArgs) -> Result<ExitCode> {
         RequestsCommand::Http(args) => args.output(),
         RequestsCommand::Grpc(args) => args.output(),
         RequestsCommand::Tcp(args) => args.output(),
-        RequestsCommand::Firings(args) => args.output(),
+        RequestsCommand::Timers(args) => args.output(),
     };
     tell(output, stop, |watch| match &**command {
         RequestsCommand::Http(args) => args.run(watch),
         RequestsCommand::Grpc(args) => args.run(watch),
         RequestsCommand::Tcp(args) => args.run(watch),
-        RequestsCommand::Firings(args) => args.run(watch),
+        RequestsCommand::Timers(args) => args.run(watch),
     })
 }
 

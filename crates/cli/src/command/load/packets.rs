@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use tollway_load::Stop;
+use tollway_echo::Stop;
 use tollway_load::neighbours::MAX_NEIGHBOURS;
 use tollway_load::packets::{
     CountBy, Counter, HEAD_BYTES, MAX_FRAME_BYTES, Outer, PacketOptions, run_packets,

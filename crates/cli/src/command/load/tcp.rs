@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use tollway_load::{Stop, Target, TcpOptions, Watch, interval_line, run_ping, run_tcp};
+use tollway_echo::Stop;
+use tollway_load::{Target, TcpOptions, Watch, interval_line, run_ping, run_tcp};
 use tollway_record::RunResult;
 use tollway_record::throughput::{Direction, Interval};
 

@@ -88,7 +88,7 @@ impl Bench<'_> {
             streams: None,
             messages: MessagesSpec::default(),
             handshakes: None,
-            firings: None,
+            timers: None,
             duration: Duration::ZERO,
             warm_up: Duration::ZERO,
             payload_bytes: 0,
@@ -122,11 +122,11 @@ impl Bench<'_> {
         subject: usize,
         rate_rps: f64,
     ) -> Result<Load, LabError> {
-        let Some((url, firings)) = actors.firings(&load.url, rate_rps) else {
+        let Some((url, timers)) = actors.timers(&load.url, rate_rps) else {
             let subject = self.subjects[subject].label.clone();
             return Err(LabError::NoActors { subject, url: load.url });
         };
-        Ok(Load { url, firings: Some(firings), ..load })
+        Ok(Load { url, timers: Some(timers), ..load })
     }
 
     pub(super) fn run_load(

@@ -5,8 +5,8 @@ use tollway_http::{Fields, ResponseHead};
 
 use super::request::{Kind, Prepared};
 use super::status::AnswerStatus;
-use crate::frames::FrameCounter;
 use crate::recorder::Failure;
+use tollway_echo::frames::FrameCounter;
 
 #[derive(Default)]
 pub(super) struct Answer {
@@ -59,8 +59,8 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frames::frame;
     use crate::options::{GrpcRequest, HttpRequest, Target};
+    use tollway_echo::frames::frame;
 
     #[test]
     fn any_2xx_is_a_success_of_plain_http() {

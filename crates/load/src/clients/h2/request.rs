@@ -6,8 +6,8 @@ use tollway_http::{Fields, Method, RequestHead, Scheme};
 use crate::clients::request::{Opening, opening};
 use crate::clients::varied::Varied;
 use crate::error::LoadError;
-use crate::frames::frame;
 use crate::options::{GrpcRequest, HttpRequest, Target, header};
+use tollway_echo::frames::frame;
 
 /// Metadata that the client or HTTP/2 decides.
 const RESERVED: [&str; 8] = [

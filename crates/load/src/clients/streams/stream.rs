@@ -11,8 +11,8 @@ use tollway_http::h2::{Connection, StreamId};
 
 use super::StreamKind;
 use crate::clients::h2::AnswerStatus;
-use crate::frames::FrameCounter;
 use crate::recorder::{Call, Failure};
+use tollway_echo::frames::FrameCounter;
 
 /// What all streams of a run have in common.
 pub(crate) struct Shape {
@@ -222,7 +222,7 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frames::frame;
+    use tollway_echo::frames::frame;
     use tollway_http::h2::Config;
     use tollway_http::{Fields, Method, RequestHead, Scheme};
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use tollway_echo::Stop;
+use tollway_load::ReadyTls;
 use tollway_load::neighbours::{GetOptions, MAX_NEIGHBOURS, Population, get_neighbours};
-use tollway_load::{ReadyTls, Stop};
 use tollway_wire::v1::GetNeighboursRequest;
 use tollway_wire::v1::neighbours_client::NeighboursClient;
 

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use tollway_echo::Stop;
 use tollway_fabric::agent::{Agent, AgentOptions};
 use tollway_fabric::layout::Settings;
 use tollway_fabric::marks::{Mark, marks};
 use tollway_fabric::{KernelTable, Programs, VXLAN_PORT};
-use tollway_load::{Stop, forget_peak, process_cpu};
+use tollway_load::{forget_peak, process_cpu};
 use tollway_net::let_start_go;
 use tollway_record::neighbours::{Doing, Round, Stage};
 use tollway_wire::v1::GetNeighboursRequest;

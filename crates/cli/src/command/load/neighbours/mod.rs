@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use tollway_load::Stop;
+use tollway_echo::Stop;
 use tollway_model::Group;
 
 use crate::command::fabric::MemberArgs;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use tollway_load::Stop;
+use tollway_echo::Stop;
 use tollway_load::neighbours::{Followers, MAX_NEIGHBOURS, Pace, WriteOptions, write_neighbours};
 use tollway_model::Group;
 use tollway_proxy::mesh::MeshClient;

@@ -1,6 +1,5 @@
-//! The echo server's loop: accept, serve who is ready, wake who is due.
+//! The event loop: accepts, serves connections that are ready, wakes answers that are due.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,18 +8,19 @@ use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
 use tollway_net::{
     AcceptError, Conn, Key, Listener, ListenerOptions, Poller, Readiness, Scratch, Slab, Token,
+    ask_for_punctual_wakeups,
 };
 
-use super::firings::Firings;
-use super::peer::{Peer, Turn};
-use super::source::plain_pattern;
-use super::{EchoOptions, MAX_CONNECTIONS, Ports, Site, Stall, Timers};
-use crate::arrival::SplitMix64;
 use crate::bulk;
+use crate::delays::Delays;
 use crate::error::EchoError;
-use crate::pacer::ask_for_punctual_wakeups;
+use crate::options::{EchoOptions, Ports, Stall};
+use crate::peer::{Peer, Turn};
+use crate::shared::Shared;
 use crate::stop::Stop;
 
+/// Connections at once; further ones wait in the backlog.
+pub(crate) const MAX_CONNECTIONS: usize = 20_000;
 /// Tokens from here on are listeners; those of connections are smaller.
 const FIRST_LISTENER: u64 = 1 << 63;
 /// How often connections' own time limits are looked at, and how long accepting pauses.
@@ -32,15 +32,25 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// Connections of bulk at once; further ones are closed.
 const MAX_BULK_THREADS: usize = 256;
 
+/// Listens, writes the ports file and serves until `stop` is requested; then answers what is
+/// under way and returns.
+pub fn serve_echo(options: &EchoOptions, stop: &Stop) -> Result<(), EchoError> {
+    let server = EchoServer::bind(options)?;
+    if let Some(path) = &options.ports_file {
+        server.ports().write(path)?;
+    }
+    server.run(stop)
+}
+
 /// Servers that listen and do not serve yet.
 pub struct EchoServer {
-    doors: Vec<Door>,
+    listeners: Vec<Bound>,
     ports: Ports,
-    site: Site,
+    shared: Shared,
     stall: Option<Stall>,
 }
 
-struct Door {
+struct Bound {
     listener: Listener,
     serves: Serves,
 }
@@ -58,7 +68,7 @@ impl EchoServer {
         let bind = |address, serves| {
             let listener = Listener::bind(address, ListenerOptions::default())
                 .map_err(|source| EchoError::Bind { address, source })?;
-            Ok::<_, EchoError>(Door { listener, serves })
+            Ok::<_, EchoError>(Bound { listener, serves })
         };
         let http = bind(options.http, Serves::Http)?;
         let grpc = options.grpc.map(|address| bind(address, Serves::Http)).transpose()?;
@@ -67,7 +77,7 @@ impl EchoServer {
             Some(https) => Some(bind(https.address, Serves::Https(https.config()?))?),
             None => None,
         };
-        let address = |door: &Door| door.listener.address();
+        let address = |bound: &Bound| bound.listener.address();
         let ports = Ports {
             http: address(&http),
             grpc: address(grpc.as_ref().unwrap_or(&http)),
@@ -75,16 +85,9 @@ impl EchoServer {
             https: https.as_ref().map(address),
         };
         Ok(Self {
-            doors: [Some(http), grpc, tcp, https].into_iter().flatten().collect(),
+            listeners: [Some(http), grpc, tcp, https].into_iter().flatten().collect(),
             ports,
-            site: Site {
-                pattern: plain_pattern(),
-                name: options.name.clone(),
-                actor_types: options.actor_types,
-                firings: Firings::new(),
-                faults: options.faults.clone(),
-                random: RefCell::new(SplitMix64::new(options.seed)),
-            },
+            shared: Shared::new(options),
             stall: options.stall,
         })
     }
@@ -99,14 +102,14 @@ impl EchoServer {
     pub fn run(self, stop: &Stop) -> Result<(), EchoError> {
         let poller = Poller::new().map_err(EchoError::Loop)?;
         stop.attach(poller.waker());
-        self.site.firings.attach(poller.waker());
+        self.shared.timer_fires.attach(poller.waker());
         ask_for_punctual_wakeups();
         let mut serving = Serving {
             poller,
-            doors: self.doors,
-            site: self.site,
+            listeners: self.listeners,
+            shared: self.shared,
             peers: Slab::new(),
-            timers: Timers::new(),
+            delays: Delays::new(),
             scratch: Scratch::new(),
             again: Vec::new(),
             origin: Instant::now(),
@@ -121,10 +124,10 @@ impl EchoServer {
 
 struct Serving {
     poller: Poller,
-    doors: Vec<Door>,
-    site: Site,
+    listeners: Vec<Bound>,
+    shared: Shared,
     peers: Slab<Peer>,
-    timers: Timers,
+    delays: Delays,
     scratch: Scratch,
     /// Connections that had more to read than their turn allowed.
     again: Vec<Key>,
@@ -147,7 +150,7 @@ impl Serving {
         }
         self.stopped.store(true, Ordering::Relaxed);
         self.pause_accepting()?;
-        self.doors.clear();
+        self.listeners.clear();
         for key in self.peers.keys() {
             if let Some(peer) = self.peers.get_mut(key) {
                 peer.drain();
@@ -165,19 +168,19 @@ impl Serving {
         let mut ready = Vec::new();
         let timeout = self.timeout();
         self.poller.wait(Some(timeout), &mut ready).map_err(EchoError::Loop)?;
-        self.timers.set_now(self.origin.elapsed());
+        self.delays.set_now(self.origin.elapsed());
         for readiness in &ready {
             self.take(*readiness)?;
         }
         for key in std::mem::take(&mut self.again) {
             self.serve(key);
         }
-        for key in self.site.firings.take_done() {
-            self.timers.serve(key);
-            self.timers.set(Duration::ZERO, 0);
+        for key in self.shared.timer_fires.take_done() {
+            self.delays.serve(key);
+            self.delays.set(Duration::ZERO, 0);
         }
         self.wake_due();
-        if self.timers.now() >= self.next_tick {
+        if self.delays.now() >= self.next_tick {
             self.tick()?;
         }
         Ok(())
@@ -187,8 +190,8 @@ impl Serving {
         if !self.again.is_empty() {
             return Duration::ZERO;
         }
-        let since = self.origin.elapsed().saturating_sub(self.timers.now());
-        let timer = self.timers.next().map(|next| next.saturating_sub(since));
+        let since = self.origin.elapsed().saturating_sub(self.delays.now());
+        let timer = self.delays.next().map(|next| next.saturating_sub(since));
         timer.map_or(TICK, |timer| timer.min(TICK))
     }
 
@@ -205,18 +208,19 @@ impl Serving {
         Ok(())
     }
 
-    fn accept(&mut self, door: u64) -> Result<(), EchoError> {
+    fn accept(&mut self, index: u64) -> Result<(), EchoError> {
         for _ in 0..ACCEPTS_PER_TURN {
             if self.peers.len() >= MAX_CONNECTIONS {
                 return self.pause_accepting();
             }
-            let Some(door) = usize::try_from(door).ok().and_then(|door| self.doors.get(door))
+            let Some(bound) =
+                usize::try_from(index).ok().and_then(|index| self.listeners.get(index))
             else {
                 return Ok(());
             };
-            match door.listener.accept() {
+            match bound.listener.accept() {
                 Ok(stream) => {
-                    let peer = match &door.serves {
+                    let peer = match &bound.serves {
                         Serves::Http => Peer::http(Conn::accepted(stream, None)),
                         Serves::Tcp => Peer::tcp(Conn::accepted(stream, None)),
                         Serves::Https(config) => {
@@ -228,7 +232,7 @@ impl Serving {
                             Peer::http(Conn::accepted(stream, Some(tls.into())))
                         }
                     };
-                    self.welcome(peer);
+                    self.insert(peer);
                 }
                 Err(AcceptError::Empty) => return Ok(()),
                 Err(AcceptError::Lost(_)) => {}
@@ -238,7 +242,7 @@ impl Serving {
         Ok(())
     }
 
-    fn welcome(&mut self, peer: Peer) {
+    fn insert(&mut self, peer: Peer) {
         let key = self.peers.insert(peer);
         let Some(peer) = self.peers.get(key) else { return };
         if self.poller.add(peer.conn(), Token(key.to_u64())).is_err() {
@@ -250,8 +254,8 @@ impl Serving {
     /// Leaves new connections in the backlog until the next tick.
     fn pause_accepting(&mut self) -> Result<(), EchoError> {
         if std::mem::replace(&mut self.accepting, false) {
-            for door in &self.doors {
-                self.poller.remove(&door.listener).map_err(EchoError::Loop)?;
+            for bound in &self.listeners {
+                self.poller.remove(&bound.listener).map_err(EchoError::Loop)?;
             }
         }
         Ok(())
@@ -259,9 +263,9 @@ impl Serving {
 
     fn accept_again(&mut self) -> Result<(), EchoError> {
         if !std::mem::replace(&mut self.accepting, true) {
-            for (door, index) in self.doors.iter().zip(0..) {
+            for (bound, index) in self.listeners.iter().zip(0..) {
                 self.poller
-                    .add_listener(&door.listener, Token(FIRST_LISTENER + index))
+                    .add_listener(&bound.listener, Token(FIRST_LISTENER + index))
                     .map_err(EchoError::Loop)?;
             }
         }
@@ -270,8 +274,8 @@ impl Serving {
 
     fn serve(&mut self, key: Key) {
         let Some(peer) = self.peers.get_mut(key) else { return };
-        self.timers.serve(key);
-        match peer.serve(&self.site, &mut self.timers, &mut self.scratch) {
+        self.delays.serve(key);
+        match peer.serve(&self.shared, &mut self.delays, &mut self.scratch) {
             Turn::Wait => {}
             Turn::Again => self.again.push(key),
             Turn::HandOver => self.hand_over(key),
@@ -298,10 +302,10 @@ impl Serving {
     }
 
     fn wake_due(&mut self) {
-        while let Some((key, timer)) = self.timers.take_due() {
+        while let Some((key, timer)) = self.delays.take_due() {
             let Some(peer) = self.peers.get_mut(key) else { continue };
-            self.timers.serve(key);
-            match peer.wake(timer, &self.site, &mut self.timers) {
+            self.delays.serve(key);
+            match peer.wake(timer, &self.shared, &mut self.delays) {
                 Turn::Wait => {}
                 Turn::Again => self.serve(key),
                 Turn::HandOver => self.hand_over(key),
@@ -313,9 +317,9 @@ impl Serving {
     }
 
     fn tick(&mut self) -> Result<(), EchoError> {
-        let now = self.timers.now();
+        let now = self.delays.now();
         self.next_tick = now + TICK;
-        if self.peers.len() < MAX_CONNECTIONS && !self.doors.is_empty() {
+        if self.peers.len() < MAX_CONNECTIONS && !self.listeners.is_empty() {
             self.accept_again()?;
         }
         for key in self.peers.keys() {

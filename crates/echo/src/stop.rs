@@ -1,4 +1,4 @@
-//! Ends a run or a server from outside, such as a signal handler's thread.
+//! Ends a run or a server from another thread, such as a signal handler's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,8 +37,8 @@ impl Stop {
         self.shared.requested.load(Ordering::Acquire)
     }
 
-    /// Names the loop that a request must wake.
-    pub(crate) fn attach(&self, waker: Waker) {
+    /// Registers the event loop that a request wakes.
+    pub fn attach(&self, waker: Waker) {
         *self.waker() = Some(waker);
     }
 

@@ -13,13 +13,14 @@ use tollway_http::h2::{Config, Connection, ConnectionError, ErrorCode, Event, St
 use tollway_http::{RequestHead, ResponseHead};
 
 use self::stream::{Body, Stream};
-use super::routes::{Action, Plan, actor_types, describe};
-use super::{Site, Timers};
+use crate::delays::Delays;
+use crate::routes::{Action, Plan, actor_types, describe};
+use crate::shared::Shared;
 
 /// Streams of one connection at once; bounds what it can make the server hold.
 const MAX_STREAMS: u32 = 256;
 
-pub(super) struct H2Session {
+pub(crate) struct H2Session {
     h2: Connection,
     streams: HashMap<StreamId, Stream>,
     events: Vec<Event>,
@@ -29,7 +30,7 @@ pub(super) struct H2Session {
 }
 
 impl H2Session {
-    pub(super) fn new(out: &mut Vec<u8>) -> Self {
+    pub(crate) fn new(out: &mut Vec<u8>) -> Self {
         let config = Config { max_concurrent_streams: MAX_STREAMS, ..Config::default() };
         Self {
             h2: Connection::server(config, out),
@@ -41,21 +42,21 @@ impl H2Session {
     }
 
     /// Whether the connection is to be closed behind what `out` holds.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         input: &[u8],
-        site: &Site,
-        timers: &mut Timers,
+        shared: &Shared,
+        delays: &mut Delays,
         out: &mut Vec<u8>,
     ) {
         let mut events = std::mem::take(&mut self.events);
-        let received = self.h2.receive(input, timers.now(), &mut events, out);
+        let received = self.h2.receive(input, delays.now(), &mut events, out);
         for event in events.drain(..) {
-            self.take(event, input, site, timers, out);
+            self.take(event, input, shared, delays, out);
         }
         self.events = events;
         self.judge(received);
@@ -63,7 +64,7 @@ impl H2Session {
     }
 
     /// Checks the connection's own time limits.
-    pub(super) fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
+    pub(crate) fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
         let ticked = self.h2.tick(now, out);
         self.judge(ticked);
     }
@@ -79,20 +80,20 @@ impl H2Session {
         &mut self,
         event: Event,
         input: &[u8],
-        site: &Site,
-        timers: &mut Timers,
+        shared: &Shared,
+        delays: &mut Delays,
         out: &mut Vec<u8>,
     ) {
         match event {
             Event::Request { stream, head, content_length, end } => {
-                self.begin(stream, &head, content_length, site, timers, out);
+                self.begin(stream, &head, content_length, shared, delays, out);
                 if end {
-                    self.request_ended(stream, site, out);
+                    self.request_ended(stream, shared, out);
                 }
             }
             Event::Refused { stream } => {
                 let mut head = ResponseHead::new(431);
-                site.sign(&mut head.fields);
+                shared.sign(&mut head.fields);
                 // A stream that is gone needs no answer.
                 let _ = self.h2.send_response(stream, &head, None, true, out);
             }
@@ -102,14 +103,14 @@ impl H2Session {
                     state.data(&mut self.h2, stream, &input[range], credit, out);
                 }
                 if end {
-                    self.request_ended(stream, site, out);
+                    self.request_ended(stream, shared, out);
                 }
             }
             Event::Trailers { stream, fields } => {
                 if let Some(state) = self.streams.get_mut(&stream) {
                     state.trailers = Some(fields);
                 }
-                self.request_ended(stream, site, out);
+                self.request_ended(stream, shared, out);
             }
             Event::Reset { stream, .. } => {
                 self.streams.remove(&stream);
@@ -129,11 +130,11 @@ impl H2Session {
         stream: StreamId,
         head: &RequestHead,
         content_length: Option<u64>,
-        site: &Site,
-        timers: &mut Timers,
+        shared: &Shared,
+        delays: &mut Delays,
         out: &mut Vec<u8>,
     ) {
-        let Plan { action, delay } = site.plan(head);
+        let Plan { action, delay } = shared.plan(head);
         if action == Action::Close {
             self.streams.clear();
             self.closed = true;
@@ -154,24 +155,24 @@ impl H2Session {
                 state.head = Some((answer, None));
             }
             Action::Headers => state.description = describe(head),
-            Action::ActorTypes => state.description = actor_types(site.actor_types),
-            Action::Firings => state.description = site.firings.take(),
+            Action::ActorTypes => state.description = actor_types(shared.actor_types),
+            Action::TimerFires => state.description = shared.timer_fires.take(),
             // State is written for calls over HTTP/1.1 alone.
-            Action::Fired(alarm) => site.firings.saw(&alarm),
-            Action::Size(_) | Action::Status(_) | Action::Close | Action::Say(..) => {}
+            Action::TimerFired(timer) => shared.timer_fires.record(&timer),
+            Action::Size(_) | Action::Status(_) | Action::Close | Action::Text(..) => {}
         }
         state.is_head = head.method.as_bytes() == b"HEAD";
         match delay {
             Some(delay) => {
                 state.is_waiting = true;
-                timers.set(delay, stream.0);
+                delays.set(delay, stream.0);
             }
-            None => state.begin(&mut self.h2, stream, site, out),
+            None => state.begin(&mut self.h2, stream, shared, out),
         }
         self.streams.insert(stream, state);
     }
 
-    fn request_ended(&mut self, stream: StreamId, site: &Site, out: &mut Vec<u8>) {
+    fn request_ended(&mut self, stream: StreamId, shared: &Shared, out: &mut Vec<u8>) {
         let Some(state) = self.streams.get_mut(&stream) else { return };
         state.request_ended = true;
         if state.is_waiting {
@@ -181,22 +182,22 @@ impl H2Session {
             Action::Echo => {}
             Action::Grpc(rpc) => state.end_of_call(rpc),
             Action::Size(bytes) => {
-                state.body = Body::generated(site.pattern.clone(), bytes);
-                self.answer(stream, 200, bytes, site, out);
+                state.body = Body::generated(shared.pattern.clone(), bytes);
+                self.answer(stream, 200, bytes, shared, out);
             }
-            Action::Status(status) => self.answer(stream, status, 0, site, out),
-            Action::Fired(_) => self.answer(stream, 200, 0, site, out),
-            Action::Headers | Action::ActorTypes | Action::Firings => {
+            Action::Status(status) => self.answer(stream, status, 0, shared, out),
+            Action::TimerFired(_) => self.answer(stream, 200, 0, shared, out),
+            Action::Headers | Action::ActorTypes | Action::TimerFires => {
                 let text = std::mem::take(&mut state.description);
                 let length = text.len() as u64;
                 state.body = Body::Queued { bytes: text, at: 0 };
-                self.answer(stream, 200, length, site, out);
+                self.answer(stream, 200, length, shared, out);
             }
-            Action::Say(status, why) => {
+            Action::Text(status, why) => {
                 let bytes = why.as_bytes().to_vec();
                 let length = bytes.len() as u64;
                 state.body = Body::Queued { bytes, at: 0 };
-                self.answer(stream, status, length, site, out);
+                self.answer(stream, status, length, shared, out);
             }
             Action::Close => {}
         }
@@ -209,12 +210,12 @@ impl H2Session {
         stream: StreamId,
         status: u16,
         length: u64,
-        site: &Site,
+        shared: &Shared,
         out: &mut Vec<u8>,
     ) {
         let Some(state) = self.streams.get_mut(&stream) else { return };
         let mut head = ResponseHead::new(status);
-        site.sign(&mut head.fields);
+        shared.sign(&mut head.fields);
         let may_have_body = !state.is_head && status != 204 && status != 304;
         if !may_have_body {
             state.body = Body::default();
@@ -236,25 +237,25 @@ impl H2Session {
     }
 
     /// Sends what all streams can send.
-    pub(super) fn pump(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn pump(&mut self, out: &mut Vec<u8>) {
         let Self { h2, streams, .. } = self;
         streams.retain(|stream, state| !state.advance(h2, *stream, out));
         self.close_when_spent();
     }
 
     /// Whether a stream has something to send as soon as `out` has room.
-    pub(super) fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         self.streams.iter().any(|(stream, state)| state.has_more() && self.h2.capacity(*stream) > 0)
     }
 
     /// The timer of a delayed answer.
-    pub(super) fn wake(&mut self, stream: u32, site: &Site, out: &mut Vec<u8>) {
+    pub(crate) fn wake(&mut self, stream: u32, shared: &Shared, out: &mut Vec<u8>) {
         let stream = StreamId(stream);
         if let Some(state) = self.streams.get_mut(&stream) {
             state.is_waiting = false;
-            state.begin(&mut self.h2, stream, site, out);
+            state.begin(&mut self.h2, stream, shared, out);
             match state.request_ended {
-                true => self.request_ended(stream, site, out),
+                true => self.request_ended(stream, shared, out),
                 false => self.advance(stream, out),
             }
         }
@@ -262,7 +263,7 @@ impl H2Session {
     }
 
     /// Takes no further requests and closes when the last one is answered.
-    pub(super) fn drain(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn drain(&mut self, out: &mut Vec<u8>) {
         self.h2.goaway(ErrorCode::NO_ERROR, out);
         self.h2.goaway_final(out);
         self.draining = true;
@@ -270,7 +271,7 @@ impl H2Session {
     }
 
     /// The peer sends no more.
-    pub(super) fn input_ended(&mut self) {
+    pub(crate) fn input_ended(&mut self) {
         self.draining = true;
         // Requests that have not ended never will.
         self.streams.retain(|_, state| state.request_ended);

@@ -6,44 +6,44 @@ use std::time::Duration;
 
 use tollway_net::Key;
 
-/// The heap of all connections' timers, and the moment and connection that is being served.
-pub(super) struct Timers {
+/// The heap of all connections' delays, and the moment and connection that is being served.
+pub(crate) struct Delays {
     heap: BinaryHeap<Reverse<(Duration, Key, u32)>>,
     now: Duration,
     key: Key,
 }
 
-impl Timers {
-    pub(super) fn new() -> Self {
+impl Delays {
+    pub(crate) fn new() -> Self {
         Self { heap: BinaryHeap::new(), now: Duration::ZERO, key: Key::from_u64(0) }
     }
 
     /// From here on `set` is meant for `key`.
-    pub(super) fn serve(&mut self, key: Key) {
+    pub(crate) fn serve(&mut self, key: Key) {
         self.key = key;
     }
 
     /// The connection that is being served.
-    pub(super) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> Key {
         self.key
     }
 
-    pub(super) fn set_now(&mut self, now: Duration) {
+    pub(crate) fn set_now(&mut self, now: Duration) {
         self.now = now;
     }
 
     /// Since the server began.
-    pub(super) fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.now
     }
 
     /// Wakes `stream` of the connection that is being served, after `delay`.
-    pub(super) fn set(&mut self, delay: Duration, stream: u32) {
+    pub(crate) fn set(&mut self, delay: Duration, stream: u32) {
         self.heap.push(Reverse((self.now + delay, self.key, stream)));
     }
 
     /// The next timer that is due.
-    pub(super) fn take_due(&mut self) -> Option<(Key, u32)> {
+    pub(crate) fn take_due(&mut self) -> Option<(Key, u32)> {
         let Reverse((at, ..)) = self.heap.peek()?;
         if *at > self.now {
             return None;
@@ -52,7 +52,7 @@ impl Timers {
     }
 
     /// How long until the next is due.
-    pub(super) fn next(&self) -> Option<Duration> {
+    pub(crate) fn next(&self) -> Option<Duration> {
         self.heap.peek().map(|Reverse((at, ..))| at.saturating_sub(self.now))
     }
 }

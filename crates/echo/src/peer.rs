@@ -6,10 +6,14 @@ use std::time::Duration;
 use tollway_http::h1::looks_like_http2;
 use tollway_net::{Conn, Flush, Read, Readiness, Scratch};
 
-use super::h1::H1Session;
-use super::h2::H2Session;
-use super::{HIGH_WATER_BYTES, Site, Timers};
-use crate::bulk::{HELLO_BYTES, Mode, Wish};
+use crate::bulk::{Mode, OPENING_BYTES, Opening};
+use crate::delays::Delays;
+use crate::h1::H1Session;
+use crate::h2::H2Session;
+use crate::shared::Shared;
+
+/// A connection is not read, and nothing is generated for it, while this much waits to be sent.
+pub(crate) const HIGH_WATER_BYTES: usize = 256 * 1024;
 
 /// Reads of one connection before the others have their turn.
 const READS_PER_TURN: u32 = 16;
@@ -18,7 +22,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The timer that ends lingering.
 const LINGER_TIMER: u32 = u32::MAX;
 
-pub(super) struct Peer {
+pub(crate) struct Peer {
     conn: Conn,
     protocol: Protocol,
     lingering: bool,
@@ -40,7 +44,7 @@ enum Protocol {
 
 /// What is to become of a connection after its turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
+pub(crate) enum Turn {
     /// An event will tell when to go on.
     Wait,
     /// There is more to read; serve it again after the others.
@@ -51,31 +55,31 @@ pub(super) enum Turn {
 }
 
 impl Peer {
-    pub(super) fn http(conn: Conn) -> Self {
+    pub(crate) fn http(conn: Conn) -> Self {
         Self { conn, protocol: Protocol::Detect(Vec::new()), lingering: false }
     }
 
-    pub(super) fn tcp(conn: Conn) -> Self {
+    pub(crate) fn tcp(conn: Conn) -> Self {
         Self { conn, protocol: Protocol::TcpFirst(Vec::new()), lingering: false }
     }
 
-    pub(super) fn conn(&self) -> &Conn {
+    pub(crate) fn conn(&self) -> &Conn {
         &self.conn
     }
 
-    pub(super) fn ready(&mut self, readiness: Readiness) {
+    pub(crate) fn ready(&mut self, readiness: Readiness) {
         self.conn.ready(readiness);
     }
 
     /// Reads, answers and writes as far as it goes.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &mut self,
-        site: &Site,
-        timers: &mut Timers,
+        shared: &Shared,
+        delays: &mut Delays,
         scratch: &mut Scratch,
     ) -> Turn {
         for _ in 0..READS_PER_TURN {
-            if let Some(turn) = self.write(site, timers) {
+            if let Some(turn) = self.write(shared, delays) {
                 return turn;
             }
             if !self.lingering && !self.protocol.wants_input() {
@@ -85,27 +89,27 @@ impl Peer {
                 Read::Blocked => return Turn::Wait,
                 Read::Data(_) if self.lingering => {}
                 Read::Data(bytes) => {
-                    self.protocol.receive(bytes, site, timers, self.conn.out());
+                    self.protocol.receive(bytes, shared, delays, self.conn.out());
                     if matches!(self.protocol, Protocol::Bulk(..)) {
                         return Turn::HandOver;
                     }
                 }
                 Read::Closed(_) if self.lingering => return Turn::Over,
-                Read::Closed(_) => return self.peer_closed(site, timers),
+                Read::Closed(_) => return self.peer_closed(shared, delays),
                 Read::Failed(_) => return Turn::Over,
             }
         }
-        self.write(site, timers).unwrap_or(Turn::Again)
+        self.write(shared, delays).unwrap_or(Turn::Again)
     }
 
     /// Writes what there is; `None` when there is room for more and nothing to be written.
-    fn write(&mut self, site: &Site, timers: &mut Timers) -> Option<Turn> {
+    fn write(&mut self, shared: &Shared, delays: &mut Delays) -> Option<Turn> {
         loop {
-            self.protocol.pump(site, timers, self.conn.out());
+            self.protocol.pump(shared, delays, self.conn.out());
             if self.protocol.is_closed() && !self.lingering {
                 self.conn.finish();
                 self.lingering = true;
-                timers.set(LINGER, LINGER_TIMER);
+                delays.set(LINGER, LINGER_TIMER);
             }
             match self.conn.flush() {
                 Flush::Failed(_) => return Some(Turn::Over),
@@ -123,22 +127,22 @@ impl Peer {
     }
 
     /// The peer sends no more: what it asked for is still answered.
-    fn peer_closed(&mut self, site: &Site, timers: &mut Timers) -> Turn {
+    fn peer_closed(&mut self, shared: &Shared, delays: &mut Delays) -> Turn {
         self.protocol.input_ended(self.conn.out());
-        self.write(site, timers).unwrap_or(Turn::Wait)
+        self.write(shared, delays).unwrap_or(Turn::Wait)
     }
 
     /// A timer of this connection is due.
-    pub(super) fn wake(&mut self, timer: u32, site: &Site, timers: &mut Timers) -> Turn {
+    pub(crate) fn wake(&mut self, timer: u32, shared: &Shared, delays: &mut Delays) -> Turn {
         if timer == LINGER_TIMER {
             return Turn::Over;
         }
-        self.protocol.wake(timer, site, timers, self.conn.out());
+        self.protocol.wake(timer, shared, delays, self.conn.out());
         Turn::Again
     }
 
     /// The socket of a peer that wants bulk, what it wants, and how many bytes of it have come.
-    pub(super) fn into_bulk(self) -> Option<(TcpStream, Mode, usize)> {
+    pub(crate) fn into_bulk(self) -> Option<(TcpStream, Mode, usize)> {
         match self.protocol {
             Protocol::Bulk(mode, early) => Some((self.conn.into_stream()?, mode, early)),
             Protocol::Detect(_)
@@ -151,7 +155,7 @@ impl Peer {
     }
 
     /// Takes no new requests.
-    pub(super) fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         let out = self.conn.out();
         match &mut self.protocol {
             Protocol::Detect(_) | Protocol::TcpFirst(_) | Protocol::Tcp | Protocol::Bulk(..) => {
@@ -164,7 +168,7 @@ impl Peer {
     }
 
     /// Checks time limits that the protocol has of its own; says whether to serve it now.
-    pub(super) fn tick(&mut self, now: Duration) -> bool {
+    pub(crate) fn tick(&mut self, now: Duration) -> bool {
         if let Protocol::H2(session) = &mut self.protocol {
             session.tick(now, self.conn.out());
             return session.is_closed();
@@ -174,7 +178,7 @@ impl Peer {
 }
 
 impl Protocol {
-    fn receive(&mut self, input: &[u8], site: &Site, timers: &mut Timers, out: &mut Vec<u8>) {
+    fn receive(&mut self, input: &[u8], shared: &Shared, delays: &mut Delays, out: &mut Vec<u8>) {
         match self {
             Self::Detect(held) => {
                 held.extend_from_slice(input);
@@ -185,19 +189,19 @@ impl Protocol {
                 } else {
                     Self::H1(Box::new(H1Session::new()))
                 };
-                self.receive(&held, site, timers, out);
+                self.receive(&held, shared, delays, out);
             }
-            Self::H1(session) => session.receive(input, site, timers, out),
-            Self::H2(session) => session.receive(input, site, timers, out),
+            Self::H1(session) => session.receive(input, shared, delays, out),
+            Self::H2(session) => session.receive(input, shared, delays, out),
             Self::TcpFirst(held) => {
                 held.extend_from_slice(input);
-                match Wish::of(held) {
-                    Wish::Unknown => {}
-                    Wish::Echo => {
+                match Opening::of(held) {
+                    Opening::Unknown => {}
+                    Opening::Echo => {
                         out.append(held);
                         *self = Self::Tcp;
                     }
-                    Wish::Bulk(mode) => *self = Self::Bulk(mode, held.len() - HELLO_BYTES),
+                    Opening::Bulk(mode) => *self = Self::Bulk(mode, held.len() - OPENING_BYTES),
                 }
             }
             Self::Tcp => out.extend_from_slice(input),
@@ -206,9 +210,9 @@ impl Protocol {
     }
 
     /// Generates what bodies want to be generated, while `out` has room.
-    fn pump(&mut self, site: &Site, timers: &mut Timers, out: &mut Vec<u8>) {
+    fn pump(&mut self, shared: &Shared, delays: &mut Delays, out: &mut Vec<u8>) {
         match self {
-            Self::H1(session) => session.pump(site, timers, out),
+            Self::H1(session) => session.pump(shared, delays, out),
             Self::H2(session) if session.has_more() => session.pump(out),
             Self::H2(_)
             | Self::Detect(_)
@@ -261,10 +265,10 @@ impl Protocol {
         }
     }
 
-    fn wake(&mut self, timer: u32, site: &Site, timers: &mut Timers, out: &mut Vec<u8>) {
+    fn wake(&mut self, timer: u32, shared: &Shared, delays: &mut Delays, out: &mut Vec<u8>) {
         match self {
-            Self::H1(session) => session.wake(site, timers, out),
-            Self::H2(session) => session.wake(timer, site, out),
+            Self::H1(session) => session.wake(shared, delays, out),
+            Self::H2(session) => session.wake(timer, shared, out),
             Self::Detect(_) | Self::TcpFirst(_) | Self::Tcp | Self::Bulk(..) | Self::Closed => {}
         }
     }

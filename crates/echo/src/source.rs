@@ -7,7 +7,7 @@ const PATTERN_BYTES: usize = 64 * 1024;
 
 /// What is left of a generated body.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     pattern: Arc<[u8]>,
     at: usize,
     left: u64,
@@ -15,24 +15,24 @@ pub(super) struct Source {
 
 impl Source {
     /// `total` bytes of `pattern` over and over; an empty pattern gives nothing.
-    pub(super) fn new(pattern: Arc<[u8]>, total: u64) -> Self {
+    pub(crate) fn new(pattern: Arc<[u8]>, total: u64) -> Self {
         let left = if pattern.is_empty() { 0 } else { total };
         Self { pattern, at: 0, left }
     }
 
-    pub(super) fn left(&self) -> u64 {
+    pub(crate) fn left(&self) -> u64 {
         self.left
     }
 
     /// The next piece, at most `room` bytes; empty only at the end or without room.
-    pub(super) fn peek(&self, room: usize) -> &[u8] {
+    pub(crate) fn peek(&self, room: usize) -> &[u8] {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         let length = (self.pattern.len() - self.at).min(left).min(room);
         &self.pattern[self.at..self.at + length]
     }
 
     /// Goes on behind the first `count` bytes of what `peek` gave.
-    pub(super) fn advance(&mut self, count: usize) {
+    pub(crate) fn advance(&mut self, count: usize) {
         self.left -= count as u64;
         self.at += count;
         if self.at == self.pattern.len() {
@@ -42,8 +42,8 @@ impl Source {
 }
 
 /// The pattern of plain bodies.
-pub(super) fn plain_pattern() -> Arc<[u8]> {
-    crate::options::payload(PATTERN_BYTES).into()
+pub(crate) fn plain_pattern() -> Arc<[u8]> {
+    crate::payload::payload(PATTERN_BYTES).into()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One connection of HTTP/1.1 that waits for its answers: for what is asked beside a measurement.
+//! A blocking HTTP/1.1 client with one connection, for requests beside a measurement.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,28 +7,28 @@ use std::time::Duration;
 use tollway_http::h1::{BodyDecoder, HeadScanner, Limits, Parsed, ResponseContext, parse_response};
 
 /// Time to connect, and for each part of an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Most bytes of an answer: a full list of firings, with room.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Most bytes of an answer: a full list of timer fires, and some more.
 const ANSWER_BYTES: usize = 64 << 20;
 
-/// Dials anew behind an answer after which the connection ends.
-pub(crate) struct Client {
+/// Keeps one connection open and opens another one after the peer closes it.
+pub struct HttpClient {
     address: SocketAddr,
     stream: Option<TcpStream>,
 }
 
-impl Client {
-    pub(crate) fn new(address: SocketAddr) -> Self {
+impl HttpClient {
+    #[must_use]
+    pub fn new(address: SocketAddr) -> Self {
         Self { address, stream: None }
     }
 
-    /// Status and body of the answer. After a failure the next request has a new connection.
-    pub(crate) fn ask(
-        &mut self,
-        method: &str,
-        path: &str,
-        body: &str,
-    ) -> io::Result<(u16, Vec<u8>)> {
+    /// Sends a request and returns the status and body of the answer. After an error the next request
+    /// opens a new connection.
+    ///
+    /// # Errors
+    /// Of the connection, of an answer that is not HTTP/1.1 or has more than 64 MiB.
+    pub fn request(&mut self, method: &str, path: &str, body: &str) -> io::Result<(u16, Vec<u8>)> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => self.dial()?,
@@ -46,10 +46,10 @@ impl Client {
     }
 
     fn dial(&self) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
+        let stream = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(stream)
     }
 }

@@ -6,11 +6,15 @@ use prost::Message as _;
 use tollway_http::h2::{Connection, StreamId};
 use tollway_http::{Fields, ResponseHead};
 
-use super::super::messages::{EchoMessage, Invocation, InvocationAnswer, StreamSummary};
-use super::super::routes::{Action, Rpc};
-use super::super::source::Source;
-use super::super::{HIGH_WATER_BYTES, MAX_MESSAGE_BYTES, Site};
 use crate::frames::{FrameCounter, PREFIX_BYTES, frame};
+use crate::messages::{EchoMessage, Invocation, InvocationAnswer, StreamSummary};
+use crate::peer::HIGH_WATER_BYTES;
+use crate::routes::{Action, Rpc};
+use crate::shared::Shared;
+use crate::source::Source;
+
+/// Largest message of a call whose request must be whole before it is answered.
+const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// gRPC status codes that this server answers with.
 const OK: u32 = 0;
@@ -19,18 +23,18 @@ const RESOURCE_EXHAUSTED: u32 = 8;
 const UNIMPLEMENTED: u32 = 12;
 const INTERNAL: u32 = 13;
 
-pub(super) struct Stream {
-    pub(super) action: Action,
-    pub(super) is_head: bool,
-    pub(super) request_ended: bool,
+pub(crate) struct Stream {
+    pub(crate) action: Action,
+    pub(crate) is_head: bool,
+    pub(crate) request_ended: bool,
     /// The answer has not begun, because a timer is to run out first.
-    pub(super) is_waiting: bool,
+    pub(crate) is_waiting: bool,
     /// The head of an answer that begins before its request has ended, and the body's length.
-    pub(super) head: Option<(ResponseHead, Option<u64>)>,
+    pub(crate) head: Option<(ResponseHead, Option<u64>)>,
     /// Of the request, to be sent back.
-    pub(super) trailers: Option<Fields>,
-    pub(super) description: Vec<u8>,
-    pub(super) body: Body,
+    pub(crate) trailers: Option<Fields>,
+    pub(crate) description: Vec<u8>,
+    pub(crate) body: Body,
     /// The request's one message, behind its prefix, where it must be whole.
     message: Vec<u8>,
     frames: FrameCounter,
@@ -39,7 +43,7 @@ pub(super) struct Stream {
 }
 
 /// What is still to be sent.
-pub(super) enum Body {
+pub(crate) enum Body {
     /// `bytes` from `at`; those that were echoed give their window back when they are sent.
     Queued {
         bytes: Vec<u8>,
@@ -55,7 +59,7 @@ impl Default for Body {
 }
 
 impl Body {
-    pub(super) fn generated(pattern: Arc<[u8]>, total: u64) -> Self {
+    pub(crate) fn generated(pattern: Arc<[u8]>, total: u64) -> Self {
         Self::Generated(Source::new(pattern, total))
     }
 
@@ -68,7 +72,7 @@ impl Body {
 }
 
 impl Stream {
-    pub(super) fn new(action: Action) -> Self {
+    pub(crate) fn new(action: Action) -> Self {
         Self {
             action,
             is_head: false,
@@ -85,22 +89,22 @@ impl Stream {
     }
 
     /// Writes the head of an answer that begins before its request has ended.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &mut self,
         h2: &mut Connection,
         stream: StreamId,
-        site: &Site,
+        shared: &Shared,
         out: &mut Vec<u8>,
     ) {
         if let Some((mut head, length)) = self.head.take() {
-            site.sign(&mut head.fields);
+            shared.sign(&mut head.fields);
             // A stream that is gone needs no answer.
             let _ = h2.send_response(stream, &head, length, false, out);
         }
     }
 
     /// Takes a piece of the request's body.
-    pub(super) fn data(
+    pub(crate) fn data(
         &mut self,
         h2: &mut Connection,
         stream: StreamId,
@@ -129,10 +133,10 @@ impl Stream {
             | Action::Status(_)
             | Action::Headers
             | Action::ActorTypes
-            | Action::Fired(_)
-            | Action::Firings
+            | Action::TimerFired(_)
+            | Action::TimerFires
             | Action::Close
-            | Action::Say(..) => data.len(),
+            | Action::Text(..) => data.len(),
         };
         // Padding is used up at once.
         h2.release(stream, credit - data.len() + released, out);
@@ -171,7 +175,7 @@ impl Stream {
     }
 
     /// The request of a gRPC call is complete: decides how the call ends.
-    pub(super) fn end_of_call(&mut self, rpc: Rpc) {
+    pub(crate) fn end_of_call(&mut self, rpc: Rpc) {
         let frames = self.frames;
         let one = frames.messages == 1;
         self.status = Some(match rpc {
@@ -234,12 +238,12 @@ impl Stream {
     }
 
     /// Whether there is something to send now.
-    pub(super) fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         !self.is_waiting && !self.body.is_empty()
     }
 
     /// Sends as far as the windows and `out` allow; true when the answer is complete.
-    pub(super) fn advance(
+    pub(crate) fn advance(
         &mut self,
         h2: &mut Connection,
         stream: StreamId,

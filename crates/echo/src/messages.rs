@@ -26,7 +26,7 @@ pub struct StreamSummary {
 /// What a sidecar calls an app by that speaks gRPC: `dapr.proto.common.v1.InvokeRequest`, as far as
 /// it is sent back.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct Invocation {
+pub(crate) struct Invocation {
     /// An encoded `google.protobuf.Any`.
     #[prost(bytes = "vec", tag = "2")]
     pub data: Vec<u8>,
@@ -36,7 +36,7 @@ pub(super) struct Invocation {
 
 /// `dapr.proto.common.v1.InvokeResponse`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct InvocationAnswer {
+pub(crate) struct InvocationAnswer {
     /// An encoded `google.protobuf.Any`.
     #[prost(bytes = "vec", tag = "1")]
     pub data: Vec<u8>,
@@ -53,7 +53,7 @@ mod tests {
     fn the_encoding_is_that_of_the_proto_file() {
         let message = EchoMessage { payload: b"hi".to_vec(), repeat: 3 };
         assert_eq!(message.encode_to_vec(), [0x0a, 2, b'h', b'i', 0x10, 3]);
-        let proto = include_str!("../../proto/echo.proto");
+        let proto = include_str!("../proto/echo.proto");
         for field in [
             "bytes payload = 1;",
             "uint32 repeat = 2;",

@@ -1,25 +1,25 @@
 //! Where gRPC messages begin and end in a stream of bytes, without holding any of them.
 
 /// Bytes before each message: a flag and the length.
-pub(crate) const PREFIX_BYTES: usize = 5;
+pub const PREFIX_BYTES: usize = 5;
 
 /// Follows the frames of one direction of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FrameCounter {
+pub struct FrameCounter {
     prefix: [u8; PREFIX_BYTES],
     prefix_seen: usize,
     /// Bytes of the current message still to come.
     left: u64,
     /// Complete messages.
-    pub(crate) messages: u64,
+    pub messages: u64,
     /// Bytes of messages, complete or not, without their prefixes.
-    pub(crate) message_bytes: u64,
+    pub message_bytes: u64,
     /// A flag that is neither 0 nor 1 was seen.
-    pub(crate) malformed: bool,
+    pub malformed: bool,
 }
 
 impl FrameCounter {
-    pub(crate) fn feed(&mut self, mut input: &[u8]) {
+    pub fn feed(&mut self, mut input: &[u8]) {
         while !input.is_empty() {
             if self.prefix_seen == PREFIX_BYTES {
                 input = self.skip_message(input);
@@ -37,7 +37,7 @@ impl FrameCounter {
     }
 
     /// Whether the bytes so far end with a message, or there were none.
-    pub(crate) fn is_at_border(&self) -> bool {
+    pub fn is_at_border(&self) -> bool {
         self.prefix_seen == 0
     }
 
@@ -65,7 +65,7 @@ impl FrameCounter {
 }
 
 /// A message behind its prefix, uncompressed. Messages are far below 4 GiB.
-pub(crate) fn frame(message: &[u8]) -> Vec<u8> {
+pub fn frame(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).expect("messages are limited to far below 4 GiB");
     let mut framed = Vec::with_capacity(PREFIX_BYTES + message.len());
     framed.push(0);

@@ -1,4 +1,4 @@
-//! One measurement: alarms are set, have their rhythm for a while, and are removed.
+//! One measurement: sets timers, lets them fire for a while, removes them.
 
 use std::collections::HashSet;
 use std::io;
@@ -8,39 +8,39 @@ use std::time::{Duration, Instant, SystemTime};
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use tollway_echo::actor_timer::{ActorTimer, FIRE_BYTES, TimerFire, micros, now_us};
+use tollway_echo::http_client::HttpClient;
 use tollway_record::record::Arrival;
 use tollway_record::{RunResult, Traffic};
 
-use super::alarm::micros;
-use super::{Alarm, Client, FIRING_BYTES, Firing, now_us};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::options::Keep;
 use crate::progress::{Phase, Progress, Watch};
 use crate::recorder::{Call, Failure, Recorder};
 
-/// Most alarms at once.
-pub const MAX_ALARMS: u32 = 1_000_000;
+/// Most timers at once.
+pub const MAX_TIMERS: u32 = 1_000_000;
 /// Longest and shortest period.
 const PERIODS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(60);
-/// How far ahead the first moment of an alarm is at least when it is set.
+/// Least time from setting a timer to its first fire.
 const LEAD: Duration = Duration::from_millis(500);
-/// What was due in the window may still come for so long.
+/// How long fires that were due in the window are still waited for.
 const GRACE: Duration = Duration::from_secs(2);
-/// Between two looks at what has come, or at a request to stop.
+/// Interval of asking the app for fires, and of checking for a stop.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Where the window begins on the recorder's clock.
 const BEGIN_NS: u64 = 1_000_000_000;
 
-/// What wakes the actors.
+/// What fires: a timer ends with its actor, a reminder survives restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AlarmKind {
+pub enum TimerKind {
     Timer,
     Reminder,
 }
 
-impl AlarmKind {
+impl TimerKind {
     fn api(self) -> &'static str {
         match self {
             Self::Timer => "timers",
@@ -51,71 +51,68 @@ impl AlarmKind {
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct FiringOptions {
+pub struct TimerOptions {
     /// HTTP API of the sidecar beside the app, on this machine: `http://127.0.0.1:3500`.
     pub api: String,
     /// The app by the name under which its sidecar can invoke it: `echo.default.local`.
     pub app: String,
-    pub kind: AlarmKind,
-    /// One for each of so many actors of the type `Echo`, evenly spread over a period.
-    pub alarms: u32,
+    pub kind: TimerKind,
+    /// Number of actors of the type `Echo`, each with one timer; fires are spread evenly over a period.
+    pub timers: u32,
     pub every: Duration,
-    /// Each actor writes state whenever it is woken.
+    /// Each actor writes state whenever its timer fires.
     pub writes_state: bool,
-    /// Connections on which alarms are set and removed.
+    /// Connections on which timers are set and removed.
     pub connections: usize,
     pub lasting: Duration,
-    /// Firings before the window.
+    /// Time of fires before the window.
     pub warm_up: Duration,
     pub keep: Keep,
     /// Kept in the result as it is.
     pub command_line: Vec<String>,
 }
 
-/// Why firings cannot be measured.
+/// Why timer fires cannot be measured.
 #[derive(Debug, thiserror::Error)]
-pub enum FiringsError {
+pub enum TimersError {
     #[error("{0:?} is no HTTP API; write it as http://127.0.0.1:3500")]
     Api(String),
     #[error("the address of {api} cannot be found")]
     Resolve { api: String, source: io::Error },
     #[error("{name} of {given} is out of bounds: give {least} to {most}")]
     Bounds { name: &'static str, given: u64, least: u64, most: u64 },
-    #[error("{alarms} alarms cannot be spread over {period_us} us: give a longer period")]
-    TooDense { alarms: u32, period_us: u64 },
+    #[error("{timers} timers cannot be spread over {period_us} us: give a longer period")]
+    TooDense { timers: u32, period_us: u64 },
     #[error("{what} got no answer")]
     Ask { what: String, source: io::Error },
-    #[error("{what} was answered with {status}: {told}")]
-    Refused { what: String, status: u16, told: String },
+    #[error("{what} was answered with {status}: {answer}")]
+    Refused { what: String, status: u16, answer: String },
     #[error(
-        "the app's list of firings has {0} bytes, which are no firings; is it `tollway echo --actors`?"
+        "the app's list of timer fires has {0} bytes, which is no multiple of one fire; is it `tollway echo --actors`?"
     )]
     List(usize),
 }
 
-/// Sets the alarms, counts what the app sees of them in a window and removes them again. A request
-/// of the result is a firing that was due in the window, its latency the time from then until the
-/// app had it. What did not come is an error (`missed`), and so is state that was not written
-/// (`state`).
+/// Sets timers, counts the fires that the app sees in a window and removes the timers again. A request
+/// of the result is a fire that was due in the window; its latency is the time from the due time until
+/// the app had it. A fire that did not come is an error (`missed`), and so is state that was not
+/// written (`state`).
 ///
 /// # Errors
-/// [`FiringsError`] when alarms cannot be set, or the app does not say what it saw.
-pub fn run_firings(
-    options: &FiringOptions,
-    watch: &mut Watch<'_>,
-) -> Result<RunResult, FiringsError> {
-    let site = Site::new(options)?;
+/// [`TimersError`] if timers cannot be set or the app does not list its fires.
+pub fn run_timers(options: &TimerOptions, watch: &mut Watch<'_>) -> Result<RunResult, TimersError> {
+    let sidecar = Sidecar::new(options)?;
     let started_at = OffsetDateTime::from(SystemTime::now());
-    let set = site.set();
+    let set = sidecar.set();
     let measured = match &set {
-        (alarms, None) => Some(site.measure(alarms, watch)),
+        (timers, None) => Some(sidecar.measure(timers, watch)),
         (_, Some(_)) => None,
     };
-    let (alarms, failure) = set;
+    let (timers, failure) = set;
     // What was set fires on otherwise, also after a failure.
-    let removed = site.each(&alarms, |client, (id, alarm)| {
-        let path = site.alarm_path(*id, alarm);
-        ask(client, "DELETE", &path, "").map(drop)
+    let removed = sidecar.each(&timers, |client, (id, timer)| {
+        let path = sidecar.timer_path(*id, timer);
+        request(client, "DELETE", &path, "").map(drop)
     });
     if let Some(failure) = failure {
         return Err(failure);
@@ -145,51 +142,51 @@ struct Window {
     cost: Cost,
 }
 
-/// The alarms that stand, by the numbers of their actors, and why not all of them do.
-type Set = (Vec<(u32, Alarm)>, Option<FiringsError>);
+/// The timers that were set, by the numbers of their actors, and the first failure.
+type Set = (Vec<(u32, ActorTimer)>, Option<TimersError>);
 
-/// Where alarms are set, and of what kind.
-struct Site<'a> {
-    options: &'a FiringOptions,
+/// Where timers are set, and of what kind.
+struct Sidecar<'a> {
+    options: &'a TimerOptions,
     address: SocketAddr,
     period_us: u64,
 }
 
-impl<'a> Site<'a> {
-    fn new(options: &'a FiringOptions) -> Result<Self, FiringsError> {
+impl<'a> Sidecar<'a> {
+    fn new(options: &'a TimerOptions) -> Result<Self, TimersError> {
         let api = &options.api;
         let host = api.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-        let host = host.ok_or_else(|| FiringsError::Api(api.clone()))?;
-        let resolve = |source| FiringsError::Resolve { api: api.clone(), source };
+        let host = host.ok_or_else(|| TimersError::Api(api.clone()))?;
+        let resolve = |source| TimersError::Resolve { api: api.clone(), source };
         let mut found = host.to_socket_addrs().map_err(resolve)?;
-        let address = found.next().ok_or_else(|| FiringsError::Api(api.clone()))?;
+        let address = found.next().ok_or_else(|| TimersError::Api(api.clone()))?;
         let bounds = |name, given, least, most| match (least..=most).contains(&given) {
             true => Ok(()),
-            false => Err(FiringsError::Bounds { name, given, least, most }),
+            false => Err(TimersError::Bounds { name, given, least, most }),
         };
-        bounds("the number of alarms", u64::from(options.alarms), 1, u64::from(MAX_ALARMS))?;
+        bounds("the number of timers", u64::from(options.timers), 1, u64::from(MAX_TIMERS))?;
         bounds("the number of connections", options.connections as u64, 1, 1_000)?;
         let period_us = micros(options.every);
         bounds("the period in us", period_us, micros(*PERIODS.start()), micros(*PERIODS.end()))?;
-        if u64::from(options.alarms) > period_us {
-            return Err(FiringsError::TooDense { alarms: options.alarms, period_us });
+        if u64::from(options.timers) > period_us {
+            return Err(TimersError::TooDense { timers: options.timers, period_us });
         }
         Ok(Self { options, address, period_us })
     }
 
-    fn alarm_path(&self, id: u32, alarm: &Alarm) -> String {
-        format!("/v1.0/actors/Echo/{id}/{}/{}", self.options.kind.api(), alarm.name())
+    fn timer_path(&self, id: u32, timer: &ActorTimer) -> String {
+        format!("/v1.0/actors/Echo/{id}/{}/{}", self.options.kind.api(), timer.name())
     }
 
-    /// Wakes every actor and sets its alarm, so that no two are due at the same microsecond.
+    /// Activates every actor and sets its timer, so that no two are due at the same microsecond.
     fn set(&self) -> Set {
         let origin_us = now_us();
-        let ids: Vec<u32> = (0..self.options.alarms).collect();
-        let stand = Mutex::new(Vec::with_capacity(ids.len()));
+        let ids: Vec<u32> = (0..self.options.timers).collect();
+        let done = Mutex::new(Vec::with_capacity(ids.len()));
         let set = self.each(&ids, |client, id| {
-            let shift = u64::from(*id) * self.period_us / u64::from(self.options.alarms);
-            ask(client, "PUT", &format!("/v1.0/actors/Echo/{id}/method/echo"), "")?;
-            let first = Alarm {
+            let shift = u64::from(*id) * self.period_us / u64::from(self.options.timers);
+            request(client, "PUT", &format!("/v1.0/actors/Echo/{id}/method/echo"), "")?;
+            let first = ActorTimer {
                 due_us: origin_us + shift,
                 period_us: self.period_us,
                 state_port: self.options.writes_state.then_some(self.address.port()),
@@ -199,30 +196,30 @@ impl<'a> Site<'a> {
                 true => first.due_us,
                 false => first.due_before(ahead_us) + self.period_us,
             };
-            let alarm = Alarm { due_us, ..first };
+            let timer = ActorTimer { due_us, ..first };
             let body =
                 format!(r#"{{"dueTime":"{}","period":"{}us"}}"#, moment(due_us), self.period_us);
-            ask(client, "PUT", &self.alarm_path(*id, &alarm), &body)?;
-            stand.lock().unwrap_or_else(PoisonError::into_inner).push((*id, alarm));
+            request(client, "PUT", &self.timer_path(*id, &timer), &body)?;
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((*id, timer));
             Ok(())
         });
-        (stand.into_inner().unwrap_or_else(PoisonError::into_inner), set.err())
+        (done.into_inner().unwrap_or_else(PoisonError::into_inner), set.err())
     }
 
-    /// Does something for each, on all connections at once; tells of the first failure, after which
-    /// a connection does no more.
+    /// Does something for each, on all connections at once. A connection ends with its first failure;
+    /// the first of all is the result.
     fn each<T: Sync>(
         &self,
         all: &[T],
-        act: impl Fn(&mut Client, &T) -> Result<(), FiringsError> + Sync,
-    ) -> Result<(), FiringsError> {
+        act: impl Fn(&mut HttpClient, &T) -> Result<(), TimersError> + Sync,
+    ) -> Result<(), TimersError> {
         let share = all.len().div_ceil(self.options.connections).max(1);
         std::thread::scope(|scope| {
             let parts: Vec<_> = all
                 .chunks(share)
                 .map(|part| {
                     scope.spawn(|| {
-                        let mut client = Client::new(self.address);
+                        let mut client = HttpClient::new(self.address);
                         part.iter().try_for_each(|one| act(&mut client, one))
                     })
                 })
@@ -234,15 +231,15 @@ impl<'a> Site<'a> {
 
     fn measure(
         &self,
-        alarms: &[(u32, Alarm)],
+        timers: &[(u32, ActorTimer)],
         watch: &mut Watch<'_>,
-    ) -> Result<Window, FiringsError> {
-        let (mut client, clock) = (Client::new(self.address), Clock::start());
+    ) -> Result<Window, TimersError> {
+        let (mut client, clock) = (HttpClient::new(self.address), Clock::start());
         let ahead = LEAD + self.options.every + self.options.warm_up;
         let begin_us = now_us() + micros(ahead);
         self.wait(begin_us, Phase::WarmUp, watch);
         // What was due before the window is told apart by its moment.
-        let mut firings = self.take(&mut client)?;
+        let mut fires = self.take(&mut client)?;
         let (mut cost, begin_ns) = (Cost::default(), clock.now_ns());
         cost.note(begin_ns, begin_ns, None);
         let planned_us = begin_us + micros(self.options.lasting);
@@ -251,20 +248,20 @@ impl<'a> Site<'a> {
         let end_ns = clock.now_ns();
         cost.note(end_ns, begin_ns, Some(end_ns));
         let expected: HashSet<u64> =
-            alarms.iter().flat_map(|(_, alarm)| alarm.dues(begin_us, end_us)).collect();
-        firings.extend(self.take(&mut client)?);
+            timers.iter().flat_map(|(_, timer)| timer.dues(begin_us, end_us)).collect();
+        fires.extend(self.take(&mut client)?);
         let until = Instant::now() + GRACE;
-        while count_of(&firings, &expected) < expected.len() && Instant::now() < until {
+        while count_of(&fires, &expected) < expected.len() && Instant::now() < until {
             std::thread::sleep(PAUSE);
-            firings.extend(self.take(&mut client)?);
+            fires.extend(self.take(&mut client)?);
         }
-        let rate_rps = f64::from(self.options.alarms) * 1e6 / self.period_us as f64;
+        let rate_rps = f64::from(self.options.timers) * 1e6 / self.period_us as f64;
         let recorder = Recorder::new(Some(rate_rps), self.options.keep);
-        let traffic = tell(recorder, (begin_us, end_us), expected, firings);
+        let traffic = summarize(recorder, (begin_us, end_us), expected, fires);
         Ok(Window { traffic, cost })
     }
 
-    /// Until then, or until the run is to end.
+    /// Sleeps until `until_us` or until the run is stopped, and reports progress every second.
     fn wait(&self, until_us: u64, phase: Phase, watch: &mut Watch<'_>) {
         let begun = Instant::now();
         let mut reported = Duration::ZERO;
@@ -281,7 +278,7 @@ impl<'a> Site<'a> {
                     elapsed: reported,
                     requests: 0,
                     errors: 0,
-                    in_flight: self.options.alarms as usize,
+                    in_flight: self.options.timers as usize,
                     waiting: 0,
                     last_second: None,
                     part: None,
@@ -290,44 +287,44 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// What the app has seen since it was asked last.
-    fn take(&self, client: &mut Client) -> Result<Vec<Firing>, FiringsError> {
-        let path = format!("/v1.0/invoke/{}/method/firings", self.options.app);
-        let bytes = ask(client, "GET", &path, "")?;
-        let (firings, rest) = bytes.as_chunks::<FIRING_BYTES>();
+    /// Takes the fires that the app has seen since the last call.
+    fn take(&self, client: &mut HttpClient) -> Result<Vec<TimerFire>, TimersError> {
+        let path = format!("/v1.0/invoke/{}/method/timer-fires", self.options.app);
+        let bytes = request(client, "GET", &path, "")?;
+        let (fires, rest) = bytes.as_chunks::<FIRE_BYTES>();
         if !rest.is_empty() {
-            return Err(FiringsError::List(bytes.len()));
+            return Err(TimersError::List(bytes.len()));
         }
-        Ok(firings.iter().map(Firing::from_bytes).collect())
+        Ok(fires.iter().map(TimerFire::from_bytes).collect())
     }
 }
 
-fn count_of(firings: &[Firing], expected: &HashSet<u64>) -> usize {
-    let due: HashSet<u64> = firings.iter().map(|firing| firing.due_us).collect();
+fn count_of(fires: &[TimerFire], expected: &HashSet<u64>) -> usize {
+    let due: HashSet<u64> = fires.iter().map(|fire| fire.due_us).collect();
     due.intersection(expected).count()
 }
 
-/// The numbers of a window. Of one that fired twice the first counts.
-fn tell(
+/// The numbers of a window. Of a fire that came twice the first counts.
+fn summarize(
     mut recorder: Recorder,
     (begin_us, end_us): (u64, u64),
     mut expected: HashSet<u64>,
-    mut firings: Vec<Firing>,
+    mut fires: Vec<TimerFire>,
 ) -> Traffic {
     let on_clock = |us: u64| BEGIN_NS + us.saturating_sub(begin_us) * 1_000;
     recorder.begin_window(on_clock(begin_us));
     recorder.end_window(on_clock(end_us));
     let call =
         |due_us: u64| Call { sent_ns: on_clock(due_us), ..Call::new(on_clock(due_us), 0, true) };
-    firings.sort_by_key(|firing| firing.seen_us);
-    for firing in firings {
-        if !expected.remove(&firing.due_us) {
+    fires.sort_by_key(|fire| fire.seen_us);
+    for fire in fires {
+        if !expected.remove(&fire.due_us) {
             continue;
         }
-        let seen_ns = on_clock(firing.seen_us);
-        let call = Call { answered_ns: seen_ns, ..call(firing.due_us) };
-        match firing.written_us {
-            Some(Firing::FAILED) => recorder.failed(&call, seen_ns, Failure::State),
+        let seen_ns = on_clock(fire.seen_us);
+        let call = Call { answered_ns: seen_ns, ..call(fire.due_us) };
+        match fire.written_us {
+            Some(TimerFire::FAILED) => recorder.failed(&call, seen_ns, Failure::State),
             Some(_) | None => recorder.succeeded(&call, seen_ns),
         }
     }
@@ -338,15 +335,20 @@ fn tell(
 }
 
 /// The body of an answer of 2xx.
-fn ask(client: &mut Client, method: &str, path: &str, body: &str) -> Result<Vec<u8>, FiringsError> {
+fn request(
+    client: &mut HttpClient,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> Result<Vec<u8>, TimersError> {
     let what = || format!("{method} {path}");
-    let answer = client.ask(method, path, body);
-    let (status, body) = answer.map_err(|source| FiringsError::Ask { what: what(), source })?;
+    let answer = client.request(method, path, body);
+    let (status, body) = answer.map_err(|source| TimersError::Ask { what: what(), source })?;
     if (200..300).contains(&status) {
         return Ok(body);
     }
-    let told = String::from_utf8_lossy(&body).chars().take(300).collect();
-    Err(FiringsError::Refused { what: what(), status, told })
+    let answer = String::from_utf8_lossy(&body).chars().take(300).collect();
+    Err(TimersError::Refused { what: what(), status, answer })
 }
 
 /// As RFC 3339 writes it.
@@ -359,12 +361,12 @@ fn moment(us: u64) -> String {
 mod tests {
     use super::*;
 
-    fn options(alarms: u32, every: Duration) -> FiringOptions {
-        FiringOptions {
+    fn options(timers: u32, every: Duration) -> TimerOptions {
+        TimerOptions {
             api: "http://127.0.0.1:3500".to_owned(),
             app: "echo".to_owned(),
-            kind: AlarmKind::Timer,
-            alarms,
+            kind: TimerKind::Timer,
+            timers,
             every,
             writes_state: false,
             connections: 4,
@@ -376,19 +378,19 @@ mod tests {
     }
 
     #[test]
-    fn a_firing_is_late_from_its_moment_and_what_did_not_come_is_missed() {
-        let seen = |due_us, seen_us, written_us| Firing { due_us, seen_us, written_us };
+    fn a_fire_is_late_from_its_due_time_and_one_that_did_not_come_is_missed() {
+        let seen = |due_us, seen_us, written_us| TimerFire { due_us, seen_us, written_us };
         let expected = HashSet::from([1_000_000, 1_200_000, 1_400_000, 1_600_000]);
-        let firings = vec![
+        let fires = vec![
             seen(1_200_000, 1_207_000, Some(1_300_000)),
             seen(1_000_000, 1_001_000, None),
             // Twice, one of another window, and one whose state was not written.
             seen(1_000_000, 1_500_000, None),
             seen(900_000, 1_000_000, None),
-            seen(1_400_000, 1_401_000, Some(Firing::FAILED)),
+            seen(1_400_000, 1_401_000, Some(TimerFire::FAILED)),
         ];
         let recorder = Recorder::new(Some(4.0), Keep::default());
-        let told = tell(recorder, (1_000_000, 2_000_000), expected, firings);
+        let told = summarize(recorder, (1_000_000, 2_000_000), expected, fires);
         assert_eq!((told.requests, told.errors), (2, 2));
         let kinds: Vec<_> = told.errors_by_kind.iter().map(|(k, n)| (k.as_str(), *n)).collect();
         assert_eq!(kinds, [("missed", 1), ("state", 1)]);
@@ -399,24 +401,21 @@ mod tests {
 
     #[test]
     fn what_cannot_be_measured_is_refused() {
-        let check = |options: &FiringOptions, part: &str| {
-            let told = Site::new(options).map(|_| ()).unwrap_err().to_string();
+        let check = |options: &TimerOptions, part: &str| {
+            let told = Sidecar::new(options).map(|_| ()).unwrap_err().to_string();
             assert!(told.contains(part), "{told}");
         };
         let second = Duration::from_secs(1);
-        check(&options(0, second), "number of alarms of 0");
+        check(&options(0, second), "number of timers of 0");
         check(&options(1, Duration::from_secs(61)), "period in us of 61000000");
         check(&options(1_001, Duration::from_millis(1)), "cannot be spread over 1000 us");
-        check(
-            &FiringOptions { api: "127.0.0.1:1".to_owned(), ..options(1, second) },
-            "no HTTP API",
-        );
-        check(&FiringOptions { connections: 0, ..options(1, second) }, "connections of 0");
-        assert!(Site::new(&options(1_000, Duration::from_millis(1))).is_ok());
+        check(&TimerOptions { api: "127.0.0.1:1".to_owned(), ..options(1, second) }, "no HTTP API");
+        check(&TimerOptions { connections: 0, ..options(1, second) }, "connections of 0");
+        assert!(Sidecar::new(&options(1_000, Duration::from_millis(1))).is_ok());
     }
 
     #[test]
-    fn moments_are_told_to_the_microsecond() {
+    fn moments_have_microseconds() {
         assert_eq!(moment(1_700_000_000_123_456), "2023-11-14T22:13:20.123456Z");
     }
 }

@@ -8,8 +8,9 @@ use std::borrow::Cow;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::routes::MAX_DELAY_US;
-use crate::arrival::SplitMix64;
+use tollway_record::SplitMix64;
+
+use crate::routes::MAX_DELAY_US;
 
 /// Values of one kind that can be told apart in a text.
 const MAX_CHOICES: usize = 16;
@@ -141,7 +142,7 @@ impl<T: Copy> Choices<T> {
 
 impl Faults {
     /// Whether nothing ever happens.
-    pub(super) fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         self.delay.choices.is_empty()
             && self.status.choices.is_empty()
             && self.size.choices.is_empty()
@@ -149,7 +150,7 @@ impl Faults {
     }
 
     /// These, but for what `query` asks for; the error is for who asked.
-    pub(super) fn asked(&self, query: &[u8]) -> Result<Cow<'_, Self>, ChoicesError> {
+    pub(crate) fn asked(&self, query: &[u8]) -> Result<Cow<'_, Self>, ChoicesError> {
         let mut faults = Cow::Borrowed(self);
         for pair in query.split(|byte| *byte == b'&') {
             let Ok(pair) = str::from_utf8(pair) else { continue };
@@ -165,7 +166,7 @@ impl Faults {
     }
 
     /// What happens to one request.
-    pub(super) fn draw(&self, random: &mut SplitMix64) -> Fate {
+    pub(crate) fn draw(&self, random: &mut SplitMix64) -> Fate {
         if self.is_none() {
             return Fate::default();
         }
@@ -181,11 +182,11 @@ impl Faults {
 
 /// What happens to one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fate {
-    pub(super) closes: bool,
-    pub(super) delay: Option<Duration>,
-    pub(super) status: Option<u16>,
-    pub(super) size: Option<u64>,
+pub(crate) struct Fate {
+    pub(crate) closes: bool,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) status: Option<u16>,
+    pub(crate) size: Option<u64>,
 }
 
 #[cfg(test)]

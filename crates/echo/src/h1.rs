@@ -10,11 +10,13 @@ use tollway_http::h1::{
 };
 use tollway_http::{Fields, ResponseHead};
 
-use super::routes::{Action, Plan, actor_types, describe};
-use super::source::Source;
-use super::{HIGH_WATER_BYTES, Site, Timers};
+use crate::delays::Delays;
+use crate::peer::HIGH_WATER_BYTES;
+use crate::routes::{Action, Plan, actor_types, describe};
+use crate::shared::Shared;
+use crate::source::Source;
 
-pub(super) struct H1Session {
+pub(crate) struct H1Session {
     held: Vec<u8>,
     scanner: HeadScanner,
     limits: Limits,
@@ -30,8 +32,8 @@ enum Stage {
     Head,
     /// In a request's body.
     Body { decoder: BodyDecoder, exchange: Exchange },
-    /// The answer waits for a timer, or for what is done about a firing, before it begins; meanwhile
-    /// nothing is read.
+    /// The answer waits for a timer, or for the state that a timer's turn writes; meanwhile nothing is
+    /// read.
     Waiting { decoder: BodyDecoder, exchange: Exchange },
     /// The answer's body is generated.
     Sending { source: Source, exchange: Exchange },
@@ -54,7 +56,7 @@ struct Exchange {
 }
 
 impl H1Session {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             held: Vec::new(),
             scanner: HeadScanner::new(),
@@ -65,30 +67,30 @@ impl H1Session {
         }
     }
 
-    pub(super) fn wants_input(&self) -> bool {
+    pub(crate) fn wants_input(&self) -> bool {
         matches!(self.stage, Stage::Head | Stage::Body { .. })
     }
 
     /// Whether the connection is to be closed behind what `out` holds.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         matches!(self.stage, Stage::Closed)
     }
 
     /// Takes input and writes what it calls for.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         input: &[u8],
-        site: &Site,
-        timers: &mut Timers,
+        shared: &Shared,
+        delays: &mut Delays,
         out: &mut Vec<u8>,
     ) {
         if self.held.is_empty() {
-            let consumed = self.process(input, site, timers, out);
+            let consumed = self.process(input, shared, delays, out);
             self.hold(&input[consumed..]);
         } else {
             let mut held = std::mem::take(&mut self.held);
             held.extend_from_slice(input);
-            let consumed = self.process(&held, site, timers, out);
+            let consumed = self.process(&held, shared, delays, out);
             held.drain(..consumed);
             self.held = held;
         }
@@ -104,8 +106,8 @@ impl H1Session {
     fn process(
         &mut self,
         input: &[u8],
-        site: &Site,
-        timers: &mut Timers,
+        shared: &Shared,
+        delays: &mut Delays,
         out: &mut Vec<u8>,
     ) -> usize {
         let mut at = 0;
@@ -113,8 +115,8 @@ impl H1Session {
             let rest = &input[at..];
             let step = match self.stage {
                 Stage::Head if rest.is_empty() => return at,
-                Stage::Head => self.read_head(rest, site, timers, out),
-                Stage::Body { .. } => self.read_body(rest, site, out),
+                Stage::Head => self.read_head(rest, shared, delays, out),
+                Stage::Body { .. } => self.read_body(rest, shared, out),
                 Stage::Closed => return input.len(),
                 Stage::Waiting { .. } | Stage::Sending { .. } => return at,
             };
@@ -122,7 +124,7 @@ impl H1Session {
                 Ok(Some(consumed)) => at += consumed,
                 Ok(None) => return at,
                 Err(refusal) => {
-                    self.refuse(refusal, site, out);
+                    self.refuse(refusal, shared, out);
                     return input.len();
                 }
             }
@@ -133,25 +135,31 @@ impl H1Session {
     fn read_head(
         &mut self,
         input: &[u8],
-        site: &Site,
-        timers: &mut Timers,
+        shared: &Shared,
+        delays: &mut Delays,
         out: &mut Vec<u8>,
     ) -> Result<Option<usize>, Refusal> {
         match parse_request(input, &self.limits, &mut self.scanner)? {
             Parsed::Partial => Ok(None),
             Parsed::Complete { message, consumed } => {
                 self.scanner = HeadScanner::new();
-                self.begin(&message, site, timers, out);
+                self.begin(&message, shared, delays, out);
                 Ok(Some(consumed))
             }
         }
     }
 
-    fn begin(&mut self, request: &Request, site: &Site, timers: &mut Timers, out: &mut Vec<u8>) {
+    fn begin(
+        &mut self,
+        request: &Request,
+        shared: &Shared,
+        delays: &mut Delays,
+        out: &mut Vec<u8>,
+    ) {
         if request.expect_continue {
             out.extend_from_slice(CONTINUE);
         }
-        let Plan { action, delay } = site.plan(&request.head);
+        let Plan { action, delay } = shared.plan(&request.head);
         let mut exchange = Exchange {
             action,
             version: request.version,
@@ -177,30 +185,30 @@ impl H1Session {
                 exchange.echo = Some((head, length));
             }
             Action::Headers => exchange.description = describe(&request.head),
-            Action::ActorTypes => exchange.description = actor_types(site.actor_types),
-            Action::Firings => exchange.description = site.firings.take(),
-            Action::Fired(alarm) => match alarm.state_port {
+            Action::ActorTypes => exchange.description = actor_types(shared.actor_types),
+            Action::TimerFires => exchange.description = shared.timer_fires.take(),
+            Action::TimerFired(timer) => match timer.state_port {
                 Some(port) => {
                     let path = &request.head.path;
-                    is_held = site.firings.write(&alarm, port, path, timers.key());
+                    is_held = shared.timer_fires.write(&timer, port, path, delays.key());
                 }
-                None => site.firings.saw(&alarm),
+                None => shared.timer_fires.record(&timer),
             },
             Action::Size(_)
             | Action::Status(_)
             | Action::Close
             | Action::Grpc(_)
-            | Action::Say(..) => {}
+            | Action::Text(..) => {}
         }
         let decoder = BodyDecoder::new(request.body, &self.limits);
         self.stage = match delay {
             Some(delay) => {
-                timers.set(delay, 0);
+                delays.set(delay, 0);
                 Stage::Waiting { decoder, exchange }
             }
             None if is_held => Stage::Waiting { decoder, exchange },
             None => {
-                exchange.begin_echo(site, out);
+                exchange.begin_echo(shared, out);
                 Stage::Body { decoder, exchange }
             }
         };
@@ -210,7 +218,7 @@ impl H1Session {
     fn read_body(
         &mut self,
         input: &[u8],
-        site: &Site,
+        shared: &Shared,
         out: &mut Vec<u8>,
     ) -> Result<Option<usize>, Refusal> {
         let Stage::Body { decoder, exchange } = &mut self.stage else { return Ok(Some(0)) };
@@ -226,12 +234,12 @@ impl H1Session {
             at += step.consumed;
         }
         let trailers = decoder.take_trailers();
-        self.answer(trailers.as_ref(), site, out);
+        self.answer(trailers.as_ref(), shared, out);
         Ok(Some(at))
     }
 
     /// The request is complete.
-    fn answer(&mut self, trailers: Option<&Fields>, site: &Site, out: &mut Vec<u8>) {
+    fn answer(&mut self, trailers: Option<&Fields>, shared: &Shared, out: &mut Vec<u8>) {
         let stage = std::mem::replace(&mut self.stage, Stage::Closed);
         let Stage::Body { mut exchange, .. } = stage else { return };
         match exchange.action {
@@ -243,21 +251,21 @@ impl H1Session {
             }
             Action::Size(bytes) => {
                 let head = ResponseHead::new(200);
-                exchange.write_head(head, BodyLength::Fixed(bytes), site, out);
+                exchange.write_head(head, BodyLength::Fixed(bytes), shared, out);
                 let total = if exchange.framing == BodyLength::None { 0 } else { bytes };
-                let source = Source::new(site.pattern.clone(), total);
+                let source = Source::new(shared.pattern.clone(), total);
                 self.stage = Stage::Sending { source, exchange };
                 self.generate(out);
             }
-            Action::Status(status) => self.finish(exchange, status, b"", site, out),
-            Action::Fired(_) => self.finish(exchange, 200, b"", site, out),
-            Action::Headers | Action::ActorTypes | Action::Firings => {
+            Action::Status(status) => self.finish(exchange, status, b"", shared, out),
+            Action::TimerFired(_) => self.finish(exchange, 200, b"", shared, out),
+            Action::Headers | Action::ActorTypes | Action::TimerFires => {
                 let text = std::mem::take(&mut exchange.description);
-                self.finish(exchange, 200, &text, site, out);
+                self.finish(exchange, 200, &text, shared, out);
             }
-            Action::Say(status, why) => self.finish(exchange, status, why.as_bytes(), site, out),
+            Action::Text(status, why) => self.finish(exchange, status, why.as_bytes(), shared, out),
             Action::Grpc(_) => {
-                self.finish(exchange, 426, b"gRPC needs HTTP/2\n", site, out);
+                self.finish(exchange, 426, b"gRPC needs HTTP/2\n", shared, out);
             }
             Action::Close => {}
         }
@@ -269,14 +277,14 @@ impl H1Session {
         mut exchange: Exchange,
         status: u16,
         body: &[u8],
-        site: &Site,
+        shared: &Shared,
         out: &mut Vec<u8>,
     ) {
         let mut head = ResponseHead::new(status);
         if !body.is_empty() {
             head.fields.push(b"content-type", b"text/plain");
         }
-        exchange.write_head(head, BodyLength::Fixed(body.len() as u64), site, out);
+        exchange.write_head(head, BodyLength::Fixed(body.len() as u64), shared, out);
         exchange.write_data(body, out);
         self.next(&exchange);
     }
@@ -288,19 +296,19 @@ impl H1Session {
     }
 
     /// Whether a body is being generated.
-    pub(super) fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         matches!(self.stage, Stage::Sending { .. })
     }
 
     /// Generates more of the answer's body; behind it, goes on with what is held.
-    pub(super) fn pump(&mut self, site: &Site, timers: &mut Timers, out: &mut Vec<u8>) {
+    pub(crate) fn pump(&mut self, shared: &Shared, delays: &mut Delays, out: &mut Vec<u8>) {
         self.generate(out);
-        self.resume(site, timers, out);
+        self.resume(shared, delays, out);
     }
 
-    fn resume(&mut self, site: &Site, timers: &mut Timers, out: &mut Vec<u8>) {
+    fn resume(&mut self, shared: &Shared, delays: &mut Delays, out: &mut Vec<u8>) {
         if self.wants_input() && !self.held.is_empty() && out.len() < HIGH_WATER_BYTES {
-            self.receive(b"", site, timers, out);
+            self.receive(b"", shared, delays, out);
         }
     }
 
@@ -322,23 +330,23 @@ impl H1Session {
     }
 
     /// The timer of a delayed answer.
-    pub(super) fn wake(&mut self, site: &Site, timers: &mut Timers, out: &mut Vec<u8>) {
+    pub(crate) fn wake(&mut self, shared: &Shared, delays: &mut Delays, out: &mut Vec<u8>) {
         if !matches!(self.stage, Stage::Waiting { .. }) {
             return;
         }
         let stage = std::mem::replace(&mut self.stage, Stage::Closed);
         if let Stage::Waiting { decoder, mut exchange } = stage {
-            exchange.begin_echo(site, out);
+            exchange.begin_echo(shared, out);
             self.stage = Stage::Body { decoder, exchange };
         }
-        self.receive(b"", site, timers, out);
+        self.receive(b"", shared, delays, out);
         if self.input_over && self.wants_input() {
             self.stage = Stage::Closed;
         }
     }
 
     /// The peer sends no more: an unfinished request will not be finished.
-    pub(super) fn input_ended(&mut self) {
+    pub(crate) fn input_ended(&mut self) {
         self.draining = true;
         self.input_over = true;
         if self.wants_input() {
@@ -347,14 +355,14 @@ impl H1Session {
     }
 
     /// Takes no further request.
-    pub(super) fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         self.draining = true;
         if matches!(self.stage, Stage::Head) && self.held.is_empty() {
             self.stage = Stage::Closed;
         }
     }
 
-    fn refuse(&mut self, refusal: Refusal, site: &Site, out: &mut Vec<u8>) {
+    fn refuse(&mut self, refusal: Refusal, shared: &Shared, out: &mut Vec<u8>) {
         let answered = matches!(
             &self.stage,
             Stage::Body { exchange, .. } if exchange.framing != BodyLength::None
@@ -378,16 +386,16 @@ impl H1Session {
         let body = format!("{refusal}\n");
         let mut head = ResponseHead::new(refusal.status());
         head.fields.push(b"content-type", b"text/plain");
-        exchange.write_head(head, BodyLength::Fixed(body.len() as u64), site, out);
+        exchange.write_head(head, BodyLength::Fixed(body.len() as u64), shared, out);
         exchange.write_data(body.as_bytes(), out);
     }
 }
 
 impl Exchange {
     /// Writes the head of an echo, if this is one.
-    fn begin_echo(&mut self, site: &Site, out: &mut Vec<u8>) {
+    fn begin_echo(&mut self, shared: &Shared, out: &mut Vec<u8>) {
         if let Some((head, length)) = self.echo.take() {
-            self.write_head(head, length, site, out);
+            self.write_head(head, length, shared, out);
         }
     }
 
@@ -395,10 +403,10 @@ impl Exchange {
         &mut self,
         mut head: ResponseHead,
         length: BodyLength,
-        site: &Site,
+        shared: &Shared,
         out: &mut Vec<u8>,
     ) {
-        site.sign(&mut head.fields);
+        shared.sign(&mut head.fields);
         let declared_length = match length {
             BodyLength::Fixed(length) => Some(length),
             BodyLength::None | BodyLength::Chunked | BodyLength::UntilClose => None,

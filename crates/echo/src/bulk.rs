@@ -13,14 +13,14 @@ use rustix::net::{RecvFlags, recv};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Length of what a client begins with, and of the server's answer.
-pub(crate) const HELLO_BYTES: usize = 24;
+pub const OPENING_BYTES: usize = 24;
 /// The server's answer to a client's beginning.
-pub(crate) const READY: &[u8; HELLO_BYTES] = b"\0tollway-tcp/1 ready   \n";
-const DISCARD: &[u8; HELLO_BYTES] = b"\0tollway-tcp/1 discard \n";
-const SOURCE: &[u8; HELLO_BYTES] = b"\0tollway-tcp/1 source  \n";
+pub const READY: &[u8; OPENING_BYTES] = b"\0tollway-tcp/1 ready   \n";
+const DISCARD: &[u8; OPENING_BYTES] = b"\0tollway-tcp/1 discard \n";
+const SOURCE: &[u8; OPENING_BYTES] = b"\0tollway-tcp/1 source  \n";
 
 /// Length of the server's account.
-pub(crate) const ACCOUNT_BYTES: usize = 32;
+pub const ACCOUNT_BYTES: usize = 32;
 const ACCOUNT_MARK: &[u8; 8] = b"tollway\n";
 
 /// Bytes that the server reads or writes at a time.
@@ -32,7 +32,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// What the server is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// Read and count.
     Discard,
     /// Write as fast as it goes.
@@ -40,7 +40,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    pub(crate) fn hello(self) -> &'static [u8; HELLO_BYTES] {
+    pub fn opening(self) -> &'static [u8; OPENING_BYTES] {
         match self {
             Self::Discard => DISCARD,
             Self::Source => SOURCE,
@@ -50,17 +50,17 @@ impl Mode {
 
 /// What the first bytes of a connection ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub enum Opening {
     /// Too few to say.
     Unknown,
     Echo,
     Bulk(Mode),
 }
 
-impl Wish {
-    pub(crate) fn of(first: &[u8]) -> Self {
+impl Opening {
+    pub fn of(first: &[u8]) -> Self {
         for mode in [Mode::Discard, Mode::Source] {
-            let hello = &mode.hello()[..];
+            let hello = &mode.opening()[..];
             if first.starts_with(hello) {
                 return Self::Bulk(mode);
             }
@@ -74,15 +74,15 @@ impl Wish {
 
 /// What the server counted, from its first byte to its last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Account {
-    pub(crate) bytes: u64,
-    pub(crate) ns: u64,
+pub struct Account {
+    pub bytes: u64,
+    pub ns: u64,
     /// Processor time of the thread.
-    pub(crate) cpu_ns: u64,
+    pub cpu_ns: u64,
 }
 
 impl Account {
-    pub(crate) fn encode(self) -> [u8; ACCOUNT_BYTES] {
+    pub fn encode(self) -> [u8; ACCOUNT_BYTES] {
         let mut encoded = [0; ACCOUNT_BYTES];
         let numbers = [self.bytes, self.ns, self.cpu_ns].map(u64::to_be_bytes);
         let (mark, rest) = encoded.split_at_mut(ACCOUNT_MARK.len());
@@ -94,7 +94,7 @@ impl Account {
     }
 
     /// `None` if these are not the bytes of an account.
-    pub(crate) fn decode(encoded: &[u8]) -> Option<Self> {
+    pub fn decode(encoded: &[u8]) -> Option<Self> {
         let rest = encoded.strip_prefix(ACCOUNT_MARK)?;
         let mut numbers = rest
             .chunks_exact(8)
@@ -105,7 +105,7 @@ impl Account {
 }
 
 /// Processor time of the calling thread.
-pub(crate) fn thread_cpu() -> Duration {
+pub fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -113,7 +113,7 @@ pub(crate) fn thread_cpu() -> Duration {
 
 /// Serves one connection whose wish has been read, on a thread of its own, until the client ends
 /// it or `stopped` says so. `early` is what came with the wish.
-pub(crate) fn serve(
+pub fn serve(
     mut stream: TcpStream,
     mode: Mode,
     early: usize,
@@ -155,7 +155,7 @@ fn discard(stream: &mut TcpStream, early: usize, stopped: impl Fn() -> bool) -> 
 }
 
 fn source(stream: &mut TcpStream, stopped: impl Fn() -> bool) -> io::Result<u64> {
-    let piece = crate::options::payload(PIECE_BYTES);
+    let piece = crate::payload::payload(PIECE_BYTES);
     let mut bytes = 0;
     let mut idle = Idle::new();
     while !client_has_ended(stream)? {
@@ -217,18 +217,18 @@ mod tests {
     #[test]
     fn first_bytes_say_what_is_wanted() {
         for (first, wish) in [
-            (&b""[..], Wish::Unknown),
-            (b"hello", Wish::Echo),
-            (b"\0tollway", Wish::Unknown),
-            (b"\0tollway-tcp/1 d", Wish::Unknown),
-            (b"\0tollway-tcp/1 x", Wish::Echo),
-            (&DISCARD[..], Wish::Bulk(Mode::Discard)),
-            (&SOURCE[..], Wish::Bulk(Mode::Source)),
-            (b"\0other", Wish::Echo),
+            (&b""[..], Opening::Unknown),
+            (b"hello", Opening::Echo),
+            (b"\0tollway", Opening::Unknown),
+            (b"\0tollway-tcp/1 d", Opening::Unknown),
+            (b"\0tollway-tcp/1 x", Opening::Echo),
+            (&DISCARD[..], Opening::Bulk(Mode::Discard)),
+            (&SOURCE[..], Opening::Bulk(Mode::Source)),
+            (b"\0other", Opening::Echo),
         ] {
-            assert_eq!(Wish::of(first), wish, "{first:?}");
+            assert_eq!(Opening::of(first), wish, "{first:?}");
         }
-        assert_eq!(Wish::of(&[&DISCARD[..], b"more"].concat()), Wish::Bulk(Mode::Discard));
+        assert_eq!(Opening::of(&[&DISCARD[..], b"more"].concat()), Opening::Bulk(Mode::Discard));
     }
 
     #[test]

@@ -1,28 +1,28 @@
-//! What a request asks of the echo server; the same over HTTP/1.1 and HTTP/2.
+//! Decides how the server answers a request, alike for HTTP/1.1 and HTTP/2.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use tollway_http::{Method, RequestHead};
+use tollway_record::SplitMix64;
 
-use super::faults::{Fate, Faults};
-use super::firings::alarm;
-use crate::arrival::SplitMix64;
-use crate::firings::Alarm;
+use crate::actor_timer::ActorTimer;
+use crate::faults::{Fate, Faults};
+use crate::timer_fires::timer_of_path;
 
 /// Path of the unary call.
 pub const UNARY_PATH: &str = "/tollway.lab.v1.Echo/Unary";
 
 /// Longest delay that is granted.
-pub(super) const MAX_DELAY_US: u64 = 3_600_000_000;
+pub(crate) const MAX_DELAY_US: u64 = 3_600_000_000;
 
-/// The answer to who asks for faults that there are not.
+/// The answer to a request for faults that do not exist.
 const FAULTS_HELP: &str = "faults are delay=1ms:50,10ms:5 status=503:10 size=4096 close=1: a value, \
                            or values with their chances in percent\n";
 
 /// What to do with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(crate) enum Action {
     /// Send the body back as it comes, with its trailers.
     Echo,
     /// Send this many bytes.
@@ -31,22 +31,22 @@ pub(super) enum Action {
     Status(u16),
     /// Send the request's head as text.
     Headers,
-    /// Say which types of actors it runs.
+    /// List the actor types that it runs.
     ActorTypes,
-    /// Note that an alarm of `tollway load firings` has come, and do what it is set for.
-    Fired(Alarm),
-    /// Say which have come since that was asked last.
-    Firings,
+    /// Record that a timer of `tollway load timers` has fired, and write state if the timer asks for it.
+    TimerFired(ActorTimer),
+    /// List the fires since the last such request.
+    TimerFires,
     /// Close the connection without an answer.
     Close,
     Grpc(Rpc),
     /// Answer with this status and this text.
-    Say(u16, &'static str),
+    Text(u16, &'static str),
 }
 
 impl Action {
     /// Whether the window of a request's body is given back as the answer is sent.
-    pub(super) fn gives_window_back(self) -> bool {
+    pub(crate) fn gives_window_back(self) -> bool {
         match self {
             Self::Echo | Self::Grpc(Rpc::Unary | Rpc::BidiStream) => true,
             Self::Grpc(
@@ -61,19 +61,19 @@ impl Action {
             | Self::Status(_)
             | Self::Headers
             | Self::ActorTypes
-            | Self::Fired(_)
-            | Self::Firings
+            | Self::TimerFired(_)
+            | Self::TimerFires
             | Self::Close
-            | Self::Say(..) => false,
+            | Self::Text(..) => false,
         }
     }
 }
 
 /// What to do with a request, and how long to wait before the answer begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub(super) action: Action,
-    pub(super) delay: Option<Duration>,
+pub(crate) struct Plan {
+    pub(crate) action: Action,
+    pub(crate) delay: Option<Duration>,
 }
 
 impl From<Action> for Plan {
@@ -84,7 +84,7 @@ impl From<Action> for Plan {
 
 /// A gRPC method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rpc {
+pub(crate) enum Rpc {
     Unary,
     ServerStream,
     ClientStream,
@@ -99,10 +99,10 @@ pub(super) enum Rpc {
 
 /// Decides by path and, for gRPC, by content type; then by chance, as the server's faults or those
 /// of the query say.
-pub(super) fn plan(head: &RequestHead, faults: &Faults, random: &mut SplitMix64) -> Plan {
+pub(crate) fn plan(head: &RequestHead, faults: &Faults, random: &mut SplitMix64) -> Plan {
     let (_, query) = split_query(&head.path);
     let Ok(faults) = faults.asked(query) else {
-        return Action::Say(400, FAULTS_HELP).into();
+        return Action::Text(400, FAULTS_HELP).into();
     };
     let fate = faults.draw(random);
     let mut plan = decide(head);
@@ -132,28 +132,30 @@ fn grpc_status(status: u16) -> u32 {
     }
 }
 
-/// What an app that runs actors does: they say what is said to them. `None` for what is not about
-/// actors.
-pub(super) fn act(head: &RequestHead) -> Option<Plan> {
+/// Decides for an app that runs actors. An actor answers with the body that it got; `None` for a
+/// request that does not concern actors.
+pub(crate) fn plan_for_actor(head: &RequestHead) -> Option<Plan> {
     let action = match (&head.method, split_query(&head.path).0) {
         (Method::Get, b"/dapr/config") => Action::ActorTypes,
-        (Method::Get, b"/firings") => Action::Firings,
-        (Method::Put, path) if is_of_actor(path) => alarm(path).map_or(Action::Echo, Action::Fired),
+        (Method::Get, b"/timer-fires") => Action::TimerFires,
+        (Method::Put, path) if is_of_actor(path) => {
+            timer_of_path(path).map_or(Action::Echo, Action::TimerFired)
+        }
         (Method::Delete, path) if is_of_actor(path) => Action::Status(200),
         _ => return None,
     };
     Some(action.into())
 }
 
-/// Whether it is of an actor of the type `Echo`, or of `Echo` and a number.
+/// Whether the path is that of an actor of type `Echo` or `Echo` with a number.
 fn is_of_actor(path: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(b"/actors/Echo") else { return false };
     rest.iter().find(|byte| !byte.is_ascii_digit()) == Some(&b'/')
 }
 
-/// So many types of actors as a sidecar asks for them: `Echo`, `Echo1001`, `Echo1002`, whose numbers
-/// have four digits each, as those of a range in a target have.
-pub(super) fn actor_types(count: u32) -> Vec<u8> {
+/// The answer to a sidecar that asks for the app's actor types: `Echo`, `Echo1001`, `Echo1002`, …
+/// Numbers have four digits each, as those of a range in a load target.
+pub(crate) fn actor_types(count: u32) -> Vec<u8> {
     let mut names = vec![r#""Echo""#.to_owned()];
     names.extend((1..count).map(|number| format!(r#""Echo{}""#, 1000 + number)));
     format!(r#"{{"entities":[{}]}}"#, names.join(",")).into_bytes()
@@ -172,19 +174,19 @@ fn decide(head: &RequestHead) -> Plan {
         b"/echo" => Action::Echo,
         b"/size" => match number(query, b"bytes") {
             Some(bytes) => Action::Size(bytes),
-            None => Action::Say(400, "say how much: /size?bytes=N\n"),
+            None => Action::Text(400, "say how much: /size?bytes=N\n"),
         },
         b"/delay" => match delay(query) {
             Some(delay) => return Plan { action: Action::Status(200), delay: Some(delay) },
-            None => Action::Say(400, "say how long: /delay?ms=N or /delay?us=N\n"),
+            None => Action::Text(400, "say how long: /delay?ms=N or /delay?us=N\n"),
         },
         b"/headers" => Action::Headers,
         b"/close" => Action::Close,
         b"/" | b"/healthz" => Action::Status(200),
         _ => match path.strip_prefix(b"/status/").and_then(decimal) {
             Some(status @ 200..=599) => Action::Status(u16::try_from(status).unwrap_or(500)),
-            Some(_) => Action::Say(400, "a final status is 200 to 599\n"),
-            None => Action::Say(
+            Some(_) => Action::Text(400, "a final status is 200 to 599\n"),
+            None => Action::Text(
                 404,
                 "here are /echo /size?bytes=N /delay?ms=N /status/NNN /headers /close\n",
             ),
@@ -234,7 +236,7 @@ fn decimal(digits: &[u8]) -> Option<u64> {
 }
 
 /// A request's head as lines of text: what arrived here, after all proxies.
-pub(super) fn describe(head: &RequestHead) -> Vec<u8> {
+pub(crate) fn describe(head: &RequestHead) -> Vec<u8> {
     let mut text = String::new();
     let lossy = String::from_utf8_lossy;
     // Writing into a string does not fail.
@@ -275,7 +277,7 @@ mod tests {
     fn actors_say_what_is_said_to_them() {
         let asked = |method: &str, path: &str| {
             let method = Method::from_token(method.as_bytes());
-            act(&RequestHead { method, ..head(path, None) }).map(|plan| plan.action)
+            plan_for_actor(&RequestHead { method, ..head(path, None) }).map(|plan| plan.action)
         };
         assert_eq!(asked("GET", "/dapr/config"), Some(Action::ActorTypes));
         assert_eq!(actor_types(3), br#"{"entities":["Echo","Echo1001","Echo1002"]}"#);
@@ -295,7 +297,7 @@ mod tests {
         assert_eq!(action("/echo", None), Action::Status(503));
         assert_eq!(action("/echo?status=200&size=9", None), Action::Size(9));
         assert_eq!(action("/echo?close=100", None), Action::Close);
-        assert!(matches!(action("/echo?status=1", None), Action::Say(400, _)));
+        assert!(matches!(action("/echo?status=1", None), Action::Text(400, _)));
         let grpc = Some("application/grpc");
         assert_eq!(action(UNARY_PATH, grpc), Action::Grpc(Rpc::Fail(14)));
         let delayed = plan(&head("/echo?delay=3ms", None), &Faults::default(), random);
@@ -315,7 +317,7 @@ mod tests {
             ("/else", 404),
         ] {
             assert!(
-                matches!(decide(&head(path, None)).action, Action::Say(given, _) if given == status),
+                matches!(decide(&head(path, None)).action, Action::Text(given, _) if given == status),
                 "{path}"
             );
         }
@@ -328,7 +330,7 @@ mod tests {
         assert_eq!(decide(&head("/a.B/C", kind)).action, Action::Grpc(Rpc::Unknown));
         let invoked = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
         assert_eq!(decide(&head(invoked, kind)).action, Action::Grpc(Rpc::OnInvoke));
-        assert!(matches!(decide(&head(UNARY_PATH, None)).action, Action::Say(404, _)));
+        assert!(matches!(decide(&head(UNARY_PATH, None)).action, Action::Text(404, _)));
     }
 
     fn head(path: &str, content_type: Option<&str>) -> RequestHead {
