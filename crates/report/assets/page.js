@@ -13,7 +13,6 @@
     for (const button of document.querySelectorAll("[data-theme-button]")) {
       button.textContent = `Theme: ${theme}`;
     }
-    document.dispatchEvent(new Event("themechange"));
   }
 
   function download(name) {

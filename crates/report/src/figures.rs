@@ -153,6 +153,16 @@ pub(crate) fn date(unix_s: f64) -> String {
     at.map(|at| at.date().to_string()).unwrap_or_default()
 }
 
+/// The minute, in UTC, of a time in seconds since 1970: `11-21 09:05`.
+pub(crate) fn minute(unix_s: f64) -> String {
+    let at = time::OffsetDateTime::from_unix_timestamp(unix_s as i64);
+    let text = |at: time::OffsetDateTime| {
+        let (month, day) = (u8::from(at.month()), at.day());
+        format!("{month:02}-{day:02} {:02}:{:02}", at.hour(), at.minute())
+    };
+    at.map(text).unwrap_or_default()
+}
+
 /// The unit in which latencies of about this size are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeUnit {

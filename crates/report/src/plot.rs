@@ -1,5 +1,5 @@
-//! Charts before they are drawn: lines over a common x, with units. The page draws each twice:
-//! as inline SVG, which needs no script and prints, and by uPlot in the browser, to be read closely.
+//! Charts as values: lines over a common x, with units. [`svg`] draws them; the page's script reads
+//! their figures out.
 
 mod distribution;
 mod draw;
@@ -46,7 +46,7 @@ pub(crate) struct Plot {
     pub(crate) marks: Vec<f64>,
 }
 
-/// What a chart shows; the browser's part offers what fits it.
+/// What a chart shows, and so how its lines run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -54,7 +54,7 @@ pub(crate) enum Kind {
     /// Steps: `ys` of an x hold until the next x.
     Distribution,
     Series,
-    /// Each x is a result of its own, marked by a dot.
+    /// Each x is a result of its own, marked by a dot; a line spans what is absent between.
     Points,
 }
 

@@ -11,7 +11,7 @@ use tollway_record::traffic::SeriesPoint;
 use tollway_report::html;
 use tollway_testkit::{Browser, TempDir, need_tool};
 
-/// Every chart has come into view, and so is drawn by the script.
+/// Every chart has come into view, and so can be read out.
 const SCROLL_THROUGH: &str = "(async () => {
     for (const part of document.querySelectorAll('details')) part.open = true;
     for (const figure of document.querySelectorAll('figure.chart')) {
@@ -36,14 +36,21 @@ fn a_report_from_disk_draws_its_charts_and_complains_of_nothing() {
     let mut browser = opened(&chromium, &dir, &html(&record));
 
     browser.evaluate(SCROLL_THROUGH).unwrap();
-    let live = browser.evaluate("document.querySelectorAll('figure.live canvas').length").unwrap();
+    let live = browser.evaluate("document.querySelectorAll('figure.live svg').length").unwrap();
     assert_eq!(live, json!(14), "percentiles, spread, and two courses");
-    let painted =
-        "[...document.querySelectorAll('canvas')].filter((canvas) => canvas.getContext('2d')
-        .getImageData(0, 0, canvas.width, canvas.height).data.some((byte) => byte)).length";
+    let painted = "[...document.querySelectorAll('figure.live svg')].filter((svg) =>
+        [...svg.querySelectorAll('[data-line] path')].some((path) => path.getTotalLength() > 50
+        && getComputedStyle(path).stroke !== 'none')).length";
     assert_eq!(browser.evaluate(painted).unwrap(), json!(14), "a chart is empty");
-    let still = "getComputedStyle(document.querySelector('svg.still')).display";
-    assert_eq!(browser.evaluate(still).unwrap(), "none");
+    // At the place of the pointer there are a rule and a dot for each line.
+    let pointed = "(() => {
+        const svg = document.querySelector('.stage svg');
+        const box = svg.getBoundingClientRect();
+        const at = { clientX: box.left + box.width / 2, clientY: box.top + 50, bubbles: true };
+        svg.dispatchEvent(new PointerEvent('pointermove', at));
+        return svg.querySelectorAll('.cursor circle').length;
+    })()";
+    assert_eq!(browser.evaluate(pointed).unwrap(), json!(2));
 
     // Moving along a chart with the keyboard tells its figures.
     browser.evaluate("document.querySelector('.stage').focus()").unwrap();
@@ -54,6 +61,8 @@ fn a_report_from_disk_draws_its_charts_and_complains_of_nothing() {
     browser.click("button.key").unwrap();
     browser.until("document.querySelector('button.key').ariaPressed === 'false'").unwrap();
     browser.until("!/direct/.test(document.querySelector('.readout').textContent)").unwrap();
+    let hidden = "document.querySelectorAll('.stage .hidden').length";
+    assert!(browser.evaluate(hidden).unwrap().as_u64().unwrap() > 0);
     browser.click(".chart-buttons button").unwrap();
     assert_eq!(browser.errors().unwrap(), Vec::<String>::new());
 }
@@ -97,7 +106,7 @@ fn on_paper_a_report_is_light_and_has_nothing_to_click() {
             "[...document.querySelectorAll('{selector}')].filter((one) => one.checkVisibility()).length"
         )
     };
-    let controls = shown("button:not(.key), form, .stage, details:not([open]) summary");
+    let controls = shown("button:not(.key), form, .under, details:not([open]) summary");
     assert!(browser.evaluate(&controls).unwrap().as_u64().unwrap() > 5);
     browser.on_paper(true).unwrap();
     assert_eq!(browser.evaluate(&controls).unwrap(), json!(0));

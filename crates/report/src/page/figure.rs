@@ -1,4 +1,4 @@
-//! A chart on a page: caption, keys, the drawing, and the figures for the browser's chart.
+//! A chart on a page: caption, legend, the drawing, and the figures that its script reads out.
 
 use maud::{Markup, html};
 
@@ -17,7 +17,7 @@ pub(crate) fn figure(id: &str, plot: &Plot) -> Markup {
                     }
                 }
             }
-            (svg(id, plot))
+            div.stage { (svg(id, plot)) }
             script.plot type="application/json" { (shell::data(plot)) }
         }
     }

@@ -9,13 +9,9 @@ use base64::prelude::BASE64_STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde::Serialize;
 
-/// uPlot's own style comes first, so that the page's may correct it.
-pub(crate) const STYLE: &str = concat!(
-    include_str!("../../assets/uplot/uPlot.min.css"),
-    include_str!("../../assets/page.css")
-);
+/// The style of every page.
+pub(crate) const STYLE: &str = include_str!("../../assets/page.css");
 
-const UPLOT: &str = include_str!("../../assets/uplot/uPlot.iife.min.js");
 const PAGE: &str = include_str!("../../assets/page.js");
 const CHARTS: &str = include_str!("../../assets/charts.js");
 
@@ -23,11 +19,11 @@ const LIST: &str = include_str!("../../assets/list.js");
 
 /// What a page from disk may do: nothing but its own style and scripts.
 static FILE_POLICY: LazyLock<String> =
-    LazyLock::new(|| format!("{}; form-action 'none'", policy(&[PAGE, UPLOT, CHARTS])));
+    LazyLock::new(|| format!("{}; form-action 'none'", policy(&[PAGE, CHARTS])));
 
 /// What a served page may do: the same, and ask its own server for another page.
 static SERVED_POLICY: LazyLock<String> = LazyLock::new(|| {
-    let own = policy(&[PAGE, UPLOT, CHARTS, LIST]);
+    let own = policy(&[PAGE, CHARTS, LIST]);
     format!("{own}; img-src data:; form-action 'self'; frame-ancestors 'none'")
 });
 
@@ -55,7 +51,7 @@ pub(crate) struct Page {
 impl Page {
     /// A page that opens from disk, with charts.
     pub(crate) fn on_disk(title: &str, body: Markup) -> Self {
-        Self { title: title.to_owned(), body, from_disk: true, scripts: &[UPLOT, CHARTS] }
+        Self { title: title.to_owned(), body, from_disk: true, scripts: &[CHARTS] }
     }
 
     /// A page of the server, which sends the policy; without charts.
@@ -64,7 +60,7 @@ impl Page {
     }
 
     pub(crate) fn with_charts(self) -> Self {
-        Self { scripts: &[UPLOT, CHARTS], ..self }
+        Self { scripts: &[CHARTS], ..self }
     }
 
     /// With what moves in the list of results.

@@ -11,6 +11,7 @@ const LEFT: f64 = 62.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 40.0;
+const DAY_S: f64 = 86_400.0;
 
 /// Nines and their names.
 const NINES: &[(f64, &str)] = &[
@@ -29,11 +30,14 @@ pub(crate) fn svg(id: &str, plot: &Plot) -> Markup {
     let Some(frame) = Frame::around(plot) else { return Markup::default() };
     html! {
         svg.still viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img"
+            data-x=(frame.x.data()) data-y=(frame.y.data())
             aria-labelledby=(format!("{id}-title {id}-desc")) {
             title id=(format!("{id}-title")) { (plot.title) }
             desc id=(format!("{id}-desc")) { (plot.description()) }
             (frame.grid(plot))
-            @for line in &plot.lines { (frame.line(plot, line)) }
+            @for (index, line) in plot.lines.iter().enumerate() {
+                (frame.line(plot, index, line))
+            }
         }
     }
 }
@@ -83,7 +87,7 @@ impl Frame {
         }
     }
 
-    fn line(&self, plot: &Plot, line: &Line) -> Markup {
+    fn line(&self, plot: &Plot, index: usize, line: &Line) -> Markup {
         let weight = match line.weight {
             Weight::Bold => "bold",
             Weight::Thin => "thin",
@@ -92,14 +96,27 @@ impl Frame {
         let dashed = if line.dashed { " unsure" } else { "" };
         let class = format!("{weight}{dashed} colour-{}", line.colour % super::COLOURS);
         let dashes = (line.colour >= super::COLOURS && !line.dashed).then_some("7 3");
-        html! { path class=(class) stroke-dasharray=[dashes] d=(self.path(plot, line)) {} }
+        let dots = plot.kind == Kind::Points;
+        html! {
+            g data-line=(index) {
+                path class=(class) stroke-dasharray=[dashes] d=(self.path(plot, line)) {}
+                @for (x, y) in plot.xs.iter().zip(&line.ys).filter(|_| dots) {
+                    @if let Some(y) = y {
+                        circle class=(format!("colour-{}", line.colour % super::COLOURS))
+                            cx=(px(self.x.at(*x))) cy=(px(self.y.at(*y))) r="3" {}
+                    }
+                }
+            }
+        }
     }
 
     fn path(&self, plot: &Plot, line: &Line) -> String {
         let mut pen = Pen::default();
         for (x, y) in plot.xs.iter().zip(&line.ys) {
             let Some(y) = *y else {
-                pen.lift();
+                if plot.kind != Kind::Points {
+                    pen.lift();
+                }
                 continue;
             };
             let (x, y) = (self.x.at(*x), self.y.at(y));
@@ -233,6 +250,12 @@ impl Scale {
         Self::new(axis, lo, if hi > lo { hi } else { lo + step }, from_px, to_px)
     }
 
+    /// Values and pixels of both ends, and 1 for a logarithmic axis: what the page's script reads.
+    fn data(&self) -> String {
+        let Self { lo, hi, log, from_px, to_px } = self;
+        format!("{lo} {hi} {from_px} {to_px} {}", u8::from(*log))
+    }
+
     fn is_wide(&self) -> bool {
         self.hi > self.lo && (self.hi - self.lo).is_finite()
     }
@@ -253,8 +276,7 @@ impl Scale {
             return inside.map(|(nines, name)| (*nines, (*name).to_owned())).collect();
         }
         if axis.unit == Unit::Date {
-            let ends = [self.lo, self.hi].map(|at| (at, figures::date(at)));
-            return ends.to_vec();
+            return self.dates();
         }
         let values = if self.log { self.log_values() } else { self.even_values() };
         if axis.unit == Unit::Us && !self.log {
@@ -263,6 +285,18 @@ impl Scale {
             return values.iter().map(|value| (*value, name(value))).collect();
         }
         values.into_iter().map(|value| (value, tick_with_unit(value, axis.unit))).collect()
+    }
+
+    /// Up to four moments evenly apart, by day, or by minute where all are within three days.
+    fn dates(&self) -> Vec<(f64, String)> {
+        let span = self.hi - self.lo;
+        let steps = if span > 0.0 { 3 } else { 0 };
+        let at = |step: i32| self.lo + span * f64::from(step) / f64::from(steps.max(1));
+        let name = |at: f64| match span < 3.0 * DAY_S {
+            true => figures::minute(at),
+            false => figures::date(at),
+        };
+        (0..=steps).map(|step| (at(step), name(at(step)))).collect()
     }
 
     fn even_values(&self) -> Vec<f64> {
