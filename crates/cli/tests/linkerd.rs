@@ -200,7 +200,7 @@ impl Subject for Witness {
     ) -> Result<Standing, LabError> {
         let listener = |part: &str, name: &str| -> SocketAddr {
             let path = ground.ports_path(&ground.process(HOME, part));
-            tollway_lab::ports::read(&path).unwrap().unwrap()[name]
+            tollway_net::ports_file::read(&path).unwrap().unwrap()[name]
         };
         let proxies = ["linkerd-client", "linkerd-app"];
         let admins = proxies.map(|part| listener(part, "admin"));

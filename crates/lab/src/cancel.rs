@@ -1,6 +1,6 @@
-//! One token that ends everything the lab waits for: Ctrl-C, SIGTERM, or the caller's wish.
+//! One token that ends every wait of the lab: after Ctrl-C, SIGTERM, or [`Cancel::cancel`].
 //!
-//! Whoever waits gets [`Cancelled`] and returns; dropping what was started cleans up. A second
+//! A wait returns [`Cancelled`]; dropping what was started cleans up. A second
 //! signal ends the process at once, and the kernel kills its children.
 
 use std::io;
@@ -13,32 +13,25 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// The wait was ended by the user or the caller.
+/// A signal or the caller ended the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped before the end")]
 pub struct Cancelled;
 
-/// How a wait for a descriptor ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waited {
-    Readable,
-    TimedOut,
-}
-
 /// Cloned into everything that waits.
 #[derive(Debug, Clone)]
 pub struct Cancel {
-    /// Holds a byte once cancelled. Nobody takes it out, so every waiter sees it.
-    told: Arc<UnixStream>,
-    tell: Arc<UnixStream>,
+    /// Readable once cancelled: no reader takes the byte out, so every waiter sees it.
+    receiver: Arc<UnixStream>,
+    sender: Arc<UnixStream>,
 }
 
 impl Cancel {
     /// A token that only [`Cancel::cancel`] triggers.
     pub fn new() -> io::Result<Self> {
-        let (told, tell) = UnixStream::pair()?;
-        tell.set_nonblocking(true)?;
-        Ok(Self { told: Arc::new(told), tell: Arc::new(tell) })
+        let (receiver, sender) = UnixStream::pair()?;
+        sender.set_nonblocking(true)?;
+        Ok(Self { receiver: Arc::new(receiver), sender: Arc::new(sender) })
     }
 
     /// A token that SIGINT, SIGTERM and SIGHUP trigger as well; the second of them exits with
@@ -51,15 +44,15 @@ impl Cancel {
             let seen = Arc::clone(&first_seen);
             signal_hook::flag::register_conditional_shutdown(signal, STATUS_INTERRUPTED, seen)?;
             signal_hook::flag::register(signal, Arc::clone(&first_seen))?;
-            signal_hook::low_level::pipe::register(signal, cancel.tell.try_clone()?)?;
+            signal_hook::low_level::pipe::register(signal, cancel.sender.try_clone()?)?;
         }
         Ok(cancel)
     }
 
     /// Ends every wait, now and later.
     pub fn cancel(&self) {
-        // A full pipe has been told already.
-        let _ = rustix::io::write(&*self.tell, &[1]);
+        // Fails only if the pipe is full, and then it is readable already.
+        let _ = rustix::io::write(&*self.sender, &[1]);
     }
 
     pub fn check(&self) -> Result<(), Cancelled> {
@@ -68,36 +61,26 @@ impl Cancel {
 
     /// Sleeps, or returns early when cancelled.
     pub fn sleep(&self, time: Duration) -> Result<(), Cancelled> {
-        self.wait(None, Instant::now() + time).map(|_| ())
-    }
-
-    /// Waits until `fd` is readable or `until` has passed.
-    pub(crate) fn wait(
-        &self,
-        fd: Option<BorrowedFd<'_>>,
-        until: Instant,
-    ) -> Result<Waited, Cancelled> {
+        let deadline = Instant::now() + time;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let told = self.told.as_fd();
-            // Without a descriptor of the caller's, ours stands in its place, unasked.
-            let (fd, flags) = fd.map_or((told, PollFlags::empty()), |fd| (fd, PollFlags::IN));
-            let mut fds = [
-                PollFd::from_borrowed_fd(told, PollFlags::IN),
-                PollFd::from_borrowed_fd(fd, flags),
-            ];
-            // Interrupted or out of memory for a moment: look again.
-            let _ = rustix::event::poll(&mut fds, Some(&timespec(left)));
-            if !fds[0].revents().is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut fds = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
+            // Fails when a signal arrives or memory is short: poll again.
+            let polled = rustix::event::poll(&mut fds, Some(&timespec(left)));
+            if polled.is_ok_and(|ready| ready > 0) {
                 return Err(Cancelled);
             }
-            if !flags.is_empty() && !fds[1].revents().is_empty() {
-                return Ok(Waited::Readable);
-            }
             if left.is_zero() {
-                return Ok(Waited::TimedOut);
+                return Ok(());
             }
         }
+    }
+}
+
+impl AsFd for Cancel {
+    /// Readable once cancelled.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.receiver.as_fd()
     }
 }
 

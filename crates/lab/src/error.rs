@@ -17,10 +17,10 @@ use crate::cgroup::CgroupError;
 use crate::experiment::{JournalError, PlanError};
 use crate::fabric::RoundError;
 use crate::ping::PingError;
-use crate::ports::PortsError;
 use crate::process::ProcessError;
 use crate::sample::SampleError;
 use crate::subject::{CertificateError, TemplateError};
+use tollway_net::ports_file::PortsError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {

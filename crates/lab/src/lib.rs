@@ -18,7 +18,6 @@ mod fault;
 pub mod link_command;
 pub mod machine;
 pub mod ping;
-pub mod ports;
 pub mod process;
 pub mod progress;
 pub mod relay;

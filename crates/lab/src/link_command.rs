@@ -16,7 +16,7 @@ use tollway_net::netns::{NetNs, NetnsError};
 use tollway_net::tun::{Tun, TunConfig, TunError};
 
 use crate::cancel::Cancel;
-use crate::ports::{self, Ports, PortsError};
+use tollway_net::ports_file::{self as ports, Ports, PortsError};
 
 /// Packets the kernel holds for the link before it drops, as on a fast router's port.
 const QUEUE_PACKETS: u32 = 10_000;

@@ -6,30 +6,28 @@ mod spec;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Signal};
-use tollway_net::spawn::{Confinement, spawn_confined};
+use tollway_net::ports_file::{self, Ports};
+use tollway_net::process::{Process, Readiness, Stopped, Waited, log_tail, stop_in_order};
+use tollway_net::spawn::Confinement;
 
 pub use error::ProcessError;
 pub use spec::Spec;
 
-use crate::cancel::{Cancel, Waited};
-use crate::ports::{self, Ports};
+use crate::cancel::{Cancel, Cancelled};
 
 /// How long a process may take from SIGTERM to its end before it is killed.
 pub const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// How long the next process waits for one that is stopping. A process that takes longer goes on
 /// stopping meanwhile: often it waits for connections of those that come after it.
 const STOP_TURN: Duration = Duration::from_millis(250);
-/// How often a file a process should write is looked for.
-const READY_INTERVAL: Duration = Duration::from_millis(4);
+/// Lines of a log that an error shows.
+const TAIL_LINES: usize = 20;
 
 /// Starts processes and owns them.
 ///
@@ -39,16 +37,15 @@ const READY_INTERVAL: Duration = Duration::from_millis(4);
 pub struct Supervisor {
     dir: PathBuf,
     cancel: Cancel,
-    processes: Vec<Process>,
+    processes: Vec<Named>,
     same_thread: PhantomData<*const ()>,
 }
 
 #[derive(Debug)]
-struct Process {
+struct Named {
     name: String,
     command_line: String,
-    child: Child,
-    pidfd: OwnedFd,
+    process: Process,
 }
 
 impl Supervisor {
@@ -74,12 +71,12 @@ impl Supervisor {
     /// name is removed: it would pass for this one's.
     pub fn start(&mut self, spec: &Spec) -> Result<u32, ProcessError> {
         self.cancel.check()?;
-        ports::remove(&self.ports_path(&spec.name))
+        ports_file::remove(&self.ports_path(&spec.name))
             .map_err(|source| ProcessError::Ports { source })?;
-        let process = self.spawn(spec)?;
-        let pid = process.child.id();
-        tracing::debug!(name = spec.name, pid, command = process.command_line, "process started");
-        self.processes.push(process);
+        let started = self.spawn(spec)?;
+        let pid = started.pid();
+        tracing::debug!(name = spec.name, pid, command = started.command_line, "process started");
+        self.processes.push(started);
         Ok(pid)
     }
 
@@ -87,33 +84,29 @@ impl Supervisor {
     pub fn wait_ports(&mut self, name: &str, limit: Duration) -> Result<Ports, ProcessError> {
         let path = self.ports_path(name);
         self.wait_for(name, "its ports file", limit, || {
-            ports::read(&path).map_err(|source| ProcessError::Ports { source })
+            ports_file::read(&path).map_err(|source| ProcessError::Ports { source })
         })
     }
 
-    /// Asks `ready` every few milliseconds until it answers, fails, the process ends or `limit`
-    /// has passed.
+    /// Calls `ready` every few milliseconds until it gives a value or fails, the process ends or
+    /// `limit` has passed.
     pub fn wait_for<T>(
         &mut self,
         name: &str,
         what: &'static str,
         limit: Duration,
-        mut ready: impl FnMut() -> Result<Option<T>, ProcessError>,
+        ready: impl FnMut() -> Result<Option<T>, ProcessError>,
     ) -> Result<T, ProcessError> {
-        let until = Instant::now() + limit;
-        loop {
-            if let Some(answer) = ready()? {
-                return Ok(answer);
-            }
-            let process = self.process_mut(name)?;
-            let pidfd = process.pidfd.try_clone().map_err(|source| process.watch_error(source))?;
-            let next = until.min(Instant::now() + READY_INTERVAL);
-            if self.cancel.wait(Some(pidfd.as_fd()), next)? == Waited::Readable {
-                return Err(self.ended(name));
-            }
-            if Instant::now() >= until {
+        let deadline = Instant::now() + limit;
+        let found = self.processes.iter_mut().find(|started| started.name == name);
+        let started = found.ok_or_else(|| ProcessError::Unknown { name: name.into() })?;
+        match started.process.wait_ready(deadline, Some(self.cancel.as_fd()), ready)? {
+            Readiness::Ready(value) => Ok(value),
+            Readiness::Ended(status) => Err(self.exit_error(name, status)),
+            Readiness::Interrupted => Err(Cancelled.into()),
+            Readiness::TimedOut => {
                 let (log, tail) = self.log_tail(name);
-                return Err(ProcessError::NotReady { name: name.into(), what, limit, log, tail });
+                Err(ProcessError::NotReady { name: name.into(), what, limit, log, tail })
             }
         }
     }
@@ -156,28 +149,32 @@ impl Supervisor {
         running: &mut Running,
         limit: Duration,
     ) -> Result<ExitStatus, ProcessError> {
-        let process = &mut running.0;
-        let until = Instant::now() + limit;
-        if self.cancel.wait(Some(process.pidfd.as_fd()), until)? == Waited::TimedOut {
-            let (log, tail) = self.log_tail(&process.name);
-            let name = process.name.clone();
-            return Err(ProcessError::TooLong { name, limit, log, tail });
+        let Named { name, process, .. } = &mut running.0;
+        match process.wait_until(Instant::now() + limit, Some(self.cancel.as_fd())) {
+            Waited::Ended => {
+                process.wait().map_err(|source| ProcessError::Watch { name: name.clone(), source })
+            }
+            Waited::Interrupted => Err(Cancelled.into()),
+            Waited::TimedOut => {
+                let (log, tail) = self.log_tail(name);
+                Err(ProcessError::TooLong { name: name.clone(), limit, log, tail })
+            }
         }
-        process.child.wait().map_err(|source| process.watch_error(source))
     }
 
-    /// Fails with the story of the first process that ended though nobody stopped it.
+    /// # Errors
+    /// [`ProcessError::Exited`] for the first process that ended before it was stopped.
     pub fn check_alive(&mut self) -> Result<(), ProcessError> {
-        let ended = self.processes.iter_mut().find_map(|process| {
-            matches!(process.child.try_wait(), Ok(Some(_))).then(|| process.name.clone())
+        let ended = self.processes.iter_mut().find_map(|started| {
+            started.process.status().map(|status| (started.name.clone(), status))
         });
-        ended.map_or(Ok(()), |name| Err(self.ended(&name)))
+        ended.map_or(Ok(()), |(name, status)| Err(self.exit_error(&name, status)))
     }
 
     /// The id of a running process.
     #[must_use]
     pub fn pid(&self, name: &str) -> Option<u32> {
-        self.processes.iter().find(|p| p.name == name).map(|p| p.child.id())
+        self.processes.iter().find(|started| started.name == name).map(Named::pid)
     }
 
     /// Command line by process name, in order of names.
@@ -199,29 +196,12 @@ impl Supervisor {
     /// Stops all processes, the last started first: SIGTERM, and SIGKILL after [`STOP_LIMIT`].
     /// Returns a sentence for each that did not end cleanly.
     pub fn stop(&mut self) -> Vec<String> {
-        let mut complaints = Vec::new();
-        let mut lingering = Vec::new();
-        while let Some(mut process) = self.processes.pop() {
-            if matches!(process.child.try_wait(), Ok(Some(_))) {
-                complaints.push(format!("{} had ended before it was stopped", process.name));
-                continue;
-            }
-            // Fails only when the process ended meanwhile, which the wait then sees.
-            let _ = rustix::process::pidfd_send_signal(&process.pidfd, Signal::TERM);
-            let told = Instant::now();
-            if wait_readable(&process.pidfd, told + STOP_TURN) {
-                complaints.extend(process.complaint());
-            } else {
-                lingering.push((process, told));
-            }
-        }
-        for (process, told) in lingering {
-            complaints.extend(process.end_by(told + STOP_LIMIT));
-        }
-        complaints
+        let started = self.processes.drain(..).map(|started| (started.name, started.process));
+        let outcomes = stop_in_order(started.collect(), STOP_TURN, STOP_LIMIT);
+        outcomes.into_iter().filter_map(|(name, outcome)| complaint(&name, outcome)).collect()
     }
 
-    fn spawn(&self, spec: &Spec) -> Result<Process, ProcessError> {
+    fn spawn(&self, spec: &Spec) -> Result<Named, ProcessError> {
         let (out, err) = log_paths(&self.dir, &spec.name);
         let mut command = Command::new(&spec.program);
         command.args(&spec.args).env_clear().envs(spec.whole_environment()).current_dir(&self.dir);
@@ -234,28 +214,8 @@ impl Supervisor {
             program: spec.program.clone(),
             source,
         };
-        let child = spawn_confined(command, confinement).map_err(failed)?;
-        match open_pidfd(&child) {
-            Ok(pidfd) => Ok(Process { name: spec.name.clone(), command_line, child, pidfd }),
-            Err(source) => {
-                end_now(child);
-                Err(failed(source))
-            }
-        }
-    }
-
-    fn process_mut(&mut self, name: &str) -> Result<&mut Process, ProcessError> {
-        let found = self.processes.iter_mut().find(|process| process.name == name);
-        found.ok_or_else(|| ProcessError::Unknown { name: name.into() })
-    }
-
-    /// The error for a process whose end was noticed.
-    fn ended(&mut self, name: &str) -> ProcessError {
-        match self.process_mut(name).map(|process| process.child.wait()) {
-            Ok(Ok(status)) => self.exit_error(name, status),
-            Ok(Err(source)) => ProcessError::Watch { name: name.into(), source },
-            Err(error) => error,
-        }
+        let process = Process::spawn(command, confinement).map_err(failed)?;
+        Ok(Named { name: spec.name.clone(), command_line, process })
     }
 
     pub(crate) fn exit_error(&self, name: &str, status: ExitStatus) -> ProcessError {
@@ -267,8 +227,11 @@ impl Supervisor {
     /// output.
     fn log_tail(&self, name: &str) -> (PathBuf, String) {
         let (out, err) = log_paths(&self.dir, name);
-        let tail = tail_of(&err);
-        if tail.is_empty() { (out.clone(), tail_of(&out)) } else { (err, tail) }
+        let tail = log_tail(&err, TAIL_LINES);
+        match tail.is_empty() {
+            true => (out.clone(), log_tail(&out, TAIL_LINES)),
+            false => (err, tail),
+        }
     }
 }
 
@@ -282,74 +245,37 @@ impl Drop for Supervisor {
 
 /// A process expected to end by itself. Killed when dropped before.
 #[derive(Debug)]
-pub struct Running(Process);
+pub struct Running(Named);
 
 impl Running {
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.0.child.id()
+        self.0.pid()
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.process.wait_until(Instant::now(), None) == Waited::Ended
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail only when the process has ended and was waited for.
-        let _ = self.0.child.kill();
-        let _ = self.0.child.wait();
+impl Named {
+    fn pid(&self) -> u32 {
+        self.process.pid().as_raw_nonzero().get().unsigned_abs()
     }
 }
 
-impl Process {
-    fn watch_error(&self, source: io::Error) -> ProcessError {
-        ProcessError::Watch { name: self.name.clone(), source }
-    }
-
-    /// Waits until then, and kills what is left.
-    fn end_by(self, until: Instant) -> Option<String> {
-        if wait_readable(&self.pidfd, until) {
-            return self.complaint();
-        }
-        end_now(self.child);
-        Some(format!("{} did not stop within {} s and was killed", self.name, STOP_LIMIT.as_secs()))
-    }
-
-    /// What is wrong with how a stopped process ended.
-    fn complaint(mut self) -> Option<String> {
-        let status = self.child.wait().ok()?;
-        let clean = status.success() || status.signal() == Some(Signal::TERM.as_raw());
-        (!clean).then(|| format!("{} stopped with {status}", self.name))
-    }
-}
-
-/// Like [`Cancel::wait`] but not to be cancelled: stopping goes on after Ctrl-C.
-fn wait_readable(fd: &OwnedFd, until: Instant) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec};
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        let mut fds = [PollFd::new(fd, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(0) => return false,
-            Ok(_) => return true,
-            Err(_) if left.is_zero() => return false,
-            Err(_) => {}
+/// The sentence for a process that did not end cleanly.
+fn complaint(name: &str, outcome: Stopped) -> Option<String> {
+    match outcome {
+        Stopped::Clean => None,
+        Stopped::Failed(status) => Some(format!("{name} stopped with {status}")),
+        Stopped::EndedBefore => Some(format!("{name} had ended before it was stopped")),
+        Stopped::Killed => {
+            Some(format!("{name} did not stop within {} s and was killed", STOP_LIMIT.as_secs()))
         }
     }
-}
-
-fn open_pidfd(child: &Child) -> io::Result<OwnedFd> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
-}
-
-fn end_now(mut child: Child) {
-    // Both fail only when the process has ended and was waited for.
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 fn log_file(path: &Path) -> Result<File, ProcessError> {
@@ -364,15 +290,6 @@ fn log_paths(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
 
 fn file_stem(name: &str) -> String {
     name.replace(['/', ' '], "-")
-}
-
-fn tail_of(path: &Path) -> String {
-    const TAIL_LINES: usize = 20;
-    const TAIL_BYTES: usize = 4_096;
-    let bytes = fs::read(path).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL_BYTES)..]);
-    let lines: Vec<&str> = text.trim_end().lines().collect();
-    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
 }
 
 #[cfg(test)]

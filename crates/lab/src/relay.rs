@@ -22,8 +22,8 @@ use tollway_net::{
 
 use crate::cancel::Cancel;
 use crate::link_command;
-use crate::ports::{self, Ports, PortsError};
 use stream::{Pair, Side};
+use tollway_net::ports_file::{self as ports, Ports, PortsError};
 
 /// Stream pairs carried at a time; beyond it, connections wait in the listener's backlog.
 pub const RELAY_PAIRS_LIMIT: usize = 4_096;

@@ -18,9 +18,9 @@ use tollway_net::tun::{Tun, TunConfig};
 use crate::commands::Commands;
 use crate::error::LabError;
 use crate::link_command::LinkArgs;
-use crate::ports;
 use crate::process::{Spec, Supervisor};
 use crate::relay::{Forward, RelayArgs, Target};
+use tollway_net::ports_file as ports;
 
 /// How long a link or relay may take to carry traffic.
 const LINK_READY_LIMIT: Duration = Duration::from_secs(10);

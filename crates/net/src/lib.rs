@@ -1,12 +1,13 @@
-//! The data loop's parts: readiness, timers, buffers, connections with and without TLS.
+//! The parts of event loops: readiness, timers, buffers, connections with and without TLS.
 //!
-//! `proxy` and `load` build their loops from these; nothing here knows HTTP or the mesh. Every
-//! socket is non-blocking and registered once, edge-triggered, for both directions: a connection
-//! remembers what it may still read or write. Beside the loop stand the lab's links between
-//! network namespaces ([`netns`], [`tun`], [`link`]), how processes are started ([`spawn`]) and how
-//! they tell where they listen ([`write_ports`]) or are told where to ([`free_port()`]), when they
-//! connect again ([`Backoff`]), and what they keep mapped of their own program ([`let_start_go`]).
-//! Unsafe code is confined to this crate, and to the kernel interface of `fabric`.
+//! `proxy`, `load` and `echo` build their loops from these; nothing here knows HTTP or the mesh.
+//! Every socket is non-blocking and registered once, edge-triggered, for both directions: a
+//! connection remembers what it may still read or write. Further parts: the lab's links between
+//! network namespaces ([`netns`], [`tun`], [`link`]), processes and their supervision ([`spawn`],
+//! [`process`]), the file in which they publish their ports ([`ports_file`]), free ports
+//! ([`free_port()`]), reconnection ([`Backoff`]), and what stays mapped of the program
+//! ([`let_start_go`]). Unsafe code is confined to this crate, and to the kernel interface of
+//! `fabric`.
 
 mod backoff;
 mod conn;
@@ -22,7 +23,8 @@ mod option;
 mod origin;
 pub mod peer;
 mod poller;
-mod ports_file;
+pub mod ports_file;
+pub mod process;
 mod program;
 mod slab;
 mod source;

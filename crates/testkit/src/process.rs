@@ -1,20 +1,22 @@
 //! Starts a real program for a test, waits until it listens, and never leaves it behind.
 //!
 //! The program is killed when the value is dropped, and by the kernel when the thread that
-//! started it dies first (`setpriv --pdeathsig`, of util-linux, where it is installed).
+//! started it ends first.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+use tollway_net::ports_file::Ports;
+use tollway_net::process::{Process as Child, Readiness, Waited, log_tail};
+use tollway_net::spawn::Confinement;
 
-use crate::{TempDir, retry_until, tool};
+use crate::TempDir;
 
 /// How long a program may take until it listens, on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -34,7 +36,7 @@ pub struct Start {
 pub struct Process {
     name: String,
     child: Child,
-    ports: BTreeMap<String, SocketAddr>,
+    ports: Ports,
     dir: TempDir,
 }
 
@@ -74,15 +76,16 @@ impl Start {
         let name = self.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let dir = TempDir::new()?;
         let log = File::create(log_path(&dir)).context("could not create the program's log")?;
-        let child = self
-            .command()
+        let mut command = Command::new(&self.program);
+        command
+            .args(self.arguments)
             .envs(self.variables)
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("could not share the program's log")?)
-            .stderr(log)
-            .spawn()
+            .stderr(log);
+        let child = Child::spawn(command, Confinement::default())
             .with_context(|| format!("could not start {}", self.program.display()))?;
-        Ok(Process { name, child, ports: BTreeMap::new(), dir })
+        Ok(Process { name, child, ports: Ports::new(), dir })
     }
 
     /// Starts the program with `--ports-file FILE` added and waits until that file holds
@@ -92,31 +95,28 @@ impl Start {
         let ports_dir = TempDir::new()?;
         let ports_file = ports_dir.path().join("ports.json");
         let mut process = self.arg("--ports-file").arg(&ports_file).start()?;
-        let awaited = format!("{} writing its ports file", process.name);
-        let ports = retry_until(ready_within, &awaited, || process.ports_or_end(&ports_file))
-            .and_then(|outcome| outcome)
-            .map_err(|error| process.explain(error))?;
-        process.ports = ports;
-        Ok(process)
-    }
-
-    fn command(&self) -> Command {
-        let mut command = match tool("setpriv") {
-            Some(setpriv) => {
-                let mut command = Command::new(setpriv);
-                command.args(["--pdeathsig", "KILL", "--"]).arg(&self.program);
-                command
+        // A file of another form is an error at once; one that is not complete yet is not.
+        let read =
+            || match std::fs::read(&ports_file).ok().map(|bytes| serde_json::from_slice(&bytes)) {
+                Some(Ok(value)) => parse_ports(&value).map(Some),
+                Some(Err(_)) | None => Ok(None),
+            };
+        let ports = match process.child.wait_ready(Instant::now() + ready_within, None, read) {
+            Ok(Readiness::Ready(ports)) => Ok(ports),
+            Ok(Readiness::Ended(status)) => Err(anyhow!("{} ended: {status}", process.name)),
+            Ok(Readiness::TimedOut | Readiness::Interrupted) => {
+                Err(anyhow!("{} writing its ports file: not within {ready_within:?}", process.name))
             }
-            None => Command::new(&self.program),
+            Err(error) => Err(error),
         };
-        command.args(&self.arguments);
-        command
+        process.ports = ports.map_err(|error| process.explain(error))?;
+        Ok(process)
     }
 }
 
 impl Process {
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.pid().as_raw_nonzero().get().unsigned_abs()
     }
 
     /// The address of the listener that the program calls `name` in its ports file.
@@ -133,21 +133,24 @@ impl Process {
     }
 
     pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        self.child.status().is_none()
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        kill_process(Pid::from_child(&self.child), signal)
-            .with_context(|| format!("could not signal {}", self.name))
+        self.child.signal(signal).with_context(|| format!("could not signal {}", self.name))
     }
 
     /// Waits until the program ends by itself.
     pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
-        let awaited = format!("end of {}", self.name);
-        let child = &mut self.child;
-        retry_until(within, &awaited, || child.try_wait().transpose())
-            .map_err(|error| self.explain(error))?
-            .with_context(|| format!("could not wait for {}", self.name))
+        match self.child.wait_until(Instant::now() + within, None) {
+            Waited::Ended => {
+                self.child.wait().with_context(|| format!("could not wait for {}", self.name))
+            }
+            Waited::TimedOut | Waited::Interrupted => {
+                let error = anyhow!("end of {}: not within {within:?}", self.name);
+                Err(self.explain(error))
+            }
+        }
     }
 
     /// Asks the program to end (SIGTERM) and waits for it.
@@ -159,35 +162,25 @@ impl Process {
     /// Ends the program without asking it (SIGKILL).
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("could not kill {}", self.name))?;
-        self.child.wait().with_context(|| format!("could not wait for {}", self.name))?;
         Ok(())
     }
 
-    /// `None` while there is nothing to say yet.
-    fn ports_or_end(&mut self, file: &Path) -> Option<Result<BTreeMap<String, SocketAddr>>> {
-        // Looked at before the file: a program that wrote its ports and ended has still ended.
-        let ended = self.child.try_wait().ok().flatten();
-        match std::fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
-            _ if ended.is_some() => {
-                Some(Err(anyhow!("{} ended: {}", self.name, ended.unwrap_or_default())))
-            }
-            Some(value) => Some(parse_ports(&value)),
-            None => None,
-        }
-    }
-
     fn explain(&self, error: anyhow::Error) -> anyhow::Error {
-        error.context(format!("the end of its log:\n{}", tail(&self.log(), TAIL_LINES)))
+        error
+            .context(format!("the end of its log:\n{}", log_tail(&log_path(&self.dir), TAIL_LINES)))
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- {} (pid {}):\n{}", self.name, self.pid(), tail(&self.log(), TAIL_LINES));
+            eprintln!(
+                "--- {} (pid {}):\n{}",
+                self.name,
+                self.pid(),
+                log_tail(&log_path(&self.dir), TAIL_LINES)
+            );
         }
-        // It may have ended already, which is as good.
-        let _ = self.kill();
     }
 }
 
@@ -195,7 +188,7 @@ fn log_path(dir: &TempDir) -> PathBuf {
     dir.path().join("log")
 }
 
-fn parse_ports(value: &serde_json::Value) -> Result<BTreeMap<String, SocketAddr>> {
+fn parse_ports(value: &serde_json::Value) -> Result<Ports> {
     let Some(object) = value.as_object() else {
         bail!("the ports file is no JSON object: {value}");
     };
@@ -209,14 +202,10 @@ fn parse_ports(value: &serde_json::Value) -> Result<BTreeMap<String, SocketAddr>
         .collect()
 }
 
-fn tail(log: &str, lines: usize) -> String {
-    let skipped = log.lines().count().saturating_sub(lines);
-    log.lines().skip(skipped).collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::retry_until;
 
     const SOON: Duration = Duration::from_secs(20);
 
@@ -285,9 +274,6 @@ mod tests {
 
     #[test]
     fn program_dies_with_the_thread_that_started_it() {
-        if tool("setpriv").is_none() {
-            crate::skip!("{}setpriv", crate::TOOL_MISSING);
-        }
         let start = || {
             let process = script("echo '{}' > $2; exec sleep 60").start_listening().unwrap();
             let pid = process.pid();
@@ -303,11 +289,5 @@ mod tests {
         let parse = |text: &str| parse_ports(&serde_json::from_str(text).unwrap());
         assert!(parse(r#"["127.0.0.1:1"]"#).unwrap_err().to_string().contains("no JSON object"));
         assert!(parse(r#"{"http": 80}"#).unwrap_err().to_string().contains("`http`"));
-    }
-
-    #[test]
-    fn tail_is_the_last_lines() {
-        assert_eq!(tail("a\nb\nc\n", 2), "b\nc");
-        assert_eq!(tail("a\n", 2), "a");
     }
 }

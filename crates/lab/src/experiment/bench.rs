@@ -20,12 +20,12 @@ use crate::commands::Commands;
 use crate::error::LabError;
 use crate::link_command::{DirectionReport, LinkReport};
 use crate::ping::{PingPlan, Responder, ping};
-use crate::ports::{self, Ports};
 use crate::process::Supervisor;
 use crate::progress::{Event, Progress};
 use crate::scenario::{Scenario, Start};
 use crate::subject::{Authorities, BACKGROUND, HOME, Identity, Leg, Route, Standing};
 use crate::topology::{Isolation, LinkSpec, Topology};
+use tollway_net::ports_file::{self as ports, Ports};
 
 pub(super) struct Bench<'a> {
     pub(super) experiment: &'a Experiment,

@@ -9,10 +9,10 @@ use tollway_record::record::{Protocol, Tls};
 
 use crate::commands::{CallerTls, Commands, GRPC_PORT, HTTP_PORT, HTTPS_PORT, TCP_PORT};
 use crate::error::LabError;
-use crate::ports::{self, Ports};
 use crate::process::{ProcessError, Spec, Supervisor};
 use crate::subject::{HOME, Identity, Leg, Listener};
 use crate::topology::{Network, Published, Topology};
+use tollway_net::ports_file::{self as ports, Ports};
 
 /// How long any one process may take to bind its listeners.
 pub const READY_LIMIT: Duration = Duration::from_secs(20);

@@ -21,10 +21,10 @@ use super::scenario::Way;
 use super::site::{AgentPlace, Control, PINNED, READY_LIMIT, Site, missing};
 use crate::commands::{CountPacketsBy, Load, LoadArrival, Neighbour, Packets, TCP_PORT};
 use crate::error::LabError;
-use crate::ports;
 use crate::process::{ProcessError, Spec};
 use crate::scenario::MessagesSpec;
 use crate::topology::{Isolation, Network, Topology};
+use tollway_net::ports_file as ports;
 
 /// How long a bridge may take to learn a table by heart.
 const TABLE_LIMIT: Duration = Duration::from_secs(120);

@@ -1,7 +1,6 @@
 //! Runs the plan: block after block, each row with a control plane of its own.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::{Duration, Instant};
 
 use tollway_record::neighbours::{NeighbourRun, Stage};
@@ -297,7 +296,7 @@ fn watch_load(
 ) -> Result<(String, Before), LabError> {
     let mut running = site.supervisor.begin(spec)?;
     let mut readings = vec![Before::take(site, roles)];
-    while !has_ended(running.pid()) {
+    while !running.has_ended() {
         site.cancel.sleep(READ_EVERY)?;
         readings.push(Before::take(site, roles));
     }
@@ -340,13 +339,6 @@ fn block_of(site: &Site, first: Before, run: RunResult) -> Block {
 
 fn megabytes_per_s(traffic: &Traffic) -> f64 {
     traffic.bytes.total() as f64 / MEGABYTE / traffic.duration_s.max(f64::MIN_POSITIVE)
-}
-
-/// Whether a child has ended that was not waited for yet.
-fn has_ended(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
-    !matches!(state, Some(Some(state)) if state != 'Z')
 }
 
 fn list(

@@ -22,9 +22,9 @@ use crate::commands::{
     CONTROL_PORT, Commands, FabricAgent, NeighbourGets, NeighbourWrites, TokenRole, WritePace,
 };
 use crate::error::LabError;
-use crate::ports::{self, Ports};
 use crate::process::{ProcessError, Spec, Supervisor};
 use crate::topology::{Isolation, Network, Topology};
+use tollway_net::ports_file::{self as ports, Ports};
 
 /// The device that the agent forwards on: one end of a virtual cable within the network.
 pub(super) const DEVICE: &str = "fabric0";

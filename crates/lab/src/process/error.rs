@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::cancel::Cancelled;
-use crate::ports::PortsError;
+use tollway_net::ports_file::PortsError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
-use crate::ports;
 use crate::progress::Progress;
 use crate::relay::{Forward, RelayArgs, Target};
+use tollway_net::ports_file as ports;
 
 /// A pair of relays.
 pub struct Floor;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tollway_lab::ChildCommand;
-use tollway_lab::ports::{self, Ports};
+use tollway_net::ports_file::{self as ports, Ports};
 use tollway_record::record::{Arrival, Protocol, Tls};
 use tollway_record::run::{Generator, RUN_SCHEMA, RunResult};
 use tollway_record::traffic::{Bytes, Lateness, Traffic};

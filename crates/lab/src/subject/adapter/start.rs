@@ -16,9 +16,9 @@ use super::{Pair, authority_name, part_name};
 use crate::commands::CallerTls;
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
-use crate::ports::Ports;
 use crate::progress::{Event, Progress};
 use crate::subject::{BACKGROUND, HOME, Leg, Route, Standing, direct_url};
+use tollway_net::ports_file::Ports;
 
 /// Name of the one listener in the ports files that are written for the processes.
 pub(super) const LISTEN: &str = "listen";

@@ -33,7 +33,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use super::answers::Knowledge;
-use crate::ports::{self, Ports, PortsError};
+use tollway_net::ports_file::{self as ports, Ports, PortsError};
 
 /// Name of its one listener in its ports file.
 pub(super) const CONTROL_PORT: &str = "control";

@@ -16,10 +16,10 @@ use super::redirect::Redirect;
 use crate::commands::{GRPC_PORT, HTTP_PORT};
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
-use crate::ports::{self, Ports};
 use crate::progress::{Event, Progress};
 use crate::subject::adapter::{Authorities, write_secret};
 use crate::subject::{BACKGROUND, HOME, Leg, Route, Standing, direct_url};
+use tollway_net::ports_file::{self as ports, Ports};
 
 /// App names in certificates, as Tollway's own in the same scenario.
 const CALLER: &str = "client";

@@ -14,9 +14,9 @@ use crate::commands::{
 };
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
-use crate::ports::{self, Ports};
 use crate::progress::{Event, Progress};
 use crate::subject::{HOME, Leg, Route, Standing};
+use tollway_net::ports_file::{self as ports, Ports};
 
 /// The one port a network opens, where it can be chosen freely; variants take the next ones.
 const GATEWAY_LISTEN_PORT: u16 = 15_443;
