@@ -34,13 +34,13 @@ use tracing::{error, info, warn};
 use crate::admin::AdminService;
 use crate::admin_client::SOCKET_NAME;
 use crate::admin_socket::{bind_admin, commands};
+use crate::app_state::{AppState, STATE_REQUEST_BYTES, StateService};
 use crate::catalogue::{Catalogue, Home};
 use crate::discovery::DiscoveryService;
 use crate::error::StartError;
 use crate::holders::Holders;
 use crate::hub::Hub;
 use crate::issue::IdentityService;
-use crate::kept::{Kept, STATE_REQUEST_BYTES, StateService};
 use crate::metrics::{CommitMetrics, ControlFacts};
 use crate::neighbours::{Door, NEIGHBOURS_REQUEST_BYTES, Neighbours, NeighboursService};
 use crate::options::Options;
@@ -293,7 +293,7 @@ async fn start(options: Options, store: Store, stores: Stores) -> Result<Arc<Pla
         store,
         stores,
         hub,
-        kept: Kept::default(),
+        app_state: AppState::default(),
         reminders: Reminders::default(),
         neighbours: Neighbours::default(),
         authority: Arc::new(authority),

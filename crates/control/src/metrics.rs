@@ -100,9 +100,7 @@ impl AdminFacts for ControlFacts {
         page.single(&names::WATCHER_LAG, followed.lag);
         hub.read(Census::of).add_to(page);
         self.add_store(page);
-        let kept = self.plane.kept.usage();
-        page.single(&names::APP_STATE_ENTRIES, kept.entries);
-        page.single(&names::APP_STATE_BYTES, kept.bytes);
+        self.plane.app_state.add_to(page);
         self.plane.reminders.counts.add_to(page);
         self.plane.neighbours.counts.add_to(page);
         let credentials = self.plane.own_credentials();

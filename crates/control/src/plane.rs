@@ -12,10 +12,10 @@ use tollway_identity::{Authority, Credentials};
 use tollway_store::{Store, TransactError};
 use tonic::Status;
 
+use crate::app_state::AppState;
 use crate::connected::Connected;
 use crate::holders::Holders;
 use crate::hub::Hub;
-use crate::kept::Kept;
 use crate::neighbours::Neighbours;
 use crate::options::Options;
 use crate::placement::Placements;
@@ -33,8 +33,8 @@ pub(crate) struct Plane {
     /// What opens the other stores.
     pub(crate) stores: Stores,
     pub(crate) hub: Arc<Hub>,
-    /// What apps keep.
-    pub(crate) kept: Kept,
+    /// State of apps.
+    pub(crate) app_state: AppState,
     /// What actors are to be reminded of.
     pub(crate) reminders: Reminders,
     /// Of the fabric.

@@ -9,6 +9,7 @@ mod embedded;
 mod error;
 mod etcd;
 mod model;
+mod sequencer;
 mod store;
 
 pub use embedded::{Damage, Inspection, PROGRESS_EVERY_REVISIONS, Repaired, inspect, repair};
@@ -18,4 +19,5 @@ pub use model::{
     Batch, Change, Commit, Entry, Expected, Guard, KeyRange, LeaseId, Limits, Op, Page, Scanned,
     Seen, Size, Transaction,
 };
+pub use sequencer::{Answer, CommitOutcome, Decide, Ended, Pending, Sequencer, SequencerTask};
 pub use store::{Store, Watch};

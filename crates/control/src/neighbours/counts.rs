@@ -49,7 +49,7 @@ impl Counts {
         self.invalid.add(count as u64);
     }
 
-    pub(super) fn kept(&self, totals: Totals) {
+    pub(super) fn set_totals(&self, totals: Totals) {
         self.groups.set(totals.groups);
         self.neighbours.set(totals.neighbours);
         self.tombstones.set(totals.tombstones);

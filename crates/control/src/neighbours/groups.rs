@@ -20,7 +20,7 @@ pub(super) struct TooManyGroups {
     limit: usize,
 }
 
-/// The keeper alone changes what was written of them; whoever watches one that is not there yet
+/// The committer alone changes what was written of them; whoever watches one that is not there yet
 /// begins its lane.
 #[derive(Debug)]
 pub(super) struct Groups {

@@ -1,6 +1,6 @@
 //! A lane: what was written to one group lately, packed for whoever watches it.
 //!
-//! The keeper is its only writer. Watchers share what it holds, each has only its place in it; one
+//! The committer is its only writer. Watchers share what it holds, each has only its place in it; one
 //! that falls out of it is told from the table what has changed since (`watch.rs`).
 
 use std::collections::VecDeque;

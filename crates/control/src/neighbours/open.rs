@@ -6,19 +6,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use thiserror::Error;
-use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::sync::OnceCell;
 use tollway_model::{Group, chain};
 use tollway_store::{
-    Expected, KeyRange, Limits, OpenError, ReadError, Store, TransactError, Transaction,
+    Answer, Expected, KeyRange, Limits, OpenError, ReadError, Sequencer, SequencerTask, Store,
+    TransactError, Transaction,
 };
 use tollway_wire::v1::WriteNeighboursResponse;
 use tonic::Status;
 
 use super::agents::Agents;
+use super::committer::{Committer, Undurable, Write, WriteError};
 use super::counts::Counts;
 use super::decide::Change;
 use super::groups::Groups;
-use super::keeper::{Keeper, Write, WriteError};
 use super::key::{GROUP_PREFIX, Head, TABLE_KEY};
 use super::tombstones::Clock;
 use crate::options::NeighbourOptions;
@@ -27,7 +28,7 @@ use crate::stores::Stores;
 
 /// Name of the file in the directory of the store.
 const FILE_NAME: &str = "tollway.neighbours";
-/// Requests that wait for the keeper; further ones wait in line.
+/// Requests that wait for the committer; further ones wait to be queued.
 const WRITES: usize = 64;
 /// Groups that are read at once.
 const PAGE: usize = 1_000;
@@ -47,7 +48,7 @@ pub(super) struct Open {
     pub(super) groups: Arc<Groups>,
     pub(super) agents: Arc<Agents>,
     pub(super) counts: Arc<Counts>,
-    writes: mpsc::Sender<Write>,
+    writes: Sequencer<Committer>,
 }
 
 /// Why neighbours cannot be used.
@@ -64,14 +65,14 @@ pub(super) enum NeighboursError {
 }
 
 /// An answer that comes when a request is durable.
-pub(super) type Pending = oneshot::Receiver<Result<WriteNeighboursResponse, WriteError>>;
+pub(super) type PendingAnswer = Answer<Committer>;
 
 impl Neighbours {
     pub(super) async fn open(&self, plane: &Plane) -> Result<Arc<Open>, Status> {
         let opening = || async {
             let (counts, options) = (self.counts.clone(), plane.options.neighbours);
-            let (open, keeper, asked) = Open::begin(&plane.stores, options, counts).await?;
-            plane.tasks.spawn(keeper.run(asked, plane.stop.clone()));
+            let (open, task) = Open::begin(&plane.stores, options, counts).await?;
+            plane.tasks.spawn(task.run(plane.stop.clone().cancelled_owned()));
             Ok(Arc::new(open))
         };
         self.open.get_or_try_init(opening).await.cloned().map_err(|error: NeighboursError| {
@@ -83,12 +84,12 @@ impl Neighbours {
 }
 
 impl Open {
-    /// Opens or makes the file; the keeper is to be run with what is asked of it.
+    /// Opens or makes the file; returns the task that writes it, which the caller runs.
     pub(super) async fn begin(
         stores: &Stores,
         options: NeighbourOptions,
         counts: Arc<Counts>,
-    ) -> Result<(Self, Keeper, mpsc::Receiver<Write>), NeighboursError> {
+    ) -> Result<(Self, SequencerTask<Committer>), NeighboursError> {
         // Who follows neighbours follows their lanes.
         let limits = Limits { history_changes: 1, history_bytes: 1, ..Limits::default() };
         let store = stores.open(FILE_NAME, limits).await?;
@@ -98,36 +99,34 @@ impl Open {
         let groups = Groups::new(options.groups, options.lane_bytes, first);
         read_groups(&store, &groups).await?;
         let (totals, groups) = (groups.totals(), Arc::new(groups));
-        counts.kept(totals);
-        let (writes, asked) = mpsc::channel(WRITES);
-        let keeper = Keeper {
+        counts.set_totals(totals);
+        let committer = Committer {
             tombstones: Clock::new(&options, store.revision()),
-            store: store.clone(),
             groups: groups.clone(),
             counts: counts.clone(),
             options,
             rows: totals.neighbours + totals.tombstones,
+            undurable: Undurable::default(),
         };
+        let (writes, task) = Sequencer::new(store.clone(), committer, WRITES);
         let agents = Arc::new(Agents::new(counts.clone()));
-        Ok((Self { store, table, groups, agents, counts, writes }, keeper, asked))
+        Ok((Self { store, table, groups, agents, counts, writes }, task))
     }
 
-    /// Hands changes to the keeper; returns once they have their place in line.
+    /// Queues the changes of one request.
     pub(super) async fn write(
         &self,
         group: Group,
         changes: Vec<Change>,
-    ) -> Result<Pending, Status> {
-        let (reply, answer) = oneshot::channel();
-        let write = Write { group, changes, reply };
-        self.writes.send(write).await.map_err(|_| stopping())?;
-        Ok(answer)
+    ) -> Result<PendingAnswer, Status> {
+        self.writes.send(Write { group, changes }).await.map_err(|_| stopping())
     }
 }
 
-/// What a request came to.
-pub(super) async fn answer(pending: Pending) -> Result<WriteNeighboursResponse, Status> {
-    pending.await.map_err(|_| stopping())?.map_err(|error| match &error {
+/// Waits for the answer to a request.
+pub(super) async fn answer(pending: PendingAnswer) -> Result<WriteNeighboursResponse, Status> {
+    let decided = pending.await.map_err(|_| stopping())?;
+    decided.map(|decided| decided.response).map_err(|error| match &error {
         WriteError::Write(source) => store_status(source.as_ref()),
         WriteError::Read(source) => store_status(source.as_ref()),
         WriteError::TooManyGroups(_) => Status::resource_exhausted(chain(&error)),

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::agents::{Progress, WATCHES};
 use super::key::{pack_row, row_key, rows, rows_of_vni};
 use super::lane::Lane;
-use super::open::{Open, Pending, answer, stopping};
+use super::open::{Open, PendingAnswer, answer, stopping};
 use super::requests::{Changes, keys};
 use super::walk::{Walk, Wanted};
 use super::watch::{Answer, Watcher};
@@ -317,11 +317,11 @@ fn invalid(error: &ConvertError) -> Status {
     Status::invalid_argument(chain(error))
 }
 
-/// Reads a request and hands it to the keeper; what of it is no neighbour is told back.
+/// Reads a request and queues it; what of it is no neighbour is told back.
 async fn begin_write(
     open: &Open,
     request: &v1::WriteNeighboursRequest,
-) -> Result<(Pending, Vec<v1::NeighbourFailure>), Status> {
+) -> Result<(PendingAnswer, Vec<v1::NeighbourFailure>), Status> {
     let group = neighbour_group(&request.group).map_err(|error| invalid(&error))?;
     let changes = Changes::read(request)?;
     open.counts.invalid(changes.invalid.len());
@@ -330,7 +330,7 @@ async fn begin_write(
 }
 
 async fn finish_write(
-    pending: Pending,
+    pending: PendingAnswer,
     invalid: Vec<v1::NeighbourFailure>,
 ) -> Result<v1::WriteNeighboursResponse, Status> {
     let mut response = answer(pending).await?;

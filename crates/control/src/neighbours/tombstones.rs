@@ -9,14 +9,13 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use prost::Message as _;
 use tokio::time::Instant;
 use tollway_model::Group;
 use tollway_model::neighbour::packed::is_tombstone;
-use tollway_store::{Op, Transaction};
+use tollway_store::Pending;
 
-use super::keeper::{Keeper, put};
-use super::key::{group_key, rows};
+use super::committer::Committer;
+use super::key::rows;
 use crate::options::NeighbourOptions;
 
 /// Parts of the time that tombstones are kept: so exact it is.
@@ -85,21 +84,21 @@ impl Clock {
     }
 }
 
-impl Keeper {
+impl Committer {
     /// Removes a slice of what may go, or looks for what may.
-    pub(super) async fn compact(&mut self) {
+    pub(super) async fn compact(&mut self, pending: &mut Pending<Self>) {
         let Some(mut running) = self.tombstones.running.pop_front() else {
-            self.look_for_tombstones();
+            self.look_for_tombstones(pending.store().revision());
             return;
         };
-        if self.slice(&mut running).await {
+        if self.slice(&mut running, pending).await {
             self.tombstones.running.push_front(running);
         }
     }
 
-    fn look_for_tombstones(&mut self) {
+    fn look_for_tombstones(&mut self, revision: u64) {
         let clock = &mut self.tombstones;
-        let (kept, latest) = clock.tick(Instant::now(), self.store.revision());
+        let (kept, latest) = clock.tick(Instant::now(), revision);
         for (group, lane) in self.groups.all() {
             let standing = lane.standing();
             let upto = if standing.tombstones > clock.most { latest } else { kept };
@@ -111,10 +110,11 @@ impl Keeper {
     }
 
     /// Whether there may be more of the same.
-    async fn slice(&mut self, running: &mut Running) -> bool {
+    async fn slice(&mut self, running: &mut Running, pending: &mut Pending<Self>) -> bool {
         let Some(lane) = self.groups.find(&running.group) else { return false };
         let (range, mut gone) = (rows(lane.head().number), Vec::new());
-        let scan = self.store.scan(&range, running.after.as_deref(), SLICE_ROWS, |row| {
+        let store = pending.store();
+        let scan = store.scan(&range, running.after.as_deref(), SLICE_ROWS, |row| {
             if is_tombstone(row.value) && row.revision <= running.upto {
                 gone.push(Bytes::copy_from_slice(row.key));
             }
@@ -133,19 +133,16 @@ impl Keeper {
         lane.raise_oldest(running.upto);
         let (mut head, count) = (lane.head(), gone.len() as u64);
         head.tombstones = head.tombstones.saturating_sub(count);
-        let mut ops: Vec<_> = gone.into_iter().map(|key| Op::Delete { key }).collect();
-        ops.push(put(&group_key(&running.group), &head.encode_to_vec().into()));
-        match self.store.transact(Transaction { guards: Vec::new(), ops }).await {
-            Ok(revision) => {
-                self.rows = self.rows.saturating_sub(count);
-                self.groups.push(&running.group, head, revision, Vec::new());
-                self.counts.kept(self.groups.totals());
+        gone.into_iter().for_each(|key| pending.delete(key));
+        self.set_head(pending, &running.group, head);
+        self.undurable.removed_rows += count;
+        match pending.commit(self).await {
+            Ok(()) => {
                 self.counts.compacted(count);
                 scanned.more
             }
-            Err(error) => {
-                let reason = tollway_model::chain(&error);
-                tracing::warn!(reason, group = %running.group, "tombstones were not removed");
+            Err(_) => {
+                tracing::warn!(group = %running.group, "tombstones were not removed");
                 false
             }
         }

@@ -1,4 +1,4 @@
-//! What the admin port tells of reminders.
+//! Metrics of reminders, for the admin port.
 
 use tollway_telemetry::Page;
 use tollway_telemetry::metrics::{Counter, Gauge, names};
@@ -7,7 +7,7 @@ use tollway_wire::ReminderResult;
 use crate::book::Usage;
 use crate::metrics::CommitMetrics;
 
-/// Written by the keeper alone, but for the commits, which the store's writer tells.
+/// Only the committer writes these; the store's writer thread records `commits`.
 #[derive(Default, Debug)]
 pub(crate) struct Counts {
     done: Counter,
@@ -16,7 +16,7 @@ pub(crate) struct Counts {
     fenced: Counter,
     excess: Counter,
     expired: Counter,
-    kept: Gauge,
+    entries: Gauge,
     bytes: Gauge,
     pub(super) commits: CommitMetrics,
 }
@@ -37,13 +37,13 @@ impl Counts {
         self.expired.add(count);
     }
 
-    pub(super) fn kept(&self, all: Usage) {
-        self.kept.set(all.entries);
+    pub(super) fn set_usage(&self, all: Usage) {
+        self.entries.set(all.entries);
         self.bytes.set(all.bytes);
     }
 
     pub(crate) fn add_to(&self, page: &mut Page) {
-        page.single(&names::REMINDERS, self.kept.value());
+        page.single(&names::REMINDERS, self.entries.value());
         page.single(&names::REMINDER_BYTES, self.bytes.value());
         let mut changes = page.family(&names::REMINDER_CHANGES);
         for (result, counter) in [

@@ -34,30 +34,30 @@ pub(super) fn check_size(
 
 /// Whether a registration may take the place of what stands there.
 pub(super) fn may_put(
-    standing: Option<&Head>,
+    present: Option<&Head>,
     if_absent: bool,
     now: Moment,
 ) -> Result<(), ReminderResult> {
-    let is_there = standing.is_some_and(|standing| !standing.is_over(now));
+    let is_there = present.is_some_and(|present| !present.is_over(now));
     if is_there && if_absent { Err(ReminderResult::Exists) } else { Ok(()) }
 }
 
 /// What becomes of a reminder of which a firing was seen to.
 pub(super) fn advance(
-    standing: Option<Head>,
+    present: Option<Head>,
     version: u64,
     due: Moment,
     firings: Option<NonZeroU32>,
 ) -> Result<Head, ReminderResult> {
-    let standing = standing.filter(|standing| standing.version == version);
-    standing.map(|standing| Head { due, firings, ..standing }).ok_or(ReminderResult::NotFound)
+    let present = present.filter(|present| present.version == version);
+    present.map(|present| Head { due, firings, ..present }).ok_or(ReminderResult::NotFound)
 }
 
 /// Whether there is something to delete.
 pub(super) fn may_delete(
-    standing: Option<&Head>,
+    present: Option<&Head>,
     version: Option<u64>,
 ) -> Result<(), ReminderResult> {
-    let is_meant = |standing: &&Head| version.is_none_or(|version| standing.version == version);
-    standing.filter(is_meant).map(|_| ()).ok_or(ReminderResult::NotFound)
+    let is_meant = |head: &&Head| version.is_none_or(|version| head.version == version);
+    present.filter(is_meant).map(|_| ()).ok_or(ReminderResult::NotFound)
 }

@@ -13,7 +13,7 @@ use tollway_store::{Entry, KeyRange, Store};
 use tollway_wire::{actor_type, read_grant, shard_bytes, v1};
 use tonic::Status;
 
-use super::keeper::{KeeperError, now};
+use super::committer::{RemindersError, now};
 use super::{key, record};
 use crate::placement::{Host, Placements};
 use crate::plane::Plane;
@@ -97,7 +97,7 @@ async fn tell(
         let mut after: Option<Bytes> = None;
         loop {
             let page = store.list(range, after.as_deref(), PAGE).await;
-            let page = page.map_err(|error| super::status(&KeeperError::Read(error)))?;
+            let page = page.map_err(|error| super::status(&RemindersError::Read(error)))?;
             let now = now();
             for entry in &page.entries {
                 bytes += entry.key.len() + entry.value.len();
@@ -122,7 +122,7 @@ fn reminder(entry: &Entry, now: Moment) -> Result<Option<v1::Reminder>, Status> 
     let read = record::read(&entry.value).zip(key::id_and_name(&entry.key));
     let Some(((head, registration), (id, name))) = read else {
         let key = entry.key.escape_ascii().to_string();
-        return Err(super::status(&KeeperError::Foreign { key }));
+        return Err(super::status(&RemindersError::Foreign { key }));
     };
     Ok((!head.is_over(now)).then(|| v1::Reminder {
         actor_id: id.to_owned(),

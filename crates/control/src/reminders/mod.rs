@@ -4,34 +4,33 @@
 //! Who holds the shard of an actor, by the placement, and nobody else, writes for it. Why it is so
 //! is `docs/design/005-reminders.md`.
 
-mod batch;
+mod committer;
 mod counts;
 mod decide;
-mod keeper;
 mod key;
 mod list;
 mod record;
 
 use std::sync::Arc;
 
-use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::sync::OnceCell;
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_model::{Label, chain};
-use tollway_store::Store;
+use tollway_store::{Sequencer, Store};
 use tollway_wire::v1::reminders_server;
 use tollway_wire::{REMINDER_CHANGES_LIMIT, v1};
 use tonic::{Request, Response, Status};
 
+use self::committer::{Committer, RemindersError, Write};
 use self::counts::Counts;
-use self::keeper::{Job, Keeper, KeeperError, Write};
 use crate::caller::{Caller, is_system};
 use crate::placement::Host;
 use crate::plane::{Plane, store_status};
 
 /// Name of the file in the directory of the store.
 const FILE_NAME: &str = "tollway.reminders";
-/// Requests that wait for the keeper; further ones wait in line.
-const JOBS_LIMIT: usize = 256;
+/// Requests that wait for the committer; further ones wait to be queued.
+const QUEUE_LIMIT: usize = 256;
 /// Bytes of one page of a list.
 const PAGE_BYTES: usize = 256 << 10;
 
@@ -46,33 +45,20 @@ pub(crate) struct Reminders {
 #[derive(Clone)]
 struct Open {
     store: Store,
-    jobs: mpsc::Sender<Job>,
+    writes: Sequencer<Committer>,
 }
 
 impl Reminders {
     async fn open(&self, plane: &Plane) -> Result<Open, Status> {
         let opening = || async {
             let (placements, counts) = (plane.placements.clone(), self.counts.clone());
-            let (keeper, store) =
-                Keeper::open(&plane.stores, keeper::BOOK, placements, counts).await?;
-            let (jobs, asked) = mpsc::channel(JOBS_LIMIT);
-            plane.tasks.spawn(keeper.run(asked, plane.stop.clone()));
-            Ok(Open { store, jobs })
+            let (committer, store) =
+                Committer::open(&plane.stores, committer::LIMITS, placements, counts).await?;
+            let (writes, task) = Sequencer::new(store.clone(), committer, QUEUE_LIMIT);
+            plane.tasks.spawn(task.run(plane.stop.clone().cancelled_owned()));
+            Ok(Open { store, writes })
         };
         self.open.get_or_try_init(opening).await.cloned().map_err(|error| status(&error))
-    }
-}
-
-impl Open {
-    async fn ask(&self, job: Job) -> Result<(), Status> {
-        self.jobs.send(job).await.map_err(|_| stopping())
-    }
-
-    /// Returns when everything that was asked for before is durable.
-    async fn settle(&self) -> Result<(), Status> {
-        let (reply, settled) = oneshot::channel();
-        self.ask(Job::Settle(reply)).await?;
-        settled.await.map_err(|_| stopping())
     }
 }
 
@@ -111,8 +97,8 @@ impl reminders_server::Reminders for RemindersService {
             stated.into_iter().map(tollway_wire::reminder_change).collect();
         let changes = changes.map_err(|error| Status::invalid_argument(chain(&error)))?;
         let open = self.0.reminders.open(&self.0).await?;
-        let (reply, results) = oneshot::channel();
-        open.ask(Job::Write(Write { namespace, host, changes, reply })).await?;
+        let write = Write { namespace, host, changes };
+        let results = open.writes.send(write).await.map_err(|_| stopping())?;
         let results = results.await.map_err(|_| stopping())?.map_err(|error| status(&error))?;
         let results = results.into_iter().map(Into::into).collect();
         Ok(Response::new(v1::WriteRemindersResponse { results }))
@@ -125,10 +111,10 @@ impl reminders_server::Reminders for RemindersService {
         let (namespace, host) = self.host(&request, request.get_ref().life)?;
         let wanted = list::Wanted::read(namespace, host, request.get_ref())?;
         let open = self.0.reminders.open(&self.0).await?;
-        // Whoever held these shards before has been told of nothing that is not in the file now.
-        open.settle().await?;
+        // Every write that an earlier holder of these shards got a response for is then in the file.
+        open.writes.settle().await.map_err(|_| stopping())?;
         let split = wanted.split(&self.0.placements);
-        let (held, fenced) = split.ok_or_else(|| status(&KeeperError::NotEntered))?;
+        let (held, fenced) = split.ok_or_else(|| status(&RemindersError::NotEntered))?;
         Ok(Response::new(list::begin(&self.0, open.store, &wanted, &held, &fenced)))
     }
 }
@@ -137,11 +123,11 @@ fn stopping() -> Status {
     Status::unavailable("the control plane is stopping; connect again")
 }
 
-fn status(error: &KeeperError) -> Status {
+fn status(error: &RemindersError) -> Status {
     match error {
-        KeeperError::Write(source) => store_status(source.as_ref()),
-        KeeperError::NotEntered => Status::failed_precondition(chain(error)),
-        KeeperError::Open(_) | KeeperError::Read(_) | KeeperError::Foreign { .. } => {
+        RemindersError::Write(source) => store_status(source.as_ref()),
+        RemindersError::NotEntered => Status::failed_precondition(chain(error)),
+        RemindersError::Open(_) | RemindersError::Read(_) | RemindersError::Foreign { .. } => {
             let reason = chain(error);
             tracing::warn!(reason, "reminders cannot be used");
             Status::failed_precondition(reason)

@@ -1,10 +1,9 @@
-//! The one task that changes reminders: it takes what waits, decides it one after the other, and
-//! writes what was decided as one transaction.
+//! Decides what requests change in the file of reminders, and keeps its counts and ends equal to what
+//! is durable. `tollway_store::Sequencer` runs it: it is the only writer of the file.
 //!
-//! What comes while the disk works is the next transaction, so that those who come together share
-//! a commit. Whether a host may write is looked at when its request is decided; since nothing else
-//! is decided before that is durable, a later holder of the shard, whose reading waits its turn
-//! here too ([`Job::Settle`]), misses nothing that the former one was told is written.
+//! Whether a host may write is checked when its request is decided. A later holder of the shard
+//! reads after `Sequencer::settle`, so it sees every write that an earlier holder got a response
+//! for.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,16 +11,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tollway_model::Label;
 use tollway_placement::{Epoch, Shard};
 use tollway_schedule::Moment;
-use tollway_store::{KeyRange, OpenError, ReadError, Store, TransactError};
+use tollway_store::{
+    CommitOutcome, Decide, KeyRange, OpenError, Pending, ReadError, Store, TransactError,
+};
 use tollway_wire::{Registration, ReminderChange, ReminderKey, ReminderResult};
 
-use super::batch::Batch;
 use super::counts::Counts;
 use super::record::{self, Head};
 use super::{decide, key};
@@ -37,7 +35,7 @@ const NAMESPACE_REMINDER_BYTES: u64 = 128 << 20;
 const REMINDERS: u64 = 1_000_000;
 /// Most bytes of the names and data of all: the control plane has them in memory.
 const REMINDER_BYTES: u64 = 256 << 20;
-pub(super) const BOOK: book::Limits = book::Limits {
+pub(super) const LIMITS: book::Limits = book::Limits {
     owner_bytes: Limit {
         what: "bytes of the namespace's reminders",
         most: NAMESPACE_REMINDER_BYTES,
@@ -56,38 +54,27 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Why reminders cannot be read or written.
 #[derive(Debug, Error)]
-pub(super) enum KeeperError {
+pub(super) enum RemindersError {
     #[error("reminders cannot be opened")]
     Open(#[from] OpenError),
     #[error("reminders cannot be read")]
     Read(#[from] ReadError),
     #[error("reminders cannot be written")]
-    Write(#[source] Arc<TransactError>),
+    Write(#[from] Arc<TransactError>),
     #[error("the host has not entered, or its lease has ended; enter, and then ask again")]
     NotEntered,
     #[error("the reminder {key} is of a later version of Tollway, or damaged")]
     Foreign { key: String },
 }
 
-/// What the keeper is asked for.
-pub(super) enum Job {
-    Write(Write),
-    /// To answer when everything that was asked for before is durable.
-    Settle(oneshot::Sender<()>),
-}
-
+/// The changes that one request asks for. On an error each of them may be made or not.
 pub(super) struct Write {
     pub(super) namespace: Label,
     pub(super) host: Host,
     pub(super) changes: Vec<ReminderChange>,
-    /// Told when everything is durable; on an error each change may have been made or not.
-    pub(super) reply: Reply,
 }
 
-type Reply = oneshot::Sender<Result<Vec<ReminderResult>, KeeperError>>;
-
-pub(super) struct Keeper {
-    store: Store,
+pub(super) struct Committer {
     placements: Arc<Placements>,
     counts: Arc<Counts>,
     limits: book::Limits,
@@ -97,21 +84,75 @@ pub(super) struct Keeper {
     /// Of the last registration.
     version: u64,
     swept: Instant,
-    batch: Batch,
-    /// Who is told when the batch is durable.
-    waiting: Vec<(Reply, Vec<ReminderResult>)>,
+    store: Store,
 }
 
-impl Keeper {
-    /// Opens or makes the file.
+impl Decide for Committer {
+    type Request = Write;
+    type Response = Vec<ReminderResult>;
+    type Error = RemindersError;
+
+    async fn decide(
+        &mut self,
+        pending: &mut Pending<Self>,
+        write: Write,
+    ) -> Result<Vec<ReminderResult>, RemindersError> {
+        let Write { namespace, host, changes } = write;
+        let allowed = self.placements.holding(&namespace, &host, |holds| {
+            changes.iter().map(|change| may_change(change, holds)).collect::<Vec<bool>>()
+        });
+        let allowed = allowed.ok_or(RemindersError::NotEntered)?;
+        let mut results = Vec::with_capacity(changes.len());
+        for (change, is_allowed) in changes.into_iter().zip(allowed) {
+            results.push(match is_allowed {
+                true => self.change(pending, &namespace, change).await?,
+                false => ReminderResult::Fenced,
+            });
+            pending.make_room_for(0, self).await?;
+        }
+        Ok(results)
+    }
+
+    async fn committed(&mut self, outcome: &CommitOutcome) {
+        if outcome.written.is_err()
+            && let Err(error) = self.recount().await
+        {
+            let reason = tollway_model::chain(&error);
+            tracing::warn!(reason, "reminders could not be counted");
+        }
+        self.counts.set_usage(self.book.all());
+    }
+
+    fn answer(
+        &mut self,
+        results: Vec<ReminderResult>,
+        outcome: &CommitOutcome,
+    ) -> Result<Vec<ReminderResult>, RemindersError> {
+        outcome.written.clone()?;
+        results.iter().for_each(|result| self.counts.result(result));
+        Ok(results)
+    }
+
+    fn upkeep_at(&self) -> Option<Instant> {
+        let (ends, _) = self.ends.first()?;
+        Some((Instant::now() + ends.after(now())).max(self.swept + SWEEP_EVERY))
+    }
+
+    async fn upkeep(&mut self, pending: &mut Pending<Self>) {
+        self.sweep(pending).await;
+    }
+}
+
+impl Committer {
+    /// Opens or makes the file, and counts what is in it.
     pub(super) async fn open(
         stores: &Stores,
         limits: book::Limits,
         placements: Arc<Placements>,
         counts: Arc<Counts>,
-    ) -> Result<(Self, Store), KeeperError> {
+    ) -> Result<(Self, Store), RemindersError> {
         let bounds = tollway_store::Limits {
-            // Nobody follows reminders.
+            // No watch reads reminders.
             history_changes: 1,
             history_bytes: 1,
             page_bytes: super::PAGE_BYTES,
@@ -120,7 +161,7 @@ impl Keeper {
         let store = stores.open(super::FILE_NAME, bounds).await?;
         let recorder = counts.clone();
         store.observe_commits(move |commit| recorder.commits.record(commit));
-        let mut keeper = Self {
+        let mut committer = Self {
             store: store.clone(),
             placements,
             counts,
@@ -129,96 +170,27 @@ impl Keeper {
             ends: BTreeSet::new(),
             version: 0,
             swept: Instant::now(),
-            batch: Batch::default(),
-            waiting: Vec::new(),
         };
-        keeper.recount().await?;
-        Ok((keeper, store))
-    }
-
-    /// Serves until `stop`, or until nobody can ask any more.
-    pub(super) async fn run(mut self, mut jobs: mpsc::Receiver<Job>, stop: CancellationToken) {
-        loop {
-            let sweep = self.next_sweep();
-            tokio::select! {
-                job = jobs.recv() => match job {
-                    Some(job) => self.serve(job, &mut jobs).await,
-                    None => return,
-                },
-                () = sleep_until(sweep) => self.sweep().await,
-                () = stop.cancelled() => return,
-            }
-        }
-    }
-
-    fn next_sweep(&self) -> Option<Instant> {
-        let (ends, _) = self.ends.first()?;
-        Some((Instant::now() + ends.after(now())).max(self.swept + SWEEP_EVERY))
-    }
-
-    /// Decides a job and what waits behind it, and writes that.
-    async fn serve(&mut self, first: Job, jobs: &mut mpsc::Receiver<Job>) {
-        let mut next = Some(first);
-        while let Some(job) = next.take() {
-            match job {
-                Job::Write(write) => self.write(write).await,
-                Job::Settle(reply) => {
-                    self.commit().await.ok();
-                    let _ = reply.send(());
-                }
-            }
-            if !self.batch.is_full() {
-                next = jobs.try_recv().ok();
-            }
-        }
-        self.commit().await.ok();
-    }
-
-    async fn write(&mut self, write: Write) {
-        let Write { namespace, host, changes, reply } = write;
-        let allowed = self.placements.holding(&namespace, &host, |holds| {
-            changes.iter().map(|change| may_change(change, holds)).collect::<Vec<bool>>()
-        });
-        let Some(allowed) = allowed else {
-            let _ = reply.send(Err(KeeperError::NotEntered));
-            return;
-        };
-        let mut results = Vec::with_capacity(changes.len());
-        for (change, is_allowed) in changes.into_iter().zip(allowed) {
-            let made = match is_allowed {
-                true => self.change(&namespace, change).await,
-                false => Ok(ReminderResult::Fenced),
-            };
-            let made = match made {
-                Ok(result) => {
-                    results.push(result);
-                    if self.batch.is_full() { self.commit().await } else { Ok(()) }
-                }
-                Err(error) => Err(error),
-            };
-            if let Err(error) = made {
-                let _ = reply.send(Err(error));
-                return;
-            }
-        }
-        self.waiting.push((reply, results));
+        committer.recount().await?;
+        Ok((committer, store))
     }
 
     async fn change(
         &mut self,
+        pending: &mut Pending<Self>,
         namespace: &Label,
         change: ReminderChange,
-    ) -> Result<ReminderResult, KeeperError> {
+    ) -> Result<ReminderResult, RemindersError> {
         match change {
             ReminderChange::Put { key, registration, if_absent, .. } => {
-                self.put(namespace, &key, registration, if_absent).await
+                self.put(pending, namespace, &key, registration, if_absent).await
             }
             ReminderChange::Advance { key, version, due, firings, .. } => {
-                let (key, standing) = self.standing(namespace, &key).await?;
-                let head = standing.as_ref().map(|(head, _)| *head);
-                match (decide::advance(head, version, due, firings), standing) {
+                let (key, present) = read(pending, namespace, &key).await?;
+                let head = present.as_ref().map(|(head, _)| *head);
+                match (decide::advance(head, version, due, firings), present) {
                     (Ok(head), Some((_, record))) => {
-                        self.batch.set(key, Some(head.put_before(&record)));
+                        pending.put(key, head.put_before(&record));
                         Ok(ReminderResult::Done { version, deleted: 0 })
                     }
                     (Ok(_), None) => Ok(ReminderResult::NotFound),
@@ -226,38 +198,41 @@ impl Keeper {
                 }
             }
             ReminderChange::Delete { key, version, .. } => {
-                let (key, standing) = self.standing(namespace, &key).await?;
-                let head = standing.as_ref().map(|(head, _)| head);
+                let (key, present) = read(pending, namespace, &key).await?;
+                let head = present.as_ref().map(|(head, _)| head);
                 if let Err(refused) = decide::may_delete(head, version) {
                     return Ok(refused);
                 }
-                self.remove(key, standing);
+                self.remove(pending, key, present);
                 Ok(ReminderResult::Done { version: 0, deleted: 1 })
             }
             ReminderChange::DeleteOfActor { actor_type, actor_id, .. } => {
-                self.remove_all(vec![key::of_actor(namespace, &actor_type, &actor_id)]).await
+                let range = key::of_actor(namespace, &actor_type, &actor_id);
+                self.remove_all(pending, vec![range]).await
             }
             ReminderChange::DeleteOfShards { actor_type, grants } => {
                 let shards = grants.iter().flat_map(|(_, shards)| shards.iter()).collect();
-                self.remove_all(key::of_shards(namespace, &actor_type, &shards)).await
+                let ranges = key::of_shards(namespace, &actor_type, &shards);
+                self.remove_all(pending, ranges).await
             }
         }
     }
 
     async fn put(
         &mut self,
+        pending: &mut Pending<Self>,
         namespace: &Label,
         named: &ReminderKey,
         registration: Registration,
         if_absent: bool,
-    ) -> Result<ReminderResult, KeeperError> {
+    ) -> Result<ReminderResult, RemindersError> {
         if let Err(refused) = decide::check_size(named, &registration) {
             return Ok(refused);
         }
-        let (key, standing) = self.standing(namespace, named).await?;
+        let (key, present) = read(pending, namespace, named).await?;
         let now = now();
         if let Err(refused) =
-            decide::may_put(standing.as_ref().map(|(head, _)| head), if_absent, now)
+            decide::may_put(present.as_ref().map(|(head, _)| head), if_absent, now)
         {
             return Ok(refused);
         }
@@ -265,39 +240,27 @@ impl Keeper {
         let version = (self.version + 1).max(u64::try_from(now.unix_micros()).unwrap_or(0));
         let (head, record) = record::write(version, registration);
         let mut delta = Delta::default();
-        let old = standing.as_ref().map(|(_, record)| key.len() + record.len());
+        let old = present.as_ref().map(|(_, record)| key.len() + record.len());
         delta.replace(old, Some(key.len() + record.len()));
         if let Err(Full { what, found, limit }) = self.book.reserve(key::namespace(&key), delta) {
             return Ok(ReminderResult::Excess { what: what.to_owned(), found, limit });
         }
         self.version = version;
-        self.forget_end(&key, standing.as_ref().and_then(|(head, _)| head.ends));
+        self.forget_end(&key, present.as_ref().and_then(|(head, _)| head.ends));
         if let Some(ends) = head.ends {
             self.ends.insert((ends, key.clone()));
         }
-        self.batch.set(key, Some(record));
+        pending.put(key, record);
         Ok(ReminderResult::Done { version, deleted: 0 })
     }
 
-    /// The key of a reminder, and its record if there is one.
-    async fn standing(
-        &self,
-        namespace: &Label,
-        named: &ReminderKey,
-    ) -> Result<(Bytes, Option<(Head, Bytes)>), KeeperError> {
-        let key = key::of_reminder(namespace, named);
-        let Some(record) = self.batch.get(&self.store, &key).await? else { return Ok((key, None)) };
-        let head = Head::read(&record).ok_or_else(|| foreign(&key))?;
-        Ok((key, Some((head, record))))
-    }
-
-    fn remove(&mut self, key: Bytes, standing: Option<(Head, Bytes)>) {
-        let Some((head, record)) = standing else { return };
+    fn remove(&mut self, pending: &mut Pending<Self>, key: Bytes, present: Option<(Head, Bytes)>) {
+        let Some((head, record)) = present else { return };
         self.forget_end(&key, head.ends);
         let mut delta = Delta::default();
         delta.replace(Some(key.len() + record.len()), None);
         self.book.count(key::namespace(&key), delta);
-        self.batch.set(key, None);
+        pending.delete(key);
     }
 
     fn forget_end(&mut self, key: &Bytes, ends: Option<Moment>) {
@@ -306,9 +269,13 @@ impl Keeper {
         }
     }
 
-    async fn remove_all(&mut self, ranges: Vec<KeyRange>) -> Result<ReminderResult, KeeperError> {
+    async fn remove_all(
+        &mut self,
+        pending: &mut Pending<Self>,
+        ranges: Vec<KeyRange>,
+    ) -> Result<ReminderResult, RemindersError> {
         // What is listed is what is durable.
-        self.commit().await?;
+        pending.commit(self).await?;
         let mut deleted = 0;
         for range in ranges {
             let mut after: Option<Bytes> = None;
@@ -316,14 +283,12 @@ impl Keeper {
                 let page = self.store.list(&range, after.as_deref(), PAGE).await?;
                 for entry in &page.entries {
                     let head = Head::read(&entry.value).ok_or_else(|| foreign(&entry.key))?;
-                    // The page's entries share a buffer, which the batch need not keep.
+                    // The page's entries share a buffer, which a pending key would hold.
                     let key = Bytes::copy_from_slice(&entry.key);
-                    self.remove(key, Some((head, entry.value.clone())));
+                    self.remove(pending, key, Some((head, entry.value.clone())));
                     deleted += 1;
                 }
-                if self.batch.is_full() {
-                    self.commit().await?;
-                }
+                pending.make_room_for(0, self).await?;
                 after = page.entries.last().map(|entry| entry.key.clone());
                 if !page.more {
                     break;
@@ -333,34 +298,8 @@ impl Keeper {
         Ok(ReminderResult::Done { version: 0, deleted })
     }
 
-    /// Makes what was decided durable, and tells who waits for it.
-    async fn commit(&mut self) -> Result<(), KeeperError> {
-        let written = match self.batch.is_empty() {
-            true => Ok(()),
-            false => self.store.transact(self.batch.take()).await.map(drop).map_err(Arc::new),
-        };
-        for (reply, results) in self.waiting.drain(..) {
-            let answer = match &written {
-                Ok(()) => {
-                    results.iter().for_each(|result| self.counts.result(result));
-                    Ok(results)
-                }
-                Err(error) => Err(KeeperError::Write(error.clone())),
-            };
-            let _ = reply.send(answer);
-        }
-        if written.is_err()
-            && let Err(error) = self.recount().await
-        {
-            let reason = tollway_model::chain(&error);
-            tracing::warn!(reason, "reminders could not be counted");
-        }
-        self.counts.kept(self.book.all());
-        written.map_err(KeeperError::Write)
-    }
-
     /// Counts what is durable. What is more than a limit allows stays.
-    async fn recount(&mut self) -> Result<(), KeeperError> {
+    async fn recount(&mut self) -> Result<(), RemindersError> {
         self.book = Book::new(self.limits);
         self.ends.clear();
         let mut after: Option<Bytes> = None;
@@ -381,34 +320,46 @@ impl Keeper {
                 break;
             }
         }
-        self.counts.kept(self.book.all());
+        self.counts.set_usage(self.book.all());
         Ok(())
     }
 
-    /// Removes what is over.
-    async fn sweep(&mut self) {
+    /// Removes reminders that are over, at most a group of them.
+    async fn sweep(&mut self, pending: &mut Pending<Self>) {
         self.swept = Instant::now();
         let now = now();
         let mut expired = 0;
         while let Some((_, key)) = self.ends.first().filter(|(ends, _)| *ends <= now).cloned() {
-            let standing = match self.batch.get(&self.store, &key).await {
+            let present = match pending.get(&key).await {
                 Ok(record) => record.and_then(|record| Some((Head::read(&record)?, record))),
                 Err(_) => return,
             };
             self.ends.pop_first();
-            self.remove(key, standing.filter(|(head, _)| head.is_over(now)));
+            self.remove(pending, key, present.filter(|(head, _)| head.is_over(now)));
             expired += 1;
-            if self.batch.is_full() {
+            if pending.is_full() {
                 break;
             }
         }
-        if let Err(error) = self.commit().await {
-            let reason = tollway_model::chain(&error);
+        if let Err(error) = pending.commit(self).await {
+            let reason = tollway_model::chain(error.as_ref());
             tracing::warn!(reason, "reminders whose time has come were not removed");
             return;
         }
         self.counts.expired(expired);
     }
+}
+
+/// The key of a reminder, and its record if there is one.
+async fn read(
+    pending: &Pending<Committer>,
+    namespace: &Label,
+    named: &ReminderKey,
+) -> Result<(Bytes, Option<(Head, Bytes)>), RemindersError> {
+    let key = key::of_reminder(namespace, named);
+    let Some(record) = pending.get(&key).await? else { return Ok((key, None)) };
+    let head = Head::read(&record).ok_or_else(|| foreign(&key))?;
+    Ok((key, Some((head, record))))
 }
 
 /// Whether the host holds what the change is about.
@@ -426,16 +377,9 @@ fn may_change(change: &ReminderChange, holds: &dyn Fn(&str, Shard, Epoch) -> boo
     }
 }
 
-fn foreign(key: &Bytes) -> KeeperError {
+fn foreign(key: &Bytes) -> RemindersError {
     let (id, name) = key::id_and_name(key).unwrap_or_default();
-    KeeperError::Foreign { key: format!("{name} of {id}").escape_debug().to_string() }
-}
-
-async fn sleep_until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
-    }
+    RemindersError::Foreign { key: format!("{name} of {id}").escape_debug().to_string() }
 }
 
 pub(super) fn now() -> Moment {

@@ -1,4 +1,4 @@
-//! An entry as it lies in the file: a version, when it is gone, and the app's bytes.
+//! The form of an entry in the file: a version, the time when it is over, and the app's bytes.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -7,7 +7,7 @@ const VERSION: u8 = 1;
 /// Bytes before the app's own.
 pub(super) const HEAD_BYTES: usize = 9;
 
-/// What an app keeps under a key.
+/// The value of an app's key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     /// Milliseconds since 1970; 0 for never.
@@ -26,13 +26,21 @@ impl Record {
 
     /// `None` for what is no record of this version.
     pub(super) fn decode(bytes: &Bytes) -> Option<Self> {
-        let (head, _) = bytes.split_at_checked(HEAD_BYTES)?;
-        let (version, expires) = head.split_first()?;
+        let expires_unix_ms = Self::expiry_in(bytes)?;
+        Some(Self { expires_unix_ms, value: bytes.slice(HEAD_BYTES..) })
+    }
+
+    /// Whether an encoded record is one of this version that is over.
+    pub(super) fn is_over_in(bytes: &[u8], now_unix_ms: u64) -> bool {
+        Self::expiry_in(bytes).is_some_and(|expires| expires != 0 && expires <= now_unix_ms)
+    }
+
+    fn expiry_in(bytes: &[u8]) -> Option<u64> {
+        let (version, expires) = bytes.get(..HEAD_BYTES)?.split_first()?;
         if *version != VERSION {
             return None;
         }
-        let expires_unix_ms = u64::from_be_bytes(expires.try_into().ok()?);
-        Some(Self { expires_unix_ms, value: bytes.slice(HEAD_BYTES..) })
+        Some(u64::from_be_bytes(expires.try_into().ok()?))
     }
 
     pub(super) fn is_over(&self, now_unix_ms: u64) -> bool {
@@ -60,5 +68,8 @@ mod tests {
         let with = |expires_unix_ms| Record { expires_unix_ms, value: Bytes::new() };
         assert!(!with(0).is_over(u64::MAX));
         assert!(with(5).is_over(5) && !with(6).is_over(5));
+        for (record, is_over) in [(with(0), false), (with(5), true), (with(6), false)] {
+            assert_eq!(Record::is_over_in(&record.encode(), 5), is_over);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the keeper counts, over a file of its own.
+//! What the committer counts, over a file of its own.
 
 use tempfile::TempDir;
 use tollway_schedule::{FailurePolicy, Terms};
@@ -17,11 +17,13 @@ fn few() -> book::Limits {
     }
 }
 
-async fn open(dir: &TempDir) -> Keeper {
+async fn open(dir: &TempDir) -> Tested {
     let plane = Store::open_embedded(&dir.path().join("plane"), Default::default()).await.unwrap();
     let placements = Arc::new(Placements::load(&plane, Duration::from_secs(1)).await.unwrap());
     let stores = Stores::Directory(dir.path().to_owned());
-    Keeper::open(&stores, few(), placements, Arc::default()).await.unwrap().0
+    let (committer, store) =
+        Committer::open(&stores, few(), placements, Arc::default()).await.unwrap();
+    Tested { committer, pending: Pending::new(store) }
 }
 
 fn key_of(name: &str) -> ReminderKey {
@@ -43,10 +45,25 @@ fn delete(name: &str) -> ReminderChange {
     ReminderChange::Delete { key: key_of(name), epoch: Epoch(1), version: None }
 }
 
-impl Keeper {
+/// A committer and what it has decided, without the task that runs it.
+struct Tested {
+    committer: Committer,
+    pending: Pending<Committer>,
+}
+
+impl Tested {
+    async fn commit(&mut self) {
+        self.pending.commit(&mut self.committer).await.unwrap();
+    }
+
+    async fn sweep(&mut self) {
+        self.committer.sweep(&mut self.pending).await;
+    }
+
     /// What a change comes to, or what limit it passes.
     async fn make(&mut self, namespace: &str, change: ReminderChange) -> Result<u64, String> {
-        match self.change(&Label::new(namespace).unwrap(), change).await.unwrap() {
+        let namespace = Label::new(namespace).unwrap();
+        match self.committer.change(&mut self.pending, &namespace, change).await.unwrap() {
             ReminderResult::Done { version, .. } => Ok(version),
             ReminderResult::Excess { what, .. } => Err(what),
             other
@@ -60,64 +77,67 @@ impl Keeper {
 #[tokio::test]
 async fn a_namespace_has_its_room_and_all_have_theirs() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = open(&dir).await;
+    let mut tested = open(&dir).await;
     for name in ["x", "y", "z"] {
-        keeper.make("shop", put(name, 10, "")).await.unwrap();
+        tested.make("shop", put(name, 10, "")).await.unwrap();
     }
-    let told = keeper.make("shop", put("more", 10, "")).await.unwrap_err();
-    assert_eq!(told, "reminders of one");
-    keeper.make("SHOP", put("x", 11, "")).await.unwrap();
-    let told = keeper.make("shop", put("x", 900, "")).await.unwrap_err();
-    assert_eq!(told, "bytes of one");
-    keeper.make("other", put("x", 10, "")).await.unwrap();
-    let told = keeper.make("other", put("y", 10, "")).await.unwrap_err();
-    assert_eq!(told, "reminders of all");
-    keeper.make("shop", delete("z")).await.unwrap();
-    let told = keeper.make("other", put("y", 1_200, "")).await.unwrap_err();
-    assert_eq!(told, "bytes of one");
-    keeper.make("other", put("y", 500, "")).await.unwrap();
-    keeper.commit().await.unwrap();
-    let all = keeper.book.all();
-    drop(keeper);
+    let refused = tested.make("shop", put("more", 10, "")).await.unwrap_err();
+    assert_eq!(refused, "reminders of one");
+    tested.make("SHOP", put("x", 11, "")).await.unwrap();
+    let refused = tested.make("shop", put("x", 900, "")).await.unwrap_err();
+    assert_eq!(refused, "bytes of one");
+    tested.make("other", put("x", 10, "")).await.unwrap();
+    let refused = tested.make("other", put("y", 10, "")).await.unwrap_err();
+    assert_eq!(refused, "reminders of all");
+    tested.make("shop", delete("z")).await.unwrap();
+    let refused = tested.make("other", put("y", 1_200, "")).await.unwrap_err();
+    assert_eq!(refused, "bytes of one");
+    tested.make("other", put("y", 500, "")).await.unwrap();
+    tested.commit().await;
+    let all = tested.committer.book.all();
+    drop(tested);
     // Who opens the file counts the same.
-    let mut keeper = open(&dir).await;
-    assert_eq!(keeper.book.all(), all);
-    assert_eq!(keeper.store.size().entries, 4);
-    let told = keeper.make("other", put("z", 10, "")).await.unwrap_err();
-    assert_eq!(told, "reminders of all");
+    let mut tested = open(&dir).await;
+    assert_eq!(tested.committer.book.all(), all);
+    assert_eq!(tested.committer.store.size().entries, 4);
+    let refused = tested.make("other", put("z", 10, "")).await.unwrap_err();
+    assert_eq!(refused, "reminders of all");
 }
 
 #[tokio::test]
 async fn versions_grow_even_if_the_clock_was_put_back() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = open(&dir).await;
+    let mut tested = open(&dir).await;
     let ahead = u64::try_from(now().unix_micros()).unwrap() + 3_600_000_000;
-    keeper.version = ahead;
-    assert_eq!(keeper.make("shop", put("x", 0, "")).await, Ok(ahead + 1));
-    keeper.commit().await.unwrap();
-    drop(keeper);
-    let mut keeper = open(&dir).await;
-    assert_eq!(keeper.make("shop", put("x", 0, "")).await, Ok(ahead + 2));
-    assert_eq!(keeper.make("shop", put("y", 0, "")).await, Ok(ahead + 3));
+    tested.committer.version = ahead;
+    assert_eq!(tested.make("shop", put("x", 0, "")).await, Ok(ahead + 1));
+    tested.commit().await;
+    drop(tested);
+    let mut tested = open(&dir).await;
+    assert_eq!(tested.make("shop", put("x", 0, "")).await, Ok(ahead + 2));
+    assert_eq!(tested.make("shop", put("y", 0, "")).await, Ok(ahead + 3));
 }
 
 #[tokio::test]
 async fn a_sweep_removes_what_is_over_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = open(&dir).await;
+    let mut tested = open(&dir).await;
     for (name, ttl) in [("over", "1us"), ("renewed", "1us"), ("later", "1h")] {
-        keeper.make("shop", put(name, 10, ttl)).await.unwrap();
+        tested.make("shop", put(name, 10, ttl)).await.unwrap();
     }
-    keeper.make("shop", put("renewed", 10, "")).await.unwrap();
-    keeper.commit().await.unwrap();
-    drop(keeper);
-    let mut keeper = open(&dir).await;
-    assert!(keeper.next_sweep().is_some());
-    keeper.sweep().await;
-    assert_eq!((keeper.store.size().entries, keeper.book.all().entries), (2, 2));
-    assert_eq!(keeper.ends.len(), 1);
-    keeper.make("shop", delete("later")).await.unwrap();
-    assert!(keeper.next_sweep().is_none());
+    tested.make("shop", put("renewed", 10, "")).await.unwrap();
+    tested.commit().await;
+    drop(tested);
+    let mut tested = open(&dir).await;
+    assert!(tested.committer.upkeep_at().is_some());
+    tested.sweep().await;
+    assert_eq!(
+        (tested.committer.store.size().entries, tested.committer.book.all().entries),
+        (2, 2)
+    );
+    assert_eq!(tested.committer.ends.len(), 1);
+    tested.make("shop", delete("later")).await.unwrap();
+    assert!(tested.committer.upkeep_at().is_none());
 }
 
 #[test]
