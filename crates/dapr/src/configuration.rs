@@ -8,7 +8,7 @@ use tollway_model::Label;
 use tollway_proxy::{
     ApiProtocol, ApiRule, ApiRules, SidecarOptions, TelemetryOptions, TracingOptions,
 };
-use tollway_routing::{AccessList, Resilience, SamplingRatio};
+use tollway_routing::{AccessList, Resiliency, SamplingRatio};
 use tollway_runtime::HttpEndpoint;
 use tollway_telemetry::trace::{TraceEndpoint, TraceHeaders, TraceOptions, TraceProtocol};
 
@@ -34,7 +34,7 @@ pub struct Configuration {
     pub(crate) api_rules: Option<ApiRules>,
     pub(crate) access: Option<AccessList>,
     /// From files of Resiliency.
-    pub(crate) resilience: Option<Resilience>,
+    pub(crate) resilience: Option<Resiliency>,
     /// The names of these files.
     pub rules: Vec<String>,
     /// What may be called outside of the mesh by a name.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollway_config::{AppScheme, request_path};
 use tollway_model::{AppId, AppProtocol, Label};
 use tollway_proxy::HealthCheck;
-use tollway_runtime::{HELD_BYTES, MESSAGE_BYTES};
+use tollway_runtime::{COLLECTED_BODY_BYTES, MESSAGE_BYTES};
 use tollway_telemetry::{LogFilter, LogFormat};
 
 use crate::error::DaprError;
@@ -292,13 +292,13 @@ fn message_bytes(given: &GivenFlags, notes: &mut Vec<String>) -> Result<usize, R
         // daprd takes it for its default.
         Size::Any => MESSAGE_BYTES,
     };
-    if bytes > HELD_BYTES {
+    if bytes > COLLECTED_BODY_BYTES {
         notes.push(format!(
-            "a message that is translated between HTTP and gRPC has {HELD_BYTES} bytes at most, \
+            "a message that is translated between HTTP and gRPC has {COLLECTED_BODY_BYTES} bytes at most, \
              not {bytes}; bodies that stream have no limit"
         ));
     }
-    Ok(bytes.clamp(MESSAGE_BYTES, HELD_BYTES))
+    Ok(bytes.clamp(MESSAGE_BYTES, COLLECTED_BODY_BYTES))
 }
 
 /// How much of a head is taken, where it is more than is taken anyway.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tollway_routing::{BreakerRule, NamedApp, Pauses, Resilience, RetryRule, Rules, Scope, Trip};
+use tollway_routing::{BreakerRule, NamedApp, Pauses, Resiliency, RetryRule, Rules, Scope, Trip};
 
 use crate::configuration::is_filled;
 use crate::values;
@@ -89,7 +89,7 @@ struct Target {
 pub(crate) fn read(
     file: &str,
     spec: &Value,
-    into: &mut Resilience,
+    into: &mut Resiliency,
     notes: &mut Vec<String>,
 ) -> Result<(), String> {
     let Spec { policies, targets } = match spec.is_null() {
@@ -287,8 +287,8 @@ mod tests {
         ServiceName::parse_in("web", &label("default"), &label("west")).unwrap()
     }
 
-    fn found(spec: &Value) -> Result<(Resilience, Vec<String>), String> {
-        let (mut found, mut notes) = (Resilience::default(), Vec::new());
+    fn found(spec: &Value) -> Result<(Resiliency, Vec<String>), String> {
+        let (mut found, mut notes) = (Resiliency::default(), Vec::new());
         read("rules", spec, &mut found, &mut notes).map(|()| (found, notes))
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tollway_model::{AppProtocol, ErrorCode, NameError};
-use tollway_routing::{AccessList, Resilience};
+use tollway_routing::{AccessList, Resiliency};
 use tollway_telemetry::metrics::Part;
 use tollway_telemetry::{AdminFacts, DaprMetrics};
 
@@ -162,7 +162,7 @@ pub struct SidecarOptions {
     /// Who may ask what of the app, beside the policies.
     pub access: Option<AccessList>,
     /// What is done about calls that fail, by whoever serves the API.
-    pub resilience: Option<Arc<Resilience>>,
+    pub resilience: Option<Arc<Resiliency>>,
     /// The names of what the app may call outside of the mesh, beside URLs, through whoever serves
     /// the API. `None`: it may call nothing there.
     pub outside: Option<Arc<[String]>>,
@@ -439,7 +439,7 @@ struct Role {
     gateway: Option<GatewayRoutes>,
     api_rules: Option<Arc<ApiRules>>,
     access: Option<Arc<AccessList>>,
-    resilience: Option<Arc<Resilience>>,
+    resilience: Option<Arc<Resiliency>>,
     outside: Option<Arc<[String]>>,
     tokens: Tokens,
     dapr_metrics: Option<Arc<DaprMetrics>>,

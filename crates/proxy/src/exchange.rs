@@ -8,7 +8,7 @@ use tollway_http::{RequestHead, h1};
 use tollway_model::{Instance, ServiceName};
 use tollway_net::Key;
 
-use tollway_telemetry::ServicePlace;
+use tollway_telemetry::SeriesId;
 
 use crate::connection::ListenerKind;
 use crate::observe::Observed;
@@ -153,7 +153,7 @@ pub(crate) struct Exchange {
     /// Last byte seen in either direction.
     pub(crate) active: Instant,
     /// Where it is counted; `None` if it calls no service.
-    pub(crate) place: Option<ServicePlace>,
+    pub(crate) place: Option<SeriesId>,
     /// It is the call of an actor: carried out once at most, and its caller is told if nothing of
     /// it was.
     pub(crate) is_of_actors: bool,

@@ -9,7 +9,7 @@
 mod distance;
 mod pick;
 mod policy;
-mod resilience;
+mod resiliency;
 mod retry;
 mod spread;
 mod target;
@@ -21,8 +21,8 @@ pub use policy::{
     AccessList, Action, CallerAccess, CallerView, Operation, PolicyReason, PolicyRefusal,
     PolicySet, RequestRefusal,
 };
-pub use resilience::{
-    Breaker, BreakerRule, BreakerState, Counts, NamedApp, Outcome, Pass, Pauses, Resilience,
+pub use resiliency::{
+    Breaker, BreakerRule, BreakerState, Counts, NamedApp, Outcome, Pass, Pauses, Resiliency,
     RetryRule, Rules, Scope, Trip, TripError,
 };
 pub use retry::{Attempt, Failure, Retry, decide_retry};

@@ -5,7 +5,6 @@ use std::error::Error as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,10 +19,10 @@ use tonic::{Extensions, Status};
 use tonic_types::StatusExt;
 
 use crate::app::App;
+use crate::body_collector::BodyCollector;
 use crate::codes::http_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
-use crate::held::Room;
-use crate::rest::{json_answer, not_whole, problem};
+use crate::rest::{json_answer, not_collected, problem};
 
 /// Longest details of a status that are passed on, in bytes of base64.
 const DETAILS_BYTES: usize = 8 * 1024;
@@ -31,32 +30,34 @@ const DETAILS_BYTES: usize = 8 * 1024;
 /// The app beside this sidecar, if it speaks gRPC.
 pub(crate) struct AppCallback {
     app: Option<AppCallbackClient<Channel>>,
-    room: Room,
+    bodies: BodyCollector,
 }
 
 impl AppCallback {
-    /// Bodies of calls take their room from `room`, which bounds messages too.
-    pub(crate) fn of(app: Option<&App>, room: Room) -> Self {
-        let message_bytes = room.message_bytes();
+    /// The client of an app that speaks gRPC. `bodies` bounds the bodies of calls, and messages too.
+    pub(crate) fn of(app: Option<&App>, bodies: BodyCollector) -> Self {
+        let message_bytes = bodies.message_bytes();
         let grpc = app.filter(|app| app.protocol == AppProtocol::Grpc);
         let client = |app: &App| {
             AppCallbackClient::new(app.channel())
                 .max_decoding_message_size(message_bytes)
                 .max_encoding_message_size(message_bytes)
         };
-        Self { app: grpc.map(client), room }
+        Self { app: grpc.map(client), bodies }
     }
 
     /// Answers a call over HTTP with what the app says.
-    pub(crate) async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn call(&self, request: Request<Body>) -> Response<Body> {
         let Some(mut app) = self.app.clone() else {
             let text = "the app speaks no gRPC";
             return problem(StatusCode::BAD_GATEWAY, ErrorCode::AppUnreachable, text);
         };
         let (head, body) = request.into_parts();
-        let mut held = match self.room.whole(body).await {
+        let mut held = match self.bodies.collect(body).await {
             Ok(held) => held,
-            Err(why) => return not_whole(why, "a call of an app that speaks gRPC", &self.room),
+            Err(why) => {
+                return not_collected(why, "a call of an app that speaks gRPC", &self.bodies);
+            }
         };
         let message = invocation(&head, std::mem::take(&mut held.bytes));
         let metadata = metadata_of(&head.headers);
@@ -106,7 +107,7 @@ fn refused(status: &Status) -> Response<Body> {
         let text = format!("the app cannot be reached: {}", status.message());
         return problem(StatusCode::BAD_GATEWAY, ErrorCode::AppUnreachable, &text);
     }
-    let mut response = json_answer(http_of(status.code()), &told(status));
+    let mut response = json_answer(http_of(status.code()), &status_document(status));
     let carried = fields_of(status.metadata());
     response.headers_mut().extend(carried);
     response.headers_mut().insert(APP_STATUS, HeaderValue::from(i32::from(status.code())));
@@ -121,10 +122,10 @@ fn refused(status: &Status) -> Response<Body> {
 }
 
 /// A status as protobuf writes it in JSON: what is empty is left out.
-fn told(status: &Status) -> Value {
-    let mut told = json!({ "code": i32::from(status.code()) });
+fn status_document(status: &Status) -> Value {
+    let mut document = json!({ "code": i32::from(status.code()) });
     if !status.message().is_empty() {
-        told["message"] = status.message().into();
+        document["message"] = status.message().into();
     }
     if let Some(info) = status.get_details_error_info() {
         let mut detail = json!({
@@ -135,7 +136,7 @@ fn told(status: &Status) -> Value {
         if !info.metadata.is_empty() {
             detail["metadata"] = json!(info.metadata);
         }
-        told["details"] = json!([detail]);
+        document["details"] = json!([detail]);
     }
-    told
+    document
 }

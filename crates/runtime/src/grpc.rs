@@ -2,19 +2,10 @@
 
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use hyper::http::response::Parts;
-use hyper::{HeaderMap, StatusCode};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use serde_json::Value;
-use tollway_proxy::{AppOptions, ERROR_FIELD};
+use http_body_util::{BodyExt, Limited};
+use tollway_proxy::AppOptions;
 use tollway_wire::DAPR_DESCRIPTORS;
-use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
-use tollway_wire::dapr::proto::common::v1::{InvokeRequest, InvokeResponse};
+use tollway_wire::dapr::proto::common::v1::InvokeResponse;
 use tollway_wire::dapr::proto::runtime::v1::actor_runtime::ActorRuntimeStatus;
 use tollway_wire::dapr::proto::runtime::v1::dapr_server::{Dapr, DaprServer};
 use tollway_wire::dapr::proto::runtime::v1::{
@@ -34,43 +25,18 @@ use tollway_wire::dapr::proto::runtime::v1::{
 };
 use tonic::body::Body;
 use tonic::service::Routes;
-use tonic::{Code, Extensions, Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 use tonic_reflection::server::Builder;
-use tonic_types::{ErrorDetails, StatusExt};
 use tower::ServiceExt;
 
 use crate::actors::ToAppStream;
-use crate::codes::grpc_of;
-use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
-use crate::metadata::NotKept;
-use crate::outside::OutsideCalls;
+use crate::external_endpoints::ExternalCalls;
+use crate::fields::fields_of;
+use crate::invoke_service::{answer_of, http_request};
+use crate::metadata::MetadataError;
 use crate::rest::in_words;
 use crate::server::Api;
 use crate::state::{Problem, rpc};
-
-/// Longest text of an app's answer that is told in an error's details, in bytes.
-const DETAIL_BYTES: usize = 63;
-
-/// The target, for the HTTP API.
-const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
-/// The status of an app of HTTP, to a caller of gRPC.
-const HTTP_STATUS: &str = "dapr-http-status";
-
-/// What the way over HTTP between the sidecars adds to what an app of gRPC says.
-const OF_HTTP: [&str; 3] = ["dapr-content-length", "dapr-content-type", "dapr-date"];
-
-/// What cannot stand in a path as it is. What is encoded already stays so.
-const NOT_IN_PATH: &AsciiSet = &CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'#')
-    .add(b'<')
-    .add(b'>')
-    .add(b'?')
-    .add(b'`')
-    .add(b'{')
-    .add(b'}');
-const NOT_IN_QUERY: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>');
 
 /// The services of the API.
 pub(crate) struct Services {
@@ -127,8 +93,8 @@ impl Dapr for Grpc {
                 Status::new(problem.status().code(), text)
             })?,
             None => {
-                let answer = self.0.caller.call(call).await;
-                answer.map_err(|error| failed(&error))?.map(Body::new)
+                let answer = self.0.loopback.call(call.map(Body::new)).await;
+                answer.map_err(|error| failed(&error))?
             }
         };
         let (head, body) = answer.into_parts();
@@ -154,26 +120,26 @@ impl Dapr for Grpc {
                 health_threshold: counted(check.threshold),
             }),
         };
-        let component = |told: crate::state::Told| RegisteredComponents {
+        let component = |told: crate::state::ComponentInfo| RegisteredComponents {
             name: told.name,
             r#type: told.component_type,
             version: told.version,
             capabilities: told.capabilities,
         };
-        let actors = self.0.actors.told();
+        let actors = self.0.actors.status();
         let counted = |(kind, count): &(String, usize)| ActiveActorsCount {
             r#type: kind.clone(),
             count: counted(*count),
         };
         let counts: Vec<ActiveActorsCount> = actors.counts.iter().map(counted).collect();
-        let names = self.0.outside.as_ref().map(OutsideCalls::names).unwrap_or_default();
+        let names = self.0.external.as_ref().map(ExternalCalls::names).unwrap_or_default();
         let status = match actors.is_hosting {
             true => ActorRuntimeStatus::Running,
             false => ActorRuntimeStatus::Disabled,
         };
         Ok(Response::new(GetMetadataResponse {
             active_actors_count: counts.clone(),
-            registered_components: self.0.stores.told().into_iter().map(component).collect(),
+            registered_components: self.0.stores.components().into_iter().map(component).collect(),
             id: facts.service().app.as_str().to_owned(),
             extended_metadata: self.0.metadata.extended().into_iter().collect(),
             app_connection_properties: facts.app().map(connection),
@@ -195,10 +161,10 @@ impl Dapr for Grpc {
     ) -> Result<Response<()>, Status> {
         let SetMetadataRequest { key, value } = request.into_inner();
         self.0.metadata.set(key, value).map_err(|why| match why {
-            NotKept::Malformed => {
+            MetadataError::Malformed => {
                 Status::invalid_argument("send a key, and a value of at most 64 KiB")
             }
-            NotKept::Full => Status::resource_exhausted(why.words()),
+            MetadataError::Full => Status::resource_exhausted(why.words()),
         })?;
         Ok(Response::new(()))
     }
@@ -207,46 +173,46 @@ impl Dapr for Grpc {
         &self,
         request: Request<GetStateRequest>,
     ) -> Result<Response<GetStateResponse>, Status> {
-        told(rpc::get(&self.0.stores, request.into_inner()).await)
+        reply(rpc::get(&self.0.stores, request.into_inner()).await)
     }
 
     async fn get_bulk_state(
         &self,
         request: Request<GetBulkStateRequest>,
     ) -> Result<Response<GetBulkStateResponse>, Status> {
-        told(rpc::bulk_get(&self.0.stores, request.into_inner()).await)
+        reply(rpc::bulk_get(&self.0.stores, request.into_inner()).await)
     }
 
     async fn save_state(&self, request: Request<SaveStateRequest>) -> Result<Response<()>, Status> {
-        told(rpc::save(&self.0.stores, request.into_inner()).await)
+        reply(rpc::save(&self.0.stores, request.into_inner()).await)
     }
 
     async fn query_state_alpha1(
         &self,
         request: Request<QueryStateRequest>,
     ) -> Result<Response<QueryStateResponse>, Status> {
-        told(Err(rpc::query(&self.0.stores, &request.into_inner().store_name)))
+        reply(Err(rpc::query(&self.0.stores, &request.into_inner().store_name)))
     }
 
     async fn delete_state(
         &self,
         request: Request<DeleteStateRequest>,
     ) -> Result<Response<()>, Status> {
-        told(rpc::delete(&self.0.stores, request.into_inner()).await)
+        reply(rpc::delete(&self.0.stores, request.into_inner()).await)
     }
 
     async fn delete_bulk_state(
         &self,
         request: Request<DeleteBulkStateRequest>,
     ) -> Result<Response<()>, Status> {
-        told(rpc::bulk_delete(&self.0.stores, request.into_inner()).await)
+        reply(rpc::bulk_delete(&self.0.stores, request.into_inner()).await)
     }
 
     async fn execute_state_transaction(
         &self,
         request: Request<ExecuteStateTransactionRequest>,
     ) -> Result<Response<()>, Status> {
-        told(rpc::transact(&self.0.stores, request.into_inner()).await)
+        reply(rpc::transact(&self.0.stores, request.into_inner()).await)
     }
 
     async fn invoke_actor(
@@ -353,123 +319,6 @@ fn counted(count: impl TryInto<i32>) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
 }
 
-fn told<T>(outcome: Result<T, Problem>) -> Result<Response<T>, Status> {
+fn reply<T>(outcome: Result<T, Problem>) -> Result<Response<T>, Status> {
     outcome.map(Response::new).map_err(Problem::status)
-}
-
-/// A call by message as one over HTTP.
-fn http_request(
-    id: &str,
-    message: InvokeRequest,
-    mut fields: HeaderMap,
-) -> Result<hyper::Request<Full<Bytes>>, Status> {
-    let data = message.data.unwrap_or_default();
-    let extension = message.http_extension.unwrap_or_default();
-    let method = match extension.verb() {
-        // An app of gRPC needs none.
-        Verb::None => "POST",
-        Verb::Connect => return Err(Status::invalid_argument("a call by message cannot CONNECT")),
-        verb @ (Verb::Get
-        | Verb::Head
-        | Verb::Post
-        | Verb::Put
-        | Verb::Delete
-        | Verb::Options
-        | Verb::Trace
-        | Verb::Patch) => verb.as_str_name(),
-    };
-    let mut target = String::from("/");
-    target.extend(utf8_percent_encode(message.method.trim_start_matches('/'), NOT_IN_PATH));
-    if !extension.querystring.is_empty() {
-        target.push('?');
-        target.extend(utf8_percent_encode(&extension.querystring, NOT_IN_QUERY));
-    }
-    let value = |what: &str, text: &str| {
-        let unreadable = |_| Status::invalid_argument(format!("{what} cannot be sent: {text:?}"));
-        HeaderValue::try_from(text).map_err(unreadable)
-    };
-    fields.insert(APP_ID, value("the id", id)?);
-    if !message.content_type.is_empty() {
-        fields.insert(CONTENT_TYPE, value("the content type", &message.content_type)?);
-    }
-    if !data.type_url.is_empty() {
-        fields.insert(DATA_TYPE, value("the type of the data", &data.type_url)?);
-    }
-    let mut request = hyper::Request::builder()
-        .method(method)
-        .uri(format!("http://localhost{target}"))
-        .body(Full::from(data.value))
-        .map_err(|error| Status::invalid_argument(format!("the method cannot be sent: {error}")))?;
-    *request.headers_mut() = fields;
-    Ok(request)
-}
-
-/// The answer over HTTP, in the words of gRPC.
-fn answer_of(id: &str, head: &Parts, body: &Bytes) -> Result<Response<InvokeResponse>, Status> {
-    if head.headers.contains_key(ERROR_FIELD) {
-        let reason = message_of(body);
-        let text = format!("failed to invoke, id: {id}, err: {reason}");
-        return Err(Status::new(code_of_failure(head.status), text));
-    }
-    let mut metadata = metadata_of(&head.headers);
-    for own in [APP_STATUS, APP_DETAILS] {
-        metadata.remove(own.as_str());
-    }
-    let app_code = app_code(&head.headers);
-    if let Some(code) = app_code.filter(|code| *code != Code::Ok) {
-        let details = head.headers.get(APP_DETAILS).map(|value| STANDARD.decode(value.as_bytes()));
-        let details = details.and_then(Result::ok).unwrap_or_default();
-        let text = message_of(body);
-        return Err(Status::with_details_and_metadata(code, text, details.into(), metadata));
-    }
-    let code = grpc_of(head.status);
-    if app_code.is_some() {
-        for of_http in OF_HTTP {
-            metadata.remove(of_http);
-        }
-    } else {
-        metadata.insert(HTTP_STATUS, head.status.as_u16().into());
-    }
-    if code != Code::Ok {
-        let reason = head.status.canonical_reason().unwrap_or_default();
-        let told = [
-            ("http.code".to_owned(), head.status.as_u16().to_string()),
-            ("http.error_message".to_owned(), beginning(body)),
-        ];
-        let details = ErrorDetails::with_error_info(reason, "dapr.io", told);
-        return Err(Status::with_error_details_and_metadata(code, reason, details, metadata));
-    }
-    let type_url = text_of(&head.headers, DATA_TYPE);
-    let data = prost_types::Any { type_url, value: body.to_vec() };
-    let content_type = text_of(&head.headers, CONTENT_TYPE);
-    let answer = InvokeResponse { data: Some(data), content_type };
-    Ok(Response::from_parts(metadata, answer, Extensions::new()))
-}
-
-fn app_code(fields: &HeaderMap) -> Option<Code> {
-    let code = fields.get(APP_STATUS)?.to_str().ok()?.parse().ok()?;
-    Some(Code::from_i32(code))
-}
-
-/// The message of an envelope, of Dapr's or of a status; the text itself where it is none.
-fn message_of(body: &Bytes) -> String {
-    let envelope = serde_json::from_slice::<Value>(body).ok();
-    let message = envelope.as_ref().and_then(|envelope| envelope.get("message")?.as_str());
-    message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned)
-}
-
-/// What a failure of the mesh means to a caller who decides by it whether to try again.
-fn code_of_failure(status: StatusCode) -> Code {
-    match status.as_u16() {
-        400 => Code::InvalidArgument,
-        500 | 502 => Code::Internal,
-        _ => grpc_of(status),
-    }
-}
-
-/// The first bytes of a text, whole characters only.
-fn beginning(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    let end = (0..=DETAIL_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    text[..end.unwrap_or(0)].to_owned()
 }

@@ -25,14 +25,14 @@ const BEFORE_FIRST: Duration = Duration::from_millis(250);
 
 /// What is known of the app.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Known {
+struct HealthState {
     /// Failed checks in a row.
     failed: u32,
     has_been_well: bool,
 }
 
-impl Known {
-    /// Ill until it has answered once.
+impl HealthState {
+    /// Unhealthy until it has answered once.
     fn nothing(threshold: u32) -> Self {
         Self { failed: threshold, has_been_well: false }
     }
@@ -50,39 +50,39 @@ impl Known {
 }
 
 /// Why an app is not well.
-struct Ill {
+struct Unhealthy {
     /// Of its answer over HTTP.
     status: Option<StatusCode>,
     reason: String,
 }
 
-impl Ill {
+impl Unhealthy {
     fn because(reason: impl ToString) -> Self {
         Self { status: None, reason: reason.to_string() }
     }
 }
 
 /// Asks until dropped, and says in `well` how the app is.
-pub(crate) async fn watch_over(
+pub(crate) async fn watch_health(
     app: App,
     check: HealthCheck,
     well: watch::Sender<bool>,
     metrics: Option<Arc<DaprMetrics>>,
 ) {
-    let mut known = Known::nothing(check.threshold);
+    let mut known = HealthState::nothing(check.threshold);
     loop {
         let began = Instant::now();
         let asked = tokio::time::timeout(check.timeout, ask(&app, &check.path)).await;
-        let answer = asked.unwrap_or_else(|_| Err(Ill::because("it did not answer in time")));
+        let answer = asked.unwrap_or_else(|_| Err(Unhealthy::because("it did not answer in time")));
         if let Some(metrics) = metrics.as_ref().filter(|_| app.protocol != AppProtocol::Grpc) {
-            metrics.probed(told(&answer).as_u16(), began.elapsed());
+            metrics.probed(counted_status(&answer).as_u16(), began.elapsed());
         }
         known = known.after(answer.is_ok());
         let is_well = known.is_well(check.threshold);
         if well.send_if_modified(|was| std::mem::replace(was, is_well) != is_well) {
             let reason = answer.as_ref().err().map(|ill| ill.reason.as_str());
             tracing::info!(app = %app.address, is_well, reason, "the app's health changed");
-        } else if let Err(Ill { reason, .. }) = &answer {
+        } else if let Err(Unhealthy { reason, .. }) = &answer {
             tracing::debug!(app = %app.address, reason, failed = known.failed, "a health check failed");
         }
         let pause = match known.has_been_well {
@@ -94,7 +94,7 @@ pub(crate) async fn watch_over(
 }
 
 /// The status under which a health check is counted.
-fn told(answer: &Result<StatusCode, Ill>) -> StatusCode {
+fn counted_status(answer: &Result<StatusCode, Unhealthy>) -> StatusCode {
     match answer {
         Ok(status) => *status,
         Err(ill) => ill.status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
@@ -103,14 +103,14 @@ fn told(answer: &Result<StatusCode, Ill>) -> StatusCode {
 
 /// # Errors
 /// Why the app is not well.
-async fn ask(app: &App, path: &str) -> Result<StatusCode, Ill> {
+async fn ask(app: &App, path: &str) -> Result<StatusCode, Unhealthy> {
     if app.protocol == AppProtocol::Grpc {
-        return ask_by_grpc(app).await.map(|()| StatusCode::OK).map_err(Ill::because);
+        return ask_by_grpc(app).await.map(|()| StatusCode::OK).map_err(Unhealthy::because);
     }
-    let status = ask_by_http(app, path).await.map_err(Ill::because)?;
+    let status = ask_by_http(app, path).await.map_err(Unhealthy::because)?;
     match status.is_success() {
         true => Ok(status),
-        false => Err(Ill { status: Some(status), reason: format!("it answered {status}") }),
+        false => Err(Unhealthy { status: Some(status), reason: format!("it answered {status}") }),
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn failures_in_a_row_make_an_app_ill_and_one_answer_makes_it_well() {
-        let mut known = Known::nothing(3);
+        let mut known = HealthState::nothing(3);
         let mut seen = String::new();
         for answer in "xx.xx.xxx.".chars() {
             known = known.after(answer == '.');

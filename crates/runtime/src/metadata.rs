@@ -18,14 +18,14 @@ pub(crate) struct Metadata {
 
 /// Why an entry is not kept, in words for whoever sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NotKept {
+pub(crate) enum MetadataError {
     /// It cannot be one: say what one is.
     Malformed,
     /// There are too many already.
     Full,
 }
 
-impl NotKept {
+impl MetadataError {
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Malformed => "send a key in the path and a text of at most 64 KiB as the body",
@@ -49,13 +49,13 @@ impl Metadata {
     }
 
     /// Keeps an entry, in place of one of the same key.
-    pub(crate) fn set(&self, key: String, value: String) -> Result<(), NotKept> {
+    pub(crate) fn set(&self, key: String, value: String) -> Result<(), MetadataError> {
         if key.is_empty() || value.len() > METADATA_VALUE_BYTES {
-            return Err(NotKept::Malformed);
+            return Err(MetadataError::Malformed);
         }
         let mut entries = self.entries();
         if entries.len() >= METADATA_ENTRIES && !entries.contains_key(&key) {
-            return Err(NotKept::Full);
+            return Err(MetadataError::Full);
         }
         entries.insert(key, value);
         Ok(())

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
@@ -12,18 +11,18 @@ use tollway_model::ErrorCode;
 use tollway_proxy::ERROR_FIELD;
 use tonic::body::Body;
 
-use crate::held::{NotWhole, Room};
-use crate::metadata::{METADATA_VALUE_BYTES, Metadata, NotKept};
-use crate::outside::OutsideCalls;
+use crate::body_collector::{BodyCollector, CollectError};
+use crate::external_endpoints::ExternalCalls;
+use crate::metadata::{METADATA_VALUE_BYTES, Metadata, MetadataError};
 use crate::server::Api;
 use crate::state;
 
-pub(crate) async fn answer(api: &Api, request: Request<Incoming>) -> Response<Body> {
-    let request = match state::http::answer(&api.stores, &api.room, request).await {
+pub(crate) async fn answer(api: &Api, request: Request<Body>) -> Response<Body> {
+    let request = match state::http::answer(&api.stores, &api.bodies, request).await {
         Ok(answer) => return answer,
         Err(request) => request,
     };
-    let request = match api.actors.answer(&api.room, request).await {
+    let request = match api.actors.answer(&api.bodies, request).await {
         Ok(answer) => return answer,
         Err(request) => request,
     };
@@ -82,17 +81,17 @@ fn outbound_health(of: &Metadata) -> Response<Body> {
 fn metadata(api: &Api) -> Response<Body> {
     let of = &api.metadata;
     let facts = of.facts();
-    let components = api.stores.told().into_iter().map(|told| {
+    let components = api.stores.components().into_iter().map(|component| {
         json!({
-            "name": told.name,
-            "type": told.component_type,
-            "version": told.version,
-            "capabilities": told.capabilities,
+            "name": component.name,
+            "type": component.component_type,
+            "version": component.version,
+            "capabilities": component.capabilities,
         })
     });
-    let names = api.outside.as_ref().map(OutsideCalls::names).unwrap_or_default();
+    let names = api.external.as_ref().map(ExternalCalls::names).unwrap_or_default();
     let endpoints: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
-    let actors = api.actors.told();
+    let actors = api.actors.status();
     let counted = |(kind, count): &(String, usize)| json!({ "type": kind, "count": count });
     let counts = actors.counts.iter().map(counted).collect::<Vec<_>>();
     let mut answer = json!({
@@ -107,7 +106,7 @@ fn metadata(api: &Api) -> Response<Body> {
         "httpEndpoints": endpoints,
         "extended": of.extended(),
         "actorRuntime": {
-            "runtimeStatus": actors.status(),
+            "runtimeStatus": actors.status_word(),
             "hostReady": actors.is_ready(),
             "activeActors": counts,
             "placement": actors.placement(),
@@ -144,38 +143,42 @@ pub(crate) fn in_words(time: Duration) -> String {
     }
 }
 
-async fn set_metadata(of: &Metadata, request: Request<Incoming>) -> Response<Body> {
+async fn set_metadata(of: &Metadata, request: Request<Body>) -> Response<Body> {
     let key = request.uri().path().trim_start_matches("/v1.0/metadata/").to_owned();
     let body = Limited::new(request.into_body(), METADATA_VALUE_BYTES).collect().await;
     let text = body.ok().and_then(|body| String::from_utf8(body.to_bytes().to_vec()).ok());
-    let kept = text.ok_or(NotKept::Malformed).and_then(|text| of.set(key, text));
+    let kept = text.ok_or(MetadataError::Malformed).and_then(|text| of.set(key, text));
     match kept {
         Ok(()) => empty(StatusCode::NO_CONTENT),
         Err(why) => {
             let (status, code) = match why {
-                NotKept::Malformed => (StatusCode::BAD_REQUEST, ErrorCode::MalformedRequest),
-                NotKept::Full => (StatusCode::INSUFFICIENT_STORAGE, ErrorCode::Overloaded),
+                MetadataError::Malformed => (StatusCode::BAD_REQUEST, ErrorCode::MalformedRequest),
+                MetadataError::Full => (StatusCode::INSUFFICIENT_STORAGE, ErrorCode::Overloaded),
             };
             problem(status, code, why.words())
         }
     }
 }
 
-/// The answer to a body that could not be held whole in `room`; `what` had it.
-pub(crate) fn not_whole(why: NotWhole, what: &str, room: &Room) -> Response<Body> {
+/// The response to a body of `what` that `bodies` could not read whole.
+pub(crate) fn not_collected(
+    why: CollectError,
+    what: &str,
+    bodies: &BodyCollector,
+) -> Response<Body> {
     let (status, code, text) = match why {
-        NotWhole::TooLarge => (
+        CollectError::TooLarge => (
             StatusCode::PAYLOAD_TOO_LARGE,
             ErrorCode::MalformedRequest,
             format!(
                 "the body is larger than the {} bytes that {what} may have",
-                room.message_bytes()
+                bodies.message_bytes()
             ),
         ),
-        NotWhole::CutOff => {
+        CollectError::CutOff => {
             (StatusCode::BAD_REQUEST, ErrorCode::MalformedRequest, "the body ended early".into())
         }
-        NotWhole::NoRoom => (
+        CollectError::LimitReached => (
             StatusCode::SERVICE_UNAVAILABLE,
             ErrorCode::Overloaded,
             "too many bodies are held: 64 MiB of them already; try again".into(),

@@ -3,8 +3,6 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -17,13 +15,13 @@ use tonic::body::Body;
 
 use crate::actors::Actors;
 use crate::app::App;
+use crate::body_collector::BodyCollector;
 use crate::callback::AppCallback;
+use crate::external_endpoints::ExternalCalls;
 use crate::grpc::{Grpc, Services};
-use crate::held::Room;
-use crate::inside::Caller;
+use crate::loopback::Loopback;
 use crate::metadata::Metadata;
-use crate::outside::OutsideCalls;
-use crate::resilient::AppCalls;
+use crate::resiliency::AppCalls;
 use crate::rest;
 use crate::state::Stores;
 
@@ -44,11 +42,11 @@ const WAITING_BYTES: u32 = 64 << 20;
 /// What the answers are made of.
 pub(crate) struct Api {
     pub(crate) metadata: Metadata,
-    pub(crate) caller: Arc<Caller<Full<Bytes>>>,
+    pub(crate) loopback: Arc<dyn Loopback>,
     /// Makes calls under rules, where there are any.
     pub(crate) app_calls: Option<AppCalls>,
     /// Makes calls out of the mesh, where there may be any.
-    pub(crate) outside: Option<OutsideCalls>,
+    pub(crate) external: Option<ExternalCalls>,
     pub(crate) asked_to_end: Arc<Notify>,
     /// Largest message that is translated, in bytes.
     pub(crate) message_bytes: usize,
@@ -56,8 +54,8 @@ pub(crate) struct Api {
     pub(crate) app: Option<App>,
     pub(crate) stores: Stores,
     pub(crate) actors: Arc<Actors>,
-    /// For bodies that are held whole.
-    pub(crate) room: Room,
+    /// Reads bodies whole.
+    pub(crate) bodies: BodyCollector,
 }
 
 /// Serves connections until the data plane has ended.
@@ -65,7 +63,7 @@ pub(crate) async fn serve(api: Api, mut streams: mpsc::Receiver<ApiStream>) {
     let api = Arc::new(api);
     let served = Arc::new(Served {
         services: Services::new(Grpc(Arc::clone(&api))),
-        app: AppCallback::of(api.app.as_ref(), api.room.clone()),
+        app: AppCallback::of(api.app.as_ref(), api.bodies.clone()),
         api,
     });
     while let Some(ApiStream { kind, stream }) = streams.recv().await {
@@ -82,32 +80,33 @@ struct Served {
 }
 
 impl Served {
-    async fn answer(&self, kind: ApiKind, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, kind: ApiKind, request: Request<Body>) -> Response<Body> {
         match kind {
             ApiKind::Callback => self.app.call(request).await,
-            ApiKind::Actors => self.api.actors.answer_inbound(&self.api.room, request).await,
+            ApiKind::Actors => self.api.actors.answer_inbound(&self.api.bodies, request).await,
             ApiKind::Own => self.answer_own(request).await,
         }
     }
 
-    async fn answer_own(&self, request: Request<Incoming>) -> Response<Body> {
-        if let Some(outside) = self.api.outside.as_ref().filter(|_| OutsideCalls::is_one(&request))
+    async fn answer_own(&self, request: Request<Body>) -> Response<Body> {
+        if let Some(external) =
+            self.api.external.as_ref().filter(|_| ExternalCalls::is_one(&request))
         {
-            return outside.answer(request).await;
+            return external.answer(request).await;
         }
         let is_grpc = is_grpc(&request);
         match &self.api.app_calls {
             Some(calls) if AppCalls::is_one(&request) => calls.answer(request, is_grpc).await,
-            Some(_) | None if is_grpc => self.services.answer(request.map(Body::new)).await,
+            Some(_) | None if is_grpc => self.services.answer(request).await,
             Some(_) | None => rest::answer(&self.api, request).await,
         }
     }
 }
 
 async fn serve_connection(io: TokioIo<UnixStream>, kind: ApiKind, served: Arc<Served>) {
-    let service = service_fn(move |request| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let served = Arc::clone(&served);
-        async move { Ok::<_, Infallible>(served.answer(kind, request).await) }
+        async move { Ok::<_, Infallible>(served.answer(kind, request.map(Body::new)).await) }
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -124,7 +123,7 @@ async fn serve_connection(io: TokioIo<UnixStream>, kind: ApiKind, served: Arc<Se
     }
 }
 
-fn is_grpc(request: &Request<Incoming>) -> bool {
+fn is_grpc(request: &Request<Body>) -> bool {
     let kind = request.headers().get(hyper::header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }

@@ -9,15 +9,16 @@ use tollway_model::AppProtocol;
 use tollway_proxy::mesh::MeshClient;
 use tollway_proxy::{DataPlaneError, SidecarOptions};
 use tollway_state::{Component, StateStore};
+use tollway_wire::ActorHost;
 
-use crate::actors::{ActorStore, Actors};
+use crate::actors::{ActorStore, Actors, ActorsConfig, Clock};
 use crate::app::App;
-use crate::health::watch_over;
-use crate::held::{HELD_BYTES, Room};
-use crate::inside::Caller;
+use crate::body_collector::{BodyCollector, COLLECTED_BODY_BYTES};
+use crate::external_endpoints::{EndpointTlsError, ExternalCalls, HttpEndpoint};
+use crate::health::watch_health;
+use crate::loopback::{Loopback, LoopbackConnection};
 use crate::metadata::Metadata;
-use crate::outside::{EndpointTlsError, HttpEndpoint, OutsideCalls};
-use crate::resilient::{AppCalls, Resilient};
+use crate::resiliency::{AppCalls, ResiliencyState};
 use crate::server::{Api, serve};
 use crate::state::{EmbeddedStore, OpenStoreError, Opened, Stores, open_all};
 
@@ -95,7 +96,7 @@ impl Sidecar {
             }
             None => None,
         };
-        let message_bytes = options.message_bytes.min(HELD_BYTES);
+        let message_bytes = options.message_bytes.min(COLLECTED_BODY_BYTES);
         let resilience = options.resilience.clone();
         let metrics = options.dapr_metrics.clone();
         let asks_actors = options.app.as_ref().is_some_and(|app| app.asks_actors);
@@ -106,7 +107,7 @@ impl Sidecar {
         let mut plane = tollway_proxy::Sidecar::start(options, well).await?;
         let health = match (app.clone(), asked) {
             (Some(app), Some((check, (well, _)))) => {
-                Some(tokio::spawn(watch_over(app, check, well, metrics.clone())))
+                Some(tokio::spawn(watch_health(app, check, well, metrics.clone())))
             }
             _ => None,
         };
@@ -114,17 +115,18 @@ impl Sidecar {
         let opened =
             opened.unwrap_or_else(|| vec![Opened::by_default(network_store(plane.mesh()))]);
         let stores = Stores::new(opened, plane.facts().service().clone());
-        let caller = Arc::new(Caller::new(plane.inside()));
-        let room = Room::new(HELD_BYTES, message_bytes);
-        let resilient = resilience.map(|rules| Resilient::new(rules, metrics.clone()));
-        let app_calls = resilient.clone().map(|resilient| {
+        let loopback: Arc<dyn Loopback> = Arc::new(LoopbackConnection::new(plane.inside()));
+        let bodies = BodyCollector::new(COLLECTED_BODY_BYTES, message_bytes);
+        let resiliency = resilience.map(|rules| ResiliencyState::new(rules, metrics.clone()));
+        let app_calls = resiliency.clone().map(|resiliency| {
             let home = plane.facts().service().clone();
-            AppCalls::new(resilient, home, Caller::new(plane.inside()), room.clone())
+            let own = Arc::new(LoopbackConnection::new(plane.inside()));
+            AppCalls::new(resiliency, home, own, bodies.clone())
         });
-        let outside = match endpoints {
+        let external = match endpoints {
             Some(endpoints) => {
                 let home = plane.facts().service().clone();
-                Some(OutsideCalls::new(endpoints, resilient.clone(), home, room.clone())?)
+                Some(ExternalCalls::new(endpoints, resiliency.clone(), home, bodies.clone())?)
             }
             None => None,
         };
@@ -135,28 +137,31 @@ impl Sidecar {
             .as_ref()
             .is_some_and(|app| matches!(app.protocol, AppProtocol::Http | AppProtocol::H2c))
             && asks_actors;
-        let actors = Actors::new(
-            plane.mesh(),
-            Arc::clone(&caller),
+        let mesh = plane.mesh();
+        let actors = Actors::new(ActorsConfig {
+            me: ActorHost { service: mesh.service().clone(), instance: mesh.instance().clone() },
+            control: mesh,
+            loopback: Arc::clone(&loopback),
+            clock: Clock::system(),
             store,
-            resilient,
-            calls_app.then_some(message_bytes),
-            plane.announcer(),
+            resiliency,
+            message_bytes: calls_app.then_some(message_bytes),
+            announcer: plane.announcer(),
             metrics,
-        );
+        });
         let api = plane.take_api().map(|streams| {
             actors.start(plane.app_ready());
             let api = Api {
                 metadata: Metadata::new(plane.facts()),
-                caller,
+                loopback,
                 app_calls,
-                outside,
+                external,
                 asked_to_end: Arc::clone(&asked_to_end),
                 message_bytes,
                 app,
                 stores,
                 actors: Arc::clone(&actors),
-                room,
+                bodies,
             };
             tokio::spawn(serve(api, streams))
         });

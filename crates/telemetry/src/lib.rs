@@ -17,7 +17,6 @@ pub use admin::{AdminFacts, serve_admin};
 pub use handoff::{Batches, Handoff};
 pub use log::{Log, LogFilter, LogFilterError, LogFormat, init_log, start_log};
 pub use metrics::{
-    AnsweredCall, CallEnd, Counter, DaprMetrics, DataPlaneMetrics, Gauge, Judged, Page,
-    ServicePlace,
+    AnsweredCall, CallEnd, Counter, DaprMetrics, DataPlaneMetrics, Gauge, Judged, Page, SeriesId,
 };
 pub use terminal::init_terminal_log;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tollway_model::{AppProtocol, ServiceName, ServiceState};
 use tollway_net::Key;
-use tollway_telemetry::ServicePlace;
+use tollway_telemetry::SeriesId;
 
 use super::EventLoop;
 use super::pool::Pool;
@@ -31,7 +31,7 @@ impl EventLoop {
     fn placed_state(
         &mut self,
         service: &ServiceName,
-    ) -> Result<(Option<ServiceState>, ServicePlace), RequestError> {
+    ) -> Result<(Option<ServiceState>, SeriesId), RequestError> {
         let destination = Destination::Service(service.clone());
         // As nearly every request finds it.
         if let Some(pool) = self.pools.get_mut(&destination) {

@@ -11,7 +11,7 @@ use rustls::pki_types::ServerName;
 use tollway_identity::{Credentials, TlsError, app_config};
 use tollway_model::{AppProtocol, ServiceName, ServiceUpdate};
 use tollway_net::{Listener, Tls, Waker};
-use tollway_routing::{AccessList, Resilience};
+use tollway_routing::{AccessList, Resiliency};
 use tollway_telemetry::DaprMetrics;
 use tollway_wire::NetworkUpdate;
 
@@ -91,7 +91,7 @@ pub(crate) struct LoopConfig {
     /// Who may ask what of its app, as its own configuration has it.
     pub(crate) access: Option<Arc<AccessList>>,
     /// Calls under rules go through whoever serves the API, which makes the attempts.
-    pub(crate) resilience: Option<Arc<Resilience>>,
+    pub(crate) resilience: Option<Arc<Resiliency>>,
     /// What its app and a sidecar show each other.
     pub(crate) tokens: Tokens,
     /// Set in daprd's place: what is counted under Dapr's names.

@@ -11,7 +11,7 @@ use tollway_model::{
 };
 use tollway_net::Key;
 use tollway_routing::Flight;
-use tollway_telemetry::ServicePlace;
+use tollway_telemetry::SeriesId;
 
 use super::EventLoop;
 use super::workload::only;
@@ -57,7 +57,7 @@ pub(super) struct Pool {
     /// Requests under way at once; none are counted while the service is near.
     pub(super) flight: Flight,
     /// Where calls of the service are counted.
-    pub(super) place: ServicePlace,
+    pub(super) place: SeriesId,
 }
 
 impl Pool {
@@ -78,7 +78,7 @@ impl Pool {
             used: now,
             turn: 0,
             flight: Flight::default(),
-            place: ServicePlace::OTHER,
+            place: SeriesId::OTHER,
         }
     }
 
@@ -241,7 +241,7 @@ impl EventLoop {
         if self.config.gateway.is_none() && is_there(&update.state) {
             // However it is written, it is one service.
             let name = update.service.to_string().to_ascii_lowercase();
-            pool.place = self.metrics.services.place(&name);
+            pool.place = self.metrics.services.series(&name);
         }
         let workloads = pool.workloads.clone();
         let states: Vec<_> = workloads.iter().map(|of| only(&update.state, of)).collect();

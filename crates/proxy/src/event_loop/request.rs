@@ -10,7 +10,7 @@ use tollway_net::{Key, boot_time};
 use tollway_routing::{
     Attempt, Failure, RequestParts, Retry, Target, TargetError, decide_retry, decide_target,
 };
-use tollway_telemetry::ServicePlace;
+use tollway_telemetry::SeriesId;
 
 use super::finish::describe;
 use super::interface::{AppTarget, LoopConfig};
@@ -190,7 +190,7 @@ impl EventLoop {
                     Some(instance) => Destination::workload(name, instance),
                     None => Destination::Service(name),
                 };
-                exchange.place = Some(ServicePlace::OTHER);
+                exchange.place = Some(SeriesId::OTHER);
                 if out.asks {
                     self.explain_as_caller(key);
                 }

@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hyper::HeaderMap;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tollway_placement::{Actor, NoTurn};
 use tollway_schedule::{Agenda, Due, FailurePolicy, Moment, Next, Popped, Schedule, Ticket};
 
-use super::app::{AppSide, Event, Turn, What};
+use super::app::{AppSide, Event, Turn, TurnKind};
 use super::call::REENTRANCY;
+use super::clock::Clock;
 use super::host::{Host, NotRun};
 
 /// Firings under way at once; further ones wait, the longest due first.
@@ -18,7 +19,7 @@ const AT_ONCE: usize = 256;
 /// How soon a firing is tried again whose actor has too many turns waiting.
 const CROWDED: Duration = Duration::from_millis(100);
 /// How often the clock on the wall is looked at: it may be set.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// An actor, and a name that is its own.
 pub(crate) type Key = (Actor, Arc<str>);
@@ -33,11 +34,11 @@ pub(crate) struct Alarm {
     pub(crate) version: u64,
 }
 
-/// How what has become of a firing is kept, where it is.
+/// Stores the outcome of reminders that fired.
 #[tonic::async_trait]
-pub(crate) trait Keep: Send + Sync {
+pub(crate) trait RecordFire: Send + Sync {
     /// This is left of the registration of this version; nothing means that it is over.
-    async fn keep(&self, key: &Key, version: u64, left: Option<Schedule>);
+    async fn record(&self, key: &Key, version: u64, left: Option<Schedule>);
 }
 
 /// Hears of firings that the app took or failed: the type of the actor, and whether it took them.
@@ -50,8 +51,9 @@ pub(crate) struct Alarms {
     sooner: Notify,
     at_once: Arc<Semaphore>,
     /// `None` for timers, which end with their actor.
-    kept: Option<Arc<dyn Keep>>,
+    recorder: Option<Arc<dyn RecordFire>>,
     counted: Option<Counted>,
+    clock: Clock,
 }
 
 #[derive(Default)]
@@ -72,16 +74,22 @@ enum Fired {
     Elsewhere,
 }
 
-/// The time by the clock on the wall.
-pub(crate) fn wall() -> Moment {
-    Moment::since_unix_epoch(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
-}
-
 impl Alarms {
-    /// Those that end with their actor, or that `kept` keeps.
-    pub(crate) fn new(kept: Option<Arc<dyn Keep>>, counted: Option<Counted>) -> Arc<Self> {
+    /// Timers, which end with their actor, or reminders, whose outcome goes to `recorder`.
+    pub(crate) fn new(
+        recorder: Option<Arc<dyn RecordFire>>,
+        counted: Option<Counted>,
+        clock: Clock,
+    ) -> Arc<Self> {
         let at_once = Arc::new(Semaphore::new(AT_ONCE));
-        Arc::new(Self { inner: Mutex::default(), sooner: Notify::new(), at_once, kept, counted })
+        Arc::new(Self {
+            inner: Mutex::default(),
+            sooner: Notify::new(),
+            at_once,
+            recorder,
+            counted,
+            clock,
+        })
     }
 
     /// Registers one, in place of what has the same name.
@@ -171,11 +179,11 @@ impl Alarms {
         self: Arc<Self>,
         host: Arc<Host>,
         app: Arc<dyn AppSide>,
-        what: fn(String, Event) -> What,
+        what: fn(String, Event) -> TurnKind,
     ) {
         loop {
             let Ok(permit) = Arc::clone(&self.at_once).acquire_owned().await else { return };
-            let popped = self.inner().agenda.pop(wall());
+            let popped = self.inner().agenda.pop(self.clock.wall());
             match popped {
                 Some(Popped::Due(due)) => {
                     let alarm = self.get(&due.key);
@@ -193,14 +201,17 @@ impl Alarms {
                 }
                 Some(Popped::Over(key)) => {
                     let over = self.inner().alarms.remove(&key);
-                    if let (Some(kept), Some(over)) = (self.kept.clone(), over) {
-                        tokio::spawn(async move { kept.keep(&key, over.version, None).await });
+                    if let (Some(recorder), Some(over)) = (self.recorder.clone(), over) {
+                        tokio::spawn(
+                            async move { recorder.record(&key, over.version, None).await },
+                        );
                     }
                 }
                 None => {
                     drop(permit);
                     let next = self.inner().agenda.next_moment();
-                    let wait = next.map_or(LOOK_EVERY, |next| next.after(wall()).min(LOOK_EVERY));
+                    let wait = next
+                        .map_or(CHECK_EVERY, |next| next.after(self.clock.wall()).min(CHECK_EVERY));
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
                         () = self.sooner.notified() => {}
@@ -214,13 +225,13 @@ impl Alarms {
         self: Arc<Self>,
         due: Due<Key>,
         version: u64,
-        what: What,
+        what: TurnKind,
         host: Arc<Host>,
         app: Arc<dyn AppSide>,
         permit: OwnedSemaphorePermit,
     ) {
         let Due { key, ticket, .. } = due;
-        let began = wall();
+        let began = self.clock.wall();
         let fired = fire_one(&key.0, what, &host, app).await;
         drop(permit);
         if let (Some(counted), Fired::Done { .. } | Fired::Failed) = (&self.counted, &fired) {
@@ -228,8 +239,8 @@ impl Alarms {
         }
         let left = self.note(&key, ticket, began, fired);
         self.sooner.notify_one();
-        if let (Some(left), Some(kept)) = (left, &self.kept) {
-            kept.keep(&key, version, left).await;
+        if let (Some(left), Some(recorder)) = (left, &self.recorder) {
+            recorder.record(&key, version, left).await;
         }
     }
 
@@ -254,9 +265,9 @@ impl Alarms {
                 }
             }
             Fired::Done { cancels: false } => inner.agenda.succeeded(key, ticket, began),
-            Fired::Failed => inner.agenda.failed(key, ticket, began, wall()),
+            Fired::Failed => inner.agenda.failed(key, ticket, began, self.clock.wall()),
             Fired::Crowded => {
-                let again = wall().checked_add(CROWDED).unwrap_or(began);
+                let again = self.clock.wall().checked_add(CROWDED).unwrap_or(began);
                 inner.agenda.put_back(key, ticket, again);
                 return None;
             }
@@ -284,7 +295,7 @@ impl Alarms {
     }
 }
 
-async fn fire_one(actor: &Actor, what: What, host: &Arc<Host>, app: Arc<dyn AppSide>) -> Fired {
+async fn fire_one(actor: &Actor, what: TurnKind, host: &Arc<Host>, app: Arc<dyn AppSide>) -> Fired {
     let chain = host.chain(&actor.actor_type, None);
     let mut fields = HeaderMap::new();
     if let Some(id) = chain.as_deref().and_then(|id| id.parse().ok()) {

@@ -17,10 +17,11 @@ use tollway_placement::Actor;
 use tollway_proxy::{
     BEGIN_BY_FIELD, ERROR_FIELD, LEASE_FIELD, TO_FIELD, TurnLease, UNPROCESSED_FIELD,
 };
+use tonic::body::Body;
 
-use super::clock::now;
+use super::clock::Clock;
 use super::problem::Problem;
-use crate::inside::Caller;
+use crate::loopback::Loopback;
 
 /// For the data loop: to the app beside this sidecar.
 const TO: HeaderName = HeaderName::from_static(TO_FIELD);
@@ -41,7 +42,7 @@ const PATH: &AsciiSet = &PART.remove(b'/');
 
 /// Why a turn is run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub(crate) enum TurnKind {
     /// A call of this method, with its query.
     Method {
         name: String,
@@ -111,7 +112,7 @@ impl Event {
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     pub(crate) actor: Actor,
-    pub(crate) what: What,
+    pub(crate) what: TurnKind,
     pub(crate) fields: HeaderMap,
     pub(crate) body: Bytes,
 }
@@ -163,12 +164,13 @@ pub(crate) trait AppSide: Send + Sync {
     async fn run(&self, turn: Turn, lease: TurnLease) -> Result<Answer, Unanswered>;
 
     /// Has the app let go of an actor.
-    async fn let_go(&self, actor: &Actor);
+    async fn deactivate(&self, actor: &Actor);
 }
 
 /// An app that is called over HTTP.
 pub(crate) struct HttpApp {
-    pub(crate) caller: Arc<Caller<Full<Bytes>>>,
+    pub(crate) loopback: Arc<dyn Loopback>,
+    pub(crate) clock: Clock,
     pub(crate) message_bytes: usize,
 }
 
@@ -205,10 +207,11 @@ impl HttpApp {
         body: Bytes,
     ) -> Result<(StatusCode, HeaderMap, Bytes), NoAnswer> {
         let request = Request::builder().method(method).uri(format!("http://app{path}"));
-        let mut request = request.body(Full::new(body)).map_err(|error| NoAnswer::new(&error))?;
+        let mut request =
+            request.body(Body::new(Full::new(body))).map_err(|error| NoAnswer::new(&error))?;
         *request.headers_mut() = fields;
         request.headers_mut().insert(TO, TO_APP);
-        let answer = self.caller.call(request).await.map_err(|error| NoAnswer::new(&error))?;
+        let answer = self.loopback.call(request).await.map_err(|error| NoAnswer::new(&error))?;
         let (head, body) = answer.into_parts();
         let whole = Limited::new(body, self.message_bytes).collect().await;
         let body = whole.map_err(|error| NoAnswer::new(&error))?.to_bytes();
@@ -231,13 +234,13 @@ fn message_of(body: &[u8]) -> String {
 impl AppSide for HttpApp {
     async fn run(&self, turn: Turn, lease: TurnLease) -> Result<Answer, Unanswered> {
         let Turn { actor, what, mut fields, body } = turn;
-        let is_event = !matches!(what, What::Method { .. });
+        let is_event = !matches!(what, TurnKind::Method { .. });
         let (path, body) = match &what {
-            What::Method { name, query } => (method_path(&actor, name, query.as_deref()), body),
-            What::Timer { name, event } => {
+            TurnKind::Method { name, query } => (method_path(&actor, name, query.as_deref()), body),
+            TurnKind::Timer { name, event } => {
                 (event_path(&actor, "timer", name), event.document(true))
             }
-            What::Reminder { name, event } => {
+            TurnKind::Reminder { name, event } => {
                 (event_path(&actor, "remind", name), event.document(false))
             }
         };
@@ -249,7 +252,7 @@ impl AppSide for HttpApp {
         fields.insert(LEASE, HeaderValue::from(lease.number));
         let asked = self.ask(Method::PUT, &path, fields, body).await;
         let (status, fields, body) = asked.map_err(|none| {
-            if none.is_unprocessed && now() >= lease.until {
+            if none.is_unprocessed && self.clock.now() >= lease.until {
                 return Unanswered::TooLate;
             }
             Problem::invoke(&none.why).into()
@@ -271,7 +274,7 @@ impl AppSide for HttpApp {
         }
     }
 
-    async fn let_go(&self, actor: &Actor) {
+    async fn deactivate(&self, actor: &Actor) {
         let (path, nothing) = (path_of(actor), HeaderMap::new());
         let failure = match self.ask(Method::DELETE, &path, nothing, Bytes::new()).await {
             Ok((status, _, _)) if status.is_success() => return,

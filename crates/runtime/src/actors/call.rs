@@ -1,7 +1,6 @@
 //! A call of an actor: to where the actor is, again when it has moved before the call was begun.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -19,26 +18,19 @@ use tollway_proxy::{
 use tollway_wire::ActorHost;
 use tonic::body::Body;
 
-use super::app::{Answer, Turn, What, method_path, path_of, segment};
+use super::app::{Answer, Turn, TurnKind, method_path, path_of, segment};
 use super::host::NotRun;
+use super::location::{
+    ActorLocation, OWNERS_WITHIN, PLACED_WITHIN, no_address, pause, split_remote_type, taken_over,
+    unplaced, unplaced_remotely,
+};
 use super::names::Work;
-use super::owners::Known;
+use super::owners::KnownOwners;
 use super::problem::Problem;
 use super::{Actors, Hosting};
-use crate::resilient::keys_of_actor;
+use crate::resiliency::keys_of_actor;
 use crate::rest;
 
-/// How long a call waits for a host of its actor: longer than a host that has crashed keeps its
-/// lease (3 s), and the next needs to begin.
-pub(crate) const PLACED_WITHIN: Duration = Duration::from_secs(10);
-/// How long it waits until the control plane has told of a type at all.
-pub(super) const TOLD_WITHIN: Duration = Duration::from_secs(5);
-/// Between two attempts, while nothing else is heard.
-const SHORTEST_WAIT: Duration = Duration::from_millis(5);
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
-/// The part of the time since its first attempt that a call waits before the next: so much longer
-/// than it has to it takes at most.
-const WAIT_SHARE: u32 = 4;
 /// How much later than the news that another host has an actor the answer of the former may come.
 const LATE_ANSWER: Duration = Duration::from_millis(100);
 
@@ -79,27 +71,6 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
 }
 
-/// Where an actor is, as far as it is known.
-#[derive(PartialEq)]
-enum Place {
-    /// The control plane has not told of its type.
-    Untold,
-    /// Nobody offers its type.
-    Nowhere,
-    /// At this host, or at none for the moment.
-    At(Option<ActorHost>),
-}
-
-impl Place {
-    fn of(known: &Known, shard: Shard) -> Self {
-        match known {
-            Known::Nothing => Self::Untold,
-            Known::Nobody => Self::Nowhere,
-            Known::Owners(owners) => Self::At(owners.shards[shard.number()].clone()),
-        }
-    }
-}
-
 /// What came of one attempt.
 pub(crate) enum Attempt {
     Done(Response<Body>),
@@ -116,19 +87,22 @@ impl Actors {
     /// [`Problem`].
     pub(crate) async fn invoke(&self, call: Call) -> Result<Response<Body>, Problem> {
         let is_method = matches!(call.work, Work::Method { .. });
-        let resilient = self.resilient.as_ref().filter(|_| is_method);
-        let found = resilient
-            .and_then(|resilient| Some((resilient, resilient.of_actor(&call.actor.actor_type)?)));
-        let Some((resilient, rules)) = found else { return self.invoke_once(call).await };
+        let resiliency = self.resiliency.as_ref().filter(|_| is_method);
+        let found = resiliency.and_then(|resiliency| {
+            Some((resiliency, resiliency.of_actor(&call.actor.actor_type)?))
+        });
+        let Some((resiliency, rules)) = found else { return self.invoke_once(call).await };
         let keys = keys_of_actor(rules.scope, &call.actor);
         let target = format!("actor_{}", call.actor.actor_type);
         let attempt = || Box::pin(self.invoke_once(call.clone()));
-        resilient.run(rules, &target, &keys, true, attempt).await
+        resiliency.run(rules, &target, &keys, true, attempt).await
     }
 
     /// The same without rules about calls that fail.
     async fn invoke_once(&self, mut call: Call) -> Result<Response<Body>, Problem> {
-        let Some((actor_type, service)) = far(&call.actor.actor_type, &self.me.service) else {
+        let Some((actor_type, service)) =
+            split_remote_type(&call.actor.actor_type, &self.me.service)
+        else {
             return self.invoke_near(call).await;
         };
         call.actor.actor_type = actor_type;
@@ -140,15 +114,10 @@ impl Actors {
                 Attempt::Failed(problem) => return Err(problem),
                 Attempt::Elsewhere if began.elapsed() < PLACED_WITHIN => {}
                 Attempt::Elsewhere => {
-                    let Actor { actor_type, id } = &call.actor;
-                    let text = format!(
-                        "nobody took the call of actor '{actor_type}||{id}' of {service} within {} s",
-                        PLACED_WITHIN.as_secs()
-                    );
-                    return Err(Problem::new(ErrorCode::ActorUnplaced, text));
+                    return Err(unplaced_remotely(&call.actor, &service));
                 }
             }
-            tokio::time::sleep(pause(began)).await;
+            tokio::time::sleep(pause(began.elapsed())).await;
         }
     }
 
@@ -169,11 +138,11 @@ impl Actors {
         let shard = Shard::of(&call.actor.id);
         let began = Instant::now();
         loop {
-            let place = Place::of(&known.borrow_and_update(), shard);
-            let patience = match &place {
-                Place::Nowhere => return Err(no_address(&call.actor)),
-                Place::Untold => TOLD_WITHIN,
-                Place::At(owner) => {
+            let location = ActorLocation::of(&known.borrow_and_update(), shard);
+            let patience = match &location {
+                ActorLocation::NotOffered => return Err(no_address(&call.actor)),
+                ActorLocation::Unknown => OWNERS_WITHIN,
+                ActorLocation::At(owner) => {
                     let attempt = match owner {
                         Some(owner) if *owner == self.me => self.invoke_here(&call).await,
                         Some(owner) => self.ask_owner(owner, &call, known.clone()).await,
@@ -191,8 +160,8 @@ impl Actors {
             }
             // Whichever comes first: the actor is somewhere else, or it is time to ask again. Callers
             // may hear of a new owner before the owner does, or before they hear how to reach it.
-            let elsewhere = known.wait_for(|now| Place::of(now, shard) != place);
-            let _ = tokio::time::timeout(pause(began), elsewhere).await;
+            let elsewhere = known.wait_for(|now| ActorLocation::of(now, shard) != location);
+            let _ = tokio::time::timeout(pause(began.elapsed()), elsewhere).await;
         }
     }
 
@@ -217,7 +186,7 @@ impl Actors {
         if let Some(id) = chain.as_deref().and_then(|id| HeaderValue::try_from(id).ok()) {
             fields.insert(REENTRANCY, id);
         }
-        let what = What::Method { name: name.to_owned(), query: query.cloned() };
+        let what = TurnKind::Method { name: name.to_owned(), query: query.cloned() };
         let turn = Turn { actor: call.actor.clone(), what, fields, body: call.body.clone() };
         let run =
             host.turn(&call.actor, chain, move |lease| async move { app.run(turn, lease).await });
@@ -235,7 +204,7 @@ impl Actors {
         &self,
         owner: &ActorHost,
         call: &Call,
-        known: watch::Receiver<Known>,
+        known: watch::Receiver<KnownOwners>,
     ) -> Attempt {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         let mut fields = call.fields.clone();
@@ -250,7 +219,7 @@ impl Actors {
             match tokio::time::timeout(LATE_ANSWER, &mut asked).await {
                 Ok(attempt) => break attempt,
                 // Once more where the data loop had not heard of it yet.
-                Err(_) => self.caller.inside().call_off(number),
+                Err(_) => self.loopback.call_off(number),
             }
         };
         match attempt {
@@ -279,7 +248,7 @@ impl Actors {
         body: Bytes,
     ) -> Attempt {
         let request = Request::builder().method(method).uri(format!("http://sidecar{path}"));
-        let mut request = match request.body(Full::new(body)) {
+        let mut request = match request.body(Body::new(Full::new(body))) {
             Ok(request) => request,
             Err(error) => return Attempt::Failed(Problem::invoke(&error.to_string())),
         };
@@ -295,7 +264,7 @@ impl Actors {
             }
         }
         fields.insert(FOR_ACTOR, YES);
-        match self.caller.call(request).await {
+        match self.loopback.call(request).await {
             // What is refused for what it is stays so.
             Ok(answer)
                 if answer.headers().contains_key(UNPROCESSED)
@@ -322,21 +291,6 @@ impl Actors {
     }
 }
 
-/// Ends when another host has an actor. A host that gives it up in good order has answered by then;
-/// one that is gone, or stands still, has lost its lease.
-async fn taken_over(mut known: watch::Receiver<Known>, shard: Shard, former: &ActorHost) {
-    let is_another = |now: &Known| match now {
-        Known::Owners(owners) => {
-            owners.shards[shard.number()].as_ref().is_some_and(|owner| owner != former)
-        }
-        Known::Nothing | Known::Nobody => false,
-    };
-    if known.wait_for(is_another).await.is_err() {
-        // Nothing is told any more.
-        std::future::pending::<()>().await;
-    }
-}
-
 /// Whether the data loop says that a callee never answered.
 fn is_silent(answer: &Response<Body>) -> bool {
     let word = answer.headers().get(ERROR_FIELD);
@@ -350,11 +304,6 @@ fn lost(former: &ActorHost) -> Problem {
         former.instance, former.service
     );
     Problem::invoke(&text)
-}
-
-/// How long a call that was first tried at `began` waits before it is tried again.
-fn pause(began: Instant) -> Duration {
-    (began.elapsed() / WAIT_SHARE).clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }
 
 /// The answer to a sidecar that has to look where the actor is now.
@@ -416,44 +365,5 @@ fn fields_for_app(fields: &HeaderMap) -> HeaderMap {
     kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The type, and the app that offers it, where the name of a type names both.
-fn far(actor_type: &str, home: &ServiceName) -> Option<(Arc<str>, ServiceName)> {
-    let (actor_type, service) = actor_type.rsplit_once('@')?;
-    let is_whole = service.split('.').count() == 3 && !actor_type.is_empty();
-    let service = ServiceName::parse(service, home).ok().filter(|_| is_whole)?;
-    Some((Arc::from(actor_type), service))
-}
-
-fn no_address(actor: &Actor) -> Problem {
-    let Actor { actor_type, id } = actor;
-    let text = format!("did not find address for actor '{actor_type}||{id}'");
-    Problem::new(ErrorCode::ActorNoAddress, text)
-}
-
-fn unplaced(actor: &Actor, known: &Known) -> Problem {
-    let Actor { actor_type, id } = actor;
-    match known {
-        Known::Nothing => {
-            let text = format!(
-                "the control plane has not told within {} s who runs actors of type '{actor_type}'",
-                TOLD_WITHIN.as_secs()
-            );
-            Problem::new(ErrorCode::ActorNoPlacement, text)
-        }
-        Known::Nobody | Known::Owners(_) => {
-            let owner = match known {
-                Known::Owners(owners) => owners.shards[Shard::of(id).number()].as_ref(),
-                Known::Nothing | Known::Nobody => None,
-            };
-            let state = owner.map_or_else(
-                || "it has no host at the moment".to_owned(),
-                |owner| format!("its host is workload {} of {}", owner.instance, owner.service),
-            );
-            let text = format!(
-                "nobody took the call of actor '{actor_type}||{id}' within {} s: {state}",
-                PLACED_WITHIN.as_secs()
-            );
-            Problem::new(ErrorCode::ActorUnplaced, text)
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tollway_testkit::{check_limit, grouped};
 
 use super::TYPES_WITHIN;
-use super::call::{PLACED_WITHIN, TOLD_WITHIN};
 use super::host::ACTOR_TURNS_WAITING;
+use super::location::{OWNERS_WITHIN, PLACED_WITHIN};
 use super::names::ACTOR_NAME_BYTES;
 use super::timers::ACTOR_TIMERS;
-use crate::held::MESSAGE_BYTES;
+use crate::body_collector::MESSAGE_BYTES;
 use crate::metadata::{METADATA_ENTRIES, METADATA_VALUE_BYTES};
 
 const PAGE: &str = include_str!("../../../../docs/limits.md");
@@ -39,7 +39,7 @@ fn limits_of_the_runtime_are_documented() {
     }
     let times: [(&str, Duration); 3] = [
         ("PLACED_WITHIN", PLACED_WITHIN),
-        ("TOLD_WITHIN", TOLD_WITHIN),
+        ("OWNERS_WITHIN", OWNERS_WITHIN),
         ("TYPES_WITHIN", TYPES_WITHIN),
     ];
     for (name, time) in times {

@@ -10,13 +10,14 @@ use tokio_util::sync::CancellationToken;
 use tollway_placement::{
     Actor, Effect, Epoch, Held, NoTurn, Order, Refusal, Shard, ShardSet, Turns,
 };
-use tollway_proxy::{LoopbackClient, TurnLease};
+use tollway_proxy::TurnLease;
 use tollway_telemetry::DaprMetrics;
 
 use super::app::Unanswered;
-use super::clock::now;
+use super::clock::Clock;
 use super::problem::Problem;
 use super::settings::Types;
+use crate::loopback::Loopback;
 
 /// Most turns that wait for one actor.
 pub(crate) const ACTOR_TURNS_WAITING: usize = 1000;
@@ -25,7 +26,7 @@ const DEACTIVATION: Duration = Duration::from_secs(5);
 /// How long a turn that was called off may still go on in the app before it counts as ended.
 const CALLED_OFF: Duration = Duration::from_secs(1);
 /// How late it may be seen that an actor has been idle for long enough.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_EVERY: Duration = Duration::from_millis(250);
 
 /// A shard that is given back, and the grant that it was held by.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,16 +45,17 @@ pub(crate) struct Granted {
 }
 
 /// Has the app let go of an actor.
-pub(crate) type LetGo = Box<dyn Fn(Actor) -> tokio::task::JoinHandle<()> + Send + Sync>;
+pub(crate) type Deactivate = Box<dyn Fn(Actor) -> tokio::task::JoinHandle<()> + Send + Sync>;
 
 /// The actors that the app beside this sidecar runs.
 pub(crate) struct Host {
     inner: Mutex<Inner>,
     types: Types,
-    let_go: LetGo,
+    deactivate: Deactivate,
     metrics: Option<Arc<DaprMetrics>>,
     /// Where turns go out, which may wait there until the lease is over.
-    inside: LoopbackClient,
+    loopback: Arc<dyn Loopback>,
+    clock: Clock,
     given_back: mpsc::UnboundedSender<GivenBack>,
     granted: mpsc::UnboundedSender<Granted>,
     /// Something may be due earlier than it was.
@@ -108,9 +110,10 @@ impl Host {
     /// receivers.
     pub(crate) fn new(
         types: Types,
-        let_go: LetGo,
+        deactivate: Deactivate,
         metrics: Option<Arc<DaprMetrics>>,
-        inside: LoopbackClient,
+        loopback: Arc<dyn Loopback>,
+        clock: Clock,
     ) -> (Arc<Self>, mpsc::UnboundedReceiver<GivenBack>, mpsc::UnboundedReceiver<Granted>) {
         let (given_back, back) = mpsc::unbounded_channel();
         let (granted, grants) = mpsc::unbounded_channel();
@@ -123,10 +126,24 @@ impl Host {
         };
         let (inner, sooner) = (Mutex::new(inner), Notify::new());
         (
-            Arc::new(Self { inner, types, let_go, metrics, inside, given_back, granted, sooner }),
+            Arc::new(Self {
+                inner,
+                types,
+                deactivate,
+                metrics,
+                loopback,
+                clock,
+                given_back,
+                granted,
+                sooner,
+            }),
             back,
             grants,
         )
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
     }
 
     pub(crate) fn types(&self) -> &Types {
@@ -220,7 +237,7 @@ impl Host {
         inner.last_turn += 1;
         let turn = inner.last_turn;
         inner.asked.insert(turn, begin);
-        let effects = inner.turns.ask(turn, actor, chain, now());
+        let effects = inner.turns.ask(turn, actor, chain, self.clock.now());
         self.carry_out(&mut inner, effects);
         (Ticket { host: Arc::clone(self), turn }, begins)
     }
@@ -231,25 +248,25 @@ impl Host {
             return inner.turns.give_up(turn);
         }
         if inner.running.remove(&turn).is_some() {
-            let effects = inner.turns.ended(turn, now());
+            let effects = inner.turns.ended(turn, self.clock.now());
             self.carry_out(&mut inner, effects);
         }
     }
 
     /// Under which epoch an actor may write now; `None` where it is not active here.
     pub(crate) fn may_write(&self, actor: &Actor) -> Option<Epoch> {
-        self.inner().turns.may_write(actor, now())
+        self.inner().turns.may_write(actor, self.clock.now())
     }
 
     /// Under which epoch the shard of an actor is held, active or not; `None` if it is not.
     pub(crate) fn epoch(&self, actor: &Actor) -> Option<Epoch> {
         let shard = Shard::of(&actor.id);
-        self.inner().turns.holdings().may_write(&actor.actor_type, shard, now())
+        self.inner().turns.holdings().may_write(&actor.actor_type, shard, self.clock.now())
     }
 
     /// Whether a grant stands.
     pub(crate) fn holds(&self, actor_type: &str, shard: Shard, epoch: Epoch) -> bool {
-        self.inner().turns.holdings().may_write(actor_type, shard, now()) == Some(epoch)
+        self.inner().turns.holdings().may_write(actor_type, shard, self.clock.now()) == Some(epoch)
     }
 
     /// Under which lease a turn that was begun under this epoch has to begin in the app, and by when;
@@ -258,10 +275,10 @@ impl Host {
     fn lease(&self, actor: &Actor, epoch: Epoch) -> Option<TurnLease> {
         let (shard, mut inner) = (Shard::of(&actor.id), self.inner());
         let holdings = inner.turns.holdings();
-        let stands = match holdings.may_begin(&actor.actor_type, shard, now()) {
+        let stands = match holdings.may_begin(&actor.actor_type, shard, self.clock.now()) {
             Ok(held) => held == epoch,
             Err(Refusal::Leaving) => {
-                holdings.may_write(&actor.actor_type, shard, now()) == Some(epoch)
+                holdings.may_write(&actor.actor_type, shard, self.clock.now()) == Some(epoch)
             }
             Err(Refusal::NotHere | Refusal::LeaseEnded) => false,
         };
@@ -271,13 +288,13 @@ impl Host {
 
     /// What is held of a type.
     pub(crate) fn held(&self, actor_type: &str) -> BTreeMap<Shard, Epoch> {
-        self.inner().turns.holdings().held(actor_type, now())
+        self.inner().turns.holdings().held(actor_type, self.clock.now())
     }
 
     /// What to enter with.
     pub(crate) fn to_enter(self: &Arc<Self>) -> Held {
         let mut inner = self.inner();
-        let (held, effects) = inner.turns.to_enter(now());
+        let (held, effects) = inner.turns.to_enter(self.clock.now());
         self.carry_out(&mut inner, effects);
         held
     }
@@ -292,16 +309,16 @@ impl Host {
     }
 
     /// The lease was renewed by what was asked at `asked`.
-    pub(crate) fn kept(&self, asked: Duration) {
+    pub(crate) fn lease_renewed(&self, asked: Duration) {
         let mut inner = self.inner();
         let holdings = inner.turns.holdings();
-        let has_ended = holdings.ends().is_none_or(|ends| now() >= ends);
+        let has_ended = holdings.ends().is_none_or(|ends| self.clock.now() >= ends);
         holdings.kept(asked);
         let until = holdings.begin_by();
         if has_ended {
             inner.lease = another_lease();
         } else if let Some(until) = until {
-            self.inside.renewed(TurnLease { number: inner.lease, until });
+            self.loopback.lease_renewed(TurnLease { number: inner.lease, until });
         }
     }
 
@@ -318,7 +335,7 @@ impl Host {
     /// Does what the control plane orders.
     pub(crate) fn obey(self: &Arc<Self>, order: &Order) {
         let mut inner = self.inner();
-        let effects = inner.turns.obey(order, now());
+        let effects = inner.turns.obey(order, self.clock.now());
         self.carry_out(&mut inner, effects);
         drop(inner);
         if let (Order::GiveBack { actor_type, .. }, Some(metrics)) = (order, &self.metrics) {
@@ -336,9 +353,9 @@ impl Host {
     }
 
     /// Does what is due, again and again.
-    pub(crate) async fn look_in_time(self: Arc<Self>) {
+    pub(crate) async fn run_timers(self: Arc<Self>) {
         loop {
-            let pause = self.look().min(LOOK_EVERY);
+            let pause = self.run_due().min(CHECK_EVERY);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.sooner.notified() => {}
@@ -347,12 +364,12 @@ impl Host {
     }
 
     /// Does what is due now; returns in how long something is again.
-    fn look(self: &Arc<Self>) -> Duration {
+    fn run_due(self: &Arc<Self>) -> Duration {
         let mut inner = self.inner();
-        let now = now();
+        let now = self.clock.now();
         let effects = inner.turns.look(now);
         self.carry_out(&mut inner, effects);
-        inner.turns.next_moment().map_or(LOOK_EVERY, |at| at.saturating_sub(now))
+        inner.turns.next_moment().map_or(CHECK_EVERY, |at| at.saturating_sub(now))
     }
 
     fn carry_out(self: &Arc<Self>, inner: &mut Inner, effects: Vec<Effect>) {
@@ -386,7 +403,7 @@ impl Host {
     }
 
     fn deactivate(self: &Arc<Self>, actor: Actor) {
-        let letting_go = (self.let_go)(actor.clone());
+        let letting_go = (self.deactivate)(actor.clone());
         let host = Arc::clone(self);
         tokio::spawn(async move {
             let has_let_go = tokio::time::timeout(DEACTIVATION, letting_go).await.is_ok();
@@ -398,7 +415,7 @@ impl Host {
                 tracing::warn!(%kind, %id, "the app does not let go of an actor; it is let go all the same");
             }
             let mut inner = host.inner();
-            let effects = inner.turns.deactivated(&actor, now());
+            let effects = inner.turns.deactivated(&actor, host.clock.now());
             host.carry_out(&mut inner, effects);
         });
     }
@@ -407,3 +424,6 @@ impl Host {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

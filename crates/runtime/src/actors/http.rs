@@ -1,7 +1,6 @@
 //! The API of actors over HTTP: `/v1.0/actors/TYPE/ID/…`.
 
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use tollway_placement::Actor;
@@ -10,10 +9,10 @@ use tonic::body::Body;
 
 use super::Actors;
 use super::call::{Call, elsewhere};
-use super::names::{Asked, Work, asked};
+use super::names::{ActorRequest, Work, asked};
 use super::problem::Problem;
-use crate::held::Room;
-use crate::rest::{empty, not_whole};
+use crate::body_collector::BodyCollector;
+use crate::rest::{empty, not_collected};
 use crate::state::{Step, expiry};
 
 /// When an entry of an actor's state will be gone.
@@ -23,30 +22,30 @@ impl Actors {
     /// Answers what the app asks about actors; gives anything else back.
     pub(crate) async fn answer(
         &self,
-        room: &Room,
-        request: Request<Incoming>,
-    ) -> Result<Response<Body>, Request<Incoming>> {
+        bodies: &BodyCollector,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Request<Body>> {
         let (actor, asked) = match asked(request.method(), request.uri().path()) {
             None => return Err(request),
             Some(Err(problem)) => return Ok(problem.response()),
             Some(Ok(asked)) => asked,
         };
-        if matches!(asked, Asked::Host(Work::ListReminders | Work::DeleteReminders)) {
+        if matches!(asked, ActorRequest::Host(Work::ListReminders | Work::DeleteReminders)) {
             return Err(request);
         }
         let (head, body) = request.into_parts();
-        let held = match room.whole(body).await {
+        let held = match bodies.collect(body).await {
             Ok(held) => held,
-            Err(why) => return Ok(not_whole(why, "a request about an actor", room)),
+            Err(why) => return Ok(not_collected(why, "a request about an actor", bodies)),
         };
         let answered = match asked {
-            Asked::Transact => self.change_state(&actor, &held.bytes).await,
-            Asked::GetState(key) => self.get_state(&actor, &key).await.map(entry_answer),
-            Asked::PutTimer(name) => self.put_timer(&actor, &name, &held.bytes),
-            Asked::DeleteTimer(name) => {
+            ActorRequest::Transact => self.change_state(&actor, &held.bytes).await,
+            ActorRequest::GetState(key) => self.get_state(&actor, &key).await.map(entry_answer),
+            ActorRequest::PutTimer(name) => self.put_timer(&actor, &name, &held.bytes),
+            ActorRequest::DeleteTimer(name) => {
                 self.delete_timer(&actor, &name).map(|()| empty(StatusCode::NO_CONTENT))
             }
-            Asked::Host(work) => {
+            ActorRequest::Host(work) => {
                 let work = with_query(work, head.uri.query());
                 let (fields, body) = (head.headers, held.bytes.clone().into());
                 self.ask(Call { actor, work, fields, body }).await
@@ -58,23 +57,26 @@ impl Actors {
     /// Answers the call of another sidecar.
     pub(crate) async fn answer_inbound(
         &self,
-        room: &Room,
-        request: Request<Incoming>,
+        bodies: &BodyCollector,
+        request: Request<Body>,
     ) -> Response<Body> {
         let (actor, asked) = match asked(request.method(), request.uri().path()) {
             Some(Ok(asked)) => asked,
             Some(Err(problem)) => return problem.response(),
-            None => return self.answer_of_type(&request).await,
+            None => {
+                let (head, _) = request.into_parts();
+                return self.answer_of_type(&head.method, head.uri.path()).await;
+            }
         };
-        let Asked::Host(work) = asked else { return elsewhere() };
+        let ActorRequest::Host(work) = asked else { return elsewhere() };
         let work = with_query(work, request.uri().query());
         let (head, body) = request.into_parts();
-        match room.whole(body).await {
+        match bodies.collect(body).await {
             Ok(held) => {
                 let (fields, body) = (head.headers, held.bytes.clone().into());
                 self.answer_call(Call { actor, work, fields, body }).await
             }
-            Err(why) => not_whole(why, "a call of an actor", room),
+            Err(why) => not_collected(why, "a call of an actor", bodies),
         }
     }
 

@@ -8,24 +8,28 @@
 
 mod alarms;
 mod app;
-mod book;
 mod call;
 mod clock;
 #[cfg(test)]
 mod documented;
 mod host;
 pub(crate) mod http;
+mod location;
 mod names;
 mod owners;
 mod pause;
 mod problem;
 mod remind;
+mod reminder_document;
+mod reminder_store;
 mod reminders;
 mod rpc;
 mod session;
 mod settings;
 mod state;
 mod stream;
+#[cfg(test)]
+mod testing;
 mod timers;
 
 use std::collections::HashMap;
@@ -34,29 +38,29 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::{HeaderMap, Method};
 use tokio::sync::watch;
 use tollway_placement::Actor;
 use tollway_proxy::Announcer;
-use tollway_proxy::mesh::MeshClient;
 use tollway_telemetry::DaprMetrics;
 use tollway_telemetry::metrics::dapr::{ActorGauges, Runtime};
 use tollway_wire::ActorHost;
 
 use self::alarms::{Alarms, Counted};
-use self::app::{AppSide, HttpApp, What};
-use self::book::Book;
+use self::app::{AppSide, HttpApp, TurnKind};
+pub(crate) use self::clock::Clock;
 use self::host::Host;
 use self::owners::Directory;
 pub(crate) use self::problem::Problem;
+use self::reminder_store::ControlReminders;
 use self::reminders::Reminders;
 use self::session::Session;
 use self::settings::Types;
 pub(crate) use self::state::ActorStore;
 pub(crate) use self::stream::ToAppStream;
-use crate::inside::Caller;
-use crate::resilient::Resilient;
+use crate::control_link::ControlLink;
+use crate::loopback::Loopback;
+use crate::resiliency::ResiliencyState;
 
 /// How often an app that does not answer is asked again what it offers.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -76,14 +80,15 @@ struct Hosting {
 /// The actors of the app beside this sidecar, and the way to all others.
 pub(crate) struct Actors {
     me: ActorHost,
-    mesh: Arc<MeshClient>,
+    control: Arc<dyn ControlLink>,
     directory: Arc<Directory>,
-    caller: Arc<Caller<Full<Bytes>>>,
+    loopback: Arc<dyn Loopback>,
+    clock: Clock,
     /// The number of the next call to another host.
     next_call: AtomicU64,
     store: Option<ActorStore>,
     /// What is done about calls that fail.
-    resilient: Option<Arc<Resilient>>,
+    resiliency: Option<Arc<ResiliencyState>>,
     /// The app, if it is called over HTTP.
     http_app: Option<Arc<HttpApp>>,
     /// Where nothing else announces this sidecar.
@@ -98,8 +103,26 @@ pub(crate) struct Actors {
     tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
 
-/// What the metadata tell.
-pub(crate) struct Told {
+/// The parts that [`Actors`] is made of.
+pub(crate) struct ActorsConfig {
+    /// This sidecar, as the control plane names it.
+    pub(crate) me: ActorHost,
+    pub(crate) control: Arc<dyn ControlLink>,
+    pub(crate) loopback: Arc<dyn Loopback>,
+    pub(crate) clock: Clock,
+    /// `None` where no component is the store of actors.
+    pub(crate) store: Option<ActorStore>,
+    pub(crate) resiliency: Option<Arc<ResiliencyState>>,
+    /// The largest message, in bytes, where the app is called over HTTP; else `None`.
+    pub(crate) message_bytes: Option<usize>,
+    /// Set where the sidecar is announced because of its actors alone.
+    pub(crate) announcer: Option<Announcer>,
+    /// Set where actors are counted under Dapr's names.
+    pub(crate) metrics: Option<Arc<DaprMetrics>>,
+}
+
+/// The state of actors, as the metadata of the sidecar show it.
+pub(crate) struct ActorStatus {
     /// The app offers types.
     pub(crate) is_hosting: bool,
     /// The control plane has answered.
@@ -108,9 +131,9 @@ pub(crate) struct Told {
     pub(crate) counts: Vec<(String, usize)>,
 }
 
-impl Told {
+impl ActorStatus {
     /// In the words of the metadata.
-    pub(crate) fn status(&self) -> &'static str {
+    pub(crate) fn status_word(&self) -> &'static str {
         if self.is_hosting { "RUNNING" } else { "DISABLED" }
     }
 
@@ -130,39 +153,30 @@ impl Told {
 }
 
 impl Actors {
-    /// `message_bytes`, the most that a message has, where the app beside the sidecar is called over
-    /// HTTP. `announcer` where the sidecar has to be announced for its actors, `metrics` where what
-    /// comes of them is counted under Dapr's names.
-    pub(crate) fn new(
-        mesh: Arc<MeshClient>,
-        caller: Arc<Caller<Full<Bytes>>>,
-        store: Option<ActorStore>,
-        resilient: Option<Arc<Resilient>>,
-        message_bytes: Option<usize>,
-        announcer: Option<Announcer>,
-        metrics: Option<Arc<DaprMetrics>>,
-    ) -> Arc<Self> {
-        let me = ActorHost { service: mesh.service().clone(), instance: mesh.instance().clone() };
-        let http_app = message_bytes
-            .map(|message_bytes| Arc::new(HttpApp { caller: Arc::clone(&caller), message_bytes }));
-        let told = metrics.clone();
+    pub(crate) fn new(config: ActorsConfig) -> Arc<Self> {
+        let ActorsConfig { loopback, message_bytes, clock, metrics, .. } = config;
+        let http_app = message_bytes.map(|message_bytes| {
+            Arc::new(HttpApp { loopback: Arc::clone(&loopback), clock, message_bytes })
+        });
+        let counted = metrics.clone();
         let actors = Arc::new(Self {
-            me,
-            mesh,
+            me: config.me,
+            control: config.control,
             directory: Directory::new(),
-            caller,
+            loopback,
+            clock,
             next_call: AtomicU64::new(0),
-            store,
-            resilient,
+            store: config.store,
+            resiliency: config.resiliency,
             http_app,
-            announcer,
+            announcer: config.announcer,
             metrics,
             hosting: RwLock::new(None),
             connected: watch::Sender::new(false),
             ending: watch::Sender::new(false),
             tasks: Mutex::default(),
         });
-        if let Some(metrics) = told {
+        if let Some(metrics) = counted {
             let weak = Arc::downgrade(&actors);
             metrics.runtime().set_actors(move || {
                 weak.upgrade().map(|actors| actors.gauges()).unwrap_or_default()
@@ -191,7 +205,7 @@ impl Actors {
 
     /// Begins to follow the control plane, and the app where `ready` says that it is there.
     pub(crate) fn start(self: &Arc<Self>, ready: watch::Receiver<bool>) {
-        let directory = tokio::spawn(Arc::clone(&self.directory).run(Arc::clone(&self.mesh)));
+        let directory = tokio::spawn(Arc::clone(&self.directory).run(Arc::clone(&self.control)));
         let mut tasks = vec![directory];
         if let Some(app) = &self.http_app {
             tasks.push(tokio::spawn(Arc::clone(self).host_when_ready(Arc::clone(app), ready)));
@@ -213,10 +227,14 @@ impl Actors {
         }
     }
 
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn status(&self) -> ActorStatus {
         let hosting = self.hosting();
         let counts = hosting.as_ref().map(|hosting| hosting.host.counts()).unwrap_or_default();
-        Told { is_hosting: hosting.is_some(), is_connected: *self.connected.borrow(), counts }
+        ActorStatus {
+            is_hosting: hosting.is_some(),
+            is_connected: *self.connected.borrow(),
+            counts,
+        }
     }
 
     /// Whether nothing new is to begin.
@@ -271,21 +289,22 @@ impl Actors {
     ) {
         let names: Vec<&str> = types.keys().map(|name| &**name).collect();
         tracing::info!(types = names.join(", "), "the app offers actors");
-        let timers = Alarms::new(None, self.counted(Runtime::timer_fired));
+        let timers = Alarms::new(None, self.counted(Runtime::timer_fired), self.clock);
         let (letting_go, forgetting) = (Arc::clone(&app), Arc::clone(&timers));
-        let let_go = Box::new(move |actor: Actor| {
+        let deactivate = Box::new(move |actor: Actor| {
             forgetting.forget(&actor);
             let app = Arc::clone(&letting_go);
-            tokio::spawn(async move { app.let_go(&actor).await })
+            tokio::spawn(async move { app.deactivate(&actor).await })
         });
-        let inside = self.caller.inside();
-        let (host, given_back, granted) = Host::new(types, let_go, self.metrics.clone(), inside);
+        let loopback = Arc::clone(&self.loopback);
+        let (host, given_back, granted) =
+            Host::new(types, deactivate, self.metrics.clone(), loopback, self.clock);
         let life = uuid::Uuid::new_v4().as_u64_pair().0;
-        let book = Book::new(Arc::clone(&self.mesh), life);
+        let store = ControlReminders::new(Arc::clone(&self.control), life);
         let fired = self.counted(Runtime::reminder_fired);
-        let reminders = Reminders::new(Arc::clone(&host), book, fired);
-        let as_timer = |name, event| What::Timer { name, event };
-        let as_reminder = |name, event| What::Reminder { name, event };
+        let reminders = Reminders::new(Arc::clone(&host), store, fired);
+        let as_timer = |name, event| TurnKind::Timer { name, event };
+        let as_reminder = |name, event| TurnKind::Reminder { name, event };
         let fire = |alarms: &Arc<Alarms>, what| {
             let (alarms, host, app) = (Arc::clone(alarms), Arc::clone(&host), Arc::clone(&app));
             tokio::spawn(alarms.run(host, app, what))
@@ -298,7 +317,7 @@ impl Actors {
         self.set_hosting(Some(Hosting { host: Arc::clone(&host), app, timers, reminders }));
         let (retire, retired) = watch::channel(false);
         let session = Session {
-            mesh: Arc::clone(&self.mesh),
+            control: Arc::clone(&self.control),
             host,
             life,
             attempt: 0,

@@ -17,7 +17,7 @@ const RESERVED: &str = "dapr.internal.";
 
 /// What is asked of an actor.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum ActorRequest {
     /// Of whoever hosts it.
     Host(Work),
     Transact,
@@ -43,28 +43,32 @@ pub(crate) enum Work {
 }
 
 /// Reads method and path; `None` for what is not about actors.
-pub(crate) fn asked(method: &Method, path: &str) -> Option<Result<(Actor, Asked), Problem>> {
+pub(crate) fn asked(method: &Method, path: &str) -> Option<Result<(Actor, ActorRequest), Problem>> {
     let mut parts = path.strip_prefix("/v1.0/actors/")?.splitn(3, '/');
     let (actor_type, id, rest) = (parts.next()?, parts.next()?, parts.next()?);
     let (kind, name) = rest.split_once('/').unwrap_or((rest, ""));
     let writes = matches!(*method, Method::POST | Method::PUT);
-    let what: fn(String) -> Asked = match (kind, name.is_empty()) {
+    let what: fn(String) -> ActorRequest = match (kind, name.is_empty()) {
         ("method", false) if writes || matches!(*method, Method::GET | Method::DELETE) => {
-            |name| Asked::Host(Work::Method { name, query: None })
+            |name| ActorRequest::Host(Work::Method { name, query: None })
         }
-        ("state", true) if writes => |_| Asked::Transact,
-        ("state", false) if *method == Method::GET => Asked::GetState,
-        ("reminders", false) if writes => |name| Asked::Host(Work::PutReminder(name)),
+        ("state", true) if writes => |_| ActorRequest::Transact,
+        ("state", false) if *method == Method::GET => ActorRequest::GetState,
+        ("reminders", false) if writes => |name| ActorRequest::Host(Work::PutReminder(name)),
         ("reminders", false) if *method == Method::GET => {
-            |name| Asked::Host(Work::GetReminder(name))
+            |name| ActorRequest::Host(Work::GetReminder(name))
         }
         ("reminders", false) if *method == Method::DELETE => {
-            |name| Asked::Host(Work::DeleteReminder(name))
+            |name| ActorRequest::Host(Work::DeleteReminder(name))
         }
-        ("reminders", true) if *method == Method::GET => |_| Asked::Host(Work::ListReminders),
-        ("reminders", true) if *method == Method::DELETE => |_| Asked::Host(Work::DeleteReminders),
-        ("timers", false) if writes => Asked::PutTimer,
-        ("timers", false) if *method == Method::DELETE => Asked::DeleteTimer,
+        ("reminders", true) if *method == Method::GET => {
+            |_| ActorRequest::Host(Work::ListReminders)
+        }
+        ("reminders", true) if *method == Method::DELETE => {
+            |_| ActorRequest::Host(Work::DeleteReminders)
+        }
+        ("timers", false) if writes => ActorRequest::PutTimer,
+        ("timers", false) if *method == Method::DELETE => ActorRequest::DeleteTimer,
         _ => return None,
     };
     let decoded = |part: &'static str, text: &str| {
@@ -94,11 +98,13 @@ pub(crate) fn actor(actor_type: &str, id: &str) -> Result<Actor, Problem> {
 }
 
 /// The same request, its name checked and a method's path made plain.
-fn checked(asked: Asked) -> Result<Asked, Problem> {
+fn checked(asked: ActorRequest) -> Result<ActorRequest, Problem> {
     match asked {
-        Asked::Host(work) => Ok(Asked::Host(work.checked()?)),
-        Asked::PutTimer(name) => Ok(Asked::PutTimer(timer_name(name)?)),
-        asked @ (Asked::Transact | Asked::GetState(_) | Asked::DeleteTimer(_)) => Ok(asked),
+        ActorRequest::Host(work) => Ok(ActorRequest::Host(work.checked()?)),
+        ActorRequest::PutTimer(name) => Ok(ActorRequest::PutTimer(timer_name(name)?)),
+        asked @ (ActorRequest::Transact
+        | ActorRequest::GetState(_)
+        | ActorRequest::DeleteTimer(_)) => Ok(asked),
     }
 }
 
@@ -174,7 +180,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn read(method: &Method, path: &str) -> (String, String, Asked) {
+    fn read(method: &Method, path: &str) -> (String, String, ActorRequest) {
         let (actor, asked) = asked(method, path).expect("about actors").expect("well formed");
         (actor.actor_type.to_string(), actor.id.to_string(), asked)
     }
@@ -182,7 +188,8 @@ mod tests {
     #[test]
     fn paths_name_an_actor_and_what_is_asked() {
         let cart = |asked| ("Cart".to_owned(), "7".to_owned(), asked);
-        let method = |name: &str| Asked::Host(Work::Method { name: name.to_owned(), query: None });
+        let method =
+            |name: &str| ActorRequest::Host(Work::Method { name: name.to_owned(), query: None });
         for verb in [Method::GET, Method::POST, Method::PUT, Method::DELETE] {
             assert_eq!(read(&verb, "/v1.0/actors/Cart/7/method/add"), cart(method("add")));
         }
@@ -190,14 +197,20 @@ mod tests {
         assert_eq!(read(&Method::PUT, deep), cart(method("a/c d")));
         let (post, get, delete) = (Method::POST, Method::GET, Method::DELETE);
         let name = || "n".to_owned();
-        assert_eq!(read(&post, "/v1.0/actors/Cart/7/state"), cart(Asked::Transact));
-        assert_eq!(read(&get, "/v1.0/actors/Cart/7/state/n"), cart(Asked::GetState(name())));
-        assert_eq!(read(&post, "/v1.0/actors/Cart/7/timers/n"), cart(Asked::PutTimer(name())));
-        assert_eq!(read(&delete, "/v1.0/actors/Cart/7/timers/n"), cart(Asked::DeleteTimer(name())));
+        assert_eq!(read(&post, "/v1.0/actors/Cart/7/state"), cart(ActorRequest::Transact));
+        assert_eq!(read(&get, "/v1.0/actors/Cart/7/state/n"), cart(ActorRequest::GetState(name())));
+        assert_eq!(
+            read(&post, "/v1.0/actors/Cart/7/timers/n"),
+            cart(ActorRequest::PutTimer(name()))
+        );
+        assert_eq!(
+            read(&delete, "/v1.0/actors/Cart/7/timers/n"),
+            cart(ActorRequest::DeleteTimer(name()))
+        );
         let reminder = "/v1.0/actors/Cart/7/reminders/n";
-        assert_eq!(read(&post, reminder), cart(Asked::Host(Work::PutReminder(name()))));
-        assert_eq!(read(&get, reminder), cart(Asked::Host(Work::GetReminder(name()))));
-        assert_eq!(read(&delete, reminder), cart(Asked::Host(Work::DeleteReminder(name()))));
+        assert_eq!(read(&post, reminder), cart(ActorRequest::Host(Work::PutReminder(name()))));
+        assert_eq!(read(&get, reminder), cart(ActorRequest::Host(Work::GetReminder(name()))));
+        assert_eq!(read(&delete, reminder), cart(ActorRequest::Host(Work::DeleteReminder(name()))));
         let odd = read(&get, "/v1.0/actors/a%7Cb/x@y%20z/method/m");
         assert_eq!((odd.0.as_str(), odd.1.as_str()), ("a|b", "x@y z"));
     }

@@ -7,14 +7,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_model::chain;
 use tollway_placement::Owners;
-use tollway_proxy::mesh::MeshClient;
 use tollway_wire::v1::WatchOwnersRequest;
 use tollway_wire::v1::placement_client::PlacementClient;
 use tollway_wire::{ACTOR_TYPES_PER_STREAM_LIMIT, ActorHost};
 
 use super::pause::Pause;
+use crate::control_link::ControlLink;
 
 /// Requests that may wait for the connection.
 const REQUESTS: usize = 4;
@@ -27,11 +26,11 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// What is known of a type.
 #[derive(Clone, Debug)]
-pub(crate) enum Known {
+pub(crate) enum KnownOwners {
     /// The control plane has not answered.
-    Nothing,
+    Unknown,
     /// Nobody offers it.
-    Nobody,
+    NotOffered,
     Owners(Arc<Owners<ActorHost>>),
 }
 
@@ -43,7 +42,7 @@ pub(crate) struct Directory {
 }
 
 struct Followed {
-    known: watch::Sender<Known>,
+    known: watch::Sender<KnownOwners>,
     used: Instant,
     /// Since when the control plane says that nobody offers it, against what it said before.
     doubted: Option<Instant>,
@@ -56,7 +55,7 @@ impl Directory {
     }
 
     /// What is known of a type, as it changes; `None` where too many types are followed already.
-    pub(crate) fn follow(&self, actor_type: &Arc<str>) -> Option<watch::Receiver<Known>> {
+    pub(crate) fn follow(&self, actor_type: &Arc<str>) -> Option<watch::Receiver<KnownOwners>> {
         let mut types = self.types();
         if let Some(followed) = types.get_mut(actor_type) {
             followed.used = Instant::now();
@@ -65,15 +64,22 @@ impl Directory {
         if types.len() >= ACTOR_TYPES_PER_STREAM_LIMIT {
             return None;
         }
-        let (known, told) = watch::channel(Known::Nothing);
+        let (known, told) = watch::channel(KnownOwners::Unknown);
         let (used, doubted) = (Instant::now(), None);
         types.insert(Arc::clone(actor_type), Followed { known, used, doubted, is_asked: false });
         self.wanted.notify_one();
         Some(told)
     }
 
+    /// Sets what is known of a type, as if the control plane had said it.
+    #[cfg(test)]
+    pub(super) fn set(&self, actor_type: &str, known: KnownOwners) {
+        self.follow(&Arc::from(actor_type));
+        self.types().get(actor_type).unwrap().known.send_replace(known);
+    }
+
     /// Follows until dropped.
-    pub(crate) async fn run(self: Arc<Self>, mesh: Arc<MeshClient>) {
+    pub(crate) async fn run(self: Arc<Self>, control: Arc<dyn ControlLink>) {
         let mut pause = Pause::default();
         loop {
             // Nothing is asked of the control plane before somebody calls an actor.
@@ -81,7 +87,7 @@ impl Directory {
                 self.wanted.notified().await;
             }
             let began = Instant::now();
-            let why = self.connected(&mesh).await;
+            let why = self.connected(&*control).await;
             let wait = pause.next(began.elapsed());
             tracing::info!(reason = why, ?wait, "owners of actors are not told for a moment");
             tokio::time::sleep(wait).await;
@@ -89,13 +95,13 @@ impl Directory {
     }
 
     /// One connection; returns why it ended.
-    async fn connected(&self, mesh: &MeshClient) -> String {
+    async fn connected(&self, control: &dyn ControlLink) -> String {
         let (requests, outgoing) = mpsc::channel(REQUESTS);
         self.types().values_mut().for_each(|followed| followed.is_asked = false);
         let opening = async {
             // The stream opens with its first request.
             self.ask(&requests).await;
-            let channel = mesh.connect().await.map_err(|error| chain(&error))?;
+            let channel = control.connect().await?;
             let mut client = PlacementClient::new(channel);
             let opened = client.watch_owners(ReceiverStream::new(outgoing)).await;
             opened.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
@@ -108,9 +114,9 @@ impl Directory {
         let mut doubt = tokio::time::interval(DOUBT / 8);
         loop {
             tokio::select! {
-                told = owners.message() => match told {
-                    Ok(Some(told)) => {
-                        if let Err(error) = self.told(&told) {
+                message = owners.message() => match message {
+                    Ok(Some(message)) => {
+                        if let Err(error) = self.receive(&message) {
                             return error.to_string();
                         }
                     }
@@ -138,19 +144,22 @@ impl Directory {
         }
     }
 
-    fn told(&self, message: &tollway_wire::v1::Owners) -> Result<(), tollway_wire::ConvertError> {
+    fn receive(
+        &self,
+        message: &tollway_wire::v1::Owners,
+    ) -> Result<(), tollway_wire::ConvertError> {
         let owners = tollway_wire::read_owners(message)?;
         let mut types = self.types();
         let Some(followed) = types.get_mut(message.actor_type.as_str()) else { return Ok(()) };
         match owners {
             Some(owners) => {
                 followed.doubted = None;
-                followed.known.send_replace(Known::Owners(Arc::new(owners)));
+                followed.known.send_replace(KnownOwners::Owners(Arc::new(owners)));
             }
-            None if matches!(*followed.known.borrow(), Known::Owners(_)) => {
+            None if matches!(*followed.known.borrow(), KnownOwners::Owners(_)) => {
                 followed.doubted.get_or_insert_with(Instant::now);
             }
-            None => drop(followed.known.send_replace(Known::Nobody)),
+            None => drop(followed.known.send_replace(KnownOwners::NotOffered)),
         }
         Ok(())
     }
@@ -160,7 +169,7 @@ impl Directory {
         for followed in self.types().values_mut() {
             if followed.doubted.is_some_and(|since| since.elapsed() >= DOUBT) {
                 followed.doubted = None;
-                followed.known.send_replace(Known::Nobody);
+                followed.known.send_replace(KnownOwners::NotOffered);
             }
         }
     }

@@ -2,21 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Response, StatusCode};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use tollway_model::ErrorCode;
-use tollway_placement::Actor;
 use tollway_proxy::ERROR_FIELD;
-use tollway_schedule::{FailurePolicy, Terms};
 use tollway_wire::ActorHost;
-use tollway_wire::dapr::proto::common::v1::JobFailurePolicy;
-use tollway_wire::dapr::proto::common::v1::job_failure_policy::Policy;
 use tollway_wire::dapr::proto::runtime::v1::{
     ActorReminder, GetActorReminderRequest, GetActorReminderResponse, ListActorRemindersRequest,
     ListActorRemindersResponse, NamedActorReminder, RegisterActorReminderRequest,
@@ -27,120 +20,21 @@ use tonic::body::Body;
 use tonic::{Response as Reply, Status};
 
 use super::Actors;
-use super::alarms::Alarm;
 use super::app::{Data, segment};
-use super::call::{Attempt, Call, TOLD_WITHIN, elsewhere};
+use super::call::{Attempt, Call, elsewhere};
+use super::location::OWNERS_WITHIN;
 use super::names::{Work, actor};
-use super::owners::Known;
+use super::owners::KnownOwners;
 use super::problem::Problem;
-use super::reminders::{Refused, Reminders, Wanted, policy};
-use super::rpc::told;
+use super::reminder_document::{ReminderRecord, document, message, policy_document, registration};
+use super::reminders::{Refused, Reminders};
+use super::rpc::envelope_status;
 use crate::rest::empty;
 
 /// Where sidecars ask each other for the reminders of a type.
 const OF_TYPE: &str = "/v1.0/actor-reminders/";
 /// Largest answer of another sidecar, in bytes.
 const ANSWER_BYTES: usize = 64 << 20;
-
-/// A reminder, as it is registered and as it is told.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), rename_all = "camelCase")]
-struct Document<'a> {
-    #[serde(default, skip_deserializing, skip_serializing_if = "str::is_empty")]
-    name: &'a str,
-    #[serde(default, rename = "actorID", skip_deserializing)]
-    actor_id: &'a str,
-    #[serde(default, skip_deserializing)]
-    actor_type: &'a str,
-    #[serde(default)]
-    due_time: String,
-    #[serde(default)]
-    period: String,
-    #[serde(default)]
-    ttl: String,
-    #[serde(default, borrow)]
-    data: Option<&'a RawValue>,
-    #[serde(default, skip_serializing)]
-    overwrite: Option<bool>,
-    #[serde(default, alias = "failure_policy", skip_serializing)]
-    failure_policy: Option<PolicyDocument>,
-}
-
-#[derive(Deserialize)]
-struct PolicyDocument {
-    drop: Option<serde_json::Value>,
-    constant: Option<ConstantDocument>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ConstantDocument {
-    #[serde(default)]
-    interval: Option<String>,
-    #[serde(default, alias = "max_retries")]
-    max_retries: Option<u32>,
-}
-
-/// A reminder that another sidecar, or this one, tells.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Told {
-    #[serde(default)]
-    name: String,
-    #[serde(default, rename = "actorID")]
-    actor_id: String,
-    #[serde(default)]
-    actor_type: String,
-    #[serde(default)]
-    due_time: String,
-    #[serde(default)]
-    period: String,
-    #[serde(default)]
-    ttl: String,
-    data: Option<Box<RawValue>>,
-}
-
-impl PolicyDocument {
-    fn read(&self) -> Result<FailurePolicy, Problem> {
-        let constant = self.constant.as_ref();
-        let interval = constant.and_then(|constant| constant.interval.as_deref());
-        let interval = interval.map(FailurePolicy::read_interval).transpose();
-        let interval = interval.map_err(|error| Problem::malformed(&error.to_string()))?;
-        let drops = self.drop.is_some() && constant.is_none();
-        Ok(policy(drops, interval, constant.and_then(|constant| constant.max_retries)))
-    }
-}
-
-fn wanted(body: &[u8]) -> Result<Wanted, Problem> {
-    let document: Document<'_> = match body.trim_ascii() {
-        b"" => Document::default(),
-        body => {
-            serde_json::from_slice(body).map_err(|error| Problem::malformed(&error.to_string()))?
-        }
-    };
-    let data = document.data.map(|data| Data(Bytes::copy_from_slice(data.get().as_bytes())));
-    let policy = document.failure_policy.map(|policy| policy.read()).transpose()?;
-    Ok(Wanted {
-        terms: Terms::new(&document.due_time, &document.period, &document.ttl),
-        data,
-        policy: policy.unwrap_or_default(),
-        overwrite: document.overwrite.unwrap_or(true),
-    })
-}
-
-fn document<'a>(name: &'a str, actor: &'a Actor, alarm: &'a Alarm) -> Document<'a> {
-    let data = alarm.event.data.as_ref();
-    Document {
-        name,
-        actor_id: &actor.id,
-        actor_type: &actor.actor_type,
-        due_time: alarm.event.due_time.clone(),
-        period: alarm.event.period.clone(),
-        ttl: alarm.ttl.clone(),
-        data: data.and_then(|data| serde_json::from_slice(&data.0).ok()),
-        ..Document::default()
-    }
-}
 
 fn json(of: &impl Serialize) -> Response<Body> {
     let text = serde_json::to_vec(of).unwrap_or_default();
@@ -201,12 +95,12 @@ impl Actors {
     }
 
     /// Answers another sidecar that asks for what is here of a type.
-    pub(super) async fn answer_of_type(&self, request: &Request<Incoming>) -> Response<Body> {
-        let Some(actor_type) = request.uri().path().strip_prefix(OF_TYPE) else {
+    pub(super) async fn answer_of_type(&self, method: &Method, path: &str) -> Response<Body> {
+        let Some(actor_type) = path.strip_prefix(OF_TYPE) else {
             return elsewhere();
         };
         let actor_type = percent_encoding::percent_decode_str(actor_type).decode_utf8_lossy();
-        match self.of_type_here(request.method(), &actor_type).await {
+        match self.of_type_here(method, &actor_type).await {
             Ok(answer) => answer,
             Err(Refused::Problem(problem)) => problem.response(),
             Err(Refused::Elsewhere) => elsewhere(),
@@ -239,14 +133,16 @@ impl Actors {
         let kind: Arc<str> = Arc::from(actor_type);
         let mut known = self.directory.follow(&kind).ok_or_else(|| failed("too many types"))?;
         let told = async {
-            let told = known.wait_for(|known| !matches!(known, Known::Nothing)).await;
+            let told = known.wait_for(|known| !matches!(known, KnownOwners::Unknown)).await;
             told.map(|known| known.clone()).ok()
         };
-        let told = tokio::time::timeout(TOLD_WITHIN, told).await;
+        let told = tokio::time::timeout(OWNERS_WITHIN, told).await;
         let hosts: BTreeSet<ActorHost> = match told {
-            Ok(Some(Known::Owners(owners))) => owners.shards.iter().flatten().cloned().collect(),
-            Ok(Some(Known::Nobody)) => return Ok(Vec::new()),
-            Ok(Some(Known::Nothing) | None) | Err(_) => {
+            Ok(Some(KnownOwners::Owners(owners))) => {
+                owners.shards.iter().flatten().cloned().collect()
+            }
+            Ok(Some(KnownOwners::NotOffered)) => return Ok(Vec::new()),
+            Ok(Some(KnownOwners::Unknown) | None) | Err(_) => {
                 return Err(failed("the control plane has not told who hosts the type"));
             }
         };
@@ -293,7 +189,7 @@ impl Actors {
         let whole = http_body_util::Limited::new(body, ANSWER_BYTES).collect().await;
         let body = whole.map_err(|error| Status::internal(error.to_string()))?.to_bytes();
         match head.headers.get(ERROR_FIELD) {
-            Some(word) => Err(told(word.as_bytes(), &body)),
+            Some(word) => Err(envelope_status(word.as_bytes(), &body)),
             None => Ok(body),
         }
     }
@@ -354,7 +250,7 @@ impl Actors {
         let work = Work::GetReminder(name);
         let body = self.rpc_ask(&actor_type, &actor_id, work, Bytes::new()).await?;
         let ActorReminder { actor_type, actor_id, due_time, period, data, ttl } =
-            message(read::<Told>(&body)?);
+            message(read::<ReminderRecord>(&body)?);
         let answer = GetActorReminderResponse { actor_type, actor_id, due_time, period, data, ttl };
         Ok(Reply::new(answer))
     }
@@ -376,11 +272,11 @@ impl Actors {
         };
         let mut reminders = Vec::new();
         for body in bodies {
-            let named = |told: Told| {
+            let named = |told: ReminderRecord| {
                 let name = told.name.clone();
                 NamedActorReminder { name, reminder: Some(message(told)) }
             };
-            reminders.extend(read::<Vec<Told>>(&body)?.into_iter().map(named));
+            reminders.extend(read::<Vec<ReminderRecord>>(&body)?.into_iter().map(named));
         }
         Ok(Reply::new(ListActorRemindersResponse { reminders }))
     }
@@ -389,7 +285,7 @@ impl Actors {
 async fn done(reminders: &Reminders, call: &Call) -> Result<Response<Body>, Refused> {
     let actor = &call.actor;
     match &call.work {
-        Work::PutReminder(name) => reminders.put(actor, name, wanted(&call.body)?).await?,
+        Work::PutReminder(name) => reminders.put(actor, name, registration(&call.body)?).await?,
         Work::GetReminder(name) => {
             let found = reminders.get(actor, name).await?;
             let alarm = found.ok_or_else(|| not_found(name))?;
@@ -407,32 +303,6 @@ async fn done(reminders: &Reminders, call: &Call) -> Result<Response<Body>, Refu
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
-fn policy_document(stated: JobFailurePolicy) -> Option<serde_json::Value> {
-    Some(match stated.policy? {
-        Policy::Drop(_) => serde_json::json!({ "drop": {} }),
-        Policy::Constant(constant) => {
-            let interval = constant.interval.and_then(|time| Duration::try_from(time).ok());
-            let interval = interval.map(|time| format!("{}ns", time.as_nanos()));
-            let max_retries = constant.max_retries;
-            serde_json::json!({ "constant": { "interval": interval, "maxRetries": max_retries } })
-        }
-    })
-}
-
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Status> {
     serde_json::from_slice(body).map_err(|error| Status::internal(error.to_string()))
-}
-
-/// As a message has it; what was left out is left out.
-fn message(told: Told) -> ActorReminder {
-    let given = |text: String| (!text.is_empty()).then_some(text);
-    let data = told.data.map(|data| Data(Bytes::copy_from_slice(data.get().as_bytes())).any());
-    ActorReminder {
-        actor_type: told.actor_type,
-        actor_id: told.actor_id,
-        due_time: given(told.due_time),
-        period: given(told.period),
-        data,
-        ttl: given(told.ttl),
-    }
 }

@@ -1,4 +1,4 @@
-//! Reminders: durable, kept by the control plane, fired by whoever hosts their actor.
+//! Reminders: stored by the control plane, and fired by the host of their actor.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,23 +13,23 @@ use tollway_wire::{
     REMINDER_DATA_BYTES, Registration, Reminder, ReminderChange, ReminderKey, ReminderResult,
 };
 
-use super::alarms::{Alarm, Alarms, Counted, Keep, Key, wall};
+use super::alarms::{Alarm, Alarms, Counted, Key, RecordFire};
 use super::app::{Data, Event};
-use super::book::{Book, grants};
 use super::host::{Granted, Host};
 use super::pause::Pause;
 use super::problem::Problem;
+use super::reminder_store::{ReminderStore, grants};
 
 /// How long somebody who asks for a reminder waits until what the host was granted has been read.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is tried to keep what has become of a firing. Afterwards it may be fired again by
 /// the next host.
-const KEEP_ATTEMPTS: u32 = 10;
-const KEEP_AGAIN: Duration = Duration::from_secs(1);
+const RECORD_ATTEMPTS: u32 = 10;
+const RECORD_AGAIN: Duration = Duration::from_secs(1);
 
 /// What an app asks to be reminded of.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ReminderTerms {
     pub(crate) terms: Terms,
     pub(crate) data: Option<Data>,
     pub(crate) policy: FailurePolicy,
@@ -53,7 +53,7 @@ impl From<Problem> for Refused {
 /// The reminders of the actors that this host runs.
 pub(crate) struct Reminders {
     host: Arc<Host>,
-    book: Arc<Book>,
+    store: Arc<dyn ReminderStore>,
     alarms: Arc<Alarms>,
     /// Shards whose reminders have not been read yet.
     unread: Mutex<HashSet<(Arc<str>, Shard)>>,
@@ -61,20 +61,20 @@ pub(crate) struct Reminders {
 }
 
 /// Keeps what has become of firings.
-struct Kept {
+struct FireRecorder {
     host: Arc<Host>,
-    book: Arc<Book>,
+    store: Arc<dyn ReminderStore>,
     alarms: std::sync::OnceLock<std::sync::Weak<Alarms>>,
 }
 
 #[tonic::async_trait]
-impl Keep for Kept {
-    async fn keep(&self, key: &Key, version: u64, left: Option<Schedule>) {
+impl RecordFire for FireRecorder {
+    async fn record(&self, key: &Key, version: u64, left: Option<Schedule>) {
         let (actor, name) = key;
-        for _ in 0..KEEP_ATTEMPTS {
+        for _ in 0..RECORD_ATTEMPTS {
             let Some(epoch) = self.host.epoch(actor) else { return };
             let change = change(actor, name, epoch, version, left);
-            match self.book.write(change).await {
+            match self.store.write(change).await {
                 Ok(ReminderResult::Fenced) => {
                     if let Some(alarms) = self.alarms.get().and_then(std::sync::Weak::upgrade) {
                         alarms.remove_version(key, version);
@@ -83,8 +83,8 @@ impl Keep for Kept {
                 }
                 Ok(_) => return,
                 Err(why) => {
-                    tracing::debug!(reason = why, "what became of a reminder is not kept yet");
-                    tokio::time::sleep(KEEP_AGAIN).await;
+                    tracing::debug!(reason = why, "the outcome of a reminder cannot be stored yet");
+                    tokio::time::sleep(RECORD_AGAIN).await;
                 }
             }
         }
@@ -119,12 +119,19 @@ fn key_of(actor: &Actor, name: &str) -> ReminderKey {
 
 impl Reminders {
     /// `counted` hears of firings.
-    pub(crate) fn new(host: Arc<Host>, book: Arc<Book>, counted: Option<Counted>) -> Arc<Self> {
-        let (for_host, for_book) = (Arc::clone(&host), Arc::clone(&book));
-        let kept = Arc::new(Kept { host: for_host, book: for_book, alarms: Default::default() });
-        let alarms = Alarms::new(Some(Arc::clone(&kept) as Arc<dyn Keep>), counted);
-        let _ = kept.alarms.set(Arc::downgrade(&alarms));
-        Arc::new(Self { host, book, alarms, unread: Mutex::default(), read: Notify::new() })
+    pub(crate) fn new(
+        host: Arc<Host>,
+        store: Arc<dyn ReminderStore>,
+        counted: Option<Counted>,
+    ) -> Arc<Self> {
+        let clock = host.clock();
+        let (for_host, for_store) = (Arc::clone(&host), Arc::clone(&store));
+        let recorder =
+            Arc::new(FireRecorder { host: for_host, store: for_store, alarms: Default::default() });
+        let alarms =
+            Alarms::new(Some(Arc::clone(&recorder) as Arc<dyn RecordFire>), counted, clock);
+        let _ = recorder.alarms.set(Arc::downgrade(&alarms));
+        Arc::new(Self { host, store, alarms, unread: Mutex::default(), read: Notify::new() })
     }
 
     pub(crate) fn alarms(&self) -> &Arc<Alarms> {
@@ -148,8 +155,8 @@ impl Reminders {
         let mut pause = Pause::default();
         // Until they have been read, or none of them is held any more.
         while shards.iter().any(|shard| self.host.holds(actor_type, shard, epoch)) {
-            let put = |reminder: Reminder| self.put_read(actor_type, reminder);
-            match self.book.list(actor_type, grants(shards, epoch), put).await {
+            let mut put = |reminder: Reminder| self.put_read(actor_type, reminder);
+            match self.store.list(actor_type, grants(shards, epoch), &mut put).await {
                 Ok(()) => break,
                 Err(why) => {
                     tracing::info!(%actor_type, reason = why, "reminders cannot be read yet");
@@ -200,7 +207,7 @@ impl Reminders {
         &self,
         actor: &Actor,
         name: &str,
-        wanted: Wanted,
+        wanted: ReminderTerms,
     ) -> Result<(), Refused> {
         let failed = |why: &str| {
             let text = format!("error creating actor reminder: {why}");
@@ -213,14 +220,15 @@ impl Reminders {
                 "its data have {bytes} bytes; they may have {REMINDER_DATA_BYTES}"
             )));
         }
-        let Wanted { terms, data, policy, overwrite } = wanted;
-        let schedule = terms.read(wall()).map_err(|error| failed(&chain(&error)))?;
+        let ReminderTerms { terms, data, policy, overwrite } = wanted;
+        let schedule =
+            terms.read(self.host.clock().wall()).map_err(|error| failed(&chain(&error)))?;
         let bytes = data.as_ref().map_or_else(Bytes::new, |data| data.0.clone());
         let registration =
             Registration { terms: terms.clone(), schedule, data: bytes.into(), policy };
         let key = key_of(actor, name);
         let change = ReminderChange::Put { key, epoch, registration, if_absent: !overwrite };
-        let version = match self.book.write(change).await.map_err(|why| failed(&why))? {
+        let version = match self.store.write(change).await.map_err(|why| failed(&why))? {
             ReminderResult::Done { version, .. } => version,
             ReminderResult::Fenced => return Err(Refused::Elsewhere),
             ReminderResult::Exists | ReminderResult::NotFound => {
@@ -299,7 +307,7 @@ impl Reminders {
     }
 
     async fn removed(&self, change: ReminderChange) -> Result<(), Refused> {
-        match self.book.write(change).await.map_err(|why| delete_failed(&why))? {
+        match self.store.write(change).await.map_err(|why| delete_failed(&why))? {
             ReminderResult::Fenced => Err(Refused::Elsewhere),
             ReminderResult::Done { .. } | ReminderResult::NotFound | ReminderResult::Exists => {
                 Ok(())
@@ -318,19 +326,4 @@ impl Reminders {
 fn delete_failed(why: &str) -> Refused {
     let text = format!("error deleting actor reminder: {why}");
     Problem::new(ErrorCode::ActorReminderDelete, text).into()
-}
-
-/// A policy of a request, where it says one.
-pub(crate) fn policy(
-    drops: bool,
-    interval: Option<Duration>,
-    max_retries: Option<u32>,
-) -> FailurePolicy {
-    match drops {
-        true => FailurePolicy::Drop,
-        false => FailurePolicy::Constant {
-            interval: interval.unwrap_or(FailurePolicy::INTERVAL),
-            max_retries,
-        },
-    }
 }

@@ -41,7 +41,7 @@ impl Actors {
             .map_err(|error| Problem::invoke(&format!("the answer broke off: {error}")).status())?;
         let data = body.to_bytes().to_vec();
         if let Some(word) = head.headers.get(ERROR_FIELD) {
-            return Err(told(word.as_bytes(), &data));
+            return Err(envelope_status(word.as_bytes(), &data));
         }
         let answer = InvokeActorResponse { data };
         Ok(Response::from_parts(metadata_of(&head.headers), answer, tonic::Extensions::new()))
@@ -105,7 +105,7 @@ fn fields(metadata: HashMap<String, String>) -> HeaderMap {
 }
 
 /// What another sidecar or the data loop says in an envelope, as a status.
-pub(super) fn told(word: &[u8], body: &[u8]) -> Status {
+pub(super) fn envelope_status(word: &[u8], body: &[u8]) -> Status {
     let envelope = serde_json::from_slice::<serde_json::Value>(body).ok();
     let message = envelope.as_ref().and_then(|envelope| envelope.get("message")?.as_str());
     let message = message.unwrap_or("the call failed");

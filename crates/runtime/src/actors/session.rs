@@ -7,19 +7,17 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_model::chain;
 use tollway_placement::{Epoch, Shard};
-use tollway_proxy::mesh::MeshClient;
 use tollway_wire::v1;
 use tollway_wire::v1::host_request::Request as Step;
 use tollway_wire::v1::host_response::Response as Answer;
 use tollway_wire::v1::placement_client::PlacementClient;
 use tonic::Streaming;
 
-use super::clock::now;
 use super::host::{GivenBack, Host};
 use super::is_set;
 use super::pause::Pause;
+use crate::control_link::ControlLink;
 
 /// Requests that may wait for the connection.
 const REQUESTS: usize = 16;
@@ -39,7 +37,7 @@ const UNANSWERED: usize = 3;
 
 /// One host's conversation, over as many connections as it takes.
 pub(crate) struct Session {
-    pub(crate) mesh: Arc<MeshClient>,
+    pub(crate) control: Arc<dyn ControlLink>,
     pub(crate) host: Arc<Host>,
     pub(crate) life: u64,
     /// How many conversations there have been.
@@ -60,7 +58,7 @@ enum End {
 }
 
 /// What one connection has under way.
-struct Talk<'a> {
+struct Connection<'a> {
     host: &'a Arc<Host>,
     requests: mpsc::Sender<v1::HostRequest>,
     /// When each request that renews the lease was sent, of those that are not answered yet.
@@ -77,7 +75,7 @@ struct Talk<'a> {
 impl Session {
     /// Talks until the host has left, or would have to wait too long for that.
     pub(crate) async fn run(mut self) {
-        let looking = tokio::spawn(Arc::clone(&self.host).look_in_time());
+        let looking = tokio::spawn(Arc::clone(&self.host).run_timers());
         let mut retire = self.retire.clone();
         let patience = self.host.types().values().map(|options| options.drain).max();
         let late = async {
@@ -95,7 +93,7 @@ impl Session {
         let mut retire = self.retire.clone();
         // Later it is not waited for: what is held must not be lost over it.
         tokio::select! {
-            _ = tokio::time::timeout(REGISTERED_WITHIN, self.mesh.registered()) => {}
+            _ = tokio::time::timeout(REGISTERED_WITHIN, self.control.registered()) => {}
             _ = is_set(&mut retire) => {}
         }
         let mut pause = Pause::default();
@@ -123,9 +121,9 @@ impl Session {
     /// One connection, from its beginning to its end.
     async fn connected(&mut self) -> End {
         let (requests, outgoing) = mpsc::channel(REQUESTS);
-        let asked = now();
+        let asked = self.host.clock().now();
         let types = self.host.to_enter().iter().map(held_type).collect();
-        let mut talk = Talk {
+        let mut talk = Connection {
             host: &self.host,
             requests,
             asked: VecDeque::from([asked]),
@@ -141,7 +139,7 @@ impl Session {
             return End::Broken("the connection has ended".to_owned());
         }
         let opening = async {
-            let channel = self.mesh.connect().await.map_err(|error| chain(&error))?;
+            let channel = self.control.connect().await?;
             let mut client = PlacementClient::new(channel);
             let opened = client.host(ReceiverStream::new(outgoing)).await;
             opened.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
@@ -154,7 +152,7 @@ impl Session {
     }
 }
 
-impl Talk<'_> {
+impl Connection<'_> {
     async fn say(&self, step: Step) -> bool {
         self.requests.send(v1::HostRequest { request: Some(step) }).await.is_ok()
     }
@@ -171,7 +169,9 @@ impl Talk<'_> {
             let renewal = self.next_renewal();
             let renewal = async {
                 match renewal {
-                    Some(at) => tokio::time::sleep(at.saturating_sub(now())).await,
+                    Some(at) => {
+                        tokio::time::sleep(at.saturating_sub(self.host.clock().now())).await
+                    }
                     None => std::future::pending().await,
                 }
             };
@@ -212,7 +212,7 @@ impl Talk<'_> {
             // Another connection may do better while the lease stands.
             return false;
         }
-        self.last_asked = now();
+        self.last_asked = self.host.clock().now();
         self.asked.push_back(self.last_asked);
         self.say(Step::KeepLease(v1::KeepLease {})).await
     }
@@ -234,7 +234,7 @@ impl Talk<'_> {
             }
             Some(Answer::LeaseKept(_)) => {
                 if let Some(asked) = self.asked.pop_front() {
-                    self.host.kept(asked);
+                    self.host.lease_renewed(asked);
                 }
             }
             Some(Answer::Left(_)) => return Ok(true),

@@ -19,7 +19,7 @@ pub(crate) type Types = BTreeMap<Arc<str>, TypeOptions>;
 
 /// What is said for all types, or for some; what is not said is as before.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Said {
+pub(crate) struct TypeSettings {
     pub(crate) idle: Option<Duration>,
     pub(crate) drain: Option<Duration>,
     /// Whether turns under way are waited for at all.
@@ -37,7 +37,7 @@ pub(crate) struct Reentrancy {
     pub(crate) max_stack_depth: Option<usize>,
 }
 
-impl Said {
+impl TypeSettings {
     /// What this says where it says something, else what `general` does.
     fn or(self, general: &Self) -> Self {
         Self {
@@ -66,8 +66,8 @@ impl Said {
 /// What is wrong, in words.
 pub(crate) fn types(
     entities: &[String],
-    general: &Said,
-    special: Vec<(Vec<String>, Said)>,
+    general: &TypeSettings,
+    special: Vec<(Vec<String>, TypeSettings)>,
 ) -> Result<Types, String> {
     let mut types = Types::new();
     for name in entities {
@@ -124,8 +124,8 @@ struct Settings {
 }
 
 impl Settings {
-    fn said(&self) -> Result<Said, String> {
-        Ok(Said {
+    fn type_settings(&self) -> Result<TypeSettings, String> {
+        Ok(TypeSettings {
             idle: duration("actorIdleTimeout", &self.actor_idle_timeout)?,
             drain: duration("drainOngoingCallTimeout", &self.drain_ongoing_call_timeout)?,
             drains: self.drain_rebalanced_actors,
@@ -144,10 +144,10 @@ pub(crate) fn read(document: &[u8]) -> Result<Types, String> {
     }
     let document: Document = serde_json::from_slice(document)
         .map_err(|error| format!("it is not understood: {error}"))?;
-    let general = document.general.said()?;
+    let general = document.general.type_settings()?;
     let mut special = Vec::new();
     for part in document.entities_config.unwrap_or_default() {
-        special.push((part.entities, part.settings.said()?));
+        special.push((part.entities, part.settings.type_settings()?));
     }
     types(&document.entities.unwrap_or_default(), &general, special)
 }

@@ -28,10 +28,10 @@ use tollway_wire::dapr::proto::runtime::v1::{
 use tonic::{Response, Status, Streaming};
 
 use super::Actors;
-use super::app::{Answer, AppSide, Event, Turn, Unanswered, What};
-use super::clock::now;
+use super::app::{Answer, AppSide, Event, Turn, TurnKind, Unanswered};
+use super::clock::Clock;
 use super::problem::Problem;
-use super::settings::{Reentrancy, Said, Types, types};
+use super::settings::{Reentrancy, TypeSettings, Types, types};
 
 /// What the app has not taken yet.
 const MESSAGES: usize = 64;
@@ -58,7 +58,8 @@ impl From<Result<Message, Status>> for Outgoing {
 /// meanwhile is left out.
 pub(crate) struct ToAppStream {
     messages: mpsc::Receiver<Outgoing>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<PendingAnswers>,
+    clock: Clock,
 }
 
 impl Stream for ToAppStream {
@@ -67,7 +68,7 @@ impl Stream for ToAppStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         while let Some(Outgoing { message, turn }) = ready!(self.messages.poll_recv(context)) {
             match turn {
-                Some((id, by)) if now() >= by => {
+                Some((id, by)) if self.clock.now() >= by => {
                     self.waiting.tell(&id, Err(Unanswered::TooLate));
                 }
                 _ => return Poll::Ready(Some(message)),
@@ -79,9 +80,9 @@ impl Stream for ToAppStream {
 
 /// Who waits for the answer to a message, by its id.
 #[derive(Default)]
-struct Waiting(Mutex<HashMap<String, oneshot::Sender<Result<FromApp, Unanswered>>>>);
+struct PendingAnswers(Mutex<HashMap<String, oneshot::Sender<Result<FromApp, Unanswered>>>>);
 
-impl Waiting {
+impl PendingAnswers {
     fn tell(&self, id: &str, said: Result<FromApp, Unanswered>) {
         let waiting = self.lock().remove(id);
         if let Some(waiting) = waiting {
@@ -100,7 +101,7 @@ impl Waiting {
 /// The sidecar's end of the stream.
 struct StreamApp {
     messages: mpsc::Sender<Outgoing>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<PendingAnswers>,
     last: AtomicU64,
 }
 
@@ -118,7 +119,7 @@ impl StreamApp {
         let id = self.last.fetch_add(1, Ordering::Relaxed).to_string();
         let (answer, answered) = oneshot::channel();
         self.waiting.lock().insert(id.clone(), answer);
-        let asked = Asked { app: self, id: id.clone() };
+        let asked = PendingAnswer { app: self, id: id.clone() };
         let turn = begin_by.map(|by| (id.clone(), by));
         let message = Ok(Message { response_type: Some(message(id)) });
         let gone = || Problem::invoke("the app's stream of actor events has ended");
@@ -152,12 +153,12 @@ impl StreamApp {
 }
 
 /// A message that waits for its answer; dropped, nobody does any more.
-struct Asked<'a> {
+struct PendingAnswer<'a> {
     app: &'a StreamApp,
     id: String,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
         self.app.waiting.lock().remove(&self.id);
     }
@@ -171,12 +172,12 @@ impl AppSide for StreamApp {
         let (actor_type, actor_id) = (actor.actor_type.to_string(), actor.id.to_string());
         let metadata = metadata(&fields);
         let answered = match what {
-            What::Method { name: method, .. } => {
+            TurnKind::Method { name: method, .. } => {
                 let data = body.to_vec();
                 let message = |id| Invoke { id, actor_type, actor_id, method, data, metadata };
                 self.ask(by, |id| ToApp::InvokeRequest(message(id))).await?
             }
-            What::Timer { name, event } => {
+            TurnKind::Timer { name, event } => {
                 let Event { due_time, period, callback, data } = event;
                 let data = data.map(|data| data.any());
                 let message = |id| TimerDue {
@@ -192,7 +193,7 @@ impl AppSide for StreamApp {
                 };
                 self.ask(by, |id| ToApp::TimerRequest(message(id))).await?
             }
-            What::Reminder { name, event } => {
+            TurnKind::Reminder { name, event } => {
                 let Event { due_time, period, data, .. } = event;
                 let data = data.map(|data| data.any());
                 let message = |id| Remind {
@@ -211,7 +212,7 @@ impl AppSide for StreamApp {
         Ok(answer(answered)?)
     }
 
-    async fn let_go(&self, actor: &Actor) {
+    async fn deactivate(&self, actor: &Actor) {
         let (actor_type, actor_id) = (actor.actor_type.to_string(), actor.id.to_string());
         let message = |id| ToApp::DeactivateRequest(Deactivate { id, actor_type, actor_id });
         if let Ok(FromApp::RequestFailed(failed)) = self.ask(None, message).await {
@@ -272,14 +273,14 @@ fn offered(initial: Initial) -> Result<Types, String> {
             max_stack_depth: said.max_stack_depth.and_then(|depth| usize::try_from(depth).ok()),
         })
     };
-    let general = Said {
+    let general = TypeSettings {
         idle: time(initial.actor_idle_timeout),
         drain: time(initial.drain_ongoing_call_timeout),
         drains: initial.drain_rebalanced_actors,
         reentrancy: reentrancy(initial.reentrancy),
     };
     let special = initial.entities_config.into_iter().map(|part| {
-        let said = Said {
+        let said = TypeSettings {
             idle: time(part.actor_idle_timeout),
             drain: time(part.drain_ongoing_call_timeout),
             drains: part.drain_rebalanced_actors,
@@ -313,10 +314,11 @@ impl Actors {
         let types = offered(initial).map_err(Status::invalid_argument)?;
         let (sender, receiver) = mpsc::channel(MESSAGES);
         let opened = Message { response_type: Some(ToApp::InitialResponse(Opened {})) };
-        // It has room: nothing was sent yet.
+        // It has bodies: nothing was sent yet.
         let _ = sender.try_send(Ok(opened).into());
-        let waiting = Arc::new(Waiting::default());
-        let outgoing = ToAppStream { messages: receiver, waiting: Arc::clone(&waiting) };
+        let waiting = Arc::new(PendingAnswers::default());
+        let outgoing =
+            ToAppStream { messages: receiver, waiting: Arc::clone(&waiting), clock: self.clock };
         let app = Arc::new(StreamApp { messages: sender, waiting, last: AtomicU64::new(1) });
         let (here, is_here) = watch::channel(true);
         let actors = Arc::clone(self);
@@ -371,19 +373,20 @@ mod tests {
 
     /// An app that takes its messages late gets no turn whose time is over, and who asked for it
     /// hears that it has not begun.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_turn_that_waits_too_long_for_the_app_is_left_out() {
         let (messages, receiver) = mpsc::channel(MESSAGES);
-        let waiting = Arc::new(Waiting::default());
-        let mut taken = ToAppStream { messages: receiver, waiting: Arc::clone(&waiting) };
+        let waiting = Arc::new(PendingAnswers::default());
+        let clock = Clock::tokio();
+        let mut taken = ToAppStream { messages: receiver, waiting: Arc::clone(&waiting), clock };
         let app = Arc::new(StreamApp { messages, waiting, last: AtomicU64::new(1) });
         let turn = |method: &str, within: Duration| {
             let actor = Actor { actor_type: "Cart".into(), id: "1".into() };
-            let what = What::Method { name: method.to_owned(), query: None };
+            let what = TurnKind::Method { name: method.to_owned(), query: None };
             let (fields, body) = (HeaderMap::new(), bytes::Bytes::new());
             let turn = Turn { actor, what, fields, body };
             let app = Arc::clone(&app);
-            let lease = TurnLease { number: 1, until: now() + within };
+            let lease = TurnLease { number: 1, until: clock.now() + within };
             tokio::spawn(async move { app.run(turn, lease).await })
         };
         let late = turn("late", Duration::from_millis(20));

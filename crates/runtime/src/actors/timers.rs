@@ -17,7 +17,7 @@ use tonic::body::Body;
 use tonic::{Response as Reply, Status};
 
 use super::Actors;
-use super::alarms::{Alarm, Alarms, wall};
+use super::alarms::{Alarm, Alarms};
 use super::app::{Data, Event, no_app};
 use super::names::{actor, timer_name};
 use super::problem::Problem;
@@ -96,7 +96,7 @@ impl Actors {
             return Err(failed(text));
         }
         let terms = Terms::new(&event.due_time, &event.period, &ttl);
-        let schedule = terms.read(wall()).map_err(|error| failed(chain(&error)))?;
+        let schedule = terms.read(self.clock.wall()).map_err(|error| failed(chain(&error)))?;
         if hosting.timers.len() >= ACTOR_TIMERS {
             let text = format!("the actors of this app have {ACTOR_TIMERS} timers already");
             return Err(failed(text));

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Mutex;
-use tollway_proxy::mesh::MeshClient;
 use tollway_state::{
     Capability, Condition, Consistency, Entry, StateError, StateStore, Step, Transaction, Ttl,
     plan_steps,
@@ -18,6 +17,8 @@ use tollway_wire::v1::{
 };
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
+
+use crate::control_link::ControlLink;
 
 /// Time for the control plane to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,14 +33,14 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send
 
 /// What a network's control plane keeps for this app.
 pub(crate) struct EmbeddedStore {
-    mesh: Arc<MeshClient>,
+    control: Arc<dyn ControlLink>,
     /// Made when it is first needed, and anew when it has failed.
     channel: Mutex<Option<Channel>>,
 }
 
 impl EmbeddedStore {
-    pub(crate) fn new(mesh: Arc<MeshClient>) -> Self {
-        Self { mesh, channel: Mutex::new(None) }
+    pub(crate) fn new(control: Arc<dyn ControlLink>) -> Self {
+        Self { control, channel: Mutex::new(None) }
     }
 
     async fn client(&self) -> Result<StateClient<Channel>, StateError> {
@@ -47,7 +48,7 @@ impl EmbeddedStore {
         let channel = match &*held {
             Some(channel) => channel.clone(),
             None => {
-                let connected = self.mesh.connect().await;
+                let connected = self.control.connect().await;
                 let channel = connected.map_err(|error| unreachable(error.into()))?;
                 held.insert(channel).clone()
             }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH};
 use hyper::{Method, Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
@@ -14,14 +13,14 @@ use tonic::body::Body;
 use super::document::{Found, Item, Keys, Options, Steps, TTL_END, expiry};
 use super::problem::{Doing, Problem};
 use super::stores::{Chosen, Stores};
-use crate::held::Room;
-use crate::rest::{empty, json_answer, not_whole};
+use crate::body_collector::BodyCollector;
+use crate::rest::{empty, json_answer, not_collected};
 
 /// Prefix of metadata in the query, and in the fields of an answer.
 const METADATA: &str = "metadata.";
 
 /// What a path asks for.
-enum Asked {
+enum StateRequest {
     Save,
     BulkGet,
     Transaction,
@@ -33,9 +32,9 @@ enum Asked {
 /// Answers what is of the state API; gives anything else back.
 pub(crate) async fn answer(
     stores: &Stores,
-    room: &Room,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, Request<Incoming>> {
+    bodies: &BodyCollector,
+    request: Request<Body>,
+) -> Result<Response<Body>, Request<Body>> {
     let Some((store, asked)) = asked(request.method(), request.uri().path()) else {
         return Err(request);
     };
@@ -46,20 +45,24 @@ pub(crate) async fn answer(
     let (head, body) = request.into_parts();
     let query = Query::of(head.uri.query().unwrap_or_default());
     let held = match asked {
-        Asked::Save | Asked::BulkGet | Asked::Transaction => room.whole(body).await,
-        Asked::Query | Asked::Get(_) | Asked::Delete(_) => Ok(room.nothing()),
+        StateRequest::Save | StateRequest::BulkGet | StateRequest::Transaction => {
+            bodies.collect(body).await
+        }
+        StateRequest::Query | StateRequest::Get(_) | StateRequest::Delete(_) => {
+            Ok(bodies.nothing())
+        }
     };
     let held = match held {
         Ok(held) => held,
-        Err(why) => return Ok(not_whole(why, "a request of the state API", room)),
+        Err(why) => return Ok(not_collected(why, "a request of the state API", bodies)),
     };
     let done = match asked {
-        Asked::Save => save(&store, &query, &held.bytes).await,
-        Asked::BulkGet => bulk_get(&store, &held.bytes).await,
-        Asked::Transaction => transact(&store, &query, &held.bytes).await,
-        Asked::Query => Err(Problem::no_queries(store.name())),
-        Asked::Get(key) => get(&store, &query, &key).await,
-        Asked::Delete(key) => {
+        StateRequest::Save => save(&store, &query, &held.bytes).await,
+        StateRequest::BulkGet => bulk_get(&store, &held.bytes).await,
+        StateRequest::Transaction => transact(&store, &query, &held.bytes).await,
+        StateRequest::Query => Err(Problem::no_queries(store.name())),
+        StateRequest::Get(key) => get(&store, &query, &key).await,
+        StateRequest::Delete(key) => {
             let etag = head.headers.get(IF_MATCH).and_then(|etag| etag.to_str().ok());
             delete(&store, &query, &key, etag.map(str::to_owned)).await
         }
@@ -68,7 +71,7 @@ pub(crate) async fn answer(
 }
 
 /// The store's name and what is asked of it.
-fn asked(method: &Method, path: &str) -> Option<(String, Asked)> {
+fn asked(method: &Method, path: &str) -> Option<(String, StateRequest)> {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     let version = parts.next()?;
     let is_alpha = match version {
@@ -84,12 +87,16 @@ fn asked(method: &Method, path: &str) -> Option<(String, Asked)> {
     let (key, more) = (parts.next(), parts.next());
     let writes = matches!(*method, Method::POST | Method::PUT);
     let asked = match (key, more) {
-        (None, None) if writes && !is_alpha => Asked::Save,
-        (Some("query"), None) if writes => Asked::Query,
-        (Some("bulk"), None) if writes && !is_alpha => Asked::BulkGet,
-        (Some("transaction"), None) if writes && !is_alpha => Asked::Transaction,
-        (Some(key), None) if *method == Method::GET && !is_alpha => Asked::Get(decoded(key)?),
-        (Some(key), None) if *method == Method::DELETE && !is_alpha => Asked::Delete(decoded(key)?),
+        (None, None) if writes && !is_alpha => StateRequest::Save,
+        (Some("query"), None) if writes => StateRequest::Query,
+        (Some("bulk"), None) if writes && !is_alpha => StateRequest::BulkGet,
+        (Some("transaction"), None) if writes && !is_alpha => StateRequest::Transaction,
+        (Some(key), None) if *method == Method::GET && !is_alpha => {
+            StateRequest::Get(decoded(key)?)
+        }
+        (Some(key), None) if *method == Method::DELETE && !is_alpha => {
+            StateRequest::Delete(decoded(key)?)
+        }
         _ => return None,
     };
     Some((store, asked))

@@ -113,7 +113,7 @@ impl Problem {
 
     /// A request that is refused for what it asks for, before the store was asked.
     pub(super) fn refused(store: &str, doing: Doing<'_>, why: &str) -> Self {
-        let (code, text) = told(store, doing, why);
+        let (code, text) = code_and_text(store, doing, why);
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, code, text)
     }
 
@@ -124,7 +124,7 @@ impl Problem {
             return Self::too_many_ops(store, *count, *limit);
         }
         let why = failures.iter().map(|error| chain(error)).collect::<Vec<_>>().join("\n");
-        let (code, text) = told(store, doing, &why);
+        let (code, text) = code_and_text(store, doing, &why);
         let (http, grpc) = match doing {
             // Whatever fails within a transaction is told alike.
             Doing::Transact | Doing::Get(_) | Doing::BulkGet => {
@@ -209,7 +209,7 @@ impl Details {
 }
 
 /// Code and message, in Dapr's words.
-fn told(store: &str, doing: Doing<'_>, why: &str) -> (ErrorCode, String) {
+fn code_and_text(store: &str, doing: Doing<'_>, why: &str) -> (ErrorCode, String) {
     match doing {
         Doing::Get(key) => {
             (ErrorCode::StateGet, format!("fail to get {key} from state store {store}: {why}"))

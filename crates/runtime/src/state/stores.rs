@@ -78,7 +78,7 @@ pub(crate) struct Chosen<'a> {
 }
 
 /// A component as the metadata tell it.
-pub(crate) struct Told {
+pub(crate) struct ComponentInfo {
     pub(crate) name: String,
     pub(crate) component_type: String,
     pub(crate) version: String,
@@ -135,8 +135,8 @@ impl Stores {
     }
 
     /// What the metadata tell of the components, by name.
-    pub(crate) fn told(&self) -> Vec<Told> {
-        let told = |opened: &Opened| Told {
+    pub(crate) fn components(&self) -> Vec<ComponentInfo> {
+        let told = |opened: &Opened| ComponentInfo {
             name: opened.name.clone(),
             component_type: opened.component_type.clone(),
             version: opened.version.clone(),

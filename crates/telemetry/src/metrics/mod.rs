@@ -25,4 +25,4 @@ pub use exports::add_exports;
 pub use page::{Family, Kind, Metric, Page};
 pub use part::Part;
 pub use process::add_process;
-pub use services::{CallEnd, NAMED_SERVICES_LIMIT, ServicePlace};
+pub use services::{CallEnd, NAMED_SERVICES_LIMIT, SeriesId};

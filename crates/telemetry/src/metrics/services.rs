@@ -1,7 +1,8 @@
-//! What a data thread counts of each service that its app calls.
+//! Metrics of one data thread for each service that its app calls.
 //!
-//! A service has a place, found by its name once; a request counts by the number of the place, so
-//! it costs no lock, hash or allocation. Places are never given back: a counter only grows.
+//! Each service has a series. The data thread looks the series up by name once and then counts by
+//! its number, which costs no lock, hash or allocation. A series is never removed: counters only
+//! grow.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -12,17 +13,17 @@ use super::count::Counter;
 use super::durations::Durations;
 use super::page::Page;
 
-/// Services that a thread counts by name; those beyond are counted together.
+/// Most services that a thread counts by name; the rest share one series.
 pub const NAMED_SERVICES_LIMIT: usize = 200;
-/// The label of those beyond, and of names that no service has.
+/// The label of the shared series, which also counts names that no service has.
 const OTHER: &str = "other";
 
-/// Where a service is counted.
+/// The number of a service's series.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ServicePlace(u16);
+pub struct SeriesId(u16);
 
-impl ServicePlace {
-    /// With all that have no place of their own.
+impl SeriesId {
+    /// The series of all services that have none of their own.
     pub const OTHER: Self = Self(u16::MAX);
 }
 
@@ -33,9 +34,9 @@ pub enum CallEnd {
     Answered(u16),
     /// The service answered a gRPC call with another status than OK.
     GrpcError,
-    /// It was refused or failed in the mesh.
+    /// A data plane refused it, or it failed.
     Failed,
-    /// The caller went away.
+    /// The caller cancelled it.
     Cancelled,
 }
 
@@ -58,7 +59,7 @@ impl CallEnd {
     }
 }
 
-/// The services that one thread's app calls.
+/// The series of one data thread.
 #[derive(Debug)]
 pub struct Services {
     named: Box<[OnceLock<Box<Named>>]>,
@@ -85,18 +86,18 @@ impl Default for Services {
 }
 
 impl Services {
-    /// The place of a service, a new one if it has none and one is left. The name has to be one
-    /// that the control plane has vouched for: it becomes a label.
-    pub fn place(&self, name: &str) -> ServicePlace {
+    /// Returns the series of a service. Creates it if there is none and the limit allows one more.
+    /// The name becomes a label, so it must be one that the control plane knows.
+    pub fn series(&self, name: &str) -> SeriesId {
         let new = || Box::new(Named { name: name.to_owned(), calls: Calls::default() });
-        let found = self.named.iter().position(|place| place.get_or_init(new).name == name);
+        let found = self.named.iter().position(|series| series.get_or_init(new).name == name);
         let number = found.and_then(|at| u16::try_from(at).ok());
-        number.map_or(ServicePlace::OTHER, ServicePlace)
+        number.map_or(SeriesId::OTHER, SeriesId)
     }
 
-    /// A call ended, `took` after its head.
-    pub fn record(&self, place: ServicePlace, end: CallEnd, took: Duration) {
-        let named = self.named.get(usize::from(place.0)).and_then(OnceLock::get);
+    /// Counts a call that ended `took` after its head.
+    pub fn record(&self, series: SeriesId, end: CallEnd, took: Duration) {
+        let named = self.named.get(usize::from(series.0)).and_then(OnceLock::get);
         let calls = named.map_or(&self.other, |named| &named.calls);
         calls.ends[end.index()].add(1);
         if end.is_answer() {
@@ -104,7 +105,7 @@ impl Services {
         }
     }
 
-    /// Puts the sum of several threads on the page.
+    /// Adds the sum over several threads to the page.
     pub(super) fn add_to(page: &mut Page, threads: &[&Self]) {
         let mut by_name: BTreeMap<&str, Vec<&Calls>> = BTreeMap::new();
         by_name.insert(OTHER, threads.iter().map(|thread| &thread.other).collect());
@@ -116,7 +117,7 @@ impl Services {
         for (name, threads) in &by_name {
             for (at, outcome) in OUTCOMES.iter().enumerate() {
                 let value: u64 = threads.iter().map(|calls| calls.ends[at].value()).sum();
-                // Most services never end in most ways.
+                // Most outcomes never occur for most services.
                 if value > 0 || *outcome == "2xx" {
                     requests.sample(&[("service", name), ("outcome", outcome)], value);
                 }
@@ -148,16 +149,16 @@ mod tests {
     fn calls_are_counted_by_service_and_end_over_all_threads() {
         let (a, b) = (Services::default(), Services::default());
         let took = Duration::from_micros(80);
-        let stock = a.place("stock.shop.east");
-        assert_eq!(a.place("stock.shop.east"), stock);
-        assert_ne!(a.place("web.shop.east"), stock);
+        let stock = a.series("stock.shop.east");
+        assert_eq!(a.series("stock.shop.east"), stock);
+        assert_ne!(a.series("web.shop.east"), stock);
         a.record(stock, CallEnd::Answered(204), took);
         a.record(stock, CallEnd::GrpcError, took);
         a.record(stock, CallEnd::Failed, Duration::from_secs(60));
         a.record(stock, CallEnd::Cancelled, Duration::from_secs(60));
-        b.place("first.here.east");
-        b.record(b.place("stock.shop.east"), CallEnd::Answered(200), Duration::from_millis(3));
-        b.record(ServicePlace::OTHER, CallEnd::Failed, took);
+        b.series("first.here.east");
+        b.record(b.series("stock.shop.east"), CallEnd::Answered(200), Duration::from_millis(3));
+        b.record(SeriesId::OTHER, CallEnd::Failed, took);
         let text = text(&[&a, &b]);
         for (service, outcome, value) in [
             ("stock.shop.east", "2xx", 2),
@@ -181,9 +182,9 @@ mod tests {
         let services = Services::default();
         for round in 1..=2 {
             for number in 0..CALLED {
-                let place = services.place(&format!("app-{number}.shop.east"));
-                assert_eq!(place == ServicePlace::OTHER, number >= NAMED_SERVICES_LIMIT);
-                services.record(place, CallEnd::Answered(200), Duration::from_micros(80));
+                let series = services.series(&format!("app-{number}.shop.east"));
+                assert_eq!(series == SeriesId::OTHER, number >= NAMED_SERVICES_LIMIT);
+                services.record(series, CallEnd::Answered(200), Duration::from_micros(80));
             }
             let text = text(&[&services]);
             let samples: Vec<_> = text

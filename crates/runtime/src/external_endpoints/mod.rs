@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::http::uri::{PathAndQuery, Scheme};
@@ -22,10 +21,10 @@ use tonic::body::Body;
 use self::connect::{Client, client};
 pub use self::connect::{EndpointTls, EndpointTlsError};
 use crate::actors::Problem;
-use crate::held::Room;
-use crate::resilient::{Answered, Resilient, Sent, sent};
+use crate::body_collector::BodyCollector;
+use crate::resiliency::{Answered, CallBody, ResiliencyState, call_body};
 
-const OUTSIDE: HeaderName = HeaderName::from_static(OUTSIDE_FIELD);
+const EXTERNAL: HeaderName = HeaderName::from_static(OUTSIDE_FIELD);
 
 /// Fields that concern one connection alone, and what the client says by itself.
 const NOT_PASSED_ON: [HeaderName; 8] = [
@@ -101,23 +100,23 @@ impl BaseUrl {
 }
 
 /// Makes calls out of the mesh.
-pub(crate) struct OutsideCalls {
+pub(crate) struct ExternalCalls {
     endpoints: HashMap<String, (HttpEndpoint, Client)>,
     /// For URLs.
     client: Client,
-    resilient: Option<Arc<Resilient>>,
+    resiliency: Option<Arc<ResiliencyState>>,
     home: ServiceName,
-    room: Room,
+    bodies: BodyCollector,
 }
 
-impl OutsideCalls {
+impl ExternalCalls {
     /// # Errors
     /// [`EndpointTlsError`]: what an endpoint is to be reached with cannot be used.
     pub(crate) fn new(
         endpoints: Vec<HttpEndpoint>,
-        resilient: Option<Arc<Resilient>>,
+        resiliency: Option<Arc<ResiliencyState>>,
         home: ServiceName,
-        room: Room,
+        bodies: BodyCollector,
     ) -> Result<Self, EndpointTlsError> {
         let mut known = HashMap::new();
         for endpoint in endpoints {
@@ -125,7 +124,7 @@ impl OutsideCalls {
             known.insert(endpoint.name.clone(), (endpoint, client));
         }
         let of_urls = client("URLs", &EndpointTls::default())?;
-        Ok(Self { endpoints: known, client: of_urls, resilient, home, room })
+        Ok(Self { endpoints: known, client: of_urls, resiliency, home, bodies })
     }
 
     /// The names of the endpoints, in their order.
@@ -136,18 +135,18 @@ impl OutsideCalls {
     }
 
     /// Whether the data loop has handed a request over to be sent out of the mesh.
-    pub(crate) fn is_one(request: &Request<Incoming>) -> bool {
-        request.headers().contains_key(OUTSIDE)
+    pub(crate) fn is_one(request: &Request<Body>) -> bool {
+        request.headers().contains_key(EXTERNAL)
     }
 
     /// Sends a request that the data loop has handed over.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn answer(&self, request: Request<Body>) -> Response<Body> {
         self.call(request).await.unwrap_or_else(|problem| problem.response())
     }
 
-    async fn call(&self, request: Request<Incoming>) -> Answered {
+    async fn call(&self, request: Request<Body>) -> Answered {
         let (mut head, body) = request.into_parts();
-        let id = head.headers.remove(OUTSIDE);
+        let id = head.headers.remove(EXTERNAL);
         let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
         let failed = |code, why: &dyn std::fmt::Display| {
             Problem::new(code, format!("failed to invoke, id: {id}, err: {why}"))
@@ -169,22 +168,22 @@ impl OutsideCalls {
             head.headers.insert(name, value.clone());
         }
         let target = ServiceName::parse(&id, &self.home).ok();
-        let rules = self.resilient.as_ref().zip(target.as_ref());
+        let rules = self.resiliency.as_ref().zip(target.as_ref());
         let rules = rules.and_then(|(of, target)| Some((of, of.of_app(target, &self.home)?)));
         let attempt = |body: Body| self.attempt(&id, client, &head, body);
-        let Some((resilient, rules)) = rules else { return attempt(Body::new(body)).await };
+        let Some((resiliency, rules)) = rules else { return attempt(Body::new(body)).await };
         let label = format!("app_{id}");
         let keys = [format!("{id} {}", head.uri.path())];
-        match sent(&self.room, rules, &head, body, false).await? {
-            Sent::Whole(mut held) => {
+        match call_body(&self.bodies, rules, &head, body, false).await? {
+            CallBody::Whole(mut held) => {
                 let bytes = Bytes::from(std::mem::take(&mut held.bytes));
                 let again = || attempt(Body::new(Full::new(bytes.clone())));
-                resilient.run(rules, &label, &keys, true, again).await
+                resiliency.run(rules, &label, &keys, true, again).await
             }
-            Sent::Stream(body) => {
+            CallBody::Stream(body) => {
                 let mut body = Some(Body::new(body));
                 let once = || attempt(body.take().unwrap_or_default());
-                resilient.run(rules, &label, &keys, false, once).await
+                resiliency.run(rules, &label, &keys, false, once).await
             }
         }
     }

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Frame, Incoming};
+use hyper::body::{Body as _, Frame};
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use tollway_model::ErrorCode;
 use tollway_routing::Rules;
+use tonic::Status;
+use tonic::body::Body;
 
 use crate::actors::Problem;
-use crate::held::{Held, NotWhole, Room};
+use crate::body_collector::{BodyCollector, CollectError, CollectedBody};
 
 /// By it a caller of gRPC says that a call is a stream.
 const STREAM: HeaderName = HeaderName::from_static("dapr-stream");
@@ -25,8 +27,8 @@ const PREFIX: usize = 5;
 const END_WITHIN: Duration = Duration::from_millis(20);
 
 /// A body on its way out.
-pub(crate) enum Sent {
-    Whole(Held),
+pub(crate) enum CallBody {
+    Whole(CollectedBody),
     Stream(Rest),
 }
 
@@ -34,41 +36,41 @@ pub(crate) enum Sent {
 ///
 /// # Errors
 /// When it breaks off, or others hold too much.
-pub(crate) async fn sent(
-    room: &Room,
+pub(crate) async fn call_body(
+    bodies: &BodyCollector,
     rules: &Rules,
     head: &Parts,
-    mut body: Incoming,
+    mut body: Body,
     is_grpc: bool,
-) -> Result<Sent, Problem> {
+) -> Result<CallBody, Problem> {
     if rules.retry.is_none() {
-        return Ok(Sent::Stream(Rest { first: room.nothing(), rest: body }));
+        return Ok(CallBody::Stream(Rest { first: bodies.nothing(), rest: body }));
     }
     let is_marked = head.headers.get(STREAM).is_some_and(|value| value == "true");
-    let most = room.message_bytes() as u64;
+    let most = bodies.message_bytes() as u64;
     let is_known = body.size_hint().exact().is_some_and(|length| length <= most);
     if is_known {
-        return match room.whole(body).await {
-            Ok(held) => Ok(Sent::Whole(held)),
+        return match bodies.collect(body).await {
+            Ok(held) => Ok(CallBody::Whole(held)),
             Err(why) => Err(not_held(why)),
         };
     }
-    let mut first = room.nothing();
+    let mut first = bodies.nothing();
     while is_grpc && !is_marked && (first.bytes.len() as u64) < most {
         let frame = match is_message(&first.bytes) {
             false => Some(body.frame().await),
             true => tokio::time::timeout(END_WITHIN, body.frame()).await.ok(),
         };
         let Some(frame) = frame else { break };
-        let Some(frame) = frame else { return Ok(Sent::Whole(first)) };
-        let frame = frame.map_err(|_| not_held(NotWhole::CutOff))?;
+        let Some(frame) = frame else { return Ok(CallBody::Whole(first)) };
+        let frame = frame.map_err(|_| not_held(CollectError::CutOff))?;
         let Ok(data) = frame.into_data() else { break };
         first.add(&data).map_err(not_held)?;
         if is_more(&first.bytes) {
             break;
         }
     }
-    Ok(Sent::Stream(Rest { first, rest: body }))
+    Ok(CallBody::Stream(Rest { first, rest: body }))
 }
 
 /// Length of the first message with what stands in front of it, once that is there.
@@ -88,33 +90,35 @@ fn is_more(bytes: &[u8]) -> bool {
     length(bytes).is_some_and(|length| bytes.len() > length)
 }
 
-fn not_held(why: NotWhole) -> Problem {
+fn not_held(why: CollectError) -> Problem {
     let (code, text) = match why {
-        NotWhole::TooLarge => (ErrorCode::MalformedRequest, "the body is longer than announced"),
-        NotWhole::CutOff => (ErrorCode::MalformedRequest, "the body ended early"),
-        NotWhole::NoRoom => {
+        CollectError::TooLarge => {
+            (ErrorCode::MalformedRequest, "the body is longer than announced")
+        }
+        CollectError::CutOff => (ErrorCode::MalformedRequest, "the body ended early"),
+        CollectError::LimitReached => {
             (ErrorCode::Overloaded, "too many bodies are held: 64 MiB of them already; try again")
         }
     };
     Problem::new(code, text)
 }
 
-/// A body of which the beginning has been read; that takes room until it is sent on.
+/// A body of which the beginning has been read; that takes bodies until it is sent on.
 pub(crate) struct Rest {
-    first: Held,
-    rest: Incoming,
+    first: CollectedBody,
+    rest: Body,
 }
 
 impl hyper::body::Body for Rest {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Status;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if !self.first.bytes.is_empty() {
-            let first = self.first.send_on();
+            let first = self.first.take();
             return Poll::Ready(Some(Ok(Frame::data(Bytes::from(first)))));
         }
         Pin::new(&mut self.rest).poll_frame(context)

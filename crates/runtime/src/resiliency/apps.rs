@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
@@ -14,39 +13,39 @@ use tollway_proxy::{ERROR_FIELD, TARGET_FIELD};
 use tollway_routing::Rules;
 use tonic::body::Body;
 
-use super::{Answered, Resilient, Sent, sent};
+use super::{Answered, CallBody, ResiliencyState, call_body};
 use crate::actors::Problem;
-use crate::held::Room;
-use crate::inside::Caller;
+use crate::body_collector::BodyCollector;
+use crate::loopback::Loopback;
 
 const TARGET: HeaderName = HeaderName::from_static(TARGET_FIELD);
 const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
 
 /// Makes the calls of apps that rules hold for.
 pub(crate) struct AppCalls {
-    resilient: Arc<Resilient>,
+    resiliency: Arc<ResiliencyState>,
     home: ServiceName,
-    caller: Caller<Body>,
-    room: Room,
+    loopback: Arc<dyn Loopback>,
+    bodies: BodyCollector,
 }
 
 impl AppCalls {
     pub(crate) fn new(
-        resilient: Arc<Resilient>,
+        resiliency: Arc<ResiliencyState>,
         home: ServiceName,
-        caller: Caller<Body>,
-        room: Room,
+        loopback: Arc<dyn Loopback>,
+        bodies: BodyCollector,
     ) -> Self {
-        Self { resilient, home, caller, room }
+        Self { resiliency, home, loopback, bodies }
     }
 
     /// Whether a request is one that the data loop hands over to be made under rules.
-    pub(crate) fn is_one(request: &Request<Incoming>) -> bool {
+    pub(crate) fn is_one(request: &Request<Body>) -> bool {
         request.headers().contains_key(TARGET)
     }
 
     /// Makes a call that the data loop has handed over.
-    pub(crate) async fn answer(&self, request: Request<Incoming>, is_grpc: bool) -> Response<Body> {
+    pub(crate) async fn answer(&self, request: Request<Body>, is_grpc: bool) -> Response<Body> {
         match self.call(request, is_grpc).await {
             Ok(answer) => answer,
             Err(problem) if is_grpc => {
@@ -59,7 +58,7 @@ impl AppCalls {
         }
     }
 
-    async fn call(&self, request: Request<Incoming>, is_grpc: bool) -> Answered {
+    async fn call(&self, request: Request<Body>, is_grpc: bool) -> Answered {
         let (mut head, body) = request.into_parts();
         let target = head.headers.remove(TARGET);
         let target = target.as_ref().and_then(|target| target.to_str().ok()).unwrap_or_default();
@@ -71,19 +70,19 @@ impl AppCalls {
         let name = HeaderValue::try_from(target.to_string()).map_err(|error| malformed(&error))?;
         head.headers.insert(APP_ID, name);
         let nothing = Rules::default();
-        let rules = self.resilient.of_app(&target, &self.home).unwrap_or(&nothing);
+        let rules = self.resiliency.of_app(&target, &self.home).unwrap_or(&nothing);
         let key = format!("{target} {}", head.uri.path());
         let label = format!("app_{}", target.app);
-        match sent(&self.room, rules, &head, body, is_grpc).await? {
-            Sent::Whole(mut held) => {
+        match call_body(&self.bodies, rules, &head, body, is_grpc).await? {
+            CallBody::Whole(mut held) => {
                 let bytes = Bytes::from(std::mem::take(&mut held.bytes));
                 let attempt = || self.attempt(&head, Body::new(Full::new(bytes.clone())));
-                self.resilient.run(rules, &label, &[key], true, attempt).await
+                self.resiliency.run(rules, &label, &[key], true, attempt).await
             }
-            Sent::Stream(body) => {
+            CallBody::Stream(body) => {
                 let mut body = Some(Body::new(body));
                 let attempt = || self.attempt(&head, body.take().unwrap_or_default());
-                self.resilient.run(rules, &label, &[key], false, attempt).await
+                self.resiliency.run(rules, &label, &[key], false, attempt).await
             }
         }
     }
@@ -93,12 +92,12 @@ impl AppCalls {
         let (head, body) = request.into_parts();
         let nothing = Rules::default();
         let target = ServiceName::parse(id, &self.home).ok();
-        let rules = target.as_ref().and_then(|target| self.resilient.of_app(target, &self.home));
+        let rules = target.as_ref().and_then(|target| self.resiliency.of_app(target, &self.home));
         let name = target.as_ref().map_or_else(|| id.to_owned(), ToString::to_string);
         let key = format!("{name} {}", head.uri.path());
         let attempt = || self.attempt(&head, Body::new(body.clone()));
         let label = format!("app_{}", target.as_ref().map_or(id, |target| target.app.as_str()));
-        self.resilient.run(rules.unwrap_or(&nothing), &label, &[key], true, attempt).await
+        self.resiliency.run(rules.unwrap_or(&nothing), &label, &[key], true, attempt).await
     }
 
     async fn attempt(&self, head: &Parts, body: Body) -> Answered {
@@ -106,10 +105,10 @@ impl AppCalls {
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = head.uri.clone();
         *request.headers_mut() = head.headers.clone();
-        let answer = self.caller.call(request).await.map_err(|error| {
+        let answer = self.loopback.call(request).await.map_err(|error| {
             let text = format!("the call broke off within the sidecar: {error}");
             Problem::new(ErrorCode::ClosedEarly, text)
         })?;
-        Ok(answer.map(Body::new))
+        Ok(answer)
     }
 }

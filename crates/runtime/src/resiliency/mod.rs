@@ -3,18 +3,19 @@
 //! (`apps`) and for actors alike.
 
 mod apps;
-mod sent;
+mod replay;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hyper::Response;
 use hyper::header::CONTENT_TYPE;
+use tokio::time::Instant;
 use tollway_model::{ErrorCode, ServiceName};
 use tollway_placement::Actor;
 use tollway_routing::{
-    Breaker, BreakerRule, BreakerState, Outcome, Pass, Resilience, Rules, Scope,
+    Breaker, BreakerRule, BreakerState, Outcome, Pass, Resiliency, Rules, Scope,
 };
 use tollway_telemetry::DaprMetrics;
 use tollway_telemetry::metrics::dapr::{CircuitState, Rule, Runtime};
@@ -23,11 +24,11 @@ use tonic::body::Body;
 use crate::actors::Problem;
 
 pub(crate) use apps::AppCalls;
-pub(crate) use sent::{Sent, sent};
+pub(crate) use replay::{CallBody, call_body};
 
 /// The rules of an app's sidecar, and what has come of calls under them.
-pub(crate) struct Resilient {
-    rules: Arc<Resilience>,
+pub(crate) struct ResiliencyState {
+    rules: Arc<Resiliency>,
     metrics: Option<Arc<DaprMetrics>>,
     breakers: Mutex<HashMap<String, Known>>,
     /// Breakers count time from here.
@@ -41,9 +42,9 @@ struct Known {
 
 pub(crate) type Answered = Result<Response<Body>, Problem>;
 
-impl Resilient {
+impl ResiliencyState {
     /// What comes of calls is counted in `metrics` under Dapr's names.
-    pub(crate) fn new(rules: Arc<Resilience>, metrics: Option<Arc<DaprMetrics>>) -> Arc<Self> {
+    pub(crate) fn new(rules: Arc<Resiliency>, metrics: Option<Arc<DaprMetrics>>) -> Arc<Self> {
         Arc::new(Self { rules, metrics, breakers: Mutex::default(), began: Instant::now() })
     }
 
@@ -181,7 +182,7 @@ fn circuit(state: BreakerState) -> CircuitState {
 
 /// Leave to make an attempt; dropped, it was given up.
 struct Leave<'a> {
-    of: &'a Resilient,
+    of: &'a ResiliencyState,
     rule: Option<&'a BreakerRule>,
     passes: Vec<(&'a String, Pass)>,
 }

@@ -23,7 +23,7 @@ const SPREAD: f64 = 0.5;
 
 /// Which rules hold for which calls.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Resilience {
+pub struct Resiliency {
     pub apps: Vec<(NamedApp, Rules)>,
     /// For apps that are not named.
     pub other_apps: Option<Rules>,
@@ -97,7 +97,7 @@ pub enum Outcome {
     TimedOut,
 }
 
-impl Resilience {
+impl Resiliency {
     /// What holds for calls of an app by another.
     #[must_use]
     pub fn of_app(&self, app: &ServiceName, home: &ServiceName) -> Option<&Rules> {
@@ -204,12 +204,12 @@ mod tests {
         let name = |text| ServiceName::parse_in(text, &label("default"), &label("west")).unwrap();
         let (home, named) = (name("web"), |text| NamedApp::parse(text).unwrap());
         let with = |seconds_| Rules { timeout: Some(seconds(seconds_)), ..Rules::default() };
-        let mut found = Resilience {
+        let mut found = Resiliency {
             apps: vec![(named("stock"), with(1)), (named("stock.shop.east"), with(5))],
             actors: vec![("Cart".to_owned(), with(2))],
-            ..Resilience::default()
+            ..Resiliency::default()
         };
-        let of_app = |found: &Resilience, app| found.of_app(&name(app), &home).cloned();
+        let of_app = |found: &Resiliency, app| found.of_app(&name(app), &home).cloned();
         assert_eq!(of_app(&found, "stock"), Some(with(1)));
         assert_eq!(of_app(&found, "STOCK.default.west"), Some(with(1)));
         assert_eq!(of_app(&found, "stock.shop.east"), Some(with(5)));
