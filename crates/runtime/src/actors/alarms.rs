@@ -314,3 +314,6 @@ async fn fire_one(actor: &Actor, what: TurnKind, host: &Arc<Host>, app: Arc<dyn 
         Err(NotRun::No(NoTurn::Elsewhere(_)) | NotRun::CalledOff) => Fired::Elsewhere,
     }
 }
+
+#[cfg(test)]
+mod tests;

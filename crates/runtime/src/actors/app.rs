@@ -296,15 +296,4 @@ pub(crate) fn no_app() -> Problem {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_stand_in_paths_as_one_part_each() {
-        let actor = Actor { actor_type: "Cart|x".into(), id: "a b/ü@%".into() };
-        assert_eq!(path_of(&actor), "/actors/Cart%7Cx/a%20b%2F%C3%BC%40%25");
-        let path = method_path(&actor, "add/one more", Some("n=1"));
-        assert!(path.ends_with("/method/add/one%20more?n=1"), "{path}");
-        assert!(event_path(&actor, "timer", "a/b").ends_with("/method/timer/a%2Fb"));
-    }
-}
+mod tests;

@@ -7,6 +7,8 @@
 //! plane (`session`).
 
 mod alarms;
+#[cfg(test)]
+mod api_tests;
 mod app;
 mod call;
 mod clock;
@@ -20,6 +22,8 @@ mod owners;
 mod pause;
 mod problem;
 mod remind;
+#[cfg(test)]
+mod reminder_api_tests;
 mod reminder_document;
 mod reminder_store;
 mod reminders;

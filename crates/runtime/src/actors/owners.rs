@@ -193,3 +193,6 @@ impl Directory {
         self.types.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -279,3 +279,6 @@ impl Connection<'_> {
 fn held_type((actor_type, held): (&String, &BTreeMap<Shard, Epoch>)) -> v1::HeldType {
     v1::HeldType { actor_type: actor_type.clone(), grants: tollway_wire::grants(held) }
 }
+
+#[cfg(test)]
+mod tests;

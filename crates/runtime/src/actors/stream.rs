@@ -69,7 +69,7 @@ impl Stream for ToAppStream {
         while let Some(Outgoing { message, turn }) = ready!(self.messages.poll_recv(context)) {
             match turn {
                 Some((id, by)) if self.clock.now() >= by => {
-                    self.waiting.tell(&id, Err(Unanswered::TooLate));
+                    self.waiting.complete(&id, Err(Unanswered::TooLate));
                 }
                 _ => return Poll::Ready(Some(message)),
             }
@@ -83,7 +83,7 @@ impl Stream for ToAppStream {
 struct PendingAnswers(Mutex<HashMap<String, oneshot::Sender<Result<FromApp, Unanswered>>>>);
 
 impl PendingAnswers {
-    fn tell(&self, id: &str, said: Result<FromApp, Unanswered>) {
+    fn complete(&self, id: &str, said: Result<FromApp, Unanswered>) {
         let waiting = self.lock().remove(id);
         if let Some(waiting) = waiting {
             // Whoever asked may have gone away.
@@ -133,7 +133,7 @@ impl StreamApp {
     ///
     /// # Errors
     /// It is not understood.
-    fn heard(&self, said: Option<FromApp>) -> Result<(), Status> {
+    fn receive(&self, said: Option<FromApp>) -> Result<(), Status> {
         let Some(said) = said else {
             return Err(Status::invalid_argument("a message of the stream says nothing"));
         };
@@ -147,7 +147,7 @@ impl StreamApp {
             FromApp::RequestFailed(failed) => &failed.id,
         };
         let id = id.clone();
-        self.waiting.tell(&id, Ok(said));
+        self.waiting.complete(&id, Ok(said));
         Ok(())
     }
 }
@@ -352,7 +352,7 @@ impl StreamApp {
             tokio::select! {
                 message = messages.message() => match message {
                     Ok(Some(message)) => {
-                        if let Err(why) = self.heard(message.request_type) {
+                        if let Err(why) = self.receive(message.request_type) {
                             return Some(why);
                         }
                     }
@@ -365,40 +365,4 @@ impl StreamApp {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio_stream::StreamExt as _;
-    use tollway_wire::dapr::proto::runtime::v1::SubscribeActorEventsRequestInvokeResponseAlpha1 as InvokeAnswer;
-
-    use super::*;
-
-    /// An app that takes its messages late gets no turn whose time is over, and who asked for it
-    /// hears that it has not begun.
-    #[tokio::test(start_paused = true)]
-    async fn a_turn_that_waits_too_long_for_the_app_is_left_out() {
-        let (messages, receiver) = mpsc::channel(MESSAGES);
-        let waiting = Arc::new(PendingAnswers::default());
-        let clock = Clock::tokio();
-        let mut taken = ToAppStream { messages: receiver, waiting: Arc::clone(&waiting), clock };
-        let app = Arc::new(StreamApp { messages, waiting, last: AtomicU64::new(1) });
-        let turn = |method: &str, within: Duration| {
-            let actor = Actor { actor_type: "Cart".into(), id: "1".into() };
-            let what = TurnKind::Method { name: method.to_owned(), query: None };
-            let (fields, body) = (HeaderMap::new(), bytes::Bytes::new());
-            let turn = Turn { actor, what, fields, body };
-            let app = Arc::clone(&app);
-            let lease = TurnLease { number: 1, until: clock.now() + within };
-            tokio::spawn(async move { app.run(turn, lease).await })
-        };
-        let late = turn("late", Duration::from_millis(20));
-        tokio::time::sleep(Duration::from_millis(30)).await;
-        let in_time = turn("in-time", Duration::from_secs(600));
-        let told = taken.next().await.unwrap().unwrap();
-        let Some(ToApp::InvokeRequest(told)) = told.response_type else { panic!("{told:?}") };
-        assert_eq!(told.method, "in-time");
-        assert_eq!(late.await.unwrap().unwrap_err(), Unanswered::TooLate);
-        let answer = InvokeAnswer { id: told.id, ..InvokeAnswer::default() };
-        app.heard(Some(FromApp::InvokeResponse(answer))).unwrap();
-        assert!(in_time.await.unwrap().is_ok());
-        assert!(app.waiting.lock().is_empty());
-    }
-}
+mod tests;

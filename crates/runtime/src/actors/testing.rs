@@ -1,6 +1,7 @@
 //! What the unit tests of actors put in place of an app, a control plane and other hosts.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -245,12 +246,21 @@ impl ReminderStore for MemoryReminders {
     }
 }
 
-/// A control plane that cannot be reached.
-struct NoControl;
+/// A control plane that does not answer.
+#[derive(Default)]
+pub(super) struct NoControl(AtomicUsize);
+
+impl NoControl {
+    /// How many connections were asked for.
+    pub(super) fn connections(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 #[tonic::async_trait]
 impl ControlLink for NoControl {
     async fn connect(&self) -> Result<Channel, String> {
+        self.0.fetch_add(1, Ordering::Relaxed);
         std::future::pending().await
     }
 
@@ -269,7 +279,7 @@ pub(super) fn actors_with(
 ) -> Arc<Actors> {
     Actors::new(change(ActorsConfig {
         me: host("me"),
-        control: Arc::new(NoControl),
+        control: Arc::new(NoControl::default()),
         loopback,
         clock: Clock::tokio(),
         store: None,
