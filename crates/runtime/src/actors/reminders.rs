@@ -186,8 +186,12 @@ impl Reminders {
         self.alarms.insert_newer(key, schedule, alarm);
     }
 
-    /// Waits until the reminders of a shard have been read.
+    /// Waits until the reminders of the actor's shard have been read.
+    ///
+    /// # Errors
+    /// [`Refused::Elsewhere`] if that takes too long, or the shard is not held here.
     async fn until_read(&self, actor: &Actor) -> Result<(), Refused> {
+        self.host.epoch(actor).ok_or(Refused::Elsewhere)?;
         let shard = (Arc::clone(&actor.actor_type), Shard::of(&actor.id));
         let waiting = async {
             loop {
@@ -199,7 +203,9 @@ impl Reminders {
             }
         };
         let in_time = tokio::time::timeout(READ_WITHIN, waiting).await;
-        in_time.map_err(|_| Refused::Elsewhere)
+        in_time.map_err(|_| Refused::Elsewhere)?;
+        // Reading ends, too, when the shard is lost meanwhile.
+        self.host.epoch(actor).map(|_| ()).ok_or(Refused::Elsewhere)
     }
 
     /// Makes a reminder of an actor in a shard that is held here; durable when this returns.
@@ -256,14 +262,12 @@ impl Reminders {
         actor: &Actor,
         name: &str,
     ) -> Result<Option<Arc<Alarm>>, Refused> {
-        self.host.epoch(actor).ok_or(Refused::Elsewhere)?;
         self.until_read(actor).await?;
         Ok(self.alarms.get(&(actor.clone(), Arc::from(name))))
     }
 
     /// Those of one actor, by name.
     pub(crate) async fn of(&self, actor: &Actor) -> Result<Vec<(Arc<str>, Arc<Alarm>)>, Refused> {
-        self.host.epoch(actor).ok_or(Refused::Elsewhere)?;
         self.until_read(actor).await?;
         Ok(self.alarms.of(actor))
     }
@@ -327,3 +331,6 @@ fn delete_failed(why: &str) -> Refused {
     let text = format!("error deleting actor reminder: {why}");
     Problem::new(ErrorCode::ActorReminderDelete, text).into()
 }
+
+#[cfg(test)]
+mod tests;
