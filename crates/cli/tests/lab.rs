@@ -299,7 +299,7 @@ get: {by_hand: "it is this program"}
 variants:
   - name: alone
     purpose: one
-    ways:
+    deployments:
       - protocols: [http1]
         app_side:
           command: ["{{program}}", lab, relay, --forward, "x={{listen}},{{upstream}}", --delay-us, "0", --ports-file, "{{dir}}/ports"]
@@ -562,18 +562,18 @@ fn packets_are_forwarded_over_every_way() {
     let _ping = need_tool!("ping");
     let all = "[direct, xdp, xdp-generic, tc, kernel-bridge, kernel-routing]";
     let cases = format!(
-        "  - {{name: ping, measure: ping, ways: [xdp, kernel-routing], table: 100}}\n  \
-         - {{name: calls, measure: calls, ways: [direct, tc], table: 100}}\n  \
-         - {{name: bulk, measure: bulk, ways: [xdp-generic, kernel-bridge], table: 100}}\n  \
-         - {{name: packets, measure: packets, ways: {all}, table: 100, flows: 100}}\n"
+        "  - {{name: ping, measure: ping, datapaths: [xdp, kernel-routing], table: 100}}\n  \
+         - {{name: calls, measure: calls, datapaths: [direct, tc], table: 100}}\n  \
+         - {{name: bulk, measure: bulk, datapaths: [xdp-generic, kernel-bridge], table: 100}}\n  \
+         - {{name: packets, measure: packets, datapaths: {all}, table: 100, flows: 100}}\n"
     );
     let Some((record, told)) = run_blocks(1, &cases) else {
         skip!("tables of the kernel are not permitted");
     };
-    let ways = ["direct", "xdp", "xdp-generic", "tc", "kernel-bridge", "kernel-routing"];
+    let datapaths = ["direct", "xdp", "xdp-generic", "tc", "kernel-bridge", "kernel-routing"];
     let mut expected = vec!["ping/xdp", "ping/kernel-routing", "calls/direct", "calls/tc"];
     expected.extend(["bulk/xdp-generic", "bulk/kernel-bridge"]);
-    let packets = ways.map(|way| format!("packets/{way}"));
+    let packets = datapaths.map(|datapath| format!("packets/{datapath}"));
     expected.extend(packets.iter().map(String::as_str));
     assert_eq!(ids(&record), expected);
     for row in &record.rows {

@@ -14,7 +14,8 @@ use tollway_lab::experiment::Ground;
 use tollway_lab::progress::{Progress, Silent};
 use tollway_lab::scenario::Scenario;
 use tollway_lab::subject::{
-    Availability, Catalogue, Direct, HOME, Leg, Linkerd, Standing, Subject, SubjectKind, Variant,
+    Availability, Catalogue, Direct, HOME, Leg, Linkerd, StartedSubject, Subject, SubjectKind,
+    Variant,
 };
 use tollway_lab::{Cancel, Experiment, ExperimentOptions, Isolation, LabError};
 use tollway_record::Record;
@@ -97,7 +98,7 @@ fn experiment(work: &Path, isolation: Isolation, catalogue: &Catalogue) -> Exper
     options.binary = env!("CARGO_BIN_EXE_tollway").into();
     options.work_root = work.into();
     options.gate = options.gate.without_repeats();
-    Experiment { scenario, text: SCENARIO.to_owned(), options }
+    Experiment { scenario: scenario.into(), text: SCENARIO.to_owned(), options }
 }
 
 fn check_rows(record: &Record) {
@@ -197,7 +198,7 @@ impl Subject for Witness {
         ground: &mut Ground,
         legs: &[Leg],
         progress: &mut dyn Progress,
-    ) -> Result<Standing, LabError> {
+    ) -> Result<StartedSubject, LabError> {
         let listener = |part: &str, name: &str| -> SocketAddr {
             let path = ground.ports_path(&ground.process(HOME, part));
             tollway_net::ports_file::read(&path).unwrap().unwrap()[name]

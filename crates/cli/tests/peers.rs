@@ -59,7 +59,7 @@ texts:
 variants:
   - name: pair
     purpose: bytes in plain text
-    ways:
+    deployments:
       - protocols: [http1]
         between_tls: plain
         asks_authority: true
@@ -168,7 +168,7 @@ fn a_missing_peer_is_left_out_with_how_to_get_it() {
         "subject.yaml",
         "schema: tollway.subject/1\nname: ghost\npurpose: none\nprogram: [no-such-proxy]\n\
          get: {by_hand: \"ask somebody for it\"}\nvariants:\n  - name: one\n    purpose: one\n    \
-         ways:\n      - protocols: [http1]\n        app_side: {command: [x, \"{{listen}}\"]}\n",
+         deployments:\n      - protocols: [http1]\n        app_side: {command: [x, \"{{listen}}\"]}\n",
     );
     let scenario = path("scenario.yaml", &scenario("ghost", ""));
     let tollway = |arguments: &[&str]| {

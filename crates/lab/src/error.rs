@@ -14,8 +14,8 @@ use tollway_record::{CompareError, HistogramError};
 use crate::affinity::AffinityError;
 use crate::cancel::Cancelled;
 use crate::cgroup::CgroupError;
+use crate::experiment::RoundError;
 use crate::experiment::{JournalError, PlanError};
-use crate::fabric::RoundError;
 use crate::ping::PingError;
 use crate::process::ProcessError;
 use crate::sample::SampleError;
@@ -90,6 +90,8 @@ pub enum LabError {
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
     Affinity(#[from] AffinityError),
+    #[error("the experiment was stopped already")]
+    Stopped,
     /// The user ended it, and it can go on.
     #[error("{source}; go on with: tollway lab run --resume {}", .dir.display())]
     Interrupted { dir: PathBuf, source: Box<LabError> },

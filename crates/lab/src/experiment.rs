@@ -1,40 +1,41 @@
 //! Runs a scenario: everything started, every run of the plan made, a record written.
 //!
-//! Stages: `prepare` decides which subjects and cells there are here, `plan` which runs in which
-//! order, [`Ground`] starts what they need, `measure` makes each run and judges its noise,
-//! `journal` keeps what is done so that a killed experiment goes on, `assemble` makes the record.
+//! There are two kinds of measurement, requests and the fabric (a [`Kind`] each); each decides which
+//! rows and runs there are, starts what they need and makes a run. The stages are shared: `measure`
+//! makes the runs in order and repeats disturbed ones ([`Gate`]), `journal` stores what is done so
+//! that a killed experiment goes on, `assemble` makes the record.
 
 mod assemble;
-mod bench;
-mod figures;
+mod fabric;
 mod gate;
-mod ground;
 mod journal;
+mod kind;
 mod measure;
-mod plan;
-mod prepare;
-mod reading;
-mod slices;
+mod minutes;
+mod requests;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use tollway_record::Record;
 
+pub use fabric::{FabricCell, FabricPlan, Forwarded, RoundError, Sent, Work};
 pub use gate::Gate;
-pub use ground::{Ground, READY_LIMIT};
 pub use journal::{Header, Journal, JournalError, SubjectText};
-pub use plan::{Cell, CellArrival, Plan, PlanError, Run, minutes};
+pub use kind::Run;
+pub use minutes::minutes;
+pub use requests::{Cell, CellArrival, Ground, Plan, PlanError, READY_LIMIT};
 
 use crate::cancel::Cancel;
 use crate::error::LabError;
 use crate::progress::{Event, Progress};
-use crate::scenario::{LengthName, Scenario};
+use crate::scenario::{AnyScenario, LengthName};
 use crate::subject::{Catalogue, SubjectName};
 use crate::topology::Isolation;
 use crate::work_dir::WorkDir;
-use bench::Bench;
-use prepare::Prepared;
+use fabric::Fabric;
+use kind::Kind;
+use requests::Requests;
 
 /// What to run, and where.
 #[derive(Debug, Clone)]
@@ -89,7 +90,7 @@ impl ExperimentOptions {
 /// A scenario with the text it was read from, which a resumed experiment reads again.
 #[derive(Debug, Clone)]
 pub struct Experiment {
-    pub scenario: Scenario,
+    pub scenario: AnyScenario,
     pub text: String,
     pub options: ExperimentOptions,
 }
@@ -97,15 +98,27 @@ pub struct Experiment {
 /// What would be run here, and what would be left out and why.
 #[derive(Debug)]
 pub struct Preview {
-    pub plan: Plan,
+    /// A few lines for the screen.
+    pub plan: String,
+    /// From the start to the end of the last run, without repetitions.
+    pub expected: Duration,
     pub left_out: Vec<String>,
 }
 
 impl Experiment {
     /// Decides everything that can be decided without starting anything.
     pub fn preview(&self, catalogue: &Catalogue) -> Result<Preview, LabError> {
-        let prepared = Prepared::new(&self.scenario, &self.options, catalogue)?;
-        Ok(Preview { plan: prepared.plan, left_out: prepared.left_out })
+        match &self.scenario {
+            AnyScenario::Requests(scenario) => {
+                let prepared = requests::prepare(scenario, &self.options, catalogue)?;
+                let (plan, left_out) = (prepared.plan, prepared.left_out);
+                Ok(Preview { plan: plan.to_string(), expected: plan.expected, left_out })
+            }
+            AnyScenario::Fabric(scenario) => {
+                let fabric::Prepared { plan, left_out } = fabric::prepare(scenario, &self.options);
+                Ok(Preview { plan: plan.to_string(), expected: plan.expected, left_out })
+            }
+        }
     }
 
     /// Runs it; Ctrl-C, SIGTERM and SIGHUP end it early and clean up. Blocks the calling thread,
@@ -126,6 +139,7 @@ impl Experiment {
         cancel: &Cancel,
         progress: &mut dyn Progress,
     ) -> Result<Record, LabError> {
+        self.check_privilege()?;
         let root = &self.options.work_root;
         let failed = |source| LabError::WorkDir { dir: root.clone(), source };
         let dir = WorkDir::create(root).map_err(failed)?;
@@ -145,6 +159,7 @@ impl Experiment {
         progress: &mut dyn Progress,
     ) -> Result<Record, LabError> {
         let cancel = Cancel::on_signals().map_err(|source| LabError::Signals { source })?;
+        self.check_privilege()?;
         let failed = |source| LabError::WorkDir { dir: dir.to_path_buf(), source };
         let dir = WorkDir::reopen(dir).map_err(failed)?;
         let journal = Journal::open(dir.path())?;
@@ -179,26 +194,51 @@ impl Experiment {
         cancel: &Cancel,
         progress: &mut dyn Progress,
     ) -> Result<Record, LabError> {
-        let (started_at, started) = (SystemTime::now(), Instant::now());
-        let prepared = Prepared::new(&self.scenario, &self.options, catalogue)?;
-        progress.told(&Event::Plan(&prepared.plan));
-        for left_out in &prepared.left_out {
-            progress.told(&Event::Warning(left_out));
+        let started = (SystemTime::now(), Instant::now());
+        let options = &self.options;
+        match &self.scenario {
+            AnyScenario::Requests(scenario) => {
+                let prepared = requests::prepare(scenario, options, catalogue)?;
+                let scenario = (&**scenario, options);
+                let mut kind = Requests::start(dir, scenario, &prepared, cancel, progress)?;
+                self.measure(&mut kind, journal, started, progress)
+            }
+            AnyScenario::Fabric(scenario) => {
+                let prepared = fabric::prepare(scenario, options);
+                let scenario = (&**scenario, options);
+                let mut kind = Fabric::start(dir, scenario, &prepared, cancel, progress)?;
+                self.measure(&mut kind, journal, started, progress)
+            }
         }
-        let mut bench = Bench::start(dir, self, &prepared, cancel, progress)?;
-        let plan = prepared.plan_within(&self.options, started.elapsed())?;
-        let mut measured = measure::measure(&mut bench, &plan, journal, cancel, progress)?;
-        progress.told(&Event::Step("stopping everything"));
-        measured.warnings.extend(bench.stop());
+    }
+
+    /// Makes the runs of what is running, stops it and makes the record.
+    fn measure(
+        &self,
+        kind: &mut dyn Kind,
+        journal: &mut Option<Journal>,
+        (started_at, started): (SystemTime, Instant),
+        progress: &mut dyn Progress,
+    ) -> Result<Record, LabError> {
+        let mut measured = measure::measure(kind, self.options.gate, journal, progress)?;
+        progress.report(&Event::Step("stopping everything"));
+        measured.warnings.extend(kind.stop());
         for warning in &measured.warnings {
-            progress.told(&Event::Warning(warning));
+            progress.report(&Event::Warning(warning));
         }
         let timing = assemble::Timing {
             started_at: journal.as_ref().map_or(started_at, Journal::started_at),
             duration: started.elapsed()
                 + journal.as_ref().map_or(Duration::ZERO, Journal::spent_before),
         };
-        assemble::record(self, &prepared, &plan, measured, timing)
+        assemble::record(self, kind, measured, &timing)
+    }
+
+    fn check_privilege(&self) -> Result<(), LabError> {
+        match &self.scenario {
+            AnyScenario::Requests(_) => Ok(()),
+            AnyScenario::Fabric(scenario) => fabric::check_privilege(scenario, &self.options),
+        }
     }
 
     fn header(&self) -> Header {

@@ -1,8 +1,8 @@
 //! Topologies, links, limits, subjects and scenarios that measure shipped binaries.
 //!
 //! An [`experiment`] runs a [`scenario`]: it makes a [`topology`], starts its subjects in it
-//! ([`subject`]; [`process`], every command line of ours in [`commands`]), makes the runs of its
-//! plan and returns a record. The lab never links what it measures. [`ChildCommand`] holds the
+//! ([`subject`]; [`process`], Tollway's command lines in [`commands`]), makes the runs of its plan
+//! and returns a record. The lab never links what it measures. [`ChildCommand`] holds the
 //! hidden subcommands by which the binary serves the lab itself: links are processes of their own.
 
 pub mod actors;
@@ -13,8 +13,7 @@ pub mod cgroup;
 pub mod commands;
 pub mod error;
 pub mod experiment;
-pub mod fabric;
-mod fault;
+mod file_error;
 pub mod link_command;
 pub mod machine;
 pub mod ping;
@@ -30,8 +29,7 @@ mod work_dir;
 pub use cancel::Cancel;
 pub use error::LabError;
 pub use experiment::{Experiment, ExperimentOptions};
-pub use fabric::FabricExperiment;
-pub use fault::Fault;
+pub use file_error::FileError;
 pub use progress::{Event, PlainProgress, Progress};
 pub use topology::Isolation;
 

@@ -118,12 +118,12 @@ impl Supervisor {
         // What an earlier command of the name printed is not this one's; it may not exist.
         let _ = fs::remove_file(&path);
         let mut running = self.begin(spec)?;
-        self.finish_told(spec, &mut running, limit)
+        self.finish_with_output(spec, &mut running, limit)
     }
 
     /// Waits for the end of a process that was begun, and returns what it printed, with what
     /// earlier ones of its name did. As [`Supervisor::run`] otherwise.
-    pub fn finish_told(
+    pub fn finish_with_output(
         &self,
         spec: &Spec,
         running: &mut Running,

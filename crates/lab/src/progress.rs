@@ -1,14 +1,13 @@
-//! What a scenario tells while it runs. How it looks on a screen is the caller's business.
+//! What an experiment reports while it runs. How it looks on a screen is left to the caller.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::experiment::Plan;
-use crate::fabric::FabricPlan;
+use tollway_record::Traffic;
 
-/// Listens to a scenario.
+/// Receives the events of an experiment.
 pub trait Progress {
-    fn told(&mut self, event: &Event<'_>);
+    fn report(&mut self, event: &Event<'_>);
 }
 
 /// Something happened. `Display` gives a line (the plan: several).
@@ -16,10 +15,12 @@ pub trait Progress {
 pub enum Event<'a> {
     /// A step of setting up or cleaning up begins.
     Step(&'a str),
-    Plan(&'a Plan),
-    /// The link of a placement was measured.
+    /// Several lines: what is run.
+    Plan(&'a str),
+    /// The link to a network was measured.
     Link {
-        placement: &'a str,
+        /// How far that network is.
+        topology: &'a str,
         rtt_p50: Duration,
     },
     /// A run is over; `done` of `total` are.
@@ -28,19 +29,10 @@ pub enum Event<'a> {
         total: usize,
         row: &'a str,
         block: u32,
-        summary: &'a RunSummary,
-    },
-    /// The plan of a fabric scenario.
-    FabricPlan(&'a FabricPlan),
-    /// Rounds of neighbours are over; `done` of `total` rows in all blocks are.
-    Rounds {
-        done: usize,
-        total: usize,
-        row: &'a str,
-        block: u32,
-        /// What came of it.
-        told: &'a str,
-        outside_gate: bool,
+        /// Its result in a few words.
+        outcome: &'a str,
+        /// Something else on the machine disturbed it.
+        is_outside: bool,
     },
     /// Something a reader of the result should know.
     Warning(&'a str),
@@ -59,6 +51,12 @@ pub enum Pace {
 }
 
 impl Pace {
+    /// Megabytes per second of a flow, both directions together.
+    pub(crate) fn of_flow(traffic: &Traffic) -> Self {
+        let seconds = traffic.duration_s.max(f64::MIN_POSITIVE);
+        Self::Megabytes(traffic.bytes.total() as f64 / 1e6 / seconds)
+    }
+
     pub(crate) fn per_s(self) -> f64 {
         match self {
             Self::Requests(per_s)
@@ -87,24 +85,19 @@ pub struct RunSummary {
     pub mean_us: Option<f64>,
     pub errors: u64,
     pub client_limited: bool,
-    pub outside_gate: bool,
 }
 
 impl fmt::Display for Event<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Step(step) => f.write_str(step),
-            Self::Plan(plan) => write!(f, "{}", plan.to_string().trim_end()),
-            Self::Link { placement, rtt_p50 } => {
-                write!(f, "link to {placement}: RTT p50 {:.3} ms", rtt_p50.as_secs_f64() * 1e3)
+            Self::Plan(plan) => f.write_str(plan.trim_end()),
+            Self::Link { topology, rtt_p50 } => {
+                write!(f, "link to {topology}: RTT p50 {:.3} ms", rtt_p50.as_secs_f64() * 1e3)
             }
-            Self::Run { done, total, row, block, summary } => {
-                write!(f, "[{done}/{total}] block {} {row}: {summary}", block + 1)
-            }
-            Self::FabricPlan(plan) => write!(f, "{}", plan.to_string().trim_end()),
-            Self::Rounds { done, total, row, block, told, outside_gate } => {
-                let disturbed = if *outside_gate { ", disturbed" } else { "" };
-                write!(f, "[{done}/{total}] block {} {row}: {told}{disturbed}", block + 1)
+            Self::Run { done, total, row, block, outcome, is_outside } => {
+                let disturbed = if *is_outside { ", disturbed" } else { "" };
+                write!(f, "[{done}/{total}] block {} {row}: {outcome}{disturbed}", block + 1)
             }
             Self::Warning(warning) => write!(f, "warning: {warning}"),
         }
@@ -123,9 +116,6 @@ impl fmt::Display for RunSummary {
         if self.client_limited {
             f.write_str(", client-limited")?;
         }
-        if self.outside_gate {
-            f.write_str(", disturbed")?;
-        }
         Ok(())
     }
 }
@@ -135,15 +125,15 @@ impl fmt::Display for RunSummary {
 pub struct PlainProgress;
 
 impl Progress for PlainProgress {
-    fn told(&mut self, event: &Event<'_>) {
+    fn report(&mut self, event: &Event<'_>) {
         eprintln!("{event}");
     }
 }
 
-/// Says nothing.
+/// Drops every event.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Silent;
 
 impl Progress for Silent {
-    fn told(&mut self, _: &Event<'_>) {}
+    fn report(&mut self, _: &Event<'_>) {}
 }

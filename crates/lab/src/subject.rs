@@ -3,7 +3,7 @@
 //! A [`SubjectKind`] has a name (`direct`, `tollway`, `haproxy`) and variants, knows whether it
 //! can run on this machine and how to get it, and makes [`Subject`]s. A subject is started once
 //! on a [`Ground`], for all the [`Leg`]s that the scenario takes, and answers with a
-//! [`Standing`]: for each leg where the caller sends its requests and which processes work for
+//! [`StartedSubject`]: for each leg where the caller sends its requests and which processes work for
 //! them. To add one, implement both traits in a file of this folder and name it in
 //! [`Catalogue::built_in`]; nothing else of the lab changes. The rules:
 //!
@@ -18,7 +18,7 @@
 //! - **Ready.** `start` returns when all listeners are bound. The lab then calls each leg until
 //!   it answers, so a subject need not wait until it has learnt of itself.
 //! - **Fair.** As many worker threads as Tollway's sidecars have (one), connections kept open,
-//!   no logs per request, tuned as its own documentation advises. [`Standing::config`] holds all
+//!   no logs per request, tuned as its own documentation advises. [`StartedSubject::config`] holds all
 //!   of its configuration, for the report.
 
 mod adapter;
@@ -36,10 +36,10 @@ use std::net::SocketAddr;
 use tollway_record::record::{Protocol, Tls};
 
 pub use adapter::{
-    Adapter, AdapterFile, CertificateError, Get, SUBJECT_SCHEMA, Side, TemplateError, VariantSpec,
-    Way, built_in_adapters, peers_folder,
+    Adapter, AdapterFile, CertificateError, Deployment, Get, SUBJECT_SCHEMA, Side, TemplateError,
+    VariantSpec, built_in_adapters, peers_folder,
 };
-pub(crate) use adapter::{Authorities, Identity, places};
+pub(crate) use adapter::{Authorities, Identity, program_paths};
 pub use catalogue::Catalogue;
 pub use direct::Direct;
 pub use floor::Floor;
@@ -58,7 +58,7 @@ pub const HOME: usize = 0;
 /// The role of processes that work beside the requests, not for them: neither limited nor pinned.
 pub const BACKGROUND: &str = "control-planes";
 
-/// One way of calling that a subject is to carry.
+/// A protocol, its security and the callee's network: what a subject is to carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Leg {
     /// Index of the callee's network; [`HOME`] is the caller's own.
@@ -148,7 +148,7 @@ pub trait Subject {
         ground: &mut Ground,
         legs: &[Leg],
         progress: &mut dyn Progress,
-    ) -> Result<Standing, LabError>;
+    ) -> Result<StartedSubject, LabError>;
 }
 
 /// A listener of a subject's process.
@@ -164,7 +164,7 @@ pub struct Listener {
 
 /// A started subject.
 #[derive(Debug, Clone, Default)]
-pub struct Standing {
+pub struct StartedSubject {
     /// One for each leg that was asked for.
     pub routes: BTreeMap<Leg, Route>,
     /// Names of its processes in the order they were started.
@@ -184,7 +184,7 @@ pub struct Route {
     pub caller_tls: Option<CallerTls>,
     /// Proxies between caller and callee.
     pub hops: u32,
-    /// How the bytes are secured on the longest part of the way: between the proxies, or between
+    /// How the bytes are secured on the longest hop: between the proxies, or between
     /// caller and callee where there are none.
     pub tls: Tls,
     /// What of the caller's TLS the app itself ends; nothing where a proxy before it does.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tollway_lab::scenario::{LengthName, Scenario};
+use tollway_lab::scenario::{AnyScenario, LengthName, Scenario};
 use tollway_lab::subject::Catalogue;
 use tollway_lab::{Experiment, ExperimentOptions, Isolation};
 use tollway_record::Record;
@@ -51,7 +51,9 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     };
     let catalogue = Catalogue::built_in();
     let mut read = lab::built_in(SCENARIO, &catalogue)?;
-    shape_links(&mut read.scenario, args)?;
+    if let AnyScenario::Requests(scenario) = &mut read.scenario {
+        shape_links(scenario, args)?;
+    }
     let mut options = ExperimentOptions::new(isolation)?;
     options.length = if args.quick { LengthName::Quick } else { LengthName::Usual };
     // A demonstration keeps its time, and is begun anew when it is interrupted.

@@ -1,27 +1,17 @@
-//! Makes the record of what was measured, with everything a reader needs to judge it.
+//! Makes the record of an experiment: what every kind of measurement has, around what one has.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use tollway_record::check::{check, rate_bound_rps};
-use tollway_record::client_limit::limit_beside_direct;
-use tollway_record::compare::{self, BASELINE_SUBJECT, CompareError, CompareOptions};
-use tollway_record::record::{
-    Arrival, Comparison, Conditions, IdleUsage, Machine, Protocol, Question, SCHEMA, Subject, Tls,
-    Topology,
-};
-use tollway_record::{Record, Row};
+use tollway_record::Record;
+use tollway_record::check::check;
+use tollway_record::record::{Machine, SCHEMA};
 
-use super::Experiment;
-use super::figures;
-use super::measure::{Measured, MeasuredCell};
-use super::plan::{Cell, CellArrival, Plan};
-use super::prepare::{Prepared, PreparedSubject};
+use super::kind::{Contents, Kind};
+use super::measure::Measured;
+use super::{Experiment, ExperimentOptions};
 use crate::error::LabError;
 use crate::machine;
-use crate::scenario::{ArrivalSpec, Case};
-use crate::subject::SubjectName;
-use crate::topology::Isolation;
 
 /// When the experiment ran.
 pub(super) struct Timing {
@@ -31,43 +21,37 @@ pub(super) struct Timing {
 
 pub(super) fn record(
     experiment: &Experiment,
-    prepared: &Prepared<'_>,
-    plan: &Plan,
-    measured: Measured,
-    timing: Timing,
+    kind: &dyn Kind,
+    mut measured: Measured,
+    timing: &Timing,
 ) -> Result<Record, LabError> {
-    let scenario = &experiment.scenario;
-    let subjects = subjects(prepared, plan, &measured);
-    let idle = idle(prepared, plan, &measured);
+    let options = &experiment.options;
     let machine = machine(&measured);
-    let mut rows = Vec::new();
-    for (cell, measured) in plan.cells.iter().zip(measured.cells) {
-        if cell.arrival != CellArrival::Idle {
-            rows.push(row(cell, &prepared.subjects[cell.subject], measured)?);
-        }
-    }
-    judge_saturation(&mut rows);
-    let options = CompareOptions { seed: experiment.options.seed, margin_pct: scenario.margin_pct };
+    let contents = kind.contents(std::mem::take(&mut measured.rows))?;
+    let Contents { rows, fabric, idle, subjects, comparisons, parameters, .. } = contents;
+    let mut notes = experiment.scenario.notes().to_vec();
+    notes.extend(contents.notes);
     let mut record = Record {
         schema: SCHEMA.into(),
-        scenario: scenario.name.value.clone(),
+        scenario: experiment.scenario.name().to_owned(),
         started_at: humantime::format_rfc3339_millis(timing.started_at).to_string(),
         duration_s: timing.duration.as_secs_f64(),
-        command_line: experiment.options.command_line.clone(),
+        command_line: options.command_line.clone(),
         machine,
-        parameters: parameters(experiment, plan),
+        parameters: common_parameters(options).into_iter().chain(parameters).collect(),
         subjects,
-        fabric: Vec::new(),
-        comparisons: comparisons(experiment, plan, &rows, options)?,
-        notes: notes(experiment, plan, &rows),
-        warnings: measured.warnings,
-        not_measured: not_measured(experiment, prepared),
         rows,
+        fabric,
+        comparisons,
+        notes,
+        warnings: measured.warnings,
+        not_measured: contents.not_measured,
         idle,
         seed_table: None,
     };
+    record.warnings.extend(contents.warnings);
     record.warnings.extend(check(&record));
-    record.seed_table = figures::seed_table(scenario, plan, &record);
+    record.seed_table = kind.seed_table(&record);
     Ok(record)
 }
 
@@ -80,312 +64,13 @@ fn machine(measured: &Measured) -> Machine {
     machine
 }
 
-fn row(cell: &Cell, subject: &PreparedSubject, measured: MeasuredCell) -> Result<Row, LabError> {
-    let conditions = Conditions {
-        id: cell.id.clone(),
-        case: cell.case.clone(),
-        subject: subject.name.clone(),
-        variant: variant(subject, &measured.made_of),
-        protocol: cell.leg.protocol,
-        tls: measured.tls.unwrap_or(Tls::Plain),
-        hops: measured.hops,
-        topology: cell.topology,
-        layout: cell.layout,
-        arrival: cell.arrival_word(),
-        connections: measured.connections,
-        in_flight_per_connection: cell.in_flight_per_connection(),
-        payload_bytes: cell.answer_bytes.unwrap_or(u64::from(cell.payload_bytes)),
-        link: measured.link,
-        limits: cell.limits,
-    };
-    let mut row = Row::from_blocks(conditions, measured.blocks)
-        .map_err(|source| LabError::Merge { row: cell.id.clone(), source })?;
-    row.set_aside = measured.set_aside;
-    Ok(row)
-}
-
-/// What the row is made of; what a variant adds is told as well.
-fn variant(subject: &PreparedSubject, made_of: &str) -> String {
-    if subject.special {
-        format!("{made_of}, {}", subject.variant.name)
-    } else {
-        made_of.to_owned()
-    }
-}
-
-/// In closed loop: who comes near `direct` was not the limit itself.
-fn judge_saturation(rows: &mut [Row]) {
-    // Of flows, bytes in their time.
-    let rate = |row: &Row| match row.is_flow() {
-        true => row.traffic.bytes.total() as f64 / row.traffic.duration_s.max(f64::MIN_POSITIVE),
-        false => row.traffic.achieved_rps,
-    };
-    let direct: Vec<(Conditions, f64)> = rows
-        .iter()
-        .filter(|row| row.conditions.subject == BASELINE_SUBJECT)
-        .map(|row| (row.conditions.clone(), rate(row)))
-        .collect();
-    for row in rows.iter_mut() {
-        let own = &row.conditions;
-        let unlimited = own.limits.is_none() && own.subject != BASELINE_SUBJECT;
-        if !matches!(own.arrival, Arrival::Closed | Arrival::Flow) || !unlimited {
-            continue;
-        }
-        let beside = direct.iter().find(|(other, _)| {
-            (&other.case, other.topology, other.layout) == (&own.case, own.topology, own.layout)
-        });
-        let Some(limit) = beside.and_then(|(_, of)| limit_beside_direct(rate(row), *of)) else {
-            continue;
-        };
-        row.traffic.client_limits.push(limit);
-        row.traffic.client_limited = true;
-    }
-}
-
-/// Each row against the baselines of its case, and `direct` far away against `direct` near by.
-fn comparisons(
-    experiment: &Experiment,
-    plan: &Plan,
-    rows: &[Row],
-    options: CompareOptions,
-) -> Result<Vec<Comparison>, LabError> {
-    let mut found = Vec::new();
-    let cell_of = |row: &Row| plan.cells.iter().find(|cell| cell.id == row.conditions.id);
-    for row in rows {
-        let Some(cell) = cell_of(row) else { continue };
-        // What others are compared with is not compared with them again.
-        let label = plan.subjects[cell.subject].as_str();
-        let judged = label != BASELINE_SUBJECT;
-        for baseline in experiment.scenario.baselines.iter().filter(|_| judged) {
-            let beside = rows.iter().find(|other| {
-                cell_of(other).is_some_and(|other| {
-                    plan.subjects[other.subject] == baseline.value
-                        && other.subject != cell.subject
-                        && (&other.case, other.leg, other.layout)
-                            == (&cell.case, cell.leg, cell.layout)
-                })
-            });
-            let toll = baseline.value == BASELINE_SUBJECT && row.conditions.subject == "tollway";
-            let question = if toll { Question::AddedByTollway } else { Question::AgainstBaseline };
-            add(&mut found, row, beside, question, options)?;
-        }
-        if label == BASELINE_SUBJECT && cell.topology != Topology::SameNetwork {
-            let near = rows.iter().find(|other| {
-                let other = &other.conditions;
-                other.subject == BASELINE_SUBJECT
-                    && other.topology == Topology::SameNetwork
-                    && (&other.case, other.layout) == (&row.conditions.case, row.conditions.layout)
-            });
-            add(&mut found, row, near, Question::AddedByNetwork, options)?;
-        }
-    }
-    Ok(found)
-}
-
-fn add(
-    found: &mut Vec<Comparison>,
-    row: &Row,
-    baseline: Option<&Row>,
-    question: Question,
-    options: CompareOptions,
-) -> Result<(), LabError> {
-    let Some(baseline) = baseline else { return Ok(()) };
-    match compare::compare(row, baseline, question, options) {
-        Ok(comparisons) => found.extend(comparisons),
-        // The check of the record speaks of rows that answered nothing.
-        Err(CompareError::NoCommonBlock { .. }) => {}
-        Err(damaged @ CompareError::Histogram { .. }) => return Err(damaged.into()),
-    }
-    Ok(())
-}
-
-fn subjects(prepared: &Prepared<'_>, plan: &Plan, measured: &Measured) -> Vec<Subject> {
-    let each = prepared.subjects.iter().enumerate();
-    let subject = |(index, subject): (usize, &PreparedSubject)| {
-        let own: Vec<(&Cell, &MeasuredCell)> = plan
-            .cells
-            .iter()
-            .zip(&measured.cells)
-            .filter(|(cell, _)| cell.subject == index)
-            .collect();
-        let made_of = own.iter().max_by_key(|(_, m)| m.hops).map(|(_, m)| m.made_of.as_str());
-        let loads = own.iter().filter(|(_, m)| !m.load_command.is_empty());
-        let loads = loads.map(|(cell, m)| (format!("load {}", cell.id), m.load_command.clone()));
-        let standing = measured.standing.get(index);
-        let theirs = |name: &str| standing.is_some_and(|s| s.processes.iter().any(|p| p == name));
-        let shared = |name: &str| name.ends_with("/echo") || name.starts_with("link/");
-        let parts = measured.processes.iter().filter(|(name, _)| shared(name) || theirs(name));
-        let parts = parts.map(|(name, command)| (name.clone(), command.clone()));
-        let files = standing.map(|standing| standing.config.clone()).unwrap_or_default();
-        Subject {
-            name: subject.name.clone(),
-            variant: variant(subject, made_of.unwrap_or_default()),
-            version: subject.version.clone(),
-            config: parts.chain(loads).chain(files).collect(),
-        }
-    };
-    each.map(subject).collect()
-}
-
-fn idle(prepared: &Prepared<'_>, plan: &Plan, measured: &Measured) -> Vec<IdleUsage> {
-    let mut idle: Vec<IdleUsage> = Vec::new();
-    for (cell, of) in plan.cells.iter().zip(&measured.cells) {
-        let subject = &prepared.subjects[cell.subject];
-        let mut sums: BTreeMap<&str, (f64, f64, u64)> = BTreeMap::new();
-        for entry in &of.idle {
-            for (role, (used_s, rss_bytes)) in &entry.usage {
-                let sum = sums.entry(role).or_default();
-                *sum = (sum.0 + used_s, sum.1 + entry.duration_s, sum.2.max(*rss_bytes));
-            }
-        }
-        idle.extend(sums.into_iter().map(|(role, (used_s, duration_s, rss_bytes))| IdleUsage {
-            subject: subject.name.clone(),
-            variant: if subject.special { subject.variant.name.to_string() } else { String::new() },
-            process: role.to_owned(),
-            cpu_cores: if duration_s > 0.0 { used_s / duration_s } else { 0.0 },
-            rss_bytes,
-            duration_s,
-        }));
-    }
-    idle
-}
-
-/// The label of the subject that an idle figure belongs to.
-pub(super) fn idle_label(idle: &IdleUsage) -> String {
-    let variant = (!idle.variant.is_empty()).then(|| idle.variant.clone());
-    SubjectName { name: idle.subject.clone(), variant }.to_string()
-}
-
-fn parameters(experiment: &Experiment, plan: &Plan) -> BTreeMap<String, serde_json::Value> {
-    let options = &experiment.options;
-    let isolation = match options.isolation {
-        Isolation::Namespaces => "namespaces",
-        Isolation::Loopback { .. } => "loopback",
-    };
-    let mut parameters: BTreeMap<String, serde_json::Value> = [
+fn common_parameters(options: &ExperimentOptions) -> BTreeMap<String, serde_json::Value> {
+    let of_all: [(&str, serde_json::Value); 5] = [
         ("seed", options.seed.into()),
         ("tollway_version", options.version.clone().into()),
-        ("isolation", isolation.into()),
         ("length", options.length.as_str().into()),
-        ("blocks", plan.blocks.into()),
-        ("margin_pct", experiment.scenario.margin_pct.into()),
         ("gate_steal_fraction", options.gate.steal_fraction.into()),
         ("gate_foreign_cpu_cores", options.gate.foreign_cpu_cores.into()),
-    ]
-    .into_iter()
-    .map(|(name, value): (&str, serde_json::Value)| (name.to_owned(), value))
-    .collect();
-    let mut same = |name: &str, values: Vec<serde_json::Value>| {
-        if let Some(first) = values.first().filter(|first| values.iter().all(|v| v == *first)) {
-            parameters.insert(name.to_owned(), first.clone());
-        }
-    };
-    let loaded = || plan.cells.iter().filter(|cell| cell.arrival != CellArrival::Idle);
-    same("window_s", loaded().map(|cell| cell.window.as_secs_f64().into()).collect());
-    same("connections", loaded().map(|cell| cell.connections.into()).collect());
-    same("payload_bytes", loaded().map(|cell| cell.payload_bytes.into()).collect());
-    let rate = |cell: &Cell| match cell.arrival {
-        CellArrival::Open { rate_rps, .. } => Some(rate_rps),
-        CellArrival::ShareOfSlowest { .. }
-        | CellArrival::Closed
-        | CellArrival::Flow(_)
-        | CellArrival::Search(_)
-        | CellArrival::Idle => None,
-    };
-    same("rate_rps", loaded().map(|cell| rate(cell).into()).collect());
-    parameters
-}
-
-fn notes(experiment: &Experiment, plan: &Plan, rows: &[Row]) -> Vec<String> {
-    let mut notes = experiment.scenario.notes.clone();
-    if let Isolation::Loopback { reason } = &experiment.options.isolation {
-        notes.push(format!(
-            "All networks share this machine's loopback and the links are relays that delay \
-             streams, since network namespaces were not possible: {reason}"
-        ));
-    }
-    notes.extend(connection_notes(plan, rows));
-    if rows.iter().any(|row| row.conditions.subject == BASELINE_SUBJECT) {
-        notes.push(
-            "direct is the same request to the same app over the same link, with nothing \
-             between; it runs right before or after the other runs of its case, in turns."
-                .into(),
-        );
-    }
-    notes.push(
-        "CPU time per request is read from outside over the steady part of each run; \
-         control-planes is background work that does not grow with requests. Memory is the \
-         resident set during the runs."
-            .into(),
-    );
-    notes.push(
-        "The load generator, the app, every part of a subject and the links share this machine's \
-         processors; links go first where the lab may say so."
-            .into(),
-    );
-    let aside: usize = rows.iter().map(|row| row.set_aside.len()).sum();
-    if aside > 0 {
-        notes.push(format!(
-            "{aside} runs were repeated since something else used the machine meanwhile; they \
-             are kept in the record, set aside."
-        ));
-    }
-    notes
-}
-
-/// Says where the asked number of connections could not carry the rate.
-fn connection_notes(plan: &Plan, rows: &[Row]) -> Vec<String> {
-    let mut told = Vec::new();
-    for row in rows {
-        let own = &row.conditions;
-        let Some(cell) = plan.cells.iter().find(|cell| cell.id == own.id) else { continue };
-        let Some(link) = &own.link else { continue };
-        if own.connections == cell.connections || own.protocol != Protocol::Http1 {
-            continue;
-        }
-        let asked = cell.connections;
-        let bound = rate_bound_rps(asked, link.rtt_measured_us.p50);
-        let note = format!(
-            "{} over HTTP/1.1 uses {} connections: each carries one request at a time, so the \
-             {asked} asked for can carry at most {bound:.0} requests/s at this round trip.",
-            own.topology, own.connections
-        );
-        if !told.contains(&note) {
-            told.push(note);
-        }
-    }
-    told
-}
-
-fn not_measured(experiment: &Experiment, prepared: &Prepared<'_>) -> Vec<String> {
-    let mut left_out = prepared.left_out.clone();
-    let links = || experiment.scenario.networks.iter().filter_map(|network| network.link);
-    let cases = &experiment.scenario.cases;
-    let saturates = |case: &Case| {
-        matches!(case.arrival, ArrivalSpec::Closed | ArrivalSpec::Search(_) | ArrivalSpec::Flow(_))
-    };
-    let saturated = cases.iter().any(saturates);
-    if !saturated {
-        left_out.push("The highest rate each subject can carry: the rate is fixed.".to_owned());
-    }
-    if cases.iter().all(|case| case.handshakes.is_none()) {
-        left_out.push("The cost of new connections: they are kept open during a run.".to_owned());
-    }
-    if links().count() > 0 && links().all(|link| link.loss_pct == 0.0) {
-        left_out.push("Packet loss: the links lose nothing unless asked to.".into());
-    }
-    if let (Isolation::Loopback { .. }, true) = (&experiment.options.isolation, links().count() > 0)
-    {
-        left_out.push(
-            "Handshakes' round trips, congestion control and packet loss over the delay: the \
-             relay delays streams, not packets."
-                .into(),
-        );
-        left_out.push(
-            "The delay of calls into the caller's network: its gateway is advertised at one \
-             relay, so control traffic of all networks sees that delay."
-                .into(),
-        );
-    }
-    left_out
+    ];
+    of_all.map(|(name, value)| (name.to_owned(), value)).into()
 }

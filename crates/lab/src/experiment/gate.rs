@@ -39,12 +39,17 @@ impl Gate {
     /// Why a run is outside, in words; empty when it is not.
     #[must_use]
     pub fn judge(&self, block: &Block) -> Vec<String> {
+        let foreign = block.noise.as_ref().and_then(|noise| noise.foreign_cpu_cores);
+        self.reasons(block.steal_fraction, foreign)
+    }
+
+    /// Why a run with so much of others' work is outside, in words.
+    pub(super) fn reasons(&self, steal: Option<f64>, foreign_cores: Option<f64>) -> Vec<String> {
         let mut reasons = Vec::new();
-        if let Some(steal) = block.steal_fraction.filter(|&steal| steal > self.steal_fraction) {
+        if let Some(steal) = steal.filter(|&steal| steal > self.steal_fraction) {
             reasons.push(format!("the hypervisor took {:.1} % of the processors", steal * 100.0));
         }
-        let foreign = block.noise.as_ref().and_then(|noise| noise.foreign_cpu_cores);
-        if let Some(cores) = foreign.filter(|&cores| cores > self.foreign_cpu_cores) {
+        if let Some(cores) = foreign_cores.filter(|&cores| cores > self.foreign_cpu_cores) {
             reasons.push(format!("others used {cores:.2} processors"));
         }
         reasons

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use tollway_record::record::Block;
+use tollway_record::neighbours::Stage;
+use tollway_record::record::{Block, FabricBlock};
+
+use super::gate::Gate;
 
 use crate::scenario::LengthName;
 
@@ -50,7 +53,20 @@ pub struct SubjectText {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Entry {
-    Run { cell: String, block: Box<Block>, set_aside: bool, load_command: String, connections: u32 },
+    /// Of a load generator.
+    Run {
+        cell: String,
+        block: Box<Block>,
+        set_aside: bool,
+        load_command: String,
+        connections: u32,
+    },
+    /// Of rounds of neighbours.
+    Rounds {
+        cell: String,
+        block: Box<FabricBlock>,
+        set_aside: bool,
+    },
     Idle(IdleEntry),
 }
 
@@ -94,13 +110,33 @@ impl Entry {
     /// Id of the cell it belongs to.
     pub(super) fn cell(&self) -> &str {
         match self {
-            Self::Run { cell, .. } => cell,
+            Self::Run { cell, .. } | Self::Rounds { cell, .. } => cell,
             Self::Idle(idle) => &idle.cell,
         }
     }
 
-    pub(super) fn is_set_aside(&self) -> bool {
-        matches!(self, Self::Run { set_aside: true, .. })
+    /// Whether something else on the machine disturbed it, which is noted in the block of a load.
+    pub(super) fn judge(&mut self, gate: Gate) -> bool {
+        match self {
+            Self::Run { block, .. } => {
+                block.outside_gate = gate.judge(block);
+                !block.outside_gate.is_empty()
+            }
+            Self::Rounds { block, .. } => {
+                !gate.reasons(block.steal_fraction, block.foreign_cpu_cores).is_empty()
+            }
+            Self::Idle(_) => false,
+        }
+    }
+
+    /// Notes whether it is repeated.
+    pub(super) fn set_aside(&mut self, is_repeated: bool) {
+        match self {
+            Self::Run { set_aside, .. } | Self::Rounds { set_aside, .. } => {
+                *set_aside = is_repeated
+            }
+            Self::Idle(_) => {}
+        }
     }
 }
 
@@ -150,6 +186,10 @@ impl Journal {
     pub fn spent_before(&self) -> Duration {
         let seconds = self.entries.iter().map(|entry| match entry {
             Entry::Run { block, .. } => block.traffic.duration_s,
+            Entry::Rounds { block, .. } => {
+                let total_us = block.stages_us.get(&Stage::Total).copied().unwrap_or_default();
+                block.rounds as f64 * total_us / 1e6
+            }
             Entry::Idle(idle) => idle.duration_s,
         });
         Duration::try_from_secs_f64(seconds.sum()).unwrap_or_default()

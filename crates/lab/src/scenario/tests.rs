@@ -33,7 +33,7 @@ fn every_scenario_of_the_proof_of_speed_fits_schema_and_check() {
 fn every_built_in_scenario_fits_schema_and_check() {
     let schema = serde_json::from_str(SCHEMA).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
-    for known in BUILT_IN {
+    for known in BUILT_IN.iter().filter(|known| known.kind == ScenarioKind::Requests) {
         let value: serde_json::Value = serde_saphyr::from_str(known.text).unwrap();
         let faults: Vec<String> = validator.iter_errors(&value).map(|f| f.to_string()).collect();
         assert!(faults.is_empty(), "{}: {faults:#?}", known.name);

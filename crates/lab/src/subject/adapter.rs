@@ -2,7 +2,7 @@
 //!
 //! The peers that come with the program are such files too (`subjects/*.yaml`), so whoever
 //! compares something else, or the same otherwise tuned, writes one like them. A file names a
-//! program and, for each way of calling, the processes made of it: beside the app, beside the
+//! program and, for each deployment, its processes: beside the app, beside the
 //! caller, or both. Texts hold placeholders for addresses, certificates and names; the lab makes
 //! the certificates, finds free ports, starts the processes and reads what they use.
 
@@ -20,13 +20,13 @@ use tollway_record::record::Tls;
 
 pub use certificates::CertificateError;
 pub(crate) use certificates::{Authorities, Identity, write_secret};
-pub use file::{AdapterFile, Get, SUBJECT_SCHEMA, Side, VariantSpec, Way};
+pub use file::{AdapterFile, Deployment, Get, SUBJECT_SCHEMA, Side, VariantSpec};
 pub use program::peers_folder;
-pub(crate) use program::places;
+pub(crate) use program::program_paths;
 pub(super) use program::{PEERS, Program, missing, printed, version_in};
 pub use template::TemplateError;
 
-use super::{Availability, Leg, Listener, Standing, Subject, SubjectKind, Variant};
+use super::{Availability, Leg, Listener, StartedSubject, Subject, SubjectKind, Variant};
 use crate::error::LabError;
 use crate::experiment::Ground;
 use crate::progress::Progress;
@@ -165,15 +165,16 @@ struct Pair {
 }
 
 impl Pair {
-    fn ways(&self) -> &[Way] {
-        self.file.variant(&self.variant).map_or(&[], |variant| &variant.ways)
+    fn deployments(&self) -> &[Deployment] {
+        self.file.variant(&self.variant).map_or(&[], |variant| &variant.deployments)
     }
 
-    fn way(&self, leg: &Leg) -> Option<&Way> {
-        let carries = |way: &&Way| {
-            way.protocols.value.contains(&leg.protocol) && way.caller_tls.contains(&leg.tls)
+    fn deployment(&self, leg: &Leg) -> Option<&Deployment> {
+        let carries = |deployment: &&Deployment| {
+            deployment.protocols.value.contains(&leg.protocol)
+                && deployment.caller_tls.contains(&leg.tls)
         };
-        self.ways().iter().find(carries)
+        self.deployments().iter().find(carries)
     }
 }
 
@@ -183,20 +184,22 @@ impl Subject for Pair {
             Tls::Plain => format!("it does not carry {}", leg.protocol),
             Tls::Tls | Tls::Mtls => format!("it does not carry {} over {}", leg.protocol, leg.tls),
         };
-        self.way(leg).map(|_| ()).ok_or_else(none)
+        self.deployment(leg).map(|_| ()).ok_or_else(none)
     }
 
     fn published(&self, _: &str) -> Vec<Listener> {
         let mut listeners = Vec::new();
-        for way in self.ways().iter().filter(|way| way.app_side.is_some()) {
-            for (protocol, tls) in way
+        for deployment in
+            self.deployments().iter().filter(|deployment| deployment.app_side.is_some())
+        {
+            for (protocol, tls) in deployment
                 .protocols
                 .value
                 .iter()
-                .flat_map(|p| way.caller_tls.iter().map(move |t| (*p, *t)))
+                .flat_map(|p| deployment.caller_tls.iter().map(move |t| (*p, *t)))
             {
                 let name = part_name(&self.label, &Leg { network: 0, protocol, tls });
-                let authority = way.asks_authority.then(|| authority_name(&name));
+                let authority = deployment.asks_authority.then(|| authority_name(&name));
                 for name in [name].into_iter().chain(authority) {
                     let process = name.clone();
                     listeners.push(Listener { name, process, port: start::LISTEN });
@@ -211,7 +214,7 @@ impl Subject for Pair {
         ground: &mut Ground,
         legs: &[Leg],
         progress: &mut dyn Progress,
-    ) -> Result<Standing, LabError> {
+    ) -> Result<StartedSubject, LabError> {
         start::start(self, ground, legs, progress)
     }
 }

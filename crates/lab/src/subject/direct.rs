@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use tollway_record::record::{Protocol, Tls};
 
-use super::{Availability, HOME, Leg, Route, Standing, Subject, SubjectKind, Variant, direct_url};
+use super::{
+    Availability, HOME, Leg, Route, StartedSubject, Subject, SubjectKind, Variant, direct_url,
+};
 use crate::error::LabError;
 use crate::experiment::Ground;
 use crate::progress::Progress;
@@ -52,8 +54,8 @@ impl Subject for Direct {
         ground: &mut Ground,
         legs: &[Leg],
         _: &mut dyn Progress,
-    ) -> Result<Standing, LabError> {
-        let mut standing = Standing::default();
+    ) -> Result<StartedSubject, LabError> {
+        let mut started = StartedSubject::default();
         for leg in legs {
             let app = ground.app(HOME, leg)?;
             let route = Route {
@@ -66,8 +68,8 @@ impl Subject for Direct {
                 made_of: leg.tls.to_string(),
                 roles: BTreeMap::new(),
             };
-            standing.routes.insert(*leg, route);
+            started.routes.insert(*leg, route);
         }
-        Ok(standing)
+        Ok(started)
     }
 }

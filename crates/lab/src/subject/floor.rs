@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{
-    Availability, Direct, HOME, Leg, Listener, Route, Standing, Subject, SubjectKind, Variant,
-    direct_url,
+    Availability, Direct, HOME, Leg, Listener, Route, StartedSubject, Subject, SubjectKind,
+    Variant, direct_url,
 };
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
@@ -65,21 +65,21 @@ impl Subject for Floor {
         ground: &mut Ground,
         legs: &[Leg],
         _: &mut dyn Progress,
-    ) -> Result<Standing, LabError> {
-        let mut standing = Standing::default();
+    ) -> Result<StartedSubject, LabError> {
+        let mut started = StartedSubject::default();
         for leg in legs {
             // One pair passes whatever one of the app's listeners understands.
             let passes = |other: &Leg| {
                 other.network == leg.network && ground.app_name(other) == ground.app_name(leg)
             };
-            let known = standing.routes.iter().find(|(other, _)| passes(other));
+            let known = started.routes.iter().find(|(other, _)| passes(other));
             let route = match known.map(|(_, route)| route.clone()) {
                 Some(route) => route,
-                None => start_pair(ground, leg, &mut standing)?,
+                None => start_pair(ground, leg, &mut started)?,
             };
-            standing.routes.insert(*leg, route);
+            started.routes.insert(*leg, route);
         }
-        Ok(standing)
+        Ok(started)
     }
 }
 
@@ -90,7 +90,11 @@ fn far_process(leg: &str) -> String {
     format!("floor-{leg}-far")
 }
 
-fn start_pair(ground: &mut Ground, leg: &Leg, standing: &mut Standing) -> Result<Route, LabError> {
+fn start_pair(
+    ground: &mut Ground,
+    leg: &Leg,
+    started: &mut StartedSubject,
+) -> Result<Route, LabError> {
     let name = ground.app_name(leg);
     let app = ground.app(leg.network, leg)?;
     let address = ground.network(leg.network).address;
@@ -103,7 +107,7 @@ fn start_pair(ground: &mut Ground, leg: &Leg, standing: &mut Standing) -> Result
     let bound = ports::port(&ports_file, &ground.wait_ports(&near, READY_LIMIT)?, NEAR)?;
     let roles = [("near-relay", &near), ("far-relay", &far)];
     let roles = roles.map(|(role, process)| (role.to_owned(), vec![process.clone()]));
-    standing.processes.extend([far, near]);
+    started.processes.extend([far, near]);
     Ok(Route {
         url: direct_url(leg.protocol, leg.tls, bound),
         headers: Vec::new(),

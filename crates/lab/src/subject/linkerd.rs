@@ -19,7 +19,7 @@ use tollway_record::record::Tls;
 pub use control::{LinkerdControlArgs, LinkerdControlError, run_linkerd_control};
 
 use super::adapter::{self, Get, Program};
-use super::{Availability, Leg, Standing, Subject, SubjectKind, Variant};
+use super::{Availability, Leg, StartedSubject, Subject, SubjectKind, Variant};
 use crate::error::LabError;
 use crate::experiment::Ground;
 use crate::progress::Progress;
@@ -55,7 +55,7 @@ impl Linkerd {
             let how = "put linkerd2-proxy on PATH; docs/guide/peers.md says where it is".to_owned();
             adapter::missing(&[PROGRAM.to_owned()], &Get::ByHand(how))
         })?;
-        let nft = adapter::places(NFT).into_iter().next();
+        let nft = adapter::program_paths(NFT).into_iter().next();
         let nft = nft
             .ok_or_else(|| adapter::missing(&[NFT.to_owned()], &Get::Apt("nftables".to_owned())))?;
         let programs = Programs { proxy, nft, redirects: OnceLock::new() };
@@ -66,7 +66,7 @@ impl Linkerd {
 /// It has no argument that makes it tell its version: it tells it, and that it is not configured.
 fn find_proxy() -> Option<Program> {
     let in_folder = format!("{}/{PROGRAM}", adapter::PEERS);
-    let places = [PROGRAM, &in_folder].map(adapter::places);
+    let places = [PROGRAM, &in_folder].map(adapter::program_paths);
     places.into_iter().flatten().find_map(|path| {
         let (_, printed) = adapter::printed(&path, &[])?;
         let (_, version) = printed.split_once("linkerd2_proxy: ")?;
@@ -130,7 +130,7 @@ impl Subject for Pair {
         ground: &mut Ground,
         legs: &[Leg],
         progress: &mut dyn Progress,
-    ) -> Result<Standing, LabError> {
+    ) -> Result<StartedSubject, LabError> {
         let missing = || LabError::MissingProgram {
             subject: "linkerd".to_owned(),
             why: format!("`{PROGRAM}` or `{NFT}` is gone"),

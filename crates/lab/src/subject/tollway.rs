@@ -13,7 +13,7 @@ mod mesh;
 
 use tollway_record::record::{Protocol, Tls};
 
-use super::{Availability, HOME, Leg, Listener, Standing, Subject, SubjectKind, Variant};
+use super::{Availability, HOME, Leg, Listener, StartedSubject, Subject, SubjectKind, Variant};
 use crate::commands::GATEWAY_PORT;
 use crate::error::LabError;
 use crate::experiment::Ground;
@@ -172,7 +172,7 @@ impl Subject for Mesh {
         ground: &mut Ground,
         legs: &[Leg],
         progress: &mut dyn Progress,
-    ) -> Result<Standing, LabError> {
+    ) -> Result<StartedSubject, LabError> {
         mesh::start(self, ground, legs, progress)
     }
 }

@@ -21,7 +21,7 @@ use tollway_lab::experiment::{Ground, READY_LIMIT};
 use tollway_lab::progress::{Event, PlainProgress, Progress, Silent};
 use tollway_lab::scenario::Scenario;
 use tollway_lab::subject::{
-    Availability, Catalogue, HOME, Leg, Listener, Route, Standing, Subject, SubjectKind,
+    Availability, Catalogue, HOME, Leg, Listener, Route, StartedSubject, Subject, SubjectKind,
     SubjectName, Variant, direct_url,
 };
 use tollway_lab::{Cancel, Experiment, ExperimentOptions, Isolation, LabError};
@@ -390,10 +390,10 @@ impl Subject for Fake {
         ground: &mut Ground,
         legs: &[Leg],
         _: &mut dyn Progress,
-    ) -> Result<Standing, LabError> {
+    ) -> Result<StartedSubject, LabError> {
         STARTED.fetch_add(1, Ordering::Relaxed);
         let config = [("fake.conf".to_owned(), "forward everything".to_owned())].into();
-        let mut standing = Standing { config, ..Standing::default() };
+        let mut started = StartedSubject { config, ..StartedSubject::default() };
         for leg in legs {
             let name = ground.process(leg.network, "fake");
             let door = ground.free_port(leg.network, false)?;
@@ -414,10 +414,10 @@ impl Subject for Fake {
                 made_of: "stand-in".into(),
                 roles: [("fake-proxy".to_owned(), vec![name.clone()])].into(),
             };
-            standing.processes.push(name);
-            standing.routes.insert(*leg, route);
+            started.processes.push(name);
+            started.routes.insert(*leg, route);
         }
-        Ok(standing)
+        Ok(started)
     }
 }
 
@@ -438,7 +438,7 @@ fn unknown_subject() -> Result<(), Failed> {
 struct CancelAfterFirstRun(Cancel);
 
 impl Progress for CancelAfterFirstRun {
-    fn told(&mut self, event: &Event<'_>) {
+    fn report(&mut self, event: &Event<'_>) {
         if let Event::Run { done: 2, .. } = event {
             self.0.cancel();
         }
@@ -486,7 +486,7 @@ fn experiment_of(
     options.work_root = root.into();
     // The machine that tests run on is rarely quiet.
     options.gate = options.gate.without_repeats();
-    Experiment { scenario, text: text.to_owned(), options }
+    Experiment { scenario: scenario.into(), text: text.to_owned(), options }
 }
 
 fn loopback() -> Isolation {
@@ -496,7 +496,7 @@ fn loopback() -> Isolation {
 fn run(experiment: &Experiment) -> Result<Record, LabError> {
     let catalogue = Catalogue::built_in();
     let record = experiment.run_until(&catalogue, &Cancel::new().unwrap(), &mut Silent)?;
-    let expected = experiment.preview(&catalogue)?.plan.expected;
+    let expected = experiment.preview(&catalogue)?.expected;
     assert!(record.duration_s < expected.as_secs_f64() + 6.0, "{} s", record.duration_s);
     Ok(record)
 }

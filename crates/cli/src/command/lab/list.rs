@@ -7,8 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use tollway_lab::experiment::minutes;
-use tollway_lab::fabric::FabricExperiment;
-use tollway_lab::scenario::{BUILT_IN, BuiltIn, FABRIC_BUILT_IN, LengthName};
+use tollway_lab::scenario::{BUILT_IN, LengthName};
 use tollway_lab::subject::{Availability, Catalogue};
 use tollway_lab::{Experiment, ExperimentOptions, Isolation};
 
@@ -64,7 +63,6 @@ struct ListedVariant {
 pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
     let catalogue = subject::catalogue(&subject::read(&args.subject_file)?)?;
     let scenarios = BUILT_IN.iter().map(|known| listed_scenario(known.name, &catalogue));
-    let scenarios = scenarios.chain(FABRIC_BUILT_IN.iter().map(listed_of_fabric));
     let listed =
         Listed { scenarios: scenarios.collect::<Result<_>>()?, subjects: subjects(&catalogue) };
     if args.json {
@@ -84,28 +82,11 @@ fn listed_scenario(name: &'static str, catalogue: &Catalogue) -> Result<ListedSc
         let experiment =
             Experiment { scenario: read.scenario.clone(), text: String::new(), options };
         let preview = experiment.preview(catalogue).ok();
-        Ok(preview.map(|preview| preview.plan.expected.as_secs_f64()))
+        Ok(preview.map(|preview| preview.expected.as_secs_f64()))
     };
     Ok(ListedScenario {
         name,
-        purpose: read.scenario.purpose.clone(),
-        quick_s: time(LengthName::Quick)?,
-        usual_s: time(LengthName::Usual)?,
-        full_s: time(LengthName::Full)?,
-    })
-}
-
-fn listed_of_fabric(known: &BuiltIn) -> Result<ListedScenario> {
-    let scenario = scenario::parse_fabric(known.text, known.name)?;
-    let time = |length| -> Result<Option<f64>> {
-        let options = ExperimentOptions::new(Isolation::Namespaces)?;
-        let options = ExperimentOptions { length, ..options };
-        let experiment = FabricExperiment { scenario: scenario.clone(), options };
-        Ok(Some(experiment.plan().expected.as_secs_f64()))
-    };
-    Ok(ListedScenario {
-        name: known.name,
-        purpose: scenario.purpose.clone(),
+        purpose: read.scenario.purpose().to_owned(),
         quick_s: time(LengthName::Quick)?,
         usual_s: time(LengthName::Usual)?,
         full_s: time(LengthName::Full)?,

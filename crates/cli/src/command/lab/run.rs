@@ -8,14 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use tollway_lab::experiment::{Header, Journal};
-use tollway_lab::fabric::{FabricExperiment, FabricScenario};
-use tollway_lab::scenario::LengthName;
+use tollway_lab::scenario::{AnyScenario, LengthName};
 use tollway_lab::subject::{Availability, Catalogue, SubjectName};
 use tollway_lab::{Experiment, ExperimentOptions, Isolation};
 use tollway_model::ErrorCode;
 use tollway_record::Record;
 
-use super::scenario::{self, Found, Read};
+use super::scenario::{self, Read};
 use super::screen::Screen;
 use super::subject;
 use crate::failure::{Failure, Misuse};
@@ -79,12 +78,10 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut subject_files = header.as_ref().map_or(Vec::new(), |begun| begun.subject_files.clone());
     subject_files.extend(subject::read(&args.subject_file)?);
     let catalogue = subject::catalogue(&subject_files)?;
-    let found = args.scenario.as_ref().map(|name| scenario::find(name, &catalogue)).transpose()?;
-    let read = match found {
-        Some(Found::Fabric(scenario)) => return run_fabric(args, *scenario),
-        Some(Found::Requests(read)) => Some(*read),
-        None => None,
-    };
+    let read = args.scenario.as_ref().map(|name| scenario::find(name, &catalogue)).transpose()?;
+    if let Some(Read { scenario: AnyScenario::Fabric(scenario), .. }) = &read {
+        refuse_options_of_requests(args, &scenario.name.value)?;
+    }
     if args.install_peers {
         // As the user: in a namespace we may be another.
         install_missing(&catalogue, &asked_subjects(args, read.as_ref()))?;
@@ -110,29 +107,21 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// A scenario of the fabric, which has no subjects and no windows.
-fn run_fabric(args: &RunArgs, scenario: FabricScenario) -> Result<ExitCode> {
+/// A scenario of the fabric has no subjects and no windows.
+fn refuse_options_of_requests(args: &RunArgs, scenario: &str) -> Result<()> {
     let of_requests = [
         ("--subjects", args.subjects.is_some()),
         ("--window-s", args.window_s.is_some()),
         ("--subject-file", !args.subject_file.is_empty()),
         ("--install-peers", args.install_peers),
     ];
-    if let Some((option, _)) = of_requests.iter().find(|(_, is_given)| *is_given) {
-        let name = &scenario.name.value;
-        let what = format!("{option} is of scenarios with requests; {name} has none");
-        return Err(Misuse(what).into());
+    match of_requests.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => {
+            let what = format!("{option} is of scenarios with requests; {scenario} has none");
+            Err(Misuse(what).into())
+        }
+        None => Ok(()),
     }
-    let options = options(args, isolation(args))?;
-    let experiment = FabricExperiment { scenario, options };
-    if args.dry_run {
-        println!("{}: {}", experiment.scenario.name.value, experiment.scenario.purpose);
-        print!("{}", experiment.plan());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let record = experiment.run(&mut Screen::default())?;
-    write_results(args, &record)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// What keeps networks apart.
@@ -147,7 +136,7 @@ fn isolation(args: &RunArgs) -> Isolation {
     }
 }
 
-/// What both kinds of scenarios are told alike.
+/// The options that both kinds of scenarios have.
 fn options(args: &RunArgs, isolation: Isolation) -> Result<ExperimentOptions> {
     let mut options = ExperimentOptions::new(isolation)?;
     options.length = match (args.quick, args.full) {
@@ -211,7 +200,7 @@ fn parsed(names: &[String]) -> Vec<SubjectName> {
 
 fn preview(experiment: &Experiment, catalogue: &Catalogue) -> Result<ExitCode> {
     let preview = experiment.preview(catalogue)?;
-    println!("{}: {}", experiment.scenario.name.value, experiment.scenario.purpose);
+    println!("{}: {}", experiment.scenario.name(), experiment.scenario.purpose());
     print!("{}", preview.plan);
     for left_out in preview.left_out {
         println!("left out: {left_out}");
@@ -224,8 +213,8 @@ fn asked_subjects(args: &RunArgs, read: Option<&Read>) -> Vec<SubjectName> {
     if let Some(names) = &args.subjects {
         return parsed(names);
     }
-    let named = read.iter().flat_map(|read| &read.scenario.subjects);
-    named.map(|name| SubjectName::parse(&name.value)).collect()
+    let named = read.iter().flat_map(|read| read.scenario.subjects());
+    named.map(SubjectName::parse).collect()
 }
 
 /// Runs the commands that install what is missing of these subjects.

@@ -1,13 +1,12 @@
-//! Reads scenarios: the program's own and users' files, every mistake with its place.
+//! Reads scenarios, built-in ones and users' files; every error has its line and column.
 
 use std::path::Path;
 
 use anyhow::Result;
 use serde::Deserialize;
 use tollway_config::suggest;
-use tollway_lab::Fault;
-use tollway_lab::fabric::FabricScenario;
-use tollway_lab::scenario::{self, BUILT_IN, FABRIC_BUILT_IN, Scenario};
+use tollway_lab::FileError;
+use tollway_lab::scenario::{self, AnyScenario, BUILT_IN, FabricScenario, Scenario, ScenarioKind};
 use tollway_lab::subject::Catalogue;
 use tollway_model::ErrorCode;
 
@@ -15,20 +14,17 @@ use crate::failure::Failure;
 use tollway_config::Mistakes;
 use tollway_config::yaml::{self, YamlError};
 
-/// What scenarios of the fabric call their format, before its version.
-const FABRIC_FORMAT: &str = "tollway.fabric-scenario/";
-
 /// A scenario and the text it was read from.
 #[derive(Clone)]
 pub(crate) struct Read {
-    pub(crate) scenario: Scenario,
+    pub(crate) scenario: AnyScenario,
     pub(crate) text: String,
 }
 
-/// One that comes with the program.
+/// Reads a built-in scenario.
 ///
 /// # Errors
-/// Never for the names in [`BUILT_IN`], which a test reads all.
+/// Never for the names in [`BUILT_IN`], all of which a test reads.
 pub(crate) fn built_in(name: &str, catalogue: &Catalogue) -> Result<Read> {
     match scenario::built_in(name) {
         Some(known) => parse(known.text, name, catalogue),
@@ -36,77 +32,56 @@ pub(crate) fn built_in(name: &str, catalogue: &Catalogue) -> Result<Read> {
     }
 }
 
-/// A scenario of either kind.
-pub(super) enum Found {
-    Requests(Box<Read>),
-    Fabric(Box<FabricScenario>),
-}
-
-/// One that comes with the program, or else a file. What looks like a path is one.
-pub(super) fn find(name: &str, catalogue: &Catalogue) -> Result<Found> {
+/// Reads a built-in scenario, or else a file. What looks like a path is one.
+pub(super) fn find(name: &str, catalogue: &Catalogue) -> Result<Read> {
     if scenario::built_in(name).is_some() {
-        return Ok(Found::Requests(Box::new(built_in(name, catalogue)?)));
-    }
-    if let Some(known) = FABRIC_BUILT_IN.iter().find(|known| known.name == name) {
-        return Ok(Found::Fabric(Box::new(parse_fabric(known.text, name)?)));
+        return built_in(name, catalogue);
     }
     let path = Path::new(name);
     let looks_like_file = name == "-" || name.contains(['/', '.']) || path.exists();
     if !looks_like_file {
         return Err(unknown(name).into());
     }
-    let text = yaml::read_file(path)?;
-    if is_of_fabric(&text) {
-        return Ok(Found::Fabric(Box::new(parse_fabric(&text, name)?)));
-    }
-    Ok(Found::Requests(Box::new(parse(&text, name, catalogue)?)))
+    parse(&yaml::read_file(path)?, name, catalogue)
 }
 
-/// Whether a file says that it is of the fabric; what it is otherwise wrong in is told later.
-fn is_of_fabric(text: &str) -> bool {
+/// Reads and checks a scenario of either kind; `source` names the text in errors.
+pub(super) fn parse(text: &str, source: &str, catalogue: &Catalogue) -> Result<Read> {
+    let scenario: AnyScenario = match kind_of(text) {
+        ScenarioKind::Requests => yaml::parse::<Scenario>(text, source)?.into(),
+        ScenarioKind::Fabric => yaml::parse::<FabricScenario>(text, source)?.into(),
+    };
+    let errors = scenario.check(catalogue);
+    if errors.is_empty() {
+        return Ok(Read { scenario, text: text.to_owned() });
+    }
+    let mistakes = errors.into_iter().map(|error| located(error, source)).collect();
+    Err(Mistakes(mistakes).into())
+}
+
+/// The kind that a file's `schema` names; errors of the file are reported when it is read as that.
+fn kind_of(text: &str) -> ScenarioKind {
     #[derive(Deserialize)]
     struct Envelope {
         schema: String,
     }
     let read: Result<Envelope, _> = yaml::parse(text, "");
-    read.is_ok_and(|envelope| envelope.schema.starts_with(FABRIC_FORMAT))
+    read.map_or(ScenarioKind::Requests, |envelope| ScenarioKind::of_schema(&envelope.schema))
 }
 
-/// Reads and checks a scenario of the fabric; `source` names the text in errors.
-pub(super) fn parse_fabric(text: &str, source: &str) -> Result<FabricScenario> {
-    let scenario: FabricScenario = yaml::parse(text, source)?;
-    refuse(scenario.check(), source)?;
-    Ok(scenario)
-}
-
-fn refuse(faults: Vec<Fault>, source: &str) -> Result<()> {
-    if faults.is_empty() {
-        return Ok(());
-    }
-    let mistakes = faults.into_iter().map(|fault| located(fault, source)).collect();
-    Err(Mistakes(mistakes).into())
-}
-
-/// Reads and checks a scenario; `source` names the text in errors.
-pub(super) fn parse(text: &str, source: &str, catalogue: &Catalogue) -> Result<Read> {
-    let scenario: Scenario = yaml::parse(text, source)?;
-    refuse(scenario.check(catalogue), source)?;
-    Ok(Read { scenario, text: text.to_owned() })
-}
-
-pub(super) fn located(fault: Fault, source: &str) -> YamlError {
-    let known = fault.known.iter().map(String::as_str);
-    let what = if fault.written.is_empty() {
-        fault.what
+/// Adds the source to an error, and a suggestion where a name is unknown.
+pub(super) fn located(error: FileError, source: &str) -> YamlError {
+    let known = error.known.iter().map(String::as_str);
+    let what = if error.written.is_empty() {
+        error.what
     } else {
-        suggest::unknown(&fault.what, &fault.written, known)
+        suggest::unknown(&error.what, &error.written, known)
     };
-    YamlError { source_name: source.to_owned(), line: fault.line, column: fault.column, what }
+    YamlError { source_name: source.to_owned(), line: error.line, column: error.column, what }
 }
 
 fn unknown(name: &str) -> Failure {
-    let all = BUILT_IN.iter().chain(FABRIC_BUILT_IN);
-    let known: Vec<&str> = all.map(|scenario| scenario.name).collect();
+    let known: Vec<&str> = BUILT_IN.iter().map(|scenario| scenario.name).collect();
     let what = suggest::unknown("scenario", name, known);
     Failure::new(
         ErrorCode::BadConfiguration,
@@ -137,8 +112,8 @@ mod tests {
         for known in BUILT_IN {
             let read = built_in(known.name, &Catalogue::built_in());
             let read = read.unwrap_or_else(|_| panic!("{}", refusal(known.text)));
-            assert_eq!(read.scenario.name.value, known.name);
-            assert!(read.scenario.purpose.len() <= 80, "{}", read.scenario.purpose);
+            assert_eq!(read.scenario.name(), known.name);
+            assert!(read.scenario.purpose().len() <= 80, "{}", read.scenario.purpose());
         }
     }
 
@@ -149,25 +124,31 @@ mod tests {
         full: {blocks: 1, most_entries: 9, block_entries: 9, most_rounds: 5}\n";
 
     #[test]
-    fn a_file_says_of_which_kind_it_is() {
-        assert!(is_of_fabric(FABRIC) && !is_of_fabric(GOOD));
-        assert_eq!(parse_fabric(FABRIC, "my.yaml").unwrap().cases.len(), 1);
+    fn the_schema_names_the_kind() {
+        assert_eq!(
+            (kind_of(FABRIC), kind_of(GOOD)),
+            (ScenarioKind::Fabric, ScenarioKind::Requests)
+        );
+        let parse = |text: &str| parse(text, "my.yaml", &Catalogue::built_in());
+        let read = parse(FABRIC).unwrap().scenario;
+        assert!(matches!(read, AnyScenario::Fabric(scenario) if scenario.cases.len() == 1));
         let wrong = FABRIC.replace("measure: list", "measure: lst");
-        let error = parse_fabric(&wrong, "my.yaml").unwrap_err().to_string();
+        let error = parse(&wrong).err().unwrap().to_string();
         assert!(error.contains("unknown value `lst`; did you mean `list`?"), "{error}");
-        let older = parse_fabric(&FABRIC.replace("scenario/1", "scenario/2"), "my.yaml");
+        let older = parse(&FABRIC.replace("scenario/1", "scenario/2"));
         let Some(Mistakes(mistakes)) = older.as_ref().err().and_then(|error| error.downcast_ref())
         else {
             panic!("it was not refused by its meaning")
         };
-        let told = "my.yaml:1:9: this version reads `tollway.fabric-scenario/1`";
-        assert_eq!(mistakes[0].to_string(), told);
+        let expected = "my.yaml:1:9: this version reads `tollway.fabric-scenario/1`";
+        assert_eq!(mistakes[0].to_string(), expected);
     }
 
     #[test]
     fn a_right_file_is_read() {
-        let read = parse(GOOD, "my.yaml", &Catalogue::built_in()).unwrap();
-        assert_eq!(read.scenario.cases[0].connections.value, 4);
+        let read = parse(GOOD, "my.yaml", &Catalogue::built_in()).unwrap().scenario;
+        let AnyScenario::Requests(scenario) = read else { panic!("it is of the fabric") };
+        assert_eq!(scenario.cases[0].connections.value, 4);
     }
 
     #[test]

@@ -11,13 +11,13 @@ pub(crate) struct Screen {
 }
 
 impl Progress for Screen {
-    fn told(&mut self, event: &Event<'_>) {
+    fn report(&mut self, event: &Event<'_>) {
         let live = std::io::stderr().is_terminal();
         if std::mem::take(&mut self.overwriting) {
             eprint!("\r\x1b[2K");
         }
         match event {
-            Event::Run { done, total, .. } | Event::Rounds { done, total, .. } if live => {
+            Event::Run { done, total, .. } if live => {
                 eprint!("{event}");
                 if done < total {
                     self.overwriting = true;
@@ -28,9 +28,7 @@ impl Progress for Screen {
             Event::Step(_)
             | Event::Plan(_)
             | Event::Link { .. }
-            | Event::FabricPlan(_)
             | Event::Run { .. }
-            | Event::Rounds { .. }
             | Event::Warning(_) => eprintln!("{event}"),
         }
     }

@@ -29,11 +29,11 @@ pub(super) fn read(files: &[PathBuf]) -> Result<Vec<SubjectText>> {
 
 fn parse(text: &str, source: &str) -> Result<Adapter> {
     let file: AdapterFile = yaml::parse(text, source)?;
-    let faults = file.check();
-    if faults.is_empty() {
+    let errors = file.check();
+    if errors.is_empty() {
         return Ok(Adapter::new(file));
     }
-    let mistakes = faults.into_iter().map(|fault| located(fault, source)).collect();
+    let mistakes = errors.into_iter().map(|error| located(error, source)).collect();
     Err(Mistakes(mistakes).into())
 }
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     const GOOD: &str = "schema: tollway.subject/1\nname: mine\npurpose: to see\nprogram: [sh]\n\
-        get: {by_hand: \"write it\"}\nvariants:\n  - name: alone\n    purpose: one\n    ways:\n      \
+        get: {by_hand: \"write it\"}\nvariants:\n  - name: alone\n    purpose: one\n    deployments:\n      \
         - protocols: [http1]\n        app_side: {command: [x, \"{{listen}}\"]}\n";
 
     fn refusal(text: &str) -> String {

@@ -8,9 +8,9 @@ use tollway_record::record::Tls;
 use super::file::{AdapterFile, SUBJECT_SCHEMA, Side, VariantSpec};
 use super::template::{Meanings, TemplateError};
 use super::{AUTHORITY_PLACEHOLDERS, FIXED_PLACEHOLDERS, SIDE_PLACEHOLDERS};
-use crate::fault::{Fault, Faults, MAX_NAME};
+use crate::file_error::{FileError, FileErrors, MAX_NAME};
 
-/// Variants of an adapter, ways of a variant, texts, and files, ports and header lines of a
+/// Variants of an adapter, deployments of a variant, texts, and files, ports and header lines of a
 /// process.
 const MAX_ENTRIES: usize = 32;
 /// Words of a command, and places of a program.
@@ -19,94 +19,104 @@ const MAX_WORDS: usize = 256;
 impl AdapterFile {
     /// All mistakes of meaning, in the order of the file's parts.
     #[must_use]
-    pub fn check(&self) -> Vec<Fault> {
-        let mut faults = Faults::default();
+    pub fn check(&self) -> Vec<FileError> {
+        let mut errors = FileErrors::default();
         if self.schema.value != SUBJECT_SCHEMA {
-            faults.add(self.schema.referenced, format!("this version reads `{SUBJECT_SCHEMA}`"));
+            errors.add(self.schema.referenced, format!("this version reads `{SUBJECT_SCHEMA}`"));
         }
-        faults.name("subject", &self.name);
+        errors.name("subject", &self.name);
         let at = self.name.referenced;
-        faults.count(self.program.referenced, "program", self.program.value.len(), 1..=MAX_WORDS);
-        faults.count(at, "version", self.version.len(), 0..=MAX_WORDS);
-        faults.count(at, "texts", self.texts.len(), 0..=MAX_ENTRIES);
-        faults.count(at, "variants", self.variants.len(), 1..=MAX_ENTRIES);
+        errors.count(self.program.referenced, "program", self.program.value.len(), 1..=MAX_WORDS);
+        errors.count(at, "version", self.version.len(), 0..=MAX_WORDS);
+        errors.count(at, "texts", self.texts.len(), 0..=MAX_ENTRIES);
+        errors.count(at, "variants", self.variants.len(), 1..=MAX_ENTRIES);
         if let Some(authority) = &self.authority {
             let (at, count) = (authority.program.referenced, authority.program.value.len());
-            faults.count(at, "program", count, 1..=MAX_WORDS);
+            errors.count(at, "program", count, 1..=MAX_WORDS);
             let process = &authority.process;
             if process.url.is_some() || !process.headers.value.is_empty() {
                 let what = "no request goes to an authority: it has no `url` and no `headers`";
-                faults.add(process.command.referenced, what);
+                errors.add(process.command.referenced, what);
             }
-            self.check_side(process, &[FIXED_PLACEHOLDERS], &mut faults);
+            self.check_side(process, &[FIXED_PLACEHOLDERS], &mut errors);
         }
-        faults.unique("variant", self.variants.iter().map(|variant| &variant.name));
+        errors.unique("variant", self.variants.iter().map(|variant| &variant.name));
         for variant in &self.variants {
-            faults.name("variant", &variant.name);
-            self.check_variant(variant, &mut faults);
+            errors.name("variant", &variant.name);
+            self.check_variant(variant, &mut errors);
         }
-        faults.into_vec()
+        errors.into_vec()
     }
 
-    fn check_variant(&self, variant: &VariantSpec, faults: &mut Faults) {
-        faults.count(variant.name.referenced, "ways", variant.ways.len(), 1..=MAX_ENTRIES);
+    fn check_variant(&self, variant: &VariantSpec, errors: &mut FileErrors) {
+        errors.count(
+            variant.name.referenced,
+            "deployments",
+            variant.deployments.len(),
+            1..=MAX_ENTRIES,
+        );
         let mut taken = BTreeSet::new();
-        for way in &variant.ways {
-            let at = way.protocols.referenced;
-            faults.count(at, "protocols", way.protocols.value.len(), 1..=MAX_ENTRIES);
-            faults.count(at, "caller_tls", way.caller_tls.len(), 1..=MAX_ENTRIES);
-            for protocol in &way.protocols.value {
-                for tls in &way.caller_tls {
+        for deployment in &variant.deployments {
+            let at = deployment.protocols.referenced;
+            errors.count(at, "protocols", deployment.protocols.value.len(), 1..=MAX_ENTRIES);
+            errors.count(at, "caller_tls", deployment.caller_tls.len(), 1..=MAX_ENTRIES);
+            for protocol in &deployment.protocols.value {
+                for tls in &deployment.caller_tls {
                     if !taken.insert((*protocol, *tls)) {
-                        faults.add(at, format!("two ways carry {protocol} with {tls} callers"));
+                        errors.add(
+                            at,
+                            format!("two deployments carry {protocol} with {tls} callers"),
+                        );
                     }
                 }
             }
-            if way.sides().next().is_none() {
-                faults.add(at, "a way has a `caller_side`, an `app_side` or both");
+            if deployment.sides().next().is_none() {
+                errors.add(at, "a deployment has a `caller_side`, an `app_side` or both");
             }
-            let secured = way.caller_tls.iter().any(|tls| *tls != Tls::Plain);
-            if secured && way.caller_side.is_some() && way.app_side.is_some() {
-                faults.add(at, "callers of a pair are plain: it stands beside them");
+            let secured = deployment.caller_tls.iter().any(|tls| *tls != Tls::Plain);
+            if secured && deployment.caller_side.is_some() && deployment.app_side.is_some() {
+                errors.add(at, "callers of a pair are plain: it stands beside them");
             }
-            if way.asks_authority && (self.authority.is_none() || way.app_side.is_none()) {
+            if deployment.asks_authority
+                && (self.authority.is_none() || deployment.app_side.is_none())
+            {
                 let what =
                     "`asks_authority` goes with an `authority` of the file and an `app_side`";
-                faults.add(at, what);
+                errors.add(at, what);
             }
-            let asked = if way.asks_authority { AUTHORITY_PLACEHOLDERS } else { &[] };
-            for side in way.sides() {
-                self.check_side(side, &[FIXED_PLACEHOLDERS, SIDE_PLACEHOLDERS, asked], faults);
+            let asked = if deployment.asks_authority { AUTHORITY_PLACEHOLDERS } else { &[] };
+            for side in deployment.sides() {
+                self.check_side(side, &[FIXED_PLACEHOLDERS, SIDE_PLACEHOLDERS, asked], errors);
             }
         }
     }
 
     /// `placeholders` are those that it has beside its ports.
-    fn check_side(&self, side: &Side, placeholders: &[&[&str]], faults: &mut Faults) {
+    fn check_side(&self, side: &Side, placeholders: &[&[&str]], errors: &mut FileErrors) {
         let at = side.command.referenced;
-        faults.count(at, "command", side.command.value.len(), 1..=MAX_WORDS);
-        faults.count(at, "files", side.files.len(), 0..=MAX_ENTRIES);
-        faults.count(side.ports.referenced, "ports", side.ports.value.len(), 0..=MAX_ENTRIES);
-        faults.count(side.headers.referenced, "headers", side.headers.value.len(), 0..=MAX_ENTRIES);
+        errors.count(at, "command", side.command.value.len(), 1..=MAX_WORDS);
+        errors.count(at, "files", side.files.len(), 0..=MAX_ENTRIES);
+        errors.count(side.ports.referenced, "ports", side.ports.value.len(), 0..=MAX_ENTRIES);
+        errors.count(side.headers.referenced, "headers", side.headers.value.len(), 0..=MAX_ENTRIES);
         for port in &side.ports.value {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
             if port.is_empty() || port.len() > MAX_NAME || !port.chars().all(plain) {
                 let what = "a port's name has lower-case letters, digits and `_`";
-                faults.add(side.ports.referenced, what);
+                errors.add(side.ports.referenced, what);
             }
         }
         if let Some(ready) = &side.ready {
-            faults.known("port", &ready.port, side.ports.value.iter().map(String::as_str));
+            errors.known("port", &ready.port, side.ports.value.iter().map(String::as_str));
             let path = &ready.path.value;
             if !path.starts_with('/') || path.contains(|c: char| !c.is_ascii_graphic()) {
                 let what = format!("`{path}` is no path: it begins with `/` and has no spaces");
-                faults.add(ready.path.referenced, what);
+                errors.add(ready.path.referenced, what);
             }
         }
         for (name, text) in &side.files {
             if name.is_empty() || name.contains(['/', '\0']) || name.starts_with('.') {
                 let what = format!("`{name}` cannot be a file's name: no `/`, no dot first");
-                faults.add(text.referenced, what);
+                errors.add(text.referenced, what);
             }
         }
         let values = stand_ins(side, placeholders);
@@ -119,12 +129,12 @@ impl AdapterFile {
         for (at, text) in words.chain(files).chain(url).chain(headers) {
             match meanings.fill(text) {
                 Ok(text) => filled += &text,
-                Err(error) => add_template_error(at, error, &values, &self.texts, faults),
+                Err(error) => add_template_error(at, error, &values, &self.texts, errors),
             }
         }
-        if faults.is_empty() && !filled.contains(LISTENS) {
+        if errors.is_empty() && !filled.contains(LISTENS) {
             let what = "nothing says where it listens: name {{listen}} or {{listen_port}}";
-            faults.add(at, what);
+            errors.add(at, what);
         }
     }
 }
@@ -152,11 +162,11 @@ fn add_template_error(
     error: TemplateError,
     values: &BTreeMap<String, String>,
     texts: &BTreeMap<String, String>,
-    faults: &mut Faults,
+    errors: &mut FileErrors,
 ) {
     let TemplateError::Unknown { name } = error else {
-        return faults.add(at, error.to_string());
+        return errors.add(at, error.to_string());
     };
     let known = values.keys().chain(texts.keys()).cloned().collect();
-    faults.unknown(at, "placeholder", &name, known);
+    errors.unknown(at, "placeholder", &name, known);
 }

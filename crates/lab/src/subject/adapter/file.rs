@@ -40,7 +40,7 @@ pub struct AdapterFile {
     pub variants: Vec<VariantSpec>,
 }
 
-/// A process that the sides of a way ask for their certificates. It works for no request.
+/// A process that the sides of a deployment ask for their certificates. It works for no request.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuthoritySpec {
@@ -62,25 +62,25 @@ pub enum Get {
     ByHand(String),
 }
 
-/// One way of putting it together.
+/// A variant: how the processes are put together.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VariantSpec {
     pub name: Spanned<String>,
     /// One line: how it differs from the default.
     pub purpose: String,
-    pub ways: Vec<Way>,
+    pub deployments: Vec<Deployment>,
 }
 
 /// What it is made of for some protocols.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Way {
+pub struct Deployment {
     pub protocols: Spanned<Vec<Protocol>>,
     /// What the caller's own connections may be secured with.
     #[serde(default = "default_caller_tls")]
     pub caller_tls: Vec<Tls>,
-    /// How the bytes are secured on the longest part of the way; for one proxy alone that is the
+    /// How the bytes are secured between the proxies; for one proxy alone that is the
     /// caller's connection.
     #[serde(default)]
     pub between_tls: Option<Tls>,
@@ -137,7 +137,7 @@ impl AdapterFile {
     }
 }
 
-impl Way {
+impl Deployment {
     /// Its processes, that of the app first.
     pub(super) fn sides(&self) -> impl Iterator<Item = &Side> {
         self.app_side.iter().chain(&self.caller_side)

@@ -35,7 +35,7 @@ pub fn peers_folder() -> PathBuf {
 
 /// The first of `candidates` that is here and tells its version.
 pub(super) fn find(candidates: &[String], version: &[String]) -> Option<Program> {
-    all_places(candidates).find_map(|path| {
+    all_program_paths(candidates).find_map(|path| {
         let version = version_of(&path, version)?;
         Some(Program { path, version })
     })
@@ -43,11 +43,11 @@ pub(super) fn find(candidates: &[String], version: &[String]) -> Option<Program>
 
 /// Where the first of `candidates` is that is here.
 pub(super) fn first_of(candidates: &[String]) -> Option<PathBuf> {
-    all_places(candidates).next()
+    all_program_paths(candidates).next()
 }
 
-fn all_places(candidates: &[String]) -> impl Iterator<Item = PathBuf> {
-    candidates.iter().flat_map(|candidate| places(candidate))
+fn all_program_paths(candidates: &[String]) -> impl Iterator<Item = PathBuf> {
+    candidates.iter().flat_map(|candidate| program_paths(candidate))
 }
 
 /// What is to be said and done where no candidate works.
@@ -85,7 +85,7 @@ fn name_of(candidate: &str) -> &str {
 }
 
 /// Where a candidate is: a name on `PATH` or among servers, a path, or one below [`PEERS`].
-pub(crate) fn places(candidate: &str) -> Vec<PathBuf> {
+pub(crate) fn program_paths(candidate: &str) -> Vec<PathBuf> {
     if let Some(below) = candidate.strip_prefix(PEERS) {
         return existing([peers_folder().join(below.trim_start_matches('/'))]);
     }

@@ -10,14 +10,14 @@ use tollway_record::record::Tls;
 
 use super::certificates::{Authorities, Identity};
 use super::check::port_placeholder;
-use super::file::{Side, Way};
+use super::file::{Deployment, Side};
 use super::template::Meanings;
 use super::{Pair, authority_name, part_name};
 use crate::commands::CallerTls;
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
 use crate::progress::{Event, Progress};
-use crate::subject::{BACKGROUND, HOME, Leg, Route, Standing, direct_url};
+use crate::subject::{BACKGROUND, HOME, Leg, Route, StartedSubject, direct_url};
 use tollway_net::ports_file::Ports;
 
 /// Name of the one listener in the ports files that are written for the processes.
@@ -32,16 +32,16 @@ pub(super) fn start(
     ground: &mut Ground,
     legs: &[Leg],
     progress: &mut dyn Progress,
-) -> Result<Standing, LabError> {
-    progress.told(&Event::Step(&format!("starting {}", pair.label)));
+) -> Result<StartedSubject, LabError> {
+    progress.report(&Event::Step(&format!("starting {}", pair.label)));
     let networks: BTreeSet<usize> = legs.iter().map(|leg| leg.network).chain([HOME]).collect();
     let identities = Identities::make(pair, ground, &networks)?;
-    let mut start = Start { pair, identities, standing: Standing::default() };
+    let mut start = Start { pair, identities, started: StartedSubject::default() };
     for leg in legs {
         let route = start.leg(ground, leg)?;
-        start.standing.routes.insert(*leg, route);
+        start.started.routes.insert(*leg, route);
     }
-    Ok(start.standing)
+    Ok(start.started)
 }
 
 /// The caller's identity, and the app's by network.
@@ -121,12 +121,12 @@ struct Started {
 struct Start<'a> {
     pair: &'a Pair,
     identities: Identities,
-    standing: Standing,
+    started: StartedSubject,
 }
 
 impl Start<'_> {
     fn leg(&mut self, ground: &mut Ground, leg: &Leg) -> Result<Route, LabError> {
-        let Some(way) = self.pair.way(leg) else {
+        let Some(deployment) = self.pair.deployment(leg) else {
             let (subject, row) = (self.pair.label.clone(), leg.protocol.to_string());
             return Err(LabError::NoRoute { subject, row });
         };
@@ -134,14 +134,14 @@ impl Start<'_> {
         let name = part_name(&self.pair.label, leg);
         let authority_name = authority_name(&name);
         let mut authority = None;
-        if way.asks_authority {
+        if deployment.asks_authority {
             authority = self.authority(ground, leg, &authority_name)?;
             let process = ground.process(leg.network, &authority_name);
             roles.insert(BACKGROUND.to_owned(), vec![process]);
         }
         let mut entry = ground.app(HOME, &Leg { tls: Tls::Plain, ..*leg })?;
         let mut called = None;
-        if let Some(side) = &way.app_side {
+        if let Some(side) = &deployment.app_side {
             let around = Around {
                 upstream: ground.app(leg.network, &Leg { tls: Tls::Plain, ..*leg })?,
                 own: &self.identities.apps[&leg.network],
@@ -158,10 +158,10 @@ impl Start<'_> {
             };
             called = Some(self.part(ground, &part)?);
             entry = ground.published(HOME, leg.network, &name)?;
-            let role = if way.caller_side.is_some() { "app-sidecar" } else { "front" };
+            let role = if deployment.caller_side.is_some() { "app-sidecar" } else { "front" };
             roles.insert(role.to_owned(), vec![ground.process(leg.network, &name)]);
         }
-        if let Some(side) = &way.caller_side {
+        if let Some(side) = &deployment.caller_side {
             let to = &ground.network(leg.network).name;
             let name = format!("{name}-to-{to}");
             if let Some(asked) = &mut authority {
@@ -190,10 +190,10 @@ impl Start<'_> {
             url: url.unwrap_or_else(|| direct_url(leg.protocol, leg.tls, entry)),
             headers,
             caller_tls: self.caller_tls(leg),
-            hops: u32::try_from(way.sides().count()).unwrap_or(u32::MAX),
-            tls: between(way, leg),
+            hops: u32::try_from(deployment.sides().count()).unwrap_or(u32::MAX),
+            tls: between(deployment, leg),
             app_tls: Tls::Plain,
-            made_of: made_of(way).to_owned(),
+            made_of: made_of(deployment).to_owned(),
             roles,
         })
     }
@@ -265,8 +265,8 @@ impl Start<'_> {
             words.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
         let spec = ground.spec(part.network, &part.name, Path::new(program)).args(arguments);
         ground.start(&spec)?;
-        self.standing.processes.push(process.clone());
-        self.standing.config.extend(config);
+        self.started.processes.push(process.clone());
+        self.started.config.extend(config);
         if let Some(ready) = &part.side.ready
             && let Some(address) = ports.get(&ready.port.value)
         {
@@ -304,13 +304,13 @@ fn free_ports(ground: &Ground, part: &Part<'_>) -> Result<Ports, LabError> {
     names.map(|name| Ok((name.clone(), ground.free_port(part.network, true)?))).collect()
 }
 
-fn between(way: &Way, leg: &Leg) -> Tls {
-    let pair = way.caller_side.is_some() && way.app_side.is_some();
-    way.between_tls.unwrap_or(if pair { Tls::Mtls } else { leg.tls })
+fn between(deployment: &Deployment, leg: &Leg) -> Tls {
+    let pair = deployment.caller_side.is_some() && deployment.app_side.is_some();
+    deployment.between_tls.unwrap_or(if pair { Tls::Mtls } else { leg.tls })
 }
 
-fn made_of(way: &Way) -> &'static str {
-    match (&way.caller_side, &way.app_side) {
+fn made_of(deployment: &Deployment) -> &'static str {
+    match (&deployment.caller_side, &deployment.app_side) {
         (Some(_), Some(_)) => "sidecar–sidecar",
         (Some(_), None) => "sidecar",
         (None, _) => "proxy",

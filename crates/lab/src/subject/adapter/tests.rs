@@ -3,20 +3,20 @@ use std::collections::BTreeSet;
 use tollway_record::record::Protocol;
 
 use super::*;
-use crate::fault::Fault;
+use crate::file_error::FileError;
 
 const GOOD: &str = "schema: tollway.subject/1\nname: mine\npurpose: to see\n\
     program: [sh]\nversion: [-c, 'echo 1.2']\nget: {by_hand: \"write it\"}\n\
     authority: {program: [cat], process: {command: [\"{{program}}\", \"{{listen}}\"]}}\n\
     texts: {place: \"{{listen_ip}} {{listen_port}}\"}\nvariants:\n  - name: pair\n    \
-    purpose: two\n    ways:\n      - protocols: [http1]\n        asks_authority: true\n        \
+    purpose: two\n    deployments:\n      - protocols: [http1]\n        asks_authority: true\n        \
     app_side: {command: [\"{{program}}\", \"{{authority}} {{authority_dir}} {{place}}\"]}\n        \
     caller_side: {command: [x, \"{{listen}}\"], ports: [admin], files: {a: \"{{admin_port}}\"}}\n";
 
 const SCHEMA: &str = include_str!("../../../../../schema/tollway-subject-1.schema.json");
 const EXAMPLE: &str = include_str!("../../../../../docs/guide/subjects/nghttpx.yaml");
 
-fn faults(text: &str) -> Vec<Fault> {
+fn faults(text: &str) -> Vec<FileError> {
     serde_saphyr::from_str::<AdapterFile>(text).unwrap().check()
 }
 
@@ -131,7 +131,7 @@ fn mistakes_have_a_place() {
     check("ports: [admin]", ready, 16, "port");
     let ready = "ports: [admin], ready: {port: admin, path: ping}";
     check("ports: [admin]", ready, 16, "`ping` is no path: it begins with `/` and has no spaces");
-    check("[http1]", "[http1, http1]", 13, "two ways carry http1 with plain callers");
+    check("[http1]", "[http1, http1]", 13, "two deployments carry http1 with plain callers");
     check(
         "[http1]\n",
         "[http1]\n        caller_tls: [mtls]\n",

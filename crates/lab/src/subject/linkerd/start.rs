@@ -18,7 +18,7 @@ use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
 use crate::progress::{Event, Progress};
 use crate::subject::adapter::{Authorities, write_secret};
-use crate::subject::{BACKGROUND, HOME, Leg, Route, Standing, direct_url};
+use crate::subject::{BACKGROUND, HOME, Leg, Route, StartedSubject, direct_url};
 use tollway_net::ports_file::{self as ports, Ports};
 
 /// App names in certificates, as Tollway's own in the same scenario.
@@ -40,25 +40,25 @@ pub(super) fn start(
     ground: &mut Ground,
     legs: &[Leg],
     progress: &mut dyn Progress,
-) -> Result<Standing, LabError> {
-    progress.told(&Event::Step("starting linkerd"));
+) -> Result<StartedSubject, LabError> {
+    progress.report(&Event::Step("starting linkerd"));
     let mut start = Start::new(proxy, ground, legs)?;
-    let networks: Vec<usize> = start.places.iter().map(|place| place.network).collect();
-    for place in 0..networks.len() {
-        start.control(ground, place)?;
+    let networks: Vec<usize> = start.parts.iter().map(|part| part.network).collect();
+    for part in 0..networks.len() {
+        start.control(ground, part)?;
     }
-    for place in 0..networks.len() {
-        start.app_proxy(ground, place)?;
+    for part in 0..networks.len() {
+        start.app_proxy(ground, part)?;
     }
     let outbound = start.caller_proxy(ground)?;
-    for place in 0..networks.len() {
-        start.redirect(ground, nft, place, outbound)?;
+    for part in 0..networks.len() {
+        start.redirect(ground, nft, part, outbound)?;
     }
     start.routes(ground)
 }
 
 /// A network that has a part in it.
-struct Place {
+struct NetworkPart {
     network: usize,
     /// Legs whose app is here.
     legs: Vec<Leg>,
@@ -86,8 +86,8 @@ struct Start<'a> {
     legs: &'a [Leg],
     authorities: Authorities,
     /// The caller's is the first.
-    places: Vec<Place>,
-    standing: Standing,
+    parts: Vec<NetworkPart>,
+    started: StartedSubject,
 }
 
 impl<'a> Start<'a> {
@@ -96,23 +96,23 @@ impl<'a> Start<'a> {
         let names: Vec<&str> =
             networks.iter().map(|network| ground.network(*network).name.as_str()).collect();
         let authorities = Authorities::create(&ground.file("linkerd-certificates"), &names)?;
-        let places = networks.iter().enumerate().map(|(place, &network)| {
-            let caller = (network == HOME).then(|| identity(ground, &authorities, place, CALLER));
-            Ok(Place {
+        let parts = networks.iter().enumerate().map(|(part, &network)| {
+            let caller = (network == HOME).then(|| identity(ground, &authorities, part, CALLER));
+            Ok(NetworkPart {
                 network,
                 legs: legs.iter().filter(|leg| leg.network == network).copied().collect(),
                 inbound: ground.free_port(network, false)?,
                 caller: caller.transpose()?,
-                app: identity(ground, &authorities, place, APP)?,
+                app: identity(ground, &authorities, part, APP)?,
                 control: None,
             })
         });
-        let places = places.collect::<Result<_, LabError>>()?;
-        Ok(Self { proxy, legs, authorities, places, standing: Standing::default() })
+        let parts = parts.collect::<Result<_, LabError>>()?;
+        Ok(Self { proxy, legs, authorities, parts, started: StartedSubject::default() })
     }
 
-    fn control(&mut self, ground: &mut Ground, place: usize) -> Result<(), LabError> {
-        let here = &self.places[place];
+    fn control(&mut self, ground: &mut Ground, part: usize) -> Result<(), LabError> {
+        let here = &self.parts[part];
         let workloads = here.caller.iter().chain([&here.app]).map(|identity| Workload {
             app: identity.app.to_owned(),
             token_file: identity.dir.join("token"),
@@ -123,7 +123,7 @@ impl<'a> Start<'a> {
         });
         // Several legs may have one port.
         let served = served.collect::<Result<BTreeMap<u16, Served>, LabError>>()?;
-        let callers = self.places.iter().filter_map(|place| place.caller.as_ref());
+        let callers = self.parts.iter().filter_map(|part| part.caller.as_ref());
         let knowledge = Knowledge {
             workloads: workloads.collect(),
             services: if here.caller.is_some() { self.services(ground)? } else { Vec::new() },
@@ -135,7 +135,7 @@ impl<'a> Start<'a> {
         let failed = |source| LabError::Write { path: file.clone(), source };
         let text = serde_json::to_string_pretty(&knowledge).map_err(|e| failed(e.into()))?;
         fs::write(&file, &text).map_err(failed)?;
-        let (root, root_key) = self.authorities.keep(place)?;
+        let (root, root_key) = self.authorities.keep(part)?;
         let args = LinkerdControlArgs {
             network: ground.network(here.network).name.clone(),
             root,
@@ -147,9 +147,9 @@ impl<'a> Start<'a> {
         ground.start(&spec)?;
         let told = ground.wait_ports(&process, READY_LIMIT)?;
         let address = ports::port(&args.ports_file, &told, CONTROL_PORT)?;
-        self.places[place].control = Some(address);
-        self.standing.config.insert(format!("{process}/knowledge"), text);
-        self.standing.processes.push(process);
+        self.parts[part].control = Some(address);
+        self.started.config.insert(format!("{process}/knowledge"), text);
+        self.started.processes.push(process);
         Ok(())
     }
 
@@ -157,30 +157,30 @@ impl<'a> Start<'a> {
     fn services(&self, ground: &Ground) -> Result<Vec<Service>, LabError> {
         let mut services = BTreeMap::new();
         for leg in self.legs {
-            let place = self.place(leg);
+            let part = self.part(leg);
             let service = Service {
                 address: called_at(ground, leg),
                 name: format!("{APP}-{}", ground.app_name(leg)),
                 namespace: ground.network(leg.network).name.clone(),
                 opaque: leg.protocol == Protocol::Tcp,
                 endpoint: ground.app(HOME, leg)?,
-                inbound_port: place.inbound.port(),
-                server_name: place.app.name.clone(),
-                server_id: place.app.id.clone(),
+                inbound_port: part.inbound.port(),
+                server_name: part.app.name.clone(),
+                server_id: part.app.id.clone(),
             };
             services.insert(service.address, service);
         }
         Ok(services.into_values().collect())
     }
 
-    fn place(&self, leg: &Leg) -> &Place {
-        let place = self.places.iter().find(|place| place.network == leg.network);
-        place.expect("each leg's network has a place")
+    fn part(&self, leg: &Leg) -> &NetworkPart {
+        let part = self.parts.iter().find(|part| part.network == leg.network);
+        part.expect("each leg's network has a part")
     }
 
     /// The proxy beside an app.
-    fn app_proxy(&mut self, ground: &mut Ground, place: usize) -> Result<(), LabError> {
-        let here = &self.places[place];
+    fn app_proxy(&mut self, ground: &mut Ground, part: usize) -> Result<(), LabError> {
+        let here = &self.parts[part];
         if here.legs.is_empty() {
             return Ok(());
         }
@@ -189,7 +189,7 @@ impl<'a> Start<'a> {
         let apps = apps.collect::<Result<BTreeSet<u16>, LabError>>()?;
         let apps: Vec<String> = apps.iter().map(u16::to_string).collect();
         let outbound = ground.free_port(network, true)?;
-        let mut environment = self.environment(place, &here.app, inbound, outbound);
+        let mut environment = self.environment(part, &here.app, inbound, outbound);
         environment.push(("LINKERD2_PROXY_INBOUND_PORTS", apps.join(",")));
         self.run(ground, network, APP_PROXY, environment, inbound)
     }
@@ -197,7 +197,7 @@ impl<'a> Start<'a> {
     /// The proxy beside the caller; answers the port to which connections are to be redirected.
     fn caller_proxy(&mut self, ground: &mut Ground) -> Result<u16, LabError> {
         let (inbound, outbound) = (ground.free_port(HOME, true)?, ground.free_port(HOME, true)?);
-        let caller = self.places[0].caller.clone().expect("the caller's place is the first");
+        let caller = self.parts[0].caller.clone().expect("the caller's part is the first");
         let environment = self.environment(0, &caller, inbound, outbound);
         self.run(ground, HOME, CALLER_PROXY, environment, outbound)?;
         Ok(outbound.port())
@@ -206,12 +206,12 @@ impl<'a> Start<'a> {
     /// What every proxy is told: one worker, no log but warnings, and otherwise what Linkerd sets.
     fn environment(
         &self,
-        place: usize,
+        part: usize,
         own: &Identity,
         inbound: SocketAddr,
         outbound: SocketAddr,
     ) -> Vec<(&'static str, String)> {
-        let control = self.places[place].control.map_or_else(String::new, |at| at.to_string());
+        let control = self.parts[part].control.map_or_else(String::new, |at| at.to_string());
         let dir = own.dir.display().to_string();
         vec![
             ("LINKERD2_PROXY_CORES", "1".to_owned()),
@@ -244,13 +244,13 @@ impl<'a> Start<'a> {
         environment.push(("LINKERD2_PROXY_ADMIN_LISTEN_ADDR", admin.to_string()));
         let told = environment.iter().map(|(name, value)| format!("{name}={value}\n"));
         let process = ground.process(network, part);
-        self.standing.config.insert(format!("{process}/environment"), told.collect());
+        self.started.config.insert(format!("{process}/environment"), told.collect());
         // Certificates as text, which would only fill the report.
         let roots = self.authorities.roots_pem();
         environment.push(("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", roots));
         let spec = ground.spec(network, part, self.proxy).environment(environment);
         ground.start(&spec)?;
-        self.standing.processes.push(process.clone());
+        self.started.processes.push(process.clone());
         let listeners = Ports::from([("listen".to_owned(), listener), ("admin".to_owned(), admin)]);
         ground.wait_listening(&process, network, &listeners, READY_LIMIT)
     }
@@ -259,10 +259,10 @@ impl<'a> Start<'a> {
         &mut self,
         ground: &Ground,
         nft: &Path,
-        place: usize,
+        part: usize,
         outbound: u16,
     ) -> Result<(), LabError> {
-        let here = &self.places[place];
+        let here = &self.parts[part];
         let called = self.legs.iter().filter(|_| here.caller.is_some());
         let redirect = Redirect {
             called: called.map(|leg| (called_at(ground, leg), outbound)).collect(),
@@ -275,13 +275,13 @@ impl<'a> Start<'a> {
             .map_err(|source| LabError::Write { path: file.clone(), source })?;
         let spec = ground.spec(here.network, "linkerd-redirect", nft);
         ground.run(&spec.args(["-f".into(), file.into_os_string()]), NFT_LIMIT)?;
-        self.standing.config.insert(format!("{process}/rules"), rules);
+        self.started.config.insert(format!("{process}/rules"), rules);
         Ok(())
     }
 
-    fn routes(mut self, ground: &Ground) -> Result<Standing, LabError> {
+    fn routes(mut self, ground: &Ground) -> Result<StartedSubject, LabError> {
         for leg in self.legs {
-            let controls = self.places.iter().map(|place| ground.process(place.network, CONTROL));
+            let controls = self.parts.iter().map(|part| ground.process(part.network, CONTROL));
             let roles = [
                 ("client-sidecar", vec![ground.process(HOME, CALLER_PROXY)]),
                 ("app-sidecar", vec![ground.process(leg.network, APP_PROXY)]),
@@ -297,9 +297,9 @@ impl<'a> Start<'a> {
                 made_of: "sidecar–sidecar".to_owned(),
                 roles: roles.map(|(role, names)| (role.to_owned(), names)).into(),
             };
-            self.standing.routes.insert(*leg, route);
+            self.started.routes.insert(*leg, route);
         }
-        Ok(self.standing)
+        Ok(self.started)
     }
 }
 
@@ -318,13 +318,13 @@ fn called_at(ground: &Ground, leg: &Leg) -> SocketAddr {
 fn identity(
     ground: &Ground,
     authorities: &Authorities,
-    place: usize,
+    part: usize,
     app: &'static str,
 ) -> Result<Identity, LabError> {
-    let authority = authorities.of(place);
+    let authority = authorities.of(part);
     let dir = ground.file(&format!("linkerd-{}-{app}", authority.network()));
     fs::create_dir_all(&dir).map_err(|source| LabError::Write { path: dir.clone(), source })?;
-    let service = authorities.service(place, app)?;
+    let service = authorities.service(part, app)?;
     let key = KeyPair::generate().map_err(crate::subject::CertificateError::from)?;
     let request = key.csr_der().map_err(crate::subject::CertificateError::from)?;
     let token = JoinToken::generate(authority.network(), authority.root_der())

@@ -8,7 +8,7 @@ use crate::commands::FRONT_PORT;
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
 use crate::progress::Progress;
-use crate::subject::{HOME, Leg, Listener, Route, Standing, Subject, direct_url};
+use crate::subject::{HOME, Leg, Listener, Route, StartedSubject, Subject, direct_url};
 
 /// A front for callers that show a certificate, and one for those that show none.
 pub(super) struct Front;
@@ -39,14 +39,14 @@ impl Subject for Front {
         ground: &mut Ground,
         legs: &[Leg],
         _: &mut dyn Progress,
-    ) -> Result<Standing, LabError> {
-        let mut standing = Standing::default();
+    ) -> Result<StartedSubject, LabError> {
+        let mut started = StartedSubject::default();
         for leg in legs {
             let name = name_of(leg);
             let process = ground.process(leg.network, name);
-            if !standing.processes.contains(&process) {
+            if !started.processes.contains(&process) {
                 start_front(ground, leg, name, &process)?;
-                standing.processes.push(process.clone());
+                started.processes.push(process.clone());
             }
             let bound = ground.published(HOME, leg.network, name)?;
             let route = Route {
@@ -59,9 +59,9 @@ impl Subject for Front {
                 made_of: "front".to_owned(),
                 roles: BTreeMap::from([("front".to_owned(), vec![process])]),
             };
-            standing.routes.insert(*leg, route);
+            started.routes.insert(*leg, route);
         }
-        Ok(standing)
+        Ok(started)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::commands::{
 use crate::error::LabError;
 use crate::experiment::{Ground, READY_LIMIT};
 use crate::progress::{Event, Progress};
-use crate::subject::{HOME, Leg, Route, Standing};
+use crate::subject::{HOME, Leg, Route, StartedSubject};
 use tollway_net::ports_file::{self as ports, Ports};
 
 /// The one port a network opens, where it can be chosen freely; variants take the next ones.
@@ -33,18 +33,18 @@ pub(super) fn start(
     ground: &mut Ground,
     legs: &[Leg],
     progress: &mut dyn Progress,
-) -> Result<Standing, LabError> {
+) -> Result<StartedSubject, LabError> {
     let mut start = Start::new(mesh, legs);
-    progress.told(&Event::Step(&start.step("starting control planes")));
+    progress.report(&Event::Step(&start.step("starting control planes")));
     start.check(ground)?;
     for network in start.meshes() {
         start.control(ground, network)?;
     }
-    progress.told(&Event::Step(&start.step("starting gateways and sidecars")));
+    progress.report(&Event::Step(&start.step("starting gateways and sidecars")));
     for network in start.networks.clone() {
         start.data_plane(ground, network)?;
     }
-    for process in start.standing.processes.clone() {
+    for process in start.started.processes.clone() {
         ground.wait_ports(&process, READY_LIMIT)?;
     }
     for network in start.meshes().into_iter().filter(|&network| network != HOME) {
@@ -52,7 +52,7 @@ pub(super) fn start(
             start.haproxy(ground, network)?;
         }
         let name = ground.network(network).name.clone();
-        progress.told(&Event::Step(&start.step(&format!("joining {name}"))));
+        progress.report(&Event::Step(&start.step(&format!("joining {name}"))));
         start.join(ground, network)?;
     }
     start.policies(ground)?;
@@ -64,13 +64,13 @@ struct Start<'a> {
     legs: &'a [Leg],
     /// The caller's, and those of callees.
     networks: BTreeSet<usize>,
-    standing: Standing,
+    started: StartedSubject,
 }
 
 impl<'a> Start<'a> {
     fn new(mesh: &'a Mesh, legs: &'a [Leg]) -> Self {
         let networks = legs.iter().map(|leg| leg.network).chain([HOME]).collect();
-        Self { mesh, legs, networks, standing: Standing::default() }
+        Self { mesh, legs, networks, started: StartedSubject::default() }
     }
 
     /// Without a gateway a network must be reachable as it is.
@@ -124,7 +124,7 @@ impl<'a> Start<'a> {
         let ports_file = ground.ports_path(&name);
         let spec = ground.commands().control(ground.network(network), &store, &ports_file);
         ground.start(&spec.named(&name))?;
-        self.standing.processes.push(name);
+        self.started.processes.push(name);
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl<'a> Start<'a> {
         let commands = ground.commands();
         let spec = commands.gateway(home, control, &token_file, listen, advertise, &ports_file);
         ground.start(&spec.named(&name))?;
-        self.standing.processes.push(name);
+        self.started.processes.push(name);
         Ok(())
     }
 
@@ -210,10 +210,10 @@ impl<'a> Start<'a> {
         let path = ground.file(&format!("{}.cfg", name.replace('/', "-")));
         let text = haproxy_gateway::config(listen, &services, gateway);
         fs::write(&path, &text).map_err(|source| LabError::Write { path: path.clone(), source })?;
-        self.standing.config.insert(format!("{name}/haproxy.cfg"), text);
+        self.started.config.insert(format!("{name}/haproxy.cfg"), text);
         let spec = ground.spec(network, &self.mesh.gateway(), &program).args(["-db", "-f"]);
         ground.start(&spec.args([path]))?;
-        self.standing.processes.push(name.clone());
+        self.started.processes.push(name.clone());
         let listeners = Ports::from([(GATEWAY_PORT.to_owned(), listen)]);
         ground.wait_listening(&name, network, &listeners, READY_LIMIT)
     }
@@ -253,7 +253,7 @@ impl<'a> Start<'a> {
             spec = spec.args(["--limit", &format!("mesh_connections={most}")]);
         }
         ground.start(&spec)?;
-        self.standing.processes.push(name);
+        self.started.processes.push(name);
         Ok(())
     }
 
@@ -308,12 +308,12 @@ impl<'a> Start<'a> {
             let store = self.store(ground, network);
             let spec = ground.commands().apply(ground.network(network), &store, &path);
             ground.run(&spec, COMMAND_LIMIT)?;
-            self.standing.config.insert(format!("{}/policy", ground.network(network).name), text);
+            self.started.config.insert(format!("{}/policy", ground.network(network).name), text);
         }
         Ok(())
     }
 
-    fn routes(mut self, ground: &Ground) -> Result<Standing, LabError> {
+    fn routes(mut self, ground: &Ground) -> Result<StartedSubject, LabError> {
         for leg in self.legs {
             let service = self.service(ground, leg);
             let called = self.process(ground, HOME, &format!("sidecar-{}", self.caller(leg)));
@@ -344,9 +344,9 @@ impl<'a> Start<'a> {
                 made_of: made_of.to_owned(),
                 roles: self.roles(ground, leg),
             };
-            self.standing.routes.insert(*leg, route);
+            self.started.routes.insert(*leg, route);
         }
-        Ok(self.standing)
+        Ok(self.started)
     }
 
     /// The app id whose sidecar a leg's caller uses.

@@ -1,12 +1,12 @@
 //! A plan as it is shown before it is run.
 
 use std::fmt;
-use std::time::Duration;
 
 use tollway_record::record::Layout;
 use tollway_record::throughput::Direction;
 
 use super::{CellArrival, Plan, groups};
+use crate::experiment::minutes;
 use crate::scenario::Spacing;
 
 impl fmt::Display for Plan {
@@ -75,16 +75,5 @@ impl fmt::Display for CellArrival {
             Self::Flow(Direction::Both) => f.write_str("as many bytes as go both ways"),
             Self::Idle => f.write_str("no calls"),
         }
-    }
-}
-
-/// `45 s`, `3 min`, `2 h 5 min`.
-#[must_use]
-pub fn minutes(time: Duration) -> String {
-    let seconds = time.as_secs_f64().ceil() as u64;
-    match seconds {
-        0..100 => format!("{seconds} s"),
-        100..6_000 => format!("{} min", seconds.div_ceil(60)),
-        _ => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
     }
 }

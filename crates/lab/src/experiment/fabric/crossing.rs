@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use super::scenario::Way;
+use crate::scenario::Datapath;
 
 /// The virtual network, which the writes of round 0 go to, and what host B has it as where a bridge
 /// stands between: two tunnels of one number cannot end at one machine.
@@ -65,10 +65,10 @@ pub(super) struct Links {
     pub(super) b_then: String,
 }
 
-/// What makes a way. `middle` and `at_b` are files of network namespaces.
-pub(super) fn links(way: Way, number: u32, middle: &str, at_b: &str) -> Links {
+/// What joins the hosts by a datapath. `middle` and `at_b` are files of network namespaces.
+pub(super) fn links(datapath: Datapath, number: u32, middle: &str, at_b: &str) -> Links {
     let mut links = Links::default();
-    if way == Way::Direct {
+    if datapath == Datapath::Direct {
         cable(&mut links.a, A, B.device, B, at_b);
         address(&mut links.b, B.device, B);
         line(&mut links.b, &format!("route add {}/32 dev {}", A.ip, B.device));
@@ -80,18 +80,18 @@ pub(super) fn links(way: Way, number: u32, middle: &str, at_b: &str) -> Links {
         address(&mut links.b, B.device, B);
         address(&mut links.middle, &towards_a, TOWARDS_A);
         address(&mut links.middle, &towards_b, TOWARDS_B);
-        if way == Way::KernelRouting {
+        if datapath == Datapath::KernelRouting {
             line(&mut links.a_then, &format!("route add {}/32 via {}", B.ip, TOWARDS_A.ip));
             line(&mut links.b_then, &format!("route add {}/32 via {}", A.ip, TOWARDS_B.ip));
         }
-        if way == Way::KernelBridge {
+        if datapath == Datapath::KernelBridge {
             bridge(&mut links.middle, [&towards_a, &towards_b]);
         }
     }
     address(&mut links.a, A.device, A);
-    let is_end_to_end = matches!(way, Way::Direct | Way::KernelRouting);
+    let is_end_to_end = matches!(datapath, Datapath::Direct | Datapath::KernelRouting);
     let (of_a, of_b) = if is_end_to_end { (B, A) } else { (TOWARDS_A, TOWARDS_B) };
-    let vni_of_b = if way == Way::KernelBridge { VNI_BEHIND_BRIDGE } else { VNI };
+    let vni_of_b = if datapath == Datapath::KernelBridge { VNI_BEHIND_BRIDGE } else { VNI };
     tunnel(&mut links.a_then, "vx0", (VNI, GUEST_A.mac), A, of_a);
     tunnel(&mut links.b_then, "vx0", (vni_of_b, GUEST_B.mac), B, of_b);
     guest(&mut links.a_then, GUEST_A, GUESTS_OF_B);
@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn tunnels_end_where_the_way_says() {
-        let remote = |way: Way| {
-            let links = links(way, 3, "/middle", "/b");
+        let remote = |datapath: Datapath| {
+            let links = links(datapath, 3, "/middle", "/b");
             let of = |lines: &str| {
                 let tunnel = lines.lines().find(|line| line.starts_with("link add vx0")).unwrap();
                 tunnel.split(" remote ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
@@ -186,19 +186,19 @@ mod tests {
             (of(&links.a_then), of(&links.b_then))
         };
         let ends = |a: &str, b: &str| (a.to_owned(), b.to_owned());
-        assert_eq!(remote(Way::Direct), ends("172.16.0.2", "10.1.0.2"));
-        assert_eq!(remote(Way::KernelRouting), ends("172.16.0.2", "10.1.0.2"));
-        assert_eq!(remote(Way::KernelBridge), ends("10.1.0.1", "172.31.255.254"));
-        assert_eq!(remote(Way::Tc), ends("10.1.0.1", "172.31.255.254"));
+        assert_eq!(remote(Datapath::Direct), ends("172.16.0.2", "10.1.0.2"));
+        assert_eq!(remote(Datapath::KernelRouting), ends("172.16.0.2", "10.1.0.2"));
+        assert_eq!(remote(Datapath::KernelBridge), ends("10.1.0.1", "172.31.255.254"));
+        assert_eq!(remote(Datapath::Tc), ends("10.1.0.1", "172.31.255.254"));
     }
 
     #[test]
     fn devices_of_the_middle_have_the_number_of_the_crossing() {
-        let links = links(Way::Xdp, 7, "/middle", "/b");
+        let links = links(Datapath::Xdp, 7, "/middle", "/b");
         assert!(links.a.starts_with("link add ag "), "{}", links.a);
         assert!(links.a.contains("peer name ga7 ") && links.a.contains("netns /middle\n"));
         assert!(links.middle.contains("address add 172.31.255.254/12 dev gb7\n"));
-        let direct = super::links(Way::Direct, 7, "/middle", "/b");
+        let direct = super::links(Datapath::Direct, 7, "/middle", "/b");
         assert_eq!(direct.middle, "");
         assert!(direct.a.contains("peer name bg ") && direct.a.contains("netns /b\n"));
     }

@@ -11,7 +11,7 @@ pub(crate) const MAX_NAME: usize = 40;
 
 /// A mistake of meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct FileError {
     /// Counted from 1; 0 where the file has no place to point at.
     pub line: u64,
     pub column: u64,
@@ -25,19 +25,19 @@ pub struct Fault {
 
 /// The mistakes found so far, in the order in which they were found.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(Vec<Fault>);
+pub(crate) struct FileErrors(Vec<FileError>);
 
-impl Faults {
+impl FileErrors {
     pub(crate) fn add(&mut self, at: Location, what: impl Into<String>) {
         let (line, column) = (at.line(), at.column());
         let what = what.into();
-        self.0.push(Fault { line, column, what, known: Vec::new(), written: String::new() });
+        self.0.push(FileError { line, column, what, known: Vec::new(), written: String::new() });
     }
 
     /// `written` is no `kind` that is known.
     pub(crate) fn unknown(&mut self, at: Location, kind: &str, written: &str, known: Vec<String>) {
         let (line, column, what) = (at.line(), at.column(), kind.to_owned());
-        self.0.push(Fault { line, column, what, known, written: written.to_owned() });
+        self.0.push(FileError { line, column, what, known, written: written.to_owned() });
     }
 
     /// What a record and a process can be called.
@@ -95,7 +95,7 @@ impl Faults {
         self.0.is_empty()
     }
 
-    pub(crate) fn into_vec(self) -> Vec<Fault> {
+    pub(crate) fn into_vec(self) -> Vec<FileError> {
         self.0
     }
 }
@@ -108,9 +108,9 @@ mod tests {
     #[test]
     fn names_are_short_and_plain() {
         let check = |name: &str, good: bool| {
-            let mut faults = Faults::default();
-            faults.name("case", &nowhere(name.to_owned()));
-            assert_eq!(faults.is_empty(), good, "{name}: {faults:?}");
+            let mut errors = FileErrors::default();
+            errors.name("case", &nowhere(name.to_owned()));
+            assert_eq!(errors.is_empty(), good, "{name}: {errors:?}");
         };
         check("get-4k.tls", true);
         check(&"a".repeat(MAX_NAME), true);
@@ -121,10 +121,10 @@ mod tests {
 
     #[test]
     fn an_unknown_name_keeps_what_is_known() {
-        let mut faults = Faults::default();
-        faults.known("network", &nowhere("west".to_owned()), ["west"].into_iter());
-        faults.known("network", &nowhere("wast".to_owned()), ["west"].into_iter());
-        let found = faults.into_vec();
+        let mut errors = FileErrors::default();
+        errors.known("network", &nowhere("west".to_owned()), ["west"].into_iter());
+        errors.known("network", &nowhere("wast".to_owned()), ["west"].into_iter());
+        let found = errors.into_vec();
         assert_eq!(found.len(), 1);
         assert_eq!(
             (found[0].written.as_str(), &found[0].known[..]),

@@ -1,7 +1,8 @@
-//! Where neighbours are measured: a network with a device, a control plane in it, and what follows
-//! that. Dropping it stops all of it and takes what is in the kernel away.
+//! A network with a device, a control plane in it, and the agents that follow that. Dropping it stops
+//! all of it and removes its tables from the kernel.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -15,7 +16,6 @@ use tollway_record::neighbours::NeighbourRun;
 
 use super::plan::{FabricCell, WARM_UP, Work};
 use super::rounds::{Mark, read_marks};
-use super::scenario::Store;
 use super::{ETCD, NO_ETCD};
 use crate::cancel::Cancel;
 use crate::commands::{
@@ -23,6 +23,7 @@ use crate::commands::{
 };
 use crate::error::LabError;
 use crate::process::{ProcessError, Spec, Supervisor};
+use crate::scenario::Store;
 use crate::topology::{Isolation, Network, Topology};
 use tollway_net::ports_file::{self as ports, Ports};
 
@@ -46,7 +47,7 @@ const AGENT: &str = "agent";
 /// etcd's own ports, for clients and for other members.
 const ETCD_PORTS: [u16; 2] = [2379, 2380];
 
-/// The place, and what runs in it.
+/// The network, and what runs in it.
 pub(super) struct Site {
     pub(super) commands: Commands,
     pub(super) supervisor: Supervisor,
@@ -65,6 +66,8 @@ pub(super) struct Site {
     pub(super) crossings: u32,
     /// How many short commands have had names of their own.
     named: Cell<u32>,
+    /// Of everything that ran, by process.
+    command_lines: BTreeMap<String, String>,
 }
 
 /// A control plane with an empty table.
@@ -77,9 +80,9 @@ pub(super) struct Control {
 
 /// What an agent forwards on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct AgentPlace<'a> {
-    pub(super) devices: &'a [String],
-    /// How its programs meet packets, where it is not what suits the devices.
+pub(super) struct AgentDevices<'a> {
+    pub(super) names: &'a [String],
+    /// How its programs are attached; `None`: as suits the devices.
     pub(super) mode: Option<&'static str>,
 }
 
@@ -112,6 +115,7 @@ impl Site {
             agents: 0,
             crossings: 0,
             named: Cell::new(0),
+            command_lines: BTreeMap::new(),
         };
         site.remove_abandoned();
         site.make_device()?;
@@ -131,9 +135,19 @@ impl Site {
         Ok(self.supervisor.wait_ports(&spec.name, READY_LIMIT)?)
     }
 
-    /// What processes were started as, by name.
-    pub(super) fn command_lines(&self) -> Vec<(String, String)> {
-        self.supervisor.command_lines().into_iter().collect()
+    /// Notes the command lines of what runs, for the record.
+    pub(super) fn note_command_lines(&mut self) {
+        self.command_lines.extend(self.supervisor.command_lines());
+    }
+
+    /// Notes the command line of something that has run.
+    pub(super) fn note_command_line(&mut self, name: &str, command_line: &str) {
+        self.command_lines.insert(name.to_owned(), command_line.to_owned());
+    }
+
+    /// What was noted, by name.
+    pub(super) fn command_lines(&self) -> &BTreeMap<String, String> {
+        &self.command_lines
     }
 
     /// The id of a running process.
@@ -203,7 +217,7 @@ impl Site {
         &mut self,
         control: &Control,
         capacity: u32,
-        place: AgentPlace<'_>,
+        devices: AgentDevices<'_>,
     ) -> Result<Agent, LabError> {
         self.agents += 1;
         let dir = self.supervisor.dir();
@@ -211,8 +225,8 @@ impl Site {
             ["journal", "marks"].map(|kind| dir.join(format!("{kind}-{}", self.agents)));
         let described = FabricAgent {
             group: &self.group,
-            devices: place.devices,
-            mode: place.mode,
+            devices: devices.names,
+            mode: devices.mode,
             control: control.address,
             token_file: &control.token_file,
             capacity,
@@ -329,9 +343,9 @@ impl Site {
     /// How many neighbours the kernel's table holds, as another process reads it.
     pub(super) fn programmed(&self) -> Result<u64, LabError> {
         let spec = self.commands.fabric_status(&self.network, &self.group);
-        let told = self.supervisor.run(&spec, READY_LIMIT)?;
-        let told: serde_json::Value = serde_json::from_str(&told).unwrap_or_default();
-        Ok(told["neighbours"].as_u64().unwrap_or(0))
+        let output = self.supervisor.run(&spec, READY_LIMIT)?;
+        let status: serde_json::Value = serde_json::from_str(&output).unwrap_or_default();
+        Ok(status["neighbours"].as_u64().unwrap_or(0))
     }
 
     /// Stops what runs, and removes what it leaves.
@@ -378,8 +392,8 @@ impl Site {
     }
 
     fn rounds(&self, spec: &Spec) -> Result<NeighbourRun, LabError> {
-        let told = self.supervisor.run(spec, ROUNDS_LIMIT)?;
-        NeighbourRun::from_json(told.trim())
+        let output = self.supervisor.run(spec, ROUNDS_LIMIT)?;
+        NeighbourRun::from_json(output.trim())
             .map_err(|source| LabError::Rounds { command: spec.command_line(), source })
     }
 
@@ -412,8 +426,8 @@ impl Site {
         match command.stdin(Stdio::null()).output() {
             Ok(output) if output.status.success() => {}
             Ok(output) => {
-                let told = String::from_utf8_lossy(&output.stderr).into_owned();
-                tracing::warn!(group, told, "a table stays in the kernel");
+                let error = String::from_utf8_lossy(&output.stderr).into_owned();
+                tracing::warn!(group, error, "a table stays in the kernel");
             }
             Err(error) => tracing::warn!(group, %error, "a table stays in the kernel"),
         }

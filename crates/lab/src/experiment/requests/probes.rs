@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::bench::Bench;
-use super::super::plan::Plan;
+use super::bench::Bench;
+use super::plan::Plan;
 use crate::error::LabError;
 use crate::progress::{Event, Progress};
 use crate::subject::HOME;
@@ -24,12 +24,12 @@ impl Probes {
             plan.cells.iter().map(|cell| (cell.leg.network, cell.topology.as_str())).collect();
         networks.sort_unstable();
         networks.dedup();
-        for (network, placement) in networks.into_iter().filter(|(network, _)| *network != HOME) {
+        for (network, topology) in networks.into_iter().filter(|(network, _)| *network != HOME) {
             let mut times = bench.ping(network)?;
             times.sort_by(f64::total_cmp);
             if let (Some(progress), Some(&p50)) = (&mut progress, times.get(times.len() / 2)) {
                 let rtt_p50 = Duration::from_secs_f64(p50 / 1e6);
-                progress.told(&Event::Link { placement, rtt_p50 });
+                progress.report(&Event::Link { topology, rtt_p50 });
             }
             self.0.entry(network).or_default().extend(times);
         }

@@ -1,4 +1,4 @@
-//! The load generator of a run: what it is told, how its end is awaited, its result.
+//! The load generator of a run: its command line, the wait for its end, its result.
 
 use std::fs;
 use std::path::Path;
@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tollway_record::run::RunResult;
 
-use super::super::bench::Bench;
-use super::super::plan::{Cell, CellArrival, Run};
+use super::super::plan::{Cell, CellArrival};
+use super::Bench;
 use crate::actors::ActorsSpec;
 use crate::commands::{Load, LoadArrival};
 use crate::error::LabError;
+use crate::experiment::kind::Run;
 use crate::process::{Running, Spec};
 use crate::scenario::MessagesSpec;
 use crate::subject::{HOME, Leg, Route};
@@ -20,51 +21,6 @@ const RUN_GRACE: Duration = Duration::from_secs(20);
 /// A search is given up after as long as so many trials take: it makes a hundred at most, each
 /// with its warm-up, those that confirm twice as long.
 const SEARCH_LIMIT_TRIALS: u32 = 300;
-
-/// What makes a run's requests, and its process.
-pub(super) fn load_of(
-    bench: &Bench<'_>,
-    cell: &Cell,
-    run: &Run,
-    rate_rps: Option<f64>,
-) -> Result<(Spec, Load), LabError> {
-    let route = bench.route(cell)?;
-    let name = format!("load-{}-{}", file_name(&cell.id), run.block);
-    let mut load = bench.load(&name, &cell.leg, route);
-    if let Some(bytes) = cell.answer_bytes {
-        load.url = sized(&load.url, bytes);
-    }
-    if let Some(actors) = cell.actors {
-        load = match actors.fires() {
-            true => bench.waking(load, actors, cell.subject, rate_rps.unwrap_or_default())?,
-            false => bench.asking(load, actors, cell.subject, &cell.leg)?,
-        };
-    }
-    let arrival = match (&cell.arrival, rate_rps) {
-        (
-            CellArrival::Open { spacing, .. } | CellArrival::ShareOfSlowest { spacing, .. },
-            Some(rate_rps),
-        ) => LoadArrival::Open(rate_rps, *spacing),
-        (CellArrival::Flow(direction), _) => LoadArrival::Flow(*direction),
-        (CellArrival::Search(slo), _) => {
-            LoadArrival::Search { slo: slo.clone(), trial: cell.trial() }
-        }
-        _ => LoadArrival::Closed,
-    };
-    let load = Load {
-        arrival,
-        connections: cell.connections_at(rate_rps),
-        streams: cell.streams,
-        messages: cell.messages.unwrap_or_default(),
-        handshakes: cell.handshakes,
-        duration: cell.window,
-        warm_up: cell.warm_up,
-        payload_bytes: cell.payload_bytes,
-        seed: bench.experiment.options.seed.wrapping_add(u64::from(run.block)),
-        ..load
-    };
-    Ok((bench.ground.commands.load(bench.ground.home(), &name, &load), load))
-}
 
 /// The address of an answer of so many bytes; routes of HTTP end in `/echo`.
 fn sized(url: &str, bytes: u64) -> String {
@@ -76,6 +32,51 @@ fn file_name(id: &str) -> String {
 }
 
 impl Bench<'_> {
+    /// The load of a run, and the process that makes it.
+    pub(in crate::experiment::requests) fn load_of(
+        &self,
+        cell: &Cell,
+        run: &Run,
+        rate_rps: Option<f64>,
+    ) -> Result<(Spec, Load), LabError> {
+        let route = self.route(cell)?;
+        let name = format!("load-{}-{}", file_name(&cell.id), run.block);
+        let mut load = self.load(&name, &cell.leg, route);
+        if let Some(bytes) = cell.answer_bytes {
+            load.url = sized(&load.url, bytes);
+        }
+        if let Some(actors) = cell.actors {
+            load = match actors.fires() {
+                true => self.to_timers(load, actors, cell.subject, rate_rps.unwrap_or_default())?,
+                false => self.to_actors(load, actors, cell.subject, &cell.leg)?,
+            };
+        }
+        let arrival = match (&cell.arrival, rate_rps) {
+            (
+                CellArrival::Open { spacing, .. } | CellArrival::ShareOfSlowest { spacing, .. },
+                Some(rate_rps),
+            ) => LoadArrival::Open(rate_rps, *spacing),
+            (CellArrival::Flow(direction), _) => LoadArrival::Flow(*direction),
+            (CellArrival::Search(slo), _) => {
+                LoadArrival::Search { slo: slo.clone(), trial: cell.trial() }
+            }
+            _ => LoadArrival::Closed,
+        };
+        let load = Load {
+            arrival,
+            connections: cell.connections_at(rate_rps),
+            streams: cell.streams,
+            messages: cell.messages.unwrap_or_default(),
+            handshakes: cell.handshakes,
+            duration: cell.window,
+            warm_up: cell.warm_up,
+            payload_bytes: cell.payload_bytes,
+            seed: self.seed.wrapping_add(u64::from(run.block)),
+            ..load
+        };
+        Ok((self.ground.commands.load(self.ground.home(), &name, &load), load))
+    }
+
     /// A load of one connection without a body.
     pub(super) fn load(&self, name: &str, leg: &Leg, route: &Route) -> Load {
         Load {
@@ -94,13 +95,13 @@ impl Bench<'_> {
             payload_bytes: 0,
             method: None,
             body: None,
-            seed: self.experiment.options.seed,
+            seed: self.seed,
             json: self.ground.file(&format!("{name}.json")),
         }
     }
 
-    /// The same, asking actors instead of the app itself.
-    pub(super) fn asking(
+    /// Changes a load so that its requests are to actors in place of the app.
+    pub(super) fn to_actors(
         &self,
         load: Load,
         actors: ActorsSpec,
@@ -114,8 +115,8 @@ impl Bench<'_> {
         Ok(Load { url, method: Some("PUT"), body: actors.body(), ..load })
     }
 
-    /// Waking actors instead of asking anybody.
-    fn waking(
+    /// Changes a load so that timers of actors fire in place of requests.
+    fn to_timers(
         &self,
         load: Load,
         actors: ActorsSpec,
@@ -129,19 +130,28 @@ impl Bench<'_> {
         Ok(Load { url, timers: Some(timers), ..load })
     }
 
-    pub(super) fn run_load(
+    /// Starts a load generator; [`Running`] kills it when dropped.
+    pub(in crate::experiment::requests) fn begin_load(
+        &self,
+        spec: &Spec,
+    ) -> Result<Running, LabError> {
+        Ok(self.ground.supervisor.begin(spec)?)
+    }
+
+    /// Runs a load generator to its end.
+    pub(in crate::experiment::requests) fn run_load(
         &self,
         spec: &Spec,
         load: &Load,
         row: &str,
     ) -> Result<RunResult, LabError> {
-        let mut running = self.ground.supervisor.begin(spec)?;
+        let mut running = self.begin_load(spec)?;
         self.finish_load(&mut running, spec, load, row)
     }
 
     /// Waits for the end of a load generator. One that saw errors may say so by its status; what
     /// counts is its result.
-    pub(super) fn finish_load(
+    pub(in crate::experiment::requests) fn finish_load(
         &self,
         running: &mut Running,
         spec: &Spec,

@@ -1,25 +1,26 @@
-//! Makes the record of what was measured, with everything a reader needs to judge it.
+//! The record's part of neighbours and packets: rows, comparisons, and what a reader needs to judge
+//! them.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
 
-use tollway_record::check::check;
 use tollway_record::compare::{
     BASELINE_SUBJECT, CompareError, CompareOptions, compare, compare_all,
 };
 use tollway_record::record::{
-    Arrival, Comparison, Conditions, FabricConditions, FabricRow, FigureUnit, Layout, Protocol,
-    Question, SCHEMA, SeedFigure, SeedTable, Subject, Tls, Topology,
+    Arrival, Comparison, Conditions, FabricBlock, FabricConditions, FabricRow, FigureUnit, Layout,
+    Protocol, Question, SeedFigure, SeedTable, Subject, Tls, Topology,
 };
 use tollway_record::{Record, Row};
 
 use super::forward::payload_bytes;
-use super::measure::{Measured, MeasuredCell};
 use super::plan::{FabricCell, FabricPlan, Forwarded, Sent, Work};
-use super::scenario::{FabricFigure, Way};
-use super::{FabricExperiment, NO_ETCD};
+use super::{Fabric, Prepared};
 use crate::error::LabError;
+use crate::experiment::gate::Gate;
+use crate::experiment::kind::Contents;
+use crate::experiment::measure::MeasuredRow;
 use crate::machine;
+use crate::scenario::{Datapath, FabricFigure, FabricScenario};
 
 /// The name of what is measured.
 const SUBJECT: &str = "tollway";
@@ -48,65 +49,59 @@ const NOTES_OF_PACKETS: [&str; 5] = [
      in no cache.",
 ];
 
-/// When the experiment ran, and on what disk.
-pub(super) struct Circumstances<'a> {
-    pub(super) started_at: SystemTime,
-    pub(super) duration: Duration,
-    /// Times of single syncs, in order of size.
-    pub(super) sync_us: &'a [f64],
-    /// Rows that need an etcd that is not there.
-    pub(super) left_out: Vec<String>,
-}
-
-pub(super) fn record(
-    experiment: &FabricExperiment,
-    plan: &FabricPlan,
-    measured: Measured,
-    circumstances: &Circumstances<'_>,
-) -> Result<Record, LabError> {
-    let (scenario, options) = (&experiment.scenario, &experiment.options);
-    let mut machine = machine::describe();
-    machine.steal_fraction = measured.steal_fraction;
-    let mut fabric = Vec::new();
-    let mut rows = Vec::new();
-    for (cell, MeasuredCell { rounds, requests }) in plan.cells.iter().zip(measured.cells) {
+pub(super) fn contents(
+    experiment: &Fabric<'_>,
+    measured: Vec<MeasuredRow>,
+) -> Result<Contents, LabError> {
+    let Fabric { options, prepared, site, .. } = experiment;
+    let plan = &prepared.plan;
+    let mut command_lines = site.command_lines().clone();
+    let mut repeated = 0;
+    let (mut fabric, mut rows, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+    for (cell, of) in plan.cells.iter().zip(measured) {
         let failed = |source| LabError::Merge { row: cell.id.clone(), source };
+        repeated += of.repeated_rounds + of.set_aside.len();
         match cell.work {
             Work::Get | Work::Forward(_) => {
-                rows.push(Row::from_blocks(of_requests(cell), requests).map_err(failed)?);
+                command_lines.insert(cell.id.clone(), of.load_command);
+                let mut row = Row::from_blocks(of_requests(cell), of.blocks).map_err(failed)?;
+                row.set_aside = of.set_aside;
+                rows.push(row);
             }
             Work::List | Work::Restart | Work::Watch | Work::Fanout | Work::Churn => {
-                let row = FabricRow::from_blocks(of_rounds(cell), rounds, options.seed);
+                warnings.extend(disturbed(cell, &of.rounds, options.gate));
+                let row = FabricRow::from_blocks(of_rounds(cell), of.rounds, options.seed);
                 fabric.push(row.map_err(failed)?);
             }
         }
     }
-    let seed_table = seed_table(experiment, &fabric, &rows);
-    let comparisons = comparisons(&rows, options.seed)?;
-    let subjects = subjects(plan, measured.command_lines);
-    let mut record = Record {
-        schema: SCHEMA.into(),
-        scenario: scenario.name.value.clone(),
-        started_at: humantime::format_rfc3339_millis(circumstances.started_at).to_string(),
-        duration_s: circumstances.duration.as_secs_f64(),
-        command_line: options.command_line.clone(),
-        machine,
-        parameters: parameters(experiment, plan, circumstances.sync_us),
-        subjects,
+    Ok(Contents {
+        comparisons: comparisons(&rows, options.seed)?,
+        subjects: subjects(plan, command_lines),
+        parameters: parameters(plan, &experiment.sync_us),
+        notes: notes(plan, repeated),
+        not_measured: not_measured(prepared),
         rows,
         fabric,
-        comparisons,
-        notes: notes(experiment, plan, measured.repeated),
-        warnings: measured.warnings,
-        not_measured: not_measured(
-            plan.cells.iter().all(|cell| cell.forwarded().is_some()),
-            &circumstances.left_out,
-        ),
-        idle: Vec::new(),
-        seed_table,
+        warnings,
+        ..Contents::default()
+    })
+}
+
+/// A warning if blocks of rounds were disturbed; those of loads are reported by the record's check.
+fn disturbed(cell: &FabricCell, blocks: &[FabricBlock], gate: Gate) -> Option<String> {
+    let is_outside = |block: &&FabricBlock| {
+        !gate.reasons(block.steal_fraction, block.foreign_cpu_cores).is_empty()
     };
-    record.warnings.extend(check(&record));
-    Ok(record)
+    let outside = blocks.iter().filter(is_outside).count();
+    (outside > 0).then(|| {
+        let all = blocks.len();
+        format!(
+            "{}: {outside} of {all} blocks were disturbed by others and could not be repeated any \
+             more",
+            cell.id
+        )
+    })
 }
 
 fn of_rounds(cell: &FabricCell) -> FabricConditions {
@@ -141,8 +136,8 @@ fn of_requests(cell: &FabricCell) -> Conditions {
         link: None,
         limits: None,
     };
-    let Some(Forwarded { way, sent, .. }) = cell.forwarded() else { return of_agents };
-    let (subject, variant) = made_of(way);
+    let Some(Forwarded { datapath, sent, .. }) = cell.forwarded() else { return of_agents };
+    let (subject, variant) = made_of(datapath);
     let (protocol, arrival) = match sent {
         Sent::Ping => (Protocol::Icmp, Arrival::OpenUniform),
         Sent::Calls => (Protocol::Tcp, Arrival::Closed),
@@ -156,31 +151,31 @@ fn of_requests(cell: &FabricCell) -> Conditions {
         protocol,
         arrival,
         tls: Tls::Plain,
-        hops: u32::from(way != Way::Direct),
+        hops: u32::from(datapath != Datapath::Direct),
         payload_bytes: payload_bytes(sent).into(),
         ..of_agents
     }
 }
 
-/// Subject and variant of a way.
-fn made_of(way: Way) -> (&'static str, &'static str) {
-    match way {
-        Way::Direct => (BASELINE_SUBJECT, "cable"),
-        Way::Xdp => (SUBJECT, "forwarder"),
-        Way::XdpGeneric => (SUBJECT, "forwarder, xdp-generic"),
-        Way::Tc => (SUBJECT, "forwarder, tc"),
-        Way::KernelBridge => (BRIDGE, "two tunnels"),
-        Way::KernelRouting => ("kernel-routing", "no tunnel"),
+/// Subject and variant of a datapath.
+fn made_of(datapath: Datapath) -> (&'static str, &'static str) {
+    match datapath {
+        Datapath::Direct => (BASELINE_SUBJECT, "cable"),
+        Datapath::Xdp => (SUBJECT, "forwarder"),
+        Datapath::XdpGeneric => (SUBJECT, "forwarder, xdp-generic"),
+        Datapath::Tc => (SUBJECT, "forwarder, tc"),
+        Datapath::KernelBridge => (BRIDGE, "two tunnels"),
+        Datapath::KernelRouting => ("kernel-routing", "no tunnel"),
     }
 }
 
 /// Who is measured, with the command lines of all that ran beside Tollway.
 fn subjects(plan: &FabricPlan, command_lines: BTreeMap<String, String>) -> Vec<Subject> {
-    let mut ways: Vec<Way> =
-        plan.cells.iter().filter_map(|cell| Some(cell.forwarded()?.way)).collect();
-    ways.sort_unstable();
-    ways.dedup();
-    let mut named: Vec<(&str, &str)> = ways.into_iter().map(made_of).collect();
+    let mut datapaths: Vec<Datapath> =
+        plan.cells.iter().filter_map(|cell| Some(cell.forwarded()?.datapath)).collect();
+    datapaths.sort_unstable();
+    datapaths.dedup();
+    let mut named: Vec<(&str, &str)> = datapaths.into_iter().map(made_of).collect();
     if plan.cells.iter().any(|cell| cell.forwarded().is_none()) {
         named.insert(0, (SUBJECT, VARIANT));
     }
@@ -223,43 +218,30 @@ fn comparisons(rows: &[Row], seed: u64) -> Result<Vec<Comparison>, LabError> {
     Ok(found)
 }
 
-fn not_measured(is_of_packets: bool, left_out: &[String]) -> Vec<String> {
+fn not_measured(prepared: &Prepared) -> Vec<String> {
+    let is_of_packets = prepared.plan.cells.iter().all(|cell| cell.forwarded().is_some());
     let mut parts = if is_of_packets {
         vec!["A network card: its driver, its queues, and what it computes itself.".to_owned()]
     } else {
-        vec!["Agents on other machines: the way to them, and their clocks.".to_owned()]
+        vec!["Agents on other machines: the network to them, and their clocks.".to_owned()]
     };
-    parts.extend(left_out.iter().map(|row| format!("{row}: {NO_ETCD}.")));
+    parts.extend(prepared.left_out.iter().map(|row| format!("{row}.")));
     parts
 }
 
-fn parameters(
-    experiment: &FabricExperiment,
-    plan: &FabricPlan,
-    sync_us: &[f64],
-) -> BTreeMap<String, serde_json::Value> {
-    let options = &experiment.options;
-    let mut parameters: BTreeMap<String, serde_json::Value> = BTreeMap::new();
-    let mut add = |name: &str, value: serde_json::Value| {
-        parameters.insert(name.to_owned(), value);
-    };
-    add("seed", options.seed.into());
-    add("tollway_version", options.version.clone().into());
-    add("length", options.length.as_str().into());
-    add("blocks", plan.blocks.into());
-    add("gate_steal_fraction", options.gate.steal_fraction.into());
-    add("gate_foreign_cpu_cores", options.gate.foreign_cpu_cores.into());
+fn parameters(plan: &FabricPlan, sync_us: &[f64]) -> BTreeMap<String, serde_json::Value> {
+    let mut parameters = BTreeMap::from([("blocks".to_owned(), plan.blocks.into())]);
     for (name, share) in [("disk_sync_p50_us", 0.5), ("disk_sync_p90_us", 0.9)] {
         let at = (sync_us.len().saturating_sub(1)) as f64 * share;
         if let Some(us) = sync_us.get(at as usize) {
-            add(name, (us.round() as u64).into());
+            parameters.insert(name.to_owned(), (us.round() as u64).into());
         }
     }
     parameters
 }
 
-fn notes(experiment: &FabricExperiment, plan: &FabricPlan, repeated: usize) -> Vec<String> {
-    let mut notes = experiment.scenario.notes.clone();
+fn notes(plan: &FabricPlan, repeated: usize) -> Vec<String> {
+    let mut notes = Vec::new();
     let does = |work| plan.cells.iter().any(|cell| cell.work == work);
     if plan.cells.iter().any(|cell| cell.forwarded().is_some()) {
         notes.extend(NOTES_OF_PACKETS.map(str::to_owned));
@@ -268,8 +250,8 @@ fn notes(experiment: &FabricExperiment, plan: &FabricPlan, repeated: usize) -> V
         notes.push(
             "Each row of each block has a control plane of its own, without neighbours but for the \
              `table` that a row has from the start. A time is the median of the blocks' medians \
-             over rounds; times are of one clock of this machine, taken by whom the stage \
-             happens to."
+             over rounds; times are of one clock of this machine, taken in the process in which the \
+             stage happens."
                 .to_owned(),
         );
     }
@@ -336,25 +318,22 @@ fn notes(experiment: &FabricExperiment, plan: &FabricPlan, repeated: usize) -> V
     );
     if repeated > 0 {
         notes.push(format!(
-            "{repeated} rows of blocks were repeated since something else used the machine \
-             meanwhile; they are not kept."
+            "{repeated} blocks of rows were repeated since something else used the machine \
+             meanwhile; those of loads are in the record, set aside."
         ));
     }
     notes
 }
 
-fn seed_table(
-    experiment: &FabricExperiment,
-    fabric: &[FabricRow],
-    rows: &[Row],
-) -> Option<SeedTable> {
-    let seed = experiment.scenario.seed.as_ref()?;
+/// Published figures with today's, from the record's rows.
+pub(super) fn seed_table(scenario: &FabricScenario, record: &Record) -> Option<SeedTable> {
+    let seed = scenario.seed.as_ref()?;
     let figures = seed.figures.iter().map(|figure| SeedFigure {
         what: figure.what.clone(),
         unit: figure.unit,
         seed: figure.published.clone(),
-        today: today(figure, fabric)
-            .or_else(|| looked_up(figure, rows))
+        today: today(figure, &record.fabric)
+            .or_else(|| looked_up(figure, &record.rows))
             .map(|value| (SUBJECT.to_owned(), value))
             .into_iter()
             .collect(),

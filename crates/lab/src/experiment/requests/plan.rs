@@ -13,11 +13,11 @@ use tollway_record::record::{Arrival, Layout, Limits, Protocol, Topology};
 use tollway_record::throughput::Direction;
 
 use crate::actors::ActorsSpec;
+use crate::experiment::kind::Run;
 use crate::ping::PingPlan;
 use crate::scenario::{Case, Handshakes, Length, MessagesSpec, Scenario, Spacing};
 use crate::subject::Leg;
 use cells::cells;
-pub use show::minutes;
 
 /// Time from the decision to start a load process to its first request, and from its last
 /// answer to its end, together, on a loaded machine of two processors.
@@ -87,16 +87,6 @@ pub enum CellArrival {
     /// is made in the first block only.
     Search(Vec<String>),
     Idle,
-}
-
-/// One run of the load generator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
-    /// Which of [`Plan::cells`].
-    pub cell: usize,
-    pub block: u32,
-    /// Place among the runs of its block, from 0.
-    pub position: u32,
 }
 
 /// What will be run.

@@ -3,15 +3,16 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::scenario::{FabricCase, FabricLength, FabricScenario, Measure, Store, Way};
+use crate::experiment::kind::Run;
 use crate::experiment::minutes;
+use crate::scenario::{Datapath, FabricCase, FabricLength, FabricScenario, Measure, Store};
 
-/// Starting a control plane, giving out a token, starting whoever follows: for the estimate.
+/// Starting a control plane, issuing a token, starting an agent: for the estimate.
 const START_ESTIMATE: Duration = Duration::from_millis(600);
 /// Starting an agent that is one of many.
 const AGENT_ESTIMATE: Duration = Duration::from_millis(20);
 /// Two hosts and what is between them, as a share of each of the rows that use them.
-const WAY_ESTIMATE: Duration = Duration::from_millis(800);
+const CROSSING_ESTIMATE: Duration = Duration::from_millis(800);
 /// An agent that ends, and begins with what it has.
 const RESTART_ESTIMATE: Duration = Duration::from_millis(400);
 /// Restarts of a block.
@@ -48,7 +49,7 @@ pub struct FabricCell {
     pub store: Store,
 }
 
-/// What is done in a row: neighbours are told, or what guests send is forwarded.
+/// What is done in a row: neighbours are distributed, or what guests send is forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     List,
@@ -63,7 +64,7 @@ pub enum Work {
 /// What goes from guest to guest, and over what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forwarded {
-    pub way: Way,
+    pub datapath: Datapath,
     pub sent: Sent,
     /// Neighbours that packets go to.
     pub flows: u32,
@@ -108,20 +109,27 @@ impl FabricPlan {
         Self { scenario, cells, blocks: length.blocks, expected }
     }
 
-    /// Places of the cells in the order in which a block has them: rows over the same way follow
-    /// each other, since it is made for all of them together.
+    /// The runs, block after block. Rows over the same datapath follow each other, since it is made
+    /// for all of them together.
     #[must_use]
-    pub fn order(&self) -> Vec<usize> {
+    pub fn runs(&self) -> Vec<Run> {
         let mut order: Vec<usize> = (0..self.cells.len()).collect();
-        order.sort_by_key(|place| self.cells[*place].forwarded().map(|over| over.way));
-        order
+        order.sort_by_key(|cell| self.cells[*cell].forwarded().map(|over| over.datapath));
+        let block = |block: u32| {
+            order.clone().into_iter().zip(0..).map(move |(cell, position)| Run {
+                cell,
+                block,
+                position,
+            })
+        };
+        (0..self.blocks).flat_map(block).collect()
     }
 
-    /// Without the rows that need etcd; their ids.
+    /// Removes the rows that need etcd. Returns their ids.
     pub(super) fn leave_out_etcd(&mut self) -> Vec<String> {
-        let (left_out, kept): (Vec<_>, Vec<_>) =
+        let (left_out, rest): (Vec<_>, Vec<_>) =
             self.cells.drain(..).partition(|cell| cell.store == Store::Etcd);
-        self.cells = kept;
+        self.cells = rest;
         left_out.into_iter().map(|cell| cell.id).collect()
     }
 }
@@ -135,22 +143,22 @@ impl FabricCell {
             Measure::Get => Work::Get,
             Measure::Fanout => Work::Fanout,
             Measure::Churn => Work::Churn,
-            Measure::Ping => return Self::over_ways(case, Sent::Ping, length),
-            Measure::Calls => return Self::over_ways(case, Sent::Calls, length),
-            Measure::Bulk => return Self::over_ways(case, Sent::Bulk, length),
-            Measure::Packets => return Self::over_ways(case, Sent::Packets, length),
+            Measure::Ping => return Self::over_datapaths(case, Sent::Ping, length),
+            Measure::Calls => return Self::over_datapaths(case, Sent::Calls, length),
+            Measure::Bulk => return Self::over_datapaths(case, Sent::Bulk, length),
+            Measure::Packets => return Self::over_datapaths(case, Sent::Packets, length),
         };
         case.rows().into_iter().map(|row| Self::new(case, work, row, length)).collect()
     }
 
-    fn over_ways(case: &FabricCase, sent: Sent, length: FabricLength) -> Vec<Self> {
+    fn over_datapaths(case: &FabricCase, sent: Sent, length: FabricLength) -> Vec<Self> {
         let flows = case.flows.as_ref().map_or(1, |flows| flows.value);
-        let over = |way: &Way| {
-            let work = Work::Forward(Forwarded { way: *way, sent, flows });
-            let id = format!("{}/{}", case.name.value, way.as_str());
+        let over = |datapath: &Datapath| {
+            let work = Work::Forward(Forwarded { datapath: *datapath, sent, flows });
+            let id = format!("{}/{}", case.name.value, datapath.as_str());
             Self { id, ..Self::new(case, work, 0, length) }
         };
-        case.ways.iter().flat_map(|ways| &ways.value).map(over).collect()
+        case.datapaths.iter().flat_map(|datapaths| &datapaths.value).map(over).collect()
     }
 
     /// The row of a case that differs from its others by `row`.
@@ -218,8 +226,8 @@ impl FabricCell {
         let listed = if is_listed { self.entries } else { 0 };
         let first = ENTRY_ESTIMATE * self.table.max(listed) + AGENT_ESTIMATE * (self.agents - 1);
         let measured = match self.work {
-            // A way is made once for all rows of a block that have it, of which there are a few.
-            Work::Forward(_) => return WAY_ESTIMATE + first + WARM_UP + self.window,
+            // A crossing is made once for all rows of a block that have it, of which there are a few.
+            Work::Forward(_) => return CROSSING_ESTIMATE + first + WARM_UP + self.window,
             Work::Get => WARM_UP + self.window,
             Work::Churn => self.window,
             Work::Restart => ENTRY_ESTIMATE * self.entries + RESTART_ESTIMATE * self.rounds,
@@ -293,10 +301,10 @@ mod tests {
     }
 
     #[test]
-    fn rows_over_one_way_follow_each_other() {
+    fn rows_over_one_datapath_follow_each_other() {
         let text = "schema: tollway.fabric-scenario/1\nname: x\npurpose: x\ncases:\n  \
-            - {name: calls, measure: calls, ways: [tc, direct], table: 10}\n  \
-            - {name: few, measure: packets, ways: [direct, tc], table: 10, flows: 7}\nlengths:\n  \
+            - {name: calls, measure: calls, datapaths: [tc, direct], table: 10}\n  \
+            - {name: few, measure: packets, datapaths: [direct, tc], table: 10, flows: 7}\nlengths:\n  \
             quick: LENGTH\n  usual: LENGTH\n  full: LENGTH\n";
         let length = "{blocks: 1, most_entries: 10, block_entries: 1, most_rounds: 1}";
         let scenario: FabricScenario =
@@ -305,10 +313,10 @@ mod tests {
         let plan = FabricPlan::new(&scenario, scenario.lengths.quick.value);
         let ids: Vec<_> = plan.cells.iter().map(|cell| &*cell.id).collect();
         assert_eq!(ids, ["calls/tc", "calls/direct", "few/direct", "few/tc"]);
-        let order: Vec<_> = plan.order().into_iter().map(|place| ids[place]).collect();
+        let order: Vec<_> = plan.runs().into_iter().map(|run| ids[run.cell]).collect();
         assert_eq!(order, ["calls/direct", "few/direct", "calls/tc", "few/tc"]);
         let over = plan.cells[3].forwarded().unwrap();
-        assert_eq!((over.way, over.sent, over.flows), (Way::Tc, Sent::Packets, 7));
+        assert_eq!((over.datapath, over.sent, over.flows), (Datapath::Tc, Sent::Packets, 7));
         assert_eq!(plan.cells[0].all_entries(), 10);
     }
 

@@ -1,4 +1,4 @@
-//! Scenarios of the fabric as files say them: how many neighbours, which way they take, how often.
+//! The model of scenarios of the fabric: how many neighbours, how they are distributed, how often.
 //! `schema/tollway-fabric-scenario-1.schema.json` is the format's schema.
 
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ use serde_saphyr::{Location, Spanned};
 use tollway_record::neighbours::Stage;
 use tollway_record::record::{FigureUnit, SeedValue};
 
-use crate::fault::{Fault, Faults};
-use crate::scenario::LengthName;
+use super::LengthName;
+use crate::file_error::{FileError, FileErrors};
 
 /// The format's name and version.
 pub const FABRIC_SCENARIO_SCHEMA: &str = "tollway.fabric-scenario/1";
@@ -18,7 +18,7 @@ pub const FABRIC_SCENARIO_SCHEMA: &str = "tollway.fabric-scenario/1";
 const MAX_CASES: usize = 16;
 const MAX_SIZES: usize = 64;
 /// As many as there are.
-const MAX_WAYS: usize = 6;
+const MAX_DATAPATHS: usize = 6;
 /// Most neighbours that a control plane keeps.
 const MAX_ENTRIES: u32 = 4_000_000;
 const MAX_BLOCKS: u32 = 1_000;
@@ -28,7 +28,7 @@ const MAX_AGENTS: u32 = 1_000;
 const MAX_RATE_PER_S: f64 = 1_000_000.0;
 const MAX_WINDOW_S: f64 = 3_600.0;
 
-/// A scenario as its file says it.
+/// A scenario of the fabric.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FabricScenario {
@@ -48,7 +48,7 @@ pub struct FabricScenario {
     pub notes: Vec<String>,
 }
 
-/// A way that neighbours take, for each of some sizes.
+/// One measurement, for each of some sizes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FabricCase {
@@ -61,9 +61,9 @@ pub struct FabricCase {
     /// Of `get` and `fanout`: how many ask or follow, one row for each.
     #[serde(default)]
     pub agents: Option<Spanned<Vec<u32>>>,
-    /// Of what is forwarded: over which ways, one row for each.
+    /// Of what is forwarded: by what, one row for each.
     #[serde(default)]
-    pub ways: Option<Spanned<Vec<Way>>>,
+    pub datapaths: Option<Spanned<Vec<Datapath>>>,
     /// Of `packets`: neighbours that they go to, at random.
     #[serde(default)]
     pub flows: Option<Spanned<u32>>,
@@ -89,7 +89,7 @@ pub enum Store {
     Etcd,
 }
 
-/// Which way neighbours take.
+/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
@@ -118,7 +118,7 @@ pub enum Measure {
 /// What carries the guests' packets from one host to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum Datapath {
     /// A cable: the hosts' tunnels end at each other.
     Direct,
     /// The forwarder, as a program of the driver's XDP.
@@ -210,115 +210,120 @@ impl FabricScenario {
 
     /// All mistakes of meaning, in the order of the file's parts.
     #[must_use]
-    pub fn check(&self) -> Vec<Fault> {
-        let mut faults = Faults::default();
+    pub fn check(&self) -> Vec<FileError> {
+        let mut errors = FileErrors::default();
         if self.schema.value != FABRIC_SCENARIO_SCHEMA {
             let what = format!("this version reads `{FABRIC_SCENARIO_SCHEMA}`");
-            faults.add(self.schema.referenced, what);
+            errors.add(self.schema.referenced, what);
         }
-        faults.name("scenario", &self.name);
-        faults.count(Location::UNKNOWN, "cases", self.cases.len(), 1..=MAX_CASES);
-        faults.unique("case", self.cases.iter().map(|case| &case.name));
+        errors.name("scenario", &self.name);
+        errors.count(Location::UNKNOWN, "cases", self.cases.len(), 1..=MAX_CASES);
+        errors.unique("case", self.cases.iter().map(|case| &case.name));
         for case in &self.cases {
-            case.check(&mut faults);
+            case.check(&mut errors);
         }
         for length in [&self.lengths.quick, &self.lengths.usual, &self.lengths.full] {
-            self.check_length(length, &mut faults);
+            self.check_length(length, &mut errors);
         }
         for figure in self.seed.iter().flat_map(|seed| &seed.figures) {
-            self.check_figure(figure, &mut faults);
+            self.check_figure(figure, &mut errors);
         }
-        faults.into_vec()
+        errors.into_vec()
     }
 
-    fn check_length(&self, length: &Spanned<FabricLength>, faults: &mut Faults) {
+    fn check_length(&self, length: &Spanned<FabricLength>, errors: &mut FileErrors) {
         let (at, of) = (length.referenced, length.value);
         if !(1..=MAX_BLOCKS).contains(&of.blocks) {
-            faults.add(at, format!("`blocks` is from 1 to {MAX_BLOCKS}"));
+            errors.add(at, format!("`blocks` is from 1 to {MAX_BLOCKS}"));
         }
         if !(1..=MAX_ENTRIES).contains(&of.block_entries) {
-            faults.add(at, format!("`block_entries` is from 1 to {MAX_ENTRIES}"));
+            errors.add(at, format!("`block_entries` is from 1 to {MAX_ENTRIES}"));
         }
         if !(of.window_s >= 0.1 && of.window_s <= MAX_WINDOW_S) {
-            faults.add(at, "`window_s` is from 0.1 to an hour");
+            errors.add(at, "`window_s` is from 0.1 to an hour");
         }
         if !(1..=MAX_ROUNDS).contains(&of.most_rounds) {
-            faults.add(at, format!("`most_rounds` is from 1 to {MAX_ROUNDS}"));
+            errors.add(at, format!("`most_rounds` is from 1 to {MAX_ROUNDS}"));
         }
         let least = self.cases.iter().flat_map(FabricCase::sizes).min();
         if least.is_some_and(|entries| entries > of.most_entries) {
-            faults.add(at, "`most_entries` leaves nothing to measure");
+            errors.add(at, "`most_entries` leaves nothing to measure");
         }
     }
 
-    fn check_figure(&self, figure: &FabricFigure, faults: &mut Faults) {
+    fn check_figure(&self, figure: &FabricFigure, errors: &mut FileErrors) {
         let at = figure.case.referenced;
-        faults.known("case", &figure.case, self.cases.iter().map(|case| case.name.value.as_str()));
+        errors.known("case", &figure.case, self.cases.iter().map(|case| case.name.value.as_str()));
         let case = self.cases.iter().find(|case| case.name.value == figure.case.value);
         if case.is_some_and(|case| !case.rows().contains(&figure.row)) {
-            faults.add(at, format!("`{}` has no row {}", figure.case.value, figure.row));
+            errors.add(at, format!("`{}` has no row {}", figure.case.value, figure.row));
         }
         if !matches!(figure.unit, FigureUnit::Microseconds | FigureUnit::Milliseconds) {
-            faults.add(at, format!("`{}` is no unit of time here: give us or ms", figure.unit));
+            errors.add(at, format!("`{}` is no unit of time here: give us or ms", figure.unit));
         }
     }
 }
 
 impl FabricCase {
-    fn check(&self, faults: &mut Faults) {
-        faults.name("case", &self.name);
-        self.check_parts(faults);
+    fn check(&self, errors: &mut FileErrors) {
+        errors.name("case", &self.name);
+        self.check_parts(errors);
         let entries = self.entries.as_ref().map(|of| ("entries", of, MAX_ENTRIES));
         let agents = self.agents.as_ref().map(|of| ("agents", of, MAX_AGENTS));
-        if let Some(ways) = &self.ways {
-            faults.count(ways.referenced, "ways", ways.value.len(), 1..=MAX_WAYS);
-            let mut sorted = ways.value.clone();
+        if let Some(datapaths) = &self.datapaths {
+            errors.count(
+                datapaths.referenced,
+                "datapaths",
+                datapaths.value.len(),
+                1..=MAX_DATAPATHS,
+            );
+            let mut sorted = datapaths.value.clone();
             sorted.sort_unstable();
             if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-                faults.add(ways.referenced, "`ways` has one of them twice");
+                errors.add(datapaths.referenced, "`datapaths` has one of them twice");
             }
         }
         let most = self.table.as_ref().map_or(1, |table| table.value).max(1);
         if let Some(flows) = self.flows.as_ref().filter(|flows| !(1..=most).contains(&flows.value))
         {
-            faults.add(flows.referenced, "`flows` is from 1 to as many as `table` has");
+            errors.add(flows.referenced, "`flows` is from 1 to as many as `table` has");
         }
         for (part, of, most) in entries.into_iter().chain(agents) {
             let (at, sizes) = (of.referenced, &of.value);
-            faults.count(at, part, sizes.len(), 1..=MAX_SIZES);
+            errors.count(at, part, sizes.len(), 1..=MAX_SIZES);
             if !sizes.iter().all(|size| (1..=most).contains(size)) {
-                faults.add(at, format!("`{part}` are from 1 to {most}"));
+                errors.add(at, format!("`{part}` are from 1 to {most}"));
             }
             if sizes.windows(2).any(|pair| pair[0] >= pair[1]) {
-                faults.add(at, format!("`{part}` grow"));
+                errors.add(at, format!("`{part}` grow"));
             }
         }
         let table = self.table.as_ref();
         if let Some(table) = table.filter(|table| !(1..=MAX_ENTRIES).contains(&table.value)) {
-            faults.add(table.referenced, format!("`table` is from 1 to {MAX_ENTRIES}"));
+            errors.add(table.referenced, format!("`table` is from 1 to {MAX_ENTRIES}"));
         }
         let rate = self.rate_per_s.as_ref();
         if let Some(rate) = rate.filter(|rate| !(rate.value > 0.0 && rate.value <= MAX_RATE_PER_S))
         {
             let what = format!("`rate_per_s` is above 0 and at most {MAX_RATE_PER_S}");
-            faults.add(rate.referenced, what);
+            errors.add(rate.referenced, what);
         }
     }
 
     /// Each way has its own parts.
-    fn check_parts(&self, faults: &mut Faults) {
+    fn check_parts(&self, errors: &mut FileErrors) {
         let (needed, allowed): (&[&str], &[&str]) = match self.measure {
             Measure::List | Measure::Restart | Measure::Watch => (&["entries"], &[]),
             Measure::Get => (&["agents", "table"], &["rate_per_s"]),
             Measure::Fanout => (&["agents", "table"], &[]),
             Measure::Churn => (&["table", "rate_per_s"], &[]),
-            Measure::Ping | Measure::Calls | Measure::Bulk => (&["ways", "table"], &[]),
-            Measure::Packets => (&["ways", "table", "flows"], &[]),
+            Measure::Ping | Measure::Calls | Measure::Bulk => (&["datapaths", "table"], &[]),
+            Measure::Packets => (&["datapaths", "table", "flows"], &[]),
         };
         for (part, is_there) in [
             ("entries", self.entries.is_some()),
             ("agents", self.agents.is_some()),
-            ("ways", self.ways.is_some()),
+            ("datapaths", self.datapaths.is_some()),
             ("flows", self.flows.is_some()),
             ("table", self.table.is_some()),
             ("rate_per_s", self.rate_per_s.is_some()),
@@ -326,11 +331,11 @@ impl FabricCase {
             let (is_needed, measure) = (needed.contains(&part), self.measure.as_str());
             if is_needed && !is_there {
                 let what = format!("a case of `measure: {measure}` needs `{part}`");
-                faults.add(self.name.referenced, what);
+                errors.add(self.name.referenced, what);
             }
             if is_there && !is_needed && !allowed.contains(&part) {
                 let what = format!("a case of `measure: {measure}` has no `{part}`");
-                faults.add(self.name.referenced, what);
+                errors.add(self.name.referenced, what);
             }
         }
     }
@@ -373,7 +378,7 @@ impl Measure {
     }
 }
 
-impl Way {
+impl Datapath {
     /// The word of scenarios and of rows' ids.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -402,7 +407,7 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::FABRIC_BUILT_IN;
+    use crate::scenario::{BUILT_IN, ScenarioKind};
 
     const SCHEMA: &str = include_str!("../../../../schema/tollway-fabric-scenario-1.schema.json");
 
@@ -416,7 +421,7 @@ mod tests {
         serde_saphyr::from_str(text).unwrap()
     }
 
-    fn faults(text: &str) -> Vec<String> {
+    fn errors(text: &str) -> Vec<String> {
         read(text).check().into_iter().map(|fault| fault.what).collect()
     }
 
@@ -424,7 +429,7 @@ mod tests {
     fn built_in_scenarios_are_right_and_fit_the_schema() {
         let schema: serde_json::Value = serde_json::from_str(SCHEMA).unwrap();
         let validator = jsonschema::draft202012::new(&schema).unwrap();
-        for known in FABRIC_BUILT_IN {
+        for known in BUILT_IN.iter().filter(|known| known.kind == ScenarioKind::Fabric) {
             let scenario = read(known.text);
             assert_eq!(scenario.name.value, known.name);
             assert!(scenario.purpose.len() <= 80, "{}", scenario.purpose);
@@ -440,10 +445,10 @@ mod tests {
 
     #[test]
     fn mistakes_of_meaning_are_told() {
-        assert_eq!(faults(GOOD), [""; 0]);
+        assert_eq!(errors(GOOD), [""; 0]);
         let check = |from: &str, to: &str, what: &str| {
             assert!(GOOD.contains(from), "{from}");
-            assert_eq!(faults(&GOOD.replacen(from, to, 1)), [what]);
+            assert_eq!(errors(&GOOD.replacen(from, to, 1)), [what]);
         };
         check("[1, 1000]", "[1, 5, 5]", "`entries` grow");
         check("[1, 1000]", "[1, 4000001]", "`entries` are from 1 to 4000000");
@@ -463,15 +468,15 @@ mod tests {
         check(case, "measure: get, agents: [3, 2], table: 5", "`agents` grow");
         check(
             case,
-            "measure: ping, ways: [tc, direct, tc], table: 5",
-            "`ways` has one of them twice",
+            "measure: ping, datapaths: [tc, direct, tc], table: 5",
+            "`datapaths` has one of them twice",
         );
         check(
             case,
-            "measure: packets, ways: [tc], table: 5, flows: 6",
+            "measure: packets, datapaths: [tc], table: 5, flows: 6",
             "`flows` is from 1 to as many as `table` has",
         );
-        check(case, "measure: bulk, table: 5", "a case of `measure: bulk` needs `ways`");
+        check(case, "measure: bulk, table: 5", "a case of `measure: bulk` needs `datapaths`");
         check(
             case,
             "measure: churn, table: 5, rate_per_s: 0",

@@ -211,7 +211,7 @@ impl Ground {
         self.topology.advertised(&self.supervisor, network, name, fixed)
     }
 
-    /// Where processes of a network may send what nobody reads, such as spans. Started when it
+    /// Where processes of a network may send what nobody reads, such as spans. StartedSubject when it
     /// is first asked for; its cost is no subject's.
     pub fn sink(&mut self, network: usize) -> Result<SocketAddr, LabError> {
         let name = self.process(network, SINK);

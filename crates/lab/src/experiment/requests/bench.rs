@@ -1,5 +1,8 @@
-//! Everything an experiment needs, running: networks, links, apps, probes and the subjects.
-//! Dropping it stops all of it.
+//! Everything that an experiment with requests needs, running: networks, links, apps, probes and the
+//! subjects. Dropping it stops all of it. Its loads are in `load`, the first calls in `first_call`.
+
+mod first_call;
+mod load;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +12,6 @@ use std::time::Duration;
 
 use tollway_record::record::{Limits, Link, LinkKind, RttUs, Tls};
 
-use super::Experiment;
 use super::ground::{AppTls, ECHO, ECHO_MTLS, ECHO_TLS, Ground, PING, READY_LIMIT};
 use super::plan::{Cell, Plan};
 use super::prepare::{Prepared, PreparedSubject};
@@ -18,28 +20,32 @@ use crate::cancel::Cancel;
 use crate::cgroup::Cgroups;
 use crate::commands::Commands;
 use crate::error::LabError;
+use crate::experiment::ExperimentOptions;
 use crate::link_command::{DirectionReport, LinkReport};
 use crate::ping::{PingPlan, Responder, ping};
 use crate::process::Supervisor;
 use crate::progress::{Event, Progress};
 use crate::scenario::{Scenario, Start};
-use crate::subject::{Authorities, BACKGROUND, HOME, Identity, Leg, Route, Standing};
+use crate::subject::{Authorities, BACKGROUND, HOME, Identity, Leg, Route, StartedSubject};
 use crate::topology::{Isolation, LinkSpec, Topology};
 use tollway_net::ports_file::{self as ports, Ports};
 
+/// All processes of an experiment with requests.
 pub(super) struct Bench<'a> {
-    pub(super) experiment: &'a Experiment,
-    pub(super) subjects: &'a [PreparedSubject],
-    pub(super) ground: Ground,
+    scenario: &'a Scenario,
+    /// Of the loads; each run adds its block.
+    seed: u64,
+    subjects: &'a [PreparedSubject],
+    ground: Ground,
     /// What each subject has to carry.
     legs: Vec<Vec<Leg>>,
     /// Which actors are asked, through whom, each once.
-    pub(super) actors: Vec<(usize, Leg, ActorsSpec)>,
-    /// Of the subjects that were started, in their order.
-    pub(super) standing: Vec<Standing>,
+    actors: Vec<(usize, Leg, ActorsSpec)>,
+    /// The subjects, in their order.
+    started: Vec<StartedSubject>,
     cgroups: Option<Cgroups>,
     /// Command lines of everything that was ever started, by process.
-    pub(super) command_lines: BTreeMap<String, String>,
+    command_lines: BTreeMap<String, String>,
     probes: Vec<(usize, Responder)>,
     cancel: Cancel,
 }
@@ -47,13 +53,12 @@ pub(super) struct Bench<'a> {
 impl<'a> Bench<'a> {
     pub(super) fn start(
         dir: &Path,
-        experiment: &'a Experiment,
+        (scenario, options): (&'a Scenario, &ExperimentOptions),
         prepared: &'a Prepared<'_>,
         cancel: &Cancel,
         progress: &mut dyn Progress,
     ) -> Result<Self, LabError> {
-        let (scenario, options) = (&experiment.scenario, &experiment.options);
-        progress.told(&Event::Step(&networks_step(&options.isolation)));
+        progress.report(&Event::Step(&networks_step(&options.isolation)));
         let names: Vec<&str> =
             scenario.networks.iter().map(|network| network.name.value.as_str()).collect();
         let links = links(scenario, options.seed);
@@ -61,12 +66,13 @@ impl<'a> Bench<'a> {
         let commands = Commands { program: options.binary.clone() };
         let supervisor = Supervisor::new(dir, cancel);
         let mut bench = Self {
-            experiment,
+            scenario,
+            seed: options.seed,
             subjects: &prepared.subjects,
             ground: Ground { commands, supervisor, topology, tls: None },
             legs: legs(&prepared.plan, prepared.subjects.len()),
             actors: actors(&prepared.plan),
-            standing: Vec::new(),
+            started: Vec::new(),
             cgroups: None,
             command_lines: BTreeMap::new(),
             probes: Vec::new(),
@@ -80,42 +86,42 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Starts the subjects anew where the scenario wants that for each block.
-    pub(super) fn begin_block(
+    /// Starts the subjects anew if the scenario asks for that in each block.
+    pub(super) fn begin_round(
         &mut self,
-        first: bool,
+        is_first: bool,
         progress: &mut dyn Progress,
     ) -> Result<(), LabError> {
-        if first || self.experiment.scenario.start == Start::Once {
+        if is_first || self.scenario.start == Start::Once {
             return Ok(());
         }
-        for standing in std::mem::take(&mut self.standing).iter().rev() {
-            self.ground.supervisor.stop_named(&standing.processes);
+        for started in std::mem::take(&mut self.started).iter().rev() {
+            self.ground.supervisor.stop_named(&started.processes);
         }
         self.start_subjects(progress)
     }
 
     fn start_subjects(&mut self, progress: &mut dyn Progress) -> Result<(), LabError> {
         for (prepared, legs) in self.subjects.iter().zip(&self.legs) {
-            let standing = prepared.subject.start(&mut self.ground, legs, progress)?;
-            self.standing.push(standing);
+            let started = prepared.subject.start(&mut self.ground, legs, progress)?;
+            self.started.push(started);
         }
         self.command_lines.extend(self.ground.supervisor.command_lines());
-        progress.told(&Event::Step("making the first calls"));
+        progress.report(&Event::Step("making the first calls"));
         self.first_calls(&self.cancel.clone())
     }
 
     /// How the caller reaches the callee in a cell.
     pub(super) fn route(&self, cell: &Cell) -> Result<&Route, LabError> {
         let subject = &self.subjects[cell.subject];
-        self.standing[cell.subject].routes.get(&cell.leg).ok_or_else(|| LabError::NoRoute {
+        self.started[cell.subject].routes.get(&cell.leg).ok_or_else(|| LabError::NoRoute {
             subject: subject.label.clone(),
             row: cell.id.clone(),
         })
     }
 
     /// All subjects with the legs that they carry.
-    pub(super) fn services(&self) -> Vec<(usize, Leg)> {
+    fn services(&self) -> Vec<(usize, Leg)> {
         let each = self.legs.iter().enumerate();
         each.flat_map(|(subject, legs)| legs.iter().map(move |leg| (subject, *leg))).collect()
     }
@@ -159,6 +165,34 @@ impl<'a> Bench<'a> {
         self.cgroups.as_ref()
     }
 
+    /// Ids of running processes by name; those that ended are left out.
+    pub(super) fn pids(&self, names: &[String]) -> Vec<u32> {
+        self.ground.pids(names)
+    }
+
+    /// The lab and everything that it has started, with a load generator.
+    pub(super) fn own_processes(&self, load: Option<u32>) -> Vec<u32> {
+        let all = self.ground.supervisor.command_lines();
+        let started = all.keys().filter_map(|name| self.ground.supervisor.pid(name));
+        started.chain(load).chain([std::process::id()]).collect()
+    }
+
+    /// # Errors
+    /// If a process has ended before it was stopped.
+    pub(super) fn check_alive(&mut self) -> Result<(), LabError> {
+        Ok(self.ground.supervisor.check_alive()?)
+    }
+
+    /// Command lines of everything that was ever started, by process.
+    pub(super) fn command_lines(&self) -> &BTreeMap<String, String> {
+        &self.command_lines
+    }
+
+    /// The subjects as they run, in their order.
+    pub(super) fn started(&self) -> &[StartedSubject] {
+        &self.started
+    }
+
     /// Round trips from the caller's network to another, microseconds.
     pub(super) fn ping(&self, network: usize) -> Result<Vec<f64>, LabError> {
         let ground = &self.ground;
@@ -182,7 +216,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Stops everything in reverse order. Returns what did not go as it should.
+    /// Stops everything in reverse order. Returns a sentence for each part that did not end as it
+    /// should, or dropped packets that it should not.
     pub(super) fn stop(mut self) -> Vec<String> {
         self.stop_probes();
         let topology = &self.ground.topology;
@@ -328,7 +363,7 @@ fn link_complaint(name: &str, report: &LinkReport) -> Option<String> {
     let (overflowed, refused) = (sum(|d| d.overflowed_packets), sum(|d| d.refused_packets));
     (overflowed + refused > 0).then(|| {
         format!(
-            "{name} dropped packets nobody asked it to: {overflowed} found its queue full, \
+            "{name} dropped packets beyond its loss: {overflowed} found its queue full, \
              {refused} were not taken by the other end"
         )
     })

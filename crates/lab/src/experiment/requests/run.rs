@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 use tollway_record::record::{Block, Cost, CostPoint, Layout};
 
-use super::super::bench::Bench;
-use super::super::journal::{Entry, IdleEntry};
-use super::super::plan::{Cell, CellArrival, Run};
-use super::super::reading::{Reading, Roles};
-use super::super::slices::{self, Slices};
-use super::load::load_of;
+use super::bench::Bench;
 use super::pace;
+use super::plan::{Cell, CellArrival};
+use super::reading::{Reading, Roles};
+use super::slices::{self, Slices};
 use crate::affinity;
 use crate::calibrate::calibrate;
 use crate::cancel::Cancel;
 use crate::commands::Load;
 use crate::error::LabError;
+use crate::experiment::journal::{Entry, IdleEntry};
+use crate::experiment::kind::Run;
 use crate::process::Spec;
 
 /// A load generator starts its warm-up at the earliest and the latest this long after it was
@@ -40,7 +40,7 @@ pub(super) fn run_one(
         run_unpinned(bench, cell, run, rate_rps, cancel)
     }?;
     bench.limit(cell, None)?;
-    bench.ground.supervisor.check_alive()?;
+    bench.check_alive()?;
     Ok(entry)
 }
 
@@ -69,10 +69,10 @@ fn watch_load(
     cancel: &Cancel,
 ) -> Result<Entry, LabError> {
     let calibration = calibrate();
-    let (spec, load) = load_of(bench, cell, run, rate_rps)?;
+    let (spec, load) = bench.load_of(cell, run, rate_rps)?;
     let roles = bench.roles(cell)?;
     let started = Instant::now();
-    let mut running = bench.ground.supervisor.begin(&spec)?;
+    let mut running = bench.begin_load(&spec)?;
     let watched = watch(bench, roles, running.pid(), started, cell, cancel)?;
     let result = bench.finish_load(&mut running, &spec, &load, &cell.id)?;
     let Watched { first, last, series } = watched;
@@ -88,7 +88,7 @@ fn watch_load(
 /// kept is what it found, memory and the machine's speed.
 fn search(bench: &Bench<'_>, cell: &Cell, run: &Run) -> Result<Entry, LabError> {
     let calibration = calibrate();
-    let (spec, load) = load_of(bench, cell, run, None)?;
+    let (spec, load) = bench.load_of(cell, run, None)?;
     let roles = bench.roles(cell)?;
     let first = Reading::take(&roles, &[], None);
     let result = bench.run_load(&spec, &load, &cell.id)?;
@@ -114,7 +114,7 @@ fn entry(cell: &Cell, mut block: Block, calibration: Duration, spec: &Spec, load
     }
 }
 
-/// What the subject uses while nobody calls, and what it holds after that time.
+/// What the subject uses without load, and what it holds after that time.
 fn watch_idle(
     bench: &Bench<'_>,
     cell: &Cell,
@@ -125,7 +125,7 @@ fn watch_idle(
         .route(cell)?
         .roles
         .iter()
-        .map(|(role, names)| (role.clone(), bench.ground.pids(names)))
+        .map(|(role, names)| (role.clone(), bench.pids(names)))
         .collect();
     let first = Reading::take(&roles, &[], None);
     cancel.sleep(cell.window)?;
@@ -172,13 +172,4 @@ fn watch(
     until(end)?;
     let last = Reading::take(&roles, &own, bench.cgroups());
     Ok(Watched { first, last, series: slices.into_points() })
-}
-
-impl Bench<'_> {
-    /// The lab and everything it has started.
-    fn own_processes(&self, load: Option<u32>) -> Vec<u32> {
-        let all = self.ground.supervisor.command_lines();
-        let started = all.keys().filter_map(|name| self.ground.supervisor.pid(name));
-        started.chain(load).chain([std::process::id()]).collect()
-    }
 }

@@ -1,4 +1,4 @@
-//! Packets of guests over a way from host to host: the way is made, and loaded.
+//! Packets of guests from host to host: the hosts are joined, and loaded.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,12 +17,11 @@ use super::crossing::{
     A, B, GUEST_A, GUEST_B, TOWARDS_A, TOWARDS_B, VNI, bridge_table, in_the_middle, links,
 };
 use super::plan::{FabricCell, Forwarded, Sent, WARM_UP};
-use super::scenario::Way;
-use super::site::{AgentPlace, Control, PINNED, READY_LIMIT, Site, missing};
+use super::site::{AgentDevices, Control, PINNED, READY_LIMIT, Site, missing};
 use crate::commands::{CountPacketsBy, Load, LoadArrival, Neighbour, Packets, TCP_PORT};
 use crate::error::LabError;
 use crate::process::{ProcessError, Spec};
-use crate::scenario::MessagesSpec;
+use crate::scenario::{Datapath, MessagesSpec};
 use crate::topology::{Isolation, Network, Topology};
 use tollway_net::ports_file as ports;
 
@@ -40,9 +39,9 @@ pub(super) const ECHO: &str = "echo";
 /// Sleeps on host A, so that its namespace can be found as those of containers can.
 const HOLDER: &str = "holder";
 
-/// A way that packets can take.
+/// Two hosts that a datapath joins.
 pub(super) struct Crossing {
-    way: Way,
+    datapath: Datapath,
     number: u32,
     a: Network,
     b: Network,
@@ -52,17 +51,17 @@ pub(super) struct Crossing {
 }
 
 impl Crossing {
-    pub(super) fn way(&self) -> Way {
-        self.way
+    pub(super) fn datapath(&self) -> Datapath {
+        self.datapath
     }
 }
 
 impl Site {
-    /// Makes a way and waits until guests reach each other over it. A forwarder's table has what
+    /// Joins two hosts and waits until guests reach each other over it. A forwarder's table has what
     /// `control` has, and a bridge's as many.
     pub(super) fn cross(
         &mut self,
-        way: Way,
+        datapath: Datapath,
         control: Option<&Control>,
         entries: u32,
     ) -> Result<Crossing, LabError> {
@@ -73,8 +72,8 @@ impl Site {
             return Err(LabError::Unpublished { name: "a".into() });
         };
         // The agent stands where its control plane is.
-        let middle = if way.mode().is_some() { self.network.clone() } else { empty };
-        let links = links(way, number, &path_of(&middle), &path_of(&b));
+        let middle = if datapath.mode().is_some() { self.network.clone() } else { empty };
+        let links = links(datapath, number, &path_of(&middle), &path_of(&b));
         for (network, lines) in [
             (&a, &links.a),
             (&b, &links.b),
@@ -91,19 +90,19 @@ impl Site {
         let echo = self.commands.echo(&b, &ports_file).named(&name);
         let bound = self.start_server(&echo)?;
         let echo_port = ports::port(&ports_file, &bound, TCP_PORT)?.port();
-        let crossing = Crossing { way, number, a, b, middle, echo_port };
-        match way {
-            Way::KernelRouting => crossing.let_through()?,
-            Way::KernelBridge => {
+        let crossing = Crossing { datapath, number, a, b, middle, echo_port };
+        match datapath {
+            Datapath::KernelRouting => crossing.let_through()?,
+            Datapath::KernelBridge => {
                 let table = bridge_table(entries);
                 self.batch(&crossing.middle, "bridge", &table, TABLE_LIMIT)?;
             }
-            Way::Direct | Way::Xdp | Way::XdpGeneric | Way::Tc => {}
+            Datapath::Direct | Datapath::Xdp | Datapath::XdpGeneric | Datapath::Tc => {}
         }
-        if let (Some(mode), Some(control)) = (way.mode(), control) {
+        if let (Some(mode), Some(control)) = (datapath.mode(), control) {
             let devices = [TOWARDS_A, TOWARDS_B].map(|host| in_the_middle(host, number));
-            let place = AgentPlace { devices: &devices, mode: Some(mode) };
-            self.start_agent(control, entries.saturating_add(1), place)?;
+            let devices = AgentDevices { names: &devices, mode: Some(mode) };
+            self.start_agent(control, entries.saturating_add(1), devices)?;
         }
         self.wait_for_guests(&crossing)?;
         Ok(crossing)
@@ -124,7 +123,7 @@ impl Site {
         Ok(())
     }
 
-    /// What loads a way for a row.
+    /// The load of a row on a crossing.
     pub(super) fn load_of(
         &self,
         crossing: &Crossing,
@@ -145,7 +144,7 @@ impl Site {
         })
     }
 
-    /// Takes a way down.
+    /// Takes a crossing down.
     pub(super) fn end_crossing(&mut self, crossing: Crossing) -> Vec<String> {
         let complaints = self.stop_agent_and(&[ECHO, HOLDER]);
         drop(crossing);
@@ -154,21 +153,24 @@ impl Site {
 
     fn packets(&self, crossing: &Crossing, flows: u32, window: Duration) -> Result<Spec, LabError> {
         let pin;
-        let count_by = match crossing.way {
-            Way::Direct => CountPacketsBy::Xdp,
-            Way::Xdp => {
+        let count_by = match crossing.datapath {
+            Datapath::Direct => CountPacketsBy::Xdp,
+            Datapath::Xdp => {
                 pin = crossing.far_pin(&self.group)?;
                 CountPacketsBy::XdpInPlaceOf(&pin)
             }
-            Way::XdpGeneric | Way::Tc | Way::KernelBridge | Way::KernelRouting => {
-                CountPacketsBy::Tc
-            }
+            Datapath::XdpGeneric
+            | Datapath::Tc
+            | Datapath::KernelBridge
+            | Datapath::KernelRouting => CountPacketsBy::Tc,
         };
         let count_in = path_of(&crossing.b);
-        let (next, to) = match crossing.way {
-            Way::Direct => (B, B),
-            Way::KernelRouting => (TOWARDS_A, B),
-            Way::Xdp | Way::XdpGeneric | Way::Tc | Way::KernelBridge => (TOWARDS_A, TOWARDS_A),
+        let (next, to) = match crossing.datapath {
+            Datapath::Direct => (B, B),
+            Datapath::KernelRouting => (TOWARDS_A, B),
+            Datapath::Xdp | Datapath::XdpGeneric | Datapath::Tc | Datapath::KernelBridge => {
+                (TOWARDS_A, TOWARDS_A)
+            }
         };
         let packets = Packets {
             device: A.device,
@@ -286,7 +288,7 @@ impl Crossing {
     /// Whether the middle's end of A's cable takes frames as a driver of hardware does, which
     /// merges what it can, also without a program of XDP on it.
     fn receive_as_drivers_do(&self, merging: bool) -> Result<(), LabError> {
-        if matches!(self.way, Way::Direct | Way::Xdp) {
+        if matches!(self.datapath, Datapath::Direct | Datapath::Xdp) {
             return Ok(());
         }
         let name = in_the_middle(TOWARDS_A, self.number);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::super::bench::Bench;
+use super::Bench;
 use crate::actors::ActorsSpec;
 use crate::cancel::Cancel;
 use crate::commands::{Load, LoadArrival};
@@ -19,7 +19,7 @@ const FIRST_CALL_PAUSE: Duration = Duration::from_millis(200);
 impl Bench<'_> {
     /// Calls every service until it answers: a mesh needs a moment to learn of itself, and pools
     /// and caches are warm afterwards.
-    pub(in crate::experiment) fn first_calls(&mut self, cancel: &Cancel) -> Result<(), LabError> {
+    pub(super) fn first_calls(&mut self, cancel: &Cancel) -> Result<(), LabError> {
         for (subject, leg) in self.services() {
             self.first_call(subject, leg, None, cancel)?;
         }
@@ -40,7 +40,7 @@ impl Bench<'_> {
         let network = self.ground.network(leg.network).name.clone();
         let called = if actors.is_some() { "actors" } else { leg.protocol.as_str() };
         let service = format!("{called} in {network} through {label}");
-        let Some(route) = self.standing[subject].routes.get(&leg).cloned() else {
+        let Some(route) = self.started[subject].routes.get(&leg).cloned() else {
             return Err(LabError::NoRoute { subject: label, row: service });
         };
         let until = Instant::now() + FIRST_CALL_LIMIT;
@@ -54,7 +54,7 @@ impl Bench<'_> {
                 ..self.load(&name, &leg, &route)
             };
             let load = match actors {
-                Some(actors) => self.asking(load, actors, subject, &leg)?,
+                Some(actors) => self.to_actors(load, actors, subject, &leg)?,
                 None => load,
             };
             let spec = self.ground.commands.load(self.ground.home(), &name, &load);

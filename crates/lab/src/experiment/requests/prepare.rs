@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tollway_record::record::{Layout, Limits};
 
-use super::ExperimentOptions;
 use super::plan::{self, Circumstances, Plan, PlanError};
 use crate::cgroup;
 use crate::error::LabError;
+use crate::experiment::ExperimentOptions;
 use crate::machine;
 use crate::scenario::{Case, Length, LimitSpec, Scenario, WhenImpossible};
 use crate::subject::{Availability, Catalogue, Leg, Subject, SubjectName, Variant};
@@ -26,12 +26,13 @@ pub(super) struct PreparedSubject {
     pub(super) subject: Box<dyn Subject>,
 }
 
-pub(super) struct Prepared<'a> {
+/// What of a scenario can be run here.
+pub(in crate::experiment) struct Prepared<'a> {
     scenario: &'a Scenario,
     pub(super) subjects: Vec<PreparedSubject>,
-    pub(super) plan: Plan,
-    pub(super) length: Length,
-    pub(super) left_out: Vec<String>,
+    pub(in crate::experiment) plan: Plan,
+    length: Length,
+    pub(in crate::experiment) left_out: Vec<String>,
     can_limit: Result<(), String>,
 }
 
@@ -61,12 +62,8 @@ impl<'a> Prepared<'a> {
         Ok(Self { scenario, subjects, plan, length, left_out, can_limit })
     }
 
-    /// The plan after `spent` of the budget; the one there is where there is none.
-    pub(super) fn plan_within(
-        &self,
-        _: &ExperimentOptions,
-        spent: Duration,
-    ) -> Result<Plan, LabError> {
+    /// The plan when `spent` of the scenario's budget is over.
+    pub(super) fn plan_after(&self, spent: Duration) -> Result<Plan, LabError> {
         Ok(make_plan(self.scenario, &self.subjects, &self.can_limit, self.length, spent)?)
     }
 }
@@ -169,7 +166,7 @@ fn unlimited(case: &Case, reason: &str) -> Option<String> {
 }
 
 fn not_carried(scenario: &Scenario, subjects: &[PreparedSubject]) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut reasons = Vec::new();
     for case in &scenario.cases {
         let leg = Leg { network: 0, protocol: case.protocol, tls: case.tls.value };
         let named = |label: &str| {
@@ -178,9 +175,9 @@ fn not_carried(scenario: &Scenario, subjects: &[PreparedSubject]) -> Vec<String>
         };
         for subject in subjects.iter().filter(|subject| named(&subject.label)) {
             if let Err(reason) = subject.subject.carries(&leg) {
-                told.push(format!("{} in {}: {reason}", subject.label, case.name.value));
+                reasons.push(format!("{} in {}: {reason}", subject.label, case.name.value));
             }
         }
     }
-    told
+    reasons
 }
