@@ -4,7 +4,7 @@
 
 use tollway_http::RequestHead;
 
-use crate::connection::ListenerKind;
+use crate::conn::ListenerKind;
 use crate::tokens::asks_for_health;
 
 /// Lists over the parts of the API. What is denied stays so; where something is allowed for a

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tollway_model::ServiceName;
 use tollway_net::{Listener, ListenerOptions};
 
-use crate::connection::ListenerKind;
+use crate::conn::ListenerKind;
 use crate::dataplane::DataPlaneError;
 use crate::live::{ByThread, Upstream, parse_upstream};
 

@@ -11,11 +11,11 @@ use tollway_http::ResponseHead;
 use tollway_model::ErrorCode;
 use tollway_model::way::{
     Admission, Connection as WayConnection, FAILED_ATTEMPTS_LIMIT, FailedAttempt, Failure, Part,
-    Place, Times, Tls,
+    Place, Service, Times, Tls,
 };
 use tollway_net::Agreed;
 
-use crate::connection::{Connection, Opened};
+use crate::conn::{Connection, Opened};
 use crate::headers;
 
 /// Longest name of a hop that is passed on from a peer, in bytes.
@@ -42,6 +42,8 @@ pub(crate) struct CallerTrace {
     /// What the callee's sidecar told.
     heard: Option<Part>,
     pub(crate) failure: Option<Failure>,
+    /// What was known of the service when the request was dispatched last.
+    pub(crate) service: Option<Service>,
 }
 
 /// In the callee's sidecar.

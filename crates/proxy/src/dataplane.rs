@@ -19,7 +19,7 @@ use tollway_telemetry::{AdminFacts, DaprMetrics};
 
 use crate::api_rules::ApiRules;
 use crate::bind::{BoundListeners, advertised};
-use crate::connection::ListenerKind;
+use crate::conn::ListenerKind;
 use crate::event_loop::{
     ApiStream, AppTarget, AppTls, Command, GatewayRoutes, LoopConfig, MeshProtocol,
 };

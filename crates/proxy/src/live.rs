@@ -9,7 +9,7 @@ use tollway_model::{RunningConfig, ServiceName};
 use tollway_net::Listener;
 
 use crate::bind::BoundListeners;
-use crate::connection::ListenerKind;
+use crate::conn::ListenerKind;
 use crate::dataplane::DataPlaneError;
 use crate::event_loop::{Command, LoopConfig};
 use crate::fanout::Fanout;

@@ -14,7 +14,7 @@ use tollway_telemetry::trace::SpanMetrics;
 use tollway_telemetry::{AdminFacts, DataPlaneMetrics, LineMetrics, serve_admin};
 
 use crate::bind::BoundListeners;
-use crate::connection::ListenerKind;
+use crate::conn::ListenerKind;
 use crate::dataplane::DataPlaneError;
 use crate::event_loop::{ApiStream, EventLoop, LoopConfig};
 use crate::fanout::{API_BACKLOG, Fanout, LoopServices};

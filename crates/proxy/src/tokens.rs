@@ -5,7 +5,7 @@
 use tollway_http::{Method, RequestHead};
 use tollway_identity::SharedToken;
 
-use crate::connection::ListenerKind;
+use crate::conn::ListenerKind;
 use crate::headers::API_TOKEN;
 use crate::request_error::RequestError;
 

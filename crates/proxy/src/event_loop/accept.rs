@@ -10,7 +10,8 @@ use tollway_net::{AcceptError, Conn, Key, Peer, is_among_last_descriptors};
 
 use super::{ACCEPTS_PER_TURN, EventLoop};
 use crate::cause::Cause;
-use crate::connection::{Connection, Http2Link, ListenerKind, Role};
+use crate::conn::{Connection, Http2Link, ListenerKind, Role};
+use crate::exchange::access_log;
 use crate::request_error::Within;
 use crate::tls::alpn;
 
@@ -25,16 +26,16 @@ impl EventLoop {
     pub(super) fn accept_turn(&mut self, slot: usize) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some((listener, via)) = self.listeners.get(slot) else { return };
-            if self.accept_again.is_some_and(|at| self.now < at) {
+            if self.accept_again.is_some_and(|at| self.cx.now < at) {
                 return;
             }
             let via = via.clone();
             match listener.accept() {
                 Ok(stream) => {
-                    let is_full = self.conns.len() >= self.config.limits.connections;
+                    let is_full = self.conns.len() >= self.cx.config.limits.connections;
                     if is_full && !self.make_room(ErrorCode::Overloaded) {
-                        self.metrics.connections_refused.add(1);
-                        self.tell_unadmitted(&stream, &via);
+                        self.cx.metrics.connections_refused.add(1);
+                        access_log::log_unadmitted(&mut self.cx, &stream, &via);
                         continue;
                     }
                     if is_among_last_descriptors(&stream, SPARE_DESCRIPTORS) {
@@ -50,7 +51,7 @@ impl EventLoop {
                     if self.make_room(ErrorCode::OutOfDescriptors) {
                         continue;
                     }
-                    self.metrics.connections_refused.add(1);
+                    self.cx.metrics.connections_refused.add(1);
                     self.pause_accepting();
                     return;
                 }
@@ -84,31 +85,31 @@ impl EventLoop {
                 (Conn::accepted(stream, None), Role::Detect { input: Vec::new() })
             }
         };
-        let mut conn = Connection::new(io, role, self.now);
+        let mut conn = Connection::new(io, role, self.cx.now);
         conn.remote = remote;
         let tcp = match &via {
             ListenerKind::Tcp(service) => Some(service.clone()),
             _ => None,
         };
         conn.via = Some(via);
-        let Some(key) = self.insert(conn) else { return };
+        let Some(key) = self.conns.insert(&self.cx, conn) else { return };
         match tcp {
             Some(service) => self.open_tcp(key, service),
-            None => self.queue_read(key),
+            None => self.conns.queue_read(key),
         }
     }
 
     /// Takes a connection from within this process for one of the app to the HTTP API.
     pub(super) fn adopt(&mut self, stream: UnixStream) {
         let role = Role::Detect { input: Vec::new() };
-        let mut conn = Connection::new(Conn::local(stream), role, self.now);
+        let mut conn = Connection::new(Conn::local(stream), role, self.cx.now);
         conn.via = Some(ListenerKind::Loopback);
         // Without a descriptor left it is closed: whoever made it sees that.
-        let _ = self.insert(conn);
+        let _ = self.conns.insert(&self.cx, conn);
     }
 
     fn tell_exhausted(&mut self, error: &std::io::Error) {
-        if self.log.should_log("accept".to_owned(), self.now) {
+        if self.cx.log.should_log("accept".to_owned(), self.cx.now) {
             let (code, limit) = (ErrorCode::OutOfDescriptors, tollway_net::descriptor_limit());
             let hint = code.entry().remedy;
             tracing::warn!(%code, %error, limit, hint, "new connections wait: no descriptors are left");
@@ -117,44 +118,49 @@ impl EventLoop {
 
     /// A handshake did not end in time.
     pub(super) fn refuse_slow_handshake(&mut self, key: Key) {
-        let within = Within(self.config.timeouts.handshake);
+        let within = Within(self.cx.config.timeouts.handshake);
         let reason = format!("the TLS handshake did not end within {within}");
         self.refuse_peer(key, &Cause::coded(ErrorCode::HandshakeTimedOut, reason));
     }
 
     /// A peer that cannot be trusted ends here; the log has each once in a while.
     pub(super) fn refuse_peer(&mut self, key: Key, cause: &Cause) {
-        self.metrics.handshakes_failed.add(1);
+        self.cx.metrics.handshakes_failed.add(1);
         let remote = self.conns.get(key).and_then(|conn| conn.remote).map(|remote| remote.ip());
         let Cause { code, reason } = cause;
-        self.tell_refused_connection(key, code.unwrap_or(ErrorCode::TlsFailed));
+        access_log::log_refused_connection(
+            &mut self.cx,
+            &mut self.conns,
+            key,
+            code.unwrap_or(ErrorCode::TlsFailed),
+        );
         let code = code.map_or("", ErrorCode::word);
         let who = if self.tls.is_front() { "a client" } else { "a mesh connection" };
-        if self.log.should_log(format!("{remote:?} {code}"), self.now) {
+        if self.cx.log.should_log(format!("{remote:?} {code}"), self.cx.now) {
             tracing::info!(?remote, code, reason, "{who} was refused");
         } else {
             tracing::debug!(?remote, code, reason, "{who} was refused");
         }
-        self.remove(key);
+        self.conns.close(&mut self.cx, key);
     }
 
     /// Takes the listeners out of the poller for a moment: they are level-triggered and would
     /// spin.
     fn pause_accepting(&mut self) {
-        self.accept_again = Some(self.now + ACCEPT_REST);
+        self.accept_again = Some(self.cx.now + ACCEPT_REST);
         for (_, listener) in self.listeners.iter() {
             // It was registered; if that failed there is nothing to take out.
-            let _ = self.poller.remove(listener);
+            let _ = self.conns.poller().remove(listener);
         }
     }
 
     pub(super) fn resume_accepting(&mut self) {
-        if self.accept_again.is_none_or(|at| self.now < at) {
+        if self.accept_again.is_none_or(|at| self.cx.now < at) {
             return;
         }
         self.accept_again = None;
         for (token, listener) in self.listeners.iter() {
-            if let Err(error) = self.poller.add_listener(listener, token) {
+            if let Err(error) = self.conns.poller().add_listener(listener, token) {
                 tracing::error!(%error, "a listener could not be registered again");
             }
         }
@@ -177,15 +183,15 @@ impl EventLoop {
     /// Gives a downstream connection its protocol.
     pub(super) fn begin_server(&mut self, key: Key, is_h2: bool) {
         let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.since = self.now;
+        conn.since = self.cx.now;
         conn.role = if is_h2 {
-            let codec = h2::Connection::server(self.config.limits.h2.clone(), conn.io.out());
-            Role::Http2Server(Box::new(Http2Link::new(codec, self.now)))
+            let codec = h2::Connection::server(self.cx.config.limits.h2.clone(), conn.io.out());
+            Role::Http2Server(Box::new(Http2Link::new(codec, self.cx.now)))
         } else {
             Role::Http1Server(Box::default())
         };
-        self.look_in_time(key);
-        self.mark_dirty(key);
+        self.conns.schedule(&self.cx, key);
+        self.conns.mark_dirty(key);
     }
 
     /// A TLS handshake is over: checks who it is and gives the connection its role. Says
@@ -213,7 +219,7 @@ impl EventLoop {
             }
         };
         conn.peer = Some(std::sync::Arc::new(identity));
-        self.metrics.handshakes.add(1);
+        self.cx.metrics.handshakes.add(1);
         match agreed.as_deref() {
             Some(alpn::H2) => self.begin_server(key, true),
             Some(alpn::TCP) => return self.open_app_tcp(key),

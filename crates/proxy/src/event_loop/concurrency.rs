@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use tollway_net::Key;
 
 use super::EventLoop;
+use crate::exchange::fail;
 use crate::exchange::{Destination, Upstream};
 use crate::request_error::RequestError;
 
@@ -30,7 +31,7 @@ impl EventLoop {
     /// Whether a request may go to its destination now; it waits otherwise, or is refused where too
     /// many wait. A request that is sent once more has its slot already.
     pub(super) fn takes_slot(&mut self, key: Key, destination: &Destination) -> bool {
-        let Some(slots) = self.config.app_concurrency else { return true };
+        let Some(slots) = self.cx.config.app_concurrency else { return true };
         if !matches!(destination, Destination::App | Destination::Callback) {
             return true;
         }
@@ -49,7 +50,7 @@ impl EventLoop {
 
     fn wait_for_slot(&mut self, key: Key, destination: &Destination) {
         self.note_wait(key, destination);
-        let limit = self.config.limits.waiting_per_service;
+        let limit = self.cx.config.limits.waiting_per_service;
         let mut waiting = std::mem::take(&mut self.slots.waiting);
         if waiting.len() >= limit {
             // Those that were called off meanwhile take no place.
@@ -64,7 +65,13 @@ impl EventLoop {
         }
         self.slots.waiting = waiting;
         if is_full {
-            self.fail(key, &RequestError::Overloaded { what: "the queue for the app", limit });
+            fail::fail(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.exchanges,
+                key,
+                &RequestError::Overloaded { what: "the queue for the app", limit },
+            );
         }
     }
 
@@ -83,7 +90,7 @@ impl EventLoop {
         if !std::mem::take(&mut self.slots.has_come_free) {
             return;
         }
-        let slots = self.config.app_concurrency.unwrap_or(usize::MAX);
+        let slots = self.cx.config.app_concurrency.unwrap_or(usize::MAX);
         while self.slots.taken < slots {
             let Some(key) = self.slots.waiting.pop_front() else { return };
             if self.waits_for_slot(key) {

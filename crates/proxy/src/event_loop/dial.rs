@@ -13,12 +13,13 @@ use tollway_routing::Failure;
 
 use super::EventLoop;
 use super::accept::proven_identity;
-use super::finish::describe;
 use super::pool::{Candidates, Pool};
 use crate::bind::UNSENT_BYTES_LIMIT;
 use crate::cause::Cause;
-use crate::connection::{Connection, Dial, Http1Client, Http2Link, Opened, Purpose, Role};
+use crate::conn::{Connection, Dial, Http1Client, Http2Link, Opened, Purpose, Role};
+use crate::exchange::describe;
 use crate::exchange::{Destination, Upstream};
+use crate::protocol::relay;
 use crate::request_error::RequestError;
 
 /// Connections to one service that may each have as many bytes under way as is set. Further ones
@@ -93,11 +94,11 @@ impl EventLoop {
         protocol: &'static [u8],
     ) -> Result<Key, RequestError> {
         let Some(service) = destination.service() else {
-            return match self.config.app {
+            return match self.cx.config.app {
                 Some(app) => self
                     .dial_app(app.address, purpose)
                     .map_err(|cause| self.unreachable(destination, None, cause)),
-                None => Err(RequestError::NoReadyEndpoint { service: self.config.home.clone() }),
+                None => Err(RequestError::NoReadyEndpoint { service: self.cx.config.home.clone() }),
             };
         };
         let instance = match destination {
@@ -121,7 +122,7 @@ impl EventLoop {
         let io = match self.connect(address, Some(tls)) {
             Ok(io) => io,
             Err(cause) => {
-                let until = self.now + self.config.timeouts.dial_backoff;
+                let until = self.cx.now + self.cx.config.timeouts.dial_backoff;
                 // Without descriptors no other address can be dialled either.
                 if cause.code.is_none() {
                     self.rest(destination, Some(address), until);
@@ -131,15 +132,15 @@ impl EventLoop {
         };
         let pooled = matches!(purpose, Purpose::PoolH2(_) | Purpose::PoolH1(_));
         let dial = Dial::to(address, purpose);
-        let mut conn = Connection::new(io, Role::Dialling(dial), self.now);
+        let mut conn = Connection::new(io, Role::Dialling(dial), self.cx.now);
         conn.remote = Some(address);
-        let Some(key) = self.insert(conn) else {
+        let Some(key) = self.conns.insert(&self.cx, conn) else {
             return Err(failed(self, Cause::out_of_descriptors()));
         };
         if pooled {
             self.pool(destination).dialling.push(key);
         }
-        self.metrics.dials.add(1);
+        self.cx.metrics.dials.add(1);
         Ok(key)
     }
 
@@ -148,7 +149,7 @@ impl EventLoop {
         destination: &Destination,
         candidates: &Candidates,
     ) -> Option<SocketAddr> {
-        let now = self.now;
+        let now = self.cx.now;
         let pool = self.pools.get(destination)?;
         let missing = match candidates.remote_replicas {
             Some(_) => self.unused_gateways(pool, candidates),
@@ -169,15 +170,15 @@ impl EventLoop {
 
     /// Dials the app, as it speaks.
     pub(super) fn dial_app(&mut self, address: SocketAddr, purpose: Purpose) -> Result<Key, Cause> {
-        self.metrics.app_dials.add(1);
-        let Some(tls) = &self.config.app_tls else { return self.dial_plain(address, purpose) };
+        self.cx.metrics.app_dials.add(1);
+        let Some(tls) = &self.cx.config.app_tls else { return self.dial_plain(address, purpose) };
         let tls = tls.client(address, &purpose);
         let tls = tls.map_err(|error| Cause::coded(ErrorCode::TlsFailed, error.to_string()))?;
         let io = self.connect(address, Some(tls))?;
         let mut dial = Dial::to(address, purpose);
         dial.is_app = true;
-        let conn = Connection::new(io, Role::Dialling(dial), self.now);
-        self.insert(conn).ok_or_else(Cause::out_of_descriptors)
+        let conn = Connection::new(io, Role::Dialling(dial), self.cx.now);
+        self.conns.insert(&self.cx, conn).ok_or_else(Cause::out_of_descriptors)
     }
 
     /// Dials without TLS.
@@ -188,8 +189,8 @@ impl EventLoop {
     ) -> Result<Key, Cause> {
         let io = self.connect(address, None)?;
         let dial = Dial::to(address, purpose);
-        let conn = Connection::new(io, Role::Dialling(dial), self.now);
-        self.insert(conn).ok_or_else(Cause::out_of_descriptors)
+        let conn = Connection::new(io, Role::Dialling(dial), self.cx.now);
+        self.conns.insert(&self.cx, conn).ok_or_else(Cause::out_of_descriptors)
     }
 
     /// Starts to connect. The kernel may refuse at once: no port, no descriptor or no route is
@@ -202,7 +203,7 @@ impl EventLoop {
         {
             dialled = dial();
         }
-        let mut io = dialled.inspect_err(|_| self.metrics.dials_failed.add(1))?;
+        let mut io = dialled.inspect_err(|_| self.cx.metrics.dials_failed.add(1))?;
         // The kernel knows this option of every TCP socket.
         let _ = io.limit_unsent(UNSENT_BYTES_LIMIT);
         if let Some(tls) = tls {
@@ -226,20 +227,20 @@ impl EventLoop {
         }
         let Role::Dialling(dial) = &conn.role else { return false };
         let (purpose, address) = (dial.purpose.clone(), dial.address);
-        let opened = dial.opened(conn.since, self.now);
-        conn.since = self.now;
+        let opened = dial.opened(conn.since, self.cx.now);
+        conn.since = self.cx.now;
         match purpose {
             Purpose::PoolH2(destination) => self.join_pool_h2(key, destination, address, opened),
             Purpose::PoolH1(destination) => {
                 let opened = destination.is_of_mesh().then_some(opened);
                 let client = Http1Client { opened, ..h1_client(destination.clone(), false) };
                 conn.role = Role::Http1Client(Box::new(client));
-                self.look_in_time(key);
+                self.conns.schedule(&self.cx, key);
                 self.join_pool(key, &destination, address).idle.push(key);
                 self.serve_waiting(&destination);
             }
             Purpose::Upgrade(exchange) => self.start_upgrade(key, exchange, opened),
-            Purpose::Relay(down) => self.on_relay_dialled(key, down),
+            Purpose::Relay(down) => relay::on_dialled(&mut self.cx, &mut self.conns, key, down),
         }
         true
     }
@@ -251,19 +252,19 @@ impl EventLoop {
         address: Option<SocketAddr>,
         opened: Opened,
     ) {
-        let mut config = self.config.limits.h2.clone();
+        let mut config = self.cx.config.limits.h2.clone();
         if self.pools.get(&destination).is_some_and(|pool| pool.conns.len() >= AMPLE) {
             config.connection_window = config.connection_window.min(SHORT_WINDOW);
         }
         let Some(conn) = self.conns.get_mut(key) else { return };
         let codec = h2::Connection::client(config, conn.io.out());
-        let mut link = Http2Link::new(codec, self.now);
+        let mut link = Http2Link::new(codec, self.cx.now);
         link.destination = Some(destination.clone());
         link.address = address;
         link.opened = Some(opened);
         conn.role = Role::Http2Client(Box::new(link));
-        self.look_in_time(key);
-        self.mark_dirty(key);
+        self.conns.schedule(&self.cx, key);
+        self.conns.mark_dirty(key);
         self.join_pool(key, &destination, address);
         self.serve_waiting(&destination);
         self.keep_dialled(&destination);
@@ -288,7 +289,7 @@ impl EventLoop {
 
     fn start_upgrade(&mut self, key: Key, exchange: Key, opened: Opened) {
         let waits = self.exchanges.get(exchange).filter(|e| e.up == Upstream::Waiting);
-        let Some(state) = waits else { return self.remove(key) };
+        let Some(state) = waits else { return self.conns.close(&mut self.cx, key) };
         let destination = state.destination.clone();
         if let Some(conn) = self.conns.get_mut(key) {
             let client = Http1Client { opened: Some(opened), ..h1_client(destination, true) };
@@ -299,12 +300,11 @@ impl EventLoop {
 
     /// A dial failed: its address rests; who waits tries another or is told.
     pub(super) fn on_dial_failed(&mut self, key: Key, failure: &DialFailure<'_>) {
-        let Some(mut conn) = self.conns.remove(key) else { return };
+        let Some(mut conn) = self.conns.take(&self.cx, key) else { return };
         let unsent = std::mem::take(conn.io.out());
         let Role::Dialling(dial) = conn.role else { return };
-        self.metrics.connections.set(self.conns.len() as u64);
-        self.metrics.dials_failed.add(1);
-        let until = self.now + self.config.timeouts.dial_backoff;
+        self.cx.metrics.dials_failed.add(1);
+        let until = self.cx.now + self.cx.config.timeouts.dial_backoff;
         match dial.purpose {
             Purpose::PoolH2(destination) | Purpose::PoolH1(destination) => {
                 let cause = failure.cause(self.is_behind_gateway(&destination));
@@ -371,7 +371,7 @@ impl EventLoop {
         cause: Cause,
         may_wait: Option<Instant>,
     ) {
-        let (now, patience) = (self.now, self.config.timeouts.connect);
+        let (now, patience) = (self.cx.now, self.cx.config.timeouts.connect);
         let pool = self.pool(destination);
         if !pool.dialling.is_empty() || pool.waiting.is_empty() {
             return;
@@ -410,13 +410,13 @@ impl EventLoop {
         cause: Cause,
     ) -> RequestError {
         let Cause { code, reason } = cause;
-        if let (Destination::App, Some(app), None) = (destination, self.config.app, code) {
+        if let (Destination::App, Some(app), None) = (destination, self.cx.config.app, code) {
             if self.tls.is_front() {
                 let (code, peer) =
                     (ErrorCode::AppUnreachable, format!("the app at {}", app.address));
                 return RequestError::Unreachable { code, peer, reason };
             }
-            let service = self.config.home.clone();
+            let service = self.cx.config.home.clone();
             return RequestError::AppUnreachable { service, address: app.address, reason };
         }
         let at = address.map_or(String::new(), |address| format!(" at {address}"));

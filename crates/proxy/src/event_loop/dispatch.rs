@@ -10,8 +10,11 @@ use tollway_telemetry::SeriesId;
 
 use super::EventLoop;
 use super::pool::Pool;
-use crate::connection::{ListenerKind, Purpose, Role};
+use crate::call_trace::WaitsFor;
+use crate::conn::{ListenerKind, Purpose, Role};
 use crate::exchange::{Destination, Upstream};
+use crate::exchange::{fail, trace};
+use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
 use crate::tls::alpn;
 
@@ -35,7 +38,7 @@ impl EventLoop {
         let destination = Destination::Service(service.clone());
         // As nearly every request finds it.
         if let Some(pool) = self.pools.get_mut(&destination) {
-            pool.used = self.now;
+            pool.used = self.cx.now;
             return Ok((pool.state.clone(), pool.place));
         }
         let pool = self.pool_in_use(&destination)?;
@@ -50,7 +53,7 @@ impl EventLoop {
         &mut self,
         destination: &Destination,
     ) -> Result<&mut Pool, RequestError> {
-        let (now, limit) = (self.now, self.config.limits.services);
+        let (now, limit) = (self.cx.now, self.cx.config.limits.services);
         if self.pools.len() >= limit && !self.pools.contains_key(destination) {
             return Err(RequestError::Overloaded { what: "the list of services in use", limit });
         }
@@ -62,11 +65,11 @@ impl EventLoop {
     /// A raw connection waits until its service is known.
     pub(super) fn wait_for_service_raw(&mut self, key: Key, service: ServiceName) {
         if let Some(conn) = self.conns.get_mut(key) {
-            conn.since = self.now;
+            conn.since = self.cx.now;
             conn.raw_target = Some(service.clone());
-            self.look_in_time(key);
+            self.conns.schedule(&self.cx, key);
         }
-        let limit = self.config.limits.waiting_per_service;
+        let limit = self.cx.config.limits.waiting_per_service;
         let destination = Destination::Service(service);
         let mut waiting = std::mem::take(&mut self.pool(&destination).waiting_raw);
         if waiting.len() >= limit {
@@ -86,10 +89,9 @@ impl EventLoop {
 
     /// Sends an exchange to its destination, or has it wait for a connection.
     pub(super) fn dispatch(&mut self, key: Key) {
+        let buffered = self.exchanges.buffered_bytes();
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
-        if exchange.turn.is_some()
-            && exchange.is_to_gather(&self.config.limits, self.buffered_bytes)
-        {
+        if exchange.turn.is_some() && exchange.is_to_gather(&self.cx.config.limits, buffered) {
             exchange.up = Upstream::Gathering;
             return;
         }
@@ -100,7 +102,15 @@ impl EventLoop {
             match self.find_callee(key, &destination) {
                 Ok(true) => {}
                 Ok(false) => return self.wait(key, &destination),
-                Err(error) => return self.fail(key, &error),
+                Err(error) => {
+                    return fail::fail(
+                        &mut self.cx,
+                        &mut self.conns,
+                        &mut self.exchanges,
+                        key,
+                        &error,
+                    );
+                }
             }
         }
         if !self.takes_slot(key, &destination) {
@@ -128,6 +138,7 @@ impl EventLoop {
     fn find_callee(&mut self, key: Key, destination: &Destination) -> Result<bool, RequestError> {
         let Some(service) = destination.service() else { return Ok(true) };
         let (state, place) = self.placed_state(service)?;
+        trace::note_service(&mut self.exchanges, key, state.as_ref());
         if let Some(exchange) = self.exchanges.get_mut(key) {
             exchange.place = Some(place);
         }
@@ -152,24 +163,31 @@ impl EventLoop {
     fn dispatch_upgrade(&mut self, key: Key, destination: &Destination) {
         self.note_wait(key, destination);
         if let Err(error) = self.dial_for(destination, Purpose::Upgrade(key), alpn::HTTP1) {
-            self.fail(key, &error);
+            fail::fail(&mut self.cx, &mut self.conns, &mut self.exchanges, key, &error);
         }
+    }
+
+    /// Notes in a call trace what a request waits for.
+    pub(super) fn note_wait(&mut self, key: Key, destination: &Destination) {
+        let is_known = self.pools.get(destination).is_some_and(|pool| pool.state.is_some());
+        let what = if is_known { WaitsFor::Connection } else { WaitsFor::Discovery };
+        trace::note_wait(&mut self.exchanges, key, what);
     }
 
     fn wait(&mut self, key: Key, destination: &Destination) {
         self.note_wait(key, destination);
-        let limit = self.config.limits.waiting_per_service;
+        let limit = self.cx.config.limits.waiting_per_service;
         let mut waiting = std::mem::take(&mut self.pool(destination).waiting);
         if waiting.len() >= limit {
             // Those that were called off meanwhile take no place.
-            waiting.retain(|key| self.is_waiting(*key));
+            waiting.retain(|key| self.exchanges.is_waiting(*key));
         }
         let is_full = waiting.len() >= limit;
         let pool = self.pool(destination);
         pool.waiting = waiting;
         if is_full {
             let error = RequestError::Overloaded { what: "the queue for connections", limit };
-            return self.fail(key, &error);
+            return fail::fail(&mut self.cx, &mut self.conns, &mut self.exchanges, key, &error);
         }
         pool.waiting.push_back(key);
     }
@@ -189,20 +207,16 @@ impl EventLoop {
         let waiting = &mut self.pool(destination).waiting;
         let late = waiting.split_off(first.min(waiting.len()));
         for key in late {
-            if self.is_waiting(key) {
-                self.fail(key, error);
+            if self.exchanges.is_waiting(key) {
+                fail::fail(&mut self.cx, &mut self.conns, &mut self.exchanges, key, error);
             }
         }
-    }
-
-    pub(super) fn is_waiting(&self, key: Key) -> bool {
-        self.exchanges.get(key).is_some_and(|exchange| exchange.up == Upstream::Waiting)
     }
 
     /// Tells those who have waited long enough for a service to become known.
     pub(super) fn fail_undiscovered(&mut self, destination: &Destination) {
         let Some(service) = destination.service().cloned() else { return };
-        let (now, patience) = (self.now, self.config.timeouts.discovery);
+        let (now, patience) = (self.cx.now, self.cx.config.timeouts.discovery);
         let is_late = |since: Instant| now.saturating_duration_since(since) > patience;
         let error = RequestError::DiscoveryTimedOut { service };
         let pool = self.pool(destination);
@@ -210,7 +224,7 @@ impl EventLoop {
         let raw = std::mem::take(&mut pool.waiting_raw);
         let (late, early): (VecDeque<Key>, VecDeque<Key>) = waiting
             .into_iter()
-            .filter(|key| self.is_waiting(*key))
+            .filter(|key| self.exchanges.is_waiting(*key))
             .partition(|key| self.exchanges.get(*key).is_some_and(|e| is_late(e.started)));
         let (late_raw, early_raw): (Vec<Key>, Vec<Key>) = raw
             .into_iter()
@@ -220,7 +234,7 @@ impl EventLoop {
         pool.waiting = early;
         pool.waiting_raw = early_raw;
         for key in late {
-            self.fail(key, &error);
+            fail::fail(&mut self.cx, &mut self.conns, &mut self.exchanges, key, &error);
         }
         for key in late_raw {
             self.fail_raw(key, &error);
@@ -232,11 +246,11 @@ impl EventLoop {
         match self.conns.get(key).map(|conn| &conn.role) {
             Some(Role::Relay(_)) => {
                 tracing::info!(%error, "TCP call failed");
-                self.refuse_tcp(key, error.code());
+                relay::refuse_tcp(&mut self.cx, &mut self.conns, key, error.code());
             }
             Some(Role::Http1Server(_)) => {
-                self.metrics.faults.add(1);
-                self.answer_http1_error(key, error);
+                self.cx.metrics.faults.add(1);
+                http1_server::answer_error(&mut self.cx, &mut self.conns, key, error);
             }
             _ => {}
         }
@@ -246,7 +260,7 @@ impl EventLoop {
     pub(super) fn serve_waiting(&mut self, destination: &Destination) {
         while let Some(pool) = self.pools.get_mut(destination) {
             let Some(key) = pool.waiting.pop_front() else { return };
-            if !self.is_waiting(key) {
+            if !self.exchanges.is_waiting(key) {
                 continue;
             }
             match self.choose(destination) {

@@ -11,7 +11,8 @@ use tollway_net::{Key, Origin};
 
 use super::EventLoop;
 use super::accept::ACCEPT_REST;
-use crate::connection::{Connection, ListenerKind, Role};
+use crate::conn::{Connection, ListenerKind, Role};
+use crate::exchange::access_log;
 
 /// To find strangers takes a look at every connection, so several give way at once: one of so many,
 const ONE_OF: usize = 8;
@@ -35,25 +36,26 @@ struct Stranger {
 impl EventLoop {
     /// Has some strangers give way for `code`. Says whether there is room now.
     pub(super) fn make_room(&mut self, code: ErrorCode) -> bool {
-        if self.full_until.is_some_and(|until| self.now < until) {
+        if self.full_until.is_some_and(|until| self.cx.now < until) {
             return false;
         }
-        let strangers = self.conns.iter().filter_map(|(key, conn)| stranger(key, conn, self.now));
+        let strangers =
+            self.conns.iter().filter_map(|(key, conn)| stranger(key, conn, self.cx.now));
         let leaving = who_leaves(strangers.collect());
         if leaving.len() * LOOKS < self.conns.len() {
             // The next look would find as few, and cost as much.
-            self.full_until = Some(self.now + ACCEPT_REST);
+            self.full_until = Some(self.cx.now + ACCEPT_REST);
         }
         for key in &leaving {
-            self.metrics.connections_refused.add(1);
-            self.tell_refused_connection(*key, code);
+            self.cx.metrics.connections_refused.add(1);
+            access_log::log_refused_connection(&mut self.cx, &mut self.conns, *key, code);
             self.dismiss(*key);
         }
-        if !leaving.is_empty() && self.log.should_log("room".to_owned(), self.now) {
+        if !leaving.is_empty() && self.cx.log.should_log("room".to_owned(), self.cx.now) {
             let (gone, hint) = (leaving.len(), code.entry().remedy);
             let limit = match code {
                 ErrorCode::OutOfDescriptors => tollway_net::descriptor_limit(),
-                _ => u64::try_from(self.config.limits.connections).ok(),
+                _ => u64::try_from(self.cx.config.limits.connections).ok(),
             };
             tracing::warn!(%code, gone, limit, hint, "connections that do nothing gave way to new ones");
         }
@@ -68,7 +70,7 @@ impl EventLoop {
             // A request that is on its way may be sent again elsewhere.
             link.codec.goaway_final(conn.io.out());
         }
-        self.remove(key);
+        self.conns.close(&mut self.cx, key);
     }
 }
 

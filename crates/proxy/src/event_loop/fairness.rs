@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use tollway_net::Key;
 
 use super::EventLoop;
-use crate::connection::Role;
+use crate::conn::Role;
+use crate::exchange::fail;
 use crate::exchange::{Destination, Upstream};
 use crate::request_error::RequestError;
 
@@ -24,7 +25,7 @@ impl EventLoop {
     /// Whether a request to the app must wait, since its caller's connection has its share.
     pub(super) fn has_its_share(&self, key: Key) -> bool {
         // Nobody can have more than is left before they have half of all together.
-        if self.exchanges.len() <= self.config.limits.app_connections / 2 {
+        if self.exchanges.len() <= self.cx.config.limits.app_connections / 2 {
             return false;
         }
         let down = self.exchanges.get(key).map(|exchange| exchange.down.conn);
@@ -50,7 +51,7 @@ impl EventLoop {
         if !self.speaks_h1(&Destination::App) {
             return usize::MAX;
         }
-        let limit = self.config.limits.app_connections;
+        let limit = self.cx.config.limits.app_connections;
         self.pools.get(&Destination::App).map_or(limit, |pool| {
             let busy = pool.conns.len().saturating_sub(pool.idle.len());
             limit.saturating_sub(busy + pool.waiting.len())
@@ -61,15 +62,20 @@ impl EventLoop {
     /// one connection has at most as many as it leaves to others.
     pub(super) fn wait_for_share(&mut self, key: Key) {
         self.note_wait(key, &Destination::App);
-        let limit = self.config.limits.waiting_per_service;
+        let limit = self.cx.config.limits.waiting_per_service;
         let taken = self.late.count + self.pool(&Destination::App).waiting.len();
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let down = exchange.down.conn;
         let Some(conn) = self.conns.get_mut(down) else { return };
         let own = if let Role::Http2Server(link) = &conn.role { link.late.len() } else { 0 };
         if own >= limit.saturating_sub(taken) {
-            return self
-                .fail(key, &RequestError::Overloaded { what: "the queue for connections", limit });
+            return fail::fail(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.exchanges,
+                key,
+                &RequestError::Overloaded { what: "the queue for connections", limit },
+            );
         }
         exchange.up = Upstream::FairQueue;
         if let Role::Http2Server(link) = &mut conn.role {

@@ -10,7 +10,7 @@ use tollway_net::Key;
 use super::EventLoop;
 use super::interface::{AppTarget, LoopConfig};
 use crate::cause::Cause;
-use crate::connection::{ListenerKind, Role};
+use crate::conn::{ListenerKind, Role};
 use crate::exchange::Destination;
 use crate::front::{Client, Served};
 use crate::headers;
@@ -29,14 +29,14 @@ impl EventLoop {
                 return false;
             }
         }
-        self.metrics.handshakes.add(1);
+        self.cx.metrics.handshakes.add(1);
         self.begin_server(key, is_h2);
         true
     }
 
     /// Every request goes to the app; what is said of its client is what was seen here.
     pub(super) fn decide_front(&mut self, key: Key) {
-        self.metrics.inbound_requests.add(1);
+        self.cx.metrics.inbound_requests.add(1);
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.destination = Destination::App;
         let conn = self.conns.get(exchange.down.conn);
@@ -68,10 +68,10 @@ impl EventLoop {
                 Role::Http2Server(_) => self.retire_link(key),
                 Role::Http1Server(_) => {
                     conn.draining = true;
-                    self.look_in_time(key);
+                    self.conns.schedule(&self.cx, key);
                 }
                 // RuntimeFields by the configuration that they began with, and not let in yet.
-                Role::Accepting => self.remove(key),
+                Role::Accepting => self.conns.close(&mut self.cx, key),
                 _ => {}
             }
         }
@@ -79,8 +79,8 @@ impl EventLoop {
 
     /// The app is at another address: new requests go there.
     pub(super) fn on_app(&mut self, app: AppTarget) {
-        let config = LoopConfig { app: Some(app), ..(*self.config).clone() };
-        self.config = std::sync::Arc::new(config);
+        let config = LoopConfig { app: Some(app), ..(*self.cx.config).clone() };
+        self.cx.config = std::sync::Arc::new(config);
         self.renew(&Destination::App);
     }
 }

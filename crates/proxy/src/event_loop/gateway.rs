@@ -12,9 +12,10 @@ use tollway_wire::{NetworkState, NetworkUpdate};
 
 use super::EventLoop;
 use super::pool::Candidates;
-use crate::connection::{Relay, RelayedTo, Role};
+use crate::conn::{Relay, RelayedTo, Role};
 use crate::exchange::Destination;
 use crate::loop_guard::HelloRandom;
+use crate::protocol::relay;
 
 /// What a gateway knows of server names beyond services.
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ pub(crate) struct GatewayRoutes {
 impl EventLoop {
     /// A gateway's connection: the server name decides, nothing is decrypted.
     pub(super) fn on_hello_bytes(&mut self, key: Key, data: &[u8]) {
-        let limit = self.config.limits.client_hello_bytes;
+        let limit = self.cx.config.limits.client_hello_bytes;
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::Hello(hello) = &mut conn.role else { return };
         if data.is_empty() || hello.name.is_some() {
@@ -50,7 +51,7 @@ impl EventLoop {
 
     /// Tells the client, in TLS, that its server name is not served here.
     pub(super) fn refuse_hello(&mut self, key: Key) {
-        self.metrics.gateway_refused.add(1);
+        self.cx.metrics.gateway_refused.add(1);
         self.answer_hello(key, &UNRECOGNIZED_NAME_RECORD);
     }
 
@@ -59,7 +60,7 @@ impl EventLoop {
         if let Some(conn) = self.conns.get_mut(key) {
             conn.io.out().extend_from_slice(record);
         }
-        self.linger(key);
+        self.conns.linger(&mut self.cx, key);
     }
 
     /// Sends a connection on whose server name is known; waits if its service is not known yet.
@@ -72,7 +73,7 @@ impl EventLoop {
         }
         let chosen = self.gateway_target(&name);
         let Some((address, target)) = chosen else {
-            if self.log.should_log(format!("name {name}"), self.now) {
+            if self.cx.log.should_log(format!("name {name}"), self.cx.now) {
                 let code = ErrorCode::GatewayRefused;
                 tracing::info!(%code, name, "a server name was refused: no ready workload here");
             }
@@ -81,7 +82,7 @@ impl EventLoop {
         if !self.passes_first(key) {
             return self.refuse_circle(key, &name, address);
         }
-        let now = self.now;
+        let now = self.cx.now;
         let Some(conn) = self.conns.get_mut(key) else { return };
         let early = match &mut conn.role {
             Role::Hello(hello) => std::mem::take(&mut hello.input),
@@ -89,7 +90,7 @@ impl EventLoop {
         };
         conn.role = Role::Relay(Relay::to_be_dialled(early, now));
         conn.leads_to_control = network_of_control(&name).is_some();
-        self.metrics.gateway_connections.add(1);
+        self.cx.metrics.gateway_connections.add(1);
         self.relay_to(key, target, address);
     }
 
@@ -98,14 +99,14 @@ impl EventLoop {
     fn passes_first(&mut self, key: Key) -> bool {
         let Some(conn) = self.conns.get(key) else { return false };
         let Role::Hello(hello) = &conn.role else { return false };
-        HelloRandom::of(&hello.input).is_none_or(|random| self.passed.pass(random, self.now))
+        HelloRandom::of(&hello.input).is_none_or(|random| self.passed.pass(random, self.cx.now))
     }
 
     /// Ends a connection that would go round for as long as there are descriptors. `address` is
     /// where those of this name are passed on to.
     fn refuse_circle(&mut self, key: Key, name: &str, address: SocketAddr) {
-        self.metrics.gateway_loops.add(1);
-        if self.log.should_log(format!("circle {name}"), self.now) {
+        self.cx.metrics.gateway_loops.add(1);
+        if self.cx.log.should_log(format!("circle {name}"), self.cx.now) {
             let code = ErrorCode::Loop;
             let hint = code.entry().remedy;
             tracing::warn!(%code, name, %address, hint, "a connection came back that was passed on");
@@ -127,18 +128,18 @@ impl EventLoop {
     pub(super) fn relay_elsewhere(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Some((target, address)) = conn.relays_to.take() else {
-            return self.refuse_relay(key, ErrorCode::GatewayUpstream);
+            return relay::refuse(&mut self.cx, &mut self.conns, key, ErrorCode::GatewayUpstream);
         };
         self.uncount_relay(&target, address);
         match self.pick_relayed(&target) {
             Some(next) => self.relay_to(key, Some(target), next),
-            None => self.refuse_relay(key, ErrorCode::GatewayUpstream),
+            None => relay::refuse(&mut self.cx, &mut self.conns, key, ErrorCode::GatewayUpstream),
         }
     }
 
     /// Whether somebody asks for this gateway itself: a joined network whether it is reachable.
     fn is_own_name(&self, name: &str) -> bool {
-        let routes = self.config.gateway.as_ref();
+        let routes = self.cx.config.gateway.as_ref();
         routes.is_some_and(|own| name.eq_ignore_ascii_case(&gateway_dns_san(&own.network)))
     }
 
@@ -147,7 +148,7 @@ impl EventLoop {
     /// gateway, for its services and its control plane. A gateway knows every service, so what
     /// it does not know is not there.
     fn gateway_target(&mut self, name: &str) -> Option<(SocketAddr, Option<RelayedTo>)> {
-        let routes = self.config.gateway.as_ref()?;
+        let routes = self.cx.config.gateway.as_ref()?;
         if name.eq_ignore_ascii_case(&control_dns_san(&routes.network)) {
             return Some((routes.control, None));
         }
@@ -169,7 +170,7 @@ impl EventLoop {
                 let candidates = Candidates::of(self.known_state(service)?);
                 self.pick_least_relayed(service, &candidates)
             }
-            RelayedTo::Network(network) => self.networks.get_mut(network)?.pick(self.now),
+            RelayedTo::Network(network) => self.networks.get_mut(network)?.pick(self.cx.now),
         }
     }
 
@@ -202,7 +203,7 @@ impl EventLoop {
         service: &ServiceName,
         candidates: &Candidates,
     ) -> Option<SocketAddr> {
-        let now = self.now;
+        let now = self.cx.now;
         let pool = self.pool(&Destination::Service(service.clone()));
         pool.used = now;
         pool.turn = pool.turn.wrapping_add(1);

@@ -17,7 +17,7 @@ use tollway_wire::NetworkUpdate;
 
 use super::gateway::GatewayRoutes;
 use crate::api_rules::ApiRules;
-use crate::connection::{ListenerKind, Purpose};
+use crate::conn::{ListenerKind, Purpose};
 use crate::front::Served;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;

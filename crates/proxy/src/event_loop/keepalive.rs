@@ -12,11 +12,13 @@ use tollway_model::ErrorCode;
 use tollway_net::Key;
 use tollway_routing::Failure;
 
-use super::finish::describe;
-use super::{EventLoop, SWEEP, mark};
+use super::{EventLoop, SWEEP};
 use crate::cause::Cause;
-use crate::connection::Role;
+use crate::conn::Role;
+use crate::exchange::describe;
 use crate::exchange::{Destination, Upstream};
+use crate::exchange::{fail, retry};
+use crate::protocol::http2;
 
 /// Longest time between two questions, for exchanges that have waited long.
 const RAREST: Duration = Duration::from_secs(15);
@@ -39,17 +41,17 @@ impl EventLoop {
     /// not given one lately. The peer's window is not the question, so bulk is left alone: it may
     /// have filled the way.
     pub(super) fn ask_for_life(&mut self, key: Key, quiet: Duration) {
-        let pause = (quiet / SHARE).clamp(self.config.timeouts.ping_after, RAREST);
+        let pause = (quiet / SHARE).clamp(self.cx.config.timeouts.ping_after, RAREST);
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::Http2Client(link) = &mut conn.role else { return };
         let is_of_mesh = link.destination.as_ref().is_some_and(Destination::is_of_mesh);
-        let silence = self.now.saturating_duration_since(link.heard);
+        let silence = self.cx.now.saturating_duration_since(link.heard);
         if !is_of_mesh || link.asked.is_some() || silence < pause || link.is_apart() {
             return;
         }
         link.asked = Some(self.round);
         link.codec.ping(self.round.to_be_bytes(), conn.io.out());
-        mark(&mut self.dirty, &mut conn.dirty, key);
+        self.conns.mark_dirty(key);
         self.asked.push(key);
     }
 
@@ -62,9 +64,15 @@ impl EventLoop {
                 Sign::Awaited => {}
                 Sign::Missing => self.on_link_silent(key),
                 Sign::NoMore => {
-                    let seconds = self.config.timeouts.silence.as_secs();
+                    let seconds = self.cx.config.timeouts.silence.as_secs();
                     let reason = format!("the connection gave no sign of life for {seconds} s");
-                    self.on_h2_over(key, Cause::coded(ErrorCode::Silent, reason));
+                    http2::on_over(
+                        &mut self.cx,
+                        &mut self.conns,
+                        &mut self.exchanges,
+                        key,
+                        Cause::coded(ErrorCode::Silent, reason),
+                    );
                     continue;
                 }
             }
@@ -79,9 +87,9 @@ impl EventLoop {
         let Some(asked) = link.asked else { return Sign::Given };
         let rounds = u32::try_from(self.round - asked).unwrap_or(u32::MAX);
         let waited = SWEEP.saturating_mul(rounds);
-        if waited > self.config.timeouts.silence {
+        if waited > self.cx.config.timeouts.silence {
             Sign::NoMore
-        } else if waited > self.config.timeouts.ping_answer && !link.is_silent {
+        } else if waited > self.cx.config.timeouts.ping_answer && !link.is_silent {
             Sign::Missing
         } else {
             Sign::Awaited
@@ -98,13 +106,13 @@ impl EventLoop {
         let Some(destination) = link.destination.clone() else { return };
         let mut waiting: Vec<Key> = link.streams.values().copied().collect();
         waiting.sort_unstable();
-        self.metrics.connections_silent.add(1);
-        if self.log.should_log(format!("silent {destination:?} {address:?}"), self.now) {
+        self.cx.metrics.connections_silent.add(1);
+        if self.cx.log.should_log(format!("silent {destination:?} {address:?}"), self.cx.now) {
             let (peer, at) = (describe(&destination), address.map(|address| address.to_string()));
             let instance = instance.map(|instance| instance.to_string());
             tracing::warn!(peer, at, instance, "no sign of life; requests go elsewhere");
         }
-        self.rest(&destination, address, self.now + self.config.timeouts.dial_backoff);
+        self.rest(&destination, address, self.cx.now + self.cx.config.timeouts.dial_backoff);
         self.keep_dialled(&destination);
         for exchange in waiting {
             self.move_elsewhere(exchange);
@@ -116,8 +124,8 @@ impl EventLoop {
         let waits = self.exchanges.get(key).is_some_and(|exchange| {
             !exchange.responding && matches!(exchange.up, Upstream::Open(_))
         });
-        if waits && self.may_retry(key, Failure::Silent) {
-            self.cancel_upstream(key);
+        if waits && retry::may_retry(&self.exchanges, key, Failure::Silent) {
+            fail::cancel_upstream(&mut self.cx, &mut self.conns, &mut self.exchanges, key);
             self.on_attempt_failed(key, Failure::Silent, "it gave no sign of life");
         }
     }

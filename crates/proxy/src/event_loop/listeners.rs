@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tollway_net::{Listener, Poller, Token};
 
 use super::EventLoop;
-use crate::connection::ListenerKind;
+use crate::conn::ListenerKind;
 
 /// Tokens with this bit belong to listeners; connection keys never have it.
 const LISTENER_BIT: u64 = 1 << 63;
@@ -76,10 +76,10 @@ fn token(slot: usize) -> Token {
 impl EventLoop {
     /// Takes new listeners, unless it is about to end.
     pub(super) fn open_listeners(&mut self, listeners: Vec<(Listener, ListenerKind)>) {
-        if self.draining.is_some() {
+        if self.cx.draining.is_some() {
             return;
         }
-        if let Err(error) = self.listeners.open(&self.poller, listeners) {
+        if let Err(error) = self.listeners.open(self.conns.poller(), listeners) {
             tracing::error!(%error, "a new listener could not be registered");
         }
     }

@@ -8,7 +8,7 @@ use tollway_routing::pick_of_two;
 use super::EventLoop;
 use super::interface::MeshProtocol;
 use super::pool::Pool;
-use crate::connection::Role;
+use crate::conn::Role;
 use crate::exchange::Destination;
 
 /// Whether connections are taken that give no sign of life, or lead to replicas of which the app
@@ -42,7 +42,7 @@ impl EventLoop {
         if self.speaks_h1(destination) {
             return self.choose_idle(destination);
         }
-        let random = self.next_random();
+        let random = self.cx.next_random();
         let pool = self.pools.get(destination)?;
         let chosen = self.choose_link(pool, random, Resting::Spared);
         // One that is being dialled is worth waiting for.
@@ -57,7 +57,7 @@ impl EventLoop {
         if self.speaks_h1(destination) {
             return None;
         }
-        let random = self.next_random();
+        let random = self.cx.next_random();
         self.choose_link(self.pools.get(destination)?, random, Resting::Taken)
     }
 
@@ -81,7 +81,7 @@ impl EventLoop {
         // came may be a ticket of TLS.
         let unread = idle[chosen.map_or(0, |at| at + 1)..].to_vec();
         for key in unread {
-            self.queue_read(key);
+            self.conns.queue_read(key);
         }
         Some(self.pools.get_mut(destination)?.idle.remove(chosen?))
     }
@@ -94,7 +94,7 @@ impl EventLoop {
 
     /// Puts one of the idle connections where the next is taken from.
     fn shuffle_idle(&mut self, destination: &Destination) {
-        let random = self.next_random();
+        let random = self.cx.next_random();
         let Some(pool) = self.pools.get_mut(destination) else { return };
         if let Some(last) = pool.idle.len().checked_sub(1) {
             let chosen = usize::try_from(random >> 40).unwrap_or(0) % pool.idle.len();
@@ -110,7 +110,7 @@ impl EventLoop {
     fn load(&self, key: Key) -> Option<Load> {
         let conn = self.conns.get(key)?;
         let Role::Http2Client(link) = &conn.role else { return None };
-        let is_unread = conn.is_unread(self.config.limits.unread_bytes);
+        let is_unread = conn.is_unread(self.cx.config.limits.unread_bytes);
         if conn.draining || is_unread || !link.codec.can_open() {
             return None;
         }
@@ -125,7 +125,7 @@ impl EventLoop {
             return None;
         }
         let streams = u32::try_from(active).unwrap_or(u32::MAX);
-        let is_bulk = link.is_apart() || conn.io.pending() > self.config.limits.out_bytes / 2;
+        let is_bulk = link.is_apart() || conn.io.pending() > self.cx.config.limits.out_bytes / 2;
         Some(Load { streams, is_bulk })
     }
 
@@ -173,7 +173,7 @@ impl EventLoop {
     fn is_in(&self, key: Key, resting: Resting) -> bool {
         resting == Resting::Taken
             || !matches!(self.conns.get(key).map(|conn| &conn.role), Some(Role::Http2Client(link))
-                if link.is_silent || link.rests_until.is_some_and(|until| self.now < until))
+                if link.is_silent || link.rests_until.is_some_and(|until| self.cx.now < until))
     }
 
     /// The instance that a connection proved to lead to.
@@ -184,14 +184,16 @@ impl EventLoop {
     pub(super) fn speaks_h1(&self, destination: &Destination) -> bool {
         match destination {
             Destination::Service(_) => {
-                self.config.mesh_protocol == MeshProtocol::Http1
+                self.cx.config.mesh_protocol == MeshProtocol::Http1
                     && self.pools.get(destination).is_some_and(Pool::is_of_h1)
             }
             Destination::Workload(_)
             | Destination::Api
             | Destination::Callback
             | Destination::Actors => false,
-            Destination::App => self.config.app.is_none_or(|app| app.protocol == AppProtocol::Http),
+            Destination::App => {
+                self.cx.config.app.is_none_or(|app| app.protocol == AppProtocol::Http)
+            }
         }
     }
 }

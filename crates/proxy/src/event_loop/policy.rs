@@ -18,9 +18,11 @@ use tollway_routing::{AccessList, CallerView, PolicySet, RequestRefusal};
 use tollway_telemetry::{DaprMetrics, Judged};
 
 use super::EventLoop;
-use crate::connection::{Connection, ListenerKind, Role};
+use crate::conn::{Connection, ListenerKind, Role};
+use crate::exchange::access_log;
 use crate::headers;
 use crate::mesh::PolicyUpdate;
+use crate::protocol::relay;
 use crate::request_error::RequestError;
 
 /// Callers whose views are kept for their next connection.
@@ -219,7 +221,7 @@ pub(crate) struct PolicyDenial {
 }
 
 impl Upgraded {
-    pub(super) fn new(head: &RequestHead) -> Box<Self> {
+    pub(crate) fn new(head: &RequestHead) -> Box<Self> {
         Box::new(Self { method: head.method.clone(), target: head.path.clone() })
     }
 }
@@ -242,7 +244,7 @@ impl EventLoop {
         if conn.via != Some(ListenerKind::Inbound) || !matches!(conn.role, Role::Relay(_)) {
             return;
         }
-        let home = &self.config.home;
+        let home = &self.cx.config.home;
         let judged = match conn.upgraded.take() {
             Some(request) => {
                 let head = RequestHead {
@@ -257,30 +259,30 @@ impl EventLoop {
             None => self.policy.admit_connection(Some(conn), home),
         };
         if let Err(error) = judged {
-            self.metrics.policy_closed.add(1);
+            self.cx.metrics.policy_closed.add(1);
             self.log_refused_connection(&error);
-            self.fail_line(key, error.code());
+            access_log::fail_line(&mut self.conns, key, error.code());
             if let Some(conn) = self.conns.get_mut(key) {
                 conn.io.abort_on_close();
             }
-            self.on_relay_failed(key);
+            relay::on_failed(&mut self.cx, &mut self.conns, key);
         }
     }
 
     /// Whether the caller may have a connection to the app (TCP); if not, it is told by a reset.
     pub(super) fn admit_tcp(&mut self, key: Key) -> bool {
         let conn = self.conns.get_mut(key);
-        let Err(error) = self.policy.admit_connection(conn, &self.config.home) else {
+        let Err(error) = self.policy.admit_connection(conn, &self.cx.config.home) else {
             return true;
         };
-        self.metrics.policy_denied.add(1);
+        self.cx.metrics.policy_denied.add(1);
         self.log_refused_connection(&error);
-        self.refuse_tcp(key, error.code());
+        relay::refuse_tcp(&mut self.cx, &mut self.conns, key, error.code());
         false
     }
 
     fn log_refused_connection(&mut self, error: &RequestError) {
-        if let Some(unlogged) = self.policy.may_log(self.now) {
+        if let Some(unlogged) = self.policy.may_log(self.cx.now) {
             tracing::info!(%error, unlogged, "connection refused by policy");
         }
     }

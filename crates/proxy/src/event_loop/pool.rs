@@ -15,7 +15,7 @@ use tollway_telemetry::SeriesId;
 
 use super::EventLoop;
 use super::workload::only;
-use crate::connection::Role;
+use crate::conn::{Connection, Role};
 use crate::exchange::Destination;
 
 /// How long after a gateway beyond the own ones has come or gone connections are made anew: by
@@ -137,7 +137,7 @@ impl EventLoop {
     /// The pool of a destination, made (and its service asked for) on first use.
     pub(super) fn pool(&mut self, destination: &Destination) -> &mut Pool {
         if !self.pools.contains_key(destination) {
-            let mut pool = Pool::new(self.now);
+            let mut pool = Pool::new(self.cx.now);
             match destination {
                 Destination::Service(service) => self.outside.subscribe(service),
                 Destination::Workload(workload) => pool.state = self.add_workload(workload),
@@ -159,7 +159,7 @@ impl EventLoop {
     /// An HTTP/1.1 upstream has answered: the next request, the pool, or the end.
     pub(super) fn on_h1_client_idle(&mut self, key: Key) {
         let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.since = self.now;
+        conn.since = self.cx.now;
         let Role::Http1Client(client) = &mut conn.role else { return };
         client.served += 1;
         client.answered = false;
@@ -167,7 +167,7 @@ impl EventLoop {
         let destination = client.destination.clone();
         let is_over = conn.io.read_ended() || conn.io.is_finished();
         if !client.keep_alive || client.dedicated || conn.draining || is_over {
-            return self.drop_h1_client(key);
+            return self.conns.close(&mut self.cx, key);
         }
         client.keep_alive = true;
         if let Some(pool) = self.pools.get_mut(&destination) {
@@ -176,31 +176,42 @@ impl EventLoop {
         self.serve_waiting(&destination);
     }
 
-    pub(super) fn drop_h1_client(&mut self, key: Key) {
-        self.leave_pool(key);
-        let destination = match self.conns.get(key).map(|conn| &conn.role) {
-            Some(Role::Http1Client(client)) => Some(client.destination.clone()),
-            _ => None,
-        };
-        self.remove(key);
-        if let Some(destination) = destination
-            && self.pools.get(&destination).is_some_and(|pool| !pool.waiting.is_empty())
-        {
-            self.keep_dialled(&destination);
+    /// A connection is no member of the pool of `destination` any more.
+    pub(super) fn on_left_pool(&mut self, key: Key, destination: &Destination, refill: bool) {
+        let Some(pool) = self.pools.get_mut(destination) else { return };
+        pool.conns.retain(|member| *member != key);
+        pool.idle.retain(|member| *member != key);
+        if refill || !pool.waiting.is_empty() {
+            self.keep_dialled(destination);
         }
     }
 
-    /// Takes a connection out of its pool; the pool is filled again if it is in use.
+    /// Takes a connection out of its pool at once.
     pub(super) fn leave_pool(&mut self, key: Key) {
-        let Some(conn) = self.conns.get(key) else { return };
-        let destination = match &conn.role {
-            Role::Http2Client(link) => link.destination.clone(),
-            Role::Http1Client(client) => Some(client.destination.clone()),
-            _ => None,
-        };
-        let Some(pool) = destination.and_then(|d| self.pools.get_mut(&d)) else { return };
+        let destination = self.conns.get(key).and_then(Connection::destination);
+        let Some(pool) = destination.and_then(|d| self.pools.get_mut(d)) else { return };
         pool.conns.retain(|member| *member != key);
         pool.idle.retain(|member| *member != key);
+    }
+
+    /// Drops the idle connections to the replica that this one leads to. Its address rests, unless
+    /// it is a gateway's, behind which there may be others.
+    pub(super) fn leave_replica(
+        &mut self,
+        destination: &Destination,
+        address: Option<SocketAddr>,
+        instance: Option<&Instance>,
+    ) {
+        let Some(pool) = self.pools.get(destination) else { return };
+        let is_local = matches!(pool.state, Some(ServiceState::Local { .. }));
+        let leads_there = |other: &&Key| self.instance(**other) == instance;
+        let idle: Vec<Key> = pool.idle.iter().filter(leads_there).copied().collect();
+        if is_local {
+            self.rest(destination, address, self.cx.now + self.cx.config.timeouts.dial_backoff);
+        }
+        for other in idle {
+            self.conns.close(&mut self.cx, other);
+        }
     }
 
     /// No new requests on this connection; it closes when the present ones are done.
@@ -208,40 +219,30 @@ impl EventLoop {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.draining = true;
         if matches!(&conn.role, Role::Http1Client(client) if client.exchange.is_none()) {
-            return self.drop_h1_client(key);
+            return self.conns.close(&mut self.cx, key);
         }
-        self.look_in_time(key);
-        self.on_link_draining(key);
-    }
-
-    /// A connection takes no more requests: another is dialled if its service is in use.
-    pub(super) fn on_link_draining(&mut self, key: Key) {
-        let Some(conn) = self.conns.get(key) else { return };
-        let Role::Http2Client(link) = &conn.role else { return };
-        let Some(destination) = link.destination.clone() else { return };
-        self.leave_pool(key);
-        if self.pools.contains_key(&destination) {
-            self.keep_dialled(&destination);
-        }
+        self.conns.schedule(&self.cx, key);
+        self.conns.leave_pool(&mut self.cx, key, true);
     }
 
     /// The control plane tells of a service.
     pub(super) fn on_service(&mut self, update: ServiceUpdate) {
         let destination = Destination::Service(update.service.clone());
-        if self.config.gateway.is_some() {
-            let now = self.now;
+        if self.cx.config.gateway.is_some() {
+            let now = self.cx.now;
             self.pools.entry(destination.clone()).or_insert_with(|| Pool::new(now));
         }
-        let now = self.now;
-        let spread = RENEW_SPREAD.mul_f64((self.next_random() >> 40) as f64 / f64::from(1 << 24));
+        let now = self.cx.now;
+        let spread =
+            RENEW_SPREAD.mul_f64((self.cx.next_random() >> 40) as f64 / f64::from(1 << 24));
         let Some(pool) = self.pools.get_mut(&destination) else { return };
         if are_ways_others(pool.state.as_ref(), &update.state) {
             pool.renew_at = Some(now + RENEW_AFTER + spread);
         }
-        if self.config.gateway.is_none() && is_there(&update.state) {
+        if self.cx.config.gateway.is_none() && is_there(&update.state) {
             // However it is written, it is one service.
             let name = update.service.to_string().to_ascii_lowercase();
-            pool.place = self.metrics.services.series(&name);
+            pool.place = self.cx.metrics.services.series(&name);
         }
         let workloads = pool.workloads.clone();
         let states: Vec<_> = workloads.iter().map(|of| only(&update.state, of)).collect();
@@ -274,12 +275,12 @@ impl EventLoop {
         for key in dialling {
             if other || !is_listed(self, key) {
                 self.pool(destination).dialling.retain(|dialling| *dialling != key);
-                self.remove(key);
+                self.conns.close(&mut self.cx, key);
             }
         }
         let waiting = std::mem::take(&mut self.pool(destination).waiting);
         for key in waiting {
-            if self.is_waiting(key) {
+            if self.exchanges.is_waiting(key) {
                 self.dispatch(key);
             }
         }
@@ -294,8 +295,8 @@ impl EventLoop {
 
     /// Whose discovery or dial took too long; whom nobody calls any more.
     pub(super) fn sweep_pools(&mut self) {
-        let (now, timeouts) = (self.now, self.config.timeouts);
-        let is_gateway = self.config.gateway.is_some();
+        let (now, timeouts) = (self.cx.now, self.cx.config.timeouts);
+        let is_gateway = self.cx.config.gateway.is_some();
         let mut unknown = Vec::new();
         let mut gone = Vec::new();
         let mut unused = Vec::new();

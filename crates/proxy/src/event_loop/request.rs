@@ -7,42 +7,30 @@ use tollway_http::h2::{self, StreamId};
 use tollway_http::{Method, RequestHead, h1};
 use tollway_model::{AppProtocol, ErrorCode, ServiceName};
 use tollway_net::{Key, boot_time};
-use tollway_routing::{
-    Attempt, Failure, RequestParts, Retry, Target, TargetError, decide_retry, decide_target,
-};
+use tollway_routing::{Failure, RequestParts, Target, TargetError, decide_target};
 use tollway_telemetry::SeriesId;
 
-use super::finish::describe;
+use super::EventLoop;
 use super::interface::{AppTarget, LoopConfig};
-use super::observe::code_of;
-use super::{EventLoop, mark};
 use crate::cause::Cause;
-use crate::connection::{Connection, ListenerKind, Role};
-use crate::exchange::{BodySize, Destination, Exchange, Side, StreamRef, Upstream};
+use crate::conn::{Connection, ListenerKind, Role};
+use crate::error_response;
+use crate::exchange::describe;
+use crate::exchange::{Destination, Exchange, Pipe, Side, StreamRef, Upstream};
+use crate::exchange::{access_log, body, fail, retry, trace};
 use crate::headers;
-use crate::pipe::Pipe;
+use crate::protocol::Arrival;
 use crate::request_error::{RequestError, Within};
-use crate::respond;
 use crate::runtime_fields::RuntimeFields;
 use crate::tokens::{admit, is_public};
-
-/// A request as a downstream codec hands it over.
-pub(super) struct Arrival {
-    pub(super) down: StreamRef,
-    pub(super) head: RequestHead,
-    pub(super) size: BodySize,
-    /// Nothing follows the head.
-    pub(super) ended: bool,
-    pub(super) is_upgrade: bool,
-}
 
 impl EventLoop {
     /// Begins an exchange and sends it on its way; the body follows by `feed`.
     pub(super) fn on_request(&mut self, mut arrival: Arrival) -> Key {
         let conn = self.conns.get(arrival.down.conn);
         let via = conn.and_then(|c| c.via.clone()).unwrap_or(ListenerKind::HttpApi);
-        let observed = match &mut self.observer {
-            Some(observer) => observer.begin(&mut arrival.head, self.now).map(|mut observed| {
+        let observed = match &mut self.cx.observer {
+            Some(observer) => observer.begin(&mut arrival.head, self.cx.now).map(|mut observed| {
                 if let (ListenerKind::Inbound | ListenerKind::Front, Some(conn)) = (&via, conn) {
                     observed.meet(conn);
                 }
@@ -50,9 +38,9 @@ impl EventLoop {
             }),
             None => None,
         };
-        let is_grpc = respond::is_grpc(&arrival.head.fields);
+        let is_grpc = error_response::is_grpc(&arrival.head.fields);
         let deadline =
-            if is_grpc { headers::deadline(&arrival.head.fields, self.now) } else { None };
+            if is_grpc { headers::deadline(&arrival.head.fields, self.cx.now) } else { None };
         let exchange = Exchange {
             via,
             down: arrival.down,
@@ -79,9 +67,9 @@ impl EventLoop {
             holds_permit: false,
             failed: false,
             grpc_status: None,
-            started: self.now,
+            started: self.cx.now,
             deadline,
-            active: self.now,
+            active: self.cx.now,
             observed,
         };
         let key = self.exchanges.insert(exchange);
@@ -89,9 +77,9 @@ impl EventLoop {
         match self.decide(key) {
             Ok(()) => self.dispatch(key),
             Err(error) => {
-                self.explain_undecided(key);
+                trace::begin_undecided_trace(&mut self.exchanges, &mut self.conns, key);
                 self.note_actors_undecided(key);
-                self.fail(key, &error);
+                fail::fail(&mut self.cx, &mut self.conns, &mut self.exchanges, key, &error);
             }
         }
         key
@@ -109,10 +97,10 @@ impl EventLoop {
 
     /// Decides the destination and makes the head what it is to be upstream.
     fn decide(&mut self, key: Key) -> Result<(), RequestError> {
-        let full = self.exchanges.len() > self.config.limits.exchanges;
+        let full = self.exchanges.len() > self.cx.config.limits.exchanges;
         let Some(exchange) = self.exchanges.get_mut(key) else { return Ok(()) };
         if full {
-            let limit = self.config.limits.exchanges;
+            let limit = self.cx.config.limits.exchanges;
             return Err(RequestError::Overloaded { what: "the list of requests under way", limit });
         }
         if exchange.via == ListenerKind::Front {
@@ -137,13 +125,13 @@ impl EventLoop {
         if asked.to_app {
             return self.decide_own_app(key);
         }
-        self.metrics.outbound_requests.add(1);
-        let target = outbound_target(&exchange.via, &exchange.head, &self.config);
-        if let Some(token) = &self.config.tokens.api {
+        self.cx.metrics.outbound_requests.add(1);
+        let target = outbound_target(&exchange.via, &exchange.head, &self.cx.config);
+        if let Some(token) = &self.cx.config.tokens.api {
             let is_own = matches!(target, Ok(Outbound::Api));
             admit(token, &exchange.via, &mut exchange.head, is_own)?;
         }
-        if let Some(rules) = &self.config.api_rules {
+        if let Some(rules) = &self.cx.config.api_rules {
             let is_call =
                 matches!(target, Ok(Outbound::Service { .. } | Outbound::HostServices { .. }));
             if !rules.admit(&exchange.via, &exchange.head, is_call) {
@@ -166,11 +154,12 @@ impl EventLoop {
             }
             Outbound::Service { name, path, credentials_used } => {
                 path.apply(&mut exchange.head.path);
-                let route = headers::Route { from: &self.config.home, to: &name, credentials_used };
+                let route =
+                    headers::Route { from: &self.cx.config.home, to: &name, credentials_used };
                 let down = self.conns.get_mut(exchange.down.conn);
                 let client = down.and_then(Connection::caller);
-                let limit = self.config.limits.hops;
-                if !exchange.is_upgrade && is_ruled(&self.config, &exchange.via, &name) {
+                let limit = self.cx.config.limits.hops;
+                if !exchange.is_upgrade && is_ruled(&self.cx.config, &exchange.via, &name) {
                     exchange.destination = Destination::Api;
                     // Seen here alone: attempts come back without the address of a client.
                     let hops = headers::ruled_request(&mut exchange.head, client, &route);
@@ -192,7 +181,7 @@ impl EventLoop {
                 };
                 exchange.place = Some(SeriesId::OTHER);
                 if out.asks {
-                    self.explain_as_caller(key);
+                    trace::begin_caller_trace(&mut self.exchanges, &mut self.conns, key);
                 }
             }
         }
@@ -204,10 +193,10 @@ impl EventLoop {
         let Some(exchange) = self.exchanges.get_mut(key) else { return Ok(()) };
         let conn = self.conns.get_mut(exchange.down.conn);
         let peer = conn.as_ref().and_then(|c| c.peer.clone());
-        self.metrics.inbound_requests.add(1);
-        let admitted = self.policy.admit_request(conn, &exchange.head, &self.config.home);
+        self.cx.metrics.inbound_requests.add(1);
+        let admitted = self.policy.admit_request(conn, &exchange.head, &self.cx.config.home);
         if matches!(admitted, Err(RequestError::PolicyDenied(_))) {
-            self.metrics.policy_denied.add(1);
+            self.cx.metrics.policy_denied.add(1);
         }
         if let Some(target) = admitted? {
             exchange.head.path = target;
@@ -218,12 +207,12 @@ impl EventLoop {
             exchange.is_of_actors = true;
             exchange.destination = Destination::Actors;
         } else {
-            let protocol = http_app(&self.config)?.protocol;
+            let protocol = http_app(&self.cx.config)?.protocol;
             let is_translated =
                 protocol == AppProtocol::Grpc && !exchange.is_grpc && !exchange.is_upgrade;
             exchange.destination =
                 if is_translated { Destination::Callback } else { Destination::App };
-            headers::show_token(&mut exchange.head, self.config.tokens.app.as_ref());
+            headers::show_token(&mut exchange.head, self.cx.config.tokens.app.as_ref());
         }
         if own.asks {
             self.explain_as_callee(key);
@@ -233,11 +222,11 @@ impl EventLoop {
 
     /// The same for a request of the own runtime to the app.
     fn decide_own_app(&mut self, key: Key) -> Result<(), RequestError> {
-        http_app(&self.config)?;
+        http_app(&self.cx.config)?;
         let Some(exchange) = self.exchanges.get_mut(key) else { return Ok(()) };
         exchange.destination = Destination::App;
         headers::own_app_request(&mut exchange.head);
-        headers::show_token(&mut exchange.head, self.config.tokens.app.as_ref());
+        headers::show_token(&mut exchange.head, self.cx.config.tokens.app.as_ref());
         Ok(())
     }
 
@@ -255,7 +244,7 @@ impl EventLoop {
 
     /// Sends the request on an open connection.
     pub(super) fn send_request(&mut self, key: Key, conn_key: Key) {
-        let now = self.now;
+        let now = self.cx.now;
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         if let Some(deadline) = exchange.deadline
             && now > exchange.started
@@ -267,7 +256,13 @@ impl EventLoop {
             );
         }
         if exchange.turn.is_some_and(|turn| turn.is_over(self.lease, boot_time())) {
-            return self.fail(key, &RequestError::TooLate);
+            return fail::fail(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.exchanges,
+                key,
+                &RequestError::TooLate,
+            );
         }
         let Some(conn) = self.conns.get_mut(conn_key) else { return };
         exchange.is_begun = false;
@@ -308,41 +303,24 @@ impl EventLoop {
             }
             observed.send(conn, exchange.started);
         }
-        exchange.active = self.now;
+        exchange.active = self.cx.now;
         exchange.request.finished = ended;
-        mark(&mut self.dirty, &mut conn.dirty, conn_key);
+        self.conns.mark_dirty(conn_key);
         if !ended {
-            self.drain(key, Side::Request, usize::MAX);
+            body::drain(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.exchanges,
+                key,
+                Side::Request,
+                usize::MAX,
+            );
         }
     }
 
     /// The chosen connection turned out to take no request.
     fn retry_elsewhere(&mut self, key: Key) {
         self.on_attempt_failed(key, Failure::NotConnected, "no connection takes requests");
-    }
-
-    /// Whether a request may be sent once more after an attempt that failed so.
-    pub(super) fn may_retry(&self, key: Key, failure: Failure) -> bool {
-        let Some(exchange) = self.exchanges.get(key) else { return false };
-        let attempt = Attempt {
-            made: exchange.attempts,
-            idempotent: exchange.head.method.is_idempotent() && !exchange.is_of_actors,
-            body_held: exchange.replay.is_some(),
-        };
-        let unsent = failure == Failure::NotConnected;
-        (unsent || !exchange.is_upgrade) && decide_retry(failure, attempt) == Retry::Again
-    }
-
-    /// The peer's sidecar passed nothing of a request on to its app. False when another replica was
-    /// asked often enough.
-    pub(super) fn ask_another_replica(&mut self, key: Key) -> bool {
-        if !self.may_retry(key, Failure::Refused) {
-            return false;
-        }
-        self.cancel_upstream(key);
-        let cause = Cause::coded(ErrorCode::AppUnreachable, "its app cannot be reached");
-        self.on_attempt_failed(key, Failure::Refused, cause);
-        true
     }
 
     /// An attempt failed before any response: once more, or the answer to the caller.
@@ -352,7 +330,7 @@ impl EventLoop {
         failure: Failure,
         cause: impl Into<Cause>,
     ) {
-        let (may_retry, cause) = (self.may_retry(key, failure), cause.into());
+        let (may_retry, cause) = (retry::may_retry(&self.exchanges, key, failure), cause.into());
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let is_unsent = matches!(failure, Failure::NotConnected | Failure::Refused);
         exchange.up = if may_retry || is_unsent { Upstream::Waiting } else { Upstream::Gone };
@@ -376,22 +354,21 @@ impl EventLoop {
                     RequestError::Unreachable { code: ErrorCode::Silent, peer, reason }
                 }
                 Failure::TimedOut => {
-                    RequestError::TimedOut { peer, within: Within(self.config.timeouts.request) }
+                    RequestError::TimedOut { peer, within: Within(self.cx.config.timeouts.request) }
                 }
             };
-            return self.fail(key, &error);
+            return fail::fail(&mut self.cx, &mut self.conns, &mut self.exchanges, key, &error);
         }
-        self.metrics.retries.add(1);
+        self.cx.metrics.retries.add(1);
         if exchange.observed.is_some() {
-            self.tell_of_attempt(key, failure);
-            self.note_failed_attempt(key, cause.code.unwrap_or_else(|| code_of(failure)));
+            access_log::record_attempt(&mut self.cx, &mut self.exchanges, key, failure);
+            trace::note_failed_attempt(
+                &mut self.exchanges,
+                key,
+                cause.code.unwrap_or_else(|| access_log::code_of(failure)),
+            );
         }
-        let Some(exchange) = self.exchanges.get_mut(key) else { return };
-        exchange.request.passed = 0;
-        let sent = exchange.replay.replace(Vec::new()).unwrap_or_default();
-        self.buffered_bytes += sent.len();
-        exchange.request.push_front(sent);
-        exchange.request.finished = false;
+        self.exchanges.rewind(key);
         self.dispatch(key);
     }
 }

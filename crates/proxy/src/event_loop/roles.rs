@@ -5,7 +5,9 @@ use tollway_net::{Closed, ConnError, Key};
 use super::EventLoop;
 use super::dial::DialFailure;
 use crate::cause::Cause;
-use crate::connection::Role;
+use crate::conn::Role;
+use crate::protocol::http1_server::Next;
+use crate::protocol::{http1_client, http1_server, http2, relay};
 
 impl EventLoop {
     /// Bytes came, or (empty) what is left unparsed shall be looked at again.
@@ -18,42 +20,111 @@ impl EventLoop {
         let Some(conn) = self.conns.get_mut(key) else { return };
         match &conn.role {
             Role::Detect { .. } => self.on_detect_bytes(key, data),
-            Role::Http1Server(_) => self.on_h1_server_bytes(key, data),
-            Role::Http1Client(_) => self.on_h1_client_bytes(key, data),
-            Role::Http2Server(_) | Role::Http2Client(_) => self.on_h2_bytes(key, data),
-            Role::Relay(_) => self.on_relay_bytes(key, data),
+            Role::Http1Server(_) => self.on_http1_server_bytes(key, data),
+            Role::Http1Client(_) => {
+                http1_client::on_bytes(
+                    &mut self.cx,
+                    &mut self.conns,
+                    &mut self.exchanges,
+                    key,
+                    data,
+                );
+            }
+            Role::Http2Server(_) | Role::Http2Client(_) => self.on_http2_bytes(key, data),
+            Role::Relay(_) => relay::on_bytes(&mut self.cx, &mut self.conns, key, data),
             Role::Hello(_) => self.on_hello_bytes(key, data),
             Role::Lingering(_) => {
                 if !data.is_empty() {
-                    conn.since = self.now;
+                    conn.since = self.cx.now;
                 }
             }
             Role::Accepting | Role::Dialling(_) => {}
         }
+        self.settle();
+    }
+
+    fn on_http1_server_bytes(&mut self, key: Key, data: &[u8]) {
+        let Some(mut kept) = http1_server::take_input(&mut self.conns, key) else { return };
+        let bytes = http1_server::behind(&mut kept, data);
+        let mut at = 0;
+        loop {
+            let (cx, conns, exchanges) = (&mut self.cx, &mut self.conns, &mut self.exchanges);
+            match http1_server::step(cx, conns, exchanges, key, &bytes[at..]) {
+                Next::Again(consumed) => at += consumed,
+                Next::Wait => break,
+                Next::Gone => return,
+                Next::Request { arrival, consumed, may_leave_http } => {
+                    self.on_request(arrival);
+                    if may_leave_http {
+                        return;
+                    }
+                    at += consumed;
+                }
+                Next::Connect(head) => return self.on_connect(key, &head),
+            }
+            self.settle();
+        }
+        http1_server::keep_input(&mut self.conns, key, &bytes[at..]);
+    }
+
+    fn on_http2_bytes(&mut self, key: Key, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let mut events = std::mem::take(&mut self.h2_events);
+        let received = http2::receive(&mut self.cx, &mut self.conns, key, data, &mut events);
+        for event in events.drain(..) {
+            let (cx, conns, exchanges) = (&mut self.cx, &mut self.conns, &mut self.exchanges);
+            if let Some(arrival) = http2::on_event(cx, conns, exchanges, key, event, data) {
+                self.on_request(arrival);
+            }
+            self.settle();
+        }
+        self.h2_events = events;
+        let (cx, conns, exchanges) = (&mut self.cx, &mut self.conns, &mut self.exchanges);
+        http2::after_bytes(cx, conns, exchanges, key, received);
     }
 
     /// The peer sends no more.
     pub(super) fn on_closed(&mut self, key: Key, how: Closed) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         match &conn.role {
-            Role::Http1Server(_) => self.on_h1_server_closed(key, how),
-            Role::Http1Client(_) => self.on_h1_client_closed(key, how),
+            Role::Http1Server(_) => http1_server::on_closed(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.exchanges,
+                key,
+                how,
+            ),
+            Role::Http1Client(_) => http1_client::on_closed(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.exchanges,
+                key,
+                how,
+            ),
             Role::Http2Server(_) | Role::Http2Client(_) => {
-                self.on_h2_over(key, "the peer closed the connection");
+                http2::on_over(
+                    &mut self.cx,
+                    &mut self.conns,
+                    &mut self.exchanges,
+                    key,
+                    "the peer closed the connection",
+                );
             }
-            Role::Relay(_) => self.on_relay_closed(key),
+            Role::Relay(_) => relay::on_closed(&mut self.cx, &mut self.conns, key),
             Role::Dialling(_) => {
                 self.on_dial_failed(key, &DialFailure::Closed);
             }
             Role::Hello(_) => {
-                self.metrics.gateway_refused.add(1);
-                self.remove(key);
+                self.cx.metrics.gateway_refused.add(1);
+                self.conns.close(&mut self.cx, key);
             }
             Role::Accepting => {
-                self.metrics.handshakes_failed.add(1);
-                self.remove(key);
+                self.cx.metrics.handshakes_failed.add(1);
+                self.conns.close(&mut self.cx, key);
             }
-            Role::Detect { .. } | Role::Lingering(_) => self.remove(key),
+            Role::Detect { .. } | Role::Lingering(_) => self.conns.close(&mut self.cx, key),
         }
     }
 
@@ -67,23 +138,43 @@ impl EventLoop {
         }
         tracing::debug!(%error, "nothing more can be sent");
         self.leave_pool(key);
-        self.queue_read(key);
+        self.conns.queue_read(key);
     }
 
     /// The connection broke.
     pub(super) fn on_failed(&mut self, key: Key, error: &ConnError) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         match &conn.role {
-            Role::Http1Server(_) => self.on_h1_server_closed(key, Closed::Truncated),
-            Role::Http1Client(_) => self.on_h1_client_closed(key, Closed::Truncated),
-            Role::Http2Server(_) | Role::Http2Client(_) => self.on_h2_over(key, Cause::from(error)),
-            Role::Relay(_) => self.on_relay_failed(key),
+            Role::Http1Server(_) => http1_server::on_closed(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.exchanges,
+                key,
+                Closed::Truncated,
+            ),
+            Role::Http1Client(_) => http1_client::on_closed(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.exchanges,
+                key,
+                Closed::Truncated,
+            ),
+            Role::Http2Server(_) | Role::Http2Client(_) => http2::on_over(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.exchanges,
+                key,
+                Cause::from(error),
+            ),
+            Role::Relay(_) => relay::on_failed(&mut self.cx, &mut self.conns, key),
             Role::Dialling(_) => self.on_dial_failed(key, &DialFailure::Broken(error)),
             Role::Accepting => {
                 let cause = self.tls.why_refused(error);
                 self.refuse_peer(key, &cause);
             }
-            Role::Detect { .. } | Role::Hello(_) | Role::Lingering(_) => self.remove(key),
+            Role::Detect { .. } | Role::Hello(_) | Role::Lingering(_) => {
+                self.conns.close(&mut self.cx, key)
+            }
         }
     }
 }

@@ -8,26 +8,17 @@
 
 use tollway_net::Key;
 
-use super::{EventLoop, mark};
-use crate::connection::{Connection, Http2Link, Role};
+use super::EventLoop;
+use crate::conn::{Connection, Http2Link, Role};
 use crate::exchange::Destination;
 
 /// What the PINGs of here bear; those for a sign of life bear the number of a round.
 const LOOKED: [u8; 8] = *b"backlog?";
 
-/// Requests of one connection that were called off.
-#[derive(Default)]
-pub(crate) struct CalledOff {
-    /// Before the PING that is under way.
-    asked: usize,
-    /// After it.
-    later: usize,
-}
-
 impl EventLoop {
     /// Whether the runtime has as many requests before it that were called off as it may have.
     pub(super) fn is_backlogged(&self) -> bool {
-        self.backlog >= self.config.limits.runtime_resets
+        self.backlog >= self.cx.config.limits.runtime_resets
     }
 
     /// A request to the runtime was called off on an open stream.
@@ -36,8 +27,8 @@ impl EventLoop {
         let Some(link) = served_here(conn) else { return };
         link.called_off.later += 1;
         self.backlog += 1;
-        let is_full = self.backlog == self.config.limits.runtime_resets;
-        self.metrics.sources_paused.add(u64::from(is_full));
+        let is_full = self.backlog == self.cx.config.limits.runtime_resets;
+        self.cx.metrics.sources_paused.add(u64::from(is_full));
         self.ask_for_backlog(key);
     }
 
@@ -51,7 +42,7 @@ impl EventLoop {
         }
         called_off.asked = std::mem::take(&mut called_off.later);
         link.codec.ping(LOOKED, conn.io.out());
-        mark(&mut self.dirty, &mut conn.dirty, key);
+        self.conns.mark_dirty(key);
     }
 
     /// A PING was answered.
@@ -63,15 +54,8 @@ impl EventLoop {
         self.lessen_backlog(read);
     }
 
-    /// A connection is over, and with it what waited behind it.
-    pub(super) fn forget_backlog(&mut self, key: Key) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        let Some(link) = served_here(conn) else { return };
-        let CalledOff { asked, later } = std::mem::take(&mut link.called_off);
-        self.lessen_backlog(asked + later);
-    }
-
-    fn lessen_backlog(&mut self, by: usize) {
+    /// So many of them have been read, or their connection is over.
+    pub(super) fn lessen_backlog(&mut self, by: usize) {
         let was_full = self.is_backlogged();
         self.backlog = self.backlog.saturating_sub(by);
         if !was_full || self.is_backlogged() {

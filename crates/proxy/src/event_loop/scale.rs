@@ -15,7 +15,7 @@ use super::EventLoop;
 use super::interface::{ApiKind, ApiStream, NotServed};
 use super::pool::{Candidates, Pool};
 use crate::cause::Cause;
-use crate::connection::{Connection, Http2Link, Purpose, Role};
+use crate::conn::{Connection, Http2Link, Purpose, Role};
 use crate::exchange::Destination;
 use crate::request_error::RequestError;
 use crate::tls::alpn;
@@ -29,7 +29,7 @@ const LATELY: Duration = Duration::from_secs(1);
 impl EventLoop {
     /// Dials what the destination is short of.
     pub(super) fn keep_dialled(&mut self, destination: &Destination) {
-        if self.draining.is_some() && self.pool(destination).waiting.is_empty() {
+        if self.cx.draining.is_some() && self.pool(destination).waiting.is_empty() {
             return;
         }
         match destination {
@@ -48,8 +48,8 @@ impl EventLoop {
         let Some(pool) = self.pools.get(destination) else { return };
         let Some(state) = &pool.state else { return };
         // Connections that end for want of use are not made again.
-        let idle = self.now.saturating_duration_since(pool.used);
-        if pool.waiting.is_empty() && idle > self.config.timeouts.mesh_idle {
+        let idle = self.cx.now.saturating_duration_since(pool.used);
+        if pool.waiting.is_empty() && idle > self.cx.config.timeouts.mesh_idle {
             return;
         }
         let candidates = Candidates::of(state);
@@ -93,7 +93,7 @@ impl EventLoop {
             return usize::from(pool.dialling.is_empty());
         }
         let standing = pool.made();
-        let room = self.config.limits.app_connections.saturating_sub(standing);
+        let room = self.cx.config.limits.app_connections.saturating_sub(standing);
         let wanted = pool.waiting.len().saturating_sub(pool.dialling.len());
         let missing = match candidates.remote_replicas {
             Some(_) => usize::from(standing == 0),
@@ -122,7 +122,7 @@ impl EventLoop {
     ) -> (usize, Vec<Key>) {
         let (apart, standing): (Vec<Key>, Vec<Key>) =
             self.standing(pool).partition(|key| self.is_engaged(*key));
-        let shared = apart.into_iter().skip(self.config.limits.bulk_connections);
+        let shared = apart.into_iter().skip(self.cx.config.limits.bulk_connections);
         let dialled: Vec<Dialled<Key, Instance>> = standing
             .into_iter()
             .chain(shared)
@@ -141,7 +141,7 @@ impl EventLoop {
                 outstanding: 0,
             }))
             .collect();
-        let most = self.config.limits.mesh_connections;
+        let most = self.cx.config.limits.mesh_connections;
         let SpreadLimits { least: few, most: many } = SpreadLimits::default();
         let wanted = self.wanted_by_flight(pool, dialled.len());
         let limits =
@@ -158,7 +158,7 @@ impl EventLoop {
     pub(super) fn note_flights(&mut self) {
         let mut counted: Vec<(Destination, usize)> = Vec::new();
         for (destination, pool) in &self.pools {
-            let is_used = self.now.saturating_duration_since(pool.used) < LATELY;
+            let is_used = self.cx.now.saturating_duration_since(pool.used) < LATELY;
             let is_far = is_used && self.is_far(pool);
             if is_far || (is_used && pool.flight.asks_for_many()) {
                 let under_way = if is_far { self.under_way(pool) } else { 0 };
@@ -189,14 +189,14 @@ impl EventLoop {
     fn is_far(&self, pool: &Pool) -> bool {
         let opened = self.standing(pool).filter_map(|key| self.conns.get(key)?.opened());
         let nearest = opened.filter_map(|opened| opened.round_trip).min();
-        nearest.is_some_and(|round_trip| round_trip >= self.config.timeouts.far)
+        nearest.is_some_and(|round_trip| round_trip >= self.cx.config.timeouts.far)
     }
 
     /// Connections that the requests to a service ask for: one if it is near. `standing` ones are
     /// there for small requests, or are being made. While an address rests that did not answer, no
     /// more than those.
     fn wanted_by_flight(&self, pool: &Pool, standing: usize) -> usize {
-        let wanted = pool.flight.connections(standing, self.config.limits.mesh_connections);
+        let wanted = pool.flight.connections(standing, self.cx.config.limits.mesh_connections);
         if pool.backoff.is_empty() { wanted } else { wanted.min(standing.max(1)) }
     }
 
@@ -205,14 +205,14 @@ impl EventLoop {
         let endpoints = candidates.addresses.len().clamp(1, LOCAL_ENDPOINTS);
         let small = self.standing(pool).filter(|key| !self.is_engaged(*key)).count();
         let wanted = self.wanted_by_flight(pool, small + pool.dialling.len());
-        let most = self.config.limits.mesh_connections / endpoints;
+        let most = self.cx.config.limits.mesh_connections / endpoints;
         wanted.div_ceil(endpoints).min(most.max(1))
     }
 
     /// Gateways that may be dialled and that no connection leads through.
     pub(super) fn unused_gateways(&self, pool: &Pool, candidates: &Candidates) -> Vec<SocketAddr> {
         let is_unused = |address: &&SocketAddr| {
-            let rested = pool.backoff.get(*address).is_none_or(|until| *until <= self.now);
+            let rested = pool.backoff.get(*address).is_none_or(|until| *until <= self.cx.now);
             rested && self.ways(pool, Some(**address)) == 0
         };
         candidates.addresses.iter().filter(is_unused).copied().collect()
@@ -274,7 +274,7 @@ impl EventLoop {
         candidates: &Candidates,
     ) -> Vec<SocketAddr> {
         let (each, most) =
-            (self.wanted_each(pool, candidates), self.config.limits.bulk_connections);
+            (self.wanted_each(pool, candidates), self.cx.config.limits.bulk_connections);
         let mut connected: HashMap<SocketAddr, usize> = HashMap::new();
         let mut apart: HashMap<SocketAddr, usize> = HashMap::new();
         for key in self.standing(pool).chain(pool.dialling.iter().copied()) {
@@ -291,7 +291,7 @@ impl EventLoop {
         let mut missing = Vec::new();
         for address in &candidates.addresses {
             let has = connected.get(address).copied();
-            let rested = pool.backoff.get(address).is_none_or(|until| *until <= self.now);
+            let rested = pool.backoff.get(address).is_none_or(|until| *until <= self.cx.now);
             if !rested || (has.is_none() && room == 0) {
                 continue;
             }
@@ -302,8 +302,8 @@ impl EventLoop {
     }
 
     fn keep_app_dialled(&mut self) {
-        let Some(app) = self.config.app else { return };
-        let limit = self.config.limits.app_connections;
+        let Some(app) = self.cx.config.app else { return };
+        let limit = self.cx.config.limits.app_connections;
         let h1 = app.protocol == AppProtocol::Http;
         let Some(pool) = self.pools.get(&Destination::App) else { return };
         let standing = pool.made();
@@ -312,7 +312,7 @@ impl EventLoop {
             wanted.saturating_sub(pool.dialling.len()).min(limit.saturating_sub(standing))
         } else {
             let full = pool.conns.iter().filter(|key| self.is_full(**key)).count();
-            let full = full.min(self.config.limits.bulk_connections);
+            let full = full.min(self.cx.config.limits.bulk_connections);
             wanted.saturating_sub(standing - full)
         };
         for _ in 0..missing {
@@ -366,13 +366,13 @@ impl EventLoop {
             return self.fail_waiting(destination, &error);
         }
         let mut io = Conn::local(ours);
-        let codec = h2::Connection::client(self.config.limits.h2.clone(), io.out());
-        let mut link = Http2Link::new(codec, self.now);
+        let codec = h2::Connection::client(self.cx.config.limits.h2.clone(), io.out());
+        let mut link = Http2Link::new(codec, self.cx.now);
         link.destination = Some(destination.clone());
-        let conn = Connection::new(io, Role::Http2Client(Box::new(link)), self.now);
-        if let Some(key) = self.insert(conn) {
-            self.look_in_time(key);
-            self.mark_dirty(key);
+        let conn = Connection::new(io, Role::Http2Client(Box::new(link)), self.cx.now);
+        if let Some(key) = self.conns.insert(&self.cx, conn) {
+            self.conns.schedule(&self.cx, key);
+            self.conns.mark_dirty(key);
             self.pool(destination).conns.push(key);
             self.serve_waiting(destination);
         }

@@ -5,20 +5,28 @@ use tollway_model::{AppProtocol, ErrorCode, ServiceName, ServiceState};
 use tollway_net::Key;
 
 use super::EventLoop;
-use crate::connection::{ListenerKind, Purpose, Relay, Role};
+use crate::conn::{ListenerKind, Purpose, Relay, Role};
 use crate::exchange::Destination;
+use crate::exchange::access_log;
 use crate::observe::Kind;
+use crate::protocol::{http1_server, relay};
 use crate::request_error::RequestError;
 use crate::tls::alpn;
 
 impl EventLoop {
     /// Opens a stream of bytes to a TCP service for an accepted connection.
     pub(super) fn open_tcp(&mut self, down: Key, service: ServiceName) {
-        let now = self.now;
+        let now = self.cx.now;
         let Some(conn) = self.conns.get_mut(down) else { return };
         conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
-        self.queue_read(down);
-        self.begin_line(down, Kind::Tcp, Some(service.clone()));
+        self.conns.queue_read(down);
+        access_log::begin_line(
+            &mut self.cx,
+            &mut self.conns,
+            down,
+            Kind::Tcp,
+            Some(service.clone()),
+        );
         self.dispatch_tcp(down, service);
     }
 
@@ -36,42 +44,30 @@ impl EventLoop {
             ServiceState::Unavailable(reason) => {
                 let error = RequestError::unavailable(reason, &service);
                 tracing::info!(%error, "TCP call refused");
-                self.refuse_tcp(down, error.code());
+                relay::refuse_tcp(&mut self.cx, &mut self.conns, down, error.code());
             }
             ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. }
                 if protocol != AppProtocol::Tcp =>
             {
                 let code = ErrorCode::NotTcp;
                 tracing::info!(%code, %service, %protocol, "TCP call refused");
-                self.refuse_tcp(down, code);
+                relay::refuse_tcp(&mut self.cx, &mut self.conns, down, code);
             }
             ServiceState::Local { .. } | ServiceState::Remote { .. } => {
                 match self.dial_for(&destination, Purpose::Relay(down), alpn::TCP) {
-                    Ok(up) => self.attach_relay(down, up),
-                    Err(RequestError::Unreachable { .. }) if self.may_dial_again(down) => {
+                    Ok(up) => relay::attach(&mut self.conns, down, up),
+                    Err(RequestError::Unreachable { .. })
+                        if relay::may_dial_again(&mut self.conns, down) =>
+                    {
                         self.dispatch_tcp(down, service);
                     }
                     Err(error) => {
                         tracing::info!(%error, "TCP call failed");
-                        self.refuse_tcp(down, error.code());
+                        relay::refuse_tcp(&mut self.cx, &mut self.conns, down, error.code());
                     }
                 }
             }
         }
-    }
-
-    /// Plain TCP has no words: the caller is told by a reset.
-    pub(super) fn refuse_tcp(&mut self, down: Key, code: ErrorCode) {
-        self.metrics.faults.add(1);
-        self.mark_line(down, |told| {
-            // What had come was not passed on.
-            told.request_bytes = 0;
-            told.fail(code);
-        });
-        if let Some(conn) = self.conns.get_mut(down) {
-            conn.io.abort_on_close();
-        }
-        self.remove(down);
     }
 
     /// CONNECT on the outbound port: a tunnel to one service of the mesh.
@@ -83,18 +79,25 @@ impl EventLoop {
                 false => "only the outbound port takes it",
             };
             let error = RequestError::Unsupported { method: "CONNECT", reason };
-            return self.answer_http1_error(key, &error);
+            return http1_server::answer_error(&mut self.cx, &mut self.conns, key, &error);
         }
-        self.begin_line(key, Kind::Connect, None);
-        self.mark_line(key, |told| told.method = Method::Connect);
+        access_log::begin_line(&mut self.cx, &mut self.conns, key, Kind::Connect, None);
+        access_log::mark_line(&mut self.conns, key, |entry| entry.method = Method::Connect);
         let host = String::from_utf8_lossy(&head.authority).into_owned();
         let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host);
-        match ServiceName::parse_host(host, &self.config.home) {
+        match ServiceName::parse_host(host, &self.cx.config.home) {
             Ok(service) => {
-                self.mark_line(key, |told| told.service = Some(service.clone()));
+                access_log::mark_line(&mut self.conns, key, |entry| {
+                    entry.service = Some(service.clone())
+                });
                 self.open_tunnel(key, service);
             }
-            Err(error) => self.answer_http1_error(key, &RequestError::Target(error.into())),
+            Err(error) => http1_server::answer_error(
+                &mut self.cx,
+                &mut self.conns,
+                key,
+                &RequestError::Target(error.into()),
+            ),
         }
     }
 
@@ -110,7 +113,7 @@ impl EventLoop {
         let is_tcp = match state {
             ServiceState::Unavailable(reason) => {
                 let error = RequestError::unavailable(reason, &service);
-                return self.answer_http1_error(key, &error);
+                return http1_server::answer_error(&mut self.cx, &mut self.conns, key, &error);
             }
             ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
                 protocol == AppProtocol::Tcp
@@ -118,18 +121,18 @@ impl EventLoop {
         };
         let early = std::mem::take(&mut server.input);
         conn.io.out().extend_from_slice(b"HTTP/1.1 200 OK\r\n\r\n");
-        self.mark_dirty(key);
+        self.conns.mark_dirty(key);
         if is_tcp {
-            self.mark_line(key, |told| told.status = 200);
+            access_log::mark_line(&mut self.conns, key, |entry| entry.status = 200);
             self.open_tcp(key, service);
-            return self.on_relay_bytes(key, &early);
+            return relay::on_bytes(&mut self.cx, &mut self.conns, key, &early);
         }
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.via = Some(ListenerKind::Tunnel(service));
         // Each request inside has a line.
-        conn.told = None;
+        conn.access_log = None;
         conn.role = Role::Detect { input: early };
-        self.look_in_time(key);
-        self.resume(key);
+        self.conns.schedule(&self.cx, key);
+        self.conns.resume(key);
     }
 }

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 use tollway_model::{Label, ServiceName};
 
 use crate::bind::BoundListeners;
-use crate::connection::ListenerKind;
+use crate::conn::ListenerKind;
 use crate::dataplane::DataPlaneError;
 use crate::event_loop::{LoopConfig, MeshProtocol};
 use crate::fanout::Fanout;

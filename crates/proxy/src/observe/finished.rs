@@ -10,7 +10,7 @@ use tollway_identity::PeerIdentity;
 use tollway_model::{ErrorCode, ServiceName};
 
 use super::{Observed, Recorded};
-use crate::connection::{Connection, ListenerKind};
+use crate::conn::{Connection, ListenerKind};
 use crate::exchange::{Destination, Exchange};
 
 /// Longest path that is told of, in bytes; the rest is left out.

@@ -4,7 +4,7 @@ use hyper::client::conn::http2;
 
 use super::app_unreachable::{Fleet, nobody};
 use super::*;
-use crate::event_loop::memory_pressure::{CROWDED_FOR, FLOODED_FROM};
+use crate::exchange::memory_pressure::{CROWDED_FOR, FLOODED_FROM};
 
 /// What most tests here allow all bodies together.
 const HELD: usize = 512 * 1024;

@@ -1,5 +1,8 @@
 //! Sidecars that carry one request at a time on each of several mesh connections.
 
+use tollway_net::Token;
+
+use crate::conn::{Connection, Role};
 use std::sync::Barrier;
 
 use tollway_net::{Conn, local_pair};
@@ -73,7 +76,8 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
     let mut worker = worker_of_web(&network);
     let (ours, _theirs) = local_pair().unwrap();
     let role = Role::Http1Client(Box::new(dial::h1_client(Destination::App, false)));
-    let key = worker.insert(Connection::new(Conn::local(ours), role, worker.now)).unwrap();
+    let conn = Connection::new(Conn::local(ours), role, worker.cx.now);
+    let key = worker.conns.insert(&worker.cx, conn).unwrap();
     let pool = worker.pool(&Destination::App);
     pool.conns.push(key);
     pool.idle.push(key);

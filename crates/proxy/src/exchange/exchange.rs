@@ -10,9 +10,9 @@ use tollway_net::Key;
 
 use tollway_telemetry::SeriesId;
 
-use crate::connection::ListenerKind;
+use super::Pipe;
+use crate::conn::ListenerKind;
 use crate::observe::Observed;
-use crate::pipe::Pipe;
 use crate::runtime_fields::TurnLease;
 
 /// A stream of a connection; HTTP/1.1 connections have one at a time, stream 0.
@@ -182,5 +182,17 @@ impl Exchange {
     /// Whether it is for the app behind this process, or the actors there.
     pub(crate) fn is_for_app(&self) -> bool {
         self.via.is_inbound() || self.is_of_runtime()
+    }
+}
+
+/// The upstream in words.
+pub(crate) fn describe(destination: &Destination) -> String {
+    match destination {
+        Destination::Service(name) => format!("service {name}"),
+        Destination::Workload(of) => format!("workload {} of service {}", of.instance, of.service),
+        Destination::App => "the app".to_owned(),
+        Destination::Api => "the sidecar's API".to_owned(),
+        Destination::Callback => "the sidecar's translation to gRPC".to_owned(),
+        Destination::Actors => "the sidecar's actors".to_owned(),
     }
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use tollway_http::h2::StreamId;
 use tollway_http::{h1, h2};
 use tollway_identity::{PeerIdentity, ServerNameReader};
-use tollway_model::{NetworkName, ServiceName};
+use tollway_model::{Instance, NetworkName, ServiceName};
 use tollway_net::{Conn, Key, tcp_info};
 
-use crate::event_loop::{CalledOff, Rights, Upgraded};
+use crate::event_loop::{Rights, Upgraded};
 use crate::exchange::{Destination, Side};
 use crate::front::Client;
 use crate::headers::Caller;
@@ -98,7 +98,7 @@ pub(crate) struct Connection {
     /// Since when it has been in its present state: handshaking, idle, in a head.
     pub(crate) since: Instant,
     /// When it is next looked at for what only time can tell.
-    pub(crate) look_at: Option<Instant>,
+    pub(crate) examine_at: Option<Instant>,
     /// No new requests; closed when the present ones are done.
     pub(crate) draining: bool,
     /// What a gateway chose for it, and among what.
@@ -112,7 +112,7 @@ pub(crate) struct Connection {
     /// By which request it left HTTP, at the inbound listener.
     pub(crate) upgraded: Option<Box<Upgraded>>,
     /// What the access log will have of the bytes it carries, when it ends.
-    pub(crate) told: Option<Box<Finished>>,
+    pub(crate) access_log: Option<Box<Finished>>,
 }
 
 impl Connection {
@@ -133,14 +133,14 @@ impl Connection {
             turns: Vec::new(),
             line: VecDeque::new(),
             since: now,
-            look_at: None,
+            examine_at: None,
             draining: false,
             relays_to: None,
             leads_to_control: false,
             raw_target: None,
             rights: None,
             upgraded: None,
-            told: None,
+            access_log: None,
         }
     }
 
@@ -165,6 +165,39 @@ impl Connection {
 }
 
 impl Connection {
+    /// The instance that its peer proved to be.
+    pub(crate) fn instance(&self) -> Option<&Instance> {
+        self.peer.as_ref()?.instance.as_ref()
+    }
+
+    /// The destination of whose pool it is a member; `None` for other connections.
+    pub(crate) fn destination(&self) -> Option<&Destination> {
+        match &self.role {
+            Role::Http2Client(link) => link.destination.as_ref(),
+            Role::Http1Client(client) => Some(&client.destination),
+            Role::Detect { .. }
+            | Role::Accepting
+            | Role::Dialling(_)
+            | Role::Http1Server(_)
+            | Role::Http2Server(_)
+            | Role::Relay(_)
+            | Role::Hello(_)
+            | Role::Lingering(_) => None,
+        }
+    }
+
+    /// Requests that were called off on this connection to the runtime and that it has not read;
+    /// they are forgotten here. 0 for other connections.
+    pub(crate) fn take_called_off(&mut self) -> usize {
+        match &mut self.role {
+            Role::Http2Client(link) if link.leads_to_runtime() => {
+                let CalledOff { asked, later } = std::mem::take(&mut link.called_off);
+                asked + later
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether a front's client has shown a certificate.
     pub(crate) fn has_proven_client(&self) -> bool {
         self.client.as_ref().is_some_and(|client| client.certificate.is_some())
@@ -347,6 +380,15 @@ pub(crate) struct Http2Link {
     pub(crate) opened: Option<Opened>,
     /// Requests that were called off and that the runtime may not have looked at.
     pub(crate) called_off: CalledOff,
+}
+
+/// Requests of one connection to the runtime that were called off.
+#[derive(Default)]
+pub(crate) struct CalledOff {
+    /// Before the PING that is under way.
+    pub(crate) asked: usize,
+    /// After it.
+    pub(crate) later: usize,
 }
 
 impl Http2Link {

@@ -1,0 +1,160 @@
+//! What every part of the data plane may use: the time of the turn, the settings, the counters and
+//! the log; and the effects by which one part asks for work of another.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollway_model::Instance;
+use tollway_net::Key;
+use tollway_routing::Failure;
+use tollway_telemetry::DataPlaneMetrics;
+
+use crate::cause::Cause;
+use crate::conn::{Connection, RelayedTo};
+use crate::event_loop::LoopConfig;
+use crate::exchange::Destination;
+use crate::log_limiter::LogLimiter;
+use crate::observe::{Finished, Observer};
+use crate::request_error::RequestError;
+
+/// One turn's surroundings.
+pub(crate) struct Cx {
+    /// Read once a turn.
+    pub(crate) now: Instant,
+    epoch: Instant,
+    pub(crate) config: Arc<LoopConfig>,
+    pub(crate) metrics: Arc<DataPlaneMetrics>,
+    /// Which repeated events the log had lately.
+    pub(crate) log: LogLimiter,
+    /// Records traces and access-log lines; `None` where nothing is recorded.
+    pub(crate) observer: Option<Box<Observer>>,
+    /// Since when the process is ending.
+    pub(crate) draining: Option<Instant>,
+    /// The SPIFFE ID of this process; empty without one.
+    pub(crate) identity: String,
+    pub(crate) effects: Effects,
+    random: u64,
+}
+
+impl Cx {
+    pub(crate) fn new(
+        config: Arc<LoopConfig>,
+        metrics: Arc<DataPlaneMetrics>,
+        now: Instant,
+        seed: u64,
+    ) -> Self {
+        Self {
+            now,
+            epoch: now,
+            config,
+            metrics,
+            log: LogLimiter::default(),
+            observer: None,
+            draining: None,
+            identity: String::new(),
+            effects: Effects::default(),
+            random: seed,
+        }
+    }
+
+    /// Time since the loop began, for the codecs.
+    pub(crate) fn clock(&self) -> Duration {
+        self.now.saturating_duration_since(self.epoch)
+    }
+
+    /// The next number of a sequence that is good enough to choose with (xorshift).
+    pub(crate) fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// Writes the access-log line of a connection that is over.
+    pub(crate) fn end_line(&mut self, mut finished: Finished) {
+        finished.ended = self.now;
+        if let Some(observer) = &mut self.observer {
+            observer.write_line(finished, &self.metrics);
+        }
+    }
+
+    /// Hands recorded requests over to the thread that writes them.
+    pub(crate) fn flush_observer(&mut self) {
+        if let Some(observer) = &mut self.observer {
+            observer.flush(&self.metrics);
+        }
+    }
+
+    /// A connection to the runtime ends: requests that were called off on it wait there no longer.
+    pub(crate) fn forget_called_off(&mut self, conn: &mut Connection) {
+        let count = conn.take_called_off();
+        if count > 0 {
+            self.effects.push(Effect::RuntimeRead(count));
+        }
+    }
+}
+
+/// What one part asks of another. The event loop carries effects out in order, until none is left.
+///
+/// A key may be stale by then: what it named has ended, and nothing is left to do.
+pub(crate) enum Effect {
+    /// An exchange has a destination and needs a connection, or waits for one.
+    Dispatch(Key),
+    /// An attempt failed before any response: another one, or the answer to the caller.
+    AttemptFailed { exchange: Key, failure: Failure, cause: Cause },
+    /// An exchange cannot go on.
+    Fail { exchange: Key, error: Box<RequestError> },
+    /// An exchange has waited long enough for a better connection.
+    GiveUpWaiting(Key),
+    /// An exchange no longer waits for its caller's share of the connections to the app.
+    LeaveFairQueue { exchange: Key, conn: Key },
+    /// The app has one request less.
+    PermitFreed,
+    /// A destination may have too few connections, or too many.
+    Scale(Destination),
+    /// An HTTP/2 upstream has room for another stream, or its pool has one connection less.
+    Capacity(Key),
+    /// An HTTP/1.1 upstream has no exchange any more.
+    Http1Idle(Key),
+    /// An upstream takes no new requests and closes when it has none.
+    Retire(Key),
+    /// A connection is no member of its pool any more; `refill` asks for another one in its place.
+    LeftPool { conn: Key, destination: Destination, refill: bool },
+    /// The replica behind an HTTP/1.1 upstream cannot reach its app.
+    LeaveReplica {
+        destination: Destination,
+        address: Option<SocketAddr>,
+        instance: Option<Instance>,
+    },
+    /// An exchange has waited on an upstream for `quiet`.
+    Probe { conn: Key, quiet: Duration },
+    /// A PING was answered with this payload.
+    PingAnswered(Key, [u8; 8]),
+    /// An upstream that was taken for dead has sent something.
+    Revived(Key),
+    /// A request to the runtime was called off on an open stream of this connection.
+    CalledOff(Key),
+    /// The runtime has read so many requests that were called off, or will never read them.
+    RuntimeRead(usize),
+    /// A connection left HTTP; policies may have changed since its request was admitted.
+    JudgeRelay(Key),
+    /// A relay through this gateway has ended.
+    RelayEnded { target: RelayedTo, address: SocketAddr },
+    /// An address did not answer a relayed connection.
+    BackOffRelay { target: RelayedTo, address: SocketAddr, until: Instant },
+}
+
+/// Effects that are not carried out yet.
+#[derive(Default)]
+pub(crate) struct Effects(std::collections::VecDeque<Effect>);
+
+impl Effects {
+    pub(crate) fn push(&mut self, effect: Effect) {
+        self.0.push_back(effect);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Effect> {
+        self.0.pop_front()
+    }
+}

@@ -1,0 +1,209 @@
+//! What the access log and traces need of exchanges, of connections that carry bytes, and of what is
+//! refused before it is either. Costs a branch where nothing is recorded.
+
+use std::net::TcpStream;
+
+use tollway_http::RequestHead;
+use tollway_model::{ErrorCode, ServiceName};
+use tollway_net::Key;
+use tollway_routing::Failure;
+
+use super::{Exchange, Exchanges};
+use crate::conn::{Connection, Connections, ListenerKind, Relay, Role};
+use crate::cx::Cx;
+use crate::observe::{Finished, Kind, Observed, Outcome};
+use crate::request_error::RequestError;
+
+impl Observed {
+    /// Notes who is at the other end of a connection.
+    pub(crate) fn meet(&mut self, conn: &Connection) {
+        self.peer.clone_from(&conn.peer);
+        self.client = conn.proven_client();
+        self.remote = conn.remote;
+        self.version = match conn.role {
+            Role::Http2Server(_) | Role::Http2Client(_) => "2",
+            _ => "1.1",
+        };
+    }
+}
+
+pub(crate) fn mark_observed(exchanges: &mut Exchanges, key: Key, mark: impl FnOnce(&mut Observed)) {
+    if let Some(observed) = exchanges.get_mut(key).and_then(|e| e.observed.as_mut()) {
+        mark(observed);
+    }
+}
+
+/// An exchange is over.
+pub(crate) fn record_finished(cx: &mut Cx, conns: &mut Connections, mut exchange: Exchange) {
+    let Some(observed) = exchange.observed.take() else { return };
+    let (down, has_left_http) = (exchange.down.conn, exchange.status == 101);
+    let finished = Finished::of(exchange, *observed, cx.now);
+    let (Some(observer), Some(mut finished)) = (&mut cx.observer, finished) else {
+        return;
+    };
+    if !has_left_http {
+        return observer.tell(finished, false, &cx.metrics);
+    }
+    // The span ends here; the line waits for the end of the connection.
+    observer.tell(finished.clone(), true, &cx.metrics);
+    finished.kind = Kind::Upgrade;
+    if let Some(conn) = conns.get_mut(down) {
+        conn.access_log = Some(Box::new(finished));
+    }
+}
+
+fn writes_lines(cx: &Cx) -> bool {
+    cx.observer.as_ref().is_some_and(|observer| observer.lines.is_some())
+}
+
+/// An accepted connection is to carry bytes to `service` (`None` for the own app); the access
+/// log has it at its end.
+pub(crate) fn begin_line(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: Key,
+    kind: Kind,
+    service: Option<ServiceName>,
+) {
+    if !writes_lines(cx) {
+        return;
+    }
+    let now = cx.now;
+    let Some(conn) = conns.get_mut(key) else { return };
+    if conn.access_log.is_none() {
+        let finished = Finished { service, ..Finished::arrived(kind, conn, now) };
+        conn.access_log = Some(Box::new(finished));
+    }
+}
+
+pub(crate) fn mark_line(conns: &mut Connections, key: Key, mark: impl FnOnce(&mut Finished)) {
+    if let Some(entry) = conns.get_mut(key).and_then(|conn| conn.access_log.as_mut()) {
+        mark(entry);
+    }
+}
+
+/// The connections of which `key` is one end before their time.
+pub(crate) fn fail_line(conns: &mut Connections, key: Key, code: ErrorCode) {
+    let other = match conns.get(key).map(|conn| &conn.role) {
+        Some(Role::Relay(Relay { other, .. })) => *other,
+        _ => None,
+    };
+    mark_line(conns, key, |entry| entry.fail(code));
+    if let Some(other) = other {
+        mark_line(conns, other, |entry| entry.fail(code));
+    }
+}
+
+/// The mesh's end of the bytes that an app's connection carries.
+pub(crate) fn note_callee(cx: &mut Cx, conns: &mut Connections, down: Key, up: Key) {
+    if !writes_lines(cx) {
+        return;
+    }
+    let Some(conn) = conns.get(up) else { return };
+    let (peer, remote) = (conn.peer.clone(), conn.remote);
+    mark_line(conns, down, |entry| {
+        if !entry.inbound {
+            (entry.peer, entry.remote) = (peer, remote);
+        }
+    });
+}
+
+/// One of two connections broke by itself: the caller's, which has the line, or the other.
+pub(crate) fn note_break(conns: &mut Connections, key: Key, other: Option<Key>) {
+    mark_line(conns, key, |entry| {
+        if entry.outcome == Outcome::Answered {
+            entry.outcome = Outcome::Cancelled;
+        }
+    });
+    if let Some(other) = other {
+        mark_line(conns, other, |entry| entry.fail(ErrorCode::ClosedEarly));
+    }
+}
+
+/// The process ends: so do the connections that it still carries.
+pub(crate) fn end_lines(cx: &mut Cx, conns: &mut Connections) {
+    for key in conns.keys() {
+        if let Some(entry) = conns.get_mut(key).and_then(|conn| conn.access_log.take()) {
+            cx.end_line(*entry);
+        }
+    }
+}
+
+/// A request is refused with an answer before it has become an exchange; `head` is there if it
+/// could be read.
+pub(crate) fn log_refused_request(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: Key,
+    error: &RequestError,
+    head: Option<&RequestHead>,
+) {
+    if !writes_lines(cx) {
+        return;
+    }
+    let now = cx.now;
+    let Some(conn) = conns.get_mut(key) else { return };
+    let mut finished = match conn.access_log.take() {
+        Some(entry) => *entry,
+        None => Finished::arrived(Kind::Request, conn, now),
+    };
+    if let Some(head) = head {
+        finished.asks(head);
+    }
+    finished.status = error.status();
+    finished.fail(error.code());
+    cx.end_line(finished);
+}
+
+/// A connection is refused without an answer.
+pub(crate) fn log_refused_connection(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    key: Key,
+    code: ErrorCode,
+) {
+    if !writes_lines(cx) {
+        return;
+    }
+    let Some(conn) = conns.get(key) else { return };
+    let mut finished = Finished::arrived(Kind::Connection, conn, cx.now);
+    finished.fail(code);
+    cx.end_line(finished);
+}
+
+/// The same for one that was hardly accepted.
+pub(crate) fn log_unadmitted(cx: &mut Cx, stream: &TcpStream, via: &ListenerKind) {
+    if !writes_lines(cx) {
+        return;
+    }
+    let (inbound, remote) = (via.is_inbound(), stream.peer_addr().ok());
+    let mut finished = Finished::refused(Kind::Connection, inbound, remote, cx.now);
+    finished.fail(ErrorCode::Overloaded);
+    cx.end_line(finished);
+}
+
+/// An attempt failed and is made again: it has a span of its own, and so has the next.
+pub(crate) fn record_attempt(cx: &mut Cx, exchanges: &mut Exchanges, key: Key, failure: Failure) {
+    let (Some(observer), Some(exchange)) = (&mut cx.observer, exchanges.get_mut(key)) else {
+        return;
+    };
+    if let Some(finished) = Finished::attempt(exchange, code_of(failure), cx.now) {
+        observer.tell(finished, true, &cx.metrics);
+    }
+    let recorded = exchange.observed.as_mut().and_then(|observed| observed.recorded.as_mut());
+    if let Some(recorded) = recorded {
+        observer.begin_again(recorded, &mut exchange.head, cx.now);
+    }
+}
+
+/// What the failure would be called if it were not tried again.
+pub(crate) fn code_of(failure: Failure) -> ErrorCode {
+    match failure {
+        Failure::NotConnected => ErrorCode::Unreachable,
+        Failure::Refused => ErrorCode::Reset,
+        Failure::ReusedConnectionClosed | Failure::Broken => ErrorCode::ClosedEarly,
+        Failure::Malformed => ErrorCode::BadResponse,
+        Failure::TimedOut => ErrorCode::TimedOut,
+        Failure::Silent => ErrorCode::Silent,
+    }
+}

@@ -1,0 +1,168 @@
+//! How exchanges end before their time: failed here, or canceled by either side.
+
+use tollway_http::h2::ErrorCode;
+use tollway_net::Key;
+use tollway_telemetry::CallEnd;
+
+use super::{Destination, Exchange, Exchanges, Upstream};
+use super::{access_log, finish, respond, trace};
+use crate::conn::{Connections, Role};
+use crate::cx::{Cx, Effect};
+use crate::error_response;
+use crate::headers;
+use crate::request_error::RequestError;
+
+/// The exchange cannot go on: tells the caller if it has not been answered yet, or breaks the
+/// answer off so that it is not taken for whole.
+pub(crate) fn fail(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: Key,
+    error: &RequestError,
+) {
+    let unsent = [Upstream::Waiting, Upstream::FairQueue, Upstream::Slot, Upstream::Gathering];
+    let is_unsent = exchanges.get(key).is_some_and(|e| unsent.contains(&e.up));
+    cancel_upstream(cx, conns, exchanges, key);
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    tracing::debug!(%error, destination = ?exchange.destination, "request failed");
+    cx.metrics.faults.add(1);
+    if let Some(observed) = &mut exchange.observed {
+        observed.error = Some(error.code());
+        observed.grpc_status = exchange.is_grpc.then(|| u16::from(error.grpc_status()));
+    }
+    if exchange.responding {
+        return abort_down(cx, conns, exchanges, key, ErrorCode::INTERNAL_ERROR);
+    }
+    exchange.failed = true;
+    exchange.grpc_status = exchange.is_grpc.then(|| u16::from(error.grpc_status()));
+    let is_of_actors = exchange.is_of_actors;
+    let (mut head, body) = if exchange.is_grpc {
+        (error_response::grpc_error(error, &cx.config.hop), Vec::new())
+    } else {
+        error_response::http_error(error, &cx.config.hop)
+    };
+    if is_unsent && is_of_actors {
+        head.fields.set(headers::UNPROCESSED, b"1");
+    }
+    trace::add_call_trace(cx, exchanges, key, &mut head, Some(error.code()));
+    respond::respond(cx, conns, exchanges, key, &head, &body);
+}
+
+/// Breaks the downstream half off and forgets the exchange.
+pub(crate) fn abort_down(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: Key,
+    code: ErrorCode,
+) {
+    let Some(exchange) = exchanges.get(key) else { return };
+    let down = exchange.down;
+    let code = breaking_off(exchange, code);
+    finish::count_call(cx, exchange, CallEnd::Failed);
+    if let Some(conn) = conns.get_mut(down.conn) {
+        match &mut conn.role {
+            Role::Http1Server(server) => {
+                server.exchange = None;
+                // The beginning of the answer goes out; the reset behind it says that it is
+                // not the whole.
+                let _ = conn.io.flush();
+                conn.io.abort_on_close();
+                conns.close(cx, down.conn);
+            }
+            Role::Http2Server(link) => {
+                link.close(down.stream, cx.now);
+                link.codec.reset(down.stream, code, conn.io.out());
+                conns.mark_dirty(down.conn);
+            }
+            _ => {}
+        }
+    }
+    access_log::mark_observed(exchanges, key, |observed| {
+        observed.error.get_or_insert(tollway_model::ErrorCode::ClosedEarly);
+    });
+    finish::forget(cx, conns, exchanges, key);
+}
+
+/// The caller is gone: so is the reason to go on.
+pub(crate) fn on_caller_gone(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: Key,
+) {
+    cx.metrics.cancelled.add(1);
+    cancel_upstream(cx, conns, exchanges, key);
+    if let Some(exchange) = exchanges.get(key) {
+        finish::count_call(cx, exchange, CallEnd::Cancelled);
+    }
+    access_log::mark_observed(exchanges, key, |observed| observed.cancelled = true);
+    finish::forget(cx, conns, exchanges, key);
+}
+
+/// Ends the upstream half before its time.
+pub(crate) fn cancel_upstream(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: Key,
+) {
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    let up = match std::mem::replace(&mut exchange.up, Upstream::Gone) {
+        Upstream::Open(up) => up,
+        Upstream::FairQueue => {
+            let down = exchange.down.conn;
+            return cx.effects.push(Effect::LeaveFairQueue { exchange: key, conn: down });
+        }
+        Upstream::Waiting | Upstream::Slot | Upstream::Gathering | Upstream::Gone => return,
+    };
+    let code = calling_off(exchange);
+    let Some(conn) = conns.get_mut(up.conn) else { return };
+    match &mut conn.role {
+        Role::Http2Client(link) => {
+            link.close(up.stream, cx.now);
+            link.codec.reset(up.stream, code, conn.io.out());
+            let worn_at = match link.destination {
+                Some(Destination::App) => cx.config.limits.app_resets,
+                // It bears any number; how many wait there is counted over all connections.
+                Some(Destination::Api | Destination::Callback | Destination::Actors) => usize::MAX,
+                // Its other end keeps to the same limits.
+                Some(Destination::Service(_) | Destination::Workload(_)) | None => {
+                    cx.config.limits.h2.limits.resets.burst as usize / 2
+                }
+            };
+            let is_worn = link.codec.resets_owed() >= worn_at && !conn.draining;
+            conns.mark_dirty(up.conn);
+            if is_worn {
+                // Before its other end takes all who are on it for attackers.
+                cx.effects.push(Effect::Retire(up.conn));
+            } else {
+                cx.effects.push(Effect::CalledOff(up.conn));
+                cx.effects.push(Effect::Capacity(up.conn));
+            }
+        }
+        Role::Http1Client(client) => {
+            client.exchange = None;
+            conns.close(cx, up.conn);
+        }
+        _ => {}
+    }
+}
+
+/// The code by which an answer is broken off that is not whole. Common clients take a body that
+/// ends by one of the two codes that blame nobody (hyper by `NO_ERROR`, Node.js by either) for
+/// whole. Of a gRPC call they do not, as its trailers are missing, and the code is its status.
+fn breaking_off(exchange: &Exchange, code: ErrorCode) -> ErrorCode {
+    let blames_nobody = matches!(code, ErrorCode::NO_ERROR | ErrorCode::CANCEL);
+    if blames_nobody && !exchange.is_grpc { ErrorCode::INTERNAL_ERROR } else { code }
+}
+
+/// The code by which a request is called off. A body that is not whole is broken off as an answer
+/// is.
+pub(super) fn calling_off(exchange: &Exchange) -> ErrorCode {
+    if exchange.request.finished {
+        return ErrorCode::CANCEL;
+    }
+    breaking_off(exchange, ErrorCode::CANCEL)
+}

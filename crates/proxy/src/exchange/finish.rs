@@ -1,0 +1,207 @@
+//! How exchanges end in full: the upstream is given back, the call is counted, the next request of
+//! the caller's connection begins.
+
+use std::time::Duration;
+
+use tollway_http::Fields;
+use tollway_http::h2::ErrorCode;
+use tollway_net::Key;
+use tollway_telemetry::{AnsweredCall, CallEnd, DaprMetrics};
+
+use super::{BodySize, Destination, Exchange, Exchanges, Side, Upstream};
+use super::{access_log, body, fail};
+use crate::conn::{Connections, ListenerKind, Role};
+use crate::cx::{Cx, Effect};
+use crate::headers::CALLER_APP;
+use crate::observe::grpc_status;
+
+/// Upstream has sent the whole response.
+pub(crate) fn on_response_source_ended(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: Key,
+    trailers: Option<Fields>,
+) {
+    release_upstream(cx, conns, exchanges, key);
+    body::end_source(cx, conns, exchanges, key, Side::Response, trailers);
+}
+
+/// Gives the upstream stream or connection back; a request still under way is cut off, as
+/// nobody listens to it any more.
+pub(crate) fn release_upstream(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: Key,
+) {
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    let whole = exchange.request.finished;
+    let up = std::mem::replace(&mut exchange.up, Upstream::Gone);
+    let Upstream::Open(up) = up else { return };
+    let code = fail::calling_off(exchange);
+    let Some(conn) = conns.get_mut(up.conn) else { return };
+    match &mut conn.role {
+        Role::Http2Client(link) => {
+            link.close(up.stream, cx.now);
+            conn.since = cx.now;
+            if !whole {
+                link.codec.reset(up.stream, code, conn.io.out());
+                conns.mark_dirty(up.conn);
+                cx.effects.push(Effect::CalledOff(up.conn));
+            }
+            cx.effects.push(Effect::Capacity(up.conn));
+        }
+        Role::Http1Client(client) => {
+            client.exchange = None;
+            client.keep_alive &= whole;
+            cx.effects.push(Effect::Http1Idle(up.conn));
+        }
+        _ => {}
+    }
+}
+
+/// The request has wholly gone upstream.
+pub(crate) fn on_request_sent(cx: &mut Cx, exchanges: &mut Exchanges, key: Key) {
+    if let Some(exchange) = exchanges.get_mut(key) {
+        exchange.active = cx.now;
+    }
+}
+
+/// The response has wholly gone downstream: the exchange is over.
+pub(crate) fn on_response_sent(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: Key,
+) {
+    release_upstream(cx, conns, exchanges, key);
+    let Some(exchange) = exchanges.get(key) else { return };
+    record(cx, exchange);
+    let (down, request_ended) = (exchange.down, exchange.request.ended);
+    forget(cx, conns, exchanges, key);
+    let Some(conn) = conns.get_mut(down.conn) else { return };
+    conn.since = cx.now;
+    match &mut conn.role {
+        Role::Http1Server(_) => conns.next_request(cx, down.conn),
+        Role::Http2Server(link) => {
+            link.close(down.stream, cx.now);
+            if !request_ended {
+                link.codec.reset(down.stream, ErrorCode::NO_ERROR, conn.io.out());
+                conns.mark_dirty(down.conn);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Counts an exchange of which the response has wholly gone downstream.
+fn record(cx: &Cx, exchange: &Exchange) {
+    let took = cx.now.saturating_duration_since(exchange.started);
+    if let Some(metrics) = &cx.config.dapr_metrics {
+        count_dapr(metrics, exchange, took);
+    }
+    // Of a call of an actor by another sidecar, that is counted.
+    if exchange.is_of_runtime() {
+        return;
+    }
+    let inbound = exchange.via.is_inbound();
+    cx.metrics.record(inbound, exchange.status, took);
+    if let Some(place) = exchange.place {
+        cx.metrics.services.record(place, end_of(exchange), took);
+    }
+}
+
+/// A call of a service ended without an answer.
+pub(super) fn count_call(cx: &Cx, exchange: &Exchange, end: CallEnd) {
+    if let Some(place) = exchange.place {
+        let took = cx.now.saturating_duration_since(exchange.started);
+        cx.metrics.services.record(place, end, took);
+    }
+}
+
+/// The exchange became a stream of bytes that its connections relay by themselves.
+pub(crate) fn exchange_left_http(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    key: Key,
+) {
+    if let Some(exchange) = exchanges.get_mut(key) {
+        exchange.status = 101;
+    }
+    if let Some(exchange) = exchanges.get(key) {
+        record(cx, exchange);
+    }
+    forget(cx, conns, exchanges, key);
+}
+
+/// Removes an exchange that is over.
+pub(super) fn forget(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+    if let Some(exchange) = exchanges.remove(key) {
+        if exchange.holds_permit {
+            cx.effects.push(Effect::PermitFreed);
+        }
+        if exchange.observed.is_some() {
+            access_log::record_finished(cx, conns, exchange);
+        } else {
+            conns.recycle(exchange.down.conn, exchange.head.fields);
+        }
+    }
+}
+
+/// How an exchange ended whose response has wholly gone downstream.
+fn end_of(exchange: &Exchange) -> CallEnd {
+    if exchange.failed {
+        return CallEnd::Failed;
+    }
+    if exchange.is_grpc && grpc_status_of(exchange).is_some_and(|code| code > 0) {
+        return CallEnd::GrpcError;
+    }
+    CallEnd::Answered(exchange.status)
+}
+
+/// The status of a gRPC call, from the head of its answer or from its end.
+pub(super) fn grpc_status_of(exchange: &Exchange) -> Option<u16> {
+    let in_trailers = || exchange.response.trailers.as_ref().and_then(grpc_status);
+    exchange.grpc_status.or_else(in_trailers)
+}
+
+/// The status of gRPC of a call that was not told one.
+const UNKNOWN: u16 = 2;
+
+/// Counts an exchange under Dapr's names, in a sidecar in daprd's place; it took `took` from its head.
+fn count_dapr(metrics: &DaprMetrics, exchange: &Exchange, took: Duration) {
+    let head = &exchange.head;
+    let grpc_status = exchange.is_grpc.then(|| grpc_status_of(exchange).unwrap_or(UNKNOWN));
+    let call = AnsweredCall {
+        method: text(head.method.as_bytes()),
+        path: text(&head.path),
+        status: exchange.status,
+        grpc_status,
+        request_bytes: exchange.request.passed,
+        response_bytes: exchange.response.passed,
+        took,
+    };
+    match (&exchange.via, &exchange.destination) {
+        (ListenerKind::HttpApi | ListenerKind::GrpcApi, _) => metrics.served(call),
+        (ListenerKind::Inbound | ListenerKind::Loopback, Destination::App) => {
+            metrics.asked_app(call)
+        }
+        _ => {}
+    }
+    if exchange.is_of_actors {
+        return;
+    }
+    let status = grpc_status.unwrap_or(exchange.status);
+    if let Some(service) = exchange.destination.service() {
+        let streams = exchange.request_size == BodySize::Unknown;
+        metrics.call_sent(service.app.as_str(), streams, status, took);
+    } else if exchange.via == ListenerKind::Inbound {
+        metrics.call_received(text(head.fields.value(CALLER_APP).unwrap_or_default()), status);
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}

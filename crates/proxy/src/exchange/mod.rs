@@ -1,0 +1,103 @@
+//! Exchanges: requests with their responses while they are under way, the bytes that wait between
+//! two connections, and how exchanges fail or end.
+//!
+//! [`Exchanges`] owns the state. The modules beside it move bytes between connections
+//! ([`body`]), write responses ([`respond`]), end what fails ([`fail`]) or is complete
+//! ([`finish`]), and find what took too long ([`timeouts`]) or holds too much memory
+//! ([`memory_pressure`]). None of them finds a connection for a request: that is an
+//! [`Effect`](crate::cx::Effect).
+
+pub(crate) mod access_log;
+mod actor_turns;
+pub(crate) mod body;
+mod exchange;
+pub(crate) mod fail;
+pub(crate) mod finish;
+pub(crate) mod memory_pressure;
+mod pipe;
+pub(crate) mod respond;
+pub(crate) mod retry;
+pub(crate) mod timeouts;
+pub(crate) mod trace;
+
+use std::time::Instant;
+
+use tollway_net::{Key, Slab};
+
+use body::BufferPool;
+pub(crate) use exchange::{
+    BodySize, Destination, Exchange, Side, StreamRef, Upstream, WorkloadName, describe,
+};
+pub(crate) use pipe::Pipe;
+
+/// The exchanges of one event loop.
+#[derive(Default)]
+pub(crate) struct Exchanges {
+    slab: Slab<Exchange>,
+    /// Bytes that wait in pipes, over all exchanges.
+    buffered_bytes: usize,
+    /// Since when that is more than its limit.
+    over_since: Option<Instant>,
+    /// Some connection's credit is held back because too many bytes wait.
+    holds_credit: bool,
+    spare_bodies: BufferPool,
+    /// Where the next pass over a part of the exchanges begins.
+    swept: usize,
+}
+
+impl Exchanges {
+    pub(crate) fn insert(&mut self, exchange: Exchange) -> Key {
+        self.slab.insert(exchange)
+    }
+
+    /// `None` for a key whose exchange is over.
+    pub(crate) fn get(&self, key: Key) -> Option<&Exchange> {
+        self.slab.get(key)
+    }
+
+    /// `None` for a key whose exchange is over.
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut Exchange> {
+        self.slab.get_mut(key)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Exchange)> {
+        self.slab.iter()
+    }
+
+    /// Gives memory back after a peak. Says whether it did.
+    pub(crate) fn shrink(&mut self) -> bool {
+        self.slab.shrink()
+    }
+
+    /// Bytes that wait in pipes, over all exchanges.
+    pub(crate) fn buffered_bytes(&self) -> usize {
+        self.buffered_bytes
+    }
+
+    /// Takes an exchange out that is over, with the bytes that still wait in it.
+    fn remove(&mut self, key: Key) -> Option<Exchange> {
+        let mut exchange = self.slab.remove(key)?;
+        self.buffered_bytes -= exchange.request.len() + exchange.response.len();
+        self.spare_bodies.keep(exchange.replay.take());
+        Some(exchange)
+    }
+
+    /// Whether an exchange waits for a connection.
+    pub(crate) fn is_waiting(&self, key: Key) -> bool {
+        self.get(key).is_some_and(|exchange| exchange.up == Upstream::Waiting)
+    }
+
+    /// Has a request sent from its beginning again: what was sent of its body goes first.
+    pub(crate) fn rewind(&mut self, key: Key) {
+        let Some(exchange) = self.slab.get_mut(key) else { return };
+        exchange.request.passed = 0;
+        let sent = exchange.replay.replace(Vec::new()).unwrap_or_default();
+        self.buffered_bytes += sent.len();
+        exchange.request.push_front(sent);
+        exchange.request.finished = false;
+    }
+}

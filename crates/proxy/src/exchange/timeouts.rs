@@ -1,0 +1,141 @@
+//! Exchanges that took too long: found by a pass over a part of them at each sweep.
+
+use tollway_http::h2::ErrorCode;
+use tollway_net::Key;
+use tollway_routing::Failure;
+
+use super::{Exchanges, Upstream, body, describe, fail};
+use crate::conn::{Connection, Connections, Role};
+use crate::cx::{Cx, Effect};
+use crate::request_error::{RequestError, Within};
+
+/// Sweeps in which all exchanges are examined once: about a second.
+const EXCHANGE_ROUNDS: usize = 10;
+/// Exchanges examined in a sweep however few there are.
+const EXCHANGES_AT_LEAST: usize = 256;
+
+/// Examines a part of the exchanges.
+pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges) {
+    let timeouts = cx.config.timeouts;
+    let mut expired = Vec::new();
+    let mut late = Vec::new();
+    let mut silent = Vec::new();
+    let mut unserved = Vec::new();
+    let mut unconnected = Vec::new();
+    let mut quiet_on = Vec::new();
+    let part = (exchanges.slab.places() / EXCHANGE_ROUNDS).max(EXCHANGES_AT_LEAST);
+    let from = exchanges.swept;
+    let to = from + part;
+    exchanges.swept = if to < exchanges.slab.places() { to } else { 0 };
+    for (key, exchange) in exchanges.slab.iter_places(from..to) {
+        let quiet = cx.now.saturating_duration_since(exchange.active);
+        let answered = exchange.responding;
+        if exchange.deadline.is_some_and(|deadline| cx.now >= deadline) {
+            expired.push(key);
+        } else if exchange.request.finished && !answered && quiet > timeouts.request {
+            late.push(key);
+        } else if quiet > timeouts.stream_idle {
+            silent.push(key);
+        } else if exchange.up == Upstream::Slot && quiet > timeouts.request {
+            unserved.push(key);
+        } else if matches!(exchange.up, Upstream::Waiting | Upstream::FairQueue)
+            && quiet > timeouts.discovery + timeouts.connect
+        {
+            unconnected.push(key);
+        } else if let Upstream::Open(up) = exchange.up
+            && quiet > timeouts.ping_after
+        {
+            quiet_on.push((up.conn, quiet));
+        }
+    }
+    for key in expired {
+        end_expired(cx, conns, exchanges, key);
+    }
+    for key in late {
+        fail::cancel_upstream(cx, conns, exchanges, key);
+        cx.effects.push(Effect::AttemptFailed {
+            exchange: key,
+            failure: Failure::TimedOut,
+            cause: "".into(),
+        });
+    }
+    for key in silent {
+        end_silent(cx, conns, exchanges, key);
+    }
+    for key in unserved {
+        let limit = cx.config.app_concurrency.unwrap_or_default();
+        fail::fail(
+            cx,
+            conns,
+            exchanges,
+            key,
+            &RequestError::Overloaded { what: "the list of requests at the app", limit },
+        );
+    }
+    for key in unconnected {
+        cx.effects.push(Effect::GiveUpWaiting(key));
+    }
+    for (conn, quiet) in quiet_on {
+        cx.effects.push(Effect::Probe { conn: conn, quiet: quiet });
+    }
+}
+
+/// The time that a caller of gRPC gave its call is over. It knows that by itself; where it does
+/// not act on it, or has not been heard of since, the app is not kept busy for it.
+fn end_expired(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+    let Some(exchange) = exchanges.get(key) else { return };
+    if exchange.responding {
+        return break_off(cx, conns, exchanges, key);
+    }
+    let given = exchange.deadline.map(|deadline| deadline - exchange.started);
+    let within = Within(given.unwrap_or_default());
+    fail::fail(
+        cx,
+        conns,
+        exchanges,
+        key,
+        &RequestError::TimedOut { peer: describe(&exchange.destination), within },
+    );
+}
+
+/// Neither side has sent a byte for too long: tells the caller if that is still possible.
+fn end_silent(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+    let Some(exchange) = exchanges.get(key) else { return };
+    if exchange.responding {
+        return break_off(cx, conns, exchanges, key);
+    }
+    let within = Within(cx.config.timeouts.stream_idle);
+    let error = if exchange.request.ended || !exchange.request.is_empty() {
+        RequestError::TimedOut { peer: describe(&exchange.destination), within }
+    } else {
+        RequestError::BodyTimedOut { within }
+    };
+    fail::fail(cx, conns, exchanges, key, &error);
+}
+
+/// Time is over for an answer that has begun.
+fn break_off(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
+    cx.metrics.faults.add(1);
+    fail::cancel_upstream(cx, conns, exchanges, key);
+    fail::abort_down(cx, conns, exchanges, key, ErrorCode::CANCEL);
+}
+
+/// Gives back the connection credit held while the thread held too much.
+pub(crate) fn release_held_credit(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges) {
+    if !exchanges.holds_credit || exchanges.buffered_bytes > cx.config.limits.buffered_bytes {
+        return;
+    }
+    exchanges.holds_credit = false;
+    for key in conns.keys() {
+        if conns.get(key).is_some_and(has_held_credit) {
+            body::release_connection_credit(cx, conns, exchanges, key, 0);
+        }
+    }
+}
+
+fn has_held_credit(conn: &Connection) -> bool {
+    match &conn.role {
+        Role::Http2Server(link) | Role::Http2Client(link) => link.held_credit > 0,
+        _ => false,
+    }
+}

@@ -1,0 +1,231 @@
+//! Requests that ask for a call trace: who may ask, what is noted on the way, and how it is returned.
+//!
+//! An app asks its own sidecar, over loopback; a sidecar asks the next one over the mesh, which
+//! answers with its part only where its policies have let the request in. No other request has any
+//! of this.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use tollway_http::ResponseHead;
+use tollway_model::way::{
+    Failure, GATEWAYS_LIMIT, Place, Service, ServiceWord, WAY_BYTES_LIMIT, Way,
+};
+use tollway_model::{ErrorCode, ServiceName, ServiceState, UnavailableReason};
+use tollway_net::Key;
+
+use super::{Exchange, Exchanges};
+use crate::call_trace::{CallerTrace, TracePart, WaitsFor};
+use crate::conn::{Connection, Connections, ListenerKind};
+use crate::cx::Cx;
+use crate::headers;
+use crate::observe::Observed;
+
+impl Exchange {
+    /// What is remembered for the way, if it was asked for.
+    fn explained(&mut self) -> Option<&mut TracePart> {
+        self.observed.as_mut()?.explained.as_mut()
+    }
+
+    pub(crate) fn caller_part(&mut self) -> Option<&mut CallerTrace> {
+        match self.explained()? {
+            TracePart::Caller(part) => Some(part),
+            TracePart::Callee(_) => None,
+        }
+    }
+}
+
+impl Observed {
+    /// The request goes out on a connection.
+    pub(crate) fn send(&mut self, conn: &Connection, started: Instant) {
+        match &mut self.explained {
+            Some(TracePart::Caller(part)) => part.send(conn, started, Instant::now()),
+            Some(TracePart::Callee(part)) => part.sent = Some(Instant::now()),
+            None => {}
+        }
+    }
+}
+
+/// The way of a request that came from the app's side is asked for. Elsewhere nobody may ask,
+/// so that no sidecar tells strangers whom it knows.
+pub(crate) fn begin_caller_trace(exchanges: &mut Exchanges, conns: &mut Connections, key: Key) {
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    let remote = conns.get(exchange.down.conn).and_then(|conn| conn.remote);
+    if !may_ask(&exchange.via, remote) {
+        return;
+    }
+    headers::ask_for_way(&mut exchange.head);
+    let part = TracePart::Caller(Box::default());
+    exchange.observed.get_or_insert_default().explained = Some(part);
+}
+
+/// The same for a request that goes nowhere, of which the head is as it came.
+pub(crate) fn begin_undecided_trace(exchanges: &mut Exchanges, conns: &mut Connections, key: Key) {
+    let Some(exchange) = exchanges.get(key) else { return };
+    if headers::asks_for_way(&exchange.head.fields) {
+        begin_caller_trace(exchanges, conns, key);
+    }
+}
+
+/// The request waits, and for what.
+pub(crate) fn note_wait(exchanges: &mut Exchanges, key: Key, what: WaitsFor) {
+    if let Some(part) = exchanges.get_mut(key).and_then(Exchange::caller_part) {
+        part.wait(what, Instant::now());
+    }
+}
+
+/// What is known of the service that a request is for; `None` until it is known.
+pub(crate) fn note_service(exchanges: &mut Exchanges, key: Key, state: Option<&ServiceState>) {
+    if let Some(part) = exchanges.get_mut(key).and_then(Exchange::caller_part) {
+        part.service = state.map(service_of);
+    }
+}
+
+/// An attempt failed and is made again.
+pub(crate) fn note_failed_attempt(exchanges: &mut Exchanges, key: Key, code: ErrorCode) {
+    if let Some(part) = exchanges.get_mut(key).and_then(Exchange::caller_part) {
+        part.fail_attempt(code, Instant::now());
+    }
+}
+
+/// An answer came from the mesh.
+pub(crate) fn take_callee_trace(exchanges: &mut Exchanges, key: Key, head: &ResponseHead) {
+    if let Some(part) = exchanges.get_mut(key).and_then(Exchange::caller_part) {
+        part.hear(head);
+    }
+}
+
+/// Puts into an answer what was asked for; `failure` is cause there is none of the upstream.
+pub(crate) fn add_call_trace(
+    cx: &mut Cx,
+    exchanges: &mut Exchanges,
+    key: Key,
+    head: &mut ResponseHead,
+    failure: Option<ErrorCode>,
+) {
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    let started = exchange.started;
+    match exchange.explained() {
+        None => {}
+        Some(TracePart::Callee(part)) => {
+            let part = part.told(started, Instant::now());
+            head.fields.push_sensitive(headers::PART, part.to_string().as_bytes());
+        }
+        Some(TracePart::Caller(_)) => {
+            let text = call_trace(cx, exchanges, key, failure)
+                .and_then(|way| serde_json::to_vec(&way).ok());
+            if let Some(text) = text.filter(|text| text.len() <= WAY_BYTES_LIMIT) {
+                head.fields.push_sensitive(headers::WAY, &text);
+            }
+        }
+    }
+}
+
+fn call_trace(
+    cx: &mut Cx,
+    exchanges: &mut Exchanges,
+    key: Key,
+    failure: Option<ErrorCode>,
+) -> Option<Way> {
+    let told_by = cx.config.hop.clone();
+    let exchange = exchanges.get_mut(key)?;
+    let (started, attempts) = (exchange.started, exchange.attempts);
+    let name = exchange.destination.service().cloned();
+    let part = exchange.caller_part()?;
+    let times_us = part.times(started, Instant::now());
+    let failure = failure.map(|code| Failure {
+        code: code.word().to_owned(),
+        told_by: told_by.clone(),
+        at: Place::of(code, false),
+    });
+    let failure = failure.or_else(|| part.failure.take());
+    let (admission, mut connection) = (part.admission(), part.connection.take());
+    let failed_attempts = std::mem::take(&mut part.failed_attempts);
+    let service = part.service.take();
+    if let (Some(connection), Some(service)) = (&mut connection, &service) {
+        connection.through_gateway |= service.state == ServiceWord::JoinedNetwork;
+    }
+    Some(Way {
+        told_by,
+        caller: cx.identity.clone(),
+        service,
+        name: name.as_ref().map(ServiceName::to_string),
+        connection,
+        admission,
+        attempts,
+        failed_attempts,
+        failure,
+        times_us,
+    })
+}
+
+/// Only who is on this machine and came through a listener of the app's side.
+fn may_ask(via: &ListenerKind, remote: Option<SocketAddr>) -> bool {
+    let is_own_door = match via {
+        ListenerKind::HttpApi
+        | ListenerKind::GrpcApi
+        | ListenerKind::Loopback
+        | ListenerKind::Outbound
+        | ListenerKind::Tunnel(_) => true,
+        ListenerKind::Public
+        | ListenerKind::Inbound
+        | ListenerKind::Tcp(_)
+        | ListenerKind::Gateway
+        | ListenerKind::Front => false,
+    };
+    is_own_door && remote.is_some_and(|remote| remote.ip().to_canonical().is_loopback())
+}
+
+fn service_of(state: &ServiceState) -> Service {
+    let texts = |addresses: &[SocketAddr]| -> Vec<String> {
+        addresses.iter().take(GATEWAYS_LIMIT).map(ToString::to_string).collect()
+    };
+    let (mut gateways, mut gateways_beyond) = (Vec::new(), Vec::new());
+    let (state, protocol, ready_replicas) = match state {
+        ServiceState::Local { endpoints, protocol, .. } => {
+            (ServiceWord::OwnNetwork, Some(protocol), endpoints.len())
+        }
+        ServiceState::Remote { remote, protocol, .. } => {
+            (gateways, gateways_beyond) = (texts(&remote.gateways), texts(&remote.beyond));
+            (ServiceWord::JoinedNetwork, Some(protocol), remote.ready_replicas as usize)
+        }
+        ServiceState::Unavailable(reason) => {
+            let word = match reason {
+                UnavailableReason::UnknownService => ServiceWord::UnknownService,
+                UnavailableReason::UnknownNetwork => ServiceWord::UnknownNetwork,
+                UnavailableReason::UnreachableNetwork => ServiceWord::UnreachableNetwork,
+                UnavailableReason::NoReadyEndpoint => ServiceWord::NoReadyEndpoint,
+            };
+            (word, None, 0)
+        }
+    };
+    Service {
+        state,
+        protocol: protocol.map(ToString::to_string),
+        ready_replicas: u32::try_from(ready_replicas).unwrap_or(u32::MAX),
+        gateways,
+        gateways_beyond,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_is_told_on_this_machine_and_at_the_apps_doors_only() {
+        let here = |text: &str| may_ask(&ListenerKind::HttpApi, text.parse().ok());
+        assert!(here("127.0.0.1:1") && here("127.9.9.9:1"));
+        assert!(here("[::1]:1") && here("[::ffff:127.0.0.1]:1"));
+        assert!(!here("10.0.0.1:1") && !here("[2001:db8::1]:1") && !here("[::ffff:10.0.0.1]:1"));
+        let loopback = "127.0.0.1:1".parse().ok();
+        assert!(!may_ask(&ListenerKind::HttpApi, None));
+        assert!(
+            may_ask(&ListenerKind::GrpcApi, loopback) && may_ask(&ListenerKind::Outbound, loopback)
+        );
+        assert!(
+            !may_ask(&ListenerKind::Inbound, loopback)
+                && !may_ask(&ListenerKind::Gateway, loopback)
+        );
+    }
+}

@@ -1,0 +1,287 @@
+//! Raw bytes between two connections: plain TCP, upgraded HTTP, CONNECT, gateways.
+
+use std::time::Duration;
+
+use tollway_http::{ResponseHead, h1};
+use tollway_identity::UPSTREAM_FAILED_RECORD;
+use tollway_model::ErrorCode;
+use tollway_net::Key;
+
+use crate::cause::Cause;
+use crate::conn::{Connection, Connections, ListenerKind, Relay, Role};
+use crate::cx::{Cx, Effect};
+use crate::event_loop::Upgraded;
+use crate::exchange::{Exchanges, access_log, finish, trace};
+use crate::headers::{self, ResponseOrigin};
+
+/// Addresses that are dialled for one relayed connection before it is given up.
+pub(crate) const RELAY_DIALS: u32 = 3;
+/// A callee that has not answered a caller who waited so long stands still.
+const UNANSWERED: Duration = Duration::from_secs(1);
+
+pub(crate) fn on_bytes(cx: &mut Cx, conns: &mut Connections, key: Key, data: &[u8]) {
+    if data.is_empty() {
+        return;
+    }
+    let Some(other) = touch(cx, conns, key, data.len()) else {
+        let Some(relay) = relay(conns, key) else { return };
+        relay.early.extend_from_slice(data);
+        if relay.early.len() >= cx.config.limits.pipe_bytes {
+            conns.pause(key);
+        }
+        return;
+    };
+    cx.metrics.relayed_bytes.add(data.len() as u64);
+    let Some(conn) = conns.get_mut(other) else { return };
+    conn.io.out().extend_from_slice(data);
+    if let Some(entry) = &mut conn.access_log {
+        entry.response_bytes += data.len() as u64;
+    }
+    let full = conn.io.pending() >= cx.config.limits.out_bytes;
+    conns.mark_dirty(other);
+    if full {
+        conns.pause(key);
+    }
+}
+
+/// Bytes in either direction keep both sides alive. Gives the other side, if there is one.
+fn touch(cx: &mut Cx, conns: &mut Connections, key: Key, bytes: usize) -> Option<Key> {
+    let now = cx.now;
+    let conn = conns.get_mut(key)?;
+    if let Some(entry) = &mut conn.access_log {
+        entry.request_bytes += bytes as u64;
+    }
+    let Role::Relay(side) = &mut conn.role else { return None };
+    side.active = now;
+    side.has_spoken = true;
+    let other = side.other?;
+    if let Some(relay) = relay(conns, other) {
+        relay.active = now;
+    }
+    Some(other)
+}
+
+/// The relay that a connection is, if it is one.
+pub(crate) fn relay(conns: &mut Connections, key: Key) -> Option<&mut Relay> {
+    match &mut conns.get_mut(key)?.role {
+        Role::Relay(relay) => Some(relay),
+        _ => None,
+    }
+}
+
+/// A flushed connection has room: its source may be read again.
+pub(crate) fn on_room(cx: &mut Cx, conns: &mut Connections, key: Key) {
+    let Some(Relay { other: Some(other), .. }) = relay(conns, key) else { return };
+    let other = *other;
+    if conns.get(other).is_some_and(|conn| conn.paused) {
+        conns.resume(other);
+    }
+    close_if_over(cx, conns, key);
+}
+
+pub(crate) fn on_closed(cx: &mut Cx, conns: &mut Connections, key: Key) {
+    back_off_if_unanswered(cx, conns, key);
+    let Some(relay) = relay(conns, key) else { return };
+    relay.ended = true;
+    let Some(other) = relay.other else { return };
+    if let Some(conn) = conns.get_mut(other) {
+        conn.io.finish();
+    }
+    conns.mark_dirty(other);
+    close_if_over(cx, conns, key);
+}
+
+/// Both directions have ended and been sent.
+fn close_if_over(cx: &mut Cx, conns: &mut Connections, key: Key) {
+    let Some(Relay { other: Some(other), .. }) = relay(conns, key) else { return };
+    let other = *other;
+    let over = |conn: Option<&Connection>| {
+        conn.is_none_or(|conn| conn.io.is_finished() && conn.io.read_ended())
+    };
+    if over(conns.get(key)) && over(conns.get(other)) {
+        conns.close(cx, key);
+        conns.close(cx, other);
+    }
+}
+
+/// One side broke, or nothing has gone either way for too long: both end with a reset. The end
+/// of what was sent in order would not get by bytes that the peer does not take.
+pub(crate) fn on_failed(cx: &mut Cx, conns: &mut Connections, key: Key) {
+    back_off_if_unanswered(cx, conns, key);
+    let other = relay(conns, key).and_then(|relay| relay.other);
+    access_log::note_break(conns, key, other);
+    let Some(other) = other else { return conns.close(cx, key) };
+    for side in [key, other] {
+        if let Some(conn) = conns.get_mut(side) {
+            conn.io.abort_on_close();
+        }
+        conns.close(cx, side);
+    }
+}
+
+/// A gateway's caller gives up, and who it was passed to has not said a word: whoever takes
+/// connections and stands still is avoided for as long as callers wait for a handshake.
+fn back_off_if_unanswered(cx: &mut Cx, conns: &mut Connections, key: Key) {
+    let (now, rest) = (cx.now, cx.config.timeouts.connect);
+    let Some(conn) = conns.get(key) else { return };
+    let Some((target, address)) = &conn.relays_to else { return };
+    let Role::Relay(Relay { other: Some(other), .. }) = &conn.role else { return };
+    let Some(other) = conns.get(*other) else { return };
+    let waited = now.saturating_duration_since(other.since);
+    let is_mute = matches!(&other.role, Role::Relay(relay) if !relay.has_spoken);
+    if is_mute && waited > UNANSWERED {
+        let (target, address) = (target.clone(), *address);
+        cx.effects.push(Effect::BackOffRelay {
+            target: target,
+            address: address,
+            until: now + rest,
+        });
+    }
+}
+
+/// Makes two connections relay to each other; `early` goes to `b` first.
+fn join(cx: &mut Cx, conns: &mut Connections, a: Key, b: Key, early: &[u8]) {
+    let now = cx.now;
+    for (key, other) in [(a, b), (b, a)] {
+        let Some(conn) = conns.get_mut(key) else { continue };
+        let ended = conn.io.read_ended();
+        if !matches!(conn.role, Role::Dialling(_)) {
+            let relay = Relay::to_be_dialled(Vec::new(), now);
+            conn.role = Role::Relay(Relay { other: Some(other), ended, ..relay });
+        }
+        conns.resume(key);
+        conns.mark_dirty(key);
+    }
+    if let Some(conn) = conns.get_mut(b) {
+        conn.io.out().extend_from_slice(early);
+    }
+    if relay(conns, a).is_some_and(|relay| relay.ended)
+        && let Some(conn) = conns.get_mut(b)
+    {
+        conn.io.finish();
+    }
+}
+
+/// A dialled connection stands that is to relay for `down`.
+pub(crate) fn on_dialled(cx: &mut Cx, conns: &mut Connections, key: Key, down: Key) {
+    if conns.get(down).is_none() {
+        return conns.close(cx, key);
+    }
+    let ended = relay(conns, down).is_some_and(|relay| relay.ended);
+    let now = cx.now;
+    access_log::note_callee(cx, conns, down, key);
+    if let Some(conn) = conns.get_mut(key) {
+        let relay = Relay::to_be_dialled(Vec::new(), now);
+        conn.role = Role::Relay(Relay { other: Some(down), ..relay });
+        if ended {
+            conn.io.finish();
+        }
+    }
+    conns.mark_dirty(key);
+    conns.resume(down);
+}
+
+/// Bytes of `down` go to the dial already: they wait in its buffer.
+pub(crate) fn attach(conns: &mut Connections, down: Key, up: Key) {
+    let Some(relay) = relay(conns, down) else { return };
+    relay.other = Some(up);
+    let early = std::mem::take(&mut relay.early);
+    let ended = relay.ended;
+    access_log::mark_line(conns, down, |entry| entry.attempts += 1);
+    if let Some(conn) = conns.get_mut(up) {
+        conn.io.out().extend_from_slice(&early);
+        if ended {
+            conn.io.finish();
+        }
+    }
+    conns.mark_dirty(up);
+}
+
+/// Counts a dial that failed at once; whether another address may be tried.
+pub(crate) fn may_dial_again(conns: &mut Connections, down: Key) -> bool {
+    let Some(relay) = relay(conns, down) else { return false };
+    relay.failed_dials += 1;
+    relay.failed_dials < RELAY_DIALS
+}
+
+/// Refuses a relay that could not be dialled.
+pub(crate) fn refuse_undialled(cx: &mut Cx, conns: &mut Connections, down: Key, cause: &Cause) {
+    let via = conns.get(down).and_then(|conn| conn.via.as_ref());
+    let is_app = via == Some(&ListenerKind::Inbound);
+    let code = if is_app { ErrorCode::AppUnreachable } else { ErrorCode::Unreachable };
+    refuse(cx, conns, down, cause.code.unwrap_or(code));
+}
+
+/// Ends a connection that leads nowhere. A gateway's client is in a TLS handshake of which
+/// nothing was passed on, so it can still be told.
+pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, down: Key, code: ErrorCode) {
+    let Some(conn) = conns.get_mut(down) else { return };
+    if conn.via != Some(ListenerKind::Gateway) {
+        return refuse_tcp(cx, conns, down, code);
+    }
+    cx.metrics.faults.add(1);
+    conn.io.out().extend_from_slice(&UPSTREAM_FAILED_RECORD);
+    conns.linger(cx, down);
+}
+
+/// A 101: passes it on, and from here on bytes.
+pub(crate) fn leave_http(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    up: Key,
+    exchange: Key,
+    head: &ResponseHead,
+    rest: &[u8],
+) {
+    let Some(state) = exchanges.get(exchange) else {
+        return conns.close(cx, up);
+    };
+    let (down, protocol) = (
+        state.down.conn,
+        state.head.fields.value(b"upgrade").map(<[u8]>::to_vec).unwrap_or_default(),
+    );
+    let protocol = head.fields.value(b"upgrade").map(<[u8]>::to_vec).unwrap_or(protocol);
+    let upgraded = (state.via == ListenerKind::Inbound).then(|| Upgraded::new(&state.head));
+    let origin = ResponseOrigin::of(state);
+    let mut head = head.clone();
+    trace::take_callee_trace(exchanges, exchange, &head);
+    headers::response(&mut head, origin);
+    trace::add_call_trace(cx, exchanges, exchange, &mut head, None);
+    let Some(conn) = conns.get_mut(down) else {
+        return conns.close(cx, up);
+    };
+    let Role::Http1Server(server) = &mut conn.role else {
+        return conns.close(cx, up);
+    };
+    let early = std::mem::take(&mut server.input);
+    conn.upgraded = upgraded;
+    let options = h1::ResponseOptions {
+        connection: h1::Connection::Upgrade(&protocol),
+        ..h1::ResponseOptions::default()
+    };
+    h1::write_response(conn.io.out(), &head, h1::BodyLength::None, &options);
+    conn.io.out().extend_from_slice(rest);
+    finish::exchange_left_http(cx, conns, exchanges, exchange);
+    access_log::mark_line(conns, down, |entry| {
+        entry.request_bytes += early.len() as u64;
+        entry.response_bytes += rest.len() as u64;
+    });
+    join(cx, conns, down, up, &early);
+    // Policies may have changed while the app was asked.
+    cx.effects.push(Effect::JudgeRelay(down));
+}
+
+/// Plain TCP has no words: the caller is told by a reset.
+pub(crate) fn refuse_tcp(cx: &mut Cx, conns: &mut Connections, down: Key, code: ErrorCode) {
+    cx.metrics.faults.add(1);
+    access_log::mark_line(conns, down, |entry| {
+        // What had come was not passed on.
+        entry.request_bytes = 0;
+        entry.fail(code);
+    });
+    if let Some(conn) = conns.get_mut(down) {
+        conn.io.abort_on_close();
+    }
+    conns.close(cx, down);
+}
