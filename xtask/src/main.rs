@@ -39,15 +39,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Build everything, install what the tests need, run all tests, list what was skipped.
+    /// Install what the tests need, build, run all tests and list the skipped ones.
     Test(test::Options),
-    /// Formatting, clippy, documentation, dependencies, licences, tidiness.
+    /// Check formatting, tidiness, dependencies, warnings, documentation and licences.
     Lint,
-    /// What to run before a commit: `lint` without `cargo deny`, then the fast tests.
+    /// Run what a commit needs: `lint` without documentation and licences, and the fast tests.
     Check,
-    /// The crates' dependencies: allowed edges, pure crates, unused ones.
+    /// Check the crates' dependencies: allowed edges, pure crates, unused ones.
     Deps,
-    /// Module headers, leftovers, machine paths, pages in step with the tree.
+    /// Check module headers, leftovers, machine paths and that pages match the tree.
     Tidy,
     /// Write generated code, schemas of settings files and generated parts of docs again.
     Codegen,

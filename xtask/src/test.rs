@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::docs;
 use crate::process::{self, in_ci};
 use crate::second_try;
 use crate::tools;
@@ -40,6 +41,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     // Tests start the shipped program, so it is built first, in the same graph of features as
     // the tests: cargo then compiles every dependency once.
     process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
+    docs::commands(workspace)?;
     let tests = second_try::run(|| tests(workspace, options, &skip_log));
     let skips = read_skips(&skip_log)?;
     for skip in &skips {
