@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::edges::{CRATES, Crate, TEST_HELPERS, TOP};
+use crate::edges::{CRATES, Crate, TEST_HELPERS, TESTS, TOP};
 use crate::process;
 use crate::purity;
 use crate::sources::{self, RustFile};
@@ -89,7 +89,7 @@ fn edges_of(crate_: &Crate, package: &Package) -> Vec<String> {
 fn is_allowed(crate_: &Crate, dependency: &Dependency) -> bool {
     let target = short_name(&dependency.name);
     match target {
-        TEST_HELPERS => dependency.kind == Some(DependencyKind::Dev),
+        TEST_HELPERS => dependency.kind == Some(DependencyKind::Dev) || crate_.name == TESTS,
         TOP => false,
         _ => crate_.name == TOP || target == crate_.name || crate_.may_use.contains(&target),
     }

@@ -14,6 +14,9 @@ pub(crate) struct Crate {
 /// The crate of test helpers: every crate may use it, in tests only.
 pub(crate) const TEST_HELPERS: &str = "testkit";
 
+/// The crate of tests of whole processes: it is a test as a whole.
+pub(crate) const TESTS: &str = "tests";
+
 /// The crate that puts the parts together: it may use all of them.
 pub(crate) const TOP: &str = "cli";
 
@@ -58,6 +61,13 @@ pub(crate) const CRATES: &[Crate] = &[
     part("lab", &["model", "record", "net", "identity", "telemetry"]),
     part("report", &["model", "record"]),
     part("cli", &[]),
+    part(
+        "tests",
+        &[
+            "model", "record", "net", "wire", "identity", "store", "state", "proxy", "runtime",
+            "control", "fabric", "echo", "lab",
+        ],
+    ),
     part("fuzz", &["model", "http", "schedule", "identity"]),
     part("testkit", &["net"]),
     part("xtask", &["model", "record"]),

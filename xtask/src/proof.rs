@@ -162,6 +162,24 @@ fn publish(
     Ok(())
 }
 
+/// The packages that tests of whole processes need built together, so that cargo compiles their
+/// dependencies once.
+const PROCESS_TESTS: [&str; 4] = ["-p", "tollway", "-p", "tollway-tests"];
+
+/// Builds our program and the program of tests called `test`; `options` are more for cargo.
+fn build_process_tests(test: &str, options: &[&str]) -> Result<()> {
+    let mut build = process::cargo();
+    build.arg("build").args(options).args(PROCESS_TESTS).args(["--bins", "--test", test]);
+    process::run(&mut build)
+}
+
+/// Runs tests of that program; what is added to the command is for the test harness.
+fn process_tests(test: &str, options: &[&str]) -> Command {
+    let mut tests = process::cargo();
+    tests.arg("test").args(options).args(PROCESS_TESTS).args(["--test", test, "--"]);
+    tests
+}
+
 fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }

@@ -1,37 +1,53 @@
-//! Programs of Java with packages of Maven's registry, which nobody here wrote.
+//! Java programs with packages of Maven's registry: clients and servers that share no code with
+//! ours.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::TOOL_MISSING;
-use crate::program::{alone, attempt, is_copied};
+use crate::program::{attempt, copy_files};
+use crate::{TOOL_MISSING, cache};
 
-/// Java with the classes of the sources in `project` and of what its `pom.xml` names: that is brought
-/// into `folder` once and again when the file changes, the sources are compiled each time. The reason
-/// if that cannot be.
-pub fn java_project(project: &Path, folder: &Path) -> Result<Command, String> {
+/// Java with the classes of the sources in `project` and of what its `pom.xml` names. The packages
+/// are installed once for each `pom.xml`, the classes compiled once for each set of sources, and both
+/// are kept; the error is the reason of a skip.
+pub fn java_project(project: &Path) -> Result<Command, String> {
     let tool = |name: &str| crate::tool(name).ok_or_else(|| format!("{TOOL_MISSING}{name}"));
     let (java, javac, mvn) = (tool("java")?, tool("javac")?, tool("mvn")?);
-    let _alone = alone(folder)?;
-    let (packages, classes) = (folder.join("packages"), folder.join("classes"));
-    if !is_copied(project, folder, &["pom.xml"])? {
-        let failed = |reason| format!("{} cannot be installed: {reason}", project.display());
-        bring(Command::new(mvn).current_dir(folder), &folder.join("repository"), &packages)
-            .map_err(failed)?;
-        std::fs::write(folder.join("installed"), "").map_err(|error| error.to_string())?;
-    }
+    let pins = std::fs::read(project.join("pom.xml")).map_err(|error| error.to_string())?;
+    let installed = cache::folder("java", &pins);
+    let packages = installed.join("packages");
+    cache::install_once(&installed, || {
+        copy_files(project, &installed, &["pom.xml"])?;
+        bring(Command::new(mvn).current_dir(&installed), &installed.join("repository"), &packages)
+    })
+    .map_err(|reason| format!("{} cannot be installed: {reason}", project.display()))?;
     let everything = packages.join("*");
-    let mut compiler = Command::new(javac);
-    compiler.arg("-d").arg(&classes).arg("-cp").arg(&everything);
-    let sources = std::fs::read_dir(project).map_err(|error| error.to_string())?;
-    let sources = sources.filter_map(|entry| Some(entry.ok()?.path()));
-    compiler.args(sources.filter(|path| path.extension().is_some_and(|end| end == "java")));
-    attempt(&mut compiler).map_err(|reason| format!("javac: {reason}"))?;
+    let (sources, texts) = sources(project).map_err(|error| error.to_string())?;
+    let classes = cache::folder("java-classes", (&pins, texts));
+    cache::install_once(&classes, || {
+        let mut compiler = Command::new(javac);
+        compiler.arg("-d").arg(&classes).arg("-cp").arg(&everything).args(sources);
+        attempt(&mut compiler).map_err(|reason| format!("javac: {reason}"))
+    })?;
     let mut command = Command::new(java);
     // What runs for a moment is not worth a second compiler.
     command.arg("-XX:TieredStopAtLevel=1").arg("-cp");
     command.arg(format!("{}:{}", classes.display(), everything.display()));
     Ok(command)
+}
+
+/// The Java files in `project` and what they hold, in the order of their names.
+fn sources(project: &Path) -> std::io::Result<(Vec<PathBuf>, Vec<Vec<u8>>)> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(project)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "java") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let texts: std::io::Result<_> = files.iter().map(std::fs::read).collect();
+    Ok((files, texts?))
 }
 
 /// Has Maven put the packages of the `pom.xml` where it stands into a folder, and what it needs for
@@ -45,7 +61,7 @@ fn bring(mvn: &mut Command, repository: &Path, packages: &Path) -> Result<(), St
     if output.status.success() {
         return Ok(());
     }
-    // What went wrong comes first, where to read about Maven last.
+    // Maven prints what went wrong first, and where to read about it last.
     let printed = String::from_utf8_lossy(&output.stdout);
     let line = printed.lines().find(|line| line.contains("ERROR"));
     Err(line.unwrap_or("no reason given").to_owned())

@@ -4,6 +4,7 @@
 //! that a test unwraps; an error says what was awaited and shows the end of the process's log.
 
 mod browser;
+mod cache;
 mod closed_port;
 mod cpu;
 mod documented;

@@ -1,40 +1,37 @@
-//! Packages of Node's registry, which nobody here wrote.
+//! Packages of Node's registry: clients and servers that share no code with ours.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::TOOL_MISSING;
-use crate::program::{alone, attempt, is_copied};
+use crate::program::{attempt, copy_files};
+use crate::{TOOL_MISSING, cache};
 
-/// Node with what `npm install` brings for `packages` into `folder`, once; the reason if that
-/// cannot be. `folder`'s name should say which versions it holds. No script of a package is run.
-pub fn node_with(folder: &Path, packages: &[&str]) -> Result<Command, String> {
+/// Node with what `npm install` brings for `packages`, which name their versions. It is installed
+/// once and kept; the error is the reason of a skip. No script of a package runs.
+pub fn node_with(packages: &[&str]) -> Result<Command, String> {
     let (node, npm) = (tool("node")?, tool("npm")?);
-    let done = folder.join("installed");
-    let _alone = alone(folder)?;
-    if !done.exists() {
-        attempt(
-            Command::new(npm).arg("install").args(QUIET).arg("--prefix").arg(folder).args(packages),
-        )
-        .map_err(|reason| format!("{packages:?} could not be installed: {reason}"))?;
-        std::fs::write(&done, "").map_err(|error| error.to_string())?;
-    }
-    Ok(with_modules(node, folder))
+    let folder = cache::folder("node", packages);
+    cache::install_once(&folder, || {
+        let mut install = Command::new(npm);
+        attempt(install.arg("install").args(QUIET).arg("--prefix").arg(&folder).args(packages))
+    })
+    .map_err(|reason| format!("{packages:?} could not be installed: {reason}"))?;
+    Ok(with_modules(node, &folder))
 }
 
-/// Node with exactly what the lock file beside `package.json` in `project` names, installed into
-/// `folder` once and again when it changes; the reason if that cannot be. No script of a package is
-/// run.
-pub fn node_project(project: &Path, folder: &Path) -> Result<Command, String> {
+/// Node with exactly what the lock file beside `package.json` in `project` names. It is installed
+/// once and kept; the error is the reason of a skip. No script of a package runs.
+pub fn node_project(project: &Path) -> Result<Command, String> {
+    const FILES: [&str; 2] = ["package.json", "package-lock.json"];
     let (node, npm) = (tool("node")?, tool("npm")?);
-    let names = ["package.json", "package-lock.json"];
-    let _alone = alone(folder)?;
-    if !is_copied(project, folder, &names)? {
-        attempt(Command::new(npm).arg("ci").args(QUIET).current_dir(folder))
-            .map_err(|reason| format!("{} cannot be installed: {reason}", project.display()))?;
-        std::fs::write(folder.join("installed"), "").map_err(|error| error.to_string())?;
-    }
-    Ok(with_modules(node, folder))
+    let pins = FILES.map(|name| std::fs::read(project.join(name)).unwrap_or_default());
+    let folder = cache::folder("node", pins);
+    cache::install_once(&folder, || {
+        copy_files(project, &folder, &FILES)?;
+        attempt(Command::new(npm).arg("ci").args(QUIET).current_dir(&folder))
+    })
+    .map_err(|reason| format!("{} cannot be installed: {reason}", project.display()))?;
+    Ok(with_modules(node, &folder))
 }
 
 const QUIET: [&str; 4] = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1"];

@@ -1,26 +1,23 @@
-//! Pythons of our own with packages from their registry, which nobody here wrote.
+//! Python environments with packages from their registry: clients and servers that share no code
+//! with ours.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::TOOL_MISSING;
-use crate::program::{alone, attempt};
+use crate::program::attempt;
+use crate::{TOOL_MISSING, cache};
 
-/// A Python in `folder` with what `pip install` brings for `packages`, made once and kept; the
-/// reason if that cannot be. `folder`'s name should say which versions it holds.
-pub fn python_with(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> {
+/// The Python of an environment that holds what `pip install` brings for `packages`, which name
+/// their versions. It is made once and kept; the error is the reason of a skip.
+pub fn python_with(packages: &[&str]) -> Result<PathBuf, String> {
     let python = crate::tool("python3").ok_or_else(|| format!("{TOOL_MISSING}python3"))?;
     if attempt(Command::new(&python).args(["-c", "import ensurepip"])).is_err() {
         return Err(format!("{TOOL_MISSING}python3-venv"));
     }
+    let folder = cache::folder("python", (&python, packages));
     let own = folder.join("bin/python");
-    let done = folder.join("installed");
-    let _alone = alone(folder)?;
-    if done.exists() {
-        return Ok(own);
-    }
     let install = || {
-        attempt(Command::new(&python).args(["-m", "venv", "--clear"]).arg(folder))?;
+        attempt(Command::new(&python).args(["-m", "venv", "--clear"]).arg(&folder))?;
         attempt(
             Command::new(&own)
                 .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
@@ -28,7 +25,7 @@ pub fn python_with(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> 
                 .args(packages),
         )
     };
-    install().map_err(|reason| format!("{packages:?} could not be installed: {reason}"))?;
-    std::fs::write(&done, "").map_err(|error| error.to_string())?;
+    cache::install_once(&folder, install)
+        .map_err(|reason| format!("{packages:?} could not be installed: {reason}"))?;
     Ok(own)
 }

@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 const PAGE: &str = "docs/actors.md";
 const RECORD: &str = "docs/records/actors.json";
 const TEMPLATE: &str = include_str!("actors.md");
-const TEST: &str = "faults::no_turns_overlap_whatever_befalls_a_host";
+const TEST: &str = "actors::faults::no_turns_overlap_whatever_befalls_a_host";
 const ROUNDS: u32 = 100;
 /// Longest wait where hosts come and leave in good order.
 const PLANNED_MS: u64 = 100;
@@ -29,10 +29,10 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     // What an earlier run left must not be taken for this one's.
     let _ = std::fs::remove_file(&raw);
     let rounds = if extent == Extent::Quick { 1 } else { ROUNDS };
+    super::build_process_tests("runtime", &[])?;
     let ran = process::run(
-        process::cargo()
-            .args(["test", "-p", "tollway", "--test", "actors", "--", "--exact", TEST])
-            .arg("--nocapture")
+        super::process_tests("runtime", &[])
+            .args(["--exact", TEST, "--nocapture"])
             .env("TOLLWAY_ACTOR_ROUNDS", rounds.to_string())
             .env("TOLLWAY_ACTOR_RECORD", &raw),
     );

@@ -22,10 +22,11 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
     let _ = std::fs::remove_dir_all(&raw);
     std::fs::create_dir_all(&raw).with_context(|| format!("cannot make {}", raw.display()))?;
     let (kills, cut_s) = if extent == Extent::Quick { (3, 1) } else { (KILLS, CUT_S) };
-    let test = |program: &str, names: &[&str]| {
+    super::build_process_tests("network", &[])?;
+    let test = |names: &[&str]| {
         process::run(
-            process::cargo()
-                .args(["test", "-p", "tollway", "--test", program, "--", "--exact"])
+            super::process_tests("network", &[])
+                .arg("--exact")
                 .args(names)
                 .args(["--nocapture", "--test-threads", "1"])
                 .env("TOLLWAY_NEIGHBOUR_KILLS", kills.to_string())
@@ -34,12 +35,12 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
                 .env("TOLLWAY_FABRIC_RECORD", &raw),
         )
     };
-    test("neighbours", &["what_was_answered_survives_kill_9_at_any_moment"])?;
+    test(&["neighbours::what_was_answered_survives_kill_9_at_any_moment"])?;
     let both = [
-        "tables_are_equal_whoever_was_killed_and_whenever",
-        "nothing_is_lost_while_the_way_is_cut",
+        "fabric::tables_are_equal_whoever_was_killed_and_whenever",
+        "fabric::nothing_is_lost_while_the_way_is_cut",
     ];
-    test("fabric", &both)?;
+    test(&both)?;
     if extent == Extent::Quick {
         return Ok(());
     }

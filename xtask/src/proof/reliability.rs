@@ -19,18 +19,10 @@ pub(super) fn run(root: &Path) -> Result<()> {
     // What an earlier run left must not be taken for this one's.
     let _ = std::fs::remove_file(&raw);
     let load_before = load_average();
-    process::run(process::cargo().args([
-        "build",
-        "-p",
-        "tollway",
-        "--bins",
-        "--test",
-        "reliability",
-    ]))?;
+    super::build_process_tests("network", &[])?;
     let ran = process::run(
-        process::cargo()
-            .args(["test", "-p", "tollway", "--test", "reliability", "--", "--ignored"])
-            .args(["--exact", "everything", "--nocapture"])
+        super::process_tests("network", &[])
+            .args(["--ignored", "--exact", "reliability::everything", "--nocapture"])
             .env("TOLLWAY_RELIABILITY_RECORD", &raw),
     );
     // A broken promise fails the run and is in the record all the same.

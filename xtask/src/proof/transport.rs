@@ -22,17 +22,21 @@ const OPENED_PER_SECOND: f64 = 20_000.0;
 
 /// A test that measures, and where it is told to leave its record.
 struct Measurement {
-    program: &'static str,
     test: &'static str,
     variable: &'static str,
+    /// The file's name in the target folder.
+    record: &'static str,
 }
 
-const PEERS: Measurement =
-    Measurement { program: "transport", test: "everything", variable: "TOLLWAY_TRANSPORT_RECORD" };
+const PEERS: Measurement = Measurement {
+    test: "transport::everything",
+    variable: "TOLLWAY_TRANSPORT_RECORD",
+    record: "transport.json",
+};
 const ATTACKS: Measurement = Measurement {
-    program: "doors",
-    test: "h2::bear::everything",
+    test: "listeners::h2::bear::everything",
     variable: "TOLLWAY_ATTACKS_RECORD",
+    record: "attacks.json",
 };
 
 pub(super) fn run(root: &Path) -> Result<()> {
@@ -48,20 +52,18 @@ pub(super) fn run(root: &Path) -> Result<()> {
 /// The record, and whether every promise was kept: a broken one fails the run and is in the record
 /// all the same.
 fn measure(root: &Path, of: &Measurement) -> Result<(Value, Result<()>)> {
-    let raw = root.join(format!("target/{}.json", of.program));
+    let raw = root.join("target").join(of.record);
     // What an earlier run left must not be taken for this one's.
     let _ = std::fs::remove_file(&raw);
-    let build = ["--release", "-p", "tollway", "--test", of.program];
-    process::run(process::cargo().arg("build").args(build).arg("--bins"))?;
+    super::build_process_tests("requests", &["--release"])?;
     let command = "ulimit -n $(ulimit -Hn); exec \"$0\" \"$@\"";
-    let cargo = process::cargo();
+    let test = super::process_tests("requests", &["--release"]);
     let ran = process::run(
         std::process::Command::new("/bin/sh")
             .args(["-c", command])
-            .arg(cargo.get_program())
-            .arg("test")
-            .args(build)
-            .args(["--", "--ignored", "--exact", of.test, "--nocapture"])
+            .arg(test.get_program())
+            .args(test.get_args())
+            .args(["--ignored", "--exact", of.test, "--nocapture"])
             .env(of.variable, &raw),
     );
     let Ok(text) = std::fs::read_to_string(&raw) else {

@@ -1,0 +1,322 @@
+//! `tollway call --explain`: the way that a call took, between networks and within one, and the
+//! place where it ended.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tollway_testkit::retry_until;
+use tollway_tests::mesh::http::{Client, Version, empty, runtime};
+use tollway_tests::mesh::{AppProtocol, Mesh, Network, PATIENCE, Sidecar};
+use tollway_tests::program;
+use tollway_tests::user::User;
+
+const SERVICE: &str = "echo.default.east";
+/// The longest line that a narrow terminal shows whole.
+const COLUMNS: usize = 60;
+
+/// What an explained call prints.
+struct Told {
+    code: Option<i32>,
+    output: String,
+    errors: String,
+}
+
+impl Told {
+    /// A call through a sidecar that runs.
+    fn by(sidecar: &Sidecar, arguments: &[&str]) -> Self {
+        let url = format!("http://{}", sidecar.http());
+        let output = Command::new(program())
+            .args(["call", "--explain", "--sidecar", &url])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        Self {
+            code: output.status.code(),
+            output: String::from_utf8(output.stdout).unwrap(),
+            errors: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let told = serde_json::from_str(&self.output);
+        told.unwrap_or_else(|error| panic!("{error}: {}\n{}", self.output, self.errors))
+    }
+
+    /// What is said of a hop, lines joined.
+    fn hop(&self, label: &str) -> Option<String> {
+        let mut lines = self.errors.lines().skip_while(|line| {
+            line.strip_prefix("  ").and_then(|line| line.split_whitespace().next()) != Some(label)
+        });
+        let first = lines.next()?.trim_start().strip_prefix(label)?.trim().to_owned();
+        let rest = lines.take_while(|line| line.starts_with("            "));
+        Some(rest.fold(first, |said, line| said + " " + line.trim()))
+    }
+
+    #[track_caller]
+    fn check_hops(&self, hops: &[(&str, &str)]) {
+        for (label, said) in hops {
+            let hop = self.hop(label);
+            assert_eq!(hop.as_deref(), Some(*said), "{label} in:\n{}", self.errors);
+        }
+    }
+
+    #[track_caller]
+    fn check_columns(&self) {
+        for line in self.errors.lines().take_while(|line| !line.starts_with("error: ")) {
+            assert!(line.chars().count() <= COLUMNS, "`{line}` in:\n{}", self.errors);
+        }
+    }
+}
+
+/// A call as JSON.
+fn way(sidecar: &Sidecar, arguments: &[&str]) -> Value {
+    Told::by(sidecar, &[arguments, &["--json"]].concat()).json()
+}
+
+#[test]
+fn the_way_to_another_network_is_told_hop_by_hop() {
+    let mesh = Mesh::start();
+    let app = mesh.east.app_with("echo", "e", AppProtocol::Http, &["--instance", "echo-1"]);
+    let caller = mesh.west.caller(&[]);
+    caller.until_served(SERVICE);
+
+    let told = Told::by(&caller, &["echo.default.east/echo", "-d", "hello"]);
+    assert_eq!((told.code, told.output.as_str()), (Some(0), "hello"), "{}", told.errors);
+    told.check_columns();
+    let gateway = mesh.east.gateway.port("gateway").unwrap();
+    assert!(told.errors.starts_with("POST echo.default.east/echo\n"), "{}", told.errors);
+    told.check_hops(&[
+        ("name", SERVICE),
+        ("service", "http, 1 replica ready, joined network"),
+        ("gateway", &format!("{gateway} of network east")),
+        ("replica", "echo-1"),
+        ("caller", "spiffe://west.tollway/ns/default/caller"),
+        ("callee", "spiffe://east.tollway/ns/default/echo"),
+        ("link", "reused, TLS 1.3, TLS13_AES_128_GCM_SHA256"),
+        ("policy", "none protects the service"),
+        ("answer", "200 OK, 5 bytes"),
+    ]);
+
+    let told = way(&caller, &["echo.default.east/delay?ms=40"]);
+    let way = &told["way"];
+    assert_eq!(way["service"]["state"], "joined_network", "{told}");
+    assert_eq!(way["service"]["gateways"], serde_json::json!([gateway.to_string()]), "{told}");
+    assert_eq!(way["connection"]["address"], gateway.to_string(), "{told}");
+    assert_eq!(way["connection"]["is_new"], false, "{told}");
+    assert_eq!((&told["status"], &way["attempts"]), (&200.into(), &1.into()), "{told}");
+    check_times(&told, 40_000);
+    // Nothing of the far network but what its gateway and the replica's certificate show.
+    let inside = app.sidecar.process.port("inbound").unwrap().to_string();
+    assert!(!told.to_string().contains(&inside), "{told}");
+}
+
+/// Each hop's time is within that of the one before it, and the app's is what the app took.
+#[track_caller]
+fn check_times(told: &Value, app_us: u64) {
+    let times = &told["way"]["times_us"];
+    let of = |name: &str| times[name].as_u64().unwrap_or_else(|| panic!("{name} in {told}"));
+    assert!(of("app") >= app_us, "{told}");
+    let beyond = of("network") + of("callee_sidecar") + of("app");
+    assert_eq!(beyond, of("round_trip"), "{told}");
+    assert!(of("round_trip") + of("caller_sidecar") <= of("total"), "{told}");
+    assert!(of("total") <= told["answered_us"].as_u64().unwrap(), "{told}");
+}
+
+#[test]
+fn a_call_of_ones_own_network_opens_its_own_way() {
+    const ECHO: &str = "exec \"$TOLLWAY\" echo --http 127.0.0.1:$APP_PORT --name $APP_ID";
+    let user = User::new();
+    let _run = user.run(&["--app-id", "files", "--app-port", "0"], ECHO);
+    user.until_called("files/healthz");
+
+    let body = user.path("body");
+    let called =
+        user.call(&["files/echo", "-d", "hi", "-o", body.to_str().unwrap(), "--explain", "--json"]);
+    assert_eq!(called.code, Some(0), "{}", called.stderr);
+    assert_eq!(std::fs::read_to_string(&body).unwrap(), "hi");
+    let told: Value = serde_json::from_str(&called.stdout).unwrap();
+    let way = &told["way"];
+    assert_eq!(way["service"]["state"], "own_network", "{told}");
+    assert_eq!(way["name"], "files.default.local", "{told}");
+    assert_eq!(way["caller"], "spiffe://local.tollway/ns/default/call", "{told}");
+    assert_eq!(way["connection"]["callee"], "spiffe://local.tollway/ns/default/files", "{told}");
+    assert_eq!(way["connection"]["through_gateway"], false, "{told}");
+    assert_eq!(way["connection"]["is_new"], true, "{told}");
+    assert_eq!((&told["method"], &told["body_bytes"]), (&"POST".into(), &2.into()), "{told}");
+    for name in ["discovery", "connection", "connect", "handshake", "app"] {
+        assert!(way["times_us"][name].is_u64(), "{name} in {told}");
+    }
+    assert!(told["start_us"].as_u64().unwrap() > 0, "{told}");
+    check_times(&told, 0);
+
+    // Without being asked, nothing is told of it, whatever the caller sends itself.
+    let plain = user.call(&["files/headers", "-i"]);
+    assert!(!plain.stdout.contains("x-tollway-way"), "{}", plain.stdout);
+    let asked = user.call(&["files/headers", "-i", "--explain"]);
+    // The answer's head comes out without the way, and the app was not told of the question.
+    for word in ["x-tollway-way", "x-tollway-explain", "x-tollway-part"] {
+        assert!(!asked.stdout.contains(word), "{word} in {}", asked.stdout);
+    }
+    let late = user.call(&["files/delay?ms=20000", "--explain", "--timeout-ms", "2000"]);
+    assert_eq!(late.code, Some(1), "{}", late.stderr);
+    assert!(
+        late.stderr.contains("\n  ended     at the replica: ERR_TIMED_OUT, "),
+        "{}",
+        late.stderr
+    );
+    assert!(late.stderr.contains("did not answer within 2 s [ERR_TIMED_OUT]"), "{}", late.stderr);
+    let usage = user.call(&["files/", "--json"]);
+    assert_eq!(usage.code, Some(2), "{}", usage.stderr);
+}
+
+#[test]
+fn a_call_that_fails_tells_how_far_it_came() {
+    let mesh = Mesh::start();
+    // Less than the network's withdrawal takes.
+    let caller = mesh.west.caller(&["--connect-timeout-ms", "2000"]);
+    let app = mesh.east.app("echo", "e", AppProtocol::Http);
+    let _unready = mesh.east.sidecar_of("later", 1, AppProtocol::Http);
+    caller.until_served(SERVICE);
+    let is_known = || {
+        let told = Told::by(&caller, &["later.default.east/"]);
+        (!told.errors.contains("ERR_UNKNOWN_SERVICE")).then_some(())
+    };
+    retry_until(PATIENCE, "the service that is not ready", is_known).unwrap();
+
+    let check = |target: &str, code: &str, at: &str, hops: &[(&str, &str)]| {
+        let told = Told::by(&caller, &[target]);
+        assert_eq!((told.code, told.output.as_str()), (Some(1), ""), "{}", told.errors);
+        assert!(told.errors.contains(&format!("[{code}]\nhint: ")), "{}", told.errors);
+        let ended = told.hop("ended").unwrap_or_default();
+        assert!(ended.starts_with(&format!("at {at}: {code}, says ")), "{}", told.errors);
+        told.check_hops(hops);
+        told.check_columns();
+        let json = way(&caller, &[target]);
+        assert_eq!(json["error"]["errorCode"], code, "{json}");
+        assert_eq!(json["way"]["failure"]["code"], code, "{json}");
+        ended
+    };
+    check("nobody/", "ERR_UNKNOWN_SERVICE", "the service", &[("service", "not known")]);
+    let unready = [("service", "no replica is ready"), ("name", "later.default.east")];
+    check("later.default.east/", "ERR_NO_READY_ENDPOINT", "the service", &unready);
+    let unjoined = [("service", "its network is not joined")];
+    check("echo.default.south/", "ERR_UNKNOWN_NETWORK", "the network", &unjoined);
+
+    let replica = [("policy", "none protects the service"), ("callee", EAST)];
+    let ended = check("echo.default.east/close", "ERR_CLOSED_EARLY", "the app", &replica);
+    assert!(ended.ends_with(&format!("says sidecar {SERVICE}")), "{ended}");
+
+    deny_all(&mesh.east);
+    let ended = check("echo.default.east/", "ERR_POLICY_DENIED", "the policy", &[("callee", EAST)]);
+    assert!(ended.ends_with(&format!("says sidecar {SERVICE}")), "{ended}");
+    // The callee's sidecar tells its times to those whom it lets in.
+    let denied = way(&caller, &["echo.default.east/"]);
+    assert!(denied["way"]["times_us"]["round_trip"].is_u64(), "{denied}");
+    for name in ["network", "callee_sidecar", "app"] {
+        assert!(denied["way"]["times_us"].get(name).is_none(), "{name} in {denied}");
+    }
+    assert!(denied["way"].get("admission").is_none(), "{denied}");
+
+    mesh.east.gateway.signal(Signal::KILL).unwrap();
+    app.sidecar.process.signal(Signal::KILL).unwrap();
+    let lost = retry_until(PATIENCE, "the gateway's loss", || {
+        let told = way(&caller, &["echo.default.east/"]);
+        (told["way"]["failure"]["at"] == "gateway").then_some(told)
+    });
+    let lost = lost.unwrap();
+    let gateway = mesh.east.gateway.port("gateway").unwrap().to_string();
+    let failed = lost["way"]["failed_attempts"].as_array().unwrap();
+    assert!((1..=8).contains(&failed.len()), "{lost}");
+    assert_eq!(failed[0]["code"], "ERR_GATEWAY_UNREACHABLE", "{lost}");
+    assert_eq!(failed[0]["address"], gateway.as_str(), "{lost}");
+}
+
+const EAST: &str = "spiffe://east.tollway/ns/default/echo";
+
+fn deny_all(network: &Network) {
+    apply(network, "closed", "allow: []");
+}
+
+/// Puts a policy for the app `echo` in force.
+fn apply(network: &Network, name: &str, spec: &str) {
+    network.apply(&format!(
+        "apiVersion: tollway/v1\nkind: Policy\nmetadata: {{name: {name}}}\n\
+         spec: {{target: {{app: echo}}, {spec}}}\n"
+    ));
+}
+
+#[test]
+fn an_app_that_is_down_and_a_policy_that_allows_are_told() {
+    let mesh = Mesh::start();
+    let caller = mesh.west.caller(&[]);
+    let app = mesh.east.app("echo", "e", AppProtocol::Http);
+    caller.until_served(SERVICE);
+    apply(&mesh.east, "readers", "allow: [{from: [caller.default.west], methods: [GET]}]");
+    let told = Told::by(&caller, &["echo.default.east/healthz"]);
+    told.check_hops(&[("policy", "allowed by default/readers")]);
+    apply(&mesh.east, "readers", "deny: [{methods: [DELETE]}]");
+    let told = Told::by(&caller, &["echo.default.east/healthz"]);
+    told.check_hops(&[("policy", "none refuses it")]);
+
+    app.echo.signal(Signal::KILL).unwrap();
+    // The mesh may have withdrawn the replica before a call meets it, which is as good.
+    let told = retry_until(PATIENCE, "the app's end", || {
+        let told = way(&caller, &["echo.default.east/"]);
+        let at = told["way"]["failure"]["at"].as_str()?.to_owned();
+        Some((told, at))
+    });
+    let (told, at) = told.unwrap();
+    match at.as_str() {
+        "app" => {
+            assert_eq!(told["way"]["failure"]["told_by"], format!("sidecar {SERVICE}"), "{told}");
+            assert!(told["way"]["times_us"]["callee_sidecar"].is_u64(), "{told}");
+        }
+        at => assert_eq!(at, "service", "{told}"),
+    }
+}
+
+#[test]
+fn calls_over_http2_and_grpc_are_told_of_in_their_heads() {
+    let mesh = Mesh::start();
+    let _app = mesh.east.app("echo", "e", AppProtocol::Grpc);
+    let caller = mesh.west.caller(&[]);
+    caller.until_served(SERVICE);
+    let told = |door, service: &'static str, kind: &'static str| {
+        runtime().block_on(async {
+            let mut client = Client::connect(Version::Http2, door).await;
+            let request = hyper::Request::get(format!("http://{door}/healthz"))
+                .header("dapr-app-id", service)
+                .header("content-type", kind)
+                .header("x-tollway-explain", "1");
+            let answer = client.send(request.body(empty()).unwrap()).await;
+            let way = answer.headers()["x-tollway-way"].as_bytes();
+            serde_json::from_slice::<Value>(way).unwrap()
+        })
+    };
+    for door in [caller.http(), caller.grpc()] {
+        let way = told(door, SERVICE, "text/plain");
+        assert_eq!(way["service"]["protocol"], "grpc", "{way}");
+        assert!(way["times_us"]["app"].is_u64(), "{way}");
+        let way = told(door, "nobody.default.east", "application/grpc");
+        assert_eq!(way["failure"]["code"], "ERR_UNKNOWN_SERVICE", "{way}");
+        let way = told(door, "a.b.c.d", "application/grpc");
+        assert_eq!((&way["failure"]["at"], way.get("name")), (&"name".into(), None), "{way}");
+    }
+}
+
+#[test]
+fn a_network_that_calls_out_through_its_own_gateway_shows_both() {
+    let mesh = Mesh::with(&["--egress", "gateway"]);
+    let _app = mesh.east.app("echo", "e", AppProtocol::Http);
+    let caller = mesh.west.caller(&[]);
+    caller.until_served(SERVICE);
+    let gateway = |network: &Network| network.gateway.port("gateway").unwrap();
+    let told = Told::by(&caller, &["echo.default.east/healthz"]);
+    told.check_hops(&[
+        ("gateway", &format!("{} of the own network", gateway(&mesh.west))),
+        ("beyond", &format!("{} of network east", gateway(&mesh.east))),
+    ]);
+    told.check_columns();
+}

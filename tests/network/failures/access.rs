@@ -1,0 +1,163 @@
+//! Joining the mesh: tokens, control planes that are away or another's, clocks, join bundles.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tollway_testkit::{ClosedPort, Process, TempDir, need_tool, retry_until};
+use tollway_tests::program;
+
+use crate::failures::terminal::{Told, told, tollway};
+use tollway_tests::mesh::{PATIENCE, start_tollway};
+
+/// One control plane of the network `local`.
+struct Network {
+    control: Process,
+    files: TempDir,
+}
+
+impl Network {
+    fn start() -> Self {
+        let files = TempDir::new().unwrap();
+        let control = start_tollway("control")
+            .args(["--listen", "127.0.0.1:0", "--store"])
+            .arg(files.path().join("store"))
+            .start_listening()
+            .unwrap();
+        Self { control, files }
+    }
+
+    fn address(&self) -> String {
+        self.control.port("control").unwrap().to_string()
+    }
+
+    fn store(&self) -> String {
+        self.files.path().join("store").to_str().unwrap().to_owned()
+    }
+
+    fn token(&self, options: &[&str]) -> String {
+        let store = self.store();
+        let mut command = Command::new(program());
+        let output = command.args(["token", "create", "--store", &store]).args(options).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+}
+
+/// A sidecar that is to find no way into the mesh.
+fn sidecar(control: &str, token: &str) -> Command {
+    let files = TempDir::new().unwrap();
+    let file = files.path().join("token");
+    std::fs::write(&file, token).unwrap();
+    // It lives as long as the test program, for the command to read.
+    std::mem::forget(files);
+    sidecar_with(control, &file)
+}
+
+fn sidecar_with(control: &str, token_file: &Path) -> Command {
+    let mut command = Command::new(program());
+    let any = "127.0.0.1:0";
+    command.args(["sidecar", "--app-id", "web", "--control", control]);
+    command.args(["--http-listen", any, "--grpc-listen", any, "--outbound-listen", any]);
+    command.args(["--inbound-listen", any, "--admin-listen", any, "--token-file"]);
+    command.arg(token_file);
+    command
+}
+
+fn refused(control: &str, token: &str) -> Told {
+    told(sidecar(control, token))
+}
+
+#[test]
+fn a_token_that_is_missing_damaged_foreign_or_old_is_told_apart() {
+    let network = Network::start();
+    let address = network.address();
+    let missing = sidecar_with(&address, Path::new("/nowhere/token"));
+    told(missing).check("ERR_TOKEN_MISSING", &["/nowhere/token", "tollway token create"]);
+    refused(&address, "nonsense").check("ERR_TOKEN_MALFORMED", &["tollway1.", "copy it whole"]);
+    let other_app = network.token(&["--app", "other"]);
+    let parts = ["web.default.local", "tollway token create"];
+    refused(&address, &other_app).check("ERR_TOKEN_REFUSED", &parts);
+    let short = network.token(&["--ttl-s", "1"]);
+    let expired = retry_until(PATIENCE, "the token's end", || {
+        std::thread::sleep(Duration::from_millis(1100));
+        let told = refused(&address, &short);
+        told.exit.is_some().then_some(told)
+    });
+    expired.unwrap().check("ERR_TOKEN_EXPIRED", &["expired", "ago", "tollway token create"]);
+}
+
+#[test]
+fn a_control_plane_of_another_mesh_gets_no_token() {
+    let (ours, other) = (Network::start(), Network::start());
+    let told = refused(&other.address(), &ours.token(&[]));
+    told.check("ERR_CONTROL_FOREIGN", &[&other.address(), "another root"]);
+}
+
+#[test]
+fn a_control_plane_that_is_away_is_named() {
+    let network = Network::start();
+    let token = network.token(&[]);
+    let nobody = ClosedPort::on(Ipv4Addr::LOCALHOST).unwrap();
+    let nobody = nobody.address().to_string();
+    let mut command = sidecar(&nobody, &token);
+    command.args(["--start-timeout-ms", "500"]);
+    told(command).check("ERR_CONTROL_UNREACHABLE", &[&nobody, "Connection refused", "--control"]);
+}
+
+#[test]
+fn commands_say_that_no_control_plane_runs_over_a_store() {
+    let files = TempDir::new().unwrap();
+    let store = files.path().to_str().unwrap();
+    for command in [["get", "services"], ["token", "create"], ["join", "export"]] {
+        let told = tollway([&command[..], &["--store", store]].concat());
+        told.check("ERR_NO_CONTROL_PLANE", &[store, "tollway control --store"]);
+    }
+}
+
+#[test]
+fn a_clock_that_is_far_off_is_told_with_the_distance() {
+    let faketime = need_tool!("faketime");
+    let network = Network::start();
+    let token = network.token(&[]);
+    let shifted = |by: &str| {
+        let plain = sidecar(&network.address(), &token);
+        let mut command = Command::new(&faketime);
+        command.args(["--exclude-monotonic", "-f", by, program()]).args(plain.get_args());
+        told(command)
+    };
+    shifted("-3d").check("ERR_CLOCK_OFF", &["clocks", "NTP", "2 d 23 h"]);
+    shifted("+30d").check("ERR_CLOCK_OFF", &["clocks", "NTP", "29 d"]);
+}
+
+#[test]
+fn a_bundle_that_cannot_be_accepted_is_refused_with_its_reason() {
+    let network = Network::start();
+    let file = network.files.path().join("bundle");
+    std::fs::write(&file, "{}").unwrap();
+    let file = file.to_str().unwrap();
+    let told = tollway(["join", "accept", "--store", &network.store(), file]);
+    told.check("ERR_JOIN_REFUSED", &["bundle"]);
+}
+
+#[test]
+fn what_a_control_plane_refuses_is_told_with_its_words() {
+    let network = Network::start();
+    let (store, forever) = (network.store(), u32::MAX.to_string());
+    let told = tollway(["token", "create", "--store", &store, "--ttl-s", &forever]);
+    told.check("ERR_ADMIN_REFUSED", &["the longest life is 366 days"]);
+    let told = tollway(["join", "remove", "--store", &store, "east"]);
+    told.check("ERR_ADMIN_REFUSED", &["east", "tollway join list"]);
+}
+
+#[test]
+fn a_token_without_its_control_plane_is_not_taken_for_the_local_one() {
+    let runtime = TempDir::new().unwrap();
+    for words in [&["call", "files/"][..], &["run", "--app-id", "a", "--", "true"]] {
+        let mut command = Command::new("env");
+        // Behind the name, since tests take the variable out.
+        command.arg("TOLLWAY_TOKEN=tollway1.x").arg(program()).args(words);
+        command.env("XDG_RUNTIME_DIR", runtime.path());
+        told(command).check("ERR_BAD_CONFIGURATION", &["TOLLWAY_TOKEN", "--control", "unset"]);
+    }
+}

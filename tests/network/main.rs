@@ -1,0 +1,14 @@
+//! A network over time: its control plane, stores, certificates, fabric and gateways, and what it survives.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+mod away;
+mod etcd;
+mod fabric;
+mod failures;
+mod lifecycle;
+mod mesh_client;
+mod neighbours;
+mod network_store;
+mod reliability;
+mod reload;

@@ -1,0 +1,392 @@
+//! The data plane's client against a real control plane: the two crates never know each other,
+//! so they meet here.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tollway_control::{AdminClient, ControlPlane, Options, Timing};
+use tollway_model::{
+    AppProtocol, Label, ServiceName, ServiceState, TrustDomain, UnavailableReason,
+};
+use tollway_proxy::mesh::{
+    Announcement, MeshClient, MeshConfig, MeshDelta, MeshError, Role, TokenSource,
+};
+use tollway_wire::v1;
+use tollway_wire::v1::create_token_request::Scope;
+
+/// Far more than anything here takes; a test that waits for it has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+fn name(text: &str) -> ServiceName {
+    ServiceName::parse_in(text, &label("default"), &label("west")).unwrap()
+}
+
+struct Control {
+    dir: TempDir,
+    options: Options,
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Control {
+    async fn start(adjust: impl FnOnce(&mut Options)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = Options::new(dir.path().join("store"), label("west"));
+        options.listen = "127.0.0.1:0".parse().unwrap();
+        options.timing = Timing {
+            lease: Duration::from_secs(2),
+            grace: Duration::from_millis(500),
+            heartbeat: Duration::from_millis(100),
+            ..Timing::default()
+        };
+        adjust(&mut options);
+        Self::run(dir, options).await
+    }
+
+    async fn run(dir: TempDir, options: Options) -> Self {
+        let control = ControlPlane::bind(options.clone()).await.unwrap();
+        let address = control.address();
+        let (stop, stopped) = oneshot::channel();
+        let serve = control.serve(async { drop(stopped.await) });
+        let task = tokio::spawn(async { serve.await.unwrap() });
+        Self { dir, options, address, stop: Some(stop), task }
+    }
+
+    async fn stop(mut self) -> (TempDir, Options) {
+        drop(self.stop.take());
+        tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap();
+        self.options.listen = self.address;
+        (self.dir, self.options)
+    }
+
+    async fn token(&self, scope: Scope) -> TokenSource {
+        let mut admin = AdminClient::connect(&self.options.store).await.unwrap();
+        let request = v1::CreateTokenRequest { scope: Some(scope), ttl_s: 0 };
+        let token = admin.create_token(request).await.unwrap().token;
+        TokenSource::Given(token.parse().unwrap())
+    }
+
+    async fn config(&self, app: &str, instance: &str) -> MeshConfig {
+        let token = self.token(Scope::Any(v1::AnyWorkload {})).await;
+        let role = Role::Sidecar { app: label(app), namespace: label("default") };
+        MeshConfig::new(self.address.to_string(), token, role, label(instance))
+    }
+
+    async fn client(&self, app: &str, instance: &str) -> Told {
+        Told::start(self.config(app, instance).await).await
+    }
+}
+
+/// A client and what it told by its callback.
+struct Told {
+    client: MeshClient,
+    seen: Arc<Mutex<Vec<MeshDelta>>>,
+}
+
+impl Told {
+    async fn start(config: MeshConfig) -> Self {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let sink = seen.clone();
+        let client = MeshClient::start(config, move |mut delta| {
+            // To keep them would mean that they are still being applied.
+            delta.policies = None;
+            sink.lock().unwrap().push(delta);
+        })
+        .await
+        .unwrap();
+        Self { client, seen }
+    }
+
+    fn log(&self) -> Vec<String> {
+        let seen = self.seen.lock().unwrap();
+        let updates = seen.iter().flat_map(|delta| &delta.services);
+        updates.map(|update| format!("{} {}", update.service.app, print(&update.state))).collect()
+    }
+
+    fn states(&self) -> HashMap<String, String> {
+        let pair = |line: String| {
+            let (service, state) = line.split_once(' ').unwrap();
+            (service.to_owned(), state.to_owned())
+        };
+        self.log().into_iter().map(pair).collect()
+    }
+
+    async fn until(&self, service: &str, state: &str) {
+        wait_for(
+            || self.states().get(service).map(String::as_str) == Some(state),
+            || format!("{service} is not {state}: {:?}", self.log()),
+        )
+        .await;
+    }
+
+    async fn until_connected(&self, connected: bool) {
+        let mut status = self.client.status();
+        let wait = status.wait_for(|status| status.connected == connected);
+        tokio::time::timeout(PATIENCE, wait).await.unwrap().unwrap();
+    }
+
+    async fn until_registered(&self) {
+        let mut status = self.client.status();
+        let wait = status.wait_for(|status| status.registered.is_some());
+        tokio::time::timeout(PATIENCE, wait).await.unwrap().unwrap();
+    }
+}
+
+async fn wait_for(done: impl Fn() -> bool, failure: impl Fn() -> String) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{}", failure());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn print(state: &ServiceState) -> String {
+    match state {
+        ServiceState::Local { endpoints, .. } => {
+            let mut ports: Vec<_> = endpoints.iter().map(|e| e.address.port()).collect();
+            ports.sort_unstable();
+            format!("{ports:?}")
+        }
+        ServiceState::Remote { remote, .. } => format!("x{}", remote.ready_replicas),
+        ServiceState::Unavailable(UnavailableReason::UnknownService) => "unknown".to_owned(),
+        ServiceState::Unavailable(reason) => format!("{reason:?}"),
+    }
+}
+
+fn at(port: u16, ready: bool) -> Announcement {
+    Announcement::Workload {
+        address: SocketAddr::from(([127, 0, 0, 1], port)),
+        protocol: AppProtocol::Http,
+        ready,
+    }
+}
+
+#[tokio::test]
+async fn a_client_registers_and_others_see_it() {
+    let control = Control::start(|_| {}).await;
+    let caller = control.client("caller", "a").await;
+    let stock = control.client("stock", "a").await;
+    assert_eq!(stock.client.service(), &name("stock"));
+    caller.client.subscribe(name("stock"));
+    caller.until("stock", "unknown").await;
+    stock.client.register(at(1, false));
+    caller.until("stock", "NoReadyEndpoint").await;
+    stock.client.set_ready(true);
+    caller.until("stock", "[1]").await;
+    stock.client.register(at(2, true));
+    caller.until("stock", "[2]").await;
+    assert!(stock.client.deregister().await);
+    caller.until("stock", "unknown").await;
+    // It may come back.
+    stock.client.register(at(3, true));
+    caller.until("stock", "[3]").await;
+    drop(stock);
+    caller.until("stock", "unknown").await;
+}
+
+#[tokio::test]
+async fn leaving_right_after_coming_leaves_nothing_behind() {
+    let control = Control::start(|_| {}).await;
+    let caller = control.client("caller", "a").await;
+    let stock = control.client("stock", "a").await;
+    caller.client.subscribe(name("stock"));
+    caller.until("stock", "unknown").await;
+    for port in 1..20 {
+        stock.client.register(at(port, true));
+        tokio::time::sleep(Duration::from_millis(u64::from(port))).await;
+        assert!(stock.client.deregister().await);
+    }
+    let mut admin = AdminClient::connect(&control.options.store).await.unwrap();
+    assert!(admin.services().await.unwrap().services.is_empty());
+}
+
+#[tokio::test]
+async fn leaving_a_lost_control_plane_is_not_confirmed() {
+    let control = Control::start(|_| {}).await;
+    let stock = control.client("stock", "a").await;
+    stock.client.register(at(1, true));
+    stock.until_registered().await;
+    let kept = control.stop().await;
+    stock.until_connected(false).await;
+    let left = tokio::time::timeout(PATIENCE, stock.client.deregister()).await;
+    assert!(!left.expect("it goes on asking"));
+    drop(kept);
+}
+
+#[tokio::test]
+async fn an_idle_client_stays_registered() {
+    let control = Control::start(|options| options.timing.lease = Duration::from_secs(1)).await;
+    let caller = control.client("caller", "a").await;
+    let stock = control.client("stock", "a").await;
+    caller.client.subscribe(name("stock"));
+    stock.client.register(at(1, true));
+    caller.until("stock", "[1]").await;
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    let gone_since = caller.log().iter().skip_while(|line| *line != "stock [1]").count();
+    assert_eq!(gone_since, 1, "{:?}", caller.log());
+}
+
+#[tokio::test]
+async fn unsubscribing_ends_the_updates_and_subscribing_again_resumes_them() {
+    let control = Control::start(|_| {}).await;
+    let caller = control.client("caller", "a").await;
+    let stock = control.client("stock", "a").await;
+    caller.client.subscribe(name("stock"));
+    caller.until("stock", "unknown").await;
+    caller.client.unsubscribe(&name("stock"));
+    // Each answer says that what was asked before has been carried out.
+    caller.client.subscribe(name("orders"));
+    caller.until("orders", "unknown").await;
+    stock.client.register(at(1, true));
+    stock.until_registered().await;
+    caller.client.subscribe(name("carts"));
+    caller.until("carts", "unknown").await;
+    assert_eq!(caller.states()["stock"], "unknown", "{:?}", caller.log());
+    caller.client.subscribe(name("stock"));
+    caller.until("stock", "[1]").await;
+}
+
+#[tokio::test]
+async fn a_restarted_control_plane_finds_everybody_back() {
+    let control = Control::start(|options| options.timing.lease = Duration::from_secs(5)).await;
+    let caller = control.client("caller", "a").await;
+    let stock = control.client("stock", "a").await;
+    caller.client.subscribe(name("stock"));
+    stock.client.register(at(1, true));
+    caller.until("stock", "[1]").await;
+    let (dir, options) = control.stop().await;
+    caller.until_connected(false).await;
+    assert!(caller.client.status().borrow().last_error.is_some());
+    // Subscriptions and announcements made meanwhile are not lost.
+    caller.client.subscribe(name("orders"));
+    stock.client.register(at(2, true));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let control = Control::run(dir, options).await;
+    caller.until_connected(true).await;
+    caller.until("stock", "[2]").await;
+    caller.until("orders", "unknown").await;
+    assert_eq!(
+        caller.log().iter().filter(|line| *line == "stock unknown").count(),
+        usize::from(caller.log()[0] == "stock unknown"),
+        "the loss of the control plane withdrew nothing: {:?}",
+        caller.log()
+    );
+    drop(control);
+}
+
+#[tokio::test]
+async fn certificates_are_renewed_before_half_of_their_life_and_registrations_go_on() {
+    let ttl = tollway_identity::SHORTEST_TTL;
+    let control = Control::start(|options| options.certificate_ttl = ttl).await;
+    let caller = control.client("caller", "a").await;
+    let stock = control.client("stock", "a").await;
+    caller.client.subscribe(name("stock"));
+    stock.client.register(at(1, true));
+    caller.until("stock", "[1]").await;
+    let mut credentials = stock.client.credentials();
+    let mut last = credentials.borrow_and_update().clone();
+    let mut renewals = 0;
+    let deadline = tokio::time::Instant::now() + ttl + ttl / 2;
+    while let Ok(changed) = tokio::time::timeout_at(deadline, credentials.changed()).await {
+        changed.unwrap();
+        let now = credentials.borrow_and_update().clone();
+        if now.chain() == last.chain() {
+            continue;
+        }
+        let half =
+            last.not_before() + last.not_after().duration_since(last.not_before()).unwrap() / 2;
+        assert!(std::time::SystemTime::now() <= half + ttl / 4);
+        (last, renewals) = (now, renewals + 1);
+    }
+    assert!(renewals >= 2, "{renewals} renewals in one and a half lives");
+    // The first certificate has ended by now, and nobody was away for a moment.
+    assert_eq!(caller.states()["stock"], "[1]");
+    let flaps = caller.log().iter().skip_while(|line| *line != "stock [1]").count();
+    assert_eq!(flaps, 1, "{:?}", caller.log());
+    assert!(stock.client.status().borrow().connected);
+}
+
+#[tokio::test]
+async fn a_gateway_follows_the_whole_network_and_hears_what_went_while_it_was_away() {
+    let control = Control::start(|options| options.timing.lease = Duration::from_secs(1)).await;
+    let token = control.token(Scope::Gateway(v1::GatewayScope {})).await;
+    let config = MeshConfig::new(control.address.to_string(), token, Role::Gateway, label("g"));
+    let gateway = Told::start(config).await;
+    let stock = control.client("stock", "a").await;
+    stock.client.register(at(1, true));
+    let orders = control.client("orders", "a").await;
+    orders.client.register(at(2, true));
+    gateway.until("stock", "[1]").await;
+    gateway.until("orders", "[2]").await;
+    gateway.client.register(Announcement::Gateway {
+        outside: "127.0.0.1:15443".parse().unwrap(),
+        inside: "127.0.0.1:15443".parse().unwrap(),
+    });
+    gateway.until_registered().await;
+    let (dir, options) = control.stop().await;
+    gateway.until_connected(false).await;
+    drop(stock);
+    let control = Control::run(dir, options).await;
+    gateway.until("stock", "unknown").await;
+    gateway.until("orders", "[2]").await;
+    drop((control, orders));
+}
+
+#[tokio::test]
+async fn what_cannot_work_fails_at_once_with_the_reason() {
+    let control = Control::start(|_| {}).await;
+    let start = |config| MeshClient::start(config, |_| {});
+    let scope = v1::AppScope { namespace: "default".into(), app: "stock".into() };
+    let mut config = control.config("orders", "a").await;
+    config.token = control.token(Scope::App(scope)).await;
+    let refused = start(config).await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the control plane refused: the join token is not good for orders.default.west; make one that is with `tollway token create`"
+    );
+    // A token of another mesh of the same name: the root does not match.
+    let other = Control::start(|_| {}).await;
+    let mut config = control.config("orders", "a").await;
+    config.token = other.token(Scope::Any(v1::AnyWorkload {})).await;
+    let refused = start(config).await.unwrap_err();
+    assert!(matches!(refused, MeshError::Tls { .. }), "{refused}");
+    let mut config = control.config("orders", "a").await;
+    config.control = "127.0.0.1:1".to_owned();
+    config.start_timeout = Duration::from_millis(500);
+    let began = Instant::now();
+    let refused = start(config).await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "cannot reach the control plane 127.0.0.1:1; check that it runs and that this is its \
+         address (--control)"
+    );
+    // The usual limit is longer.
+    assert!(began.elapsed() < PATIENCE);
+}
+
+#[tokio::test]
+async fn a_control_plane_that_starts_later_is_waited_for() {
+    let control = Control::start(|_| {}).await;
+    let config = control.config("stock", "a").await;
+    let (dir, options) = control.stop().await;
+    let waiting = tokio::spawn(Told::start(config));
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert!(!waiting.is_finished());
+    let control = Control::run(dir, options).await;
+    let stock = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
+    assert_eq!(
+        stock.client.credentials().borrow().spiffe_id().trust_domain,
+        TrustDomain::default_for(&label("west"))
+    );
+    drop(control);
+}

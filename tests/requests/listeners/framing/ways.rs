@@ -1,0 +1,108 @@
+//! What leads to a server: a door alone, or two sidecars one behind the other.
+
+use std::net::SocketAddr;
+
+use tollway_testkit::{Process, TempDir, TlsRelay};
+
+use super::servers::Server;
+use crate::listeners::door::POOLED;
+use crate::listeners::tls_door::HTTP1;
+use tollway_tests::network::{FRONT, Network, STOCK, front, tollway, until_status};
+use tollway_tests::tls_client::trusting;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through the mesh door of a sidecar, as a peer that speaks what its caller does.
+    Mesh,
+    Front,
+    /// Through the outbound port of another sidecar, and HTTP/2 between the two.
+    Sidecars,
+    /// The same with a pool of HTTP/1.1 between.
+    PooledSidecars,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Mesh, Self::Front, Self::Sidecars, Self::PooledSidecars];
+}
+
+/// Everything that stands before a server.
+pub(crate) struct Behind {
+    _network: Option<Network>,
+    _processes: Vec<Process>,
+    _relays: Vec<TlsRelay>,
+    _files: Option<TempDir>,
+    /// Where callers of the wanted protocol come in, in plain text.
+    pub(crate) address: SocketAddr,
+    /// The same for callers of HTTP/1.1.
+    pub(crate) http1: SocketAddr,
+}
+
+impl Behind {
+    pub(crate) fn start(way: Way, alpn: &[u8], server: &Server) -> Self {
+        let behind = match way {
+            Way::Front => Self::front(alpn, server),
+            Way::Mesh => Self::mesh(alpn, server),
+            Way::Sidecars => Self::sidecars(server, &[]),
+            Way::PooledSidecars => Self::sidecars(server, POOLED),
+        };
+        until_status(behind.http1, &format!("GET /warm HTTP/1.1\r\nhost: {STOCK}\r\n\r\n"), 200);
+        behind
+    }
+
+    fn front(alpn: &[u8], server: &Server) -> Self {
+        let (files, process) = front(tollway(), &format!("http://{}", server.address), &[]);
+        let port = process.port("front").unwrap();
+        let relay = |alpn| TlsRelay::start(port, FRONT, trusting(None, alpn)).unwrap();
+        let relays = vec![relay(HTTP1), relay(alpn)];
+        Self::of((None, vec![process]), relays, Some(files))
+    }
+
+    fn mesh(alpn: &[u8], server: &Server) -> Self {
+        let network = Network::start("west");
+        let stock = stock(&network, server, &[]);
+        let port = stock.port("inbound").unwrap();
+        let relays = vec![
+            network.relay(port, "web", "stock", HTTP1),
+            network.relay(port, "web", "stock", alpn),
+        ];
+        Self::of((Some(network), vec![stock]), relays, None)
+    }
+
+    fn of(
+        (network, processes): (Option<Network>, Vec<Process>),
+        relays: Vec<TlsRelay>,
+        files: Option<TempDir>,
+    ) -> Self {
+        let [http1, address] = [0, 1].map(|at| relays[at].address());
+        Self {
+            _network: network,
+            _processes: processes,
+            _relays: relays,
+            _files: files,
+            address,
+            http1,
+        }
+    }
+
+    fn sidecars(server: &Server, options: &[&str]) -> Self {
+        let network = Network::start("west");
+        let stock = stock(&network, server, options);
+        let web = network.sidecar("web", options);
+        let address = web.port("outbound").unwrap();
+        Self {
+            _network: Some(network),
+            _processes: vec![stock, web],
+            _relays: Vec::new(),
+            _files: None,
+            address,
+            http1: address,
+        }
+    }
+}
+
+fn stock(network: &Network, server: &Server, options: &[&str]) -> Process {
+    let (ip, port) = (server.address.ip().to_string(), server.address.port().to_string());
+    let app = ["--app-address", &ip, "--app-port", &port];
+    network.sidecar("stock", &[&app, options].concat())
+}

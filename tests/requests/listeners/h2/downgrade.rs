@@ -1,0 +1,132 @@
+//! What HTTP/2 can say and HTTP/1.1 would read differently: heads and bodies that, carried on to an
+//! app over HTTP/1.1, would end elsewhere or be two requests. None of it reaches the app.
+
+use tollway_testkit::retry_until;
+
+use crate::listeners::door::{Door, REFUSED, for_each_door_over};
+use crate::listeners::tls_door::H2;
+use tollway_tests::h2_attacker::{Aim, Wire};
+use tollway_tests::h2_frames::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, block, frame, hello, kinds,
+};
+use tollway_tests::network::{PATIENCE, metric};
+use tollway_tests::scripted_app::{Request, Script};
+
+const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
+
+/// The frames of one request on a connection of its own.
+fn cases(door: &Door) -> Vec<(&'static str, Vec<u8>)> {
+    let (host, prefix) = (door.host, door.prefix);
+    let lines = |name: &'static str, more: &[(&str, &str)]| {
+        let path = format!("{prefix}/{name}");
+        let lines = [&door.head_lines(&path)[..], more].concat();
+        (name, frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&lines)))
+    };
+    let pseudo = |name: &'static str, fields: [(&str, &str); 4]| {
+        (name, frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&fields)))
+    };
+    let value = format!("a\r\n\r\n{SMUGGLED}");
+    let to = |name: &str| format!("{prefix}/{name}");
+    let path = format!("{prefix}/path-with-lines HTTP/1.1\r\nhost: x\r\n\r\n{SMUGGLED}");
+    let method = format!("GET {prefix}/method-with-lines HTTP/1.1\r\nhost: x\r\n\r\n{SMUGGLED}");
+    let (post, http) = ((":method", "POST"), (":scheme", "http"));
+    let host = (":authority", host);
+    let below = to("length-below-data");
+    let below = block(&[&door.head_lines(&below)[..], &[("content-length", "1")]].concat());
+    let below = [
+        frame(HEADERS, END_HEADERS, 1, &below),
+        frame(DATA, END_STREAM, 1, format!("x{SMUGGLED}").as_bytes()),
+    ]
+    .concat();
+    vec![
+        lines("value-with-lines", &[("x-a", &value)]),
+        lines("value-with-line-feed", &[("x-a", "b\nc: d")]),
+        lines("value-with-null", &[("x-a", "b\0c")]),
+        lines("name-with-lines", &[("x-a: b\r\nx-c", "d")]),
+        lines("name-with-colon", &[("x-a:", "b")]),
+        lines("name-in-capitals", &[("X-A", "b")]),
+        lines("name-empty", &[("", "b")]),
+        lines("chunked", &[("transfer-encoding", "chunked")]),
+        lines("connection", &[("connection", "close")]),
+        lines("keep-alive", &[("keep-alive", "timeout=5")]),
+        lines("upgrade", &[("upgrade", "h2c")]),
+        lines("te-other-than-trailers", &[("te", "gzip")]),
+        lines("two-lengths", &[("content-length", "0"), ("content-length", "5")]),
+        lines("length-above-data", &[("content-length", "5")]),
+        lines("another-host", &[("host", "other.mesh")]),
+        lines("pseudo-behind-fields", &[("x-a", "b"), (":path", "/smuggled")]),
+        lines("path-twice", &[(":path", "/smuggled")]),
+        lines("unknown-pseudo", &[(":smuggled", "b")]),
+        pseudo("path-with-lines", [post, http, (":path", &path), host]),
+        pseudo("path-with-space", [post, http, (":path", &to("path-with-space x")), host]),
+        pseudo("path-without-slash", [post, http, (":path", "path-without-slash"), host]),
+        pseudo("method-with-lines", [(":method", &method), http, (":path", &to("method")), host]),
+        pseudo(
+            "authority-with-lines",
+            [post, http, (":path", &to("authority")), (":authority", "x\r\nhost: y")],
+        ),
+        pseudo("no-scheme", [post, host, (":path", &to("no-scheme")), ("x-a", "b")]),
+        pseudo("no-path", [post, http, host, ("x-a", "b")]),
+        pseudo("no-method", [http, host, (":path", &to("no-method")), ("x-a", "b")]),
+        pseudo("field-first", [post, ("x-a", "b"), (":path", &to("field-first")), host]),
+        pseudo("status-in-request", [post, http, (":path", &to("status")), (":status", "200")]),
+        ("length-below-data", below),
+    ]
+}
+
+#[test]
+fn nothing_that_http1_reads_differently_reaches_an_app() {
+    for_each_door_over(H2, &Script::new(), |door, _| {
+        let cases = cases(door);
+        door.app.forget();
+        for (name, frames) in &cases {
+            let before = metric(&door.reader, REFUSED);
+            check_refused(door, name, frames);
+            assert_eq!(metric(&door.reader, REFUSED) - before, 1, "{name} is counted");
+            door.check_honest_over_http2("/behind");
+            assert!(!door.app.was_sent("smuggled"), "{name} smuggled a request");
+            let requests = door.app.requests("");
+            // The sidecar asks its app about actors now and then.
+            let reached = requests.iter().map(Request::target).filter(|to| *to != "/dapr/config");
+            assert_eq!(reached.collect::<Vec<_>>(), ["/behind"], "{name}");
+            door.app.forget();
+        }
+    });
+}
+
+/// In either way: the stream is reset, or answered from here.
+#[track_caller]
+fn check_refused(door: &Door, name: &str, frames: &[u8]) {
+    let mut wire = Wire::open(&Aim { address: door.address, tls: None }).unwrap();
+    wire.send(&[&hello()[..], frames].concat()).unwrap();
+    let mut answer = Vec::new();
+    let is_refused = retry_until(PATIENCE, name, || {
+        match wire.take() {
+            Ok(more) => answer.extend(more),
+            // GOAWAY has come, and the end.
+            Err(_) => return Some(()),
+        }
+        let is_over = |kind| matches!(kind, HEADERS | RST_STREAM);
+        kinds(&answer).into_iter().any(is_over).then_some(())
+    });
+    assert!(is_refused.is_ok(), "{name} is not refused");
+}
+
+/// The one connection-specific field that HTTP/2 knows, and crumbs of a cookie, arrive as HTTP/1.1
+/// says them.
+#[test]
+fn what_http2_says_in_its_own_way_arrives_as_http1_says_it() {
+    for_each_door_over(H2, &Script::new(), |door, _| {
+        let path = format!("{}/own-way", door.prefix);
+        let own = [("te", "trailers"), ("cookie", "a=1"), ("cookie", "b=2")];
+        let lines = [door.head_lines(&path), own.to_vec()].concat();
+        let mut wire = Wire::open(&Aim { address: door.address, tls: None }).unwrap();
+        let request = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&lines));
+        wire.send(&[hello(), request].concat()).unwrap();
+        let arrived = || door.app.requests("/own-way").pop();
+        let request = retry_until(PATIENCE, "the request at the app", arrived).unwrap();
+        assert_eq!(request.values("te"), ["trailers"]);
+        assert_eq!(request.values("connection"), ["te"]);
+        assert_eq!(request.values("cookie"), ["a=1; b=2"]);
+    });
+}

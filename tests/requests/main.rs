@@ -1,0 +1,16 @@
+//! What a request meets on its way: listeners, protocols, forwarding, policies, and what is recorded of it.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+mod access_log;
+mod balance;
+mod bodies;
+mod clients;
+mod crossing;
+mod front;
+mod grpc;
+mod listeners;
+mod metrics;
+mod policy;
+mod tracing;
+mod transport;

@@ -1,0 +1,126 @@
+//! Actors: apps that run them over HTTP, beside real sidecars and a real control plane.
+
+mod app;
+mod callers;
+mod calls;
+mod faults;
+mod firings;
+mod hosts;
+mod moves;
+mod refusals;
+mod relay;
+mod reminders;
+mod rows;
+mod sdk;
+mod state;
+mod stores;
+mod streams;
+mod timers;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use app::{ActorApp, Log};
+use http_body_util::BodyExt;
+use hyper::http::HeaderMap;
+use hyper::{Request, StatusCode};
+use serde_json::Value;
+use tollway_tests::mesh::http::{Client, Version, full};
+use tollway_tests::mesh::{Network, PATIENCE, Sidecar, start_tollway};
+
+/// Types as an app without wishes offers them.
+const CONFIG: &str = r#"{"entities":["Cart"]}"#;
+
+/// A replica of an app that runs actors, and its sidecar.
+struct Replica {
+    sidecar: Sidecar,
+    app: ActorApp,
+}
+
+impl Replica {
+    async fn start(network: &Network, app: &str, replica: &str, config: &str, log: &Log) -> Self {
+        Self::with(network, app, replica, config, log, &[]).await
+    }
+
+    async fn with(
+        network: &Network,
+        app: &str,
+        replica: &str,
+        config: &str,
+        log: &Log,
+        options: &[&str],
+    ) -> Self {
+        Self::behind(network, network.control_address, app, replica, config, log, options).await
+    }
+
+    /// The same, with its control plane behind another address.
+    async fn behind(
+        network: &Network,
+        control: SocketAddr,
+        app: &str,
+        replica: &str,
+        config: &str,
+        log: &Log,
+        options: &[&str],
+    ) -> Self {
+        let served = ActorApp::serve(replica, config, log).await;
+        let port = served.address.port().to_string();
+        let options = [&["--app-port", &port], options].concat();
+        let sidecar = tokio::task::block_in_place(|| {
+            network.sidecar_of_control(control, start_tollway("sidecar"), app, &options)
+        });
+        served.beside(sidecar.http());
+        Self { sidecar, app: served }
+    }
+
+    fn api(&self) -> SocketAddr {
+        self.sidecar.http()
+    }
+}
+
+/// Calls the HTTP API; status, fields and body of the answer.
+async fn call(
+    door: SocketAddr,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: impl Into<hyper::body::Bytes>,
+) -> (StatusCode, HeaderMap, String) {
+    let mut request = Request::builder().method(method).uri(format!("http://{door}{path}"));
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    let mut client = Client::connect(Version::Http1, door).await;
+    let answer = client.send(request.body(full(body)).unwrap()).await;
+    let (head, body) = answer.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (head.status, head.headers, String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// Calls a method of an actor; status and body of the answer.
+async fn invoke(door: SocketAddr, actor: &str, method: &str, body: &str) -> (u16, String) {
+    let path = format!("/v1.0/actors/{actor}/method/{method}");
+    let (status, _, text) = call(door, "POST", &path, &[], body.to_owned()).await;
+    (status.as_u16(), text)
+}
+
+/// Waits until a type is offered and an actor of it answers.
+async fn until_hosted(door: SocketAddr, actor: &str) {
+    let began = std::time::Instant::now();
+    loop {
+        let (status, text) = invoke(door, actor, "hello", "").await;
+        if status == 200 {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "{actor} is not hosted: {status} {text}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Code and message of an envelope.
+#[track_caller]
+fn envelope(text: &str) -> (String, String) {
+    let told: Value = serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"));
+    let word = |name: &str| told[name].as_str().unwrap().to_owned();
+    (word("errorCode"), word("message"))
+}

@@ -1,0 +1,133 @@
+//! Reminders of actors: durable, told back, fired wherever the actor is.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::app::{Log, turns, turns_of};
+use super::timers::until_turns;
+use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};
+use tollway_tests::mesh::Mesh;
+
+const BELL: &str = "/v1.0/actors/Cart/1/reminders/bell";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reminders_are_registered_told_and_deleted() {
+    let mesh = tokio::task::block_in_place(Mesh::start);
+    let log = Log::default();
+    let one = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
+    let two = Replica::start(&mesh.west, "cart", "two", CONFIG, &log).await;
+    let caller = tokio::task::block_in_place(|| mesh.west.caller(&[]));
+    until_hosted(two.api(), "Cart/1").await;
+    // From whichever host of the type, wherever the actor is.
+    for (registers, asks) in [(&one, &two), (&two, &one)] {
+        let body = r#"{"dueTime":"1h","period":"R5/PT2H","ttl":"100h","data":{"a":[1,"b"]}}"#;
+        let (status, _, text) = call(registers.api(), "POST", BELL, &[], body).await;
+        assert_eq!(status.as_u16(), 204, "{text}");
+        let (status, fields, text) = call(asks.api(), "GET", BELL, &[], "").await;
+        assert_eq!(
+            (status.as_u16(), fields["content-type"].as_bytes()),
+            (200, &b"application/json"[..])
+        );
+        let told: Value = serde_json::from_str(&text).unwrap();
+        let expected = r#"{"actorID":"1","actorType":"Cart","dueTime":"1h","period":"R5/PT2H","ttl":"100h","data":{"a":[1,"b"]}}"#;
+        assert_eq!(told, serde_json::from_str::<Value>(expected).unwrap());
+        let again = r#"{"dueTime":"2h","overwrite":false}"#;
+        let (status, _, text) = call(asks.api(), "PUT", BELL, &[], again).await;
+        assert_eq!(
+            (status.as_u16(), envelope(&text).0.as_str()),
+            (409, "ERR_ACTOR_REMINDER_ALREADY_EXISTS")
+        );
+        for _ in 0..2 {
+            let (status, _, text) = call(asks.api(), "DELETE", BELL, &[], "").await;
+            assert_eq!(status.as_u16(), 204, "{text}");
+        }
+        let (status, _, text) = call(registers.api(), "GET", BELL, &[], "").await;
+        assert_eq!(
+            (status.as_u16(), envelope(&text).0.as_str()),
+            (404, "ERR_ACTOR_REMINDER_NOT_FOUND")
+        );
+    }
+    let (status, _, text) = call(caller.http(), "POST", BELL, &[], "{}").await;
+    assert_eq!(
+        (status.as_u16(), envelope(&text).0.as_str()),
+        (403, "ERR_ACTOR_REMINDER_NON_HOSTED")
+    );
+    for (body, code) in
+        [("{", "ERR_MALFORMED_REQUEST"), (r#"{"dueTime":"soon"}"#, "ERR_ACTOR_REMINDER_CREATE")]
+    {
+        let (_, _, text) = call(one.api(), "POST", BELL, &[], body).await;
+        assert_eq!(envelope(&text).0, code, "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reminders_fire_until_they_are_over_or_the_app_ends_them() {
+    let mesh = tokio::task::block_in_place(Mesh::start);
+    let log = Log::default();
+    let host = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
+    let door = host.api();
+    until_hosted(door, "Cart/1").await;
+    let began = Instant::now();
+    let body = r#"{"dueTime":"300ms","period":"R3/PT0.2S","data":"ding"}"#;
+    assert_eq!(call(door, "POST", BELL, &[], body).await.0.as_u16(), 204);
+    let rung = until_turns(&log, "Cart/1", "remind/bell", 3).await;
+    assert!(rung[0].began - began >= Duration::from_millis(300), "never early");
+    assert!(rung[2].began - began >= Duration::from_millis(700), "never early");
+    let told: Value = serde_json::from_str(&rung[0].body).unwrap();
+    let expected = r#"{"data":"ding","dueTime":"300ms","period":"R3/PT0.2S"}"#;
+    assert_eq!(told, serde_json::from_str::<Value>(expected).unwrap());
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(turns_of(&log, "Cart/1", "remind/bell").len(), 3);
+    assert_eq!(call(door, "GET", BELL, &[], "").await.0.as_u16(), 404, "it is over");
+    // An app that fails is asked again, as the registration says.
+    let path = "/v1.0/actors/Cart/1/reminders/fail";
+    let body =
+        r#"{"dueTime":"0s","failurePolicy":{"constant":{"interval":"100ms","maxRetries":2}}}"#;
+    assert_eq!(call(door, "POST", path, &[], body).await.0.as_u16(), 204);
+    until_turns(&log, "Cart/1", "remind/fail", 3).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(turns_of(&log, "Cart/1", "remind/fail").len(), 3);
+    let path = "/v1.0/actors/Cart/1/reminders/enough";
+    assert_eq!(call(door, "POST", path, &[], r#"{"period":"100ms"}"#).await.0.as_u16(), 204);
+    until_turns(&log, "Cart/1", "remind/enough", 1).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(turns_of(&log, "Cart/1", "remind/enough").len(), 1, "the app has ended it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn reminders_outlive_hosts_and_the_control_plane() {
+    const ACTORS: usize = 40;
+    let mut mesh = tokio::task::block_in_place(Mesh::start);
+    let log = Log::default();
+    let mut one = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
+    until_hosted(one.api(), "Cart/0").await;
+    for id in 0..ACTORS {
+        let path = format!("/v1.0/actors/Cart/{id}/reminders/bell");
+        let body = r#"{"dueTime":"100ms","period":"500ms"}"#;
+        assert_eq!(call(one.api(), "POST", &path, &[], body).await.0.as_u16(), 204);
+    }
+    until_turns(&log, "Cart/0", "remind/bell", 1).await;
+    tokio::task::block_in_place(|| one.sidecar.process.kill().unwrap());
+    tokio::task::block_in_place(|| {
+        mesh.west.control.kill().unwrap();
+        mesh.west.restart_control();
+    });
+    let _two = Replica::start(&mesh.west, "cart", "two", CONFIG, &log).await;
+    let began = Instant::now();
+    for id in 0..ACTORS {
+        let actor = format!("Cart/{id}");
+        loop {
+            let rung = turns(&log).iter().any(|turn| {
+                turn.actor == actor && turn.what == "remind/bell" && turn.replica == "two"
+            });
+            if rung {
+                break;
+            }
+            assert!(began.elapsed() < super::PATIENCE, "{actor} is not reminded any more");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let (status, text) = invoke(_two.api(), "Cart/0", "hello", "").await;
+    assert_eq!((status, text.as_str()), (200, "two: "));
+}

@@ -1,0 +1,54 @@
+//! An app on one SDK that runs the actors `Counter`, and who calls them, as the SDKs of several
+//! languages are tried: what a counter does, and what is asked of it, is in the programs.
+
+use std::process::Command;
+
+use tollway_testkit::{Process, free_port, retry_until};
+
+use tollway_tests::foreign_program::{beside, printed, started};
+use tollway_tests::mesh::{Mesh, PATIENCE, Sidecar, http};
+
+pub(crate) struct Counters {
+    host: Sidecar,
+    _app: Process,
+    caller: Sidecar,
+    _mesh: Mesh,
+}
+
+impl Counters {
+    /// `app` is the program that runs the actors at a port, where it has one. An SDK may ask its
+    /// sidecar for its health as soon as it is loaded, so the ports are fixed before either is started.
+    pub(crate) fn start(has_port: bool, app: impl Fn(&str) -> Command) -> Self {
+        let mesh = Mesh::start();
+        let port = free_port().unwrap().to_string();
+        let options: &[&str] = if has_port { &["--app-port", &port] } else { &[] };
+        let host = mesh.west.sidecar("counter", options);
+        let mut program = app(&port);
+        let app = started(beside(&host, program.env("APP_PORT", &port)));
+        until_hosting(&host);
+        let caller = mesh.west.caller(&[]);
+        Self { host, _app: app, caller, _mesh: mesh }
+    }
+
+    /// Counts with an actor of its own from another app, and with one from beside the app that runs
+    /// them. `client` is the program that calls the actor with an id and says what it has counted.
+    #[track_caller]
+    pub(crate) fn check(&self, name: &str, client: impl Fn(&str) -> Command) {
+        let at_home = format!("{name} at home");
+        for (sidecar, id) in [(&self.caller, name), (&self.host, &at_home)] {
+            let told = printed(beside(sidecar, &mut client(id)));
+            // An SDK may say something first.
+            assert_eq!(told.lines().last(), Some("7"), "{id}: {told}");
+        }
+    }
+}
+
+/// Waits until the app has said what it offers, and the sidecar hosts it. What some languages load
+/// first takes its time on a busy machine.
+fn until_hosting(sidecar: &Sidecar) {
+    let hosting = retry_until(PATIENCE * 4, "a host of actors", || {
+        let told = http::get(sidecar.http(), "/v1.0/metadata");
+        told.contains(r#""hostReady":true"#).then_some(())
+    });
+    hosting.unwrap();
+}

@@ -1,0 +1,90 @@
+//! Resiliency files and actors: methods that are called again, end in time, or are not called, each by
+//! the scope that their type has.
+
+use tollway_testkit::retry_until;
+
+use super::resilience::Ruled;
+use tollway_tests::user::PATIENCE;
+
+fn until_hosted(ruled: &Ruled, actor_type: &str) {
+    let path = format!("actors/{actor_type}/0/method/hello");
+    let hosted = retry_until(PATIENCE, "a host of actors", || {
+        (ruled.call(&path, "").0 == 200).then_some(())
+    });
+    hosted.unwrap();
+}
+
+/// Has methods of actors of a type fail three times, so that breakers open.
+fn fail_thrice(ruled: &Ruled, actor_type: &str, ids: [u8; 3]) {
+    for id in ids {
+        let (status, told) = ruled.call(&format!("actors/{actor_type}/{id}/method/fails/9/x"), "");
+        assert!(status == 500 && told.contains("ERR_ACTOR_INVOKE_METHOD"), "{told}");
+    }
+}
+
+/// Nothing is called, since this breaker is open.
+#[track_caller]
+fn check_open(ruled: &Ruled, actor: &str, breaker: &str) {
+    let key = actor.replace('/', "-");
+    let (status, told) = ruled.call(&format!("actors/{actor}/method/fails/0/{key}"), "");
+    assert!(status == 503 && told.contains("ERR_CIRCUIT_OPEN"), "{told}");
+    assert!(told.contains(breaker), "{told}");
+    assert_eq!(ruled.app.seen(&key), 0, "{actor}");
+}
+
+#[track_caller]
+fn check_called(ruled: &Ruled, actor: &str) {
+    let (status, told) = ruled.call(&format!("actors/{actor}/method/fails/0/y"), "hello");
+    assert!(status == 200 && told.starts_with("hello of caller"), "{told}");
+}
+
+#[test]
+fn a_method_that_fails_is_called_again_as_the_file_says() {
+    let ruled = Ruled::start();
+    until_hosted(&ruled, "Cart");
+    let (status, told) = ruled.call("actors/Cart/1/method/fails/2/a", "hello");
+    assert!(status == 200 && told.starts_with("hello of caller"), "{told}");
+    assert_eq!(ruled.app.seen("a"), 3);
+    let (status, told) = ruled.call("actors/Cart/1/method/fails/9/b", "");
+    assert!(status == 500 && told.contains("ERR_ACTOR_INVOKE_METHOD"), "{told}");
+    assert_eq!(ruled.app.seen("b"), 4);
+    // Others are not.
+    let (status, _) = ruled.call("actors/Other/1/method/fails/2/c", "");
+    assert_eq!(status, 404);
+}
+
+#[test]
+fn a_method_that_takes_too_long_ends_for_its_caller() {
+    let ruled = Ruled::start();
+    until_hosted(&ruled, "Slow");
+    let (status, told) = ruled.call("actors/Slow/1/method/slow/1/a", "");
+    assert!(status == 504 && told.contains("ERR_TIMED_OUT") && told.contains("400ms"), "{told}");
+    assert_eq!(ruled.app.seen("a"), 1);
+    // The turn goes on: the next one waits for it, and others for nobody.
+    let (status, told) = ruled.call("actors/Slow/1/method/slow/0/b", "");
+    assert!(status == 504 && told.contains("ERR_TIMED_OUT"), "{told}");
+    assert_eq!(ruled.app.seen("b"), 0);
+    check_called(&ruled, "Slow/2");
+}
+
+#[test]
+fn a_breaker_of_actors_stands_for_what_its_scope_says() {
+    let ruled = Ruled::start();
+    for actor_type in ["ById", "ByType", "ByBoth"] {
+        until_hosted(&ruled, actor_type);
+    }
+    let of_id = |actor_type: &str| format!("actor `{actor_type}||1`");
+    let of_type = |actor_type: &str| format!("actors of type `{actor_type}`");
+    fail_thrice(&ruled, "ById", [1, 1, 1]);
+    check_open(&ruled, "ById/1", &of_id("ById"));
+    check_called(&ruled, "ById/2");
+    fail_thrice(&ruled, "ByType", [1, 2, 3]);
+    check_open(&ruled, "ByType/1", &of_type("ByType"));
+    check_open(&ruled, "ByType/4", &of_type("ByType"));
+    fail_thrice(&ruled, "ByBoth", [1, 2, 3]);
+    check_open(&ruled, "ByBoth/4", &of_type("ByBoth"));
+    let again = retry_until(PATIENCE, "calls being made again", || {
+        (ruled.call("actors/ById/1/method/fails/0/z", "").0 == 200).then_some(())
+    });
+    again.unwrap();
+}

@@ -1,0 +1,80 @@
+//! The runtime API over gRPC, and calls over HTTP for apps that speak gRPC, across two networks.
+
+mod actor_rules;
+mod app;
+mod app_side;
+mod dapr_metrics;
+mod daprd;
+mod events;
+mod ordinary;
+mod outside;
+mod own;
+mod reflection;
+mod resilience;
+mod rows;
+mod sdk;
+mod state;
+mod tokens;
+mod translated;
+
+use std::net::SocketAddr;
+
+use http_body_util::BodyExt;
+use hyper::http::HeaderMap;
+use hyper::{Request, StatusCode};
+use tollway_tests::mesh::http::{Client, Version, full};
+
+use tollway_wire::dapr::proto::common::v1::http_extension::Verb;
+use tollway_wire::dapr::proto::common::v1::{HttpExtension, InvokeRequest, InvokeResponse};
+use tollway_wire::dapr::proto::runtime::v1::InvokeServiceRequest;
+use tollway_wire::dapr::proto::runtime::v1::dapr_client::DaprClient;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+/// A client of the gRPC API at a door.
+async fn client(door: SocketAddr) -> DaprClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{door}")).unwrap();
+    DaprClient::new(endpoint.connect().await.unwrap())
+}
+
+/// `POST /METHOD` with a text.
+fn message(method: &str, text: &str) -> InvokeRequest {
+    InvokeRequest {
+        method: method.to_owned(),
+        data: Some(prost_types::Any { type_url: String::new(), value: text.as_bytes().to_vec() }),
+        content_type: "text/plain".to_owned(),
+        http_extension: Some(HttpExtension { verb: Verb::Post.into(), querystring: String::new() }),
+    }
+}
+
+async fn invoke(
+    door: SocketAddr,
+    id: &str,
+    message: InvokeRequest,
+) -> Result<Response<InvokeResponse>, Status> {
+    let request = InvokeServiceRequest { id: id.to_owned(), message: Some(message) };
+    client(door).await.invoke_service(request).await
+}
+
+/// Calls the HTTP API; status, fields and body of the answer.
+async fn call(
+    door: SocketAddr,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: impl Into<hyper::body::Bytes>,
+) -> (StatusCode, HeaderMap, String) {
+    let mut request = Request::builder().method(method).uri(format!("http://{door}{path}"));
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    let mut client = Client::connect(Version::Http1, door).await;
+    let answer = client.send(request.body(full(body)).unwrap()).await;
+    let (head, body) = answer.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (head.status, head.headers, String::from_utf8(body.to_vec()).unwrap())
+}
+
+fn text_of(answer: &InvokeResponse) -> String {
+    String::from_utf8(answer.data.clone().unwrap_or_default().value).unwrap()
+}

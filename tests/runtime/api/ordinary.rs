@@ -1,0 +1,116 @@
+//! Dapr's files beside an ordinary sidecar, and under `tollway run`: what they say in daprd's place.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use tollway_testkit::{RawClient, free_port, retry_until};
+
+use super::call;
+use super::daprd::{Daprd, file};
+use super::resilience::{Flaky, RULES};
+use tollway_tests::mesh::http::{get, runtime};
+use tollway_tests::mesh::{AppProtocol, Mesh};
+use tollway_tests::user::{PATIENCE, User};
+
+const CONFIGURATION: &str = "
+apiVersion: dapr.io/v1alpha1
+kind: Configuration
+metadata: {name: appconfig}
+spec:
+  api:
+    denied: [{name: metadata, version: v1.0, protocol: http}]
+  features: [{name: something}]
+  accessControl:
+    defaultAction: allow
+    policies:
+    - {appId: caller, namespace: default, trustDomain: public, defaultAction: allow, operations: [{name: /closed, action: deny}]}
+";
+
+/// A folder with the rules, and a Configuration.
+fn files(user: &User) -> (String, String) {
+    let rules = file(user, "rules/rules.yaml", RULES);
+    let folder = Path::new(&rules).parent().unwrap().to_str().unwrap();
+    (folder.to_owned(), file(user, "config.yaml", CONFIGURATION))
+}
+
+fn post(door: SocketAddr, path: &str) -> (u16, String) {
+    let (status, _, text) = runtime().block_on(call(door, "POST", path, &[], "hello"));
+    (status.as_u16(), text)
+}
+
+#[test]
+fn a_sidecar_keeps_to_the_files_that_it_is_given() {
+    let (user, runtime, app, mesh) = (User::new(), runtime(), Flaky::default(), Mesh::start());
+    let port = runtime.block_on(app.serve());
+    let (folder, config) = files(&user);
+    let port = port.to_string();
+    let beside = ["--app-port", &port, "--configuration", &config];
+    let _callee = mesh.west.sidecar("flaky", &beside);
+    let _picky = mesh.west.sidecar_of("picky", port.parse().unwrap(), AppProtocol::Http);
+    let caller = mesh.west.caller(&["--resources-path", &folder, "--configuration", &config]);
+    for name in ["flaky", "picky"] {
+        caller.until_served(name);
+    }
+    let (status, told) = post(caller.http(), "/v1.0/invoke/flaky/method/fails/2/a");
+    assert!(status == 200 && told.starts_with("hello of caller"), "{told}");
+    assert_eq!(app.seen("a"), 3);
+    assert_eq!(post(caller.http(), "/v1.0/invoke/picky/method/fails/2/b").0, 503);
+    assert_eq!(app.seen("b"), 1);
+    // The door that daprd does not have.
+    let asked = "POST /fails/2/c HTTP/1.1\r\nhost: flaky.mesh\r\nconnection: close\r\n\
+                 content-length: 2\r\n\r\nhi";
+    let told = RawClient::exchange(caller.outbound(), asked, PATIENCE).unwrap().text();
+    assert!(told.starts_with("HTTP/1.1 200") && told.contains("hi of caller"), "{told}");
+    assert_eq!(app.seen("c"), 3);
+    let noted = format!("{config}: `features` of the Configuration is left out");
+    let log = caller.process.log();
+    assert!(log.contains(&noted), "{log}");
+    let told = get(caller.http(), "/v1.0/metadata");
+    assert!(told.starts_with("HTTP/1.1 404") && told.contains("ERR_NOT_SERVED"), "{told}");
+    let (status, told) = post(caller.http(), "/v1.0/invoke/flaky/method/closed");
+    assert!(status == 403 && told.contains("accessControl denies it"), "{told}");
+    assert_eq!(post(caller.http(), "/v1.0/invoke/picky/method/closed").0, 200);
+}
+
+#[test]
+fn an_app_that_is_run_is_under_the_files_too() {
+    let (user, runtime, app) = (User::new(), runtime(), Flaky::default());
+    let port = runtime.block_on(app.serve()).to_string();
+    let _callee = Daprd::listening(&user, "flaky", &["--app-port", &port]);
+    let (folder, config) = files(&user);
+    let door = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
+    let listen = door.to_string();
+    let options = ["--app-id", "caller", "--http-listen", &listen];
+    let given = ["--resources-path", &folder, "--configuration", &config];
+    let run = user.run(&[options, given].concat(), "sleep 1000");
+    let served = retry_until(PATIENCE, "the callee", || {
+        let told = get(door, "/v1.0/invoke/flaky/method/healthz");
+        told.starts_with("HTTP/1.1 200").then_some(())
+    });
+    served.map_err(|error| error.context(run.log())).unwrap();
+    let (status, told) = post(door, "/v1.0/invoke/flaky/method/fails/2/a");
+    assert!(status == 200 && told.starts_with("hello of caller"), "{told}");
+    assert_eq!(app.seen("a"), 3);
+    let told = get(door, "/v1.0/metadata");
+    assert!(told.starts_with("HTTP/1.1 404") && told.contains("ERR_NOT_SERVED"), "{told}");
+}
+
+#[test]
+fn what_an_app_would_miss_of_a_file_ends_the_start() {
+    let user = User::new();
+    let resiliency =
+        "kind: Resiliency\nmetadata: {name: r}\nspec: {targets: {apps: {b: {retry: c}}}}\n";
+    let subscription = "kind: Subscription\nmetadata: {name: s}\n";
+    for (kind, text, part) in [
+        ("resiliency", resiliency, "targets.apps.b.retry is `c`"),
+        ("subscription", subscription, "Subscription `s` is not served"),
+    ] {
+        let written = file(&user, &format!("{kind}/a.yaml"), text);
+        let folder = Path::new(&written).parent().unwrap().to_str().unwrap();
+        let options = ["--app-id", "web", "--resources-path", folder];
+        let mut run = user.run(&options, "echo it runs");
+        assert_eq!(run.wait(PATIENCE).unwrap().code(), Some(1), "{}", run.log());
+        let log = run.log();
+        assert!(log.contains(part) && !log.contains("it runs"), "{log}");
+    }
+}

@@ -1,0 +1,336 @@
+//! Two networks of real processes on loopback, for the tests of the whole system.
+//!
+//! Each network has a control plane and a gateway on an address of its own; apps (echo servers)
+//! stand beside sidecars. Everything ends with the value that holds it.
+
+pub mod chat;
+pub mod http;
+pub mod load;
+pub mod memory;
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::program;
+use tollway_testkit::{Process, Start, TempDir, retry_until};
+
+/// Far more than anything here takes; a test that waits for it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The networks `west`, where the callers are, and `east`, joined.
+pub struct Mesh {
+    pub west: Network,
+    pub east: Network,
+}
+
+impl Mesh {
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Both control planes get `options`.
+    pub fn with(options: &[&str]) -> Self {
+        let mesh = Self::not_joined(options);
+        mesh.join();
+        mesh
+    }
+
+    pub fn not_joined(options: &[&str]) -> Self {
+        let west = Network::start("west", "127.0.1.1", options);
+        let east = Network::start("east", "127.0.2.1", options);
+        Self { west, east }
+    }
+
+    /// East exports a bundle, west accepts it.
+    pub fn join(&self) {
+        let (east, west) = (self.east.store(), self.west.store());
+        let (east, west) = (east.to_str().unwrap(), west.to_str().unwrap());
+        // A bundle names the network's gateways, and the control plane may not know of one yet.
+        let exported = retry_until(PATIENCE, "a join bundle", || {
+            tollway_try(["join", "export", "--store", east]).ok()
+        });
+        let bundle = self.east.files.path().join("bundle");
+        std::fs::write(&bundle, exported.unwrap()).unwrap();
+        tollway(["join", "accept", "--store", west, bundle.to_str().unwrap()]);
+    }
+}
+
+/// A control plane, a gateway, and the files of a network.
+pub struct Network {
+    pub control: Process,
+    pub gateway: Process,
+    pub control_address: SocketAddr,
+    name: &'static str,
+    ip: &'static str,
+    options: Vec<String>,
+    files: TempDir,
+}
+
+impl Network {
+    pub fn start(name: &'static str, ip: &'static str, options: &[&str]) -> Self {
+        let files = TempDir::new().unwrap();
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        let any = format!("{ip}:0");
+        let control = start_control(name, &any, files.path(), &options);
+        let control_address = control.port("control").unwrap();
+        let gateway = start_gateway(files.path(), control_address, &any, &[]);
+        Self { control, gateway, control_address, name, ip, options, files }
+    }
+
+    /// Runs a command on what its control plane stores; `input` is what `-` reads.
+    pub fn command(&self, arguments: &[&str], input: &str) -> Output {
+        let mut child = Command::new(program())
+            .args(arguments)
+            .arg("--store")
+            .arg(self.store())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    /// As [`Self::command`], which has to succeed; gives what it printed.
+    #[track_caller]
+    pub fn done(&self, arguments: &[&str], input: &str) -> String {
+        let output = self.command(arguments, input);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {told}\n{input}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Puts policies in force; they are when it returns.
+    #[track_caller]
+    pub fn apply(&self, policies: &str) -> String {
+        self.done(&["apply", "-f", "-", "--wait"], policies)
+    }
+
+    /// A second gateway beside the first.
+    pub fn another_gateway(&self, options: &[&str]) -> Process {
+        start_gateway(self.files.path(), self.control_address, &format!("{}:0", self.ip), options)
+    }
+
+    /// Starts the control plane again at its address, over the store that it left.
+    pub fn restart_control(&mut self) {
+        let address = self.control_address.to_string();
+        self.control = start_control(self.name, &address, self.files.path(), &self.options);
+    }
+
+    /// Starts the gateway again at its address.
+    pub fn restart_gateway(&mut self) {
+        let address = self.gateway.port("gateway").unwrap().to_string();
+        self.gateway = start_gateway(self.files.path(), self.control_address, &address, &[]);
+    }
+
+    /// A sidecar without an app: it only calls.
+    pub fn caller(&self, options: &[&str]) -> Sidecar {
+        self.sidecar("caller", options)
+    }
+
+    /// An app of any protocol, and its sidecar.
+    pub fn app(&self, app: &str, replica: &str, protocol: AppProtocol) -> App {
+        self.app_with(app, replica, protocol, &[])
+    }
+
+    pub fn app_with(
+        &self,
+        app: &str,
+        replica: &str,
+        protocol: AppProtocol,
+        options: &[&str],
+    ) -> App {
+        let echo = start_tollway("echo")
+            .args(["--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--name", replica])
+            .start_listening()
+            .unwrap();
+        let door = if protocol == AppProtocol::Tcp { "tcp" } else { "http" };
+        let port = echo.port(door).unwrap().port();
+        let sidecar =
+            self.sidecar(app, &[&app_options(&port.to_string(), protocol), options].concat());
+        App { sidecar, echo, replica: replica.to_owned() }
+    }
+
+    /// The sidecar of an app that a test serves itself at a port of 127.0.0.1.
+    pub fn sidecar_of(&self, app: &str, port: u16, protocol: AppProtocol) -> Sidecar {
+        self.sidecar(app, &app_options(&port.to_string(), protocol))
+    }
+
+    /// A sidecar with options of its own.
+    pub fn sidecar(&self, app: &str, options: &[&str]) -> Sidecar {
+        self.sidecar_by(start_tollway("sidecar"), app, options)
+    }
+
+    /// The same, started by something around the program.
+    pub fn sidecar_by(&self, start: Start, app: &str, options: &[&str]) -> Sidecar {
+        self.sidecar_of_control(self.control_address, start, app, options)
+    }
+
+    /// The same, with its control plane behind another address.
+    pub fn sidecar_of_control(
+        &self,
+        control: SocketAddr,
+        start: Start,
+        app: &str,
+        options: &[&str],
+    ) -> Sidecar {
+        let token = token(self.files.path(), app, &["--app", app]);
+        let process = start
+            .args(["--app-id", app, "--control", &control.to_string()])
+            .arg("--token-file")
+            .arg(token)
+            .args(["--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
+            .args(["--outbound-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+            .args(options);
+        let process = if options.contains(&"--inbound-listen") {
+            process
+        } else {
+            process.args(["--inbound-listen", &format!("{}:0", self.ip)])
+        };
+        Sidecar { process: process.start_listening().unwrap() }
+    }
+
+    pub fn store(&self) -> PathBuf {
+        store(self.files.path())
+    }
+}
+
+/// What an app speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AppProtocol {
+    Http,
+    H2c,
+    Grpc,
+    Tcp,
+}
+
+impl AppProtocol {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::H2c => "h2c",
+            Self::Grpc => "grpc",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// A running sidecar.
+pub struct Sidecar {
+    pub process: Process,
+}
+
+impl Sidecar {
+    pub fn http(&self) -> SocketAddr {
+        self.process.port("http").unwrap()
+    }
+
+    pub fn grpc(&self) -> SocketAddr {
+        self.process.port("grpc").unwrap()
+    }
+
+    pub fn outbound(&self) -> SocketAddr {
+        self.process.port("outbound").unwrap()
+    }
+
+    /// The loopback port that stands for the TCP service `name`.
+    pub fn upstream(&self, name: &str) -> SocketAddr {
+        self.process.port(&format!("upstream:{name}")).unwrap()
+    }
+
+    /// Waits until a call to `service` reaches its app.
+    pub fn until_served(&self, service: &str) {
+        let path = format!("/v1.0/invoke/{service}/method/healthz");
+        let mut last = String::new();
+        let served = retry_until(PATIENCE, &format!("{service} being served"), || {
+            last = http::get(self.http(), &path);
+            // An app of gRPC need not serve that path to be there.
+            let answered =
+                last.starts_with("HTTP/1.1 200") || last.contains("x-tollway-grpc-status");
+            answered.then_some(())
+        });
+        assert!(served.is_ok(), "{service} is not served; the last answer was:\n{last}");
+    }
+}
+
+/// An echo server and its sidecar.
+pub struct App {
+    pub sidecar: Sidecar,
+    pub echo: Process,
+    pub replica: String,
+}
+
+impl App {
+    /// Ends both as a machine does that loses its power.
+    pub fn kill(&mut self) {
+        self.sidecar.process.kill().unwrap();
+        self.echo.kill().unwrap();
+    }
+}
+
+/// A counter of a sidecar or gateway, as Prometheus reads it.
+pub fn counter(process: &Process, name: &str) -> u64 {
+    process.metric(name).unwrap()
+}
+
+/// Runs a short command to its end and returns what it printed; it has to succeed.
+pub fn tollway<const N: usize>(arguments: [&str; N]) -> String {
+    tollway_try(arguments).unwrap()
+}
+
+pub fn tollway_try<const N: usize>(arguments: [&str; N]) -> Result<String, String> {
+    let output = Command::new(program()).args(arguments).output().unwrap();
+    if output.status.success() {
+        return Ok(String::from_utf8(output.stdout).unwrap());
+    }
+    Err(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+pub fn start_tollway(command: &str) -> Start {
+    Start::new(program()).arg(command).ready_within(PATIENCE)
+}
+
+fn start_control(name: &str, listen: &str, files: &Path, options: &[String]) -> Process {
+    start_tollway("control")
+        .args(["--network", name, "--listen", listen, "--store"])
+        .arg(store(files))
+        .args(options)
+        .start_listening()
+        .unwrap()
+}
+
+fn start_gateway(files: &Path, control: SocketAddr, listen: &str, options: &[&str]) -> Process {
+    start_tollway("gateway")
+        .args(["--control", &control.to_string(), "--listen", listen, "--token-file"])
+        .arg(token(files, "gateway", &["--gateway"]))
+        .args(["--admin-listen", "127.0.0.1:0"])
+        .args(options)
+        .start_listening()
+        .unwrap()
+}
+
+fn app_options(port: &str, protocol: AppProtocol) -> [&str; 4] {
+    ["--app-port", port, "--app-protocol", protocol.word()]
+}
+
+/// Has the control plane make a token, into a file.
+fn token(files: &Path, name: &str, scope: &[&str]) -> PathBuf {
+    let output = Command::new(program())
+        .args(["token", "create", "--store"])
+        .arg(store(files))
+        .args(scope)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let path = files.join(format!("{name}.token"));
+    std::fs::write(&path, output.stdout).unwrap();
+    path
+}
+
+fn store(files: &Path) -> PathBuf {
+    files.join("store")
+}
