@@ -5,11 +5,13 @@ use std::time::Duration;
 use tollway_testkit::{Process, retry_until};
 use tollway_tests::mesh::http::get;
 use tollway_tests::mesh::load::Load;
-use tollway_tests::mesh::{App, AppProtocol, Mesh, PATIENCE, Sidecar};
+use tollway_tests::mesh::{App, AppProtocol, Mesh, PATIENCE, Sidecar, until_counted};
 
 const RATE: u32 = 200;
-/// Load before and after what happens.
+/// How long load runs for each thing that happens under it.
 const CALM: Duration = Duration::from_millis(1500);
+/// Requests after which load counts as under way.
+const UNDER_WAY: u64 = 100;
 /// Connections of the load, each with one request at a time: what may be under way at a gateway or
 /// an app.
 const CONNECTIONS: u64 = 8;
@@ -28,7 +30,7 @@ fn a_killed_app_costs_only_the_requests_under_way_on_it() {
         let url = format!("http://{}/v1.0/invoke/{service}/method/echo", caller.http());
         Load::http(&url, RATE, CALM * 3)
     });
-    std::thread::sleep(CALM);
+    until_counted(&apps[0].sidecar.process, "tollway_inbound_requests_total", UNDER_WAY);
     apps[0].echo.kill().unwrap();
     for load in loads {
         let traffic = load.result().traffic;
@@ -58,8 +60,9 @@ fn assert_replaced(replace: impl FnOnce(&mut Mesh) -> Option<Process>) {
     until_all_answer(&caller, "echo.default.east", &apps);
     let url = format!("http://{}/v1.0/invoke/echo.default.east/method/echo", caller.http());
     let load = Load::http(&url, RATE, CALM * 4);
-    std::thread::sleep(CALM);
+    until_counted(&mesh.east.gateway, "tollway_relayed_bytes_total", 50_000);
     mesh.east.gateway.kill().unwrap();
+    // So long the network has no gateway.
     std::thread::sleep(Duration::from_millis(300));
     let _successor = replace(&mut mesh);
     let traffic = load.result().traffic;

@@ -7,12 +7,17 @@ use rustix::process::Signal;
 use tollway_testkit::{Process, retry_until};
 use tollway_tests::mesh::http::{Client, Version, empty, get, runtime};
 use tollway_tests::mesh::load::Load;
-use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, counter};
+use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, counter, until_counted};
 
 const SERVICE: &str = "echo.default.east";
 const RATE: u32 = 300;
-/// Load before and after what happens.
+/// How long load runs for each thing that happens under it.
 const CALM: Duration = Duration::from_millis(1500);
+/// Requests after which load counts as under way.
+const UNDER_WAY: u64 = 150;
+const INBOUND: &str = "tollway_inbound_requests_total";
+const OUTBOUND: &str = "tollway_outbound_requests_total";
+const RELAYED: &str = "tollway_relayed_bytes_total";
 /// Until a process that was told to leave has ended: less than its time to drain (10 s), which only
 /// requests that take so long need.
 const LEFT_WITHIN: Duration = Duration::from_secs(9);
@@ -25,7 +30,7 @@ fn a_replica_that_leaves_costs_no_request() {
     let caller = mesh.west.caller(&[]);
     until_answered_by(&caller, &["a", "b"]);
     let load = Load::http(&echo_url(&caller), RATE, CALM * 3);
-    std::thread::sleep(CALM);
+    until_counted(&leaving.sidecar.process, INBOUND, UNDER_WAY);
     let status = leaving.sidecar.process.terminate(LEFT_WITHIN).unwrap();
     assert!(status.success(), "{status}: {}", leaving.sidecar.process.log());
     load.assert_no_errors();
@@ -39,7 +44,7 @@ fn a_replica_that_leaves_costs_no_grpc_call() {
     let caller = mesh.west.caller(&[]);
     until_answered_by(&caller, &["a", "b"]);
     let load = Load::grpc(caller.grpc(), SERVICE, RATE, CALM * 3);
-    std::thread::sleep(CALM);
+    until_counted(&leaving.sidecar.process, INBOUND, UNDER_WAY);
     let status = leaving.sidecar.process.terminate(LEFT_WITHIN).unwrap();
     assert!(status.success(), "{status}: {}", leaving.sidecar.process.log());
     load.assert_no_errors();
@@ -59,7 +64,7 @@ fn a_request_under_way_is_finished_by_all_that_leave() {
             let warm = client.exchange(Request::get(uri).body(empty()).unwrap()).await;
             assert_eq!(warm.status, 200);
         }
-        let came = || counter(&app.sidecar.process, "tollway_inbound_requests_total");
+        let came = || counter(&app.sidecar.process, INBOUND);
         let before = came();
         let mut client = Client::connect(Version::Http1, door).await;
         let uri = format!("http://sidecar/v1.0/invoke/{SERVICE}/method/delay?ms=1500");
@@ -93,7 +98,7 @@ fn gateways_that_leave_cost_no_request() {
     // The only way left is one that came later.
     let third = mesh.east.another_gateway(&[]);
     until_registered(&third);
-    std::thread::sleep(CALM);
+    until_counted(&third, RELAYED, 1);
     leave_in_order(&mut mesh.east.gateway);
     load.assert_no_errors();
 }
@@ -101,10 +106,7 @@ fn gateways_that_leave_cost_no_request() {
 /// The load passes the gateway, and still it ends long before its time to drain is up: who comes
 /// through it goes elsewhere by itself.
 fn leave_in_order(gateway: &mut Process) {
-    let before = counter(gateway, "tollway_relayed_bytes_total");
-    std::thread::sleep(CALM);
-    let relayed = counter(gateway, "tollway_relayed_bytes_total") - before;
-    assert!(relayed > 50_000, "the load does not pass the gateway that leaves: {relayed} bytes");
+    until_counted(gateway, RELAYED, 50_000);
     let status = gateway.terminate(LEFT_WITHIN).unwrap();
     assert!(status.success(), "{status}: {}", gateway.log());
 }
@@ -138,7 +140,7 @@ fn control_planes_may_go_and_come_back() {
     let caller = mesh.west.caller(&[]);
     until_answered_by(&caller, &["a", "b"]);
     let load = Load::http(&echo_url(&caller), RATE, CALM * 5);
-    std::thread::sleep(CALM);
+    until_counted(&caller.process, OUTBOUND, UNDER_WAY);
     mesh.west.control.kill().unwrap();
     mesh.east.control.kill().unwrap();
     let away = |status: &str| {
@@ -149,7 +151,7 @@ fn control_planes_may_go_and_come_back() {
         seen.unwrap();
     };
     away("500");
-    std::thread::sleep(CALM);
+    until_counted(&caller.process, OUTBOUND, UNDER_WAY);
     mesh.east.restart_control();
     mesh.west.restart_control();
     away("204");

@@ -266,11 +266,11 @@ async fn a_restarted_control_plane_finds_everybody_back() {
     caller.until("stock", "[1]").await;
     let (dir, options) = control.stop().await;
     caller.until_connected(false).await;
+    stock.until_connected(false).await;
     assert!(caller.client.status().borrow().last_error.is_some());
     // Subscriptions and announcements made meanwhile are not lost.
     caller.client.subscribe(name("orders"));
     stock.client.register(at(2, true));
-    tokio::time::sleep(Duration::from_millis(300)).await;
     let control = Control::run(dir, options).await;
     caller.until_connected(true).await;
     caller.until("stock", "[2]").await;

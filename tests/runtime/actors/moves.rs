@@ -11,6 +11,15 @@ async fn start(network: &Network, name: &str, log: &Log) -> Replica {
     Replica::start(network, "cart", name, CONFIG, log).await
 }
 
+/// Waits until a host has had a turn of any actor.
+async fn until_turn_at(log: &Log, replica: &str) {
+    let began = Instant::now();
+    while !super::app::turns(log).iter().any(|turn| turn.replica == replica) {
+        assert!(began.elapsed() < PATIENCE, "the host {replica} has had no turn");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_fails_while_hosts_come_and_go_in_good_order() {
     let mesh = tokio::task::block_in_place(Mesh::start);
@@ -21,11 +30,10 @@ async fn nothing_fails_while_hosts_come_and_go_in_good_order() {
     let callers = Callers::start(caller.http(), "Cart", 16);
     for round in 1..5 {
         hosts.push(start(&mesh.west, &round.to_string(), &log).await);
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        until_turn_at(&log, &round.to_string()).await;
         if round % 2 == 0 {
             let mut leaving = hosts.remove(0);
             tokio::task::block_in_place(|| leaving.sidecar.process.terminate(PATIENCE).unwrap());
-            tokio::time::sleep(Duration::from_millis(500)).await;
         }
     }
     let Waited { longest, answers, .. } = callers.end().await;
@@ -46,7 +54,10 @@ async fn actors_of_a_host_that_crashes_go_on_elsewhere() {
     let _two = start(&mesh.west, "two", &log).await;
     let caller = tokio::task::block_in_place(|| mesh.west.caller(&[]));
     until_hosted(caller.http(), "Cart/0").await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let callers = Callers::start(caller.http(), "Cart", 16);
+    until_turn_at(&log, "one").await;
+    until_turn_at(&log, "two").await;
+    callers.end().await;
     let began = Instant::now();
     one.sidecar.process.kill().unwrap();
     for id in 0..20 {

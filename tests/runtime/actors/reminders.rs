@@ -1,5 +1,6 @@
 //! Reminders of actors: durable, told back, fired wherever the actor is.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -61,6 +62,16 @@ async fn reminders_are_registered_told_and_deleted() {
     }
 }
 
+/// Waits until a reminder of `Cart/1` that is due in `due_ms` has fired: one that was to fire by then
+/// has fired before.
+async fn until_reminder_due(host: SocketAddr, log: &Log, due_ms: u32) {
+    let name = format!("due-{due_ms}-{}", turns(log).len());
+    let path = format!("/v1.0/actors/Cart/1/reminders/{name}");
+    let body = format!(r#"{{"dueTime":"{due_ms}ms"}}"#);
+    assert_eq!(call(host, "POST", &path, &[], body).await.0.as_u16(), 204);
+    until_turns(log, "Cart/1", &format!("remind/{name}"), 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn reminders_fire_until_they_are_over_or_the_app_ends_them() {
     let mesh = tokio::task::block_in_place(Mesh::start);
@@ -77,7 +88,7 @@ async fn reminders_fire_until_they_are_over_or_the_app_ends_them() {
     let told: Value = serde_json::from_str(&rung[0].body).unwrap();
     let expected = r#"{"data":"ding","dueTime":"300ms","period":"R3/PT0.2S"}"#;
     assert_eq!(told, serde_json::from_str::<Value>(expected).unwrap());
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    until_reminder_due(door, &log, 600).await;
     assert_eq!(turns_of(&log, "Cart/1", "remind/bell").len(), 3);
     assert_eq!(call(door, "GET", BELL, &[], "").await.0.as_u16(), 404, "it is over");
     // An app that fails is asked again, as the registration says.
@@ -86,12 +97,12 @@ async fn reminders_fire_until_they_are_over_or_the_app_ends_them() {
         r#"{"dueTime":"0s","failurePolicy":{"constant":{"interval":"100ms","maxRetries":2}}}"#;
     assert_eq!(call(door, "POST", path, &[], body).await.0.as_u16(), 204);
     until_turns(&log, "Cart/1", "remind/fail", 3).await;
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    until_reminder_due(door, &log, 400).await;
     assert_eq!(turns_of(&log, "Cart/1", "remind/fail").len(), 3);
     let path = "/v1.0/actors/Cart/1/reminders/enough";
     assert_eq!(call(door, "POST", path, &[], r#"{"period":"100ms"}"#).await.0.as_u16(), 204);
     until_turns(&log, "Cart/1", "remind/enough", 1).await;
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    until_reminder_due(door, &log, 400).await;
     assert_eq!(turns_of(&log, "Cart/1", "remind/enough").len(), 1, "the app has ended it");
 }
 

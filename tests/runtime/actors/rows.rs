@@ -13,7 +13,7 @@ use tonic_types::StatusExt;
 
 use super::app::{Log, turns_of};
 use super::refusals::client;
-use super::timers::until_turns;
+use super::timers::{until_timer_due, until_turns};
 use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};
 use tollway_tests::mesh::Mesh;
 
@@ -124,7 +124,7 @@ async fn a_timer_ends_when_the_app_says_so() {
     let timer = r#"POST /timers/enough {"period":"50ms"}"#;
     assert_eq!(invoke(host.api(), "Cart/1", "api", timer).await.1, "204 No Content ");
     until_turns(&log, "Cart/1", "timer/enough", 1).await;
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    until_timer_due(host.api(), &log, "Cart/1", 300).await;
     assert_eq!(until_turns(&log, "Cart/1", "timer/enough", 1).await.len(), 1);
 }
 

@@ -1,5 +1,6 @@
 //! Timers of actors: when they fire, what the app gets, when they end.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -21,6 +22,14 @@ pub(crate) async fn until_turns(log: &Log, actor: &str, what: &str, count: usize
     }
 }
 
+/// Waits until a timer of the actor that is due in `due_ms` has fired: one that was to fire by then
+/// has fired before.
+pub(crate) async fn until_timer_due(host: SocketAddr, log: &Log, actor: &str, due_ms: u32) {
+    let timer = format!(r#"POST /timers/due-{due_ms} {{"dueTime":"{due_ms}ms"}}"#);
+    assert_eq!(invoke(host, actor, "api", &timer).await.1, "204 No Content ");
+    until_turns(log, actor, &format!("timer/due-{due_ms}"), 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn timers_fire_as_turns_until_they_are_over() {
     let mesh = tokio::task::block_in_place(Mesh::start);
@@ -39,7 +48,7 @@ async fn timers_fire_as_turns_until_they_are_over() {
     let expected =
         r#"{"callback":"onTick","data":{"n":[1]},"dueTime":"200ms","period":"R3/PT0.1S"}"#;
     assert_eq!(told, serde_json::from_str::<Value>(expected).unwrap());
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    until_timer_due(door, &log, "Cart/1", 400).await;
     assert_eq!(turns_of(&log, "Cart/1", "timer/clock").len(), 3);
     // One that is deleted fires no more; one that is not there is as good.
     let timer = r#"POST /timers/a%20b {"dueTime":"0s","period":"50ms"}"#;
@@ -50,7 +59,7 @@ async fn timers_fire_as_turns_until_they_are_over() {
         assert_eq!(gone, "204 No Content ");
     }
     let count = turns_of(&log, "Cart/1", "timer/a%20b").len();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until_timer_due(door, &log, "Cart/1", 300).await;
     assert!(turns_of(&log, "Cart/1", "timer/a%20b").len() <= count + 1);
     let wrong = invoke(door, "Cart/1", "api", r#"POST /timers/t {"dueTime":"soon"}"#).await.1;
     assert!(wrong.starts_with("500 ") && wrong.contains("ERR_ACTOR_TIMER_CREATE"), "{wrong}");

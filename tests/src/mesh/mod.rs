@@ -277,6 +277,18 @@ pub fn counter(process: &Process, name: &str) -> u64 {
     process.metric(name).unwrap()
 }
 
+/// Waits until a counter has grown by `more` from what it is now.
+///
+/// # Panics
+///
+/// Where it has not within [`PATIENCE`].
+#[track_caller]
+pub fn until_counted(process: &Process, name: &str, more: u64) {
+    let before = counter(process, name);
+    let grown = || (counter(process, name) >= before + more).then_some(());
+    retry_until(PATIENCE, name, grown).unwrap();
+}
+
 /// Runs a short command to its end and returns what it printed; it has to succeed.
 pub fn tollway<const N: usize>(arguments: [&str; N]) -> String {
     tollway_try(arguments).unwrap()
