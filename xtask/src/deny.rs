@@ -1,18 +1,17 @@
 //! `cargo deny`: licences, bans and sources always, advisories where their database can be had.
 
-use std::path::PathBuf;
+use anyhow::Result;
 
-use anyhow::{Context, Result};
-
-use crate::process::{self, find_program, is_executable};
+use crate::cache::CargoTool;
+use crate::process;
 use crate::workspace::Workspace;
 
 /// The version that `deny.toml` is written for.
-const VERSION: &str = "0.20.2";
+const DENY: CargoTool = CargoTool { package: "cargo-deny", version: "0.20.2", options: &[] };
 
 /// Installs `cargo-deny` if it is missing (about a minute), then checks.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let program = find_or_install(workspace)?;
+    let program = DENY.program()?;
     let deny = || {
         let mut command = std::process::Command::new(&program);
         command
@@ -30,25 +29,4 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
             Ok(())
         }
     }
-}
-
-fn find_or_install(workspace: &Workspace) -> Result<PathBuf> {
-    let own = workspace.tools().join("bin").join("cargo-deny");
-    if is_executable(&own) {
-        return Ok(own);
-    }
-    if let Some(found) = find_program("cargo-deny") {
-        return Ok(found);
-    }
-    // An unoptimised build takes a third of the time and checks this workspace in a second.
-    process::run(
-        process::cargo()
-            .args(["install", "--locked", "--debug", "--quiet", "cargo-deny"])
-            .args(["--version", VERSION])
-            .arg("--root")
-            .arg(workspace.tools())
-            .env("CARGO_TARGET_DIR", workspace.tools().join("build")),
-    )
-    .context("cargo-deny could not be installed: do it by hand, or put it on the search path")?;
-    Ok(own)
 }

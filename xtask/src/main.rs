@@ -3,6 +3,7 @@
 //! One module per command. Nothing here is linked into a shipped binary.
 
 mod bpf;
+mod cache;
 mod codegen;
 mod deny;
 mod deps;
@@ -11,13 +12,12 @@ mod edges;
 mod errors;
 mod fuzz;
 mod lint;
+mod nextest;
 mod process;
 mod profile;
 mod proof;
 mod purity;
-mod second_try;
 mod sources;
-mod stillness;
 mod test;
 mod tidy;
 mod tools;

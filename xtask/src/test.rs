@@ -1,8 +1,7 @@
 //! `cargo xtask test`: tools, one build, all tests, and what was skipped and why.
 //!
 //! Tests that skip themselves write to the file in `TOLLWAY_SKIP_LOG` (see the crate `testkit`),
-//! because the test harness hides what a passing test prints. What failed while the machine
-//! stood still is tried once more (see [`second_try`]).
+//! because the runner hides what a passing test prints.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,15 +9,12 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::cache;
 use crate::docs;
+use crate::nextest;
 use crate::process::{self, in_ci};
-use crate::second_try;
 use crate::tools;
 use crate::workspace::Workspace;
-
-/// How many tests of a program run at a time. Many wait for leases and processes more than they
-/// compute, so one more than there are processors halves what the slowest programs take.
-const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -42,13 +38,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     // the tests: cargo then compiles every dependency once.
     process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
     docs::commands(workspace)?;
-    let tests = second_try::run(|| tests(workspace, options, &skip_log));
+    let mut tests = nextest::all_tests()?;
+    let mut examples = nextest::documented_examples();
+    let outcomes = [&mut tests, &mut examples]
+        .map(|command| process::run(with_surroundings(command, workspace, options, &skip_log)));
     let skips = read_skips(&skip_log)?;
     for skip in &skips {
         eprintln!("SKIP {}: {}", skip.test, skip.reason);
     }
     eprintln!("skipped: {} tests", skips.len());
-    tests?;
+    outcomes.into_iter().collect::<Result<()>>()?;
     let here = Here { in_ci: in_ci(), may_administrate: may_administrate() };
     let unexcused = skips.iter().filter(|skip| !is_excused(skip, here)).count();
     if unexcused > 0 {
@@ -65,18 +64,19 @@ pub(crate) fn fast(workspace: &Workspace) -> Result<()> {
     run(workspace, &Options { fast: true, no_install: true })
 }
 
-fn tests(workspace: &Workspace, options: &Options, skip_log: &Path) -> Command {
-    let mut command = process::cargo();
+/// Tells tests where their tools and their cache are, where a skip is written down, and whether slow
+/// ones run.
+fn with_surroundings<'a>(
+    command: &'a mut Command,
+    workspace: &Workspace,
+    options: &Options,
+    skip_log: &Path,
+) -> &'a mut Command {
     command
-        .args(["test", "--workspace"])
         .env("TOLLWAY_SKIP_LOG", skip_log)
         .env("TOLLWAY_TOOLS", workspace.tools())
-        .env("TOLLWAY_SLOW_TESTS", if options.fast { "0" } else { "1" });
-    if std::env::var_os(TEST_THREADS).is_none() {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        command.env(TEST_THREADS, (processors + 1).to_string());
-    }
-    command
+        .env(cache::VARIABLE, cache::root())
+        .env("TOLLWAY_SLOW_TESTS", if options.fast { "0" } else { "1" })
 }
 
 /// A test that did not run: one line of the log, `name<tab>reason`.
