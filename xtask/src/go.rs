@@ -1,0 +1,161 @@
+//! Go at the version that the tools need, and the tools that it builds.
+//!
+//! Debian's Go is older. Where the search path has no newer one, it brings the pinned toolchain as the
+//! module that Go itself would fetch, verified by Go's checksum database. Toolchain and tools are in
+//! the [`cache`](crate::cache); a link in `target/tools` leads to each tool.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache;
+use crate::process::{self, find_program, is_executable};
+use crate::workspace::Workspace;
+
+/// The oldest Go that builds every tool, and the one that is fetched.
+const VERSION: [u32; 3] = [1, 26, 8];
+
+/// A Go of the pinned version or a newer one.
+///
+/// # Errors
+///
+/// Says that there is no Go at all, or that the toolchain cannot be fetched.
+pub(crate) fn toolchain() -> Result<PathBuf> {
+    let found = find_program("go").context("there is no Go on the search path to begin with")?;
+    if version_of(&found).is_some_and(|version| version >= VERSION) {
+        return Ok(found);
+    }
+    let modules = cache::root().join("go-modules");
+    let [major, minor, patch] = VERSION;
+    let version = format!("v0.0.1-go{major}.{minor}.{patch}.linux-{}", architecture()?);
+    let folder = modules.join(format!("golang.org/toolchain@{version}"));
+    let go = folder.join("bin/go");
+    if is_executable(&go) {
+        return Ok(go);
+    }
+    std::fs::create_dir_all(&modules)
+        .with_context(|| format!("could not make {}", modules.display()))?;
+    process::run(
+        Command::new(found)
+            .args(["mod", "download", &format!("golang.org/toolchain@{version}")])
+            .current_dir(&modules)
+            .env("GOMODCACHE", &modules)
+            .env("GOFLAGS", "-modcacherw")
+            .env("GOTOOLCHAIN", "local"),
+    )?;
+    // A module has no modes of files. `go` comes last: it is the sign that all of it is there.
+    for programs in [format!("pkg/tool/linux_{}", architecture()?), "bin".to_owned()] {
+        make_executable(&folder.join(programs))?;
+    }
+    Ok(go)
+}
+
+/// Go's name of this machine's architecture.
+fn architecture() -> Result<&'static str> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok("amd64"),
+        "aarch64" => Ok("arm64"),
+        other => bail!("there is no pinned Go for {other}"),
+    }
+}
+
+/// What `go env GOVERSION` prints, as numbers; a missing patch level is 0.
+fn version_of(go: &Path) -> Option<[u32; 3]> {
+    let text =
+        process::output(Command::new(go).args(["env", "GOVERSION"]).env("GOTOOLCHAIN", "local"));
+    parse_version(&text.ok()?)
+}
+
+fn parse_version(text: &str) -> Option<[u32; 3]> {
+    let mut version = [0; 3];
+    for (at, number) in text.trim().strip_prefix("go")?.split('.').enumerate() {
+        *version.get_mut(at)? = number.parse().ok()?;
+    }
+    Some(version)
+}
+
+fn make_executable(folder: &Path) -> Result<()> {
+    let failed = || format!("could not make the programs in {} executable", folder.display());
+    let mut files: Vec<PathBuf> = Vec::new();
+    for entry in folder.read_dir().with_context(failed)? {
+        files.push(entry.with_context(failed)?.path());
+    }
+    files.sort_by_key(|file| file.file_name().is_some_and(|name| name == "go"));
+    files
+        .iter()
+        .try_for_each(|file| std::fs::set_permissions(file, Permissions::from_mode(0o755)))
+        .with_context(failed)
+}
+
+/// Whether the tool of this name is built from its module as it is.
+pub(crate) fn is_built(workspace: &Workspace, name: &str) -> bool {
+    let link = std::fs::read_link(workspace.tools().join(name)).ok();
+    let built = built(workspace, name).ok();
+    built.is_some_and(|built| link.as_ref() == Some(&built) && is_executable(&built))
+}
+
+/// Builds the tool unless the cache has it, and makes the link to it.
+///
+/// # Errors
+///
+/// Says that Go cannot be had or the tool cannot be built.
+pub(crate) fn build(workspace: &Workspace, name: &str, package: &str) -> Result<()> {
+    let built = built(workspace, name)?;
+    if !is_executable(&built) {
+        let mut go = Command::new(toolchain()?);
+        go.current_dir(workspace.go_module(name)).args(["build", "-o"]).arg(&built).arg(package);
+        process::run(go.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly"))?;
+    }
+    cache::link(&built, &workspace.tools().join(name))
+}
+
+/// Where the tool's program is in the cache: the folder's name is made of Go's version and of all
+/// files of the module.
+fn built(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+    let module = workspace.go_module(name);
+    let read = || -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
+        let mut files = Vec::new();
+        for entry in module.read_dir()? {
+            let path = entry?.path();
+            let name = path.file_name().map(PathBuf::from).unwrap_or_default();
+            files.push((name, std::fs::read(path)?));
+        }
+        files.sort();
+        Ok(files)
+    };
+    let files = read().with_context(|| format!("could not read {}", module.display()))?;
+    Ok(cache::entry(name, (VERSION, files)).join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_go_are_compared_as_numbers() {
+        assert_eq!(parse_version("go1.26.8\n"), Some([1, 26, 8]));
+        assert_eq!(parse_version("go1.9"), Some([1, 9, 0]));
+        assert!(parse_version("go1.9") < Some(VERSION) && Some([1, 100, 0]) > Some(VERSION));
+        assert_eq!(parse_version("devel +abc"), None);
+    }
+
+    #[test]
+    fn a_tool_has_another_place_in_the_cache_when_its_module_changes() {
+        let root = tempfile::tempdir().unwrap();
+        let workspace = Workspace {
+            root: root.path().to_owned(),
+            target: root.path().join("target"),
+            packages: Vec::new(),
+        };
+        let module = workspace.go_module("tool");
+        std::fs::create_dir_all(&module).unwrap();
+        std::fs::write(module.join("go.mod"), "module a\n").unwrap();
+        let before = built(&workspace, "tool").unwrap();
+        assert_eq!(built(&workspace, "tool").unwrap(), before);
+        std::fs::write(module.join("go.mod"), "module b\n").unwrap();
+        assert_ne!(built(&workspace, "tool").unwrap(), before);
+    }
+}
