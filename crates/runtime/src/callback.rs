@@ -140,3 +140,6 @@ fn status_document(status: &Status) -> Value {
     }
     document
 }
+
+#[cfg(test)]
+mod tests;

@@ -162,3 +162,6 @@ fn beginning(body: &[u8]) -> String {
     let end = (0..=DETAIL_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     text[..end.unwrap_or(0)].to_owned()
 }
+
+#[cfg(test)]
+mod tests;

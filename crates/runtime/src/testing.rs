@@ -6,9 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{HeaderMap, Method, Request, Response};
+use hyper_util::rt::TokioIo;
 use tollway_model::{Label, ServiceName};
 use tollway_proxy::TurnLease;
 use tonic::body::Body;
+use tonic::service::Routes;
+use tonic::transport::{Channel, Endpoint, Server};
+use tower::service_fn;
 
 use crate::loopback::Loopback;
 
@@ -91,6 +95,20 @@ impl Loopback for ScriptedLoopback {
     fn lease_renewed(&self, lease: TurnLease) {
         locked(&self.renewed).push(lease);
     }
+}
+
+/// A connection to a server of these services, both in this process.
+pub(crate) async fn channel_to(services: Routes) -> Result<Channel, String> {
+    let (near, far) = tokio::io::duplex(1 << 20);
+    let incoming = tokio_stream::iter([Ok::<_, io::Error>(far)]);
+    tokio::spawn(Server::builder().add_routes(services).serve_with_incoming(incoming));
+    let mut near = Some(near);
+    let connector = service_fn(move |_| {
+        let near = near.take().ok_or_else(|| io::Error::other("there is one connection"));
+        async move { near.map(TokioIo::new) }
+    });
+    let endpoint = Endpoint::from_static("http://control");
+    endpoint.connect_with_connector(connector).await.map_err(|error| error.to_string())
 }
 
 /// A response with these fields and this body.

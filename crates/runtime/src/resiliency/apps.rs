@@ -112,3 +112,6 @@ impl AppCalls {
         Ok(answer)
     }
 }
+
+#[cfg(test)]
+mod tests;

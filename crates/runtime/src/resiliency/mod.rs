@@ -259,3 +259,6 @@ fn random() -> f64 {
     // The version is in the lower half of these bits.
     f64::from((bits >> 32) as u32) / (f64::from(u32::MAX) + 1.0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -215,3 +215,6 @@ fn malformed() -> StateError {
     let source = "its answer is malformed".into();
     StateError::Refused { address: ADDRESS.to_owned(), source }
 }
+
+#[cfg(test)]
+mod tests;

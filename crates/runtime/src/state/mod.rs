@@ -4,6 +4,8 @@
 //! (`problem`), in the words and codes of Dapr. The stores themselves are the business of
 //! `tollway_state`.
 
+#[cfg(test)]
+mod api_tests;
 mod document;
 mod embedded;
 pub(crate) mod http;

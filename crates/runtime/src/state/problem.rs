@@ -242,3 +242,63 @@ fn status(failures: &[StateError]) -> (StatusCode, Code) {
         (StatusCode::CONFLICT, Code::Aborted)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mismatch() -> StateError {
+        StateError::EtagMismatch { key: "a".to_owned(), found: None }
+    }
+
+    fn invalid() -> StateError {
+        let (key, etag) = ("a".to_owned(), "never".to_owned());
+        StateError::EtagInvalid { key, etag, expected: "a whole number" }
+    }
+
+    fn of(doing: Doing<'_>, failures: &[StateError]) -> (u16, Code, String) {
+        let problem = Problem::of_failures("store", doing, failures);
+        (problem.http.as_u16(), problem.grpc, problem.message)
+    }
+
+    #[test]
+    fn mismatches_are_conflicts_and_mistakes_of_the_caller_are_bad_requests() {
+        for doing in [Doing::Save, Doing::Delete("a"), Doing::BulkDelete] {
+            let status = |failures: &[StateError]| {
+                let (http, grpc, _) = of(doing, failures);
+                (http, grpc)
+            };
+            assert_eq!(status(&[mismatch(), mismatch()]), (409, Code::Aborted));
+            assert_eq!(status(&[mismatch(), invalid()]), (400, Code::InvalidArgument));
+            let among = [mismatch(), invalid(), StateError::Closed];
+            assert_eq!(status(&among), (500, Code::Internal), "the store's own failure wins");
+        }
+    }
+
+    #[test]
+    fn failures_of_reads_and_transactions_are_internal() {
+        for doing in [Doing::Transact, Doing::Get("a"), Doing::BulkGet] {
+            let (http, grpc, _) = of(doing, &[mismatch()]);
+            assert_eq!((http, grpc), (500, Code::Internal));
+        }
+    }
+
+    #[test]
+    fn each_failure_is_in_the_message_on_a_line_of_its_own() {
+        let (_, _, text) = of(Doing::Save, &[mismatch(), StateError::Closed]);
+        assert_eq!(
+            text,
+            "failed saving state in state store store: possible etag mismatch. error from state \
+             store: a is not as expected\nthe store is closed"
+        );
+        let begins = |doing, text: &str| {
+            let message = of(doing, &[StateError::Closed]).2;
+            assert_eq!(message, format!("{text}the store is closed"));
+        };
+        begins(Doing::Get("k"), "fail to get k from state store store: ");
+        begins(Doing::BulkGet, "");
+        begins(Doing::Delete("k"), "failed deleting state with key k: ");
+        begins(Doing::BulkDelete, "failed deleting state in state store store: ");
+        begins(Doing::Transact, "error while executing state transaction: ");
+    }
+}

@@ -2,16 +2,16 @@
 
 use std::sync::Mutex;
 
-use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tollway_wire::v1::placement_server::{Placement, PlacementServer};
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::service::Routes;
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
-use tower::service_fn;
 
 use super::super::testing::{LEASE, TestHost, actor, all_shards, give_back, grant, types};
 use super::*;
+use crate::testing::channel_to;
 
 /// One conversation, as the control plane has it.
 struct Conversation {
@@ -81,17 +81,8 @@ impl ControlLink for Control {
         if let Some(reason) = self.refuses.lock().unwrap().clone() {
             return Err(reason);
         }
-        let (near, far) = tokio::io::duplex(1 << 20);
         let service = PlacementServer::new(Service(self.conversations.clone()));
-        let incoming = tokio_stream::iter([Ok::<_, std::io::Error>(far)]);
-        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
-        let mut near = Some(near);
-        let connector = service_fn(move |_| {
-            let near = near.take().ok_or_else(|| std::io::Error::other("one connection"));
-            async move { near.map(TokioIo::new) }
-        });
-        let endpoint = Endpoint::from_static("http://control");
-        endpoint.connect_with_connector(connector).await.map_err(|error| error.to_string())
+        channel_to(Routes::new(service)).await
     }
 
     async fn registered(&self) {}
