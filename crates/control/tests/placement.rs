@@ -11,7 +11,7 @@ use support::host::{Answer, Host, Step, enter};
 use support::{Member, Network, PATIENCE};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_placement::SHARDS;
+use tollway_actors::placement::SHARDS;
 use tollway_wire::v1;
 use tollway_wire::v1::placement_client::PlacementClient;
 use tonic::{Code, Streaming};

@@ -12,8 +12,8 @@ use std::time::Duration;
 use support::host::{Answer, Host, Step, enter};
 use support::{Member, Network};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tollway_placement::{Epoch, Shard, ShardSet};
-use tollway_schedule::{FailurePolicy, Moment, Schedule, Terms};
+use tollway_actors::placement::{Epoch, Shard, ShardSet};
+use tollway_actors::schedule::{FailurePolicy, Moment, Schedule, Terms};
 use tollway_wire::v1::reminders_client::RemindersClient;
 use tollway_wire::{
     REMINDER_ACTOR_ID_BYTES, REMINDER_CHANGES_LIMIT, REMINDER_DATA_BYTES, REMINDER_NAME_BYTES,

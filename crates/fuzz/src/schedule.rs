@@ -1,6 +1,6 @@
 //! The terms of timers and reminders.
 
-use tollway_schedule::{Moment, Schedule, TERM_LIMIT_BYTES, Terms};
+use tollway_actors::schedule::{Moment, Schedule, TERM_LIMIT_BYTES, Terms};
 
 /// Firings that are followed.
 const STEPS: usize = 8;

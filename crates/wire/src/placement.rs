@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
+use tollway_actors::placement::{Epoch, Held, Order, Owners, SHARDS, Shard, ShardSet};
 use tollway_model::{Instance, ServiceName};
-use tollway_placement::{Epoch, Held, Order, Owners, SHARDS, Shard, ShardSet};
 
 use crate::{
     ACTOR_TYPE_LIMIT_BYTES, ACTOR_TYPES_PER_HOST_LIMIT, ConvertError, instance, service_name, v1,

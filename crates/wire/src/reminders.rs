@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tollway_placement::{Epoch, Shard, ShardSet};
-use tollway_schedule::{FailurePolicy, Moment, Period, Schedule, Terms};
+use tollway_actors::placement::{Epoch, Shard, ShardSet};
+use tollway_actors::schedule::{FailurePolicy, Moment, Period, Schedule, Terms};
 
 use crate::v1::reminder_change::Change;
 use crate::v1::reminder_failure_policy::Policy;

@@ -72,7 +72,7 @@ fn recorded(root: &Path) -> Result<Vec<Row>> {
 fn code(root: &Path, target: &str) -> Result<String> {
     let parsers: &[&str] = match target {
         "neighbours" => &["crates/model/src/neighbour"],
-        "schedule" => &["crates/schedule/src"],
+        "schedule" => &["crates/actors/src/schedule"],
         "server-name" => &["crates/identity/src/tls/server_name.rs"],
         of_http1 if of_http1.starts_with("http1-") => {
             &["crates/http/src/h1", "crates/http/src/head.rs", "crates/http/src/bytes.rs"]

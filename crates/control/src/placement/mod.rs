@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tollway_model::Label;
-use tollway_placement::{Epoch, Held, Order, Owners, Placement, Settled, Shard, ShardSet};
+use tollway_actors::placement::{Epoch, Held, Order, Owners, Placement, Settled, Shard, ShardSet};
 use tollway_store::{Expected, ReadError, Store, TransactError, Transaction};
 use tracing::{info, warn};
 

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_model::{Label, chain};
-use tollway_placement::Order;
+use tollway_actors::placement::Order;
 use tollway_wire::v1::host_request::Request as Step;
 use tollway_wire::v1::host_response::Response as Answer;
 use tollway_wire::v1::placement_server::Placement;

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::time::Instant;
 use tollway_model::Label;
-use tollway_placement::{Epoch, Shard};
-use tollway_schedule::Moment;
+use tollway_actors::placement::{Epoch, Shard};
+use tollway_actors::schedule::Moment;
 use tollway_store::{
     CommitOutcome, Decide, KeyRange, OpenError, Pending, ReadError, Store, TransactError,
 };

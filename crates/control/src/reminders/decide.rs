@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use tollway_schedule::{Moment, TERM_LIMIT_BYTES};
+use tollway_actors::schedule::{Moment, TERM_LIMIT_BYTES};
 use tollway_wire::{
     REMINDER_ACTOR_ID_BYTES, REMINDER_DATA_BYTES, REMINDER_NAME_BYTES, Registration, ReminderKey,
     ReminderResult,

@@ -6,7 +6,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tollway_model::Label;
-use tollway_placement::{SHARDS, Shard, ShardSet};
+use tollway_actors::placement::{SHARDS, Shard, ShardSet};
 use tollway_store::KeyRange;
 use tollway_wire::ReminderKey;
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
-use tollway_schedule::{Moment, Schedule};
+use tollway_actors::schedule::{Moment, Schedule};
 use tollway_wire::{Registration, v1};
 
 /// The one version of the form.
@@ -90,7 +90,7 @@ pub(super) fn read(record: &Bytes) -> Option<(Head, v1::ReminderRegistration)> {
 
 #[cfg(test)]
 mod tests {
-    use tollway_schedule::{FailurePolicy, Terms};
+    use tollway_actors::schedule::{FailurePolicy, Terms};
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_placement::{Epoch, Order, SHARDS, Shard, ShardSet};
+use tollway_actors::placement::{Epoch, Order, SHARDS, Shard, ShardSet};
 use tollway_wire::v1;
 pub use tollway_wire::v1::host_request::Request as Step;
 pub use tollway_wire::v1::host_response::Response as Answer;

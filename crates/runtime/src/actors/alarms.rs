@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use hyper::HeaderMap;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tollway_placement::{Actor, NoTurn};
-use tollway_schedule::{Agenda, Due, FailurePolicy, Moment, Next, Popped, Schedule, Ticket};
+use tollway_actors::placement::{Actor, NoTurn};
+use tollway_actors::schedule::{
+    Agenda, Due, FailurePolicy, Moment, Next, Popped, Schedule, Ticket,
+};
 
 use super::app::{AppSide, Event, Turn, TurnKind};
 use super::call::REENTRANCY;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::{Method, Response};
 use tollway_model::ErrorCode;
-use tollway_placement::Shard;
+use tollway_actors::placement::Shard;
 use tollway_proxy::ERROR_FIELD;
 use tollway_state::{Fence, MemoryStore, Op, Set, StateStore, Transaction, Value, actor_fence_key};
 use tollway_wire::dapr::proto::runtime::v1::{

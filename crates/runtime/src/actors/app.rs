@@ -12,8 +12,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use prost::Message as _;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tollway_actors::placement::Actor;
 use tollway_model::ErrorCode;
-use tollway_placement::Actor;
 use tollway_proxy::{
     BEGIN_BY_FIELD, ERROR_FIELD, LEASE_FIELD, TO_FIELD, TurnLease, UNPROCESSED_FIELD,
 };

@@ -10,8 +10,8 @@ use hyper::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tollway_actors::placement::{Actor, NoTurn, Shard};
 use tollway_model::{ErrorCode, Instance, ServiceName};
-use tollway_placement::{Actor, NoTurn, Shard};
 use tollway_proxy::{
     ACTOR_FIELD, CALL_FIELD, ERROR_FIELD, INSTANCE_FIELD, OWN_FIELDS, UNPROCESSED_FIELD,
 };

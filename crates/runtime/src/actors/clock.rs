@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tollway_schedule::Moment;
+use tollway_actors::schedule::Moment;
 
 /// Where the time comes from; tests put a clock of their own here.
 #[derive(Clone, Copy, Debug)]

@@ -33,7 +33,7 @@ fn limits_of_the_runtime_are_documented() {
         ("REMINDER_ACTOR_ID_BYTES", REMINDER_ACTOR_ID_BYTES),
         ("REMINDER_DATA_BYTES", REMINDER_DATA_BYTES),
         ("REMINDER_NAME_BYTES", REMINDER_NAME_BYTES),
-        ("TERM_LIMIT_BYTES", tollway_schedule::TERM_LIMIT_BYTES),
+        ("TERM_LIMIT_BYTES", tollway_actors::schedule::TERM_LIMIT_BYTES),
     ] {
         check_limit(PAGE, name, &grouped(limit as u64));
     }

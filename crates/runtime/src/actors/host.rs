@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tollway_placement::{
+use tollway_actors::placement::{
     Actor, Effect, Epoch, Held, NoTurn, Order, Refusal, Shard, ShardSet, Turns,
 };
 use tollway_proxy::TurnLease;

@@ -3,7 +3,7 @@
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
-use tollway_placement::Actor;
+use tollway_actors::placement::Actor;
 use tollway_state::Entry;
 use tonic::body::Body;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tollway_model::{ErrorCode, ServiceName};
-use tollway_placement::{Actor, Shard};
+use tollway_actors::placement::{Actor, Shard};
 use tollway_wire::ActorHost;
 
 use super::owners::KnownOwners;

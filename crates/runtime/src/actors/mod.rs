@@ -1,6 +1,6 @@
 //! Actors: those that the app beside this sidecar runs, and calls of any.
 //!
-//! What is decided about turns, leases and shards is decided by `tollway_placement`; here it is
+//! What is decided about turns, leases and shards is decided by `tollway_actors::placement`; here it is
 //! carried out. A call (`call`) looks up who has the actor (`owners`), and is a turn here (`host`)
 //! or a request to the runtime of that sidecar. The app runs a turn (`app`) as a request to one of
 //! its routes. A host keeps its lease and learns what it holds in its conversation with the control
@@ -44,7 +44,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, Method};
 use tokio::sync::watch;
-use tollway_placement::Actor;
+use tollway_actors::placement::Actor;
 use tollway_proxy::Announcer;
 use tollway_telemetry::DaprMetrics;
 use tollway_telemetry::metrics::dapr::{ActorGauges, Runtime};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use hyper::Method;
 use percent_encoding::percent_decode_str;
+use tollway_actors::placement::Actor;
 use tollway_model::ErrorCode;
-use tollway_placement::Actor;
 use tollway_wire::REMINDER_NAME_BYTES;
 
 use super::problem::Problem;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_placement::Owners;
+use tollway_actors::placement::Owners;
 use tollway_wire::v1::WatchOwnersRequest;
 use tollway_wire::v1::placement_client::PlacementClient;
 use tollway_wire::{ACTOR_TYPES_PER_STREAM_LIMIT, ActorHost};

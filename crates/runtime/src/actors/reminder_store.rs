@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tollway_placement::{Epoch, ShardSet};
+use tollway_actors::placement::{Epoch, ShardSet};
 use tollway_wire::v1::reminders_client::RemindersClient;
 use tollway_wire::v1::{Grant, ListRemindersRequest, WriteRemindersRequest};
 use tollway_wire::{

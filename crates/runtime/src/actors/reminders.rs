@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
+use tollway_actors::placement::{Actor, Epoch, Shard, ShardSet};
+use tollway_actors::schedule::{FailurePolicy, Schedule, Terms};
 use tollway_model::{ErrorCode, chain};
-use tollway_placement::{Actor, Epoch, Shard, ShardSet};
-use tollway_schedule::{FailurePolicy, Schedule, Terms};
 use tollway_wire::{
     REMINDER_DATA_BYTES, Registration, Reminder, ReminderChange, ReminderKey, ReminderResult,
 };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_placement::{Epoch, Shard};
+use tollway_actors::placement::{Epoch, Shard};
 use tollway_wire::v1;
 use tollway_wire::v1::host_request::Request as Step;
 use tollway_wire::v1::host_response::Response as Answer;

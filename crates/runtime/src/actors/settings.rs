@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollway_placement::TypeOptions;
+use tollway_actors::placement::TypeOptions;
 use tollway_wire::ACTOR_TYPES_PER_HOST_LIMIT;
 
 /// Defaults, as Dapr has them.

@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tollway_actors::placement::{Actor, Epoch, Shard};
 use tollway_model::{ErrorCode, chain};
-use tollway_placement::{Actor, Epoch, Shard};
 use tollway_state::{
     Consistency, Entry, Fence, Op, StateError, StateStore, Transaction, actor_fence_key,
     actor_state_key,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::Stream;
-use tollway_placement::Actor;
+use tollway_actors::placement::Actor;
 use tollway_proxy::TurnLease;
 use tollway_wire::dapr::proto::runtime::v1::subscribe_actor_events_request_alpha1::RequestType as FromApp;
 use tollway_wire::dapr::proto::runtime::v1::subscribe_actor_events_response_alpha1::ResponseType as ToApp;

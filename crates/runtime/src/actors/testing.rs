@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hyper::HeaderMap;
 use tokio::sync::mpsc;
 use tollway_model::Label;
-use tollway_placement::{Actor, Epoch, Order, Owners, SHARDS, Shard, ShardSet, TypeOptions};
+use tollway_actors::placement::{Actor, Epoch, Order, Owners, SHARDS, Shard, ShardSet, TypeOptions};
 use tollway_proxy::TurnLease;
 use tollway_wire::v1::Grant;
 use tollway_wire::{ActorHost, Reminder, ReminderChange, ReminderKey, ReminderResult};

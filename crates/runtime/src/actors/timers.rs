@@ -5,9 +5,9 @@ use hyper::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::sync::Arc;
+use tollway_actors::placement::Actor;
+use tollway_actors::schedule::{FailurePolicy, Terms};
 use tollway_model::{ErrorCode, chain};
-use tollway_placement::Actor;
-use tollway_schedule::{FailurePolicy, Terms};
 use tollway_wire::dapr::proto::runtime::v1::{
     ActorTimer, GetActorTimerRequest, GetActorTimerResponse, ListActorTimersRequest,
     ListActorTimersResponse, NamedActorTimer, RegisterActorTimerRequest,

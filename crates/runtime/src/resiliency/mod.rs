@@ -13,7 +13,7 @@ use hyper::Response;
 use hyper::header::CONTENT_TYPE;
 use tokio::time::Instant;
 use tollway_model::{ErrorCode, ServiceName};
-use tollway_placement::Actor;
+use tollway_actors::placement::Actor;
 use tollway_routing::{
     Breaker, BreakerRule, BreakerState, Outcome, Pass, Resiliency, Rules, Scope,
 };

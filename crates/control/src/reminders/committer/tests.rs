@@ -1,7 +1,7 @@
 //! What the committer counts, over a file of its own.
 
 use tempfile::TempDir;
-use tollway_schedule::{FailurePolicy, Terms};
+use tollway_actors::schedule::{FailurePolicy, Terms};
 use tollway_testkit::{check_limit, grouped};
 
 use super::*;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tollway_schedule::Terms;
+use tollway_actors::schedule::Terms;
 
 use super::super::problem::Problem;
 use super::super::testing::{LEASE, ScriptedApp, TestHost, actor, give_back, types};

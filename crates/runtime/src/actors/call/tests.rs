@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use tollway_placement::Refusal;
+use tollway_actors::placement::Refusal;
 use tollway_routing::{Pauses, Resiliency, RetryRule, Rules};
 
 use super::super::testing::{

@@ -1,7 +1,7 @@
 //! What is known of the hosts of a type, by a clock that the tests advance.
 
 use tokio::time::{advance, sleep};
-use tollway_placement::SHARDS;
+use tollway_actors::placement::SHARDS;
 use tollway_wire::v1;
 
 use super::*;

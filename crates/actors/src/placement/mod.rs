@@ -14,21 +14,19 @@
 //! tries to write is known by its lower epoch. Time is an argument, counted from any fixed moment
 //! by a clock that does not jump.
 
-#![forbid(unsafe_code)]
-
 mod actor;
+mod grants;
 mod holdings;
 mod leases;
-mod placement;
 mod plan;
 mod shard;
 mod table;
 mod turns;
 
 pub use actor::{Actor, TypeOptions};
+pub use grants::{Held, Order, Placement, Settled};
 pub use holdings::{Holdings, Refusal};
 pub use leases::Leases;
-pub use placement::{Held, Order, Placement, Settled};
 pub use plan::plan;
 pub use shard::{SHARDS, Shard, ShardSet};
 pub use table::{Epoch, Owners};

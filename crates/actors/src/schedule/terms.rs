@@ -3,9 +3,9 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::duration::{self, Span};
-use crate::error::{Fault, Field, TermsError};
-use crate::{Moment, Period, Schedule};
+use crate::schedule::duration::{self, Span};
+use crate::schedule::error::{Field, TermProblem, TermsError};
+use crate::schedule::{Moment, Period, Schedule};
 
 /// Bytes of each text; a moment with all its digits has 35.
 pub const TERM_LIMIT_BYTES: usize = 128;
@@ -47,7 +47,7 @@ impl Terms {
         let ends = named(Field::Ttl, &self.ttl, point(&self.ttl, due))?;
         let ends = (!self.ttl.is_empty() && period.is_some()).then_some(ends);
         if ends.is_some_and(|ends| ends <= due || ends <= now) {
-            return Err(TermsError::new(Field::Ttl, &self.ttl, Fault::Over));
+            return Err(TermsError::new(Field::Ttl, &self.ttl, TermProblem::Over));
         }
         Ok(Schedule { due, period, firings, ends })
     }
@@ -59,42 +59,42 @@ impl Terms {
 /// [`TermsError`].
 pub(crate) fn interval(text: &str) -> Result<Duration, TermsError> {
     let read = bounded(text).and_then(duration::parse).and_then(|Span { months, time }| {
-        if months > 0 { Err(Fault::Unreadable) } else { Ok(time) }
+        if months > 0 { Err(TermProblem::Unreadable) } else { Ok(time) }
     });
     named(Field::Interval, text, read)
 }
 
-fn named<T>(field: Field, given: &str, read: Result<T, Fault>) -> Result<T, TermsError> {
+fn named<T>(field: Field, given: &str, read: Result<T, TermProblem>) -> Result<T, TermsError> {
     read.map_err(|fault| TermsError::new(field, given, fault))
 }
 
-fn bounded(text: &str) -> Result<&str, Fault> {
+fn bounded(text: &str) -> Result<&str, TermProblem> {
     if text.len() > TERM_LIMIT_BYTES {
-        return Err(Fault::TooLong);
+        return Err(TermProblem::TooLong);
     }
     Ok(text)
 }
 
 /// A moment, or a duration from `start`; nothing is no time at all.
-fn point(text: &str, start: Moment) -> Result<Moment, Fault> {
+fn point(text: &str, start: Moment) -> Result<Moment, TermProblem> {
     let text = bounded(text)?;
     if text.is_empty() {
         return Ok(start);
     }
     if text.starts_with(['R', 'r']) && text.contains('/') {
-        return Err(Fault::Repetitions);
+        return Err(TermProblem::Repetitions);
     }
     // No duration has a colon.
     if text.contains(':') {
-        return Moment::parse_rfc3339(text).ok_or(Fault::Unreadable);
+        return Moment::parse_rfc3339(text).ok_or(TermProblem::Unreadable);
     }
     let Span { months, time } = duration::parse(text)?;
     let shifted = if months > 0 { start.add_months(months) } else { Some(start) };
-    shifted.and_then(|start| start.checked_add(time)).ok_or(Fault::TooFar)
+    shifted.and_then(|start| start.checked_add(time)).ok_or(TermProblem::TooFar)
 }
 
 /// A duration, or `R`, a number, a slash and a duration of ISO 8601.
-fn period(text: &str) -> Result<(Option<Period>, Option<NonZeroU32>), Fault> {
+fn period(text: &str) -> Result<(Option<Period>, Option<NonZeroU32>), TermProblem> {
     let text = bounded(text)?;
     if text.is_empty() {
         return Ok((None, None));
@@ -104,25 +104,25 @@ fn period(text: &str) -> Result<(Option<Period>, Option<NonZeroU32>), Fault> {
     };
     let (count, rest) = counted.split_once('/').unwrap_or((counted, ""));
     if count.is_empty() || !count.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Fault::Unreadable);
+        return Err(TermProblem::Unreadable);
     }
-    let count: NonZeroU32 = count.parse().map_err(|_| Fault::RepetitionCount)?;
+    let count: NonZeroU32 = count.parse().map_err(|_| TermProblem::RepetitionCount)?;
     let period = match rest.strip_prefix(['P', 'p']) {
         Some(_) => read_period(rest)?,
         None if rest.is_empty() => None,
-        None => return Err(Fault::Unreadable),
+        None => return Err(TermProblem::Unreadable),
     };
     match period {
         Some(_) => Ok((period, Some(count))),
         None if count == NonZeroU32::MIN => Ok((None, None)),
-        None => Err(Fault::NoPeriod),
+        None => Err(TermProblem::NoPeriod),
     }
 }
 
-fn read_period(text: &str) -> Result<Option<Period>, Fault> {
+fn read_period(text: &str) -> Result<Option<Period>, TermProblem> {
     let Span { months, time } = duration::parse(text)?;
     if months == 0 && time.is_zero() {
         return Ok(None);
     }
-    Period::new(months, time).map(Some).ok_or(Fault::TooFar)
+    Period::new(months, time).map(Some).ok_or(TermProblem::TooFar)
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::{Moment, Period};
+use crate::schedule::{Moment, Period};
 
 /// What is left of a timer or reminder: its next firing and those after it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::actor::{Actor, Rest, State, TypeOptions, Waiting};
-use crate::holdings::{Holdings, Refusal};
-use crate::placement::{Held, Order};
-use crate::shard::Shard;
-use crate::table::Epoch;
+use crate::placement::actor::{Actor, Rest, State, TypeOptions, Waiting};
+use crate::placement::grants::{Held, Order};
+use crate::placement::holdings::{Holdings, Refusal};
+use crate::placement::shard::Shard;
+use crate::placement::table::Epoch;
 
 /// Why a turn did not begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::leases::Leases;
-use crate::shard::{Shard, ShardSet};
-use crate::table::{Change, Epoch, Owners, Table};
+use crate::placement::leases::Leases;
+use crate::placement::shard::{Shard, ShardSet};
+use crate::placement::table::{Change, Epoch, Owners, Table};
 
 /// What a host says it holds, by actor type. A type without shards is one that it offers.
 pub type Held = BTreeMap<String, BTreeMap<Shard, Epoch>>;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::TermsError;
-use crate::terms::interval;
+use crate::schedule::TermsError;
+use crate::schedule::terms::interval;
 
 /// Whether an app that could not be called, or that answered with an error, is called again for
 /// the same firing. Afterwards the firing counts as done, and the next one comes when it is due.
@@ -29,7 +29,7 @@ impl FailurePolicy {
     pub const INTERVAL: Duration = Duration::from_secs(1);
     const SHORTEST: Duration = Duration::from_millis(1);
 
-    /// Reads the interval of a request: a duration as in [`Terms`](crate::Terms), without months.
+    /// Reads the interval of a request: a duration as in [`Terms`](crate::schedule::Terms), without months.
     ///
     /// # Errors
     /// [`TermsError`].

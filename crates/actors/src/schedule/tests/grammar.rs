@@ -7,8 +7,8 @@
 use super::*;
 
 /// A period without months.
-fn time(text: &str) -> Result<Option<Duration>, Fault> {
-    let schedule = Terms::new("", text, "").read(now()).map_err(|error| error.fault)?;
+fn time(text: &str) -> Result<Option<Duration>, TermProblem> {
+    let schedule = Terms::new("", text, "").read(now()).map_err(|error| error.problem)?;
     assert_eq!(schedule.due, now());
     assert_eq!(schedule.firings, None);
     Ok(schedule.period.map(|period| {
@@ -17,7 +17,7 @@ fn time(text: &str) -> Result<Option<Duration>, Fault> {
     }))
 }
 
-fn fault(text: &str) -> Fault {
+fn fault(text: &str) -> TermProblem {
     match time(text) {
         Ok(time) => panic!("{text:?} is taken as {time:?}"),
         Err(fault) => fault,
@@ -188,7 +188,7 @@ fn nonsense_is_not_understood() {
         "P1D1W",
     ];
     for text in texts {
-        assert_eq!(fault(text), Fault::Unreadable, "{text:?}");
+        assert_eq!(fault(text), TermProblem::Unreadable, "{text:?}");
     }
 }
 
@@ -196,15 +196,15 @@ fn nonsense_is_not_understood() {
 fn what_is_too_large_is_told_as_such() {
     let digits = "9".repeat(100);
     for text in ["100000000h", "P10000Y", "PT99999999999999999S", "P999999999W", "P4294967296M"] {
-        assert_eq!(fault(text), Fault::TooFar, "{text}");
+        assert_eq!(fault(text), TermProblem::TooFar, "{text}");
     }
-    assert_eq!(fault(&format!("{digits}h")), Fault::TooFar);
-    assert_eq!(fault(&format!("P{digits}Y")), Fault::TooFar);
-    assert_eq!(fault(&format!("R1/P{digits}Y")), Fault::TooFar);
-    assert_eq!(fault(&"1s".repeat(65)), Fault::TooLong);
+    assert_eq!(fault(&format!("{digits}h")), TermProblem::TooFar);
+    assert_eq!(fault(&format!("P{digits}Y")), TermProblem::TooFar);
+    assert_eq!(fault(&format!("R1/P{digits}Y")), TermProblem::TooFar);
+    assert_eq!(fault(&"1s".repeat(65)), TermProblem::TooLong);
     assert_eq!(time(&"1s".repeat(64)), Ok(Some(64 * SECOND)));
-    assert_eq!(fault("-5s"), Fault::Negative);
-    assert_eq!(fault("-1h30m"), Fault::Negative);
+    assert_eq!(fault("-5s"), TermProblem::Negative);
+    assert_eq!(fault("-1h30m"), TermProblem::Negative);
 }
 
 #[test]
@@ -219,17 +219,17 @@ fn repetitions_go_with_a_period_and_with_nothing_else() {
     assert_eq!(firings("R4294967295/P1M"), (Some(u32::MAX), Period::new(1, Duration::ZERO)));
     assert_eq!(firings("PT1S"), (None, second));
     for text in ["R0/PT1S", "R4294967296/PT1S", "R99999999999999999999/PT1S"] {
-        assert_eq!(fault(text), Fault::RepetitionCount, "{text}");
+        assert_eq!(fault(text), TermProblem::RepetitionCount, "{text}");
     }
     for text in ["R1", "R1/", "R1/PT0S"] {
         assert_eq!(firings(text), (None, None), "{text}");
     }
     // Dapr takes these as one firing.
     for text in ["R5", "R5/", "R5/PT0S"] {
-        assert_eq!(fault(text), Fault::NoPeriod, "{text}");
+        assert_eq!(fault(text), TermProblem::NoPeriod, "{text}");
     }
     for terms in [Terms::new("R5/PT1S", "", ""), Terms::new("", "1s", "R5/PT1S")] {
-        assert_eq!(terms.read(now()).unwrap_err().fault, Fault::Repetitions, "{terms:?}");
+        assert_eq!(terms.read(now()).unwrap_err().problem, TermProblem::Repetitions, "{terms:?}");
     }
 }
 
@@ -262,7 +262,11 @@ fn a_moment_is_one_of_rfc_3339() {
         ":",
     ] {
         let error = Terms::new(text, "", "").read(now()).unwrap_err();
-        assert_eq!((error.field, error.fault), (Field::DueTime, Fault::Unreadable), "{text}");
+        assert_eq!(
+            (error.field, error.problem),
+            (Field::DueTime, TermProblem::Unreadable),
+            "{text}"
+        );
     }
 }
 
@@ -286,7 +290,11 @@ fn an_end_counts_from_the_first_firing() {
         ("2026-01-30T12:00:00Z", "PT24H"),
     ] {
         let error = Terms::new(due_time, "3s", ttl).read(now()).unwrap_err();
-        assert_eq!((error.field, error.fault), (Field::Ttl, Fault::Over), "{due_time} {ttl}");
+        assert_eq!(
+            (error.field, error.problem),
+            (Field::Ttl, TermProblem::Over),
+            "{due_time} {ttl}"
+        );
     }
 }
 
@@ -318,9 +326,13 @@ fn intervals_of_failure_policies_are_durations() {
     assert_eq!(FailurePolicy::read_interval("0s"), Ok(Duration::ZERO));
     for text in ["", "P1M", "x", "2026-01-31T12:00:00Z"] {
         let error = FailurePolicy::read_interval(text).unwrap_err();
-        assert_eq!((error.field, error.fault), (Field::Interval, Fault::Unreadable), "{text}");
+        assert_eq!(
+            (error.field, error.problem),
+            (Field::Interval, TermProblem::Unreadable),
+            "{text}"
+        );
     }
-    assert_eq!(FailurePolicy::read_interval("-1s").unwrap_err().fault, Fault::Negative);
+    assert_eq!(FailurePolicy::read_interval("-1s").unwrap_err().problem, TermProblem::Negative);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::{FailurePolicy, Moment, Schedule};
+use crate::schedule::{FailurePolicy, Moment, Schedule};
 
 /// Timers or reminders by key: what is due when, and how often it has failed.
 ///

@@ -9,23 +9,21 @@
 //!
 //! Time is an argument: a [`Moment`] by the clock on the wall, since an app may name one.
 
-#![forbid(unsafe_code)]
-
 mod agenda;
 mod duration;
 mod error;
 mod moment;
 mod period;
 mod policy;
-mod schedule;
+mod recurrence;
 mod terms;
 
 pub use agenda::{Agenda, Due, Next, Popped, Ticket};
-pub use error::{Fault, Field, TermsError};
+pub use error::{Field, TermProblem, TermsError};
 pub use moment::Moment;
 pub use period::Period;
 pub use policy::FailurePolicy;
-pub use schedule::Schedule;
+pub use recurrence::Schedule;
 pub use terms::{TERM_LIMIT_BYTES, Terms};
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::plan::plan;
-use crate::shard::{SHARDS, Shard, ShardSet};
+use crate::placement::plan::plan;
+use crate::placement::shard::{SHARDS, Shard, ShardSet};
 
 /// The number of a grant. What was granted later has a higher one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

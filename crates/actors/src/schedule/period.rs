@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::Moment;
+use crate::schedule::Moment;
 
 /// Months by the calendar of UTC, and then a time; one of them at least.
 ///
@@ -60,7 +60,7 @@ impl Period {
     }
 }
 
-/// As ISO 8601 writes it, in months and seconds: `P1MT90S`. [`Terms::read`](crate::Terms::read)
+/// As ISO 8601 writes it, in months and seconds: `P1MT90S`. [`Terms::read`](crate::schedule::Terms::read)
 /// reads it back.
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,12 +9,12 @@ const SHOWN_BYTES: usize = 64;
 
 /// What was given cannot be meant, or not be kept.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("`{field}` {fault}: \"{given}\"; it takes {}", field.takes())]
+#[error("`{field}` {problem}: \"{given}\"; it takes {}", field.takes())]
 pub struct TermsError {
     pub field: Field,
     /// Its beginning.
     pub given: String,
-    pub fault: Fault,
+    pub problem: TermProblem,
 }
 
 /// A part of the terms, by the name that it has in requests.
@@ -28,14 +28,14 @@ pub enum Field {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum Fault {
+pub enum TermProblem {
     #[error("is not understood")]
     Unreadable,
     #[error("is negative")]
     Negative,
     #[error("is after the year 9999")]
     TooFar,
-    #[error("is longer than {} bytes", crate::TERM_LIMIT_BYTES)]
+    #[error("is longer than {} bytes", crate::schedule::TERM_LIMIT_BYTES)]
     TooLong,
     #[error("has repetitions")]
     Repetitions,
@@ -48,12 +48,12 @@ pub enum Fault {
 }
 
 impl TermsError {
-    pub(crate) fn new(field: Field, given: &str, fault: Fault) -> Self {
+    pub(crate) fn new(field: Field, given: &str, problem: TermProblem) -> Self {
         let mut end = given.len().min(SHOWN_BYTES);
         while !given.is_char_boundary(end) {
             end -= 1;
         }
-        Self { field, given: given[..end].escape_debug().collect(), fault }
+        Self { field, given: given[..end].escape_debug().collect(), problem }
     }
 }
 

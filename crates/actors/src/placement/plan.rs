@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::shard::{SHARDS, Shard};
+use crate::placement::shard::{SHARDS, Shard};
 
 /// Plans who should hold each shard: every member as many as any other, but for one, and nothing
 /// changes hands that need not. `holders` are those of now, by the shard's number; who is not

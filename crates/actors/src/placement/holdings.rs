@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::placement::{Held, Order};
-use crate::shard::{Shard, ShardSet};
-use crate::table::Epoch;
+use crate::placement::grants::{Held, Order};
+use crate::placement::shard::{Shard, ShardSet};
+use crate::placement::table::Epoch;
 
 /// Clocks do not run equally fast: a host trusts its lease for so much less than it lasts.
 const DRIFT_SHARE: u32 = 64;

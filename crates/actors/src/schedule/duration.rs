@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::Fault;
+use crate::schedule::TermProblem;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 const SECONDS_PER_DAY: u64 = 86_400;
@@ -24,7 +24,7 @@ pub(crate) struct Span {
 }
 
 /// Reads a duration of either grammar.
-pub(crate) fn parse(text: &str) -> Result<Span, Fault> {
+pub(crate) fn parse(text: &str) -> Result<Span, TermProblem> {
     match text.strip_prefix(['P', 'p']) {
         Some(rest) => parse_iso(rest),
         None => Ok(Span { months: 0, time: parse_go(text)? }),
@@ -34,7 +34,7 @@ pub(crate) fn parse(text: &str) -> Result<Span, Fault> {
 /// Go's `time.ParseDuration`: numbers with or without a fraction, each with its unit (`ns`, `us`,
 /// `µs`, `ms`, `s`, `m`, `h`), in any order and as often as one likes, which add up; a sign before
 /// all of them; a bare `0`. Less than a nanosecond is dropped.
-fn parse_go(text: &str) -> Result<Duration, Fault> {
+fn parse_go(text: &str) -> Result<Duration, TermProblem> {
     let (unsigned, is_negative) = match text.as_bytes().first() {
         Some(b'-') => (&text[1..], true),
         Some(b'+') => (&text[1..], false),
@@ -48,15 +48,15 @@ fn parse_go(text: &str) -> Result<Duration, Fault> {
     loop {
         let (number, after) = Decimal::take(rest, &['.'])?;
         let unit_end = after.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after.len());
-        let unit = unit_nanos(&after[..unit_end]).ok_or(Fault::Unreadable)?;
-        nanos = nanos.checked_add(number.times(unit)?).ok_or(Fault::TooFar)?;
+        let unit = unit_nanos(&after[..unit_end]).ok_or(TermProblem::Unreadable)?;
+        nanos = nanos.checked_add(number.times(unit)?).ok_or(TermProblem::TooFar)?;
         rest = &after[unit_end..];
         if rest.is_empty() {
             break;
         }
     }
     if is_negative && nanos > 0 {
-        return Err(Fault::Negative);
+        return Err(TermProblem::Negative);
     }
     duration(nanos)
 }
@@ -77,22 +77,22 @@ fn unit_nanos(unit: &str) -> Option<u128> {
 /// ISO 8601 after its `P`: years, months, weeks, days, `T`, hours, minutes, seconds, in this
 /// order and each at most once, one at least. Seconds may have a fraction. Weeks may stand beside
 /// others.
-fn parse_iso(text: &str) -> Result<Span, Fault> {
+fn parse_iso(text: &str) -> Result<Span, TermProblem> {
     let (date, clock) = match text.split_once(['T', 't']) {
-        Some((_, "")) => return Err(Fault::Unreadable),
+        Some((_, "")) => return Err(TermProblem::Unreadable),
         Some((date, clock)) => (date, clock),
         None => (text, ""),
     };
     if text.is_empty() {
-        return Err(Fault::Unreadable);
+        return Err(TermProblem::Unreadable);
     }
     let [years, months, weeks, days] = designated(date, [b'Y', b'M', b'W', b'D'])?;
     let [hours, minutes, seconds] = designated(clock, [b'H', b'M', b'S'])?;
     if [years, months, weeks, days, hours, minutes].iter().any(|number| number.fraction.is_some()) {
-        return Err(Fault::Unreadable);
+        return Err(TermProblem::Unreadable);
     }
-    let whole_days = weeks.times(7)?.checked_add(days.times(1)?).ok_or(Fault::TooFar)?;
-    let all_months = years.times(12)?.checked_add(months.times(1)?).ok_or(Fault::TooFar)?;
+    let whole_days = weeks.times(7)?.checked_add(days.times(1)?).ok_or(TermProblem::TooFar)?;
+    let all_months = years.times(12)?.checked_add(months.times(1)?).ok_or(TermProblem::TooFar)?;
     let parts = [
         whole_days.checked_mul(u128::from(SECONDS_PER_DAY) * NANOS_PER_SECOND),
         Some(hours.times(3_600 * NANOS_PER_SECOND)?),
@@ -101,24 +101,27 @@ fn parse_iso(text: &str) -> Result<Span, Fault> {
     ];
     let nanos = parts.into_iter().try_fold(0_u128, |sum, part| sum.checked_add(part?));
     Ok(Span {
-        months: u32::try_from(all_months).map_err(|_| Fault::TooFar)?,
-        time: duration(nanos.ok_or(Fault::TooFar)?)?,
+        months: u32::try_from(all_months).map_err(|_| TermProblem::TooFar)?,
+        time: duration(nanos.ok_or(TermProblem::TooFar)?)?,
     })
 }
 
 /// Numbers that are followed by these letters, in this order; zero for what is left out.
-fn designated<const N: usize>(text: &str, letters: [u8; N]) -> Result<[Decimal<'_>; N], Fault> {
+fn designated<const N: usize>(
+    text: &str,
+    letters: [u8; N],
+) -> Result<[Decimal<'_>; N], TermProblem> {
     let mut numbers = [Decimal::default(); N];
     let mut rest = text;
     let mut place = 0;
     while !rest.is_empty() {
         let (number, after) = Decimal::take(rest, &['.', ','])?;
         if !number.is_complete() {
-            return Err(Fault::Unreadable);
+            return Err(TermProblem::Unreadable);
         }
-        let letter = after.bytes().next().ok_or(Fault::Unreadable)?.to_ascii_uppercase();
+        let letter = after.bytes().next().ok_or(TermProblem::Unreadable)?.to_ascii_uppercase();
         let at = letters[place..].iter().position(|other| *other == letter);
-        place += at.ok_or(Fault::Unreadable)?;
+        place += at.ok_or(TermProblem::Unreadable)?;
         numbers[place] = number;
         place += 1;
         rest = &after[1..];
@@ -136,7 +139,7 @@ struct Decimal<'a> {
 
 impl<'a> Decimal<'a> {
     /// Takes one off the beginning; either side of its point may be empty, not both.
-    fn take(text: &'a str, points: &[char]) -> Result<(Self, &'a str), Fault> {
+    fn take(text: &'a str, points: &[char]) -> Result<(Self, &'a str), TermProblem> {
         let (whole, rest) = digits(text);
         let (fraction, rest) = match rest.strip_prefix(points) {
             Some(after) => {
@@ -146,7 +149,7 @@ impl<'a> Decimal<'a> {
             None => (None, rest),
         };
         if whole.is_empty() && fraction.is_none_or(str::is_empty) {
-            return Err(Fault::Unreadable);
+            return Err(TermProblem::Unreadable);
         }
         Ok((Self { whole, fraction }, rest))
     }
@@ -157,14 +160,14 @@ impl<'a> Decimal<'a> {
     }
 
     /// Times a whole number; what is left of the fraction is dropped.
-    fn times(&self, factor: u128) -> Result<u128, Fault> {
-        let whole = value(self.whole).ok_or(Fault::TooFar)?.checked_mul(factor);
+    fn times(&self, factor: u128) -> Result<u128, TermProblem> {
+        let whole = value(self.whole).ok_or(TermProblem::TooFar)?.checked_mul(factor);
         let digits = self.fraction.unwrap_or_default();
         let digits = &digits[..digits.len().min(FRACTION_DIGITS)];
         let scale = 10_u128.pow(digits.len() as u32);
-        let part = value(digits).ok_or(Fault::TooFar)?.checked_mul(factor);
+        let part = value(digits).ok_or(TermProblem::TooFar)?.checked_mul(factor);
         let sum = whole.zip(part).and_then(|(whole, part)| whole.checked_add(part / scale));
-        sum.ok_or(Fault::TooFar)
+        sum.ok_or(TermProblem::TooFar)
     }
 }
 
@@ -182,7 +185,7 @@ fn value(digits: &str) -> Option<u128> {
     }
 }
 
-fn duration(nanos: u128) -> Result<Duration, Fault> {
-    let seconds = u64::try_from(nanos / NANOS_PER_SECOND).map_err(|_| Fault::TooFar)?;
+fn duration(nanos: u128) -> Result<Duration, TermProblem> {
+    let seconds = u64::try_from(nanos / NANOS_PER_SECOND).map_err(|_| TermProblem::TooFar)?;
     Ok(Duration::new(seconds, (nanos % NANOS_PER_SECOND) as u32))
 }
