@@ -6,16 +6,18 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollway_model::{Label, ServiceName, ServiceState};
+use tollway_store::Store;
 use tollway_wire::v1::admin_server::Admin;
 use tollway_wire::v1::create_token_request::Scope as Asked;
 use tollway_wire::{ConvertError, v1};
 use tonic::{Request, Response, Status};
 
 use crate::catalogue::{Catalogue, Peer};
-use crate::connected::DataPlane;
-use crate::issue::{Scope, create_token};
-use crate::peering::join;
-use crate::plane::{Plane, unix_now_ms};
+use crate::clock::unix_now_ms;
+use crate::connected::{Connected, DataPlane};
+use crate::hub::Hub;
+use crate::issue::{Scope, Tokens};
+use crate::peering::{Peering, join};
 use crate::policy;
 
 /// Life of a join token unless told otherwise.
@@ -25,7 +27,13 @@ const BUNDLE_TTL: Duration = Duration::from_secs(3600);
 /// Longest life of either.
 const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
 
-pub(crate) struct AdminService(pub(crate) Arc<Plane>);
+pub(crate) struct AdminService {
+    pub(crate) store: Store,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) connected: Arc<Connected>,
+    pub(crate) tokens: Tokens,
+    pub(crate) peering: Arc<Peering>,
+}
 
 #[tonic::async_trait]
 impl Admin for AdminService {
@@ -33,7 +41,7 @@ impl Admin for AdminService {
         &self,
         _request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
-        let plane = &self.0;
+        let authority = &self.peering.authority;
         let data_plane = |connected: DataPlane| v1::DataPlane {
             service: Some((&connected.service).into()),
             instance: connected.instance.as_str().to_owned(),
@@ -41,13 +49,13 @@ impl Admin for AdminService {
         };
         Ok(Response::new(v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            network: plane.authority.network().to_string(),
-            trust_domain: plane.authority.trust_domain().to_string(),
+            network: authority.network().to_string(),
+            trust_domain: authority.trust_domain().to_string(),
             now_unix_ms: unix_now_ms(),
-            revision: plane.store.revision(),
-            certificate_ends_unix_s: unix_s(plane.own_credentials().not_after()),
-            root_ends_unix_s: unix_s(plane.authority.root_not_after()),
-            data_planes: plane.connected.list().into_iter().map(data_plane).collect(),
+            revision: self.store.revision(),
+            certificate_ends_unix_s: unix_s(self.peering.credentials().not_after()),
+            root_ends_unix_s: unix_s(authority.root_not_after()),
+            data_planes: self.connected.list().into_iter().map(data_plane).collect(),
         }))
     }
 
@@ -58,7 +66,7 @@ impl Admin for AdminService {
         let request = request.into_inner();
         let scope = read_scope(request.scope)?;
         let (token, expires_at_unix_s) =
-            create_token(&self.0, &scope, ttl(request.ttl_s, TOKEN_TTL)?).await?;
+            self.tokens.create(&scope, ttl(request.ttl_s, TOKEN_TTL)?).await?;
         let token = token.to_string();
         Ok(Response::new(v1::CreateTokenResponse { token, expires_at_unix_s }))
     }
@@ -67,7 +75,7 @@ impl Admin for AdminService {
         &self,
         _request: Request<v1::ListServicesRequest>,
     ) -> Result<Response<v1::ListServicesResponse>, Status> {
-        Ok(Response::new(self.0.hub.read(|catalogue| v1::ListServicesResponse {
+        Ok(Response::new(self.hub.read(|catalogue| v1::ListServicesResponse {
             revision: catalogue.revision().0,
             services: list_services(catalogue),
         })))
@@ -82,7 +90,7 @@ impl Admin for AdminService {
             outside: Some(gateway.outside.into()),
             inside: Some(gateway.inside.into()),
         };
-        let gateways = self.0.hub.read(|catalogue| catalogue.gateways().map(status).collect());
+        let gateways = self.hub.read(|catalogue| catalogue.gateways().map(status).collect());
         Ok(Response::new(v1::ListGatewaysResponse { gateways }))
     }
 
@@ -91,7 +99,7 @@ impl Admin for AdminService {
         request: Request<v1::ExportJoinRequest>,
     ) -> Result<Response<v1::ExportJoinResponse>, Status> {
         let ttl = ttl(request.into_inner().ttl_s, BUNDLE_TTL)?;
-        let bundle = join::export(&self.0, ttl).await?;
+        let bundle = join::export(&self.peering, ttl).await?;
         Ok(Response::new(v1::ExportJoinResponse { bundle }))
     }
 
@@ -100,11 +108,11 @@ impl Admin for AdminService {
         request: Request<v1::AcceptJoinRequest>,
     ) -> Result<Response<v1::AcceptJoinResponse>, Status> {
         // A caller that goes away must not leave a half-joined network behind.
-        let plane = self.0.clone();
+        let peering = self.peering.clone();
         let accept = self
-            .0
-            .tasks
-            .spawn(async move { join::accept(&plane, &request.into_inner().bundle).await });
+            .peering
+            .background
+            .spawn(async move { join::accept(&peering, &request.into_inner().bundle).await });
         let bundle = accept.await.map_err(|_| Status::internal("the join was interrupted"))??;
         Ok(Response::new(v1::AcceptJoinResponse {
             network: bundle.network.as_str().to_owned(),
@@ -116,7 +124,7 @@ impl Admin for AdminService {
         &self,
         _request: Request<v1::ListJoinsRequest>,
     ) -> Result<Response<v1::ListJoinsResponse>, Status> {
-        let joins = self.0.hub.read(|catalogue| {
+        let joins = self.hub.read(|catalogue| {
             catalogue.peers().filter_map(|(_, peer)| join_status(peer)).collect()
         });
         Ok(Response::new(v1::ListJoinsResponse { joins }))
@@ -127,7 +135,7 @@ impl Admin for AdminService {
         request: Request<v1::RemoveJoinRequest>,
     ) -> Result<Response<v1::RemoveJoinResponse>, Status> {
         let network = tollway_wire::network_name(&request.into_inner().network).map_err(invalid)?;
-        join::remove(&self.0, &network).await?;
+        join::remove(&self.peering, &network).await?;
         Ok(Response::new(v1::RemoveJoinResponse {}))
     }
 
@@ -135,21 +143,21 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::ApplyPoliciesRequest>,
     ) -> Result<Response<v1::ChangePoliciesResponse>, Status> {
-        policy::apply(&self.0, request.into_inner()).await.map(Response::new)
+        policy::apply(&self.store, &self.hub, request.into_inner()).await.map(Response::new)
     }
 
     async fn list_policies(
         &self,
         request: Request<v1::ListPoliciesRequest>,
     ) -> Result<Response<v1::ListPoliciesResponse>, Status> {
-        policy::list(&self.0, request.get_ref()).map(Response::new)
+        policy::list(&self.hub, request.get_ref()).map(Response::new)
     }
 
     async fn delete_policies(
         &self,
         request: Request<v1::DeletePoliciesRequest>,
     ) -> Result<Response<v1::ChangePoliciesResponse>, Status> {
-        policy::delete(&self.0, request.into_inner()).await.map(Response::new)
+        policy::delete(&self.store, &self.hub, request.into_inner()).await.map(Response::new)
     }
 }
 

@@ -11,8 +11,8 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_stream::{Stream, StreamExt as _};
 
 use crate::admin_client::SOCKET_NAME;
+use crate::connections::ACCEPT_PAUSE;
 use crate::error::StartError;
-use crate::listener::ACCEPT_PAUSE;
 
 /// A directory in the store's, for as long as it takes to bind. With [`BOUND_AS`] it is no longer
 /// than [`SOCKET_NAME`]: the paths of sockets are short.

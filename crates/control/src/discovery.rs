@@ -20,12 +20,13 @@ use tollway_wire::{
 use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
-use crate::caller::{Caller, expired_status, is_system};
-use crate::connected::{DataPlane, Stay};
+use crate::background::Background;
+use crate::connected::{Connected, DataPlane, Stay};
+use crate::connections::{Caller, expired_status, is_system};
 use crate::delta::{self, Delta};
-use crate::hub::{TooManySubscriptions, Watcher};
-use crate::plane::Plane;
+use crate::hub::{Hub, TooManySubscriptions, Watcher};
 use crate::policy;
+use crate::status::stopping;
 
 /// Responses waiting for a client that does not read.
 const RESPONSES_LIMIT: usize = 4;
@@ -39,7 +40,16 @@ const PART_BYTES: usize = MESSAGE_LIMIT_BYTES / 4;
 /// Time for the first message.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) struct DiscoveryService(pub(crate) Arc<Plane>);
+/// What all discovery streams share.
+pub(crate) struct Streams {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) connected: Arc<Connected>,
+    /// How often a stream without changes sends a message.
+    pub(crate) heartbeat: Duration,
+    pub(crate) background: Background,
+}
+
+pub(crate) struct DiscoveryService(pub(crate) Arc<Streams>);
 
 #[tonic::async_trait]
 impl Discovery for DiscoveryService {
@@ -53,11 +63,11 @@ impl Discovery for DiscoveryService {
         let (service, instance) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
         let mut requests = request.into_inner();
         let (responses, stream) = mpsc::channel(RESPONSES_LIMIT);
-        let plane = self.0.clone();
+        let shared = self.0.clone();
         // The answer's head goes out before the first message comes in: a client may wait for it.
-        self.0.tasks.spawn(async move {
+        self.0.background.spawn(async move {
             let outbox = Outbox(responses);
-            let end = match open(&plane, &service, instance, &mut requests).await {
+            let end = match open(&shared, &service, instance, &mut requests).await {
                 Ok((mut session, stay)) => {
                     let run = session.run(&caller, requests, &outbox);
                     let ended = stay.replaced().run_until_cancelled(run).await;
@@ -75,7 +85,7 @@ impl Discovery for DiscoveryService {
 }
 
 async fn open(
-    plane: &Arc<Plane>,
+    shared: &Arc<Streams>,
     service: &ServiceName,
     instance: Instance,
     requests: &mut Streaming<v1::WatchRequest>,
@@ -90,7 +100,7 @@ async fn open(
     let known = Revision(open.revision);
     let follow = match open.scope() {
         Scope::Subscribed => {
-            let watcher = plane.hub.watch_as(service.clone(), instance.clone());
+            let watcher = shared.hub.watch_as(service.clone(), instance.clone());
             watcher.resume(read_names(&open.resume)?, known).map_err(too_many)?;
             Follow::Subscriptions { watcher }
         }
@@ -101,7 +111,7 @@ async fn open(
                 )));
             }
             Follow::Network {
-                watcher: plane.hub.watch_whole(),
+                watcher: shared.hub.watch_whole(),
                 known: Some(known).filter(|known| known.0 > 0),
             }
         }
@@ -110,14 +120,14 @@ async fn open(
         }
     };
     let data_plane = DataPlane { service: service.clone(), instance, version: open.version };
-    let stay = plane.connected.enter(data_plane);
-    let (plane, trust_revision) = (plane.clone(), open.trust_revision);
-    Ok((Session { plane, follow, trust_revision, sent: known }, stay))
+    let stay = shared.connected.enter(data_plane);
+    let (shared, trust_revision) = (shared.clone(), open.trust_revision);
+    Ok((Session { shared, follow, trust_revision, sent: known }, stay))
 }
 
 /// One discovery stream.
 struct Session {
-    plane: Arc<Plane>,
+    shared: Arc<Streams>,
     follow: Follow,
     trust_revision: u64,
     /// The client has been sent everything up to here.
@@ -156,9 +166,8 @@ impl Session {
         mut requests: Streaming<v1::WatchRequest>,
         outbox: &Outbox,
     ) -> Result<(), Status> {
-        let plane = self.plane.clone();
-        // Data planes are many, and each has other signs of life than this.
-        let mut heartbeat = interval(plane.options.timing.heartbeat * 2);
+        let shared = self.shared.clone();
+        let mut heartbeat = interval(shared.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let expired = caller.expired();
         tokio::pin!(expired);
@@ -179,8 +188,8 @@ impl Session {
                     }
                 }
                 () = &mut expired => return Err(expired_status()),
-                () = plane.stop.cancelled() => {
-                    return Err(Status::unavailable("the control plane is stopping; connect again"));
+                () = shared.background.stop.cancelled() => {
+                    return Err(stopping());
                 }
             }
         }
@@ -216,7 +225,7 @@ impl Session {
                 push_subscriptions(watcher, trust, &mut self.sent, outbox).await?
             }
             Follow::Network { known, .. } => {
-                push_network(&self.plane, known, trust, &mut self.sent, outbox).await?
+                push_network(&self.shared.hub, known, trust, &mut self.sent, outbox).await?
             }
         };
         Ok(sent || sent_trust)
@@ -225,7 +234,7 @@ impl Session {
     fn changed_trust(&mut self) -> Option<v1::TrustBundles> {
         let known = self.trust_revision;
         let trust = self
-            .plane
+            .shared
             .hub
             .read(|catalogue| (catalogue.trust_revision() != known).then(|| catalogue.trust()))?;
         self.trust_revision = trust.revision;
@@ -276,20 +285,20 @@ async fn push_subscriptions(
 }
 
 async fn push_network(
-    plane: &Plane,
+    hub: &Hub,
     known: &mut Option<Revision>,
     mut trust: Option<v1::TrustBundles>,
     sent: &mut Revision,
     outbox: &Outbox,
 ) -> Result<bool, Status> {
-    let delta = plane.hub.read(|catalogue| delta::plan(catalogue, *known));
+    let delta = hub.read(|catalogue| delta::plan(catalogue, *known));
     let Delta { revision, snapshot, services, networks, .. } = delta;
     *known = Some(revision);
     if !snapshot && services.is_empty() && networks.is_empty() && trust.is_none() {
         *sent = revision;
         return Ok(false);
     }
-    let networks = plane.hub.read(|catalogue| {
+    let networks = hub.read(|catalogue| {
         let update = |network| v1::NetworkUpdate::from(&catalogue.network_update(network));
         networks.iter().map(update).collect()
     });
@@ -298,7 +307,7 @@ async fn push_network(
     let mut first = true;
     for index in 0..chunks {
         let chunk = services.iter().skip(index * SERVICES_PER_RESPONSE_LIMIT);
-        let updates = plane.hub.read(|catalogue| {
+        let updates = hub.read(|catalogue| {
             let update = |name| v1::ServiceUpdate::from(&catalogue.update(name));
             chunk.take(SERVICES_PER_RESPONSE_LIMIT).map(update).collect()
         });

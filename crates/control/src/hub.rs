@@ -14,6 +14,9 @@ use tollway_wire::SUBSCRIPTIONS_PER_STREAM_LIMIT;
 
 use crate::catalogue::{Catalogue, StoredPolicy, Subject};
 
+/// Longest wait until a change of one's own is seen in the catalogue.
+const VISIBLE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Least time between two looks at who has acknowledged.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -167,6 +170,12 @@ impl Hub {
         let mut seen = self.revision.subscribe();
         // The sender lives in `self`, so waiting cannot fail.
         let _ = seen.wait_for(|at| at.0 >= revision).await;
+    }
+
+    /// Waits until watchers see `revision`, for at most [`VISIBLE_TIMEOUT`]: beyond it an answer is
+    /// still right, only watchers are late.
+    pub(crate) async fn visible(&self, revision: u64) {
+        let _ = tokio::time::timeout(VISIBLE_TIMEOUT, self.reached(revision)).await;
     }
 
     /// A watcher of subscriptions, none at first, that is told no policies.

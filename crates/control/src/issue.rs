@@ -10,19 +10,22 @@ use bytes::Bytes;
 use prost::Message;
 use thiserror::Error;
 use tollway_identity::{
-    GATEWAY_APP, IssueError, IssueRequest, IssuedChain, JoinToken, SHORTEST_TTL, SecretHash,
-    SystemRequest,
+    Authority, GATEWAY_APP, IssueError, IssueRequest, IssuedChain, JoinToken, SHORTEST_TTL,
+    SecretHash, SystemRequest,
 };
 use tollway_model::{ErrorCode, Group, Instance, NetworkName, ServiceName};
-use tollway_store::{Expected, Transaction};
+use tollway_store::{Expected, Store, Transaction};
 use tollway_wire::v1::identity_server::Identity;
 use tollway_wire::{ConvertError, v1};
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
-use crate::caller::{Caller, is_system};
+use crate::clock::{unix_now_ms, unix_now_s};
+use crate::connections::{Caller, is_system};
+use crate::hub::Hub;
 use crate::key::TOKEN_PREFIX;
-use crate::plane::{Plane, store_status, unix_now_ms, unix_now_s};
+use crate::linger::Use;
+use crate::status::store_status;
 use crate::stored::{ScopeKind, Token};
 
 /// What a join token is good for.
@@ -205,44 +208,72 @@ pub(crate) fn agents_group(service: &ServiceName) -> Option<Group> {
     if is_system(service) { Group::of_agent_app(&service.app) } else { None }
 }
 
-/// Makes a token and stores its hash.
-pub(crate) async fn create_token(
-    plane: &Plane,
-    scope: &Scope,
-    ttl: Duration,
-) -> Result<(JoinToken, u64), Status> {
-    let network = plane.authority.network();
-    let token = JoinToken::generate(network, plane.authority.root_der())
-        .map_err(|error| Status::internal(error.to_string()))?;
-    let expires_at_unix_s = unix_now_s().saturating_add(ttl.as_secs());
-    let (kind, namespace, app) = match scope {
-        Scope::Any => (ScopeKind::Any, "", ""),
-        Scope::Namespace(namespace) => (ScopeKind::Namespace, namespace.as_str(), ""),
-        Scope::App { namespace, app } => (ScopeKind::App, namespace.as_str(), app.as_str()),
-        Scope::Gateway => (ScopeKind::Gateway, "", ""),
-        Scope::Fabric(group) => (ScopeKind::Fabric, "", group.as_str()),
-    };
-    let record = Token {
-        secret_hash: token.secret_hash().as_bytes().to_vec(),
-        expires_at_unix_s,
-        scope: kind.into(),
-        namespace: namespace.to_owned(),
-        app: app.to_owned(),
-    };
-    let key = token_key(&token);
-    let put =
-        Transaction::new().when(key.clone(), Expected::Absent).put(key, record.encode_to_vec());
-    plane.store.transact(put).await.map_err(|error| store_status(&error))?;
-    plane.note_use();
-    info!(token = token.id(), ?scope, "made a join token");
-    Ok((token, expires_at_unix_s))
+/// The join tokens of a network.
+#[derive(Clone)]
+pub(crate) struct Tokens {
+    pub(crate) authority: Arc<Authority>,
+    pub(crate) store: Store,
+    pub(crate) noted: Arc<Use>,
+}
+
+impl Tokens {
+    /// Makes a token and stores its hash.
+    pub(crate) async fn create(
+        &self,
+        scope: &Scope,
+        ttl: Duration,
+    ) -> Result<(JoinToken, u64), Status> {
+        let network = self.authority.network();
+        let token = JoinToken::generate(network, self.authority.root_der())
+            .map_err(|error| Status::internal(error.to_string()))?;
+        let expires_at_unix_s = unix_now_s().saturating_add(ttl.as_secs());
+        let (kind, namespace, app) = match scope {
+            Scope::Any => (ScopeKind::Any, "", ""),
+            Scope::Namespace(namespace) => (ScopeKind::Namespace, namespace.as_str(), ""),
+            Scope::App { namespace, app } => (ScopeKind::App, namespace.as_str(), app.as_str()),
+            Scope::Gateway => (ScopeKind::Gateway, "", ""),
+            Scope::Fabric(group) => (ScopeKind::Fabric, "", group.as_str()),
+        };
+        let record = Token {
+            secret_hash: token.secret_hash().as_bytes().to_vec(),
+            expires_at_unix_s,
+            scope: kind.into(),
+            namespace: namespace.to_owned(),
+            app: app.to_owned(),
+        };
+        let key = token_key(&token);
+        let put =
+            Transaction::new().when(key.clone(), Expected::Absent).put(key, record.encode_to_vec());
+        self.store.transact(put).await.map_err(|error| store_status(&error))?;
+        self.noted.note();
+        info!(token = token.id(), ?scope, "made a join token");
+        Ok((token, expires_at_unix_s))
+    }
+
+    /// A token of this network, and what is stored of it.
+    async fn find(&self, token: &str) -> Result<(JoinToken, Option<Token>), Status> {
+        let token: JoinToken = token.parse().map_err(Refusal::TokenShape)?;
+        let home = self.authority.network();
+        if token.network() != home {
+            let (found, home) = (token.network().clone(), home.clone());
+            return Err(Refusal::OtherNetwork { found, home }.into());
+        }
+        let entry = self.store.get(&token_key(&token)).await.map_err(|e| store_status(&e))?;
+        let stored = entry.and_then(|entry| Token::decode(entry.value).ok());
+        Ok((token, stored))
+    }
 }
 
 fn token_key(token: &JoinToken) -> Bytes {
     format!("{TOKEN_PREFIX}{}", token.id()).into()
 }
 
-pub(crate) struct IdentityService(pub(crate) Arc<Plane>);
+pub(crate) struct IdentityService {
+    pub(crate) tokens: Tokens,
+    pub(crate) hub: Arc<Hub>,
+    /// Life of a certificate unless a shorter one is asked for.
+    pub(crate) certificate_ttl: Duration,
+}
 
 #[tonic::async_trait]
 impl Identity for IdentityService {
@@ -262,14 +293,14 @@ impl Identity for IdentityService {
             warn!(service = %claim.service, instance = %claim.instance, reason, "a certificate was refused");
         }
         allowed?;
-        let ttl = decide_life(request.ttl_s, self.0.options.certificate_ttl);
+        let ttl = decide_life(request.ttl_s, self.certificate_ttl);
         let issued = self.sign(&claim, request.csr, ttl).map_err(|error| issue_status(&error))?;
-        self.0.note_use();
+        self.tokens.noted.note();
         info!(service = %claim.service, instance = %claim.instance, "issued a certificate");
         Ok(Response::new(v1::IssueResponse {
             chain: issued.chain.iter().map(|der| der.to_vec()).collect(),
-            trust: Some(self.0.hub.read(crate::catalogue::Catalogue::trust)),
-            trust_domain: self.0.authority.trust_domain().to_string(),
+            trust: Some(self.hub.read(crate::catalogue::Catalogue::trust)),
+            trust_domain: self.tokens.authority.trust_domain().to_string(),
         }))
     }
 
@@ -277,10 +308,10 @@ impl Identity for IdentityService {
         &self,
         request: Request<v1::CheckRequest>,
     ) -> Result<Response<v1::CheckResponse>, Status> {
-        let (token, stored) = self.find_token(&request.into_inner().token).await?;
+        let (token, stored) = self.tokens.find(&request.into_inner().token).await?;
         let stored = decide_usable(stored.as_ref(), token.secret(), unix_now_s())?;
         Ok(Response::new(v1::CheckResponse {
-            network: self.0.authority.network().to_string(),
+            network: self.tokens.authority.network().to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_unix_ms: unix_now_ms(),
             token_expires_at_unix_s: stored.expires_at_unix_s,
@@ -296,27 +327,14 @@ impl IdentityService {
         if matches!(caller, Caller::Anonymous) {
             return Err(Refusal::NoProof.into());
         }
-        let own = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        let own = self.hub.read(|catalogue| caller.workload(catalogue))?;
         Ok(decide_renewal(&own, claim)?)
     }
 
     async fn redeem(&self, token: &str, claim: &Claim) -> Result<(), Status> {
-        let (token, stored) = self.find_token(token).await?;
+        let (token, stored) = self.tokens.find(token).await?;
         let decided = decide_token(stored.as_ref(), token.secret(), &claim.service, unix_now_s());
         Ok(decided?)
-    }
-
-    /// A token of this network, and what is stored of it.
-    async fn find_token(&self, token: &str) -> Result<(JoinToken, Option<Token>), Status> {
-        let token: JoinToken = token.parse().map_err(Refusal::TokenShape)?;
-        let home = self.0.authority.network();
-        if token.network() != home {
-            let (found, home) = (token.network().clone(), home.clone());
-            return Err(Refusal::OtherNetwork { found, home }.into());
-        }
-        let entry = self.0.store.get(&token_key(&token)).await.map_err(|e| store_status(&e))?;
-        let stored = entry.and_then(|entry| Token::decode(entry.value).ok());
-        Ok((token, stored))
     }
 
     fn sign(
@@ -328,14 +346,17 @@ impl IdentityService {
         let instance = claim.instance.clone();
         let now = SystemTime::now();
         if is_gateway(&claim.service) {
-            return self.0.authority.issue_gateway(&SystemRequest { csr_der, instance, ttl }, now);
+            return self
+                .tokens
+                .authority
+                .issue_gateway(&SystemRequest { csr_der, instance, ttl }, now);
         }
         if let Some(group) = agents_group(&claim.service) {
             let request = SystemRequest { csr_der, instance, ttl };
-            return self.0.authority.issue_fabric(&group, &request, now);
+            return self.tokens.authority.issue_fabric(&group, &request, now);
         }
         let service = claim.service.clone();
-        self.0.authority.issue(&IssueRequest { csr_der, service, instance, ttl }, now)
+        self.tokens.authority.issue(&IssueRequest { csr_der, service, instance, ttl }, now)
     }
 }
 

@@ -3,40 +3,20 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use tokio::sync::watch;
+use tollway_identity::Credentials;
 use tollway_model::RunningConfig;
-use tollway_store::Commit;
-use tollway_telemetry::metrics::{Counter, Durations, Metric, Part, add_build, add_process, names};
+use tollway_store::Store;
+use tollway_telemetry::metrics::{Part, add_build, add_process, names};
 use tollway_telemetry::{AdminFacts, Page};
 
+use crate::app_state::AppState;
 use crate::catalogue::Catalogue;
-use crate::plane::Plane;
-
-/// What the store's writer tells; it is the only writer of these.
-#[derive(Default, Debug)]
-pub(crate) struct CommitMetrics {
-    durations: Durations,
-    failed: Counter,
-}
-
-impl CommitMetrics {
-    pub(crate) fn record(&self, commit: Commit) {
-        if commit.durable {
-            self.durations.record(commit.took);
-        } else {
-            self.failed.add(1);
-        }
-    }
-
-    pub(crate) fn add_to(
-        &self,
-        page: &mut Page,
-        durations: &'static Metric,
-        failed: &'static Metric,
-    ) {
-        page.durations(durations, &[], &[&self.durations]);
-        page.single(failed, self.failed.value());
-    }
-}
+use crate::commits::CommitMetrics;
+use crate::connections::ConnectionLimits;
+use crate::hub::Hub;
+use crate::neighbours::Neighbours;
+use crate::reminders::Reminders;
 
 /// What is read from the catalogue at once.
 struct Census {
@@ -72,16 +52,23 @@ impl Census {
     }
 }
 
-/// The admin port's view of a control plane.
+/// What the admin port shows of a control plane.
 pub(crate) struct ControlFacts {
-    pub(crate) plane: Arc<Plane>,
+    pub(crate) store: Store,
     pub(crate) commits: Arc<CommitMetrics>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) limits: Arc<ConnectionLimits>,
+    pub(crate) app_state: Arc<AppState>,
+    pub(crate) reminders: Arc<Reminders>,
+    pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
+    pub(crate) config: watch::Receiver<RunningConfig>,
 }
 
 impl ControlFacts {
     fn add_store(&self, page: &mut Page) {
-        let size = self.plane.store.size();
-        page.single(&names::STORE_REVISION, self.plane.store.revision());
+        let size = self.store.size();
+        page.single(&names::STORE_REVISION, self.store.revision());
         page.single(&names::STORE_ENTRIES, size.entries);
         page.single(&names::STORE_LEASES, size.leases);
         page.single(&names::STORE_LIVE_BYTES, size.live_bytes);
@@ -93,17 +80,16 @@ impl ControlFacts {
 
 impl AdminFacts for ControlFacts {
     fn add_metrics(&self, page: &mut Page) {
-        let hub = &self.plane.hub;
-        let followed = hub.followed();
-        self.plane.places.add_to(page);
+        let followed = self.hub.followed();
+        self.limits.add_to(page);
         page.single(&names::WATCHERS, followed.watchers);
         page.single(&names::WATCHER_LAG, followed.lag);
-        hub.read(Census::of).add_to(page);
+        self.hub.read(Census::of).add_to(page);
         self.add_store(page);
-        self.plane.app_state.add_to(page);
-        self.plane.reminders.counts.add_to(page);
-        self.plane.neighbours.counts.add_to(page);
-        let credentials = self.plane.own_credentials();
+        self.app_state.add_to(page);
+        self.reminders.counts.add_to(page);
+        self.neighbours.counts.add_to(page);
+        let credentials = self.credentials.borrow().clone();
         let expiry = credentials.not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
         page.single(&names::CERTIFICATE_EXPIRY, expiry.as_secs());
         page.single(&names::TRUST_REVISION, credentials.bundles().revision());
@@ -112,7 +98,7 @@ impl AdminFacts for ControlFacts {
     }
 
     fn config(&self) -> RunningConfig {
-        self.plane.options.config.borrow().clone()
+        self.config.borrow().clone()
     }
 
     /// It binds this port last, when it can do all its work.

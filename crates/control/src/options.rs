@@ -11,7 +11,7 @@ use tollway_store::EtcdOptions;
 /// Connections at once of those with an identity.
 const CONNECTIONS_LIMIT: usize = 20_000;
 /// Connections at once without a certificate: those that come to join.
-const VISITORS_LIMIT: usize = 1_000;
+const UNAUTHENTICATED_LIMIT: usize = 1_000;
 /// Handshakes at once: several times as many as can end within the round trip of a peer far away.
 const HANDSHAKES_LIMIT: usize = 2_000;
 /// Most groups of neighbours that were written or watched.
@@ -68,9 +68,9 @@ pub struct Options {
 pub struct ConnectionOptions {
     /// Most connections of workloads, gateways and networks with an identity, 20,000: the next is
     /// closed.
-    pub known: usize,
+    pub authenticated: usize,
     /// Most connections without an identity, 1,000: one gives way to the next.
-    pub visitors: usize,
+    pub unauthenticated: usize,
     /// Most handshakes under way, 2,000: one gives way to the next.
     pub handshakes: usize,
 }
@@ -143,7 +143,11 @@ impl Options {
 
 impl Default for ConnectionOptions {
     fn default() -> Self {
-        Self { known: CONNECTIONS_LIMIT, visitors: VISITORS_LIMIT, handshakes: HANDSHAKES_LIMIT }
+        Self {
+            authenticated: CONNECTIONS_LIMIT,
+            unauthenticated: UNAUTHENTICATED_LIMIT,
+            handshakes: HANDSHAKES_LIMIT,
+        }
     }
 }
 

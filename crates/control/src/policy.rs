@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use tollway_model::{Policy, PolicyName, PolicyScope};
-use tollway_store::{Expected, TransactError, Transaction};
+use tollway_store::{Expected, Store, TransactError, Transaction};
 use tollway_wire::v1::policy_change::Outcome;
 use tollway_wire::{
     POLICIES_LIMIT, POLICIES_LIMIT_BYTES, POLICIES_PER_REQUEST_LIMIT, POLICY_BYTES_PER_SCOPE_LIMIT,
@@ -17,8 +17,9 @@ use tonic::Status;
 use tracing::info;
 
 use crate::catalogue::{Policies, StoredPolicy};
+use crate::hub::Hub;
 use crate::key::Key;
-use crate::plane::{Plane, store_status};
+use crate::status::store_status;
 
 /// Tries to write a change beside other writers of the same policies.
 const WRITE_TRIES: usize = 3;
@@ -56,31 +57,33 @@ struct Plan {
 
 /// Creates or replaces policies.
 pub(crate) async fn apply(
-    plane: &Plane,
+    store: &Store,
+    hub: &Hub,
     request: v1::ApplyPoliciesRequest,
 ) -> Result<v1::ChangePoliciesResponse, Status> {
     check_count(request.policies.len())?;
     let read = |stated| tollway_wire::policy(stated).map(|policy| Wish::Put(Box::new(policy)));
     let wishes: Vec<Wish> =
         request.policies.iter().map(read).collect::<Result<_, _>>().map_err(invalid)?;
-    change(plane, &wishes, request.dry_run, request.wait_ms).await
+    change(store, hub, &wishes, request.dry_run, request.wait_ms).await
 }
 
 /// Removes policies.
 pub(crate) async fn delete(
-    plane: &Plane,
+    store: &Store,
+    hub: &Hub,
     request: v1::DeletePoliciesRequest,
 ) -> Result<v1::ChangePoliciesResponse, Status> {
     check_count(request.names.len())?;
     let read = |stated| tollway_wire::policy_name(stated).map(Wish::Delete);
     let wishes: Vec<Wish> =
         request.names.iter().map(read).collect::<Result<_, _>>().map_err(invalid)?;
-    change(plane, &wishes, request.dry_run, request.wait_ms).await
+    change(store, hub, &wishes, request.dry_run, request.wait_ms).await
 }
 
 /// Every policy, or those of a namespace, or of a name.
 pub(crate) fn list(
-    plane: &Plane,
+    hub: &Hub,
     request: &v1::ListPoliciesRequest,
 ) -> Result<v1::ListPoliciesResponse, Status> {
     let wanted = |text: &str, field| match text {
@@ -89,7 +92,7 @@ pub(crate) fn list(
     };
     let namespace = wanted(&request.namespace, "namespace")?;
     let name = wanted(&request.name, "name")?;
-    Ok(plane.hub.read(|catalogue| {
+    Ok(hub.read(|catalogue| {
         let policies = catalogue.policies().iter().filter(|stored| {
             let own = &stored.policy.name;
             namespace.as_ref().is_none_or(|n| *n == own.namespace)
@@ -103,35 +106,36 @@ pub(crate) fn list(
 }
 
 async fn change(
-    plane: &Plane,
+    store: &Store,
+    hub: &Hub,
     wishes: &[Wish],
     dry_run: bool,
     wait_ms: u64,
 ) -> Result<v1::ChangePoliciesResponse, Status> {
     for _ in 0..WRITE_TRIES {
-        let plan = plane.hub.read(|catalogue| plan(catalogue.policies(), wishes))?;
+        let plan = hub.read(|catalogue| plan(catalogue.policies(), wishes))?;
         if dry_run {
             return Ok(response(&plan.outcomes, plan.revision, 0, Vec::new()));
         }
         let revision = if plan.transaction.ops.is_empty() {
             plan.revision
         } else {
-            match plane.store.transact(plan.transaction).await {
+            match store.transact(plan.transaction).await {
                 Ok(revision) => revision,
                 Err(TransactError::Conflict { .. }) => {
                     // Somebody else was first: look again once their change is seen.
-                    plane.visible(plane.store.revision()).await;
+                    hub.visible(store.revision()).await;
                     continue;
                 }
                 Err(error) => return Err(store_status(&error)),
             }
         };
-        plane.visible(revision).await;
+        hub.visible(revision).await;
         for (name, outcome) in &plan.outcomes {
             info!(policy = %name, outcome = outcome.as_str_name(), revision, "policy");
         }
         let wait = Duration::from_millis(wait_ms).min(LONGEST_WAIT);
-        let (sidecars, lagging) = plane.hub.policies_applied(&plan.scopes, revision, wait).await;
+        let (sidecars, lagging) = hub.policies_applied(&plan.scopes, revision, wait).await;
         return Ok(response(&plan.outcomes, revision, sidecars, lagging));
     }
     Err(Status::aborted("others keep changing the same policies; try again"))

@@ -10,7 +10,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_identity::GATEWAY_APP;
 use tollway_model::{Instance, ServiceName};
-use tollway_store::{LeaseError, Transaction};
+use tollway_store::{LeaseError, Store, Transaction};
 use tollway_wire::v1::register_request::Request as Step;
 use tollway_wire::v1::register_response::Response as Answer;
 use tollway_wire::v1::registry_server::Registry;
@@ -18,10 +18,14 @@ use tollway_wire::{ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, v1};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
-use crate::caller::{Caller, expired_status, is_system};
-use crate::holders::Held;
+use crate::background::Background;
+use crate::connections::{Caller, expired_status, is_system};
+use crate::holders::{Held, Holders};
+use crate::hub::Hub;
 use crate::key::Key;
-use crate::plane::{Plane, store_status};
+use crate::options::Timing;
+use crate::standstill::Standstill;
+use crate::status::{stopping, store_status};
 
 /// Services of one network.
 const SERVICES_LIMIT: usize = 100_000;
@@ -30,7 +34,18 @@ const ANSWERS_LIMIT: usize = 4;
 /// Tries to put an announcement whose lease ended meanwhile.
 const PUT_TRIES: usize = 3;
 
-pub(crate) struct RegistryService(pub(crate) Arc<Plane>);
+/// What all registration streams share.
+pub(crate) struct Registrations {
+    pub(crate) store: Store,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) timing: Timing,
+    /// Which stream holds which lease.
+    pub(crate) holders: Holders,
+    pub(crate) standstill: Arc<Standstill>,
+    pub(crate) background: Background,
+}
+
+pub(crate) struct RegistryService(pub(crate) Arc<Registrations>);
 
 #[tonic::async_trait]
 impl Registry for RegistryService {
@@ -44,21 +59,21 @@ impl Registry for RegistryService {
         let (service, instance) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
         let (answers, stream) = mpsc::channel(ANSWERS_LIMIT);
         let session = Session {
-            plane: self.0.clone(),
+            shared: self.0.clone(),
             service,
             instance,
             lease: None,
             announced: None,
             answers,
         };
-        self.0.tasks.spawn(session.run(caller, request.into_inner()));
+        self.0.background.spawn(session.run(caller, request.into_inner()));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
 
 /// One registration stream.
 struct Session {
-    plane: Arc<Plane>,
+    shared: Arc<Registrations>,
     /// Who the caller is by its certificate.
     service: ServiceName,
     instance: Instance,
@@ -116,10 +131,7 @@ impl Session {
                 self.let_go();
                 let _ = self.answers.send(Err(status)).await;
             }
-            End::Stopping => {
-                let status = Status::unavailable("the control plane is stopping; connect again");
-                let _ = self.answers.try_send(Err(status));
-            }
+            End::Stopping => drop(self.answers.try_send(Err(stopping()))),
         }
     }
 
@@ -128,12 +140,12 @@ impl Session {
         caller: &Caller,
         requests: &mut Streaming<v1::RegisterRequest>,
     ) -> End {
-        let stop = self.plane.stop.clone();
+        let stop = self.shared.background.stop.clone();
         let expired = caller.expired();
         tokio::pin!(expired);
         loop {
             let request = tokio::select! {
-                request = tokio::time::timeout(self.plane.options.timing.lease, requests.next()) => request,
+                request = tokio::time::timeout(self.shared.timing.lease, requests.next()) => request,
                 () = &mut expired => return End::Broken(Some(expired_status())),
                 () = stop.cancelled() => return End::Stopping,
             };
@@ -172,8 +184,8 @@ impl Session {
             Some(Step::KeepAlive(_)) => self.keep_alive().await,
             Some(Step::Deregister(_)) => {
                 self.leave().await;
-                let revision = self.plane.store.revision();
-                self.plane.visible(revision).await;
+                let revision = self.shared.store.revision();
+                self.shared.hub.visible(revision).await;
                 Ok(Answer::Deregistered(v1::Deregistered { revision }))
             }
             None => Err(Status::invalid_argument("the field `request` is missing").into()),
@@ -189,7 +201,7 @@ impl Session {
                 "a part of the mesh does not register as a service",
             ));
         }
-        self.plane.hub.read(|catalogue| {
+        self.shared.hub.read(|catalogue| {
             let known = catalogue.workload_count(&workload.service);
             let full = known >= ENDPOINTS_PER_SERVICE_LIMIT
                 || (known == 0 && catalogue.service_count() >= SERVICES_LIMIT);
@@ -221,7 +233,7 @@ impl Session {
         }
         self.check_own(&self.service, &instance)?;
         let others = self
-            .plane
+            .shared
             .hub
             .read(|catalogue| catalogue.gateways().filter(|g| g.instance != instance).count());
         if others >= GATEWAYS_PER_NETWORK_LIMIT {
@@ -253,7 +265,7 @@ impl Session {
         if first {
             info!(service = %self.service, instance = %self.instance, revision, "registered");
         }
-        let lease = self.plane.options.timing.lease;
+        let lease = self.shared.timing.lease;
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
         Ok(Answer::Registered(v1::Registered { revision, lease_ms }))
     }
@@ -265,10 +277,10 @@ impl Session {
         if self.lease.is_some() {
             return None;
         }
-        let entry = self.plane.store.get(key).await.ok()??;
+        let entry = self.shared.store.get(key).await.ok()??;
         let lease = entry.lease.filter(|_| entry.value == *value)?;
-        self.plane.store.keep_alive(lease).await.ok()?;
-        self.lease = Some(self.plane.holders.take(lease));
+        self.shared.store.keep_alive(lease).await.ok()?;
+        self.lease = Some(self.shared.holders.take(lease));
         Some(entry.revision)
     }
 
@@ -279,9 +291,9 @@ impl Session {
                 None => self.grant().await?,
             };
             let put = Transaction::new().put_leased(key.clone(), value.clone(), held.lease);
-            match self.plane.store.transact(put).await {
+            match self.shared.store.transact(put).await {
                 Ok(revision) => {
-                    self.plane.visible(revision).await;
+                    self.shared.hub.visible(revision).await;
                     return Ok(revision);
                 }
                 Err(tollway_store::TransactError::NoLease { .. }) => self.let_go(),
@@ -292,10 +304,10 @@ impl Session {
     }
 
     async fn grant(&mut self) -> Result<Held, StepError> {
-        let ttl = self.plane.options.timing.lease;
-        let granted = self.plane.store.grant_lease(ttl).await;
+        let ttl = self.shared.timing.lease;
+        let granted = self.shared.store.grant_lease(ttl).await;
         let lease = granted.map_err(|error| StepError::NotStored(store_status(&error)))?;
-        let held = self.plane.holders.take(lease);
+        let held = self.shared.holders.take(lease);
         self.lease = Some(held);
         Ok(held)
     }
@@ -305,7 +317,7 @@ impl Session {
             let reason = "announce something before keeping it alive";
             return Err(Status::failed_precondition(reason).into());
         };
-        match self.plane.store.keep_alive(held.lease).await {
+        match self.shared.store.keep_alive(held.lease).await {
             Ok(_) => {}
             Err(LeaseError::NoLease { .. }) => {
                 self.let_go();
@@ -320,17 +332,17 @@ impl Session {
     /// The lease runs on without this stream.
     fn let_go(&mut self) {
         if let Some(held) = self.lease.take() {
-            self.plane.holders.release(held);
+            self.shared.holders.release(held);
         }
     }
 
     /// Removes the announcement now, unless a newer stream of the same instance holds it.
     async fn leave(&mut self) {
         let Some(held) = self.lease.take() else { return };
-        if !self.plane.holders.release(held) {
+        if !self.shared.holders.release(held) {
             return;
         }
-        match self.plane.store.revoke(held.lease).await {
+        match self.shared.store.revoke(held.lease).await {
             Ok(()) => info!(service = %self.service, instance = %self.instance, "deregistered"),
             Err(LeaseError::NoLease { .. }) => {}
             Err(error) => {
@@ -342,15 +354,15 @@ impl Session {
     /// Gives a caller whose connection broke time to come back on another one: a moment, but as
     /// long as its lease lasts when it may have broken only because this side stood still.
     async fn leave_after_grace(&mut self) {
-        let timing = &self.plane.options.timing;
+        let timing = &self.shared.timing;
         let (grace, lease) = (timing.grace, timing.lease);
         let wait = async {
             tokio::time::sleep(grace).await;
-            if self.plane.standstill.ended_within(lease) {
+            if self.shared.standstill.ended_within(lease) {
                 tokio::time::sleep(lease).await;
             }
         };
-        let stop = self.plane.stop.clone();
+        let stop = self.shared.background.stop.clone();
         if stop.run_until_cancelled(wait).await.is_some() {
             self.leave().await;
         }

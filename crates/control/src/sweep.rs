@@ -8,8 +8,8 @@ use prost::Message;
 use tollway_store::{Entry, Expected, KeyRange, Store, Transaction};
 use tracing::{debug, warn};
 
+use crate::clock::unix_now_s;
 use crate::key::{JOIN_PREFIX, TOKEN_PREFIX};
-use crate::plane::unix_now_s;
 use crate::stored::{JoinSecret, Token};
 
 const EVERY: Duration = Duration::from_secs(600);

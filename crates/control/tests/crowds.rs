@@ -22,7 +22,8 @@ use tollway_wire::v1::create_token_request::Scope;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// Few places, so that a small crowd is one.
-const FEW: ConnectionOptions = ConnectionOptions { known: 100, visitors: 4, handshakes: 8 };
+const FEW: ConnectionOptions =
+    ConnectionOptions { authenticated: 100, unauthenticated: 4, handshakes: 8 };
 /// Rest of a stranger who was sent away, and between two looks at the metrics.
 const REST: Duration = Duration::from_millis(2);
 
@@ -150,23 +151,23 @@ async fn strangers_of_the_same_address_give_way_the_oldest_first() {
 }
 
 #[tokio::test]
-async fn visitors_who_stay_keep_nobody_from_joining() {
+async fn unauthenticated_connections_that_stay_block_no_joining() {
     let mut west = start(FEW).await;
     let token = west.token(Scope::Any(v1::AnyWorkload {})).await;
-    let mut visitors = Vec::new();
-    for _ in 0..3 * FEW.visitors {
-        visitors.push(bootstrap(west.address, &token).await);
+    let mut joining = Vec::new();
+    for _ in 0..3 * FEW.unauthenticated {
+        joining.push(bootstrap(west.address, &token).await);
     }
-    until_refused(&west, "unauthenticated", 2 * FEW.visitors as u64).await;
-    assert_eq!(open(&west, "unauthenticated").await, FEW.visitors as u64);
+    until_refused(&west, "unauthenticated", 2 * FEW.unauthenticated as u64).await;
+    assert_eq!(open(&west, "unauthenticated").await, FEW.unauthenticated as u64);
     check_served(&mut west, "stock").await;
-    assert!(refused(&west, "unauthenticated").await > 2 * FEW.visitors as u64);
-    drop(visitors);
+    assert!(refused(&west, "unauthenticated").await > 2 * FEW.unauthenticated as u64);
+    drop(joining);
 }
 
 #[tokio::test]
 async fn over_the_limit_a_connection_with_an_identity_is_closed_until_there_is_room() {
-    let mut west = start(ConnectionOptions { known: 1, ..FEW }).await;
+    let mut west = start(ConnectionOptions { authenticated: 1, ..FEW }).await;
     let (one, two) = (west.member("one", "a").await, west.member("two", "a").await);
     let first = one.channel().await;
     until_open(&west, "authenticated", 1).await;

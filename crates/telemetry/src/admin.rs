@@ -20,9 +20,9 @@ use tollway_model::RunningConfig;
 use crate::metrics::{Page, names};
 
 /// Connections served at once; more wait to be accepted.
-const CONNECTIONS: usize = 64;
+const ADMIN_CONNECTIONS: usize = 64;
 /// Longest head that is read, in bytes.
-const HEAD_BYTES: usize = 16 * 1024;
+const ADMIN_HEAD_BYTES: usize = 16 * 1024;
 /// Pause after the kernel refused a connection (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest life of one connection: a scraper dials again.
@@ -45,7 +45,7 @@ pub trait AdminFacts: Send + Sync + 'static {
 
 /// Serves `/metrics`, `/config`, `/healthz` and `/readyz` until it is dropped.
 pub async fn serve_admin(facts: Arc<dyn AdminFacts>, listener: TcpListener) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let room = Arc::new(Semaphore::new(ADMIN_CONNECTIONS));
     loop {
         // The semaphore is never closed, so there is a permit in the end.
         let permit = Arc::clone(&room).acquire_owned().await;
@@ -73,7 +73,7 @@ async fn serve_connection(stream: TcpStream, facts: Arc<dyn AdminFacts>) {
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .max_buf_size(HEAD_BYTES)
+        .max_buf_size(ADMIN_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {

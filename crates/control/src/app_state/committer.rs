@@ -18,7 +18,7 @@ use tollway_wire::v1::{StateChange, StateFence, WriteStateRequest};
 
 use super::record::{HEAD_BYTES, Record};
 use crate::book::{self, Book, Delta, Full, Limit};
-use crate::plane::unix_now_ms;
+use crate::clock::unix_now_ms;
 use crate::stores::Stores;
 
 /// Longest key of an app, in bytes: with the app's name it is one of the store.

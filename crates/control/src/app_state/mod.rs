@@ -25,9 +25,13 @@ use tonic::{Request, Response, Status};
 
 use self::committer::{Committer, Refused, StateError, Usage, Write, stored_key};
 use self::record::Record;
-use crate::caller::{Caller, is_system};
+use crate::background::Background;
 use crate::catalogue::Catalogue;
-use crate::plane::{Plane, unix_now_ms};
+use crate::clock::unix_now_ms;
+use crate::connections::{Caller, is_system};
+use crate::hub::Hub;
+use crate::status::stopping;
+use crate::stores::Stores;
 
 /// Name of the file in the directory of the store.
 const FILE_NAME: &str = "tollway.state";
@@ -41,8 +45,9 @@ const STATE_ANSWER_BYTES: usize = 3 << 20;
 const QUEUE_LIMIT: usize = 1024;
 
 /// Opened when it is first needed.
-#[derive(Default)]
 pub(crate) struct AppState {
+    stores: Stores,
+    background: Background,
     open: OnceCell<Open>,
     usage: Arc<Usage>,
 }
@@ -55,11 +60,15 @@ struct Open {
 }
 
 impl AppState {
-    async fn open(&self, plane: &Plane) -> Result<Open, Status> {
+    pub(crate) fn new(stores: Stores, background: Background) -> Self {
+        Self { stores, background, open: OnceCell::new(), usage: Arc::default() }
+    }
+
+    async fn open(&self) -> Result<Open, Status> {
         let opening = || async {
-            let (committer, store) = Committer::open(&plane.stores, self.usage.clone()).await?;
+            let (committer, store) = Committer::open(&self.stores, self.usage.clone()).await?;
             let (writes, task) = Sequencer::new(store.clone(), committer, QUEUE_LIMIT);
-            plane.tasks.spawn(task.run(plane.stop.clone().cancelled_owned()));
+            self.background.spawn(task.run(self.background.stop.clone().cancelled_owned()));
             Ok(Open { store, writes })
         };
         self.open.get_or_try_init(opening).await.cloned().map_err(|error| failed(&error))
@@ -110,18 +119,20 @@ impl Open {
 }
 
 /// The gRPC service of app state.
-pub(crate) struct StateService(pub(crate) Arc<Plane>);
+pub(crate) struct StateService {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) state: Arc<AppState>,
+}
 
 impl StateService {
     /// The start of the keys that the caller's app owns, and the open file.
     async fn begin<T>(&self, request: &Request<T>) -> Result<(String, Open), Status> {
         let caller = Caller::of(request);
-        let plane = &self.0;
-        let (service, _) = plane.hub.read(|catalogue: &Catalogue| caller.workload(catalogue))?;
+        let (service, _) = self.hub.read(|catalogue: &Catalogue| caller.workload(catalogue))?;
         if is_system(&service) {
             return Err(Status::permission_denied("state is for apps"));
         }
-        Ok((owner(&service), plane.app_state.open(plane).await?))
+        Ok((owner(&service), self.state.open().await?))
     }
 }
 
@@ -151,10 +162,6 @@ impl State for StateService {
         };
         Ok(Response::new(WriteStateResponse { refusal }))
     }
-}
-
-fn stopping() -> Status {
-    Status::unavailable("the control plane is stopping; connect again")
 }
 
 /// Start of the keys of an app; names compare without case.

@@ -8,7 +8,6 @@ use tollway_wire::v1::StateChange;
 use tollway_wire::v1::state_change::Condition;
 
 use super::*;
-use crate::stores::Stores;
 
 const OWNER: &str = "shop/cart/";
 

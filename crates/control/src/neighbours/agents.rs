@@ -11,7 +11,7 @@ use tollway_wire::v1;
 
 use super::counts::Counts;
 use super::lane::Lane;
-use crate::plane::unix_now_ms;
+use crate::clock::unix_now_ms;
 
 /// Most agents that are known, those that have gone too: the longest gone are forgotten first.
 pub(super) const AGENTS: usize = 10_000;

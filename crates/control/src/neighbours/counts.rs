@@ -5,7 +5,7 @@ use tollway_telemetry::metrics::{Counter, Gauge, names};
 use tollway_wire::v1::{NeighbourFailureReason, WriteNeighboursResponse};
 
 use super::groups::Totals;
-use crate::metrics::CommitMetrics;
+use crate::commits::CommitMetrics;
 
 /// Written on one thread, but for the commits, which the store's writer tells.
 #[derive(Default, Debug)]

@@ -20,4 +20,4 @@ mod walk;
 mod watch;
 
 pub(crate) use open::Neighbours;
-pub(crate) use service::{Door, NEIGHBOURS_REQUEST_BYTES, NeighboursService};
+pub(crate) use service::{Access, NEIGHBOURS_REQUEST_BYTES, NeighboursService};

@@ -22,8 +22,9 @@ use super::decide::Change;
 use super::groups::Groups;
 use super::key::{GROUP_PREFIX, Head, TABLE_KEY};
 use super::tombstones::Clock;
+use crate::background::Background;
 use crate::options::NeighbourOptions;
-use crate::plane::{Plane, store_status};
+use crate::status::{stopping, store_status};
 use crate::stores::Stores;
 
 /// Name of the file in the directory of the store.
@@ -34,8 +35,10 @@ const WRITES: usize = 64;
 const PAGE: usize = 1_000;
 
 /// Opened when it is first needed.
-#[derive(Default)]
 pub(crate) struct Neighbours {
+    stores: Stores,
+    options: NeighbourOptions,
+    background: Background,
     open: OnceCell<Arc<Open>>,
     pub(crate) counts: Arc<Counts>,
 }
@@ -68,11 +71,15 @@ pub(super) enum NeighboursError {
 pub(super) type PendingAnswer = Answer<Committer>;
 
 impl Neighbours {
-    pub(super) async fn open(&self, plane: &Plane) -> Result<Arc<Open>, Status> {
+    pub(crate) fn new(stores: Stores, options: NeighbourOptions, background: Background) -> Self {
+        Self { stores, options, background, open: OnceCell::new(), counts: Arc::default() }
+    }
+
+    pub(super) async fn open(&self) -> Result<Arc<Open>, Status> {
         let opening = || async {
-            let (counts, options) = (self.counts.clone(), plane.options.neighbours);
-            let (open, task) = Open::begin(&plane.stores, options, counts).await?;
-            plane.tasks.spawn(task.run(plane.stop.clone().cancelled_owned()));
+            let (counts, options) = (self.counts.clone(), self.options);
+            let (open, task) = Open::begin(&self.stores, options, counts).await?;
+            self.background.spawn(task.run(self.background.stop.clone().cancelled_owned()));
             Ok(Arc::new(open))
         };
         self.open.get_or_try_init(opening).await.cloned().map_err(|error: NeighboursError| {
@@ -131,10 +138,6 @@ pub(super) async fn answer(pending: PendingAnswer) -> Result<WriteNeighboursResp
         WriteError::Read(source) => store_status(source.as_ref()),
         WriteError::TooManyGroups(_) => Status::resource_exhausted(chain(&error)),
     })
-}
-
-pub(super) fn stopping() -> Status {
-    Status::unavailable("the control plane is stopping; connect again")
 }
 
 /// Which table this is, and the revision at which it began.

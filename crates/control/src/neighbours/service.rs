@@ -16,12 +16,14 @@ use tonic::{Request, Response, Status, Streaming};
 use super::agents::{Progress, WATCHES};
 use super::key::{pack_row, row_key, rows, rows_of_vni};
 use super::lane::Lane;
-use super::open::{Open, PendingAnswer, answer, stopping};
+use super::open::{self, Open, PendingAnswer, answer};
 use super::requests::{Changes, keys};
 use super::walk::{Walk, Wanted};
 use super::watch::{Answer, Watcher};
-use crate::caller::{Caller, expired_status, is_system};
-use crate::plane::{Plane, store_status};
+use crate::background::Background;
+use crate::connections::{Caller, expired_status, is_system};
+use crate::hub::Hub;
+use crate::status::{stopping, store_status};
 
 /// Largest request, in bytes: as many neighbours as one may have, in the longer form.
 pub(crate) const NEIGHBOURS_REQUEST_BYTES: usize = 256 << 10;
@@ -33,18 +35,22 @@ const BATCHES: usize = 2;
 const WAIT: Duration = Duration::from_secs(60);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// Where a request comes in.
+/// What requests may do, by the socket that they come in at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Door {
-    /// The admin socket: whoever can open it may do everything.
+pub(crate) enum Access {
+    /// The admin socket: everything.
     Operator,
-    /// The port of the mesh: an agent reads its group.
-    Mesh,
+    /// The port for workloads: an agent reads its group.
+    Agent,
 }
 
 pub(crate) struct NeighboursService {
-    pub(crate) plane: Arc<Plane>,
-    pub(crate) door: Door,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) neighbours: Arc<open::Neighbours>,
+    /// How often a watch without changes sends a message.
+    pub(crate) heartbeat: Duration,
+    pub(crate) background: Background,
+    pub(crate) access: Access,
 }
 
 /// Who asks.
@@ -68,11 +74,11 @@ impl Asker {
 
 impl NeighboursService {
     fn asker<T>(&self, request: &Request<T>) -> Result<Asker, Status> {
-        if self.door == Door::Operator {
+        if self.access == Access::Operator {
             return Ok(Asker::Operator);
         }
         let caller = Caller::of(request);
-        let (service, instance) = self.plane.hub.read(|catalogue| caller.workload(catalogue))?;
+        let (service, instance) = self.hub.read(|catalogue| caller.workload(catalogue))?;
         match Group::of_agent_app(&service.app).filter(|_| is_system(&service)) {
             Some(group) => Ok(Asker::Agent(group, instance)),
             None => Err(Status::permission_denied(format!(
@@ -91,7 +97,7 @@ impl NeighboursService {
     }
 
     async fn open(&self) -> Result<Arc<Open>, Status> {
-        self.plane.neighbours.open(&self.plane).await
+        self.neighbours.open().await
     }
 }
 
@@ -118,8 +124,7 @@ impl Neighbours for NeighboursService {
         let mut requests = request.into_inner();
         let (begun, mut pending) = mpsc::channel(BULK_WRITES);
         let (answers, out) = mpsc::channel(BULK_WRITES);
-        let stop = self.plane.stop.clone();
-        self.plane.tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
+        self.background.spawn_until_stop(async move {
             while let Ok(Some(request)) = requests.message().await {
                 let writing = begin_write(&open, &request).await;
                 let is_over = writing.is_err();
@@ -127,8 +132,8 @@ impl Neighbours for NeighboursService {
                     return;
                 }
             }
-        }));
-        self.plane.tasks.spawn(stop.run_until_cancelled_owned(async move {
+        });
+        self.background.spawn_until_stop(async move {
             while let Some(writing) = pending.recv().await {
                 let answer = match writing {
                     Ok((pending, invalid)) => finish_write(pending, invalid).await,
@@ -139,7 +144,7 @@ impl Neighbours for NeighboursService {
                     return;
                 }
             }
-        }));
+        });
         Ok(Response::new(ReceiverStream::new(out)))
     }
 
@@ -179,8 +184,7 @@ impl Neighbours for NeighboursService {
         let open = self.open().await?;
         let (out, listed) = mpsc::channel(BATCHES);
         let listing = wanted.list(open, group, out);
-        let stop = self.plane.stop.clone();
-        self.plane.tasks.spawn(stop.run_until_cancelled_owned(listing));
+        self.background.spawn_until_stop(listing);
         Ok(Response::new(ReceiverStream::new(listed)))
     }
 
@@ -214,11 +218,11 @@ impl Neighbours for NeighboursService {
             counts: open.counts.clone(),
             table: open.table,
             out: out.clone(),
-            heartbeat: self.plane.options.timing.heartbeat,
+            heartbeat: self.heartbeat,
             progress: progress.clone(),
         };
-        let stop = self.plane.stop.clone();
-        self.plane.tasks.spawn(async move {
+        let stop = self.background.stop.clone();
+        self.background.spawn(async move {
             tokio::select! {
                 () = watcher.run(start.from_revision, start.table) => {}
                 () = hear(said, &progress) => {}

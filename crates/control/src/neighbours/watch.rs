@@ -22,7 +22,7 @@ use super::counts::Counts;
 use super::key::rows;
 use super::lane::{Lane, Next, Place};
 use super::walk::{Walk, Wanted};
-use crate::plane::store_status;
+use crate::status::store_status;
 
 pub(super) type Answer = Result<WatchNeighboursResponse, Status>;
 

@@ -13,7 +13,7 @@ use tonic::Status;
 use super::dial::DialError;
 use crate::bundle::{BundleError, JoinBundle};
 use crate::catalogue::Catalogue;
-use crate::plane::store_status;
+use crate::status::store_status;
 use crate::stored::JoinSecret;
 
 /// Why two networks were not joined.

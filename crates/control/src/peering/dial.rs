@@ -15,8 +15,6 @@ use tokio_rustls::client::TlsStream;
 use tollway_identity::explain;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// What both sides speak inside TLS.
-pub(crate) const ALPN: &[&[u8]] = &[b"h2"];
 /// Time for the connection to one gateway, TLS included.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 

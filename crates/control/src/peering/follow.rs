@@ -15,11 +15,12 @@ use tollway_wire::{SERVICES_PER_RESPONSE_LIMIT, v1};
 use tonic::{Status, Streaming};
 use tracing::info;
 
-use crate::caller::{Caller, expired_status};
+use super::Peering;
+use crate::connections::{Caller, expired_status};
 use crate::delta;
 use crate::hub::Watcher;
 use crate::key::Key;
-use crate::plane::{Plane, store_status};
+use crate::status::{stopping, store_status};
 
 /// Responses waiting for a network that does not read.
 const RESPONSES_LIMIT: usize = 4;
@@ -35,15 +36,19 @@ type Outbox = mpsc::Sender<Result<v1::FollowResponse, Status>>;
 
 /// Starts the stream for the control plane of `network`.
 pub(crate) fn start(
-    plane: Arc<Plane>,
+    peering: Arc<Peering>,
     caller: Caller,
     network: NetworkName,
     requests: Streaming<v1::FollowRequest>,
 ) -> ReceiverStream<Result<v1::FollowResponse, Status>> {
     let (outbox, stream) = mpsc::channel(RESPONSES_LIMIT);
-    let session =
-        Session { watcher: plane.hub.watch_whole(), plane: plane.clone(), network, known: None };
-    plane.tasks.spawn(async move {
+    let session = Session {
+        watcher: peering.hub.watch_whole(),
+        peering: peering.clone(),
+        network,
+        known: None,
+    };
+    peering.background.spawn(async move {
         let network = session.network.clone();
         if let Err(status) = session.run(&caller, requests, &outbox).await {
             info!(%network, reason = status.message(), "a joined network follows no more");
@@ -54,7 +59,7 @@ pub(crate) fn start(
 }
 
 struct Session {
-    plane: Arc<Plane>,
+    peering: Arc<Peering>,
     watcher: Watcher,
     network: NetworkName,
     /// The other network has been sent everything up to here.
@@ -70,14 +75,14 @@ impl Session {
     ) -> Result<(), Status> {
         self.known = open(&mut requests).await?;
         info!(network = %self.network, from = ?self.known, "a joined network follows");
-        let plane = self.plane.clone();
-        let mut heartbeat = interval(plane.options.timing.heartbeat);
+        let peering = self.peering.clone();
+        let mut heartbeat = interval(peering.timing.heartbeat);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let expired = caller.expired();
         tokio::pin!(expired);
         loop {
             // Whoever is no longer joined is told nothing more.
-            plane.hub.read(|catalogue| caller.peer(catalogue))?;
+            peering.hub.read(|catalogue| caller.peer(catalogue))?;
             tokio::select! {
                 request = requests.next() => match request {
                     Some(request) => self.request(request?.request).await?,
@@ -100,8 +105,8 @@ impl Session {
                     }
                 }
                 () = &mut expired => return Err(expired_status()),
-                () = plane.stop.cancelled() => {
-                    return Err(Status::unavailable("the control plane is stopping; connect again"));
+                () = peering.background.stop.cancelled() => {
+                    return Err(stopping());
                 }
             }
         }
@@ -110,7 +115,7 @@ impl Session {
     async fn request(&self, step: Option<Step>) -> Result<(), Status> {
         match step {
             Some(Step::ReachedAt(gateways)) => {
-                take_gateways(&self.plane, &self.network, &gateways).await
+                take_gateways(&self.peering, &self.network, &gateways).await
             }
             Some(Step::Ack(ack)) => {
                 self.watcher.acknowledge(Revision(ack.revision));
@@ -123,7 +128,7 @@ impl Session {
 
     /// Sends what changed. Returns whether anything was sent.
     async fn push(&mut self, outbox: &Outbox) -> Result<bool, Status> {
-        let delta = self.plane.hub.read(|catalogue| delta::plan(catalogue, self.known));
+        let delta = self.peering.hub.read(|catalogue| delta::plan(catalogue, self.known));
         let revision = delta.revision;
         if !delta.snapshot && delta.services.is_empty() && !delta.gateways {
             self.known = Some(revision);
@@ -133,7 +138,7 @@ impl Session {
         for index in 0..chunks {
             let (first, last) = (index == 0, index + 1 == chunks);
             let names = delta.services.iter().skip(index * SERVICES_PER_RESPONSE_LIMIT);
-            let response = self.plane.hub.read(|catalogue| v1::FollowResponse {
+            let response = self.peering.hub.read(|catalogue| v1::FollowResponse {
                 revision: if last { revision.0 } else { self.known.unwrap_or_default().0 },
                 services: names
                     .take(SERVICES_PER_RESPONSE_LIMIT)
@@ -170,25 +175,26 @@ async fn open(requests: &mut Streaming<v1::FollowRequest>) -> Result<Option<Revi
 
 /// Stores where a joined network says that it is reached.
 async fn take_gateways(
-    plane: &Plane,
+    peering: &Peering,
     network: &NetworkName,
     stated: &v1::Gateways,
 ) -> Result<(), Status> {
     let limit = tollway_wire::GATEWAYS_PER_NETWORK_LIMIT;
     let read = tollway_wire::addresses(&stated.addresses, "reached_at", limit)
         .map_err(|error| Status::invalid_argument(tollway_model::chain(&error)))?;
-    let known =
-        plane.hub.read(|catalogue| catalogue.find_peer(network).map(|peer| peer.gateways.clone()));
+    let known = peering
+        .hub
+        .read(|catalogue| catalogue.find_peer(network).map(|peer| peer.gateways.clone()));
     if read.is_empty() || known.is_none_or(|known| *known == *read) {
         return Ok(());
     }
     let trust = Key::PeerTrust { network: network.clone() }.encode();
-    let entry = plane.store.get(&trust).await.map_err(|error| store_status(&error))?;
+    let entry = peering.store.get(&trust).await.map_err(|error| store_status(&error))?;
     let entry = entry.ok_or_else(|| Status::permission_denied("the network is not joined"))?;
     let put = Transaction::new()
         .when(trust, Expected::Revision(entry.revision))
         .put(Key::PeerGateways { network: network.clone() }.encode(), stated.encode_to_vec());
-    let revision = plane.store.transact(put).await.map_err(|error| store_status(&error))?;
+    let revision = peering.store.transact(put).await.map_err(|error| store_status(&error))?;
     info!(%network, revision, gateways = read.len(), "the gateways of a joined network moved");
     Ok(())
 }

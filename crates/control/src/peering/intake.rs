@@ -55,9 +55,9 @@ impl<'a> Intake<'a> {
                 change.put(self.key(|network| Key::PeerCursor { network }), cursor.encode_to_vec());
         }
         if !change.ops.is_empty() {
-            let revision = self.link.plane.store.transact(change).await?;
+            let revision = self.link.peering.store.transact(change).await?;
             debug!(network = %self.link.network, revision, theirs = response.revision, "applied");
-            self.link.plane.visible(revision).await;
+            self.link.peering.hub.visible(revision).await;
         }
         if !response.version.is_empty() && is_version(&response.version) {
             self.version = response.version;
@@ -72,7 +72,7 @@ impl<'a> Intake<'a> {
     /// A transaction that happens only while the network is joined as it is now.
     async fn guarded(&self) -> Result<Transaction, LinkError> {
         let key = self.key(|network| Key::PeerTrust { network });
-        let entry = self.link.plane.store.get(&key).await?.ok_or(LinkError::NotJoined)?;
+        let entry = self.link.peering.store.get(&key).await?.ok_or(LinkError::NotJoined)?;
         Ok(Transaction::new().when(key, Expected::Revision(entry.revision)))
     }
 
@@ -145,11 +145,11 @@ impl<'a> Intake<'a> {
         let range = KeyRange::prefix(format!("{MESH_PREFIX}peer/{network}/service/"));
         let mut after: Option<bytes::Bytes> = None;
         loop {
-            let page = self.link.plane.store.list(&range, after.as_deref(), PAGE_ENTRIES).await?;
+            let page = self.link.peering.store.list(&range, after.as_deref(), PAGE_ENTRIES).await?;
             for entry in page.entries.iter().filter(|entry| !seen.contains(&entry.key)) {
                 change = change.delete(entry.key.clone());
                 if change.ops.len() >= PAGE_ENTRIES {
-                    self.link.plane.store.transact(change).await?;
+                    self.link.peering.store.transact(change).await?;
                     change = self.guarded().await?;
                 }
             }

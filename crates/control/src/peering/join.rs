@@ -14,13 +14,15 @@ use tollway_wire::v1::peering_client::PeeringClient;
 use tollway_wire::{MESSAGE_LIMIT_BYTES, v1};
 use tracing::{info, warn};
 
+use super::Peering;
 use super::admission::{Admission, JoinError, decide_admission, decide_secret};
-use super::dial::{ALPN, dial};
+use super::dial::dial;
 use super::link::ways;
 use crate::bundle::JoinBundle;
 use crate::catalogue::PinnedTrust;
+use crate::clock::unix_now_s;
+use crate::connections::ALPN;
 use crate::key::{JOIN_PREFIX, Key, peer_prefix};
-use crate::plane::{Plane, unix_now_s};
 use crate::stored::{JoinSecret, PeerLink};
 
 /// Life of the bundle that is presented in return for one: it is used at once.
@@ -40,17 +42,17 @@ const GATEWAY_PAUSE: Duration = Duration::from_millis(50);
 const PAGE_ENTRIES: usize = 1_000;
 
 /// Writes a bundle with a fresh secret.
-pub(crate) async fn export(plane: &Plane, ttl: Duration) -> Result<Vec<u8>, JoinError> {
-    wait_for_gateway(plane).await;
-    let token = JoinToken::generate(plane.authority.network(), plane.authority.root_der())
+pub(crate) async fn export(peering: &Peering, ttl: Duration) -> Result<Vec<u8>, JoinError> {
+    wait_for_gateway(peering).await;
+    let token = JoinToken::generate(peering.authority.network(), peering.authority.root_der())
         .map_err(JoinError::Secret)?;
-    let bundle = own_bundle(plane, token.to_string(), ttl)?;
-    let file = bundle.sign(&plane.authority.to_pem())?;
+    let bundle = own_bundle(peering, token.to_string(), ttl)?;
+    let file = bundle.sign(&peering.authority.to_pem())?;
     let record = StoredSecret::new(&token, bundle.expires_at_unix_s);
     let put = Transaction::new()
         .when(record.key.clone(), Expected::Absent)
         .put(record.key, record.value.encode_to_vec());
-    plane.store.transact(put).await?;
+    peering.store.transact(put).await?;
     info!(
         secret = token.id(),
         expires_at_unix_s = bundle.expires_at_unix_s,
@@ -60,9 +62,9 @@ pub(crate) async fn export(plane: &Plane, ttl: Duration) -> Result<Vec<u8>, Join
 }
 
 /// Whether one came shows in the bundle that is made next.
-async fn wait_for_gateway(plane: &Plane) {
+async fn wait_for_gateway(peering: &Peering) {
     for _ in 0..GATEWAY_TRIES {
-        if plane.hub.read(|catalogue| catalogue.gateways().next().is_some()) {
+        if peering.hub.read(|catalogue| catalogue.gateways().next().is_some()) {
             return;
         }
         tokio::time::sleep(GATEWAY_PAUSE).await;
@@ -89,17 +91,21 @@ fn secret_key(token: &JoinToken) -> Bytes {
     format!("{JOIN_PREFIX}{}", token.id()).into()
 }
 
-fn own_bundle(plane: &Plane, join_secret: String, ttl: Duration) -> Result<JoinBundle, JoinError> {
+fn own_bundle(
+    peering: &Peering,
+    join_secret: String,
+    ttl: Duration,
+) -> Result<JoinBundle, JoinError> {
     let gateways: Vec<_> =
-        plane.hub.read(|catalogue| catalogue.gateways().map(|g| g.outside).collect());
+        peering.hub.read(|catalogue| catalogue.gateways().map(|g| g.outside).collect());
     if gateways.is_empty() {
         return Err(JoinError::NoGateway);
     }
     let issued_at_unix_s = unix_now_s();
     Ok(JoinBundle {
-        network: plane.authority.network().clone(),
-        trust_domain: plane.authority.trust_domain().clone(),
-        roots: vec![plane.authority.root_der().clone()],
+        network: peering.authority.network().clone(),
+        trust_domain: peering.authority.trust_domain().clone(),
+        roots: vec![peering.authority.root_der().clone()],
         gateways,
         join_secret,
         issued_at_unix_s,
@@ -108,24 +114,24 @@ fn own_bundle(plane: &Plane, join_secret: String, ttl: Duration) -> Result<JoinB
 }
 
 /// The exporting side: another network presents its bundle with the secret.
-pub(crate) async fn redeem(plane: &Plane, secret: &str, file: &[u8]) -> Result<(), JoinError> {
-    let result = try_redeem(plane, secret, file).await;
+pub(crate) async fn redeem(peering: &Peering, secret: &str, file: &[u8]) -> Result<(), JoinError> {
+    let result = try_redeem(peering, secret, file).await;
     if let Err(error) = &result {
         warn!(reason = %tollway_model::chain(error), "a network was not admitted");
     }
     result
 }
 
-async fn try_redeem(plane: &Plane, secret: &str, file: &[u8]) -> Result<(), JoinError> {
+async fn try_redeem(peering: &Peering, secret: &str, file: &[u8]) -> Result<(), JoinError> {
     let token: JoinToken = secret.parse().map_err(JoinError::Secret)?;
     let now = unix_now_s();
     let key = secret_key(&token);
-    let entry = plane.store.get(&key).await?.ok_or(JoinError::UnknownSecret)?;
+    let entry = peering.store.get(&key).await?.ok_or(JoinError::UnknownSecret)?;
     let stored = JoinSecret::decode(entry.value.clone()).map_err(|_| JoinError::UnknownSecret)?;
     // The secret first: nobody else learns what is joined here.
     decide_secret(&stored, token.secret(), now)?;
     let bundle = JoinBundle::verify(file, now)?;
-    let admission = plane.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
+    let admission = peering.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
     let redeemed_by = SecretHash::of(&bundle.roots[0]).as_bytes().to_vec();
     if !stored.redeemed_by.is_empty() {
         // The same network asks again when the answer to its first try was lost.
@@ -137,8 +143,8 @@ async fn try_redeem(plane: &Plane, secret: &str, file: &[u8]) -> Result<(), Join
         .when(key.clone(), Expected::Revision(entry.revision))
         .put(key, used.encode_to_vec());
     let admitted = match admission {
-        Admission::New => admit(plane, &bundle, false, change).await,
-        Admission::Again => refresh(plane, &bundle, change).await,
+        Admission::New => admit(peering, &bundle, false, change).await,
+        Admission::Again => refresh(peering, &bundle, change).await,
     };
     match admitted {
         Err(JoinError::Write(TransactError::Conflict { .. })) => Err(JoinError::UsedSecret),
@@ -149,21 +155,21 @@ async fn try_redeem(plane: &Plane, secret: &str, file: &[u8]) -> Result<(), Join
 /// Stores the network of `bundle` as joined, or as being joined, if it may be at that moment: two
 /// that claim one trust domain must not come in side by side.
 async fn admit(
-    plane: &Plane,
+    peering: &Peering,
     bundle: &JoinBundle,
     pending: bool,
     change: Transaction,
 ) -> Result<(), JoinError> {
     for _ in 0..ADMIT_TRIES {
-        let (admission, trust_revision) = plane.hub.read(|catalogue| {
+        let (admission, trust_revision) = peering.hub.read(|catalogue| {
             decide_admission(catalogue, bundle).map(|known| (known, catalogue.trust_revision()))
         })?;
         if admission == Admission::Again {
-            return refresh(plane, bundle, change).await;
+            return refresh(peering, bundle, change).await;
         }
         let unchanged = Expected::Revision(trust_revision);
         let guarded = change.clone().when(Key::Trust.encode(), unchanged);
-        match put_network(plane, bundle, pending, guarded).await {
+        match put_network(peering, bundle, pending, guarded).await {
             Err(JoinError::Write(TransactError::Conflict { key, .. }))
                 if key == Key::Trust.encode() =>
             {
@@ -176,7 +182,7 @@ async fn admit(
 }
 
 async fn put_network(
-    plane: &Plane,
+    peering: &Peering,
     bundle: &JoinBundle,
     pending: bool,
     change: Transaction,
@@ -199,8 +205,8 @@ async fn put_network(
     if !pending {
         change = change.put(Key::Trust.encode(), Bytes::new());
     }
-    let revision = plane.store.transact(change).await?;
-    plane.visible(revision).await;
+    let revision = peering.store.transact(change).await?;
+    peering.hub.visible(revision).await;
     if !pending {
         info!(%network, trust_domain = %bundle.trust_domain, revision, "joined a network");
     }
@@ -208,26 +214,26 @@ async fn put_network(
 }
 
 /// The accepting side: pins the network of the bundle and presents this one to it.
-pub(crate) async fn accept(plane: &Arc<Plane>, file: &[u8]) -> Result<JoinBundle, JoinError> {
+pub(crate) async fn accept(peering: &Arc<Peering>, file: &[u8]) -> Result<JoinBundle, JoinError> {
     let bundle = JoinBundle::verify(file, unix_now_s())?;
-    let admission = plane.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
+    let admission = peering.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
     let token: JoinToken = bundle.join_secret.parse().map_err(JoinError::Secret)?;
-    wait_for_gateway(plane).await;
-    let own = own_bundle(plane, String::new(), RETURN_BUNDLE_TTL)?;
-    let own = own.sign(&plane.authority.to_pem())?;
+    wait_for_gateway(peering).await;
+    let own = own_bundle(peering, String::new(), RETURN_BUNDLE_TTL)?;
+    let own = own.sign(&peering.authority.to_pem())?;
     // An own gateway on the way learns of the network, or of where it is now, by this.
     match admission {
-        Admission::New => admit(plane, &bundle, true, Transaction::new()).await?,
-        Admission::Again => refresh(plane, &bundle, Transaction::new()).await?,
+        Admission::New => admit(peering, &bundle, true, Transaction::new()).await?,
+        Admission::Again => refresh(peering, &bundle, Transaction::new()).await?,
     }
-    let presented = present(plane, &bundle, &token, own).await;
+    let presented = present(peering, &bundle, &token, own).await;
     match (presented, admission) {
-        (Ok(()), Admission::New) => admit(plane, &bundle, false, Transaction::new()).await?,
+        (Ok(()), Admission::New) => admit(peering, &bundle, false, Transaction::new()).await?,
         (Ok(()), Admission::Again) => {}
         (Err(error), Admission::New) => {
             // It may have been joined from the other side meanwhile, which then stands.
-            if is_pending(plane, &bundle.network) {
-                forget(plane, &bundle.network).await?;
+            if is_pending(peering, &bundle.network) {
+                forget(peering, &bundle.network).await?;
             }
             return Err(error);
         }
@@ -236,18 +242,22 @@ pub(crate) async fn accept(plane: &Arc<Plane>, file: &[u8]) -> Result<JoinBundle
     Ok(bundle)
 }
 
-fn is_pending(plane: &Plane, network: &NetworkName) -> bool {
-    plane.hub.read(|catalogue| {
+fn is_pending(peering: &Peering, network: &NetworkName) -> bool {
+    peering.hub.read(|catalogue| {
         let trust = catalogue.find_peer(network).and_then(crate::catalogue::Peer::trust);
         trust.is_some_and(|trust| trust.pending)
     })
 }
 
 /// Takes over the gateways of a network that is joined already: all of its own may have moved.
-async fn refresh(plane: &Plane, bundle: &JoinBundle, change: Transaction) -> Result<(), JoinError> {
+async fn refresh(
+    peering: &Peering,
+    bundle: &JoinBundle,
+    change: Transaction,
+) -> Result<(), JoinError> {
     let change = put_gateways(bundle, change);
-    let revision = plane.store.transact(change).await?;
-    plane.visible(revision).await;
+    let revision = peering.store.transact(change).await?;
+    peering.hub.visible(revision).await;
     info!(network = %bundle.network, revision, "joined a network again");
     Ok(())
 }
@@ -260,7 +270,7 @@ fn put_gateways(bundle: &JoinBundle, change: Transaction) -> Transaction {
 
 /// Presents the own bundle to the network of `bundle`.
 async fn present(
-    plane: &Plane,
+    peering: &Peering,
     bundle: &JoinBundle,
     token: &JoinToken,
     own: Vec<u8>,
@@ -271,7 +281,7 @@ async fn present(
     let dial_error = |source| JoinError::Dial { network: bundle.network.clone(), source };
     let mut tries = 0;
     let channel = loop {
-        let gateways = plane.hub.read(|catalogue| match ways(catalogue, &bundle.network) {
+        let gateways = peering.hub.read(|catalogue| match ways(catalogue, &bundle.network) {
             known if known.is_empty() => bundle.gateways.clone(),
             known => known,
         });
@@ -294,43 +304,43 @@ async fn present(
 
 /// Ends the trust in a joined network and withdraws its services. The other side notices by
 /// being refused.
-pub(crate) async fn remove(plane: &Plane, network: &NetworkName) -> Result<(), JoinError> {
-    if plane.hub.read(|catalogue| catalogue.find_peer(network).is_none()) {
+pub(crate) async fn remove(peering: &Peering, network: &NetworkName) -> Result<(), JoinError> {
+    if peering.hub.read(|catalogue| catalogue.find_peer(network).is_none()) {
         return Err(JoinError::NotJoined { network: network.clone() });
     }
-    forget(plane, network).await?;
+    forget(peering, network).await?;
     info!(%network, "removed a joined network");
     Ok(())
 }
 
 /// Deletes every key of a network; its trust goes first.
-async fn forget(plane: &Plane, network: &NetworkName) -> Result<(), JoinError> {
+async fn forget(peering: &Peering, network: &NetworkName) -> Result<(), JoinError> {
     let first = Transaction::new()
         .delete(Key::PeerTrust { network: network.clone() }.encode())
         .put(Key::Trust.encode(), Bytes::new());
-    let mut revision = plane.store.transact(first).await?;
+    let mut revision = peering.store.transact(first).await?;
     let range = KeyRange::prefix(peer_prefix(network));
     loop {
-        let page = plane.store.list(&range, None, PAGE_ENTRIES).await?;
+        let page = peering.store.list(&range, None, PAGE_ENTRIES).await?;
         if page.entries.is_empty() {
             break;
         }
         let delete = page.entries.iter().fold(Transaction::new(), |t, e| t.delete(e.key.clone()));
-        revision = plane.store.transact(delete).await?;
+        revision = peering.store.transact(delete).await?;
     }
-    plane.visible(revision).await;
+    peering.hub.visible(revision).await;
     Ok(())
 }
 
 /// Drops what an interrupted `accept` left behind. Called before serving.
-pub(crate) async fn forget_pending(plane: &Plane) -> Result<(), JoinError> {
-    let pending: Vec<NetworkName> = plane.hub.read(|catalogue| {
+pub(crate) async fn forget_pending(peering: &Peering) -> Result<(), JoinError> {
+    let pending: Vec<NetworkName> = peering.hub.read(|catalogue| {
         let pending =
             |peer: &crate::catalogue::Peer| peer.trust().is_none_or(|trust| trust.pending);
         catalogue.peers().filter(|(_, peer)| pending(peer)).map(|(name, _)| name.clone()).collect()
     });
     for network in pending {
-        forget(plane, &network).await?;
+        forget(peering, &network).await?;
     }
     Ok(())
 }

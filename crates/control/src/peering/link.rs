@@ -29,13 +29,15 @@ use tollway_wire::{ConvertError, MESSAGE_LIMIT_BYTES, v1};
 use tonic::Status;
 use tracing::{debug, warn};
 
-use super::dial::{ALPN, DialError, dial};
+use super::Peering;
+use super::dial::{DialError, dial};
 use super::intake::Intake;
 use super::probe::{self, ProbeError};
 use crate::catalogue::{Catalogue, PinnedTrust};
+use crate::connections::ALPN;
 use crate::key::Key;
 use crate::options::EgressMode;
-use crate::plane::Plane;
+
 use crate::stored;
 
 /// Services that one joined network may state.
@@ -80,12 +82,12 @@ pub(super) enum LinkError {
 }
 
 /// Keeps a link to every joined network until the control plane stops.
-pub(crate) async fn supervise(plane: Arc<Plane>) {
-    let mut changes = plane.hub.peer_changes();
+pub(crate) async fn supervise(peering: Arc<Peering>) {
+    let mut changes = peering.hub.peer_changes();
     let mut links: HashMap<NetworkName, (PinnedTrust, CancellationToken)> = HashMap::new();
     loop {
         changes.mark_unchanged();
-        let joined: HashMap<NetworkName, PinnedTrust> = plane.hub.read(|catalogue| {
+        let joined: HashMap<NetworkName, PinnedTrust> = peering.hub.read(|catalogue| {
             let joined = |(name, peer): (&NetworkName, &crate::catalogue::Peer)| {
                 Some((name.clone(), peer.joined()?.clone()))
             };
@@ -103,24 +105,24 @@ pub(crate) async fn supervise(plane: Arc<Plane>) {
         });
         for (network, trust) in joined {
             links.entry(network.clone()).or_insert_with(|| {
-                let stop = plane.stop.child_token();
-                let link = Link::new(plane.clone(), network);
+                let stop = peering.background.stop.child_token();
+                let link = Link::new(peering.clone(), network);
                 let stopped = stop.clone();
-                plane
-                    .tasks
+                peering
+                    .background
                     .spawn(async move { stopped.run_until_cancelled(Box::pin(link.run())).await });
                 (trust, stop)
             });
         }
         tokio::select! {
             changed = changes.changed() => if changed.is_err() { return },
-            () = plane.stop.cancelled() => return,
+            () = peering.background.stop.cancelled() => return,
         }
     }
 }
 
 pub(super) struct Link {
-    pub(super) plane: Arc<Plane>,
+    pub(super) peering: Arc<Peering>,
     pub(super) network: NetworkName,
     contact: Contact,
 }
@@ -172,9 +174,9 @@ fn decide_standing(heard: Duration, answered: Option<Duration>, limit: Duration)
 }
 
 impl Link {
-    fn new(plane: Arc<Plane>, network: NetworkName) -> Self {
+    fn new(peering: Arc<Peering>, network: NetworkName) -> Self {
         let contact = Contact(Arc::new(Mutex::new((Instant::now(), String::new()))));
-        Self { plane, network, contact }
+        Self { peering, network, contact }
     }
 
     async fn run(self) {
@@ -203,7 +205,7 @@ impl Link {
 
     /// Asks the gateways while the control plane is silent, and stores how it stands.
     async fn judge(&self) {
-        let limit = self.plane.options.timing.unreachable_after;
+        let limit = self.peering.timing.unreachable_after;
         let mut tick = tokio::time::interval((limit / 20).max(Duration::from_millis(10)));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answered = None;
@@ -241,7 +243,7 @@ impl Link {
         reason: String,
     ) -> Result<(), LinkError> {
         let Some(link) = self.ask(|peer| peer.link.clone()) else { return Ok(()) };
-        let limit = self.plane.options.timing.unreachable_after;
+        let limit = self.peering.timing.unreachable_after;
         let network = &self.network;
         match standing {
             Standing::Heard => Ok(()),
@@ -250,7 +252,7 @@ impl Link {
                 warn!(%network, ?silent, reason, "the control plane of a joined network is away; its gateways answer, its services stay as they were");
                 self.set_link(true, reason).await
             }
-            Standing::Lost if !link.reachable || self.plane.standstill.ended_within(limit) => {
+            Standing::Lost if !link.reachable || self.peering.standstill.ended_within(limit) => {
                 Ok(())
             }
             Standing::Lost => {
@@ -270,8 +272,8 @@ impl Link {
 
     /// Where to dial, and the TLS configuration that trusts only the network's control plane.
     fn route(&self) -> Result<(Vec<SocketAddr>, Arc<ClientConfig>), LinkError> {
-        let gateways = self.plane.hub.read(|catalogue| ways(catalogue, &self.network));
-        let config = client_config(&self.plane.own_credentials(), &self.whom()?, ALPN)?;
+        let gateways = self.peering.hub.read(|catalogue| ways(catalogue, &self.network));
+        let config = client_config(&self.peering.credentials(), &self.whom()?, ALPN)?;
         Ok((gateways, config))
     }
 
@@ -297,12 +299,12 @@ impl Link {
         let open = v1::FollowRequest { request: Some(Step::Open(v1::FollowOpen { revision })) };
         // The channel is empty, so this cannot fail.
         let _ = requests.try_send(open);
-        let silence = self.plane.options.timing.unreachable_after;
+        let silence = self.peering.timing.unreachable_after;
         let opened = tokio::time::timeout(silence, client.follow(ReceiverStream::new(outgoing)));
         let opened = opened.await.map_err(|_| LinkError::Silent(silence))?;
         let mut responses = opened.map_err(|status| ended(&status))?.into_inner();
         let mut intake = Intake::new(self, trust);
-        let mut changes = self.plane.hub.peer_changes();
+        let mut changes = self.peering.hub.peer_changes();
         let mut told = Vec::new();
         loop {
             changes.mark_unchanged();
@@ -334,7 +336,7 @@ impl Link {
         requests: &mpsc::Sender<v1::FollowRequest>,
     ) {
         let own: Vec<SocketAddr> = self
-            .plane
+            .peering
             .hub
             .read(|catalogue| catalogue.gateways().map(|gateway| gateway.outside).collect());
         if own.is_empty() || own == *told {
@@ -355,19 +357,19 @@ impl Link {
 
     pub(super) async fn store_link(&self, link: stored::PeerLink) -> Result<(), LinkError> {
         let trust_key = Key::PeerTrust { network: self.network.clone() }.encode();
-        let Some(entry) = self.plane.store.get(&trust_key).await? else {
+        let Some(entry) = self.peering.store.get(&trust_key).await? else {
             return Err(LinkError::NotJoined);
         };
         let put = Transaction::new()
             .when(trust_key, Expected::Revision(entry.revision))
             .put(Key::PeerLink { network: self.network.clone() }.encode(), link.encode_to_vec());
-        let revision = self.plane.store.transact(put).await?;
-        self.plane.visible(revision).await;
+        let revision = self.peering.store.transact(put).await?;
+        self.peering.hub.visible(revision).await;
         Ok(())
     }
 
     pub(super) fn ask<T>(&self, question: impl FnOnce(&crate::catalogue::Peer) -> T) -> Option<T> {
-        self.plane.hub.read(|catalogue| catalogue.find_peer(&self.network).map(question))
+        self.peering.hub.read(|catalogue| catalogue.find_peer(&self.network).map(question))
     }
 }
 

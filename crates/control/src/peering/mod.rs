@@ -12,18 +12,42 @@ mod probe;
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
+use tollway_identity::{Authority, Credentials};
+use tollway_store::Store;
 use tollway_wire::v1;
-use tollway_wire::v1::peering_server::Peering;
+use tollway_wire::v1::peering_server;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::caller::Caller;
-use crate::plane::Plane;
+use crate::background::Background;
+use crate::connections::Caller;
+use crate::hub::Hub;
+use crate::options::Timing;
+use crate::standstill::Standstill;
 
-pub(crate) struct PeeringService(pub(crate) Arc<Plane>);
+/// What joins and the streams between control planes share.
+pub(crate) struct Peering {
+    pub(crate) store: Store,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) authority: Arc<Authority>,
+    /// The control plane's own, renewed and with the current trust.
+    pub(crate) current: watch::Receiver<Arc<Credentials>>,
+    pub(crate) timing: Timing,
+    pub(crate) standstill: Arc<Standstill>,
+    pub(crate) background: Background,
+}
+
+impl Peering {
+    pub(crate) fn credentials(&self) -> Arc<Credentials> {
+        self.current.borrow().clone()
+    }
+}
+
+pub(crate) struct PeeringService(pub(crate) Arc<Peering>);
 
 #[tonic::async_trait]
-impl Peering for PeeringService {
+impl peering_server::Peering for PeeringService {
     type FollowStream = ReceiverStream<Result<v1::FollowResponse, Status>>;
 
     async fn join(

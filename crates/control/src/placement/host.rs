@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use tollway_model::{Instance, Label, ServiceName};
 use tollway_actors::placement::Epoch;
+use tollway_model::{Instance, Label, ServiceName};
 use tollway_store::{KeyRange, ReadError, Store};
 
 /// Start of the keys of hosts. They are no part of what data planes see.

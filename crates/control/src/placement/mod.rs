@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
-use tollway_model::Label;
 use tollway_actors::placement::{Epoch, Held, Order, Owners, Placement, Settled, Shard, ShardSet};
+use tollway_model::Label;
 use tollway_store::{Expected, ReadError, Store, TransactError, Transaction};
 use tracing::{info, warn};
 
 pub(crate) use self::host::Host;
 use self::host::LAST_EPOCH_KEY;
 pub(crate) use self::serve::PlacementService;
-use crate::plane::unix_now_s;
+use crate::clock::unix_now_s;
 
 /// Orders waiting for a host that does not read; over it, its stream ends and it enters again.
 const ORDERS_LIMIT: usize = 1_024;

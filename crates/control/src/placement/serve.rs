@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_model::{Label, chain};
+use tokio_util::sync::CancellationToken;
 use tollway_actors::placement::Order;
+use tollway_model::{Label, NetworkName, chain};
 use tollway_wire::v1::host_request::Request as Step;
 use tollway_wire::v1::host_response::Response as Answer;
 use tollway_wire::v1::placement_server::Placement;
@@ -18,8 +19,10 @@ use tracing::debug;
 
 use super::host::Host;
 use super::{ACTOR_TYPES_PER_NAMESPACE_LIMIT, NotEntered, ORDERS_LIMIT, Placements, TooManyTypes};
-use crate::caller::{Caller, expired_status, is_system};
-use crate::plane::{Plane, store_status};
+use crate::background::Background;
+use crate::connections::{Caller, expired_status, is_system};
+use crate::hub::Hub;
+use crate::status::{stopping, store_status};
 
 /// Responses waiting for a client that does not read.
 const RESPONSES_LIMIT: usize = 4;
@@ -28,7 +31,12 @@ const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the first message.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) struct PlacementService(pub(crate) Arc<Plane>);
+pub(crate) struct PlacementService {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) network: NetworkName,
+    pub(crate) placements: Arc<Placements>,
+    pub(crate) background: Background,
+}
 
 type Sink<T> = mpsc::Sender<Result<T, Status>>;
 
@@ -42,20 +50,20 @@ impl Placement for PlacementService {
         request: Request<Streaming<v1::HostRequest>>,
     ) -> Result<Response<Self::HostStream>, Status> {
         let caller = Caller::of(&request);
-        let (service, instance) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        let (service, instance) = self.hub.read(|catalogue| caller.workload(catalogue))?;
         if is_system(&service) {
             return Err(Status::permission_denied("a part of the mesh has no actors"));
         }
-        let plane = self.0.clone();
+        let (placements, stop) = (self.placements.clone(), self.background.stop.clone());
         let (responses, stream) = mpsc::channel(RESPONSES_LIMIT);
-        self.0.tasks.spawn(async move {
+        self.background.spawn(async move {
             let mut requests = request.into_inner();
             let end = match first(&mut requests).await {
                 Ok(first) => {
                     let host = Host { app: service.app, instance, life: first.life };
                     let session = HostSession {
-                        plane: &plane,
-                        placements: &plane.placements,
+                        placements: &placements,
+                        stop: &stop,
                         namespace: service.namespace,
                         host,
                         responses: &responses,
@@ -64,7 +72,7 @@ impl Placement for PlacementService {
                 }
                 Err(status) => Err(status),
             };
-            tell_end(&responses, end);
+            send_end(&responses, end);
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
@@ -74,21 +82,27 @@ impl Placement for PlacementService {
         request: Request<Streaming<v1::WatchOwnersRequest>>,
     ) -> Result<Response<Self::WatchOwnersStream>, Status> {
         let caller = Caller::of(&request);
-        let (service, _) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
-        let plane = self.0.clone();
+        let (service, _) = self.hub.read(|catalogue| caller.workload(catalogue))?;
+        let (placements, stop) = (self.placements.clone(), self.background.stop.clone());
+        let network = self.network.clone();
         let (responses, stream) = mpsc::channel(RESPONSES_LIMIT);
-        self.0.tasks.spawn(async move {
-            let namespace = service.namespace;
-            let mut watch =
-                Watch { plane: &plane, namespace, told: HashMap::new(), responses: &responses };
+        self.background.spawn(async move {
+            let mut watch = Watch {
+                placements: &placements,
+                network: &network,
+                stop: &stop,
+                namespace: service.namespace,
+                sent: HashMap::new(),
+                responses: &responses,
+            };
             let end = watch.run(&caller, request.into_inner()).await;
-            tell_end(&responses, end);
+            send_end(&responses, end);
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
 
-fn tell_end<T>(responses: &Sink<T>, end: Result<(), Status>) {
+fn send_end<T>(responses: &Sink<T>, end: Result<(), Status>) {
     if let Err(status) = end {
         debug!(reason = status.message(), "a stream about actors ended");
         let _ = responses.try_send(Err(status));
@@ -107,10 +121,6 @@ fn invalid(error: &ConvertError) -> Status {
     Status::invalid_argument(chain(error))
 }
 
-fn stopping() -> Status {
-    Status::unavailable("the control plane is stopping; connect again")
-}
-
 async fn first(requests: &mut Streaming<v1::HostRequest>) -> Result<v1::Enter, Status> {
     let first = tokio::time::timeout(OPEN_TIMEOUT, requests.next())
         .await
@@ -124,8 +134,8 @@ async fn first(requests: &mut Streaming<v1::HostRequest>) -> Result<v1::Enter, S
 
 /// The stream of one host.
 struct HostSession<'a> {
-    plane: &'a Plane,
     placements: &'a Placements,
+    stop: &'a CancellationToken,
     namespace: Label,
     host: Host,
     responses: &'a Sink<v1::HostResponse>,
@@ -158,17 +168,17 @@ impl HostSession<'_> {
         let lease_ms = u32::try_from(self.placements.lease.as_millis()).unwrap_or(u32::MAX);
         self.answer(Answer::Entered(v1::Entered { lease_ms })).await?;
         for order in &wrong {
-            self.tell(order).await?;
+            self.send(order).await?;
         }
         let expired = caller.expired();
         tokio::pin!(expired);
         loop {
             tokio::select! {
-                // What was said first is told first: an order before the answer to a later step.
+                // An order is sent before the answer to a later step.
                 biased;
                 order = orders.recv() => match order {
-                    Some(order) => self.tell(&order).await?,
-                    None => return Err(Status::aborted("the host has entered on another stream, or has not read what it was told; enter again")),
+                    Some(order) => self.send(&order).await?,
+                    None => return Err(Status::aborted("the host has entered on another stream, or has not read its orders; enter again")),
                 },
                 request = requests.next() => match request {
                     Some(request) => {
@@ -183,7 +193,7 @@ impl HostSession<'_> {
                     None => return Ok(()),
                 },
                 () = &mut expired => return Err(expired_status()),
-                () = self.plane.stop.cancelled() => return Err(stopping()),
+                () = self.stop.cancelled() => return Err(stopping()),
             }
         }
     }
@@ -192,7 +202,7 @@ impl HostSession<'_> {
         send(self.responses, v1::HostResponse { response: Some(answer) }).await
     }
 
-    async fn tell(&self, order: &Order) -> Result<(), Status> {
+    async fn send(&self, order: &Order) -> Result<(), Status> {
         send(self.responses, order.into()).await
     }
 
@@ -230,10 +240,12 @@ impl HostSession<'_> {
 
 /// The stream of one sidecar whose app calls actors.
 struct Watch<'a> {
-    plane: &'a Plane,
+    placements: &'a Placements,
+    network: &'a NetworkName,
+    stop: &'a CancellationToken,
     namespace: Label,
-    /// Types that are followed, with the version that was told.
-    told: HashMap<String, Option<u64>>,
+    /// Types that are followed, with the version that was sent.
+    sent: HashMap<String, Option<u64>>,
     responses: &'a Sink<v1::Owners>,
 }
 
@@ -243,7 +255,7 @@ impl Watch<'_> {
         caller: &Caller,
         mut requests: Streaming<v1::WatchOwnersRequest>,
     ) -> Result<(), Status> {
-        let mut changes = self.plane.placements.changes.subscribe();
+        let mut changes = self.placements.changes.subscribe();
         let expired = caller.expired();
         tokio::pin!(expired);
         loop {
@@ -254,7 +266,7 @@ impl Watch<'_> {
                 },
                 Ok(()) = changes.changed() => {}
                 () = &mut expired => return Err(expired_status()),
-                () = self.plane.stop.cancelled() => return Err(stopping()),
+                () = self.stop.cancelled() => return Err(stopping()),
             }
             changes.mark_unchanged();
             self.push().await?;
@@ -263,13 +275,13 @@ impl Watch<'_> {
 
     fn request(&mut self, request: v1::WatchOwnersRequest) -> Result<(), Status> {
         for name in &request.remove {
-            self.told.remove(name);
+            self.sent.remove(name);
         }
         for name in request.add {
             tollway_wire::actor_type(&name).map_err(|error| invalid(&error))?;
-            self.told.entry(name).or_insert(None);
+            self.sent.entry(name).or_insert(None);
         }
-        if self.told.len() > ACTOR_TYPES_PER_STREAM_LIMIT {
+        if self.sent.len() > ACTOR_TYPES_PER_STREAM_LIMIT {
             return Err(Status::resource_exhausted(format!(
                 "a stream may follow at most {ACTOR_TYPES_PER_STREAM_LIMIT} actor types"
             )));
@@ -277,12 +289,11 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Tells the types that are others than told.
+    /// Sends the owners of types that have changed.
     async fn push(&mut self) -> Result<(), Status> {
-        let (placements, namespace) = (&self.plane.placements, &self.namespace);
-        let network = self.plane.authority.network();
-        for (name, told) in &mut self.told {
-            if *told == Some(placements.version(namespace, name)) {
+        let (placements, namespace, network) = (self.placements, &self.namespace, self.network);
+        for (name, sent) in &mut self.sent {
+            if *sent == Some(placements.version(namespace, name)) {
                 continue;
             }
             let owners = match placements.owners(namespace, name) {
@@ -292,7 +303,7 @@ impl Watch<'_> {
                 }),
                 None => v1::Owners { actor_type: name.clone(), ..Default::default() },
             };
-            *told = Some(owners.version);
+            *sent = Some(owners.version);
             send(self.responses, owners).await?;
         }
         Ok(())

@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::time::Instant;
-use tollway_model::Label;
 use tollway_actors::placement::{Epoch, Shard};
 use tollway_actors::schedule::Moment;
+use tollway_model::Label;
 use tollway_store::{
     CommitOutcome, Decide, KeyRange, OpenError, Pending, ReadError, Store, TransactError,
 };

@@ -5,7 +5,7 @@ use tollway_telemetry::metrics::{Counter, Gauge, names};
 use tollway_wire::ReminderResult;
 
 use crate::book::Usage;
-use crate::metrics::CommitMetrics;
+use crate::commits::CommitMetrics;
 
 /// Only the committer writes these; the store's writer thread records `commits`.
 #[derive(Default, Debug)]

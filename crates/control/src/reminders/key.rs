@@ -5,8 +5,8 @@
 //! lower case, since namespaces compare without.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use tollway_model::Label;
 use tollway_actors::placement::{SHARDS, Shard, ShardSet};
+use tollway_model::Label;
 use tollway_store::KeyRange;
 use tollway_wire::ReminderKey;
 

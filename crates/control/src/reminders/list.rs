@@ -1,22 +1,21 @@
 //! The reminders of some shards, page by page.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_model::{Label, chain};
 use tollway_actors::placement::{Epoch, ShardSet};
 use tollway_actors::schedule::Moment;
+use tollway_model::{Label, chain};
 use tollway_store::{Entry, KeyRange, Store};
 use tollway_wire::{actor_type, read_grant, shard_bytes, v1};
 use tonic::Status;
 
 use super::committer::{RemindersError, now};
 use super::{key, record};
+use crate::background::Background;
 use crate::placement::{Host, Placements};
-use crate::plane::Plane;
 
 /// Reminders of one response.
 const PAGE: usize = 1_000;
@@ -65,9 +64,9 @@ impl Wanted {
     }
 }
 
-/// Begins to tell; what is told is read as the host takes it.
+/// Begins the answer; each page is read when the host has taken the one before.
 pub(super) fn begin(
-    plane: &Arc<Plane>,
+    background: &Background,
     store: Store,
     wanted: &Wanted,
     held: &ShardSet,
@@ -76,16 +75,15 @@ pub(super) fn begin(
     let ranges = key::of_shards(&wanted.namespace, &wanted.actor_type, held);
     let fenced = if fenced.is_empty() { Vec::new() } else { shard_bytes(fenced) };
     let (responses, stream) = mpsc::channel(RESPONSES_LIMIT);
-    let telling = plane.stop.clone().run_until_cancelled_owned(async move {
-        if let Err(status) = tell(&store, &ranges, fenced, &responses).await {
+    background.spawn_until_stop(async move {
+        if let Err(status) = send_all(&store, &ranges, fenced, &responses).await {
             let _ = responses.try_send(Err(status));
         }
     });
-    plane.tasks.spawn(telling);
     ReceiverStream::new(stream)
 }
 
-async fn tell(
+async fn send_all(
     store: &Store,
     ranges: &[KeyRange],
     fenced: Vec<u8>,
@@ -117,7 +115,7 @@ async fn tell(
     send(responses, response).await
 }
 
-/// As it is told; `None` if it is over.
+/// A reminder as it is sent; `None` if it is over.
 fn reminder(entry: &Entry, now: Moment) -> Result<Option<v1::Reminder>, Status> {
     let read = record::read(&entry.value).zip(key::id_and_name(&entry.key));
     let Some(((head, registration), (id, name))) = read else {

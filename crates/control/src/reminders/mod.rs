@@ -23,9 +23,12 @@ use tonic::{Request, Response, Status};
 
 use self::committer::{Committer, RemindersError, Write};
 use self::counts::Counts;
-use crate::caller::{Caller, is_system};
-use crate::placement::Host;
-use crate::plane::{Plane, store_status};
+use crate::background::Background;
+use crate::connections::{Caller, is_system};
+use crate::hub::Hub;
+use crate::placement::{Host, Placements};
+use crate::status::{stopping, store_status};
+use crate::stores::Stores;
 
 /// Name of the file in the directory of the store.
 const FILE_NAME: &str = "tollway.reminders";
@@ -35,8 +38,10 @@ const QUEUE_LIMIT: usize = 256;
 const PAGE_BYTES: usize = 256 << 10;
 
 /// Opened when it is first needed.
-#[derive(Default)]
 pub(crate) struct Reminders {
+    stores: Stores,
+    placements: Arc<Placements>,
+    background: Background,
     open: OnceCell<Open>,
     pub(crate) counts: Arc<Counts>,
 }
@@ -49,13 +54,17 @@ struct Open {
 }
 
 impl Reminders {
-    async fn open(&self, plane: &Plane) -> Result<Open, Status> {
+    pub(crate) fn new(stores: Stores, placements: Arc<Placements>, background: Background) -> Self {
+        Self { stores, placements, background, open: OnceCell::new(), counts: Arc::default() }
+    }
+
+    async fn open(&self) -> Result<Open, Status> {
         let opening = || async {
-            let (placements, counts) = (plane.placements.clone(), self.counts.clone());
+            let (placements, counts) = (self.placements.clone(), self.counts.clone());
             let (committer, store) =
-                Committer::open(&plane.stores, committer::LIMITS, placements, counts).await?;
+                Committer::open(&self.stores, committer::LIMITS, placements, counts).await?;
             let (writes, task) = Sequencer::new(store.clone(), committer, QUEUE_LIMIT);
-            plane.tasks.spawn(task.run(plane.stop.clone().cancelled_owned()));
+            self.background.spawn(task.run(self.background.stop.clone().cancelled_owned()));
             Ok(Open { store, writes })
         };
         self.open.get_or_try_init(opening).await.cloned().map_err(|error| status(&error))
@@ -63,13 +72,16 @@ impl Reminders {
 }
 
 /// The service over it.
-pub(crate) struct RemindersService(pub(crate) Arc<Plane>);
+pub(crate) struct RemindersService {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) reminders: Arc<Reminders>,
+}
 
 impl RemindersService {
     /// Which host asks, in which namespace.
     fn host<T>(&self, request: &Request<T>, life: u64) -> Result<(Label, Host), Status> {
         let caller = Caller::of(request);
-        let (service, instance) = self.0.hub.read(|catalogue| caller.workload(catalogue))?;
+        let (service, instance) = self.hub.read(|catalogue| caller.workload(catalogue))?;
         if is_system(&service) {
             return Err(Status::permission_denied("a part of the mesh has no actors"));
         }
@@ -96,7 +108,7 @@ impl reminders_server::Reminders for RemindersService {
         let changes: Result<Vec<_>, _> =
             stated.into_iter().map(tollway_wire::reminder_change).collect();
         let changes = changes.map_err(|error| Status::invalid_argument(chain(&error)))?;
-        let open = self.0.reminders.open(&self.0).await?;
+        let open = self.reminders.open().await?;
         let write = Write { namespace, host, changes };
         let results = open.writes.send(write).await.map_err(|_| stopping())?;
         let results = results.await.map_err(|_| stopping())?.map_err(|error| status(&error))?;
@@ -110,17 +122,19 @@ impl reminders_server::Reminders for RemindersService {
     ) -> Result<Response<Self::ListRemindersStream>, Status> {
         let (namespace, host) = self.host(&request, request.get_ref().life)?;
         let wanted = list::Wanted::read(namespace, host, request.get_ref())?;
-        let open = self.0.reminders.open(&self.0).await?;
+        let open = self.reminders.open().await?;
         // Every write that an earlier holder of these shards got a response for is then in the file.
         open.writes.settle().await.map_err(|_| stopping())?;
-        let split = wanted.split(&self.0.placements);
+        let split = wanted.split(&self.reminders.placements);
         let (held, fenced) = split.ok_or_else(|| status(&RemindersError::NotEntered))?;
-        Ok(Response::new(list::begin(&self.0, open.store, &wanted, &held, &fenced)))
+        Ok(Response::new(list::begin(
+            &self.reminders.background,
+            open.store,
+            &wanted,
+            &held,
+            &fenced,
+        )))
     }
-}
-
-fn stopping() -> Status {
-    Status::unavailable("the control plane is stopping; connect again")
 }
 
 fn status(error: &RemindersError) -> Status {

@@ -1,5 +1,5 @@
-//! What a server of HTTP/2 says to its peer about that peer's mistakes, read from the frames that it
-//! writes: the library that serves tells nobody else.
+//! Finds in the written frames of HTTP/2 which streams and connections end for mistakes of the peer:
+//! the library that serves reports them to the peer alone.
 
 const FRAME_HEAD_BYTES: usize = 9;
 const RST_STREAM: u8 = 3;
@@ -19,16 +19,17 @@ const HTTP_1_1_REQUIRED: u32 = 13;
 
 /// Follows the frames of one connection.
 #[derive(Default)]
-pub(crate) struct Frames {
-    /// Of the frame that has begun, as far as it is looked at.
+pub(super) struct Frames {
+    /// The examined bytes of the frame that has begun.
     begun: Vec<u8>,
-    /// Bytes of it that are not.
+    /// Its bytes that are skipped.
     rest: usize,
 }
 
 impl Frames {
-    /// Takes what is written next. Says how many streams, or the connection, it ends for mistakes.
-    pub(crate) fn see(&mut self, mut bytes: &[u8]) -> u64 {
+    /// Follows the next written bytes. Returns how many streams, or the connection, they end for
+    /// mistakes.
+    pub(super) fn follow(&mut self, mut bytes: &[u8]) -> u64 {
         let mut refused = 0;
         while !bytes.is_empty() {
             let skipped = self.rest.min(bytes.len());
@@ -38,13 +39,13 @@ impl Frames {
             self.begun.extend_from_slice(taken);
             bytes = others;
             if self.missing() == 0 {
-                refused += u64::from(self.end_look());
+                refused += u64::from(self.end_frame());
             }
         }
         refused
     }
 
-    /// Bytes that are still to be looked at of the frame that has begun.
+    /// Missing bytes to examine of the frame that has begun.
     fn missing(&self) -> usize {
         let wanted = self.code_at().map_or(FRAME_HEAD_BYTES, |at| at + CODE_BYTES);
         wanted - self.begun.len()
@@ -59,8 +60,8 @@ impl Frames {
         }
     }
 
-    /// Leaves the rest of the frame aside. Says whether it ends something for mistakes.
-    fn end_look(&mut self) -> bool {
+    /// Skips the rest of the frame. Returns whether it ends something for mistakes.
+    fn end_frame(&mut self) -> bool {
         let code = self.code_at().and_then(|at| self.begun.get(at..)?.first_chunk());
         let is_refusal = code.is_some_and(|code| !BLAMELESS.contains(&u32::from_be_bytes(*code)));
         let length = [0, self.begun[0], self.begun[1], self.begun[2]];
@@ -111,7 +112,7 @@ mod tests {
         .concat();
         for piece in 1..=written.len() {
             let mut frames = Frames::default();
-            let refused: u64 = written.chunks(piece).map(|bytes| frames.see(bytes)).sum();
+            let refused: u64 = written.chunks(piece).map(|bytes| frames.follow(bytes)).sum();
             assert_eq!(refused, 2, "in pieces of {piece}");
         }
     }

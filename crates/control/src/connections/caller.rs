@@ -1,13 +1,14 @@
-//! Who is on the other end of a connection, and what that entitles it to.
+//! The peer of a connection by its certificate, and what that entitles it to.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tollway_identity::{PeerIdentity, SYSTEM_NAMESPACE, control_spiffe_id};
 use tollway_model::{Instance, NetworkName, ServiceName};
 use tonic::{Request, Status};
 
+use super::send_backlog::SendBacklog;
 use crate::catalogue::Catalogue;
-use crate::listener::Peer;
 
 /// What the TLS handshake proved.
 #[derive(Clone, Debug)]
@@ -15,7 +16,14 @@ pub(crate) enum Caller {
     /// No certificate was shown: only a token or a join secret can help.
     Anonymous,
     /// A valid certificate of this network or of a joined one.
-    Known(Box<PeerIdentity>),
+    Authenticated(Box<PeerIdentity>),
+}
+
+/// The peer of a connection, as the calls on it know it.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) caller: Caller,
+    pub(crate) backlog: Arc<SendBacklog>,
 }
 
 impl Caller {
@@ -67,8 +75,10 @@ impl Caller {
     fn identity(&self) -> Result<&PeerIdentity, Status> {
         match self {
             // Checked at the handshake already, but a connection may outlive its certificate.
-            Self::Known(identity) if !identity.valid_at(SystemTime::now()) => Err(expired_status()),
-            Self::Known(identity) => Ok(identity),
+            Self::Authenticated(identity) if !identity.valid_at(SystemTime::now()) => {
+                Err(expired_status())
+            }
+            Self::Authenticated(identity) => Ok(identity),
             Self::Anonymous => {
                 Err(Status::unauthenticated("this needs a certificate; get one with a join token"))
             }
@@ -78,7 +88,7 @@ impl Caller {
     /// Returns when the certificate ends: what it opened must end too.
     pub(crate) async fn expired(&self) {
         match self {
-            Self::Known(identity) => {
+            Self::Authenticated(identity) => {
                 let rest = identity.not_after.duration_since(SystemTime::now());
                 tokio::time::sleep(rest.unwrap_or(Duration::ZERO)).await;
             }

@@ -1,0 +1,196 @@
+//! The accept loop of the port: takes connections, admits them within the limits, and hands those
+//! with a finished handshake to the server.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio_rustls::server::TlsStream;
+use tollway_identity::Credentials;
+use tollway_model::ErrorCode;
+use tonic::transport::server::Connected;
+use tracing::{debug, error, warn};
+
+use super::caller::Peer;
+use super::handshake::{Refusal, handshake};
+use super::limits::{ConnectionLimits, Permit};
+use super::log_limiter::LogLimiter;
+use super::stream::{Admission, BoundedStream};
+use super::tls::CurrentTls;
+use crate::background::Background;
+
+/// Connections that wait to be served.
+const READY_LIMIT: usize = 64;
+/// Pause after the system refused a connection, such as without free descriptors.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// What the server gets: only connections with a finished handshake.
+pub(crate) type Accepted = Result<Connection, io::Error>;
+
+/// A connection with its caller.
+pub(crate) struct Connection {
+    stream: BoundedStream<Box<TlsStream<TcpStream>>>,
+    peer: Peer,
+}
+
+/// What the accept loop works with.
+pub(crate) struct Acceptor {
+    /// Each handshake uses the credentials of that moment.
+    pub(crate) credentials: watch::Receiver<Arc<Credentials>>,
+    pub(crate) limits: Arc<ConnectionLimits>,
+    pub(crate) background: Background,
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+/// Accepts connections; runs until it is dropped.
+pub(crate) async fn accept(
+    acceptor: Acceptor,
+    listener: TcpListener,
+    connections: mpsc::Sender<Accepted>,
+) {
+    let Acceptor { credentials, limits, background } = acceptor;
+    let mut tls = CurrentTls::new(credentials);
+    let mut log = LogLimiter::default();
+    loop {
+        let (tcp, from) = next(&listener, &limits, &mut log).await;
+        let config = match tls.config() {
+            Ok(config) => config,
+            Err(reason) => {
+                error!(reason = %tollway_model::chain(&reason), "no TLS configuration; a connection was dropped");
+                continue;
+            }
+        };
+        if limits.is_full() && log.allows() {
+            warn!(%from, "the limit of handshakes is reached: the oldest of the address that has the most are evicted");
+        }
+        let permit = limits.handshake(from.ip()).await;
+        let (limits, connections) = (limits.clone(), connections.clone());
+        background.spawn_until_stop(async move {
+            match admit(tcp, from, config, permit, &limits).await {
+                Ok(connection) => {
+                    let _ = connections.send(Ok(connection)).await;
+                }
+                Err(refusal) => {
+                    if let Some(reason) = refusal.reason() {
+                        limits.count(reason);
+                    }
+                    debug!(%from, reason = %tollway_model::chain(&refusal), "a connection was refused");
+                }
+            }
+        });
+    }
+}
+
+/// The next connection. Without free descriptors a handshake is evicted for it; without handshakes
+/// it waits.
+async fn next(
+    listener: &TcpListener,
+    limits: &ConnectionLimits,
+    log: &mut LogLimiter,
+) -> (TcpStream, SocketAddr) {
+    loop {
+        let reason = match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(reason) => reason,
+        };
+        if matches!(reason.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) {
+            // The peer closed it before it was accepted.
+            continue;
+        }
+        let is_freed = if ErrorCode::of_io(&reason) == Some(ErrorCode::OutOfDescriptors) {
+            free_descriptor(listener, limits, log, &reason).await
+        } else {
+            warn!(%reason, "a connection was not accepted");
+            false
+        };
+        if !is_freed {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+    }
+}
+
+/// Evicts a handshake when a connection waits for its descriptor. Returns whether one is free now.
+async fn free_descriptor(
+    listener: &TcpListener,
+    limits: &ConnectionLimits,
+    log: &mut LogLimiter,
+    reason: &io::Error,
+) -> bool {
+    // The kernel refuses as soon as the last one is taken, though no connection may be waiting.
+    if !tollway_net::has_waiting(listener).unwrap_or(true) {
+        return false;
+    }
+    if log.allows() {
+        let (code, limit) = (ErrorCode::OutOfDescriptors, tollway_net::descriptor_limit());
+        let hint = code.entry().remedy;
+        warn!(%code, %reason, limit, hint, "new connections wait: no descriptors are left");
+    }
+    limits.free_descriptor().await
+}
+
+/// A connection after its handshake, with a permit of its own.
+///
+/// A future that holds others is several times as large as its content, and holes of that size stay
+/// in the heap next to each connection. So the parts of this one are boxed.
+async fn admit(
+    tcp: TcpStream,
+    from: SocketAddr,
+    config: Arc<ServerConfig>,
+    permit: Permit,
+    limits: &Arc<ConnectionLimits>,
+) -> Result<Connection, Refusal> {
+    let handshake = Box::pin(async {
+        let (stream, caller) = handshake(tcp, from, config).await?;
+        let admission = Admission::acquire(&caller, from.ip(), limits).await?;
+        let stream = BoundedStream::new(stream, admission, limits.clone());
+        let peer = Peer { caller, backlog: stream.backlog.clone() };
+        Ok(Connection { stream, peer })
+    });
+    let ended = permit.evicted().run_until_cancelled(handshake).await;
+    ended.unwrap_or(Err(Refusal::Evicted))
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The queue between handshakes and the server.
+pub(crate) fn ready_queue() -> (mpsc::Sender<Accepted>, mpsc::Receiver<Accepted>) {
+    mpsc::channel(READY_LIMIT)
+}

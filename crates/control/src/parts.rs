@@ -1,0 +1,319 @@
+//! The parts of a running control plane, and what each of its services gets of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tollway_identity::{Authority, Credentials};
+use tollway_model::RunningConfig;
+use tollway_store::Store;
+use tollway_wire::v1::admin_server::AdminServer;
+use tollway_wire::v1::discovery_server::DiscoveryServer;
+use tollway_wire::v1::identity_server::IdentityServer;
+use tollway_wire::v1::neighbours_server::NeighboursServer;
+use tollway_wire::v1::peering_server::PeeringServer;
+use tollway_wire::v1::placement_server::PlacementServer;
+use tollway_wire::v1::registry_server::RegistryServer;
+use tollway_wire::v1::reminders_server::RemindersServer;
+use tollway_wire::v1::state_server::StateServer;
+use tollway_wire::{MESSAGE_LIMIT_BYTES, REMINDERS_REQUEST_BYTES};
+use tonic::transport::Server;
+use tonic::transport::server::Router;
+use tower::layer::util::{Identity, Stack};
+
+use crate::admin::AdminService;
+use crate::app_state::{AppState, STATE_REQUEST_BYTES, StateService};
+use crate::background::Background;
+use crate::catalogue::{Catalogue, Home};
+use crate::commits::CommitMetrics;
+use crate::connected::Connected;
+use crate::connections::Acceptor;
+use crate::connections::ConnectionLimits;
+use crate::connections::TrackSendBacklog;
+use crate::discovery::{DiscoveryService, Streams};
+use crate::error::StartError;
+use crate::holders::Holders;
+use crate::hub::Hub;
+use crate::issue::{IdentityService, Tokens};
+use crate::linger::Use;
+use crate::metrics::ControlFacts;
+use crate::neighbours::{Access, NEIGHBOURS_REQUEST_BYTES, Neighbours, NeighboursService};
+use crate::options::{Options, Timing};
+use crate::peering::{Peering, PeeringService, join, link};
+use crate::placement::{PlacementService, Placements};
+use crate::registry::{Registrations, RegistryService};
+use crate::reminders::{Reminders, RemindersService};
+use crate::standstill::Standstill;
+use crate::stores::Stores;
+use crate::{feed, own, sweep};
+
+/// Streams of one connection.
+const STREAMS_PER_CONNECTION_LIMIT: u32 = 64;
+/// Requests of one connection that are worked on at once.
+const REQUESTS_PER_CONNECTION_LIMIT: usize = 64;
+/// Bytes of one request that names one workload, one network or a bundle of roots. Anybody may send
+/// such a one; what follows services by name may be as long as [`MESSAGE_LIMIT_BYTES`], and is read
+/// only from workloads and networks with a certificate.
+const REQUEST_LIMIT_BYTES: usize = 32 << 10;
+/// Bytes that a peer may send on a stream and on a connection before they are taken.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// Bytes of a head, and 32 for each line.
+const HEAD_LIMIT_BYTES: u32 = 16 << 10;
+/// Streams of one connection that were called off before they were looked at, and streams that had
+/// to be reset for its peer's mistakes: over either, the connection ends.
+const CALLED_OFF_LIMIT: usize = 20;
+const MISTAKES_LIMIT: usize = 256;
+/// A connection that does not answer a ping is closed after this and [`PING_TIMEOUT`].
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Made once by [`Parts::start`]; services hold clones of what they need.
+pub(crate) struct Parts {
+    store: Store,
+    commits: Arc<CommitMetrics>,
+    /// What opens the other stores.
+    pub(crate) stores: Stores,
+    pub(crate) hub: Arc<Hub>,
+    authority: Arc<Authority>,
+    /// The control plane's own, renewed and with the current trust.
+    credentials: watch::Receiver<Arc<Credentials>>,
+    certificate_ttl: Duration,
+    timing: Timing,
+    app_state: Arc<AppState>,
+    reminders: Arc<Reminders>,
+    neighbours: Arc<Neighbours>,
+    placements: Arc<Placements>,
+    peering: Arc<Peering>,
+    limits: Arc<ConnectionLimits>,
+    connected: Arc<Connected>,
+    standstill: Arc<Standstill>,
+    pub(crate) noted: Arc<Use>,
+    pub(crate) background: Background,
+}
+
+impl Parts {
+    /// Reads the state and starts the tasks that keep it current.
+    pub(crate) async fn start(
+        options: &Options,
+        store: Store,
+        stores: Stores,
+    ) -> Result<Self, StartError> {
+        let commits = Arc::new(CommitMetrics::default());
+        let recorder = commits.clone();
+        store.observe_commits(move |commit| recorder.record(commit));
+        let authority = Arc::new(own::load_authority(&store, options).await?);
+        let home = Home {
+            network: options.network.clone(),
+            trust_domain: options.trust_domain.clone(),
+            root: authority.root_der().to_vec(),
+            egress: options.egress,
+        };
+        let hub = Hub::new(feed::load(&store, home).await?);
+        let certificate_ttl = options.certificate_ttl;
+        let own = own::issue(&authority, &hub.read(Catalogue::trust), certificate_ttl)?;
+        let (current, credentials) = watch::channel(Arc::new(own));
+        let timing = options.timing.clone();
+        let placements = Arc::new(Placements::load(&store, timing.actor_lease).await?);
+        let (background, standstill) = (Background::default(), Arc::<Standstill>::default());
+        let peering = Arc::new(Peering {
+            store: store.clone(),
+            hub: hub.clone(),
+            authority: authority.clone(),
+            current: credentials.clone(),
+            timing: timing.clone(),
+            standstill: standstill.clone(),
+            background: background.clone(),
+        });
+        let reminders = Reminders::new(stores.clone(), placements.clone(), background.clone());
+        let neighbours = Neighbours::new(stores.clone(), options.neighbours, background.clone());
+        let parts = Self {
+            app_state: Arc::new(AppState::new(stores.clone(), background.clone())),
+            reminders: Arc::new(reminders),
+            neighbours: Arc::new(neighbours),
+            limits: Arc::new(ConnectionLimits::new(options.connections)),
+            connected: Arc::default(),
+            noted: Arc::default(),
+            store,
+            commits,
+            stores,
+            hub,
+            authority,
+            credentials,
+            certificate_ttl,
+            timing,
+            placements,
+            peering,
+            standstill,
+            background,
+        };
+        parts.spawn_tasks(current).await?;
+        Ok(parts)
+    }
+
+    async fn spawn_tasks(
+        &self,
+        current: watch::Sender<Arc<Credentials>>,
+    ) -> Result<(), StartError> {
+        let background = &self.background;
+        background.spawn_until_stop(feed::run(self.store.clone(), self.hub.clone()));
+        let placements = self.placements.clone();
+        background.spawn_until_stop(async move { placements.keep().await });
+        background.spawn(own::keep_current(
+            self.authority.clone(),
+            self.hub.clone(),
+            self.certificate_ttl,
+            current,
+            background.stop.clone(),
+        ));
+        join::forget_pending(&self.peering).await.map_err(StartError::Pending)?;
+        background.spawn(link::supervise(self.peering.clone()));
+        let standstill = self.standstill.clone();
+        background.spawn_until_stop(async move { standstill.watch().await });
+        background.spawn_until_stop(sweep::run(self.store.clone()));
+        Ok(())
+    }
+
+    /// The services at the port for workloads, gateways and joined networks.
+    pub(crate) fn public_server(&self) -> Router<Stack<TrackSendBacklog, Identity>> {
+        Server::builder()
+            .max_concurrent_streams(STREAMS_PER_CONNECTION_LIMIT)
+            .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_LIMIT)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .http2_max_header_list_size(HEAD_LIMIT_BYTES)
+            .http2_max_pending_accept_reset_streams(Some(CALLED_OFF_LIMIT))
+            .http2_max_local_error_reset_streams(Some(MISTAKES_LIMIT))
+            .http2_keepalive_interval(Some(PING_EVERY))
+            .http2_keepalive_timeout(Some(PING_TIMEOUT))
+            .layer(TrackSendBacklog)
+            .add_service(
+                IdentityServer::new(self.identity()).max_decoding_message_size(REQUEST_LIMIT_BYTES),
+            )
+            .add_service(
+                RegistryServer::new(self.registry()).max_decoding_message_size(REQUEST_LIMIT_BYTES),
+            )
+            .add_service(
+                DiscoveryServer::new(self.discovery())
+                    .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+            )
+            .add_service(
+                PlacementServer::new(self.placement())
+                    .max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+            )
+            .add_service(
+                PeeringServer::new(PeeringService(self.peering.clone()))
+                    .max_decoding_message_size(REQUEST_LIMIT_BYTES),
+            )
+            .add_service(
+                StateServer::new(self.state()).max_decoding_message_size(STATE_REQUEST_BYTES),
+            )
+            .add_service(
+                RemindersServer::new(self.reminders_service())
+                    .max_decoding_message_size(REMINDERS_REQUEST_BYTES),
+            )
+            .add_service(
+                NeighboursServer::new(self.neighbours_service(Access::Agent))
+                    .max_decoding_message_size(REQUEST_LIMIT_BYTES),
+            )
+    }
+
+    /// The services at the admin socket.
+    pub(crate) fn private_server(&self) -> Router {
+        let admin = AdminService {
+            store: self.store.clone(),
+            hub: self.hub.clone(),
+            connected: self.connected.clone(),
+            tokens: self.tokens(),
+            peering: self.peering.clone(),
+        };
+        let neighbours = NeighboursServer::new(self.neighbours_service(Access::Operator))
+            .max_decoding_message_size(NEIGHBOURS_REQUEST_BYTES);
+        Server::builder().add_service(AdminServer::new(admin)).add_service(neighbours)
+    }
+
+    /// What the accept loop gets.
+    pub(crate) fn acceptor(&self) -> Acceptor {
+        Acceptor {
+            credentials: self.credentials.clone(),
+            limits: self.limits.clone(),
+            background: self.background.clone(),
+        }
+    }
+
+    /// What the admin port shows.
+    pub(crate) fn facts(&self, config: watch::Receiver<RunningConfig>) -> ControlFacts {
+        ControlFacts {
+            store: self.store.clone(),
+            commits: self.commits.clone(),
+            hub: self.hub.clone(),
+            limits: self.limits.clone(),
+            app_state: self.app_state.clone(),
+            reminders: self.reminders.clone(),
+            neighbours: self.neighbours.clone(),
+            credentials: self.credentials.clone(),
+            config,
+        }
+    }
+
+    fn tokens(&self) -> Tokens {
+        Tokens {
+            authority: self.authority.clone(),
+            store: self.store.clone(),
+            noted: self.noted.clone(),
+        }
+    }
+
+    fn identity(&self) -> IdentityService {
+        let (tokens, hub) = (self.tokens(), self.hub.clone());
+        IdentityService { tokens, hub, certificate_ttl: self.certificate_ttl }
+    }
+
+    fn registry(&self) -> RegistryService {
+        RegistryService(Arc::new(Registrations {
+            store: self.store.clone(),
+            hub: self.hub.clone(),
+            timing: self.timing.clone(),
+            holders: Holders::default(),
+            standstill: self.standstill.clone(),
+            background: self.background.clone(),
+        }))
+    }
+
+    fn discovery(&self) -> DiscoveryService {
+        DiscoveryService(Arc::new(Streams {
+            hub: self.hub.clone(),
+            connected: self.connected.clone(),
+            // Data planes are many, and each has other signs of life than this.
+            heartbeat: self.timing.heartbeat * 2,
+            background: self.background.clone(),
+        }))
+    }
+
+    fn placement(&self) -> PlacementService {
+        PlacementService {
+            hub: self.hub.clone(),
+            network: self.authority.network().clone(),
+            placements: self.placements.clone(),
+            background: self.background.clone(),
+        }
+    }
+
+    fn state(&self) -> StateService {
+        StateService { hub: self.hub.clone(), state: self.app_state.clone() }
+    }
+
+    fn reminders_service(&self) -> RemindersService {
+        RemindersService { hub: self.hub.clone(), reminders: self.reminders.clone() }
+    }
+
+    fn neighbours_service(&self, access: Access) -> NeighboursService {
+        NeighboursService {
+            hub: self.hub.clone(),
+            neighbours: self.neighbours.clone(),
+            heartbeat: self.timing.heartbeat,
+            background: self.background.clone(),
+            access,
+        }
+    }
+}
