@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollway_model::Instance;
+use tollway_model::{Instance, ServiceName};
 use tollway_net::Key;
 use tollway_routing::Failure;
 use tollway_telemetry::DataPlaneMetrics;
@@ -31,6 +31,8 @@ pub(crate) struct Cx {
     pub(crate) observer: Option<Box<Observer>>,
     /// Since when the process is ending.
     pub(crate) draining: Option<Instant>,
+    /// This process is a front.
+    pub(crate) is_front: bool,
     /// The SPIFFE ID of this process; empty without one.
     pub(crate) identity: String,
     pub(crate) effects: Effects,
@@ -52,6 +54,7 @@ impl Cx {
             log: LogLimiter::default(),
             observer: None,
             draining: None,
+            is_front: false,
             identity: String::new(),
             effects: Effects::default(),
             random: seed,
@@ -105,6 +108,16 @@ pub(crate) enum Effect {
     AttemptFailed { exchange: Key, failure: Failure, cause: Cause },
     /// An exchange cannot go on.
     Fail { exchange: Key, error: Box<RequestError> },
+    /// The requests that wait for a destination, behind the first so many, cannot be served.
+    FailWaiting { destination: Destination, first: usize, error: Box<RequestError> },
+    /// A service has not become known in time.
+    Undiscovered(Destination),
+    /// Requests that wait for a destination may find a connection.
+    ServeWaiting(Destination),
+    /// A connection that carries bytes waited for its service, which is known now.
+    DispatchRaw(Key),
+    /// A connection that carries bytes needs another address of its service.
+    DispatchTcp { down: Key, service: ServiceName },
     /// An exchange has waited long enough for a better connection.
     GiveUpWaiting(Key),
     /// An exchange no longer waits for its caller's share of the connections to the app.
@@ -127,6 +140,8 @@ pub(crate) enum Effect {
         address: Option<SocketAddr>,
         instance: Option<Instance>,
     },
+    /// An idle connection may have something to read.
+    QueueRead(Key),
     /// An exchange has waited on an upstream for `quiet`.
     Probe { conn: Key, quiet: Duration },
     /// A PING was answered with this payload.
@@ -139,6 +154,10 @@ pub(crate) enum Effect {
     RuntimeRead(usize),
     /// A connection left HTTP; policies may have changed since its request was admitted.
     JudgeRelay(Key),
+    /// A gateway's connection needs another address of what it leads to.
+    RelayElsewhere(Key),
+    /// An address could not be dialled for a relayed connection.
+    BackOffDialled { down: Key, address: SocketAddr, until: Instant },
     /// A relay through this gateway has ended.
     RelayEnded { target: RelayedTo, address: SocketAddr },
     /// An address did not answer a relayed connection.

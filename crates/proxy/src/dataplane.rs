@@ -20,12 +20,11 @@ use tollway_telemetry::{AdminFacts, DaprMetrics};
 use crate::api_rules::ApiRules;
 use crate::bind::{BoundListeners, advertised};
 use crate::conn::ListenerKind;
-use crate::event_loop::{
-    ApiStream, AppTarget, AppTls, Command, GatewayRoutes, LoopConfig, MeshProtocol,
-};
+use crate::event_loop::{ApiStream, AppTarget, AppTls, Command, LoopConfig, MeshProtocol};
 use crate::facts::Facts;
 use crate::fanout::Fanout;
 use crate::front::FrontFilesError;
+use crate::gateway::GatewayRoutes;
 use crate::mesh::{Announcement, MeshClient, MeshConfig, MeshError};
 use crate::observe::{Telemetry, TelemetryError, TelemetryOptions};
 use crate::plane::{Parts, Plane, PlaneOptions};

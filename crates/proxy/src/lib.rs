@@ -19,14 +19,17 @@ mod exchange;
 mod facts;
 mod fanout;
 mod front;
+mod gateway;
 mod headers;
+mod inbound;
 mod limits;
 mod live;
 mod log_limiter;
-mod loop_guard;
 pub mod mesh;
 mod observe;
+mod outbound;
 mod protocol;
+mod upstream;
 
 mod error_response;
 mod plane;

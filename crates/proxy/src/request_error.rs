@@ -9,7 +9,7 @@ use tollway_http::{grpc, h1, h2};
 use tollway_model::{ErrorCode, Instance, NetworkName, ServiceName, UnavailableReason};
 use tollway_routing::TargetError;
 
-use crate::event_loop::PolicyDenial;
+use crate::inbound::PolicyDenial;
 
 /// One reason. The text names the hop and what to do where somebody can do something.
 #[derive(Clone, Debug, Error)]

@@ -12,10 +12,10 @@ use tollway_identity::{PeerIdentity, ServerNameReader};
 use tollway_model::{Instance, NetworkName, ServiceName};
 use tollway_net::{Conn, Key, tcp_info};
 
-use crate::event_loop::{Rights, Upgraded};
 use crate::exchange::{Destination, Side};
 use crate::front::Client;
 use crate::headers::Caller;
+use crate::inbound::{Rights, Upgraded};
 use crate::observe::Finished;
 use crate::runtime_fields::TurnLease;
 

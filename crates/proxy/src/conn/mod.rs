@@ -4,8 +4,11 @@
 //! [`Connections`] owns this state and nothing else does. It knows no requests and no pools: what
 //! follows from the end of a connection elsewhere is an [`Effect`].
 
+pub(crate) mod accepted;
 mod connection;
 mod deadlines;
+pub(crate) mod eviction;
+pub(crate) mod retire;
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,6 +33,8 @@ pub(crate) struct Connections {
     to_read: VecDeque<Key>,
     /// Connections that were written to since their last flush.
     dirty: Vec<Key>,
+    /// No connection is evicted until then: there was hardly one that could be.
+    full_until: Option<Instant>,
     /// When each connection is examined next. An entry stays when an earlier one is set.
     timers: Wheel<Key>,
 }
@@ -43,6 +48,7 @@ impl Connections {
             slab: Slab::new(),
             to_read: VecDeque::new(),
             dirty: Vec::new(),
+            full_until: None,
             timers: Wheel::new(now, SWEEP),
         })
     }

@@ -1,18 +1,19 @@
 //! Accepting connections, and telling HTTP/1.1 from HTTP/2 on plain kinds.
 
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, SystemTime};
-
-use tollway_http::{h1, h2};
-use tollway_identity::PeerIdentity;
-use tollway_model::ErrorCode;
-use tollway_net::{AcceptError, Conn, Key, Peer, is_among_last_descriptors};
-
 use super::{ACCEPTS_PER_TURN, EventLoop};
+
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use tollway_http::h1;
+use tollway_model::ErrorCode;
+use tollway_net::{AcceptError, Conn, Key, is_among_last_descriptors};
+
 use crate::cause::Cause;
-use crate::conn::{Connection, Http2Link, ListenerKind, Role};
+use crate::conn::accepted::proven_identity;
+use crate::conn::{Connection, ListenerKind, Role, accepted, eviction};
 use crate::exchange::access_log;
-use crate::request_error::Within;
+use crate::inbound::tcp;
+use crate::outbound::tunnel;
 use crate::tls::alpn;
 
 /// How long accepting rests when no descriptor is left and nobody gives way.
@@ -26,21 +27,31 @@ impl EventLoop {
     pub(super) fn accept_turn(&mut self, slot: usize) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some((listener, via)) = self.listeners.get(slot) else { return };
-            if self.accept_again.is_some_and(|at| self.cx.now < at) {
+            if self.listeners.accept_again.is_some_and(|at| self.cx.now < at) {
                 return;
             }
             let via = via.clone();
             match listener.accept() {
                 Ok(stream) => {
                     let is_full = self.conns.len() >= self.cx.config.limits.connections;
-                    if is_full && !self.make_room(ErrorCode::Overloaded) {
+                    if is_full
+                        && !eviction::make_room(
+                            &mut self.cx,
+                            &mut self.conns,
+                            ErrorCode::Overloaded,
+                        )
+                    {
                         self.cx.metrics.connections_refused.add(1);
                         access_log::log_unadmitted(&mut self.cx, &stream, &via);
                         continue;
                     }
                     if is_among_last_descriptors(&stream, SPARE_DESCRIPTORS) {
                         // This one comes in, whoever gives way for what is opened next.
-                        self.make_room(ErrorCode::OutOfDescriptors);
+                        eviction::make_room(
+                            &mut self.cx,
+                            &mut self.conns,
+                            ErrorCode::OutOfDescriptors,
+                        );
                     }
                     let remote = stream.peer_addr().ok();
                     self.admit(stream, remote, via);
@@ -48,7 +59,11 @@ impl EventLoop {
                 Err(AcceptError::Empty) => return,
                 Err(AcceptError::Exhausted(error)) => {
                     self.tell_exhausted(&error);
-                    if self.make_room(ErrorCode::OutOfDescriptors) {
+                    if eviction::make_room(
+                        &mut self.cx,
+                        &mut self.conns,
+                        ErrorCode::OutOfDescriptors,
+                    ) {
                         continue;
                     }
                     self.cx.metrics.connections_refused.add(1);
@@ -94,7 +109,14 @@ impl EventLoop {
         conn.via = Some(via);
         let Some(key) = self.conns.insert(&self.cx, conn) else { return };
         match tcp {
-            Some(service) => self.open_tcp(key, service),
+            Some(service) => tunnel::open_tcp(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.upstreams,
+                &mut self.tls,
+                key,
+                service,
+            ),
             None => self.conns.queue_read(key),
         }
     }
@@ -116,38 +138,10 @@ impl EventLoop {
         }
     }
 
-    /// A handshake did not end in time.
-    pub(super) fn refuse_slow_handshake(&mut self, key: Key) {
-        let within = Within(self.cx.config.timeouts.handshake);
-        let reason = format!("the TLS handshake did not end within {within}");
-        self.refuse_peer(key, &Cause::coded(ErrorCode::HandshakeTimedOut, reason));
-    }
-
-    /// A peer that cannot be trusted ends here; the log has each once in a while.
-    pub(super) fn refuse_peer(&mut self, key: Key, cause: &Cause) {
-        self.cx.metrics.handshakes_failed.add(1);
-        let remote = self.conns.get(key).and_then(|conn| conn.remote).map(|remote| remote.ip());
-        let Cause { code, reason } = cause;
-        access_log::log_refused_connection(
-            &mut self.cx,
-            &mut self.conns,
-            key,
-            code.unwrap_or(ErrorCode::TlsFailed),
-        );
-        let code = code.map_or("", ErrorCode::word);
-        let who = if self.tls.is_front() { "a client" } else { "a mesh connection" };
-        if self.cx.log.should_log(format!("{remote:?} {code}"), self.cx.now) {
-            tracing::info!(?remote, code, reason, "{who} was refused");
-        } else {
-            tracing::debug!(?remote, code, reason, "{who} was refused");
-        }
-        self.conns.close(&mut self.cx, key);
-    }
-
     /// Takes the listeners out of the poller for a moment: they are level-triggered and would
     /// spin.
     fn pause_accepting(&mut self) {
-        self.accept_again = Some(self.cx.now + ACCEPT_REST);
+        self.listeners.accept_again = Some(self.cx.now + ACCEPT_REST);
         for (_, listener) in self.listeners.iter() {
             // It was registered; if that failed there is nothing to take out.
             let _ = self.conns.poller().remove(listener);
@@ -155,10 +149,10 @@ impl EventLoop {
     }
 
     pub(super) fn resume_accepting(&mut self) {
-        if self.accept_again.is_none_or(|at| self.cx.now < at) {
+        if self.listeners.accept_again.is_none_or(|at| self.cx.now < at) {
             return;
         }
-        self.accept_again = None;
+        self.listeners.accept_again = None;
         for (token, listener) in self.listeners.iter() {
             if let Err(error) = self.conns.poller().add_listener(listener, token) {
                 tracing::error!(%error, "a listener could not be registered again");
@@ -176,22 +170,8 @@ impl EventLoop {
         }
         let Some(is_h2) = h1::looks_like_http2(input) else { return };
         let input = std::mem::take(input);
-        self.begin_server(key, is_h2);
+        accepted::begin_server(&mut self.cx, &mut self.conns, key, is_h2);
         self.on_bytes(key, &input);
-    }
-
-    /// Gives a downstream connection its protocol.
-    pub(super) fn begin_server(&mut self, key: Key, is_h2: bool) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.since = self.cx.now;
-        conn.role = if is_h2 {
-            let codec = h2::Connection::server(self.cx.config.limits.h2.clone(), conn.io.out());
-            Role::Http2Server(Box::new(Http2Link::new(codec, self.cx.now)))
-        } else {
-            Role::Http1Server(Box::default())
-        };
-        self.conns.schedule(&self.cx, key);
-        self.conns.mark_dirty(key);
     }
 
     /// A TLS handshake is over: checks who it is and gives the connection its role. Says
@@ -200,7 +180,7 @@ impl EventLoop {
         let Some(conn) = self.conns.get_mut(key) else { return false };
         match conn.role {
             Role::Accepting if conn.via == Some(ListenerKind::Front) => {
-                self.on_client_accepted(key)
+                accepted::on_client_accepted(&mut self.cx, &mut self.conns, key)
             }
             Role::Accepting => self.on_accepted(key),
             _ => self.on_dialled(key),
@@ -214,28 +194,24 @@ impl EventLoop {
         let identity = match proven_identity(&peer) {
             Ok(identity) => identity,
             Err(reason) => {
-                self.refuse_peer(key, &Cause::coded(ErrorCode::TlsFailed, reason));
+                accepted::refuse_peer(
+                    &mut self.cx,
+                    &mut self.conns,
+                    key,
+                    &Cause::coded(ErrorCode::TlsFailed, reason),
+                );
                 return false;
             }
         };
         conn.peer = Some(std::sync::Arc::new(identity));
         self.cx.metrics.handshakes.add(1);
         match agreed.as_deref() {
-            Some(alpn::H2) => self.begin_server(key, true),
-            Some(alpn::TCP) => return self.open_app_tcp(key),
-            _ => self.begin_server(key, false),
+            Some(alpn::H2) => accepted::begin_server(&mut self.cx, &mut self.conns, key, true),
+            Some(alpn::TCP) => {
+                return tcp::open_app_tcp(&mut self.cx, &mut self.conns, &mut self.inbound, key);
+            }
+            _ => accepted::begin_server(&mut self.cx, &mut self.conns, key, false),
         }
         true
-    }
-}
-
-/// Who is at the other end, valid now: a resumed session has skipped the check of the time.
-pub(super) fn proven_identity(peer: &Peer<'_>) -> Result<PeerIdentity, String> {
-    let identity =
-        tollway_identity::peer_identity(peer.certificates).map_err(|error| error.to_string())?;
-    if identity.valid_at(SystemTime::now()) {
-        Ok(identity)
-    } else {
-        Err(format!("the certificate of {} is not valid now", identity.spiffe))
     }
 }

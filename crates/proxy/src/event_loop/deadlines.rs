@@ -1,15 +1,16 @@
 //! What follows when something expires for a connection.
 
-use std::time::SystemTime;
+use super::EventLoop;
+use crate::upstream::dial::DialFailure;
 
+use std::time::SystemTime;
 use tollway_model::ErrorCode;
 use tollway_net::Key;
 
-use super::EventLoop;
-use super::dial::DialFailure;
-use crate::conn::{Expired, Role};
+use crate::conn::{Expired, Role, accepted, retire};
 use crate::exchange::access_log;
 use crate::protocol::{http1_server, http2, relay};
+use crate::upstream::scale;
 
 impl EventLoop {
     /// Looks at the connections that are due, and at nothing else.
@@ -24,14 +25,16 @@ impl EventLoop {
                     access_log::fail_line(&mut self.conns, key, ErrorCode::TimedOut);
                     relay::on_failed(&mut self.cx, &mut self.conns, key);
                 }
-                Expired::Handshake => self.refuse_slow_handshake(key),
+                Expired::Handshake => {
+                    accepted::refuse_slow_handshake(&mut self.cx, &mut self.conns, key)
+                }
                 Expired::Hello => {
                     self.cx.metrics.gateway_refused.add(1);
                     self.conns.close(&mut self.cx, key);
                 }
                 Expired::Head => http1_server::refuse_slow_head(&mut self.cx, &mut self.conns, key),
                 Expired::Dial => self.on_dial_failed(key, &DialFailure::TimedOut),
-                Expired::Retire => self.retire_link(key),
+                Expired::Retire => retire::retire_http2(&mut self.cx, &mut self.conns, key),
                 Expired::Apart => self.end_apart(key),
                 Expired::Codec(reason) => http2::refuse_connection(
                     &mut self.cx,
@@ -52,7 +55,13 @@ impl EventLoop {
         let Role::Http2Client(link) = &mut conn.role else { return };
         link.end_apart();
         if let Some(destination) = link.destination.clone() {
-            self.keep_dialled(&destination);
+            scale::scale(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.upstreams,
+                &mut self.tls,
+                &destination,
+            );
         }
     }
 }

@@ -15,10 +15,10 @@ use tollway_routing::{AccessList, Resiliency};
 use tollway_telemetry::DaprMetrics;
 use tollway_wire::NetworkUpdate;
 
-use super::gateway::GatewayRoutes;
 use crate::api_rules::ApiRules;
 use crate::conn::{ListenerKind, Purpose};
 use crate::front::Served;
+use crate::gateway::GatewayRoutes;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
 use crate::observe::Observer;
@@ -48,7 +48,7 @@ impl AppTls {
     }
 
     /// A connection to the app at `address` that is to speak what its purpose asks for.
-    pub(super) fn client(&self, address: SocketAddr, purpose: &Purpose) -> Result<Tls, TlsError> {
+    pub(crate) fn client(&self, address: SocketAddr, purpose: &Purpose) -> Result<Tls, TlsError> {
         let config = match purpose {
             Purpose::PoolH2(_) => &self.h2,
             Purpose::PoolH1(_) | Purpose::Upgrade(_) | Purpose::Relay(_) => &self.http1,

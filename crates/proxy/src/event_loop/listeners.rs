@@ -1,11 +1,12 @@
 //! The listeners of a thread. A slot's number is its token with the poller and never moves, so
 //! that listeners can come and go while others are served.
 
-use std::net::SocketAddr;
+use super::EventLoop;
 
+use std::net::SocketAddr;
+use std::time::Instant;
 use tollway_net::{Listener, Poller, Token};
 
-use super::EventLoop;
 use crate::conn::ListenerKind;
 
 /// Tokens with this bit belong to listeners; connection keys never have it.
@@ -15,6 +16,8 @@ const LISTENER_BIT: u64 = 1 << 63;
 #[derive(Default)]
 pub(super) struct Listeners {
     slots: Vec<Option<(Listener, ListenerKind)>>,
+    /// Accepting pauses until then: no descriptor is left.
+    pub(super) accept_again: Option<Instant>,
 }
 
 impl Listeners {

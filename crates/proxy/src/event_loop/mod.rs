@@ -10,104 +10,61 @@
 )]
 
 mod accept;
-mod call_trace;
-mod concurrency;
 mod deadlines;
-mod dial;
-mod dispatch;
-mod eviction;
-mod fairness;
+mod dialled;
 mod front;
-mod gateway;
 mod interface;
-mod keepalive;
 mod listeners;
-mod pick;
-mod policy;
-mod pool;
-mod relay;
-mod remote_gateways;
-mod request;
 mod roles;
-mod runtime_backlog;
-mod scale;
 mod sweep;
-mod tunnel;
-mod workload;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use foldhash::fast::RandomState;
 use tollway_http::h2;
 use tollway_identity::Credentials;
-use tollway_model::NetworkName;
 use tollway_net::{Flush, Key, Listener, Read, Readiness, Scratch};
 use tollway_telemetry::DataPlaneMetrics;
 
-use crate::conn::{Connections, ListenerKind, SWEEP};
+use crate::conn::{Connections, ListenerKind, SWEEP, retire};
 use crate::cx::{Cx, Effect};
-use crate::exchange::{Destination, Exchanges};
-use crate::exchange::{access_log, body, fail};
-use crate::loop_guard::LoopGuard;
+use crate::exchange::{Exchanges, access_log, body, fail};
+use crate::gateway::{Gateway, route as gateways};
+use crate::inbound::{Inbound, concurrency, fairness, policy};
 use crate::observe::Observer;
+use crate::outbound::{dispatch, retry, tunnel};
 use crate::protocol::{actor_turns, relay as relays, trust};
-use crate::runtime_fields::TurnLease;
 use crate::tls::PlaneTls;
-use concurrency::ConcurrencyLimit;
-use fairness::FairQueue;
-pub(crate) use gateway::GatewayRoutes;
+use crate::upstream::{Keepalive, Upstreams, keepalive, pools, runtime_backlog, scale};
 pub use interface::{ApiKind, ApiStream, MeshProtocol};
 pub(crate) use interface::{
     AppTarget, AppTls, Command, Commands, HostServices, LoopConfig, NotServed,
 };
 use listeners::{Listeners, slot_of};
-use policy::PolicyGate;
-pub(crate) use policy::{PolicyDenial, Rights, Upgraded};
-use pool::Pool;
-use remote_gateways::RemoteGateways;
 
 /// Reads of one connection in one turn, of 64 KiB each: a busy peer does not starve others.
 const READS_PER_TURN: usize = 4;
 /// Connections accepted from one listener in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// A thread's whole state.
+/// One data-plane thread: its parts, and the order in which they have their turns. What is done is in
+/// the parts; this type reads, carries out effects and flushes.
 pub(crate) struct EventLoop {
     cx: Cx,
-    conns: Connections,
     listeners: Listeners,
-    /// Accepting pauses until then: no descriptors.
-    accept_again: Option<Instant>,
-    /// No connection is evicted until then: there was hardly one that could be.
-    full_until: Option<Instant>,
+    conns: Connections,
     exchanges: Exchanges,
-    pools: HashMap<Destination, Pool, RandomState>,
-    /// Requests to the app that wait for their caller's share of its connections.
-    late: FairQueue,
-    /// Requests that the app has, where that is bounded.
-    slots: ConcurrencyLimit,
-    /// Gateways of joined networks (in a gateway).
-    networks: HashMap<NetworkName, RemoteGateways>,
-    /// Requests that were called off and that the runtime has not looked at.
-    backlog: usize,
-    /// Under which turns of actors are sent to the app.
-    lease: TurnLease,
-    /// What was passed on lately (in a gateway).
-    passed: LoopGuard,
+    upstreams: Upstreams,
+    inbound: Inbound,
+    gateway: Gateway,
+    keepalive: Keepalive,
     tls: PlaneTls,
-    policy: PolicyGate,
     commands: Receiver<Command>,
-    outside: Box<dyn HostServices>,
     next_sweep: Instant,
-    /// Rounds made.
-    round: u64,
-    /// Connections that were asked for a sign of life and have not given it yet.
-    asked: Vec<Key>,
     peak: sweep::Peak,
-    h2_events: Vec<h2::Event>,
+    /// Reused by each read of an HTTP/2 connection.
+    http2_events: Vec<h2::Event>,
 }
 
 impl EventLoop {
@@ -116,7 +73,7 @@ impl EventLoop {
         config: Arc<LoopConfig>,
         listeners: Vec<(Listener, ListenerKind)>,
         tls: PlaneTls,
-        outside: Box<dyn HostServices>,
+        services: Box<dyn HostServices>,
         metrics: Arc<DataPlaneMetrics>,
         seed: u64,
     ) -> std::io::Result<(Self, Commands)> {
@@ -126,32 +83,24 @@ impl EventLoop {
         open.open(conns.poller(), listeners)?;
         let (sender, commands) = channel();
         let waker = conns.waker();
-        let policy = PolicyGate::new(config.access.clone(), config.dapr_metrics.clone());
+        let inbound = Inbound::new(config.access.clone(), config.dapr_metrics.clone());
         let mut cx = Cx::new(config, metrics, now, seed);
         cx.identity = identity_of(&tls);
+        cx.is_front = tls.is_front();
         let event_loop = Self {
             cx,
-            conns,
             listeners: open,
-            accept_again: None,
-            full_until: None,
+            conns,
             exchanges: Exchanges::default(),
-            pools: HashMap::default(),
-            late: FairQueue::default(),
-            slots: ConcurrencyLimit::default(),
-            backlog: 0,
-            networks: HashMap::new(),
-            lease: TurnLease::default(),
-            passed: LoopGuard::default(),
+            upstreams: Upstreams::new(services),
+            inbound,
+            gateway: Gateway::default(),
+            keepalive: Keepalive::default(),
             tls,
-            policy,
             commands,
-            outside,
             next_sweep: now + SWEEP,
-            round: 0,
-            asked: Vec::new(),
             peak: sweep::Peak::default(),
-            h2_events: Vec::new(),
+            http2_events: Vec::new(),
         };
         Ok((event_loop, Commands { sender, waker }))
     }
@@ -171,7 +120,7 @@ impl EventLoop {
         let mut scratch = Scratch::new();
         loop {
             ready.clear();
-            let timeout = if self.slots.are_due() {
+            let timeout = if self.inbound.is_due() {
                 Duration::ZERO
             } else {
                 self.next_sweep.saturating_duration_since(self.cx.now)
@@ -185,9 +134,7 @@ impl EventLoop {
                 self.on_ready(*readiness);
             }
             self.read_turn(&mut scratch);
-            self.serve_late();
-            self.serve_slots();
-            self.settle();
+            self.serve_queues();
             if self.cx.now >= self.next_sweep {
                 self.next_sweep = self.cx.now + SWEEP;
                 self.sweep();
@@ -204,6 +151,21 @@ impl EventLoop {
         }
     }
 
+    /// Dispatches requests to the app that wait for their share of its connections, or for the app to
+    /// have fewer requests.
+    fn serve_queues(&mut self) {
+        let Self { cx, conns, exchanges, upstreams, inbound, .. } = self;
+        while let Some(key) = fairness::next(cx, conns, exchanges, upstreams, inbound) {
+            cx.effects.push(Effect::Dispatch(key));
+            self.settle();
+            return self.serve_queues();
+        }
+        while let Some(key) = concurrency::next(&self.cx, &self.exchanges, &mut self.inbound) {
+            self.cx.effects.push(Effect::Dispatch(key));
+            self.settle();
+        }
+    }
+
     /// Carries effects out until none is left.
     fn settle(&mut self) {
         while let Some(effect) = self.cx.effects.pop() {
@@ -212,36 +174,76 @@ impl EventLoop {
     }
 
     fn carry_out(&mut self, effect: Effect) {
+        let Self { cx, conns, exchanges, upstreams, inbound, gateway, keepalive, tls, .. } = self;
         match effect {
-            Effect::Dispatch(exchange) => self.dispatch(exchange),
+            Effect::Dispatch(exchange) => {
+                dispatch::dispatch(cx, conns, exchanges, upstreams, inbound, tls, exchange);
+            }
             Effect::AttemptFailed { exchange, failure, cause } => {
-                self.on_attempt_failed(exchange, failure, cause);
+                retry::on_attempt_failed(cx, conns, exchanges, upstreams, exchange, failure, cause);
             }
             Effect::Fail { exchange, error } => {
-                fail::fail(&mut self.cx, &mut self.conns, &mut self.exchanges, exchange, &error);
+                fail::fail(cx, conns, exchanges, exchange, &error);
             }
-            Effect::GiveUpWaiting(exchange) => self.give_up_waiting(exchange),
-            Effect::LeaveFairQueue { exchange, conn } => self.leave_late(exchange, conn),
-            Effect::PermitFreed => self.free_slot(),
-            Effect::Scale(destination) => self.keep_dialled(&destination),
-            Effect::Capacity(conn) => self.on_capacity(conn),
-            Effect::Http1Idle(conn) => self.on_h1_client_idle(conn),
-            Effect::Retire(conn) => self.retire(conn),
+            Effect::FailWaiting { destination, first, error } => {
+                dispatch::fail_waiting(cx, conns, exchanges, upstreams, &destination, first, &error)
+            }
+            Effect::Undiscovered(destination) => {
+                dispatch::fail_undiscovered(cx, conns, exchanges, upstreams, &destination);
+            }
+            Effect::GiveUpWaiting(exchange) => {
+                dispatch::give_up_waiting(cx, conns, exchanges, upstreams, inbound, exchange);
+            }
+            Effect::ServeWaiting(destination) => {
+                dispatch::serve_waiting(cx, conns, exchanges, upstreams, inbound, &destination);
+            }
+            Effect::Capacity(conn) => dispatch::on_capacity(conns, upstreams, cx, conn),
+            Effect::DispatchRaw(conn) => tunnel::dispatch_raw(cx, conns, upstreams, tls, conn),
+            Effect::DispatchTcp { down, service } => {
+                tunnel::dispatch_tcp(cx, conns, upstreams, tls, down, service);
+            }
+            Effect::LeaveFairQueue { exchange, conn } => {
+                fairness::leave(conns, inbound, exchange, conn);
+            }
+            Effect::PermitFreed => concurrency::free(inbound),
+            Effect::JudgeRelay(conn) => policy::judge_relay(cx, conns, inbound, conn),
+            Effect::Scale(destination) => {
+                scale::scale(cx, conns, upstreams, tls, &destination);
+            }
+            Effect::Http1Idle(conn) => pools::on_http1_idle(cx, conns, upstreams, conn),
+            Effect::Retire(conn) => pools::retire(cx, conns, conn),
             Effect::LeftPool { conn, destination, refill } => {
-                self.on_left_pool(conn, &destination, refill);
+                pools::on_left_pool(cx, upstreams, conn, &destination, refill);
             }
             Effect::LeaveReplica { destination, address, instance } => {
-                self.leave_replica(&destination, address, instance.as_ref());
+                pools::leave_replica(
+                    cx,
+                    conns,
+                    upstreams,
+                    &destination,
+                    address,
+                    instance.as_ref(),
+                );
             }
-            Effect::Probe { conn, quiet } => self.ask_for_life(conn, quiet),
-            Effect::PingAnswered(conn, payload) => self.on_ping_answered(conn, payload),
-            Effect::Revived(conn) => self.on_link_revived(conn),
-            Effect::CalledOff(conn) => self.add_to_backlog(conn),
-            Effect::RuntimeRead(count) => self.lessen_backlog(count),
-            Effect::JudgeRelay(conn) => self.judge_relay_again(conn),
-            Effect::RelayEnded { target, address } => self.uncount_relay(&target, address),
+            Effect::QueueRead(conn) => conns.queue_read(conn),
+            Effect::Probe { conn, quiet } => keepalive::probe(cx, conns, keepalive, conn, quiet),
+            Effect::PingAnswered(conn, payload) => {
+                runtime_backlog::on_ping_answered(cx, conns, upstreams, conn, payload);
+            }
+            Effect::Revived(conn) => keepalive::on_revived(cx, conns, conn),
+            Effect::CalledOff(conn) => runtime_backlog::add(cx, conns, upstreams, conn),
+            Effect::RuntimeRead(count) => runtime_backlog::lessen(cx, upstreams, count),
+            Effect::RelayElsewhere(conn) => {
+                gateways::relay_elsewhere(cx, conns, upstreams, gateway, conn);
+            }
+            Effect::RelayEnded { target, address } => {
+                gateways::end_relay(upstreams, &target, address);
+            }
             Effect::BackOffRelay { target, address, until } => {
-                self.rest_relayed(&target, address, until);
+                gateways::back_off_relayed(cx, upstreams, gateway, &target, address, until);
+            }
+            Effect::BackOffDialled { down, address, until } => {
+                gateways::back_off_relay(cx, conns, upstreams, gateway, down, address, until);
             }
         }
     }
@@ -251,26 +253,33 @@ impl EventLoop {
             match command {
                 Command::Services(updates) => {
                     for update in updates {
-                        self.on_service(update);
+                        pools::on_service(
+                            &mut self.cx,
+                            &mut self.conns,
+                            &mut self.upstreams,
+                            update,
+                        );
                     }
                 }
                 Command::Networks(updates) => {
                     for update in updates {
-                        self.on_network(update);
+                        gateways::on_network(&mut self.gateway, update);
                     }
                 }
                 Command::Credentials(credentials) => self.on_credentials(credentials),
                 Command::Certificates(served) => self.on_certificates(served),
                 Command::App(app) => self.on_app(app),
-                Command::Policies(update) => self.on_policies(&update),
-                Command::Renewed(lease) => self.lease = lease,
+                Command::Policies(update) => {
+                    policy::on_policies(&mut self.cx, &mut self.conns, &mut self.inbound, &update)
+                }
+                Command::Renewed(lease) => self.inbound.renew(lease),
                 Command::CallOff(number) => actor_turns::call_off(
                     &mut self.cx,
                     &mut self.conns,
                     &mut self.exchanges,
                     number,
                 ),
-                Command::AppUnready => self.retire_inbound(),
+                Command::AppUnready => retire::retire_inbound(&mut self.cx, &mut self.conns),
                 Command::Configure(config) => self.on_config(config),
                 Command::Observe(observer) => {
                     self.cx.flush_observer();
@@ -357,7 +366,7 @@ impl EventLoop {
         while let Some(key) = self.conns.next_flush() {
             let Some(conn) = self.conns.get_mut(key) else { continue };
             let was_connecting = conn.io.is_connecting();
-            if conn.has_late_turn(self.lease) {
+            if conn.has_late_turn(self.inbound.lease()) {
                 actor_turns::on_lease_over(&mut self.cx, &mut self.conns, &mut self.exchanges, key);
                 self.settle();
                 continue;
@@ -386,7 +395,7 @@ impl EventLoop {
                 Flush::Failed(error) => self.on_unsendable(key, &error),
             }
             if was_unread && !is_unread {
-                self.on_capacity(key);
+                dispatch::on_capacity(&self.conns, &self.upstreams, &mut self.cx, key);
             }
             self.settle();
         }
@@ -401,7 +410,7 @@ impl EventLoop {
         );
         self.tls = PlaneTls::mesh(credentials);
         self.cx.identity = identity_of(&self.tls);
-        self.retire_mesh_connections();
+        pools::renew_all(&mut self.cx, &mut self.conns, &mut self.upstreams);
     }
 
     fn on_config(&mut self, config: Arc<LoopConfig>) {

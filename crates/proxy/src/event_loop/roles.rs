@@ -1,13 +1,18 @@
 //! What comes on a connection goes to whom its role says.
 
+use super::EventLoop;
+use crate::gateway::route as gateways;
+use crate::outbound::route;
+use crate::upstream::dial::DialFailure;
+
 use tollway_net::{Closed, ConnError, Key};
 
-use super::EventLoop;
-use super::dial::DialFailure;
 use crate::cause::Cause;
-use crate::conn::Role;
+use crate::conn::{Role, accepted};
+use crate::outbound::tunnel;
 use crate::protocol::http1_server::Next;
 use crate::protocol::{http1_client, http1_server, http2, relay};
+use crate::upstream::pools;
 
 impl EventLoop {
     /// Bytes came, or (empty) what is left unparsed shall be looked at again.
@@ -32,7 +37,14 @@ impl EventLoop {
             }
             Role::Http2Server(_) | Role::Http2Client(_) => self.on_http2_bytes(key, data),
             Role::Relay(_) => relay::on_bytes(&mut self.cx, &mut self.conns, key, data),
-            Role::Hello(_) => self.on_hello_bytes(key, data),
+            Role::Hello(_) => gateways::on_bytes(
+                &mut self.cx,
+                &mut self.conns,
+                &mut self.upstreams,
+                &mut self.gateway,
+                key,
+                data,
+            ),
             Role::Lingering(_) => {
                 if !data.is_empty() {
                     conn.since = self.cx.now;
@@ -54,13 +66,28 @@ impl EventLoop {
                 Next::Wait => break,
                 Next::Gone => return,
                 Next::Request { arrival, consumed, may_leave_http } => {
-                    self.on_request(arrival);
+                    route::begin(
+                        &mut self.cx,
+                        &mut self.conns,
+                        &mut self.exchanges,
+                        &mut self.inbound,
+                        arrival,
+                    );
                     if may_leave_http {
                         return;
                     }
                     at += consumed;
                 }
-                Next::Connect(head) => return self.on_connect(key, &head),
+                Next::Connect(head) => {
+                    return tunnel::on_connect(
+                        &mut self.cx,
+                        &mut self.conns,
+                        &mut self.upstreams,
+                        &mut self.tls,
+                        key,
+                        &head,
+                    );
+                }
             }
             self.settle();
         }
@@ -71,16 +98,22 @@ impl EventLoop {
         if data.is_empty() {
             return;
         }
-        let mut events = std::mem::take(&mut self.h2_events);
+        let mut events = std::mem::take(&mut self.http2_events);
         let received = http2::receive(&mut self.cx, &mut self.conns, key, data, &mut events);
         for event in events.drain(..) {
             let (cx, conns, exchanges) = (&mut self.cx, &mut self.conns, &mut self.exchanges);
             if let Some(arrival) = http2::on_event(cx, conns, exchanges, key, event, data) {
-                self.on_request(arrival);
+                route::begin(
+                    &mut self.cx,
+                    &mut self.conns,
+                    &mut self.exchanges,
+                    &mut self.inbound,
+                    arrival,
+                );
             }
             self.settle();
         }
-        self.h2_events = events;
+        self.http2_events = events;
         let (cx, conns, exchanges) = (&mut self.cx, &mut self.conns, &mut self.exchanges);
         http2::after_bytes(cx, conns, exchanges, key, received);
     }
@@ -137,7 +170,7 @@ impl EventLoop {
             return self.on_failed(key, error);
         }
         tracing::debug!(%error, "nothing more can be sent");
-        self.leave_pool(key);
+        pools::remove(&self.conns, &mut self.upstreams, key);
         self.conns.queue_read(key);
     }
 
@@ -170,7 +203,7 @@ impl EventLoop {
             Role::Dialling(_) => self.on_dial_failed(key, &DialFailure::Broken(error)),
             Role::Accepting => {
                 let cause = self.tls.why_refused(error);
-                self.refuse_peer(key, &cause);
+                accepted::refuse_peer(&mut self.cx, &mut self.conns, key, &cause);
             }
             Role::Detect { .. } | Role::Hello(_) | Role::Lingering(_) => {
                 self.conns.close(&mut self.cx, key)

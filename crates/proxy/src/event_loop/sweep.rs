@@ -1,17 +1,12 @@
 //! The rounds made ten times a second: connections that are due, exchanges that took too long,
 //! pools, held credit, the drain. What a round costs does not grow with idle connections.
 
-use tollway_http::h2::ErrorCode;
-use tollway_model::ErrorCode as Code;
-use tollway_net::Key;
-
 use super::EventLoop;
-use crate::conn::{Connection, ListenerKind, Role};
-use crate::exchange::Upstream;
-use crate::exchange::describe;
-use crate::exchange::{fail, memory_pressure, timeouts};
+
+use crate::conn::{Connection, Role};
+use crate::exchange::{memory_pressure, timeouts};
 use crate::protocol::relay;
-use crate::request_error::RequestError;
+use crate::upstream::{keepalive, pools};
 
 /// Rounds after which memory of a peak that is over is given back: five seconds.
 const GIVE_BACK_ROUNDS: u64 = 50;
@@ -47,100 +42,33 @@ impl EventLoop {
         self.sweep_connections();
         timeouts::sweep(&mut self.cx, &mut self.conns, &mut self.exchanges);
         self.settle();
-        self.sweep_asked();
+        keepalive::sweep(
+            &mut self.cx,
+            &mut self.conns,
+            &mut self.exchanges,
+            &mut self.upstreams,
+            &mut self.keepalive,
+        );
         self.settle();
-        self.sweep_pools();
+        pools::sweep_pools(&mut self.cx, &mut self.conns, &mut self.upstreams, &mut self.tls);
         self.settle();
         self.cx.metrics.waiting_bytes.set(self.exchanges.buffered_bytes() as u64);
         memory_pressure::relieve(&mut self.cx, &mut self.conns, &mut self.exchanges);
         timeouts::release_held_credit(&mut self.cx, &mut self.conns, &mut self.exchanges);
         self.sweep_drain();
         self.settle();
-        self.serve_late();
+        self.serve_queues();
         self.give_memory_back();
     }
 
     fn give_memory_back(&mut self) {
         let places = self.conns.len() + self.exchanges.len();
         self.peak.note(self.exchanges.buffered_bytes() + places * PLACE_BYTES);
-        if self.round.is_multiple_of(GIVE_BACK_ROUNDS)
+        if self.keepalive.round().is_multiple_of(GIVE_BACK_ROUNDS)
             && (self.conns.shrink() | self.exchanges.shrink() | self.peak.is_over())
         {
             tollway_net::let_free_memory_go();
         }
-    }
-
-    /// Ends an HTTP/2 connection in order: GOAWAY, then, when its streams are done, the end.
-    pub(super) fn retire_link(&mut self, key: Key) {
-        let now = self.cx.now;
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.draining = true;
-        let over = match &mut conn.role {
-            Role::Http2Server(link) => {
-                if link.goaway_at.is_none() {
-                    link.goaway_at = Some(now);
-                    link.codec.goaway(ErrorCode::NO_ERROR, conn.io.out());
-                    false
-                } else {
-                    link.codec.goaway_final(conn.io.out());
-                    true
-                }
-            }
-            Role::Http2Client(link) => {
-                let over = link.streams.is_empty();
-                if over {
-                    link.codec.goaway(ErrorCode::NO_ERROR, conn.io.out());
-                }
-                over
-            }
-            _ => false,
-        };
-        self.conns.mark_dirty(key);
-        self.conns.schedule(&self.cx, key);
-        self.conns.leave_pool(&mut self.cx, key, true);
-        if over {
-            self.conns.linger(&mut self.cx, key);
-        }
-    }
-
-    /// Asks callers over the mesh to take their next requests elsewhere.
-    pub(super) fn retire_inbound(&mut self) {
-        for key in self.conns.keys() {
-            let Some(conn) = self.conns.get(key) else { continue };
-            let stays = conn.draining || conn.via != Some(ListenerKind::Inbound);
-            if !stays && matches!(conn.role, Role::Http2Server(_)) {
-                self.retire_link(key);
-            }
-        }
-    }
-
-    pub(super) fn give_up_waiting(&mut self, key: Key) {
-        let Some(exchange) = self.exchanges.get(key) else { return };
-        if exchange.up == Upstream::FairQueue {
-            let limit = self.cx.config.limits.app_connections;
-            let what = "the list of connections to the app";
-            return fail::fail(
-                &mut self.cx,
-                &mut self.conns,
-                &mut self.exchanges,
-                key,
-                &RequestError::Overloaded { what, limit },
-            );
-        }
-        let destination = exchange.destination.clone();
-        if let Some(silent) = self.choose_last_resort(&destination) {
-            return self.send_request(key, silent);
-        }
-        let peer = describe(&destination);
-        let reason = "no connection could be made in time".to_owned();
-        let code = Code::Unreachable;
-        fail::fail(
-            &mut self.cx,
-            &mut self.conns,
-            &mut self.exchanges,
-            key,
-            &RequestError::Unreachable { code, peer, reason },
-        );
     }
 
     /// LogLimiter to end: the listeners close, idle connections end, busy ones end when they are done.

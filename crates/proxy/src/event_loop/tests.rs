@@ -40,6 +40,8 @@ mod times;
 mod trust;
 
 use super::*;
+use crate::exchange::Destination;
+use crate::gateway::GatewayRoutes;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
 use crate::tls::PlaneTls;

@@ -10,9 +10,9 @@ use tollway_net::Key;
 use crate::cause::Cause;
 use crate::conn::{Connection, Connections, ListenerKind, Relay, Role};
 use crate::cx::{Cx, Effect};
-use crate::event_loop::Upgraded;
 use crate::exchange::{Exchanges, access_log, finish, trace};
 use crate::headers::{self, ResponseOrigin};
+use crate::inbound::Upgraded;
 
 /// Addresses that are dialled for one relayed connection before it is given up.
 pub(crate) const RELAY_DIALS: u32 = 3;

@@ -9,8 +9,9 @@ fn a_connection_within_the_process_is_not_made_for_nobody() {
     let network = Network::new("west");
     let mut worker = worker_of_web(&network);
     for destination in [Destination::Api, Destination::Callback, Destination::Actors] {
-        worker.keep_dialled(&destination);
-        assert_eq!(worker.pool(&destination).made(), 0, "{destination:?}");
+        let EventLoop { cx, conns, upstreams, tls, .. } = &mut worker;
+        scale::scale(cx, conns, upstreams, tls, &destination);
+        assert_eq!(pools::pool(cx, upstreams, &destination).made(), 0, "{destination:?}");
     }
 }
 

@@ -3,6 +3,7 @@
 use tollway_net::Token;
 
 use crate::conn::{Connection, Role};
+use crate::upstream::{dial, pick};
 use std::sync::Barrier;
 
 use tollway_net::{Conn, local_pair};
@@ -78,8 +79,7 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
     let role = Role::Http1Client(Box::new(dial::h1_client(Destination::App, false)));
     let conn = Connection::new(Conn::local(ours), role, worker.cx.now);
     let key = worker.conns.insert(&worker.cx, conn).unwrap();
-    let pool = worker.pool(&Destination::App);
-    pool.conns.push(key);
+    let pool = dial::join_pool(&mut worker.cx, &mut worker.upstreams, key, &Destination::App, None);
     pool.idle.push(key);
     worker.on_ready(Readiness {
         token: Token(key.to_u64()),
@@ -87,10 +87,18 @@ fn a_connection_with_something_to_read_stays_in_its_pool() {
         writable: true,
         closed: false,
     });
-    assert_eq!(worker.choose(&Destination::App), None, "a read is to tell first");
+    assert_eq!(picked(&mut worker), None, "a read is to tell first");
     worker.read_turn(&mut Scratch::new());
-    assert_eq!(worker.choose(&Destination::App), Some(key));
-    assert_eq!(worker.choose(&Destination::App), None, "it is taken once");
+    assert_eq!(picked(&mut worker), Some(key));
+    assert_eq!(picked(&mut worker), None, "it is taken once");
+}
+
+/// The connection to the app that a request would get now.
+fn picked(worker: &mut EventLoop) -> Option<Key> {
+    let EventLoop { cx, conns, upstreams, .. } = worker;
+    let picked = pick::pick(cx, conns, upstreams, &Destination::App);
+    worker.settle();
+    picked
 }
 
 pub(super) fn worker_of_web(network: &Network) -> EventLoop {

@@ -2,22 +2,22 @@
 //! nothing is known, and for whom nothing is under way, give way, so that a crowd of them keeps
 //! nobody out. Who has proved who he is stays, and so does whoever is being served.
 
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-
-use foldhash::fast::RandomState;
 use tollway_model::ErrorCode;
 use tollway_net::{Key, Origin};
 
-use super::EventLoop;
-use super::accept::ACCEPT_REST;
-use crate::conn::{Connection, ListenerKind, Role};
+use crate::conn::{Connection, Connections, ListenerKind, Role};
+use crate::cx::Cx;
 use crate::exchange::access_log;
 
 /// To find strangers takes a look at every connection, so several give way at once: one of so many,
 const ONE_OF: usize = 8;
 /// and no more than this.
 const MOST_AT_ONCE: usize = 256;
+/// How long none is evicted after a pass that found hardly one.
+const REST: Duration = Duration::from_millis(50);
 /// So many looks are worth one who gives way.
 const LOOKS: usize = 1024;
 /// Who was served a moment ago has its next request on the way.
@@ -33,45 +33,42 @@ struct Stranger {
     since: Instant,
 }
 
-impl EventLoop {
-    /// Has some strangers give way for `code`. Says whether there is room now.
-    pub(super) fn make_room(&mut self, code: ErrorCode) -> bool {
-        if self.full_until.is_some_and(|until| self.cx.now < until) {
-            return false;
-        }
-        let strangers =
-            self.conns.iter().filter_map(|(key, conn)| stranger(key, conn, self.cx.now));
-        let leaving = who_leaves(strangers.collect());
-        if leaving.len() * LOOKS < self.conns.len() {
-            // The next look would find as few, and cost as much.
-            self.full_until = Some(self.cx.now + ACCEPT_REST);
-        }
-        for key in &leaving {
-            self.cx.metrics.connections_refused.add(1);
-            access_log::log_refused_connection(&mut self.cx, &mut self.conns, *key, code);
-            self.dismiss(*key);
-        }
-        if !leaving.is_empty() && self.cx.log.should_log("room".to_owned(), self.cx.now) {
-            let (gone, hint) = (leaving.len(), code.entry().remedy);
-            let limit = match code {
-                ErrorCode::OutOfDescriptors => tollway_net::descriptor_limit(),
-                _ => u64::try_from(self.cx.config.limits.connections).ok(),
-            };
-            tracing::warn!(%code, gone, limit, hint, "connections that do nothing gave way to new ones");
-        }
-        !leaving.is_empty()
+/// Has some strangers give way for `code`. Says whether there is room now.
+pub(crate) fn make_room(cx: &mut Cx, conns: &mut Connections, code: ErrorCode) -> bool {
+    if conns.full_until.is_some_and(|until| cx.now < until) {
+        return false;
     }
+    let strangers = conns.iter().filter_map(|(key, conn)| stranger(key, conn, cx.now));
+    let leaving = who_leaves(strangers.collect());
+    if leaving.len() * LOOKS < conns.len() {
+        // The next look would find as few, and cost as much.
+        conns.full_until = Some(cx.now + REST);
+    }
+    for key in &leaving {
+        cx.metrics.connections_refused.add(1);
+        access_log::log_refused_connection(cx, conns, *key, code);
+        dismiss(cx, conns, *key);
+    }
+    if !leaving.is_empty() && cx.log.should_log("room".to_owned(), cx.now) {
+        let (gone, hint) = (leaving.len(), code.entry().remedy);
+        let limit = match code {
+            ErrorCode::OutOfDescriptors => tollway_net::descriptor_limit(),
+            _ => u64::try_from(cx.config.limits.connections).ok(),
+        };
+        tracing::warn!(%code, gone, limit, hint, "connections that do nothing gave way to new ones");
+    }
+    !leaving.is_empty()
+}
 
-    /// Closes an idle connection, or one that never did anything.
-    fn dismiss(&mut self, key: Key) {
-        if let Some(conn) = self.conns.get_mut(key)
-            && let Role::Http2Server(link) = &mut conn.role
-        {
-            // A request that is on its way may be sent again elsewhere.
-            link.codec.goaway_final(conn.io.out());
-        }
-        self.conns.close(&mut self.cx, key);
+/// Closes an idle connection, or one that never did anything.
+fn dismiss(cx: &mut Cx, conns: &mut Connections, key: Key) {
+    if let Some(conn) = conns.get_mut(key)
+        && let Role::Http2Server(link) = &mut conn.role
+    {
+        // A request that is on its way may be sent again elsewhere.
+        link.codec.goaway_final(conn.io.out());
     }
+    conns.close(cx, key);
 }
 
 /// A caller that may give way, if this is one.

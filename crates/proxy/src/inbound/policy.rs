@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
 use tollway_http::{Method, RequestHead};
 use tollway_identity::PeerIdentity;
 use tollway_model::way::Admission;
@@ -17,10 +16,11 @@ use tollway_net::Key;
 use tollway_routing::{AccessList, CallerView, PolicySet, RequestRefusal};
 use tollway_telemetry::{DaprMetrics, Judged};
 
-use super::EventLoop;
-use crate::conn::{Connection, ListenerKind, Role};
+use crate::conn::{Connection, Connections, ListenerKind, Role};
+use crate::cx::Cx;
 use crate::exchange::access_log;
 use crate::headers;
+use crate::inbound::Inbound;
 use crate::mesh::PolicyUpdate;
 use crate::protocol::relay;
 use crate::request_error::RequestError;
@@ -31,7 +31,7 @@ const VIEWS_LIMIT: usize = 1024;
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of the policies.
-pub(super) struct PolicyGate {
+pub(crate) struct PolicyGate {
     /// What the app's own configuration says beside them.
     own: Option<Arc<AccessList>>,
     /// Where what it says is counted.
@@ -59,7 +59,7 @@ pub(crate) struct Upgraded {
 }
 
 impl PolicyGate {
-    pub(super) fn new(own: Option<Arc<AccessList>>, metrics: Option<Arc<DaprMetrics>>) -> Self {
+    pub(crate) fn new(own: Option<Arc<AccessList>>, metrics: Option<Arc<DaprMetrics>>) -> Self {
         Self {
             own,
             metrics,
@@ -84,7 +84,7 @@ impl PolicyGate {
     }
 
     /// Lets a request in or not. Gives the target it must be sent on with, if that is another.
-    pub(super) fn admit_request(
+    pub(crate) fn admit_request(
         &mut self,
         conn: Option<&mut Connection>,
         head: &RequestHead,
@@ -115,7 +115,7 @@ impl PolicyGate {
     }
 
     /// Cause a request was let in that [`PolicyGate::admit_request`] has let in.
-    pub(super) fn admission(
+    pub(crate) fn admission(
         &mut self,
         conn: Option<&mut Connection>,
         head: &RequestHead,
@@ -226,64 +226,72 @@ impl Upgraded {
     }
 }
 
-impl EventLoop {
-    /// Takes new policies; connections that are relayed are judged again at once.
-    pub(super) fn on_policies(&mut self, update: &PolicyUpdate) {
-        self.policy.replace(Arc::clone(&update.set));
-        for key in self.conns.keys() {
-            self.judge_relay_again(key);
-        }
+/// Takes new policies; connections that are relayed are judged again at once.
+pub(crate) fn on_policies(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    inbound: &mut Inbound,
+    update: &PolicyUpdate,
+) {
+    inbound.policy.replace(Arc::clone(&update.set));
+    for key in conns.keys() {
+        judge_relay(cx, conns, inbound, key);
     }
+}
 
-    /// Ends a relayed connection of the inbound listener that would not be let in now.
-    pub(super) fn judge_relay_again(&mut self, key: Key) {
-        if self.policy.is_open {
-            return;
-        }
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        if conn.via != Some(ListenerKind::Inbound) || !matches!(conn.role, Role::Relay(_)) {
-            return;
-        }
-        let home = &self.cx.config.home;
-        let judged = match conn.upgraded.take() {
-            Some(request) => {
-                let head = RequestHead {
-                    method: request.method.clone(),
-                    path: request.target.clone(),
-                    ..RequestHead::default()
-                };
-                let judged = self.policy.admit_request(Some(conn), &head, home).map(|_| ());
-                conn.upgraded = Some(request);
-                judged
-            }
-            None => self.policy.admit_connection(Some(conn), home),
-        };
-        if let Err(error) = judged {
-            self.cx.metrics.policy_closed.add(1);
-            self.log_refused_connection(&error);
-            access_log::fail_line(&mut self.conns, key, error.code());
-            if let Some(conn) = self.conns.get_mut(key) {
-                conn.io.abort_on_close();
-            }
-            relay::on_failed(&mut self.cx, &mut self.conns, key);
-        }
+/// Ends a relayed connection of the inbound listener that would not be let in now.
+pub(crate) fn judge_relay(cx: &mut Cx, conns: &mut Connections, inbound: &mut Inbound, key: Key) {
+    if inbound.policy.is_open {
+        return;
     }
-
-    /// Whether the caller may have a connection to the app (TCP); if not, it is told by a reset.
-    pub(super) fn admit_tcp(&mut self, key: Key) -> bool {
-        let conn = self.conns.get_mut(key);
-        let Err(error) = self.policy.admit_connection(conn, &self.cx.config.home) else {
-            return true;
-        };
-        self.cx.metrics.policy_denied.add(1);
-        self.log_refused_connection(&error);
-        relay::refuse_tcp(&mut self.cx, &mut self.conns, key, error.code());
-        false
+    let Some(conn) = conns.get_mut(key) else { return };
+    if conn.via != Some(ListenerKind::Inbound) || !matches!(conn.role, Role::Relay(_)) {
+        return;
     }
-
-    fn log_refused_connection(&mut self, error: &RequestError) {
-        if let Some(unlogged) = self.policy.may_log(self.cx.now) {
-            tracing::info!(%error, unlogged, "connection refused by policy");
+    let home = &cx.config.home;
+    let judged = match conn.upgraded.take() {
+        Some(request) => {
+            let head = RequestHead {
+                method: request.method.clone(),
+                path: request.target.clone(),
+                ..RequestHead::default()
+            };
+            let judged = inbound.policy.admit_request(Some(conn), &head, home).map(|_| ());
+            conn.upgraded = Some(request);
+            judged
         }
+        None => inbound.policy.admit_connection(Some(conn), home),
+    };
+    if let Err(error) = judged {
+        cx.metrics.policy_closed.add(1);
+        log_refusal(cx, inbound, &error);
+        access_log::fail_line(conns, key, error.code());
+        if let Some(conn) = conns.get_mut(key) {
+            conn.io.abort_on_close();
+        }
+        relay::on_failed(cx, conns, key);
+    }
+}
+
+/// Whether the caller may have a connection to the app (TCP); if not, it is told by a reset.
+pub(crate) fn admit_tcp(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    inbound: &mut Inbound,
+    key: Key,
+) -> bool {
+    let conn = conns.get_mut(key);
+    let Err(error) = inbound.policy.admit_connection(conn, &cx.config.home) else {
+        return true;
+    };
+    cx.metrics.policy_denied.add(1);
+    log_refusal(cx, inbound, &error);
+    relay::refuse_tcp(cx, conns, key, error.code());
+    false
+}
+
+fn log_refusal(cx: &mut Cx, inbound: &mut Inbound, error: &RequestError) {
+    if let Some(unlogged) = inbound.policy.may_log(cx.now) {
+        tracing::info!(%error, unlogged, "connection refused by policy");
     }
 }

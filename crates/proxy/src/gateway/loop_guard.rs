@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    const PAGE: &str = include_str!("../../../docs/limits.md");
+    const PAGE: &str = include_str!("../../../../docs/limits.md");
 
     /// A message that begins as a ClientHello does, in records of `each` bytes.
     fn records(random: [u8; RANDOM], each: usize) -> Vec<u8> {

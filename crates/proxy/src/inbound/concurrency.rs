@@ -1,0 +1,122 @@
+//! How many requests the app has at a time, where that is bounded (`--app-max-concurrency`). A
+//! request has its slot from when it is sent on its way to the app until its answer has wholly gone
+//! to the caller; others wait, first come first served, as many as may wait for a service.
+
+use std::collections::VecDeque;
+use tollway_net::Key;
+
+use crate::conn::Connections;
+use crate::cx::Cx;
+use crate::exchange::{Destination, Exchanges, Upstream, fail};
+use crate::inbound::Inbound;
+use crate::request_error::RequestError;
+use crate::upstream::{Upstreams, trace_wait};
+
+/// The slots that are taken, and who waits for one.
+#[derive(Default)]
+pub(crate) struct ConcurrencyLimit {
+    taken: usize,
+    waiting: VecDeque<Key>,
+    /// One came free, and nobody has looked for whom since.
+    has_come_free: bool,
+}
+
+impl ConcurrencyLimit {
+    /// Somebody may be served without waiting for anything to happen.
+    pub(crate) fn is_due(&self) -> bool {
+        self.has_come_free && !self.waiting.is_empty()
+    }
+}
+
+/// Whether a request may go to its destination now; it waits otherwise, or is refused where too
+/// many wait. A request that is sent once more has its slot already.
+pub(crate) fn admit(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &Upstreams,
+    inbound: &mut Inbound,
+    key: Key,
+    destination: &Destination,
+) -> bool {
+    let Some(slots) = cx.config.app_concurrency else { return true };
+    if !matches!(destination, Destination::App | Destination::Callback) {
+        return true;
+    }
+    let Some(exchange) = exchanges.get_mut(key) else { return false };
+    if exchange.holds_permit {
+        return true;
+    }
+    if inbound.concurrency.taken < slots {
+        inbound.concurrency.taken += 1;
+        exchange.holds_permit = true;
+        return true;
+    }
+    wait(cx, conns, exchanges, upstreams, inbound, key, destination);
+    false
+}
+
+fn wait(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &Upstreams,
+    inbound: &mut Inbound,
+    key: Key,
+    destination: &Destination,
+) {
+    trace_wait::note_wait(exchanges, upstreams, key, destination);
+    let limit = cx.config.limits.waiting_per_service;
+    let mut waiting = std::mem::take(&mut inbound.concurrency.waiting);
+    if waiting.len() >= limit {
+        // Those that were called off meanwhile take no place.
+        waiting.retain(|key| is_waiting(exchanges, *key));
+    }
+    let is_full = waiting.len() >= limit;
+    if let Some(exchange) = exchanges.get_mut(key)
+        && !is_full
+    {
+        exchange.up = Upstream::Slot;
+        waiting.push_back(key);
+    }
+    inbound.concurrency.waiting = waiting;
+    if is_full {
+        fail::fail(
+            cx,
+            conns,
+            exchanges,
+            key,
+            &RequestError::Overloaded { what: "the queue for the app", limit },
+        );
+    }
+}
+
+fn is_waiting(exchanges: &Exchanges, key: Key) -> bool {
+    exchanges.get(key).is_some_and(|exchange| exchange.up == Upstream::Slot)
+}
+
+/// The request that had a slot is over.
+pub(crate) fn free(inbound: &mut Inbound) {
+    inbound.concurrency.taken = inbound.concurrency.taken.saturating_sub(1);
+    inbound.concurrency.has_come_free = true;
+}
+
+/// The request that has waited longest and may go to the app now; to be dispatched before the next
+/// is asked for.
+pub(crate) fn next(cx: &Cx, exchanges: &Exchanges, inbound: &mut Inbound) -> Option<Key> {
+    let limit = cx.config.app_concurrency.unwrap_or(usize::MAX);
+    let concurrency = &mut inbound.concurrency;
+    if concurrency.taken >= limit {
+        return None;
+    }
+    if !std::mem::take(&mut concurrency.has_come_free) {
+        return None;
+    }
+    while let Some(key) = concurrency.waiting.pop_front() {
+        if is_waiting(exchanges, key) {
+            concurrency.has_come_free = true;
+            return Some(key);
+        }
+    }
+    None
+}

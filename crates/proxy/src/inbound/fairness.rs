@@ -1,0 +1,154 @@
+//! What each caller's connection may have of the connections to an app over HTTP/1.1: as many as it
+//! leaves to others. Its requests beyond that wait until others' are served, so that a caller whose
+//! requests hang takes half of them and not all. Nothing is counted while half of them are free.
+
+use std::collections::VecDeque;
+use tollway_net::Key;
+
+use crate::conn::{Connections, Role};
+use crate::cx::Cx;
+use crate::exchange::{Destination, Exchanges, Upstream, fail};
+use crate::inbound::Inbound;
+use crate::request_error::RequestError;
+use crate::upstream::{Upstreams, pick, pools, trace_wait};
+
+/// Requests whose caller's connection has its share.
+#[derive(Default)]
+pub(crate) struct FairQueue {
+    /// The callers' connections that have some, in the order of their turns.
+    conns: VecDeque<Key>,
+    /// How many there are.
+    count: usize,
+}
+
+/// Whether a request to the app must wait, since its caller's connection has its share.
+pub(crate) fn is_over_share(
+    cx: &Cx,
+    conns: &Connections,
+    exchanges: &Exchanges,
+    upstreams: &Upstreams,
+    key: Key,
+) -> bool {
+    // Nobody can have more than is left before they have half of all together.
+    if exchanges.len() <= cx.config.limits.app_connections / 2 {
+        return false;
+    }
+    let down = exchanges.get(key).map(|exchange| exchange.down.conn);
+    down.is_some_and(|down| held_by(conns, exchanges, down) > free_connections(cx, upstreams))
+}
+
+/// Requests of a caller's connection that have a connection to the app or are about to.
+fn held_by(conns: &Connections, exchanges: &Exchanges, down: Key) -> usize {
+    match conns.get(down).map(|conn| &conn.role) {
+        Some(Role::Http2Server(link)) => link.streams.len().saturating_sub(link.late.len()),
+        Some(Role::Http1Server(server)) => usize::from(!is_queued(exchanges, server.exchange)),
+        _ => 0,
+    }
+}
+
+fn is_queued(exchanges: &Exchanges, exchange: Option<Key>) -> bool {
+    let exchange = exchange.and_then(|key| exchanges.get(key));
+    exchange.is_some_and(|exchange| exchange.up == Upstream::FairQueue)
+}
+
+/// Connections to the app that no request has or waits for.
+fn free_connections(cx: &Cx, upstreams: &Upstreams) -> usize {
+    if !pick::speaks_http1(cx, upstreams, &Destination::App) {
+        return usize::MAX;
+    }
+    upstreams.free_app_connections(cx.config.limits.app_connections)
+}
+
+/// A request waits until its caller's connection may have more. Of the places to wait in, too,
+/// one connection has at most as many as it leaves to others.
+pub(crate) fn wait(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &mut Upstreams,
+    inbound: &mut Inbound,
+    key: Key,
+) {
+    trace_wait::note_wait(exchanges, upstreams, key, &Destination::App);
+    let limit = cx.config.limits.waiting_per_service;
+    let taken =
+        inbound.fair_queue.count + pools::pool(cx, upstreams, &Destination::App).waiting.len();
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    let down = exchange.down.conn;
+    let Some(conn) = conns.get_mut(down) else { return };
+    let own = if let Role::Http2Server(link) = &conn.role { link.late.len() } else { 0 };
+    if own >= limit.saturating_sub(taken) {
+        return fail::fail(
+            cx,
+            conns,
+            exchanges,
+            key,
+            &RequestError::Overloaded { what: "the queue for connections", limit },
+        );
+    }
+    exchange.up = Upstream::FairQueue;
+    if let Role::Http2Server(link) = &mut conn.role {
+        link.late.push_back(key);
+    }
+    inbound.fair_queue.count += 1;
+    if own == 0 {
+        inbound.fair_queue.conns.push_back(down);
+    }
+}
+
+/// A request that waited for its share is called off.
+pub(crate) fn leave(conns: &mut Connections, inbound: &mut Inbound, key: Key, down: Key) {
+    inbound.fair_queue.count -= 1;
+    if let Some(Role::Http2Server(link)) = conns.get_mut(down).map(|conn| &mut conn.role) {
+        if let Some(at) = link.late.iter().position(|late| *late == key) {
+            link.late.remove(at);
+        }
+        if !link.late.is_empty() {
+            return;
+        }
+    }
+    inbound.fair_queue.conns.retain(|conn| *conn != down);
+}
+
+/// The next request whose caller's connection may have another connection to the app, connection by
+/// connection; to be dispatched before the next is asked for.
+pub(crate) fn next(
+    cx: &Cx,
+    conns: &mut Connections,
+    exchanges: &Exchanges,
+    upstreams: &Upstreams,
+    inbound: &mut Inbound,
+) -> Option<Key> {
+    for _ in 0..inbound.fair_queue.conns.len() {
+        let free = free_connections(cx, upstreams);
+        if free == 0 {
+            return None;
+        }
+        let down = inbound.fair_queue.conns.pop_front()?;
+        if held_by(conns, exchanges, down) >= free {
+            inbound.fair_queue.conns.push_back(down);
+            continue;
+        }
+        if let Some(key) = take(conns, inbound, down) {
+            return Some(key);
+        }
+    }
+    None
+}
+
+/// Takes the first request of a connection out; one that has more is in line for another turn.
+fn take(conns: &mut Connections, inbound: &mut Inbound, down: Key) -> Option<Key> {
+    let key = match &mut conns.get_mut(down)?.role {
+        Role::Http2Server(link) => {
+            let key = link.late.pop_front()?;
+            if !link.late.is_empty() {
+                inbound.fair_queue.conns.push_back(down);
+            }
+            key
+        }
+        Role::Http1Server(server) => server.exchange?,
+        _ => return None,
+    };
+    inbound.fair_queue.count -= 1;
+    Some(key)
+}

@@ -1,0 +1,34 @@
+//! TCP connections of mesh callers to the app.
+
+use tollway_model::{AppProtocol, ErrorCode};
+use tollway_net::Key;
+
+use crate::conn::{Connections, Relay, Role};
+use crate::cx::Cx;
+use crate::exchange::access_log;
+use crate::inbound::{Inbound, policy};
+use crate::observe::Kind;
+use crate::upstream::relay_dial;
+
+/// A mesh peer wants the app's bytes: only if that is what the app speaks.
+pub(crate) fn open_app_tcp(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    inbound: &mut Inbound,
+    key: Key,
+) -> bool {
+    access_log::begin_line(cx, conns, key, Kind::Tcp, None);
+    let Some(app) = cx.config.app.filter(|app| app.protocol == AppProtocol::Tcp) else {
+        cx.metrics.faults.add(1);
+        access_log::fail_line(conns, key, ErrorCode::NotTcp);
+        conns.close(cx, key);
+        return false;
+    };
+    if !policy::admit_tcp(cx, conns, inbound, key) {
+        return false;
+    }
+    let now = cx.now;
+    let Some(conn) = conns.get_mut(key) else { return false };
+    conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
+    relay_dial::dial_relayed(cx, conns, key, app.address)
+}

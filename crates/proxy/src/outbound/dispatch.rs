@@ -1,0 +1,265 @@
+//! Where an exchange or a raw connection goes next: to a connection, or in line until its service
+//! is known or a connection has room.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+use tollway_model::ServiceName;
+use tollway_net::Key;
+
+use crate::conn::{Connection, Connections, Purpose, Role};
+use crate::cx::{Cx, Effect};
+use crate::exchange::{Destination, Exchanges, Upstream, describe, fail};
+use crate::inbound::{Inbound, concurrency, fairness};
+use crate::outbound::send;
+use crate::protocol::{http1_server, relay};
+use crate::request_error::RequestError;
+use crate::tls::{PlaneTls, alpn};
+use crate::upstream::{Upstreams, dial, discover, pick, pools, scale, trace_wait};
+
+/// A raw connection waits until its service is known.
+pub(crate) fn wait_raw(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    key: Key,
+    service: ServiceName,
+) {
+    if let Some(conn) = conns.get_mut(key) {
+        conn.since = cx.now;
+        conn.raw_target = Some(service.clone());
+        conns.schedule(cx, key);
+    }
+    let limit = cx.config.limits.waiting_per_service;
+    let destination = Destination::Service(service);
+    let mut waiting = std::mem::take(&mut pools::pool(cx, upstreams, &destination).waiting_raw);
+    if waiting.len() >= limit {
+        waiting.retain(|key| conns.get(*key).is_some());
+    }
+    let is_full = waiting.len() >= limit;
+    if !is_full {
+        waiting.push(key);
+    }
+    pools::pool(cx, upstreams, &destination).waiting_raw = waiting;
+    if is_full {
+        let error = RequestError::Overloaded { what: "the queue for an unknown service", limit };
+        fail_raw(cx, conns, key, &error);
+    }
+}
+
+/// Sends an exchange to its destination, or has it wait for a connection.
+pub(crate) fn dispatch(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &mut Upstreams,
+    inbound: &mut Inbound,
+    tls: &mut PlaneTls,
+    key: Key,
+) {
+    let buffered = exchanges.buffered_bytes();
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    if exchange.turn.is_some() && exchange.is_to_gather(&cx.config.limits, buffered) {
+        exchange.up = Upstream::Gathering;
+        return;
+    }
+    if matches!(exchange.up, Upstream::Open(_) | Upstream::Gone) {
+        return;
+    }
+    exchange.up = Upstream::Waiting;
+    let destination = exchange.destination.clone();
+    let is_upgrade = exchange.is_upgrade;
+    if destination.is_of_mesh() {
+        match discover::find_callee(cx, exchanges, upstreams, key, &destination) {
+            Ok(true) => {}
+            Ok(false) => return wait(cx, conns, exchanges, upstreams, key, &destination),
+            Err(error) => {
+                return fail::fail(cx, conns, exchanges, key, &error);
+            }
+        }
+    }
+    if !concurrency::admit(cx, conns, exchanges, upstreams, inbound, key, &destination) {
+        return;
+    }
+    if is_upgrade && !destination.is_served_here() {
+        return dispatch_upgrade(cx, conns, exchanges, upstreams, tls, key, &destination);
+    }
+    if destination == Destination::App
+        && fairness::is_over_share(cx, conns, exchanges, upstreams, key)
+    {
+        return fairness::wait(cx, conns, exchanges, upstreams, inbound, key);
+    }
+    match pick::pick(cx, conns, upstreams, &destination) {
+        Some(conn) => send::send(cx, conns, exchanges, inbound, key, conn),
+        None => {
+            wait(cx, conns, exchanges, upstreams, key, &destination);
+            scale::scale(cx, conns, upstreams, tls, &destination);
+        }
+    }
+}
+
+/// A request that may leave HTTP has a connection of its own.
+fn dispatch_upgrade(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &mut Upstreams,
+    tls: &mut PlaneTls,
+    key: Key,
+    destination: &Destination,
+) {
+    trace_wait::note_wait(exchanges, upstreams, key, destination);
+    if let Err(error) =
+        dial::dial(cx, conns, upstreams, tls, destination, Purpose::Upgrade(key), alpn::HTTP1)
+    {
+        fail::fail(cx, conns, exchanges, key, &error);
+    }
+}
+
+fn wait(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &mut Upstreams,
+    key: Key,
+    destination: &Destination,
+) {
+    trace_wait::note_wait(exchanges, upstreams, key, destination);
+    let limit = cx.config.limits.waiting_per_service;
+    let mut waiting = std::mem::take(&mut pools::pool(cx, upstreams, destination).waiting);
+    if waiting.len() >= limit {
+        // Those that were called off meanwhile take no place.
+        waiting.retain(|key| exchanges.is_waiting(*key));
+    }
+    let is_full = waiting.len() >= limit;
+    let pool = pools::pool(cx, upstreams, destination);
+    pool.waiting = waiting;
+    if is_full {
+        let error = RequestError::Overloaded { what: "the queue for connections", limit };
+        return fail::fail(cx, conns, exchanges, key, &error);
+    }
+    pool.waiting.push_back(key);
+}
+
+/// Fails the requests that wait for a destination, but for the first so many.
+pub(crate) fn fail_waiting(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+    first: usize,
+    error: &RequestError,
+) {
+    let waiting = &mut pools::pool(cx, upstreams, destination).waiting;
+    let late = waiting.split_off(first.min(waiting.len()));
+    for key in late {
+        if exchanges.is_waiting(key) {
+            fail::fail(cx, conns, exchanges, key, error);
+        }
+    }
+}
+
+/// Tells those who have waited long enough for a service to become known.
+pub(crate) fn fail_undiscovered(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+) {
+    let Some(service) = destination.service().cloned() else { return };
+    let (now, patience) = (cx.now, cx.config.timeouts.discovery);
+    let is_late = |since: Instant| now.saturating_duration_since(since) > patience;
+    let error = RequestError::DiscoveryTimedOut { service };
+    let pool = pools::pool(cx, upstreams, destination);
+    let waiting = std::mem::take(&mut pool.waiting);
+    let raw = std::mem::take(&mut pool.waiting_raw);
+    let (late, early): (VecDeque<Key>, VecDeque<Key>) = waiting
+        .into_iter()
+        .filter(|key| exchanges.is_waiting(*key))
+        .partition(|key| exchanges.get(*key).is_some_and(|e| is_late(e.started)));
+    let (late_raw, early_raw): (Vec<Key>, Vec<Key>) = raw
+        .into_iter()
+        .filter(|key| conns.get(*key).is_some())
+        .partition(|key| conns.get(*key).is_some_and(|conn| is_late(conn.since)));
+    let pool = pools::pool(cx, upstreams, destination);
+    pool.waiting = early;
+    pool.waiting_raw = early_raw;
+    for key in late {
+        fail::fail(cx, conns, exchanges, key, &error);
+    }
+    for key in late_raw {
+        fail_raw(cx, conns, key, &error);
+    }
+}
+
+/// Tells one raw connection: over HTTP if it is a CONNECT, by a reset otherwise.
+pub(crate) fn fail_raw(cx: &mut Cx, conns: &mut Connections, key: Key, error: &RequestError) {
+    match conns.get(key).map(|conn| &conn.role) {
+        Some(Role::Relay(_)) => {
+            tracing::info!(%error, "TCP call failed");
+            relay::refuse_tcp(cx, conns, key, error.code());
+        }
+        Some(Role::Http1Server(_)) => {
+            cx.metrics.faults.add(1);
+            http1_server::answer_error(cx, conns, key, error);
+        }
+        _ => {}
+    }
+}
+
+/// Sends what waits, as far as connections take it.
+pub(crate) fn serve_waiting(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &mut Upstreams,
+    inbound: &mut Inbound,
+    destination: &Destination,
+) {
+    while let Some(key) = upstreams.next_waiting(destination) {
+        if !exchanges.is_waiting(key) {
+            continue;
+        }
+        match pick::pick(cx, conns, upstreams, destination) {
+            Some(conn) => send::send(cx, conns, exchanges, inbound, key, conn),
+            None => {
+                pools::pool(cx, upstreams, destination).waiting.push_front(key);
+                return;
+            }
+        }
+    }
+}
+
+/// A connection has room for another stream, or its pool has one less.
+pub(crate) fn on_capacity(conns: &Connections, upstreams: &Upstreams, cx: &mut Cx, key: Key) {
+    if let Some(destination) = conns.get(key).and_then(Connection::destination)
+        && upstreams.has_waiting(destination)
+    {
+        cx.effects.push(Effect::ServeWaiting(destination.clone()));
+    }
+}
+
+pub(crate) fn give_up_waiting(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &mut Upstreams,
+    inbound: &mut Inbound,
+    key: Key,
+) {
+    let Some(exchange) = exchanges.get(key) else { return };
+    if exchange.up == Upstream::FairQueue {
+        let limit = cx.config.limits.app_connections;
+        let what = "the list of connections to the app";
+        return fail::fail(cx, conns, exchanges, key, &RequestError::Overloaded { what, limit });
+    }
+    let destination = exchange.destination.clone();
+    if let Some(silent) = pick::pick_last_resort(cx, conns, upstreams, &destination) {
+        return send::send(cx, conns, exchanges, inbound, key, silent);
+    }
+    let peer = describe(&destination);
+    let reason = "no connection could be made in time".to_owned();
+    let code = tollway_model::ErrorCode::Unreachable;
+    fail::fail(cx, conns, exchanges, key, &RequestError::Unreachable { code, peer, reason });
+}

@@ -1,0 +1,9 @@
+//! The stages of a request, in order: [`route`] decides where it goes, [`dispatch`] finds a
+//! connection or has it wait for one, [`send`] writes it, [`retry`] decides what follows a failed
+//! attempt. [`tunnel`] does the same for connections that carry bytes.
+
+pub(crate) mod dispatch;
+pub(crate) mod retry;
+pub(crate) mod route;
+pub(crate) mod send;
+pub(crate) mod tunnel;

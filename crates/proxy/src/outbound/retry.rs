@@ -1,0 +1,60 @@
+//! What follows when an attempt failed before any response.
+
+use crate::cause::Cause;
+use crate::conn::Connections;
+use crate::cx::{Cx, Effect};
+use crate::exchange::{Exchanges, Upstream, access_log, describe, fail, trace};
+use crate::request_error::{RequestError, Within};
+use crate::upstream::{Upstreams, dial};
+use tollway_http::h2;
+use tollway_model::ErrorCode;
+use tollway_net::Key;
+use tollway_routing::Failure;
+
+/// An attempt failed before any response: once more, or the answer to the caller.
+pub(crate) fn on_attempt_failed(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    upstreams: &Upstreams,
+    key: Key,
+    failure: Failure,
+    cause: Cause,
+) {
+    let (may_retry, cause) = (crate::exchange::retry::may_retry(&exchanges, key, failure), cause);
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    let is_unsent = matches!(failure, Failure::NotConnected | Failure::Refused);
+    exchange.up = if may_retry || is_unsent { Upstream::Waiting } else { Upstream::Gone };
+    if !may_retry {
+        let destination = exchange.destination.clone();
+        let (peer, reason) = (describe(&destination), cause.reason.clone());
+        let error = match failure {
+            Failure::NotConnected => dial::unreachable(cx, upstreams, &destination, None, cause),
+            Failure::ReusedConnectionClosed | Failure::Broken if cause.code.is_some() => {
+                dial::unreachable(cx, upstreams, &destination, None, cause)
+            }
+            Failure::Refused => RequestError::Reset { peer, reason: h2::ErrorCode::REFUSED_STREAM },
+            Failure::ReusedConnectionClosed | Failure::Broken => {
+                RequestError::ClosedEarly { peer, reason }
+            }
+            Failure::Malformed => RequestError::BadResponse { peer, reason },
+            // Only asked for where it may be tried again.
+            Failure::Silent => RequestError::Unreachable { code: ErrorCode::Silent, peer, reason },
+            Failure::TimedOut => {
+                RequestError::TimedOut { peer, within: Within(cx.config.timeouts.request) }
+            }
+        };
+        return fail::fail(cx, conns, exchanges, key, &error);
+    }
+    cx.metrics.retries.add(1);
+    if exchange.observed.is_some() {
+        access_log::record_attempt(cx, exchanges, key, failure);
+        trace::note_failed_attempt(
+            exchanges,
+            key,
+            cause.code.unwrap_or_else(|| access_log::code_of(failure)),
+        );
+    }
+    exchanges.rewind(key);
+    cx.effects.push(Effect::Dispatch(key));
+}

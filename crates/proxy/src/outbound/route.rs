@@ -1,0 +1,370 @@
+//! Requests: begun by a downstream, given a destination, sent to an upstream, sent again when that
+//! is safe.
+
+use std::borrow::Cow;
+use tollway_http::{Method, RequestHead};
+use tollway_model::{AppProtocol, ServiceName};
+use tollway_net::Key;
+use tollway_routing::{RequestParts, Target, TargetError, decide_target};
+use tollway_telemetry::SeriesId;
+
+use crate::conn::{Connection, Connections, ListenerKind, Role};
+use crate::cx::{Cx, Effect};
+use crate::event_loop::{AppTarget, LoopConfig};
+use crate::exchange::{Destination, Exchange, Exchanges, Pipe, StreamRef, Upstream, fail, trace};
+use crate::inbound::Inbound;
+use crate::inbound::admission;
+use crate::protocol::Arrival;
+use crate::request_error::RequestError;
+use crate::runtime_fields::RuntimeFields;
+use crate::tokens::admit;
+use crate::tokens::is_public;
+use crate::{error_response, headers};
+
+/// Begins an exchange and sends it on its way; the body follows by `feed`.
+pub(crate) fn begin(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    inbound: &mut Inbound,
+    mut arrival: Arrival,
+) -> Key {
+    let conn = conns.get(arrival.down.conn);
+    let via = conn.and_then(|c| c.via.clone()).unwrap_or(ListenerKind::HttpApi);
+    let observed = match &mut cx.observer {
+        Some(observer) => observer.begin(&mut arrival.head, cx.now).map(|mut observed| {
+            if let (ListenerKind::Inbound | ListenerKind::Front, Some(conn)) = (&via, conn) {
+                observed.meet(conn);
+            }
+            observed
+        }),
+        None => None,
+    };
+    let is_grpc = error_response::is_grpc(&arrival.head.fields);
+    let deadline = if is_grpc { headers::deadline(&arrival.head.fields, cx.now) } else { None };
+    let exchange = Exchange {
+        via,
+        down: arrival.down,
+        up: Upstream::Waiting,
+        destination: Destination::Api,
+        is_grpc,
+        is_head: arrival.head.method == Method::Head,
+        is_upgrade: arrival.is_upgrade,
+        head: arrival.head,
+        request_size: arrival.size,
+        request: Pipe::new(arrival.ended),
+        response: Pipe::new(false),
+        responding: false,
+        status: 0,
+        informational: 0,
+        is_bulk: false,
+        attempts: 0,
+        replay: Some(Vec::new()),
+        place: None,
+        is_of_actors: false,
+        number: None,
+        turn: None,
+        is_begun: false,
+        holds_permit: false,
+        failed: false,
+        grpc_status: None,
+        started: cx.now,
+        deadline,
+        active: cx.now,
+        observed,
+    };
+    let key = exchanges.insert(exchange);
+    bind_down(conns, arrival.down, key);
+    match route(cx, conns, exchanges, inbound, key) {
+        Ok(()) => cx.effects.push(Effect::Dispatch(key)),
+        Err(error) => {
+            trace::begin_undecided_trace(exchanges, conns, key);
+            note_undecided(exchanges, key);
+            fail::fail(cx, conns, exchanges, key, &error);
+        }
+    }
+    key
+}
+
+fn bind_down(conns: &mut Connections, down: StreamRef, key: Key) {
+    match conns.get_mut(down.conn).map(|conn| &mut conn.role) {
+        Some(Role::Http1Server(server)) => server.exchange = Some(key),
+        Some(Role::Http2Server(link)) => {
+            link.streams.insert(down.stream.0, key);
+        }
+        _ => {}
+    }
+}
+
+/// Decides the destination and makes the head what it is to be upstream.
+fn route(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    inbound: &mut Inbound,
+    key: Key,
+) -> Result<(), RequestError> {
+    let full = exchanges.len() > cx.config.limits.exchanges;
+    let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
+    if full {
+        let limit = cx.config.limits.exchanges;
+        return Err(RequestError::Overloaded { what: "the list of requests under way", limit });
+    }
+    if exchange.via == ListenerKind::Front {
+        route_front(cx, conns, exchanges, key);
+        return Ok(());
+    }
+    if exchange.via == ListenerKind::Inbound {
+        return route_inbound(cx, conns, exchanges, inbound, key);
+    }
+    if exchange.via == ListenerKind::Public {
+        // An app that a field names is none of it.
+        exchange.destination = Destination::Api;
+        headers::api_request(&mut exchange.head);
+        return if is_public(&exchange.head) { Ok(()) } else { Err(RequestError::NotPublic) };
+    }
+    let asked = match exchange.via {
+        ListenerKind::Loopback => RuntimeFields::of(&exchange.head.fields)?,
+        _ => RuntimeFields::default(),
+    };
+    exchange.is_of_actors = asked.is_of_actors();
+    (exchange.number, exchange.turn) = (asked.number, asked.turn);
+    if asked.to_app {
+        return route_own_app(cx, exchanges, key);
+    }
+    cx.metrics.outbound_requests.add(1);
+    let target = outbound_target(&exchange.via, &exchange.head, &cx.config);
+    if let Some(token) = &cx.config.tokens.api {
+        let is_own = matches!(target, Ok(Outbound::Api));
+        admit(token, &exchange.via, &mut exchange.head, is_own)?;
+    }
+    if let Some(rules) = &cx.config.api_rules {
+        let is_call =
+            matches!(target, Ok(Outbound::Service { .. } | Outbound::HostServices { .. }));
+        if !rules.admit(&exchange.via, &exchange.head, is_call) {
+            return Err(RequestError::NotAllowed);
+        }
+    }
+    match target? {
+        Outbound::Api if asked.is_of_actors() => return Err(TargetError::NoAppId.into()),
+        Outbound::Api => {
+            exchange.destination = Destination::Api;
+            headers::api_request(&mut exchange.head);
+        }
+        Outbound::HostServices { .. } if asked.is_of_actors() => {
+            return Err(TargetError::NoAppId.into());
+        }
+        Outbound::HostServices { id, path, credentials_used } => {
+            path.apply(&mut exchange.head.path);
+            exchange.destination = Destination::Api;
+            headers::outside_request(&mut exchange.head, &id, credentials_used);
+        }
+        Outbound::Service { name, path, credentials_used } => {
+            path.apply(&mut exchange.head.path);
+            let route = headers::Route { from: &cx.config.home, to: &name, credentials_used };
+            let down = conns.get_mut(exchange.down.conn);
+            let client = down.and_then(Connection::caller);
+            let limit = cx.config.limits.hops;
+            if !exchange.is_upgrade && is_ruled(&cx.config, &exchange.via, &name) {
+                exchange.destination = Destination::Api;
+                // Seen here alone: attempts come back without the address of a client.
+                let hops = headers::ruled_request(&mut exchange.head, client, &route);
+                return match hops > limit {
+                    true => Err(RequestError::Loop { service: name, limit }),
+                    false => Ok(()),
+                };
+            }
+            let out = headers::outbound_request(&mut exchange.head, client, &route);
+            if out.hops > limit {
+                return Err(RequestError::Loop { service: name, limit });
+            }
+            if asked.to_runtime {
+                headers::send_to_runtime(&mut exchange.head);
+            }
+            exchange.destination = match asked.instance {
+                Some(instance) => Destination::workload(name, instance),
+                None => Destination::Service(name),
+            };
+            exchange.place = Some(SeriesId::OTHER);
+            if out.asks {
+                trace::begin_caller_trace(exchanges, conns, key);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same for a request of another sidecar, to the app or to the runtime.
+fn route_inbound(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    inbound: &mut Inbound,
+    key: Key,
+) -> Result<(), RequestError> {
+    let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
+    let conn = conns.get_mut(exchange.down.conn);
+    let peer = conn.as_ref().and_then(|c| c.peer.clone());
+    cx.metrics.inbound_requests.add(1);
+    let admitted = inbound.admit_request(conn, &exchange.head, &cx.config.home);
+    if matches!(admitted, Err(RequestError::PolicyDenied(_))) {
+        cx.metrics.policy_denied.add(1);
+    }
+    if let Some(target) = admitted? {
+        exchange.head.path = target;
+    }
+    let own = peer.map(|peer| headers::inbound_request(&mut exchange.head, &peer));
+    let own = own.unwrap_or_default();
+    if own.to_runtime {
+        exchange.is_of_actors = true;
+        exchange.destination = Destination::Actors;
+    } else {
+        let protocol = http_app(&cx.config)?.protocol;
+        let is_translated =
+            protocol == AppProtocol::Grpc && !exchange.is_grpc && !exchange.is_upgrade;
+        exchange.destination = if is_translated { Destination::Callback } else { Destination::App };
+        headers::show_token(&mut exchange.head, cx.config.tokens.app.as_ref());
+    }
+    if own.asks {
+        admission::begin_callee_trace(cx, conns, exchanges, inbound, key);
+    }
+    Ok(())
+}
+
+/// Every request goes to the app; what is said of its client is what was seen here.
+pub(crate) fn route_front(cx: &mut Cx, conns: &Connections, exchanges: &mut Exchanges, key: Key) {
+    cx.metrics.inbound_requests.add(1);
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    exchange.destination = Destination::App;
+    let conn = conns.get(exchange.down.conn);
+    if let Some(client) = conn.and_then(|conn| conn.client.as_ref()) {
+        headers::front_request(&mut exchange.head, client);
+    }
+}
+
+/// The same for a request of the own runtime to the app.
+fn route_own_app(cx: &Cx, exchanges: &mut Exchanges, key: Key) -> Result<(), RequestError> {
+    http_app(&cx.config)?;
+    let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };
+    exchange.destination = Destination::App;
+    headers::own_app_request(&mut exchange.head);
+    headers::show_token(&mut exchange.head, cx.config.tokens.app.as_ref());
+    Ok(())
+}
+
+/// A request goes nowhere whose head is as it came: remembers whether it is one of actors.
+fn note_undecided(exchanges: &mut Exchanges, key: Key) {
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    exchange.is_of_actors |= match exchange.via {
+        ListenerKind::Loopback => {
+            RuntimeFields::of(&exchange.head.fields).map_or(true, |a| a.is_of_actors())
+        }
+        ListenerKind::Inbound => headers::is_for_runtime(&exchange.head.fields),
+        _ => false,
+    };
+}
+
+/// The app, for requests.
+///
+/// # Errors
+/// [`RequestError::NoReadyEndpoint`] without one, [`RequestError::NotHttp`] for one that takes bytes.
+fn http_app(config: &LoopConfig) -> Result<AppTarget, RequestError> {
+    let service = || config.home.clone();
+    let app = config.app.ok_or_else(|| RequestError::NoReadyEndpoint { service: service() })?;
+    if app.protocol == AppProtocol::Tcp {
+        return Err(RequestError::NotHttp { service: service() });
+    }
+    Ok(app)
+}
+
+/// A target that owns its parts.
+enum Outbound {
+    Api,
+    Service {
+        name: ServiceName,
+        path: NewPath,
+        credentials_used: bool,
+    },
+    /// Out of the mesh.
+    HostServices {
+        id: String,
+        path: NewPath,
+        credentials_used: bool,
+    },
+}
+
+/// What becomes of a request's path.
+enum NewPath {
+    /// It begins so many bytes later.
+    Later(usize),
+    Other(Vec<u8>),
+}
+
+impl NewPath {
+    fn of(path: Cow<'_, [u8]>, asked: &[u8]) -> Self {
+        match path {
+            Cow::Borrowed(path) if asked.ends_with(path) => Self::Later(asked.len() - path.len()),
+            path => Self::Other(path.into_owned()),
+        }
+    }
+
+    fn apply(self, path: &mut Vec<u8>) {
+        match self {
+            Self::Later(begin) => drop(path.drain(..begin)),
+            Self::Other(other) => *path = other,
+        }
+    }
+}
+
+/// Whether calls of a service are the runtime's to make; those that it makes itself are not.
+fn is_ruled(config: &LoopConfig, via: &ListenerKind, name: &ServiceName) -> bool {
+    let may_be =
+        matches!(via, ListenerKind::HttpApi | ListenerKind::GrpcApi | ListenerKind::Outbound);
+    may_be
+        && config
+            .resilience
+            .as_ref()
+            .is_some_and(|rules| rules.of_app(name, &config.home).is_some())
+}
+
+fn outbound_target(
+    via: &ListenerKind,
+    head: &RequestHead,
+    config: &LoopConfig,
+) -> Result<Outbound, RequestError> {
+    let home = &config.home;
+    let via = match via {
+        ListenerKind::HttpApi | ListenerKind::Loopback | ListenerKind::Public => {
+            tollway_routing::Door::HttpApi
+        }
+        ListenerKind::GrpcApi => tollway_routing::Door::GrpcApi,
+        ListenerKind::Tunnel(name) => {
+            let (name, path) = (name.clone(), NewPath::Later(0));
+            return Ok(Outbound::Service { name, path, credentials_used: false });
+        }
+        ListenerKind::Outbound
+        | ListenerKind::Inbound
+        | ListenerKind::Tcp(_)
+        | ListenerKind::Gateway
+        | ListenerKind::Front => tollway_routing::Door::Outbound,
+    };
+    let parts = RequestParts {
+        door: via,
+        is_connect: head.method == Method::Connect,
+        authority: &head.authority,
+        path: &head.path,
+        app_id: head.fields.value(b"dapr-app-id"),
+        authorization: head.fields.value(b"authorization"),
+        // What is outside is called over HTTP.
+        outside: config.outside.as_deref().filter(|_| via == tollway_routing::Door::HttpApi),
+    };
+    Ok(match decide_target(parts, home)? {
+        Target::Api => Outbound::Api,
+        Target::Service { name, path, credentials_used } => {
+            Outbound::Service { name, path: NewPath::of(path, &head.path), credentials_used }
+        }
+        Target::Outside { id, path, credentials_used } => {
+            Outbound::HostServices { id, path: NewPath::of(path, &head.path), credentials_used }
+        }
+    })
+}

@@ -1,0 +1,89 @@
+//! The request goes out on a connection: its head, and what has come of its body.
+
+use crate::conn::{Connections, Role};
+use crate::cx::{Cx, Effect};
+use crate::exchange::{Exchanges, Side, StreamRef, Upstream, body, fail};
+use crate::headers;
+use crate::inbound::Inbound;
+use crate::request_error::RequestError;
+use tollway_http::h1;
+use tollway_http::h2::StreamId;
+use tollway_net::Key;
+use tollway_net::boot_time;
+use tollway_routing::Failure;
+
+/// Sends the request on an open connection.
+pub(crate) fn send(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    exchanges: &mut Exchanges,
+    inbound: &Inbound,
+    key: Key,
+    conn_key: Key,
+) {
+    let now = cx.now;
+    let Some(exchange) = exchanges.get_mut(key) else { return };
+    if let Some(deadline) = exchange.deadline
+        && now > exchange.started
+    {
+        // What it has waited here is gone for whoever comes behind.
+        headers::set_time_left(&mut exchange.head.fields, deadline.saturating_duration_since(now));
+    }
+    if exchange.turn.is_some_and(|turn| turn.is_over(inbound.lease(), boot_time())) {
+        return fail::fail(cx, conns, exchanges, key, &RequestError::TooLate);
+    }
+    let Some(conn) = conns.get_mut(conn_key) else { return };
+    exchange.is_begun = false;
+    conn.note_turn(key, exchange.turn);
+    exchange.attempts += 1;
+    let mut ended = exchange.request.is_drained() && exchange.request.trailers.is_none();
+    match &mut conn.role {
+        Role::Http2Client(link) => {
+            let length = exchange.request_size.content_length();
+            let opened = link.codec.send_request(&exchange.head, length, ended, conn.io.out());
+            let Ok(stream) = opened else { return retry_elsewhere(cx, key) };
+            link.streams.insert(stream.0, key);
+            if exchange.is_bulk {
+                link.begin_bulk(stream);
+            }
+            exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream });
+        }
+        Role::Http1Client(client) => {
+            let upgrade = exchange.head.fields.value(b"upgrade");
+            let connection = match upgrade.filter(|_| exchange.is_upgrade) {
+                Some(protocol) => h1::Connection::Upgrade(protocol),
+                None => h1::Connection::KeepAlive,
+            };
+            let options = h1::RequestOptions { connection, ..h1::RequestOptions::default() };
+            let framing = exchange.request_size.framing(true);
+            client.sink = h1::write_request(conn.io.out(), &exchange.head, framing, &options);
+            // Chunks have an end of their own, also where there are none.
+            ended &= client.sink != h1::BodyLength::Chunked;
+            client.exchange = Some(key);
+            client.answered = false;
+            exchange.up = Upstream::Open(StreamRef { conn: conn_key, stream: StreamId(0) });
+        }
+        _ => return retry_elsewhere(cx, key),
+    }
+    if let Some(observed) = &mut exchange.observed {
+        if exchange.destination.is_of_mesh() {
+            observed.meet(conn);
+        }
+        observed.send(conn, exchange.started);
+    }
+    exchange.active = cx.now;
+    exchange.request.finished = ended;
+    conns.mark_dirty(conn_key);
+    if !ended {
+        body::drain(cx, conns, exchanges, key, Side::Request, usize::MAX);
+    }
+}
+
+/// The chosen connection turned out to take no request.
+fn retry_elsewhere(cx: &mut Cx, key: Key) {
+    cx.effects.push(Effect::AttemptFailed {
+        exchange: key,
+        failure: Failure::NotConnected,
+        cause: "no connection takes requests".into(),
+    });
+}

@@ -1,0 +1,177 @@
+//! Ways to a TCP service: a port that stands for it, and CONNECT on the outbound port.
+
+use tollway_http::{Method, RequestHead};
+use tollway_model::{AppProtocol, ErrorCode, ServiceName, ServiceState};
+use tollway_net::Key;
+
+use crate::conn::{Connections, ListenerKind, Purpose, Relay, Role};
+use crate::cx::Cx;
+use crate::exchange::{Destination, access_log};
+use crate::observe::Kind;
+use crate::outbound::dispatch;
+use crate::protocol::{http1_server, relay};
+use crate::request_error::RequestError;
+use crate::tls::{PlaneTls, alpn};
+use crate::upstream::{Upstreams, dial, discover};
+
+/// Opens a stream of bytes to a TCP service for an accepted connection.
+pub(crate) fn open_tcp(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    tls: &mut PlaneTls,
+    down: Key,
+    service: ServiceName,
+) {
+    let now = cx.now;
+    let Some(conn) = conns.get_mut(down) else { return };
+    conn.role = Role::Relay(Relay::to_be_dialled(Vec::new(), now));
+    conns.queue_read(down);
+    access_log::begin_line(cx, conns, down, Kind::Tcp, Some(service.clone()));
+    dispatch_tcp(cx, conns, upstreams, tls, down, service);
+}
+
+/// Sends an accepted connection on once its service is known.
+pub(crate) fn dispatch_tcp(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    tls: &mut PlaneTls,
+    down: Key,
+    service: ServiceName,
+) {
+    let Some(conn) = conns.get_mut(down) else { return };
+    conn.raw_target = Some(service.clone());
+    let destination = Destination::Service(service.clone());
+    let state = match discover::service_state(cx, upstreams, &service) {
+        Ok(Some(state)) => state,
+        Ok(None) => return dispatch::wait_raw(cx, conns, upstreams, down, service),
+        Err(error) => return dispatch::fail_raw(cx, conns, down, &error),
+    };
+    match state {
+        ServiceState::Unavailable(reason) => {
+            let error = RequestError::unavailable(reason, &service);
+            tracing::info!(%error, "TCP call refused");
+            relay::refuse_tcp(cx, conns, down, error.code());
+        }
+        ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. }
+            if protocol != AppProtocol::Tcp =>
+        {
+            let code = ErrorCode::NotTcp;
+            tracing::info!(%code, %service, %protocol, "TCP call refused");
+            relay::refuse_tcp(cx, conns, down, code);
+        }
+        ServiceState::Local { .. } | ServiceState::Remote { .. } => {
+            match dial::dial(
+                cx,
+                conns,
+                upstreams,
+                tls,
+                &destination,
+                Purpose::Relay(down),
+                alpn::TCP,
+            ) {
+                Ok(up) => relay::attach(conns, down, up),
+                Err(RequestError::Unreachable { .. }) if relay::may_dial_again(conns, down) => {
+                    dispatch_tcp(cx, conns, upstreams, tls, down, service);
+                }
+                Err(error) => {
+                    tracing::info!(%error, "TCP call failed");
+                    relay::refuse_tcp(cx, conns, down, error.code());
+                }
+            }
+        }
+    }
+}
+
+/// CONNECT on the outbound port: a tunnel to one service of the mesh.
+pub(crate) fn on_connect(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    tls: &mut PlaneTls,
+    key: Key,
+    head: &RequestHead,
+) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    if conn.via != Some(ListenerKind::Outbound) {
+        let reason = match cx.is_front {
+            true => "a front takes no tunnels; use the app's own protocol",
+            false => "only the outbound port takes it",
+        };
+        let error = RequestError::Unsupported { method: "CONNECT", reason };
+        return http1_server::answer_error(cx, conns, key, &error);
+    }
+    access_log::begin_line(cx, conns, key, Kind::Connect, None);
+    access_log::mark_line(conns, key, |entry| entry.method = Method::Connect);
+    let host = String::from_utf8_lossy(&head.authority).into_owned();
+    let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host);
+    match ServiceName::parse_host(host, &cx.config.home) {
+        Ok(service) => {
+            access_log::mark_line(conns, key, |entry| entry.service = Some(service.clone()));
+            open_tunnel(cx, conns, upstreams, tls, key, service);
+        }
+        Err(error) => {
+            http1_server::answer_error(cx, conns, key, &RequestError::Target(error.into()))
+        }
+    }
+}
+
+/// Answers CONNECT when the service is known: bytes for a TCP service, HTTP for others.
+pub(crate) fn open_tunnel(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    tls: &mut PlaneTls,
+    key: Key,
+    service: ServiceName,
+) {
+    let state = match discover::service_state(cx, upstreams, &service) {
+        Ok(Some(state)) => state,
+        Ok(None) => return dispatch::wait_raw(cx, conns, upstreams, key, service),
+        Err(error) => return dispatch::fail_raw(cx, conns, key, &error),
+    };
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Role::Http1Server(server) = &mut conn.role else { return };
+    let is_tcp = match state {
+        ServiceState::Unavailable(reason) => {
+            let error = RequestError::unavailable(reason, &service);
+            return http1_server::answer_error(cx, conns, key, &error);
+        }
+        ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
+            protocol == AppProtocol::Tcp
+        }
+    };
+    let early = std::mem::take(&mut server.input);
+    conn.io.out().extend_from_slice(b"HTTP/1.1 200 OK\r\n\r\n");
+    conns.mark_dirty(key);
+    if is_tcp {
+        access_log::mark_line(conns, key, |entry| entry.status = 200);
+        open_tcp(cx, conns, upstreams, tls, key, service);
+        return relay::on_bytes(cx, conns, key, &early);
+    }
+    let Some(conn) = conns.get_mut(key) else { return };
+    conn.via = Some(ListenerKind::Tunnel(service));
+    // Each request inside has a line.
+    conn.access_log = None;
+    conn.role = Role::Detect { input: early };
+    conns.schedule(cx, key);
+    conns.resume(key);
+}
+
+/// A raw connection's service is known now.
+pub(crate) fn dispatch_raw(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    tls: &mut PlaneTls,
+    key: Key,
+) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Some(service) = conn.raw_target.take() else { return };
+    match (&conn.role, &conn.via) {
+        (Role::Relay(_), _) => dispatch_tcp(cx, conns, upstreams, tls, key, service),
+        (_, Some(ListenerKind::Outbound)) => open_tunnel(cx, conns, upstreams, tls, key, service),
+        _ => {}
+    }
+}

@@ -1,0 +1,419 @@
+//! Dialling: one address of a destination, the role a connection takes when it stands, and what
+//! follows when it cannot be made.
+
+use rustls::{AlertDescription, Error as TlsError};
+use std::net::SocketAddr;
+use std::time::Instant;
+use tollway_http::{h1, h2};
+use tollway_model::{ErrorCode, NetworkName, ServiceState};
+use tollway_net::{Conn, ConnError, Key, Tls};
+
+use crate::bind::UNSENT_BYTES_LIMIT;
+use crate::cause::Cause;
+use crate::conn::{
+    Connection, Connections, Dial, Http1Client, Http2Link, Opened, Purpose, Role, eviction,
+};
+use crate::cx::{Cx, Effect};
+use crate::exchange::{Destination, describe};
+use crate::request_error::RequestError;
+use crate::tls::PlaneTls;
+use crate::upstream::{Candidates, Pool, Upstreams, pools, scale};
+
+/// Connections to one service that may each have as many bytes under way as is set. Further ones
+/// are for small requests over distance, and have this window together with many others.
+const AMPLE: usize = 8;
+const SHORT_WINDOW: u32 = 1024 * 1024;
+
+/// How a dial failed.
+#[derive(Debug)]
+pub(crate) enum DialFailure<'a> {
+    /// The socket or TLS did.
+    Broken(&'a ConnError),
+    /// The peer closed in the handshake.
+    Closed,
+    /// It took longer than the connect timeout.
+    TimedOut,
+    /// Who answered cannot be trusted now.
+    Untrusted(&'a str),
+}
+
+impl DialFailure<'_> {
+    /// In words. What a gateway says in the handshake is of itself; what else fails there is of
+    /// the workload behind it.
+    pub(crate) fn cause(&self, by_gateway: bool) -> Cause {
+        match self {
+            Self::Broken(ConnError::Tls(TlsError::AlertReceived(alert))) if by_gateway => {
+                match *alert {
+                    AlertDescription::UnrecognisedName => Cause::coded(
+                        ErrorCode::GatewayRefused,
+                        "it does not serve this name: no workload of the service is ready there",
+                    ),
+                    AlertDescription::InternalError => Cause::coded(
+                        ErrorCode::GatewayUpstream,
+                        "it cannot connect to a workload of the service",
+                    ),
+                    _ => Cause::from(&ConnError::Tls(TlsError::AlertReceived(*alert))),
+                }
+            }
+            Self::Broken(error) => Cause::from(*error),
+            Self::Closed => {
+                Cause::coded(ErrorCode::TlsFailed, "the connection was closed in the TLS handshake")
+            }
+            Self::TimedOut => Cause::from("it did not answer in time"),
+            Self::Untrusted(reason) => Cause::coded(ErrorCode::CertificateExpired, *reason),
+        }
+    }
+
+    /// Whether it may pass by itself: who is away may come back, and a gateway that has just
+    /// begun may not know every service yet; who is somebody else stays so.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Broken(ConnError::Tls(error)) => matches!(
+                error,
+                TlsError::AlertReceived(
+                    AlertDescription::UnrecognisedName | AlertDescription::InternalError
+                )
+            ),
+            Self::Broken(ConnError::Connect(_) | ConnError::Socket(_))
+            | Self::Closed
+            | Self::TimedOut => true,
+            Self::Untrusted(_) => false,
+        }
+    }
+}
+
+/// Dials one of the destination's addresses, those that failed lately last.
+pub(crate) fn dial(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    tls: &mut PlaneTls,
+    destination: &Destination,
+    purpose: Purpose,
+    protocol: &'static [u8],
+) -> Result<Key, RequestError> {
+    let Some(service) = destination.service() else {
+        return match cx.config.app {
+            Some(app) => dial_app(cx, conns, app.address, purpose)
+                .map_err(|cause| unreachable(cx, upstreams, destination, None, cause)),
+            None => Err(RequestError::NoReadyEndpoint { service: cx.config.home.clone() }),
+        };
+    };
+    let instance = match destination {
+        Destination::Workload(workload) => Some(&workload.instance),
+        _ => None,
+    };
+    let unready = || RequestError::unready(service, instance);
+    let state =
+        pools::pool_in_use(cx, upstreams, destination)?.state.clone().ok_or_else(unready)?;
+    let candidates = Candidates::of(&state);
+    let trust_domain = candidates.trust_domain.clone().ok_or_else(unready)?;
+    let address =
+        next_address(cx, conns, upstreams, destination, &candidates).ok_or_else(unready)?;
+    let mesh = tls.as_mesh().ok_or_else(unready)?;
+    let tls = match mesh.client(service, instance, &trust_domain, protocol) {
+        Ok(tls) => tls,
+        Err(error) => {
+            let cause = Cause::coded(ErrorCode::TlsFailed, error.to_string());
+            return Err(unreachable(cx, upstreams, destination, Some(address), cause));
+        }
+    };
+    let io = match connect(cx, conns, address, Some(tls)) {
+        Ok(io) => io,
+        Err(cause) => {
+            let until = cx.now + cx.config.timeouts.dial_backoff;
+            // Without descriptors no other address can be dialled either.
+            if cause.code.is_none() {
+                pools::back_off(cx, upstreams, destination, Some(address), until);
+            }
+            return Err(unreachable(cx, upstreams, destination, Some(address), cause));
+        }
+    };
+    let pooled = matches!(purpose, Purpose::PoolH2(_) | Purpose::PoolH1(_));
+    let dial = Dial::to(address, purpose);
+    let mut conn = Connection::new(io, Role::Dialling(dial), cx.now);
+    conn.remote = Some(address);
+    let Some(key) = conns.insert(cx, conn) else {
+        let cause = Cause::out_of_descriptors();
+        return Err(unreachable(cx, upstreams, destination, Some(address), cause));
+    };
+    if pooled {
+        pools::pool(cx, upstreams, destination).dialling.push(key);
+    }
+    cx.metrics.dials.add(1);
+    Ok(key)
+}
+
+fn next_address(
+    cx: &mut Cx,
+    conns: &Connections,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+    candidates: &Candidates,
+) -> Option<SocketAddr> {
+    let now = cx.now;
+    let pool = upstreams.pools.get(destination)?;
+    let missing = match candidates.remote_replicas {
+        Some(_) => scale::unused_gateways(cx, conns, upstreams, pool, candidates),
+        None => scale::missing(cx, conns, upstreams, pool, candidates),
+    };
+    let pool = pools::pool(cx, upstreams, destination);
+    pool.turn = pool.turn.wrapping_add(1);
+    let turn = pool.turn;
+    let rested =
+        |address: &&SocketAddr| pool.backoff.get(*address).is_none_or(|until| *until <= now);
+    let pick = |addresses: &[SocketAddr]| {
+        let usable: Vec<_> = addresses.iter().filter(rested).copied().collect();
+        let from = if usable.is_empty() { addresses } else { &usable };
+        (!from.is_empty()).then(|| from[turn % from.len()])
+    };
+    pick(&missing).or_else(|| pick(&candidates.addresses))
+}
+
+/// Dials the app, as it speaks.
+pub(crate) fn dial_app(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    address: SocketAddr,
+    purpose: Purpose,
+) -> Result<Key, Cause> {
+    cx.metrics.app_dials.add(1);
+    let Some(tls) = &cx.config.app_tls else { return dial_plain(cx, conns, address, purpose) };
+    let tls = tls.client(address, &purpose);
+    let tls = tls.map_err(|error| Cause::coded(ErrorCode::TlsFailed, error.to_string()))?;
+    let io = connect(cx, conns, address, Some(tls))?;
+    let mut dial = Dial::to(address, purpose);
+    dial.is_app = true;
+    let conn = Connection::new(io, Role::Dialling(dial), cx.now);
+    conns.insert(cx, conn).ok_or_else(Cause::out_of_descriptors)
+}
+
+/// Dials without TLS.
+pub(crate) fn dial_plain(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    address: SocketAddr,
+    purpose: Purpose,
+) -> Result<Key, Cause> {
+    let io = connect(cx, conns, address, None)?;
+    let dial = Dial::to(address, purpose);
+    let conn = Connection::new(io, Role::Dialling(dial), cx.now);
+    conns.insert(cx, conn).ok_or_else(Cause::out_of_descriptors)
+}
+
+/// Starts to connect. The kernel may refuse at once: no port, no descriptor or no route is
+/// there. For a descriptor somebody may give way.
+fn connect(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    address: SocketAddr,
+    tls: Option<Tls>,
+) -> Result<Conn, Cause> {
+    let dial = || Conn::connect(address, None).map_err(|error| Cause::from(&error));
+    let mut dialled = dial();
+    if let Err(Cause { code: Some(code @ ErrorCode::OutOfDescriptors), .. }) = dialled
+        && eviction::make_room(cx, conns, code)
+    {
+        dialled = dial();
+    }
+    let mut io = dialled.inspect_err(|_| cx.metrics.dials_failed.add(1))?;
+    // The kernel knows this option of every TCP socket.
+    let _ = io.limit_unsent(UNSENT_BYTES_LIMIT);
+    if let Some(tls) = tls {
+        io.start_tls(tls);
+    }
+    Ok(io)
+}
+
+pub(crate) fn join_pool_h2(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    key: Key,
+    destination: Destination,
+    address: Option<SocketAddr>,
+    opened: Opened,
+) {
+    let mut config = cx.config.limits.h2.clone();
+    if upstreams.pools.get(&destination).is_some_and(|pool| pool.conns.len() >= AMPLE) {
+        config.connection_window = config.connection_window.min(SHORT_WINDOW);
+    }
+    let Some(conn) = conns.get_mut(key) else { return };
+    let codec = h2::Connection::client(config, conn.io.out());
+    let mut link = Http2Link::new(codec, cx.now);
+    link.destination = Some(destination.clone());
+    link.address = address;
+    link.opened = Some(opened);
+    conn.role = Role::Http2Client(Box::new(link));
+    conns.schedule(cx, key);
+    conns.mark_dirty(key);
+    join_pool(cx, upstreams, key, &destination, address);
+    cx.effects.push(Effect::ServeWaiting(destination.clone()));
+    cx.effects.push(Effect::Scale(destination.clone()));
+}
+
+/// A dial is a connection of its pool from now on, and its address answers.
+pub(crate) fn join_pool<'u>(
+    cx: &mut Cx,
+    upstreams: &'u mut Upstreams,
+    key: Key,
+    destination: &Destination,
+    address: Option<SocketAddr>,
+) -> &'u mut Pool {
+    let pool = pools::pool(cx, upstreams, destination);
+    pool.dialling.retain(|dialling| *dialling != key);
+    pool.conns.push(key);
+    pool.outage = None;
+    if let Some(address) = address {
+        pool.backoff.remove(&address);
+    }
+    pool
+}
+
+/// Who waits gets another address; when none is left, waits on for one that may come back,
+/// as long as a dial may take; then is told. `may_wait` is when a dial began that failed for
+/// a reason that may pass.
+pub(crate) fn after_failed_dial(
+    cx: &mut Cx,
+    _conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+    address: Option<SocketAddr>,
+    cause: Cause,
+    may_wait: Option<Instant>,
+) {
+    let (now, patience) = (cx.now, cx.config.timeouts.connect);
+    let pool = pools::pool(cx, upstreams, destination);
+    if !pool.dialling.is_empty() || pool.waiting.is_empty() {
+        return;
+    }
+    let untried = match (&pool.state, destination) {
+        (Some(state), Destination::Service(_)) => Candidates::of(state)
+            .addresses
+            .iter()
+            .any(|address| pool.backoff.get(address).is_none_or(|until| *until <= now)),
+        _ => false,
+    };
+    if untried {
+        return cx.effects.push(Effect::Scale(destination.clone()));
+    }
+    // A silent connection is better than none: it may go on.
+    cx.effects.push(Effect::ServeWaiting(destination.clone()));
+    let pool = pools::pool(cx, upstreams, destination);
+    if pool.waiting.is_empty() {
+        return;
+    }
+    if let (Some(began), Destination::Service(_)) = (may_wait, destination) {
+        let since = *pool.outage.get_or_insert(began);
+        if now.saturating_duration_since(since) < patience {
+            return;
+        }
+    }
+    let error = unreachable(cx, upstreams, destination, address, cause);
+    cx.effects.push(Effect::FailWaiting {
+        destination: destination.clone(),
+        first: 0,
+        error: Box::new(error),
+    });
+}
+
+/// Nobody could be connected to: names who is in the way.
+pub(crate) fn unreachable(
+    cx: &Cx,
+    upstreams: &Upstreams,
+    destination: &Destination,
+    address: Option<SocketAddr>,
+    cause: Cause,
+) -> RequestError {
+    let Cause { code, reason } = cause;
+    if let (Destination::App, Some(app), None) = (destination, cx.config.app, code) {
+        if cx.is_front {
+            let (code, peer) = (ErrorCode::AppUnreachable, format!("the app at {}", app.address));
+            return RequestError::Unreachable { code, peer, reason };
+        }
+        let service = cx.config.home.clone();
+        return RequestError::AppUnreachable { service, address: app.address, reason };
+    }
+    let at = address.map_or(String::new(), |address| format!(" at {address}"));
+    let Some(network) = network_beyond(upstreams, destination) else {
+        let code = code.unwrap_or(ErrorCode::Unreachable);
+        return RequestError::Unreachable { code, peer: describe(destination) + &at, reason };
+    };
+    let gateway = format!("the gateway of network {network}{at}");
+    let own = [None, Some(ErrorCode::GatewayRefused), Some(ErrorCode::GatewayUpstream)];
+    let peer = if own.contains(&code) {
+        gateway
+    } else {
+        format!("{} through {gateway}", describe(destination))
+    };
+    RequestError::Unreachable { code: code.unwrap_or(ErrorCode::GatewayUnreachable), peer, reason }
+}
+
+pub(crate) fn is_behind_gateway(upstreams: &Upstreams, destination: &Destination) -> bool {
+    network_beyond(upstreams, destination).is_some()
+}
+
+/// The network of a service that is reached through gateways.
+fn network_beyond<'u>(
+    upstreams: &'u Upstreams,
+    destination: &Destination,
+) -> Option<&'u NetworkName> {
+    match upstreams.pools.get(destination)?.state.as_ref()? {
+        ServiceState::Remote { remote, .. } => Some(&remote.network),
+        ServiceState::Local { .. } | ServiceState::Unavailable(_) => None,
+    }
+}
+
+/// The role of a fresh HTTP/1.1 upstream connection; `dedicated` keeps it out of the pool.
+pub(crate) fn h1_client(destination: Destination, dedicated: bool) -> Http1Client {
+    Http1Client {
+        destination,
+        scanner: h1::HeadScanner::new(),
+        input: Vec::new(),
+        exchange: None,
+        body: None,
+        keep_alive: true,
+        sink: h1::BodyLength::None,
+        served: 0,
+        dedicated,
+        answered: false,
+        opened: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(failure: &DialFailure<'_>, by_gateway: bool, word: Option<&str>, part: &str) {
+        let Cause { code, reason } = failure.cause(by_gateway);
+        assert_eq!(code.map(ErrorCode::word), word, "{reason}");
+        assert!(reason.contains(part), "{reason}");
+    }
+
+    #[test]
+    fn what_a_gateway_says_in_the_handshake_is_its_own() {
+        let alert = |alert| ConnError::Tls(TlsError::AlertReceived(alert));
+        let unknown = alert(AlertDescription::UnrecognisedName);
+        let broken = alert(AlertDescription::InternalError);
+        let stranger = alert(AlertDescription::UnknownCA);
+        check(&DialFailure::Broken(&unknown), true, Some("ERR_GATEWAY_REFUSED"), "does not serve");
+        check(&DialFailure::Broken(&unknown), false, Some("ERR_WRONG_IDENTITY"), "was dialled");
+        check(&DialFailure::Broken(&broken), true, Some("ERR_GATEWAY_UPSTREAM"), "cannot connect");
+        check(&DialFailure::Broken(&broken), false, Some("ERR_TLS_FAILED"), "InternalError");
+        let refused = Some("ERR_CERTIFICATE_REFUSED");
+        check(&DialFailure::Broken(&stranger), true, refused, "authority");
+    }
+
+    #[test]
+    fn a_dial_that_fails_before_tls_has_the_code_of_who_was_dialled() {
+        let refused = ConnError::Connect(std::io::Error::from_raw_os_error(111));
+        check(&DialFailure::Broken(&refused), true, None, "refused");
+        check(&DialFailure::TimedOut, false, None, "in time");
+        let exhausted = ConnError::Socket(std::io::Error::from_raw_os_error(24));
+        let code = Some("ERR_OUT_OF_DESCRIPTORS");
+        check(&DialFailure::Broken(&exhausted), false, code, "the limit is");
+        check(&DialFailure::Closed, false, Some("ERR_TLS_FAILED"), "handshake");
+    }
+}

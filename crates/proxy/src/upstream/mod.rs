@@ -1,0 +1,79 @@
+//! Upstreams: the destinations of requests, the connections to each of them, and the requests that
+//! wait for one.
+//!
+//! [`Upstreams`] owns the pools. The modules beside it find a connection for a request ([`pick`]),
+//! decide how many there are ([`scale`]), dial ([`dial`]), ask silent peers for an answer
+//! ([`keepalive`]) and bound what waits at the runtime ([`runtime_backlog`]). What follows for
+//! requests is an [`Effect`](crate::cx::Effect).
+
+pub(crate) mod dial;
+pub(crate) mod discover;
+pub(crate) mod keepalive;
+pub(crate) mod pick;
+pub(crate) mod pools;
+pub(crate) mod relay_dial;
+pub(crate) mod runtime_backlog;
+pub(crate) mod scale;
+pub(crate) mod trace_wait;
+mod workload;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use foldhash::fast::RandomState;
+use tollway_model::ServiceName;
+use tollway_net::Key;
+
+use crate::event_loop::HostServices;
+use crate::exchange::Destination;
+pub(crate) use keepalive::Keepalive;
+pub(crate) use pools::{Candidates, Pool};
+
+/// The pools of one event loop.
+pub(crate) struct Upstreams {
+    pools: HashMap<Destination, Pool, RandomState>,
+    /// What the process does for this loop: discovery, the runtime.
+    services: Box<dyn HostServices>,
+    /// Requests to the runtime that were called off and that it has not read.
+    backlog: usize,
+}
+
+impl Upstreams {
+    pub(crate) fn new(services: Box<dyn HostServices>) -> Self {
+        Self { pools: HashMap::default(), services, backlog: 0 }
+    }
+
+    /// The app beside this sidecar could not be connected to.
+    pub(crate) fn report_app_unreachable(&self) {
+        self.services.app_unreachable();
+    }
+
+    /// Whether requests wait for a connection to a destination.
+    pub(crate) fn has_waiting(&self, destination: &Destination) -> bool {
+        self.pools.get(destination).is_some_and(|pool| !pool.waiting.is_empty())
+    }
+
+    /// Takes the request out that has waited longest for a connection to a destination.
+    pub(crate) fn next_waiting(&mut self, destination: &Destination) -> Option<Key> {
+        self.pools.get_mut(destination)?.waiting.pop_front()
+    }
+
+    /// Connections to the app that no request has or waits for, of at most `limit`.
+    pub(crate) fn free_app_connections(&self, limit: usize) -> usize {
+        self.pools.get(&Destination::App).map_or(limit, |pool| {
+            let busy = pool.conns.len().saturating_sub(pool.idle.len());
+            limit.saturating_sub(busy + pool.waiting.len())
+        })
+    }
+
+    /// A relay of a gateway to an address of a service has ended.
+    pub(crate) fn uncount_relay(&mut self, service: &ServiceName, address: SocketAddr) {
+        let destination = Destination::Service(service.clone());
+        let Some(pool) = self.pools.get_mut(&destination) else { return };
+        let Some(count) = pool.relays.get_mut(&address) else { return };
+        *count -= 1;
+        if *count == 0 {
+            pool.relays.remove(&address);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Which upstream connection takes a request: an idle one of HTTP/1.1, the less loaded of two of
+//! HTTP/2. Never dials.
+
+use tollway_model::{AppProtocol, Instance, ServiceState};
+use tollway_net::Key;
+use tollway_routing::pick_of_two;
+
+use crate::conn::{Connections, Role};
+use crate::cx::{Cx, Effect};
+use crate::event_loop::MeshProtocol;
+use crate::exchange::Destination;
+use crate::upstream::{Pool, Upstreams, runtime_backlog};
+
+/// Whether connections are taken that give no sign of life, or lead to replicas of which the app
+/// could not be reached a moment ago.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Resting {
+    Spared,
+    Taken,
+}
+
+/// Streams that bulk counts for when a connection is chosen.
+const BULK_LOAD: u32 = 1000;
+
+/// How busy a connection is.
+#[derive(Clone, Copy)]
+struct Load {
+    streams: u32,
+    /// A request on it would wait behind bulk.
+    is_bulk: bool,
+}
+
+impl Load {
+    fn weight(self) -> u32 {
+        self.streams.saturating_add(if self.is_bulk { BULK_LOAD } else { 0 })
+    }
+}
+
+/// A connection that takes a request now.
+pub(crate) fn pick(
+    cx: &mut Cx,
+    conns: &Connections,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+) -> Option<Key> {
+    if speaks_http1(cx, upstreams, destination) {
+        return pick_idle(cx, conns, upstreams, destination);
+    }
+    let random = cx.next_random();
+    let pool = upstreams.pools.get(destination)?;
+    let chosen = pick_link(cx, conns, upstreams, pool, random, Resting::Spared);
+    // One that is being dialled is worth waiting for.
+    if chosen.is_some() || !pool.dialling.is_empty() {
+        return chosen;
+    }
+    pick_link(cx, conns, upstreams, pool, random, Resting::Taken)
+}
+
+/// A connection for a request that has waited for a better one long enough.
+pub(crate) fn pick_last_resort(
+    cx: &mut Cx,
+    conns: &Connections,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+) -> Option<Key> {
+    if speaks_http1(cx, upstreams, destination) {
+        return None;
+    }
+    let random = cx.next_random();
+    pick_link(cx, conns, upstreams, upstreams.pools.get(destination)?, random, Resting::Taken)
+}
+
+fn pick_link(
+    cx: &Cx,
+    conns: &Connections,
+    upstreams: &Upstreams,
+    pool: &Pool,
+    random: u64,
+    resting: Resting,
+) -> Option<Key> {
+    let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
+    if is_remote {
+        pick_by_instance(cx, conns, upstreams, pool, random, resting)
+    } else {
+        pick_two(cx, conns, upstreams, pool, random, resting)
+    }
+}
+
+/// The one that was used last; of a service one by chance, since they lead to several replicas.
+fn pick_idle(
+    cx: &mut Cx,
+    conns: &Connections,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+) -> Option<Key> {
+    if let Destination::Service(_) = destination {
+        shuffle_idle(cx, upstreams, destination);
+    }
+    let idle = &upstreams.pools.get(destination)?.idle;
+    let chosen = idle.iter().rposition(|key| is_fresh(conns, *key));
+    // Of the others something came or they closed. A read tells whether they may stay: what
+    // came may be a ticket of TLS.
+    let unread = idle[chosen.map_or(0, |at| at + 1)..].to_vec();
+    for key in unread {
+        cx.effects.push(Effect::QueueRead(key));
+    }
+    Some(upstreams.pools.get_mut(destination)?.idle.remove(chosen?))
+}
+
+fn is_fresh(conns: &Connections, key: Key) -> bool {
+    conns.get(key).is_some_and(|conn| {
+        !conn.draining && !conn.io.may_read() && matches!(conn.role, Role::Http1Client(_))
+    })
+}
+
+/// Puts one of the idle connections where the next is taken from.
+fn shuffle_idle(cx: &mut Cx, upstreams: &mut Upstreams, destination: &Destination) {
+    let random = cx.next_random();
+    let Some(pool) = upstreams.pools.get_mut(destination) else { return };
+    if let Some(last) = pool.idle.len().checked_sub(1) {
+        let chosen = usize::try_from(random >> 40).unwrap_or(0) % pool.idle.len();
+        pool.idle.swap(chosen, last);
+    }
+}
+
+/// Requests under way on a connection; `None` if it takes no more.
+pub(crate) fn outstanding(
+    cx: &Cx,
+    conns: &Connections,
+    upstreams: &Upstreams,
+    key: Key,
+) -> Option<u32> {
+    load(cx, conns, upstreams, key).map(|load| load.streams)
+}
+
+fn load(cx: &Cx, conns: &Connections, upstreams: &Upstreams, key: Key) -> Option<Load> {
+    let conn = conns.get(key)?;
+    let Role::Http2Client(link) = &conn.role else { return None };
+    let is_unread = conn.is_unread(cx.config.limits.unread_bytes);
+    if conn.draining || is_unread || !link.codec.can_open() {
+        return None;
+    }
+    let active = link.codec.active_streams();
+    let takes_more = if link.leads_to_runtime() {
+        !runtime_backlog::is_full(cx, upstreams)
+    } else {
+        // Should they all be called off, whoever else is on it must not pay for that.
+        active < link.codec.resets_left()
+    };
+    if !takes_more {
+        return None;
+    }
+    let streams = u32::try_from(active).unwrap_or(u32::MAX);
+    let is_bulk = link.is_apart() || conn.io.pending() > cx.config.limits.out_bytes / 2;
+    Some(Load { streams, is_bulk })
+}
+
+fn pick_two(
+    cx: &Cx,
+    conns: &Connections,
+    upstreams: &Upstreams,
+    pool: &Pool,
+    random: u64,
+    resting: Resting,
+) -> Option<Key> {
+    let load = |at: usize| {
+        let load = load(cx, conns, upstreams, pool.conns[at])
+            .filter(|_| is_preferred(cx, conns, pool.conns[at], resting));
+        load.map(Load::weight)
+    };
+    let index = pick_of_two(pool.conns.len(), random, load)?;
+    Some(pool.conns[index])
+}
+
+/// Two choices over the replicas that answered, then the least loaded of the connections to
+/// the chosen one: a replica with two connections gets no more than one with one.
+fn pick_by_instance(
+    cx: &Cx,
+    conns: &Connections,
+    upstreams: &Upstreams,
+    pool: &Pool,
+    random: u64,
+    resting: Resting,
+) -> Option<Key> {
+    let mut replicas: Vec<(Option<&Instance>, u32, Key, Load)> = Vec::with_capacity(8);
+    // Begins anywhere, so that of equals not always the same is taken, nor the same gateway.
+    let start = usize::try_from(random >> 40).unwrap_or(0) % pool.conns.len().max(1);
+    let (before, from) = pool.conns.split_at(start);
+    for key in from.iter().chain(before) {
+        let Some(load) =
+            load(cx, conns, upstreams, *key).filter(|_| is_preferred(cx, conns, *key, resting))
+        else {
+            continue;
+        };
+        let instance = instance(conns, *key);
+        match replicas.iter_mut().find(|(known, ..)| *known == instance) {
+            Some((_, total, best, best_load)) => {
+                *total += load.streams;
+                if load.weight() < best_load.weight() {
+                    (*best, *best_load) = (*key, load);
+                }
+            }
+            None => replicas.push((instance, load.streams, *key, load)),
+        }
+    }
+    // A replica is as busy as its streams say, and out of the way only if all that leads to
+    // it carries bulk.
+    let weight = |at: usize| {
+        let (_, streams, _, best) = replicas[at];
+        Some(Load { streams, is_bulk: best.is_bulk }.weight())
+    };
+    let index = pick_of_two(replicas.len(), random, weight)?;
+    Some(replicas[index].2)
+}
+
+fn is_preferred(cx: &Cx, conns: &Connections, key: Key, resting: Resting) -> bool {
+    resting == Resting::Taken
+        || !matches!(conns.get(key).map(|conn| &conn.role), Some(Role::Http2Client(link))
+            if link.is_silent || link.rests_until.is_some_and(|until| cx.now < until))
+}
+
+/// The instance that a connection proved to lead to.
+pub(crate) fn instance(conns: &Connections, key: Key) -> Option<&Instance> {
+    conns.get(key)?.peer.as_ref()?.instance.as_ref()
+}
+
+pub(crate) fn speaks_http1(cx: &Cx, upstreams: &Upstreams, destination: &Destination) -> bool {
+    match destination {
+        Destination::Service(_) => {
+            cx.config.mesh_protocol == MeshProtocol::Http1
+                && upstreams.pools.get(destination).is_some_and(Pool::is_of_h1)
+        }
+        Destination::Workload(_)
+        | Destination::Api
+        | Destination::Callback
+        | Destination::Actors => false,
+        Destination::App => cx.config.app.is_none_or(|app| app.protocol == AppProtocol::Http),
+    }
+}

@@ -1,0 +1,531 @@
+//! The upstream connections of each destination and what waits for them: who joins, who leaves,
+//! what a change of the service or of the credentials does to them.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tollway_http::h1;
+use tollway_model::{
+    AppProtocol, Instance, ServiceName, ServiceState, ServiceUpdate, TrustDomain, UnavailableReason,
+};
+use tollway_net::Key;
+use tollway_routing::Flight;
+use tollway_telemetry::SeriesId;
+
+use super::workload;
+use crate::conn::{Connection, Connections, Role};
+use crate::cx::{Cx, Effect};
+use crate::exchange::{Destination, WorkloadName};
+use crate::request_error::RequestError;
+use crate::tls::PlaneTls;
+use crate::upstream::{Upstreams, pick, scale};
+
+/// How long after a gateway beyond the own ones has come or gone connections are made anew: by
+/// then the own gateways know, and one that has gone takes no new connection. It serves those it
+/// has for longer ([`Timeouts::drain`](crate::limits::Timeouts::drain)).
+const RENEW_AFTER: Duration = Duration::from_secs(1);
+/// Over how long sidecars spread that, so that they do not all shake hands at once.
+const RENEW_SPREAD: Duration = Duration::from_secs(2);
+
+/// One destination's connections and what waits for them.
+pub(crate) struct Pool {
+    /// Established connections.
+    pub(crate) conns: Vec<Key>,
+    /// Established HTTP/1.1 connections without a request, last used last.
+    pub(crate) idle: Vec<Key>,
+    /// Connections being made.
+    pub(crate) dialling: Vec<Key>,
+    /// Exchanges without a connection.
+    pub(crate) waiting: VecDeque<Key>,
+    /// Connections (TCP, CONNECT, ClientHello) that wait for the service to be known.
+    pub(crate) waiting_raw: Vec<Key>,
+    /// Addresses that could not be dialled, and until when they are left alone.
+    pub(crate) backoff: HashMap<SocketAddr, Instant>,
+    /// Since when no address can be dialled.
+    pub(crate) outage: Option<Instant>,
+    /// Relays through here to each address (in a gateway).
+    pub(crate) relays: HashMap<SocketAddr, usize>,
+    /// `None` until the control plane has answered. Of a workload it is its service's, as far as
+    /// that leads there.
+    pub(crate) state: Option<ServiceState>,
+    /// The workloads of a service that have a pool of their own.
+    pub(crate) workloads: Vec<Instance>,
+    pub(crate) asked: Instant,
+    /// When connections are made anew, since the gateways that they may lead through are others.
+    renew_at: Option<Instant>,
+    /// When somebody last wanted to go there.
+    pub(crate) used: Instant,
+    pub(crate) turn: usize,
+    /// Requests under way at once; none are counted while the service is near.
+    pub(crate) flight: Flight,
+    /// Where calls of the service are counted.
+    pub(crate) place: SeriesId,
+}
+
+impl Pool {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            conns: Vec::new(),
+            idle: Vec::new(),
+            dialling: Vec::new(),
+            waiting: VecDeque::new(),
+            waiting_raw: Vec::new(),
+            backoff: HashMap::new(),
+            outage: None,
+            relays: HashMap::new(),
+            state: None,
+            workloads: Vec::new(),
+            asked: now,
+            renew_at: None,
+            used: now,
+            turn: 0,
+            flight: Flight::default(),
+            place: SeriesId::OTHER,
+        }
+    }
+
+    /// Of a gateway: the service is not there any more, and nothing leads to it.
+    fn is_gone(&self) -> bool {
+        matches!(self.state, Some(ServiceState::Unavailable(_))) && self.relays.is_empty()
+    }
+
+    /// Whether its service's apps speak HTTP/1.1.
+    pub(crate) fn is_of_h1(&self) -> bool {
+        self.state.as_ref().and_then(protocol_of) == Some(AppProtocol::Http)
+    }
+
+    /// Connections that stand or are being made.
+    pub(crate) fn made(&self) -> usize {
+        self.conns.len() + self.dialling.len()
+    }
+
+    pub(crate) fn is_unused(&self) -> bool {
+        self.conns.is_empty()
+            && self.dialling.is_empty()
+            && self.waiting.is_empty()
+            && self.waiting_raw.is_empty()
+    }
+}
+
+/// Where a service's connections can go.
+pub(crate) struct Candidates {
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) trust_domain: Option<TrustDomain>,
+    /// Ready replicas behind gateways; `None` for addresses of endpoints.
+    pub(crate) remote_replicas: Option<u32>,
+}
+
+impl Candidates {
+    pub(crate) fn of(state: &ServiceState) -> Self {
+        match state {
+            ServiceState::Local { endpoints, trust_domain, .. } => Self {
+                addresses: endpoints.iter().map(|endpoint| endpoint.address).collect(),
+                trust_domain: Some(trust_domain.clone()),
+                remote_replicas: None,
+            },
+            ServiceState::Remote { remote, trust_domain, .. } => Self {
+                addresses: remote.gateways.to_vec(),
+                trust_domain: Some(trust_domain.clone()),
+                remote_replicas: Some(remote.ready_replicas),
+            },
+            ServiceState::Unavailable(_) => {
+                Self { addresses: Vec::new(), trust_domain: None, remote_replicas: None }
+            }
+        }
+    }
+}
+
+/// The pool of a destination, made (and its service asked for) on first use.
+pub(crate) fn pool<'u>(
+    cx: &mut Cx,
+    upstreams: &'u mut Upstreams,
+    destination: &Destination,
+) -> &'u mut Pool {
+    if !upstreams.pools.contains_key(destination) {
+        let mut pool = Pool::new(cx.now);
+        match destination {
+            Destination::Service(service) => upstreams.services.subscribe(service),
+            Destination::Workload(workload) => pool.state = add_workload(cx, upstreams, workload),
+            Destination::App | Destination::Api | Destination::Callback | Destination::Actors => {}
+        }
+        upstreams.pools.insert(destination.clone(), pool);
+    }
+    upstreams.pools.get_mut(destination).expect("inserted above")
+}
+
+/// The pool of a service or a workload that somebody wants to call.
+///
+/// # Errors
+/// When too many are in use for one more.
+pub(crate) fn pool_in_use<'u>(
+    cx: &mut Cx,
+    upstreams: &'u mut Upstreams,
+    destination: &Destination,
+) -> Result<&'u mut Pool, RequestError> {
+    let (now, limit) = (cx.now, cx.config.limits.services);
+    if upstreams.pools.len() >= limit && !upstreams.pools.contains_key(destination) {
+        return Err(RequestError::Overloaded { what: "the list of services in use", limit });
+    }
+    let pool = pool(cx, upstreams, destination);
+    pool.used = now;
+    Ok(pool)
+}
+
+/// A workload gets a pool: its service tells it of changes. Gives what is known now.
+pub(crate) fn add_workload(
+    cx: &mut Cx,
+    upstreams: &mut Upstreams,
+    workload: &WorkloadName,
+) -> Option<ServiceState> {
+    let WorkloadName { service, instance } = workload;
+    let pool = pool(cx, upstreams, &Destination::Service(service.clone()));
+    pool.workloads.push(instance.clone());
+    pool.state.as_ref().map(|state| workload::only(state, instance))
+}
+
+/// The pool of a workload has gone.
+pub(crate) fn remove_workload(
+    upstreams: &mut Upstreams,
+    tls: &mut PlaneTls,
+    workload: &WorkloadName,
+) {
+    let WorkloadName { service, instance } = workload;
+    if let Some(pool) = upstreams.pools.get_mut(&Destination::Service(service.clone())) {
+        pool.workloads.retain(|other| other != instance);
+    }
+    if let Some(mesh) = tls.as_mesh() {
+        mesh.forget_workload(service, instance);
+    }
+}
+
+/// Leaves an address alone for a while, unless it is the only one there can be: whoever calls
+/// one workload hears at once how it is.
+pub(crate) fn back_off(
+    cx: &mut Cx,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+    address: Option<SocketAddr>,
+    until: Instant,
+) {
+    if let Some(address) = address
+        && !matches!(destination, Destination::Workload(_))
+    {
+        pool(cx, upstreams, destination).backoff.insert(address, until);
+    }
+}
+
+/// What is known of a service, without asking.
+pub(crate) fn known_state<'u>(
+    upstreams: &'u Upstreams,
+    service: &ServiceName,
+) -> Option<&'u ServiceState> {
+    upstreams.pools.get(&Destination::Service(service.clone()))?.state.as_ref()
+}
+
+/// An HTTP/1.1 upstream has answered: the next request, the pool, or the end.
+pub(crate) fn on_http1_idle(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    key: Key,
+) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    conn.since = cx.now;
+    let Role::Http1Client(client) = &mut conn.role else { return };
+    client.served += 1;
+    client.answered = false;
+    client.scanner = h1::HeadScanner::new();
+    let destination = client.destination.clone();
+    let is_over = conn.io.read_ended() || conn.io.is_finished();
+    if !client.keep_alive || client.dedicated || conn.draining || is_over {
+        return conns.close(cx, key);
+    }
+    client.keep_alive = true;
+    if let Some(pool) = upstreams.pools.get_mut(&destination) {
+        pool.idle.push(key);
+    }
+    cx.effects.push(Effect::ServeWaiting(destination.clone()));
+}
+
+/// A connection is no member of the pool of `destination` any more.
+pub(crate) fn on_left_pool(
+    cx: &mut Cx,
+    upstreams: &mut Upstreams,
+    key: Key,
+    destination: &Destination,
+    refill: bool,
+) {
+    let Some(pool) = upstreams.pools.get_mut(destination) else { return };
+    pool.conns.retain(|member| *member != key);
+    pool.idle.retain(|member| *member != key);
+    if refill || !pool.waiting.is_empty() {
+        cx.effects.push(Effect::Scale(destination.clone()));
+    }
+}
+
+/// Takes a connection out of its pool at once.
+pub(crate) fn remove(conns: &Connections, upstreams: &mut Upstreams, key: Key) {
+    let destination = conns.get(key).and_then(Connection::destination);
+    let Some(pool) = destination.and_then(|d| upstreams.pools.get_mut(d)) else { return };
+    pool.conns.retain(|member| *member != key);
+    pool.idle.retain(|member| *member != key);
+}
+
+/// Drops the idle connections to the replica that this one leads to. Its address rests, unless
+/// it is a gateway's, behind which there may be others.
+pub(crate) fn leave_replica(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+    address: Option<SocketAddr>,
+    instance: Option<&Instance>,
+) {
+    let Some(pool) = upstreams.pools.get(destination) else { return };
+    let is_local = matches!(pool.state, Some(ServiceState::Local { .. }));
+    let leads_there = |other: &&Key| pick::instance(conns, **other) == instance;
+    let idle: Vec<Key> = pool.idle.iter().filter(leads_there).copied().collect();
+    if is_local {
+        back_off(cx, upstreams, destination, address, cx.now + cx.config.timeouts.dial_backoff);
+    }
+    for other in idle {
+        conns.close(cx, other);
+    }
+}
+
+/// No new requests on this connection; it closes when the present ones are done.
+pub(crate) fn retire(cx: &mut Cx, conns: &mut Connections, key: Key) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    conn.draining = true;
+    if matches!(&conn.role, Role::Http1Client(client) if client.exchange.is_none()) {
+        return conns.close(cx, key);
+    }
+    conns.schedule(cx, key);
+    conns.leave_pool(cx, key, true);
+}
+
+/// The control plane tells of a service.
+pub(crate) fn on_service(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    update: ServiceUpdate,
+) {
+    let destination = Destination::Service(update.service.clone());
+    if cx.config.gateway.is_some() {
+        let now = cx.now;
+        upstreams.pools.entry(destination.clone()).or_insert_with(|| Pool::new(now));
+    }
+    let now = cx.now;
+    let spread = RENEW_SPREAD.mul_f64((cx.next_random() >> 40) as f64 / f64::from(1 << 24));
+    let Some(pool) = upstreams.pools.get_mut(&destination) else { return };
+    if are_ways_others(pool.state.as_ref(), &update.state) {
+        pool.renew_at = Some(now + RENEW_AFTER + spread);
+    }
+    if cx.config.gateway.is_none() && is_there(&update.state) {
+        // However it is written, it is one service.
+        let name = update.service.to_string().to_ascii_lowercase();
+        pool.place = cx.metrics.services.series(&name);
+    }
+    let workloads = pool.workloads.clone();
+    let states: Vec<_> = workloads.iter().map(|of| workload::only(&update.state, of)).collect();
+    take_state(cx, conns, upstreams, &destination, update.state);
+    for (instance, state) in workloads.into_iter().zip(states) {
+        take_state(
+            cx,
+            conns,
+            upstreams,
+            &Destination::workload(update.service.clone(), instance),
+            state,
+        );
+    }
+}
+
+/// Retires connections to what a service or a workload is not any more, and sends what waits.
+fn take_state(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+    state: ServiceState,
+) {
+    let Some(of) = upstreams.pools.get_mut(destination) else { return };
+    // What carries them depends on it.
+    let other = of.state.as_ref().and_then(protocol_of) != protocol_of(&state);
+    of.state = Some(state);
+    let members = of.conns.clone();
+    let dialling = of.dialling.clone();
+    let raw = std::mem::take(&mut of.waiting_raw);
+    let candidates = of.state.as_ref().map(Candidates::of);
+    let listed = candidates.map(|c| c.addresses).unwrap_or_default();
+    let is_listed = |conns: &Connections, key: Key| {
+        let remote = conns.get(key).and_then(|conn| conn.remote);
+        remote.is_some_and(|address| listed.contains(&address))
+    };
+    for key in members {
+        if other || !is_listed(conns, key) {
+            retire(cx, conns, key);
+        }
+    }
+    for key in dialling {
+        if other || !is_listed(conns, key) {
+            pool(cx, upstreams, destination).dialling.retain(|dialling| *dialling != key);
+            conns.close(cx, key);
+        }
+    }
+    let waiting = std::mem::take(&mut pool(cx, upstreams, destination).waiting);
+    for key in waiting {
+        cx.effects.push(Effect::Dispatch(key));
+    }
+    for key in raw {
+        cx.effects.push(Effect::DispatchRaw(key));
+    }
+    let in_use = upstreams.pools.get(destination).is_some_and(|pool| !pool.is_unused());
+    if in_use && !listed.is_empty() {
+        cx.effects.push(Effect::Scale(destination.clone()));
+    }
+}
+
+/// Whose discovery or dial took too long; whom nobody calls any more.
+pub(crate) fn sweep_pools(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    tls: &mut PlaneTls,
+) {
+    let (now, timeouts) = (cx.now, cx.config.timeouts);
+    let is_gateway = cx.config.gateway.is_some();
+    let mut unknown = Vec::new();
+    let mut gone = Vec::new();
+    let mut unused = Vec::new();
+    let mut again = Vec::new();
+    let mut renewed = Vec::new();
+    scale::note_flights(cx, conns, upstreams);
+    for (destination, pool) in &mut upstreams.pools {
+        let resting = pool.backoff.len();
+        pool.backoff.retain(|_, until| *until > now);
+        let has_rested = pool.backoff.len() < resting && !pool.is_unused();
+        let is_awaited =
+            pool.outage.is_some() && pool.dialling.is_empty() && !pool.waiting.is_empty();
+        if has_rested || is_awaited {
+            again.push(destination.clone());
+        }
+        if pool.renew_at.take_if(|at| *at <= now).is_some() {
+            renewed.push(destination.clone());
+        }
+        let idle = now.saturating_duration_since(pool.used);
+        if pool.waiting.is_empty() && idle > timeouts.connect {
+            pool.outage = None;
+        }
+        // While nobody calls, it remembers what the connections that are kept were made for.
+        if pool.conns.is_empty() {
+            pool.flight = Flight::default();
+        }
+        if !destination.is_of_mesh() {
+            continue;
+        }
+        if pool.state.is_none()
+            && now.saturating_duration_since(pool.asked) > timeouts.discovery
+            && !(pool.waiting.is_empty() && pool.waiting_raw.is_empty())
+        {
+            unknown.push(destination.clone());
+        }
+        if is_gateway {
+            // It is told of every service once, so it may forget only what has gone.
+            if pool.is_gone() {
+                gone.push(destination.clone());
+            }
+        } else if pool.is_unused()
+            && pool.workloads.is_empty()
+            && now.saturating_duration_since(pool.used) > timeouts.service_idle
+        {
+            unused.push(destination.clone());
+        }
+    }
+    for destination in unknown {
+        cx.effects.push(Effect::Undiscovered(destination.clone()));
+    }
+    for destination in gone {
+        upstreams.pools.remove(&destination);
+    }
+    for destination in renewed {
+        renew(cx, conns, upstreams, &destination);
+    }
+    for destination in again {
+        cx.effects.push(Effect::Scale(destination.clone()));
+    }
+    for destination in unused {
+        forget_unused(upstreams, tls, &destination);
+    }
+}
+
+/// Nobody calls a service or a workload any more.
+fn forget_unused(upstreams: &mut Upstreams, tls: &mut PlaneTls, destination: &Destination) {
+    upstreams.pools.remove(destination);
+    if let Destination::Service(service) = destination {
+        upstreams.services.unsubscribe(service);
+        if let Some(mesh) = tls.as_mesh() {
+            mesh.forget(service);
+        }
+    } else if let Destination::Workload(workload) = destination {
+        remove_workload(upstreams, tls, workload);
+    }
+}
+
+/// Credentials changed: connections made with the old ones make room for new ones.
+pub(crate) fn renew_all(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams) {
+    let services: Vec<Destination> = upstreams.pools.keys().cloned().collect();
+    for destination in services {
+        if destination.is_of_mesh() {
+            renew(cx, conns, upstreams, &destination);
+        }
+    }
+}
+
+/// Makes the connections of a pool anew; what is under way finishes where it is.
+pub(crate) fn renew(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    destination: &Destination,
+) {
+    let members =
+        upstreams.pools.get(destination).map(|pool| pool.conns.clone()).unwrap_or_default();
+    for key in members {
+        retire(cx, conns, key);
+    }
+}
+
+fn protocol_of(state: &ServiceState) -> Option<AppProtocol> {
+    match state {
+        ServiceState::Local { protocol, .. } | ServiceState::Remote { protocol, .. } => {
+            Some(*protocol)
+        }
+        ServiceState::Unavailable(_) => None,
+    }
+}
+
+/// Whether the control plane knows a service of that name.
+fn is_there(state: &ServiceState) -> bool {
+    match state {
+        ServiceState::Local { .. } | ServiceState::Remote { .. } => true,
+        ServiceState::Unavailable(reason) => *reason == UnavailableReason::NoReadyEndpoint,
+    }
+}
+
+/// Whether the gateways beyond those that are dialled have changed: any connection may lead
+/// through one that has gone, and one that has come should get its share.
+fn are_ways_others(before: Option<&ServiceState>, now: &ServiceState) -> bool {
+    match (before, now) {
+        (
+            Some(ServiceState::Remote { remote: before, .. }),
+            ServiceState::Remote { remote, .. },
+        ) => {
+            let is_in = |all: &[SocketAddr], some: &[SocketAddr]| {
+                some.iter().all(|gateway| all.contains(gateway))
+            };
+            !is_in(&before.beyond, &remote.beyond) || !is_in(&remote.beyond, &before.beyond)
+        }
+        _ => false,
+    }
+}

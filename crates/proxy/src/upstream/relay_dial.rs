@@ -1,0 +1,66 @@
+//! Relays that must be dialled: where a relayed connection leads, and what follows when it cannot.
+
+use std::net::SocketAddr;
+use tollway_net::Key;
+
+use crate::cause::Cause;
+use crate::conn::{Connections, ListenerKind, Purpose, Role};
+use crate::cx::{Cx, Effect};
+use crate::protocol::relay;
+use crate::protocol::relay::RELAY_DIALS;
+use crate::upstream::dial;
+
+/// Dials, without TLS, where `down` leads. False when that failed at once and `down` is gone.
+pub(crate) fn dial_relayed(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    down: Key,
+    address: SocketAddr,
+) -> bool {
+    match dial::dial_plain(cx, conns, address, Purpose::Relay(down)) {
+        Ok(up) => {
+            relay::attach(conns, down, up);
+            true
+        }
+        Err(cause) => {
+            if cause.code.is_none() {
+                let until = cx.now + cx.config.timeouts.dial_backoff;
+                cx.effects.push(Effect::BackOffDialled {
+                    down: down,
+                    address: address,
+                    until: until,
+                });
+            }
+            let early = relay::relay(conns, down).map(|relay| std::mem::take(&mut relay.early));
+            on_relay_dial_failed(cx, conns, down, early.unwrap_or_default(), &cause);
+            relay::relay(conns, down).is_some_and(|relay| relay.other.is_some())
+        }
+    }
+}
+
+/// A dial for a relay failed, and nothing was delivered: another address is tried as long as
+/// there are tries left; then the caller's connection ends too.
+pub(crate) fn on_relay_dial_failed(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    down: Key,
+    unsent: Vec<u8>,
+    cause: &Cause,
+) {
+    let Some(conn) = conns.get_mut(down) else { return };
+    let Role::Relay(relay) = &mut conn.role else { return };
+    relay.other = None;
+    relay.early = unsent;
+    relay.failed_dials += 1;
+    let again = relay.failed_dials < RELAY_DIALS;
+    match (&conn.via, conn.raw_target.clone()) {
+        (Some(ListenerKind::Gateway), _) if again => cx.effects.push(Effect::RelayElsewhere(down)),
+        (Some(ListenerKind::Tcp(_) | ListenerKind::Outbound), Some(service)) if again => {
+            cx.effects.push(Effect::DispatchTcp { down: down, service: service });
+        }
+        _ => {
+            tracing::info!(reason = cause.reason, "TCP call failed");
+            relay::refuse_undialled(cx, conns, down, cause);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What the runtime was sent and has not looked at, though nobody waits for it any more: requests
+//! that were called off. It is slower than what sends it requests, and a request that is called off
+//! takes no stream any more; so without a bound a caller who only calls off would have any number
+//! of them wait there, each with its head, and others behind them.
+//!
+//! A PING behind a reset tells when it was read: the other end answers in the order of the frames.
+//! While too many have not been, requests wait on this side, where one that is called off is gone.
+
+use tollway_net::Key;
+
+use crate::conn::{Connection, Connections, Http2Link, Role};
+use crate::cx::{Cx, Effect};
+use crate::exchange::Destination;
+use crate::upstream::Upstreams;
+
+/// What the PINGs of here bear; those for a sign of life bear the number of a round.
+const LOOKED: [u8; 8] = *b"backlog?";
+
+/// Whether the runtime has as many requests before it that were called off as it may have.
+pub(crate) fn is_full(cx: &Cx, upstreams: &Upstreams) -> bool {
+    upstreams.backlog >= cx.config.limits.runtime_resets
+}
+
+/// A request to the runtime was called off on an open stream.
+pub(crate) fn add(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams, key: Key) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Some(link) = served_here(conn) else { return };
+    link.called_off.later += 1;
+    upstreams.backlog += 1;
+    let is_full = upstreams.backlog == cx.config.limits.runtime_resets;
+    cx.metrics.sources_paused.add(u64::from(is_full));
+    ask(conns, key);
+}
+
+/// Asks whether the runtime has read what was called off, unless that is asked already.
+fn ask(conns: &mut Connections, key: Key) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Role::Http2Client(link) = &mut conn.role else { return };
+    let called_off = &mut link.called_off;
+    if called_off.asked > 0 || called_off.later == 0 {
+        return;
+    }
+    called_off.asked = std::mem::take(&mut called_off.later);
+    link.codec.ping(LOOKED, conn.io.out());
+    conns.mark_dirty(key);
+}
+
+/// A PING was answered.
+pub(crate) fn on_ping_answered(
+    cx: &mut Cx,
+    conns: &mut Connections,
+    upstreams: &mut Upstreams,
+    key: Key,
+    payload: [u8; 8],
+) {
+    let Some(conn) = conns.get_mut(key) else { return };
+    let Some(link) = served_here(conn).filter(|_| payload == LOOKED) else { return };
+    let read = std::mem::take(&mut link.called_off.asked);
+    ask(conns, key);
+    lessen(cx, upstreams, read);
+}
+
+/// So many of them have been read, or their connection is over.
+pub(crate) fn lessen(cx: &mut Cx, upstreams: &mut Upstreams, by: usize) {
+    let was_full = is_full(cx, upstreams);
+    upstreams.backlog = upstreams.backlog.saturating_sub(by);
+    if !was_full || is_full(cx, upstreams) {
+        return;
+    }
+    for destination in [Destination::Api, Destination::Callback, Destination::Actors] {
+        if upstreams.pools.get(&destination).is_some_and(|pool| !pool.waiting.is_empty()) {
+            cx.effects.push(Effect::ServeWaiting(destination.clone()));
+            cx.effects.push(Effect::Scale(destination.clone()));
+        }
+    }
+}
+
+/// The connection to the runtime, if this is one.
+fn served_here(conn: &mut Connection) -> Option<&mut Http2Link> {
+    match &mut conn.role {
+        Role::Http2Client(link) if link.leads_to_runtime() => Some(link),
+        _ => None,
+    }
+}
