@@ -2,8 +2,8 @@
 //!
 //! A client that wants more than an echo begins with 24 bytes that say so ([`Mode`]); the server
 //! answers [`READY`]. Then bytes flow one way only. The client ends by closing its sending side;
-//! the server, when it has read that, adds its own account ([`Account`]) and closes. Whoever
-//! begins with other bytes gets them back: `tollway echo --tcp` is an echo server first.
+//! the server, when it has read that, adds its own totals ([`Account`]) and closes. A client
+//! that begins with other bytes gets them back: `tollway echo --tcp` is an echo server first.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -26,7 +26,7 @@ const ACCOUNT_MARK: &[u8; 8] = b"tollway\n";
 /// Bytes that the server reads or writes at a time.
 const PIECE_BYTES: usize = 128 * 1024;
 /// How often a server that waits looks whether it is to stop.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const STOP_CHECK_EVERY: Duration = Duration::from_millis(250);
 /// A connection on which nothing moves for so long is given up.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -87,8 +87,8 @@ impl Account {
         let numbers = [self.bytes, self.ns, self.cpu_ns].map(u64::to_be_bytes);
         let (mark, rest) = encoded.split_at_mut(ACCOUNT_MARK.len());
         mark.copy_from_slice(ACCOUNT_MARK);
-        for (place, number) in rest.chunks_exact_mut(8).zip(numbers) {
-            place.copy_from_slice(&number);
+        for (field, number) in rest.chunks_exact_mut(8).zip(numbers) {
+            field.copy_from_slice(&number);
         }
         encoded
     }
@@ -120,8 +120,8 @@ pub fn serve(
     stopped: impl Fn() -> bool,
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(LOOK_EVERY))?;
-    stream.set_write_timeout(Some(LOOK_EVERY))?;
+    stream.set_read_timeout(Some(STOP_CHECK_EVERY))?;
+    stream.set_write_timeout(Some(STOP_CHECK_EVERY))?;
     stream.write_all(READY)?;
     let begun = Instant::now();
     let cpu = thread_cpu();
@@ -203,7 +203,7 @@ impl Idle {
             return Err(error);
         }
         self.waits += 1;
-        if stopped() || LOOK_EVERY * self.waits >= IDLE_LIMIT {
+        if stopped() || STOP_CHECK_EVERY * self.waits >= IDLE_LIMIT {
             return Err(error);
         }
         Ok(())

@@ -12,7 +12,7 @@ use tollway_record::SplitMix64;
 
 use crate::routes::MAX_DELAY_US;
 
-/// Values of one kind that can be told apart in a text.
+/// Most values of one kind in a text.
 const MAX_CHOICES: usize = 16;
 
 /// What happens to answers by chance.
@@ -43,7 +43,7 @@ pub enum ChoicesError {
     Chance { chance: String },
     #[error("the chances add up to more than 100 percent")]
     TooLikely,
-    #[error("at most {MAX_CHOICES} values can be told apart")]
+    #[error("at most {MAX_CHOICES} values are possible")]
     TooMany,
 }
 

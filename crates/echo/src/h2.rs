@@ -2,7 +2,7 @@
 //!
 //! A stream's window is given back only as its bytes are sent back, so a stream holds at most one
 //! window of a peer that sends without reading. The connection's window is given back at once: a
-//! stream that nobody reads must not stop the others.
+//! stream without a reader must not stop the others.
 
 mod stream;
 

@@ -22,7 +22,7 @@ pub struct EchoOptions {
     /// Written when all listen: `{"http": "ip:port", "grpc": "ip:port", "tcp":
     /// "ip:port", "https": "ip:port"}`, the last two where they are served.
     pub ports_file: Option<PathBuf>,
-    /// Sent with every answer as `x-echo-name`: tells replicas apart.
+    /// Sent with every answer as `x-echo-name`: distinguishes replicas.
     pub name: Option<String>,
     /// Number of actor types that it runs (`Echo`, `Echo1001`, …) as a sidecar calls them; 0: none.
     /// An actor answers with the body that it got.

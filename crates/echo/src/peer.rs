@@ -45,7 +45,7 @@ enum Protocol {
 /// What is to become of a connection after its turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
-    /// An event will tell when to go on.
+    /// An event continues it.
     Wait,
     /// There is more to read; serve it again after the others.
     Again,

@@ -296,7 +296,7 @@ impl Serving {
         let Some((stream, mode, early)) = peer.into_bulk() else { return };
         let stopped = Arc::clone(&self.stopped);
         std::thread::spawn(move || {
-            // The other end sees how it went; there is nobody here to tell.
+            // The other end sees how it went; nothing here needs the result.
             let _ = bulk::serve(stream, mode, early, || stopped.load(Ordering::Relaxed));
         });
     }
@@ -337,7 +337,7 @@ impl Serving {
         if self.origin.elapsed() >= *next {
             std::thread::sleep(stall.lasting);
             *next += stall.every;
-            // One that had nothing to do does not make up for stalls that nobody saw.
+            // A server without work does not make up for stalls that no request saw.
             let now = self.origin.elapsed();
             if *next <= now {
                 *next = now + (stall.every - stall.lasting);

@@ -1,9 +1,8 @@
 //! Requests to actors in place of requests to the app: which actor is asked, and for what.
 //!
-//! The app runs actors of the type `Echo`, or of many (`tollway echo --actors`). Through a sidecar the request
-//! is Dapr's of a caller; without one it is what a sidecar would ask the app itself, so that
-//! `direct` has the same work done without anybody who finds out where an actor is, whether it is
-//! awake, and whose turn it is.
+//! The app runs actors of the type `Echo`, or of many (`tollway echo --actors`).
+//! Through a sidecar the request is Dapr's of a caller; without one it is the sidecar's request to
+//! the app itself, so that `direct` does the same work without placement, activation and turns.
 
 use std::time::Duration;
 
@@ -64,7 +63,7 @@ pub struct ActorTimers {
 impl ActorsSpec {
     /// The address of the actors behind the route to an app; `crosses` where the app is in another
     /// network than the caller, so that the type must say whose it is. `None` where the route is
-    /// not one of HTTP, or where nobody is there who could wake anyone.
+    /// not one of HTTP, or has no sidecar that could set timers.
     pub(crate) fn url(self, route: &str, crosses: bool) -> Option<String> {
         let id = self.ids.map_or("{uuid}".to_owned(), |ids| format!("{{1..{ids}}}"));
         let kind = match self.types {
@@ -104,7 +103,7 @@ impl ActorsSpec {
     /// How often each is woken so that all together are at this rate; `None` where they are asked.
     pub(crate) fn every(self, rate_rps: f64) -> Option<Duration> {
         let every = Duration::try_from_secs_f64(f64::from(self.ids?) / rate_rps).ok()?;
-        // What the load generator is told is in whole milliseconds.
+        // The option of the load generator is in whole milliseconds.
         self.fires().then(|| Duration::from_millis(every.as_millis() as u64))
     }
 
@@ -116,8 +115,8 @@ impl ActorsSpec {
         }
     }
 
-    /// The API behind the route to an app, and what is to be woken there; `None` where nobody is
-    /// there who could, or where they are asked.
+    /// The API behind the route to an app, and the timers to set there; `None` where the route has no
+    /// sidecar, or where actors are called instead.
     pub(crate) fn timers(self, route: &str, rate_rps: f64) -> Option<(String, ActorTimers)> {
         let every = self.every(rate_rps)?;
         let (api, service) = route.split_once(INVOKED.0)?;

@@ -124,18 +124,18 @@ impl Commands {
     ) -> Spec {
         let store = format!("etcd://{etcd}/tollway");
         let admin = [OsString::from("--admin-dir"), admin_dir.into()];
-        let place = [OsString::from("--store"), store.into()].into_iter().chain(admin);
-        self.control_over(network, place, ports_file)
+        let storage = [OsString::from("--store"), store.into()].into_iter().chain(admin);
+        self.control_over(network, storage, ports_file)
     }
 
     fn control_over(
         &self,
         network: &Network,
-        place: impl IntoIterator<Item = OsString>,
+        storage: impl IntoIterator<Item = OsString>,
         ports_file: &Path,
     ) -> Spec {
         self.spec(network, "control", ["control", "--network", &network.name])
-            .args(place)
+            .args(storage)
             .args(["--listen", &any_port(network.address)])
             .args(ports_args(ports_file))
     }
@@ -349,7 +349,7 @@ fn arrival_args(load: &Load) -> Vec<String> {
     let mut args = match &load.arrival {
         LoadArrival::Flow(direction) => {
             let mut args = words(["--duration", &duration, "--parallel", &connections]);
-            args.extend(way(*direction).map(str::to_owned));
+            args.extend(direction_flag(*direction).map(str::to_owned));
             args.extend(payload_args(load));
             return args;
         }
@@ -377,7 +377,7 @@ fn arrival_args(load: &Load) -> Vec<String> {
     args
 }
 
-fn way(direction: Direction) -> Option<&'static str> {
+fn direction_flag(direction: Direction) -> Option<&'static str> {
     match direction {
         Direction::Send => None,
         Direction::Receive => Some("--reverse"),
@@ -416,7 +416,7 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// Whom a join token is for.
+/// The owner of a join token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenRole<'a> {
     App(&'a str),

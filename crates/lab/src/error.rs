@@ -57,7 +57,7 @@ pub enum LabError {
     #[error("{subject} gave no way to call {row}")]
     NoRoute { subject: String, row: String },
     #[error(
-        "{subject} has nobody who could wake an actor behind {url}; name only subjects with sidecars \
+        "{subject} has no sidecar that could activate an actor behind {url}; name only subjects with sidecars \
          in the case's `subjects`"
     )]
     NoActors { subject: String, url: String },
@@ -111,7 +111,7 @@ pub enum LabError {
     Compare(#[from] CompareError),
     /// What went wrong, and where everything that was written is kept.
     #[error("{source}; logs of all processes: {}", .logs.display())]
-    Kept { logs: PathBuf, source: Box<LabError> },
+    Failed { logs: PathBuf, source: Box<LabError> },
 }
 
 impl LabError {
@@ -127,7 +127,7 @@ impl LabError {
                 Some(ErrorCode::MissingPrivilege)
             }
             Self::NeedsRoot { .. } => Some(ErrorCode::MissingPrivilege),
-            Self::Kept { source, .. } => source.code(),
+            Self::Failed { source, .. } => source.code(),
             _ => None,
         }
     }
@@ -135,7 +135,7 @@ impl LabError {
     /// Whether the user ended it.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        if let Self::Kept { source, .. } | Self::Interrupted { source, .. } = self {
+        if let Self::Failed { source, .. } | Self::Interrupted { source, .. } = self {
             return source.is_cancelled();
         }
         matches!(self, Self::Cancelled(_) | Self::Process(ProcessError::Cancelled(_)))

@@ -182,7 +182,7 @@ impl Experiment {
                 let left = dir.keep_journal();
                 LabError::Interrupted { dir: left, source: Box::new(error) }
             }
-            (false, _) => LabError::Kept { logs: dir.keep(), source: Box::new(error) },
+            (false, _) => LabError::Failed { logs: dir.keep(), source: Box::new(error) },
         })
     }
 

@@ -1,5 +1,5 @@
 //! Mistakes of meaning in the files that users write: scenarios and subjects. What they share is
-//! here: where a mistake is, how it is told, and the rules for names and lists.
+//! here: where an error is, what it says, and the rules for names and lists.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -67,7 +67,7 @@ pub enum ChildError {
 }
 
 impl ChildCommand {
-    /// Does the child's work until it is told to stop.
+    /// Does the child's work until it is stopped.
     pub fn run(&self) -> Result<(), ChildError> {
         match self {
             Self::Link(args) => Ok(link_command::run_link(args)?),

@@ -185,14 +185,14 @@ mod tests {
         let script = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; times; exec sleep 30";
         let mut command = Command::new("sh");
         let mut child = command.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut told = String::new();
+        let mut line = String::new();
         let mut lines = io::BufReader::new(child.stdout.take().unwrap());
-        io::BufRead::read_line(&mut lines, &mut told).unwrap();
+        io::BufRead::read_line(&mut lines, &mut line).unwrap();
         let measured = cpu_time(child.id()).unwrap().as_secs_f64();
         child.kill().unwrap();
         child.wait().unwrap();
-        let own: f64 = told.split_whitespace().map(shell_seconds).sum();
-        assert!(own > 0.05, "{told}");
+        let own: f64 = line.split_whitespace().map(shell_seconds).sum();
+        assert!(own > 0.05, "{line}");
         assert!((measured - own).abs() <= own * 0.1 + 0.02, "{measured} s, the shell says {own} s");
     }
 

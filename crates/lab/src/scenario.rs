@@ -172,7 +172,7 @@ pub enum ArrivalSpec {
     Search(SearchSpec),
     /// As many bytes as go, over raw TCP; nothing is asked.
     Flow(FlowSpec),
-    /// Nobody calls: what the processes use then.
+    /// Without load: what the processes use then.
     Idle,
 }
 

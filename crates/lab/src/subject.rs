@@ -11,7 +11,7 @@
 //!   lab starts, is where [`Ground::app`] says. A subject stands between them and starts nothing
 //!   else. Across networks only what [`Subject::published`] names beforehand can be reached.
 //! - **Processes.** Every process is started by [`Ground::start`] with a name of its own that
-//!   begins with its network's ([`Ground::process`]), listens on free ports (its own choice told
+//!   begins with its network's ([`Ground::process`]), listens on free ports (its own choice, written
 //!   in a ports file, or [`Ground::free_port`] where a configuration must know beforehand) and
 //!   ends on SIGTERM. The lab stops them, samples them, limits and pins them by these names, so
 //!   none may detach itself or leave work to processes that it did not start.

@@ -81,7 +81,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Where a listener that told `bound` is reached.
+    /// The address at which a listener bound to `bound` is reached.
     #[must_use]
     pub fn reachable(&self, bound: SocketAddr) -> SocketAddr {
         let ip = if bound.ip().is_unspecified() { self.address } else { bound.ip() };

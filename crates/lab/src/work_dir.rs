@@ -2,7 +2,7 @@
 //!
 //! Removed at the end, kept after a failure; of an interrupted experiment that has made a run the
 //! journal stays. A lab that was killed cannot remove its own, so the next one does: a directory is
-//! abandoned when nobody holds the lock of its `in-use` file. What was kept goes after a week.
+//! abandoned when no process holds the lock of its `in-use` file. A retained one goes after a week.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 const PREFIX: &str = "tollway-lab-";
 const IN_USE: &str = "in-use";
 /// Stands in a directory that is kept for a person.
-const KEPT: &str = "kept";
+const RETAINED: &str = "kept";
 /// Where an experiment notes what it has done.
 pub(crate) const JOURNAL: &str = "journal";
 /// How long the journal of an interrupted experiment, and what a failed one left, is kept.
@@ -76,7 +76,7 @@ impl WorkDir {
         // The week begins now, however long the experiment took. If either fails the next run
         // removes what was meant to be kept: no harm.
         let _ = self.in_use.set_modified(SystemTime::now());
-        let _ = fs::rename(self.path().join(IN_USE), self.path().join(KEPT));
+        let _ = fs::rename(self.path().join(IN_USE), self.path().join(RETAINED));
         self.leave()
     }
 
@@ -105,7 +105,7 @@ fn remove_abandoned(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.filter_map(Result::ok) {
         let named = entry.file_name().to_string_lossy().starts_with(PREFIX);
-        // Not through a symbolic link, and nobody else's: the root is often shared.
+        // Not through a symbolic link, and only ours: the root is often shared.
         let ours = named && entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
         if ours {
             clear(&entry.path());
@@ -113,18 +113,19 @@ fn remove_abandoned(root: &Path) {
     }
 }
 
-/// Removes what an earlier lab left in `dir`, unless it is in use, kept for somebody, or no lab's.
+/// Removes what an earlier lab left in `dir`, unless it is in use, retained for a reader, or no lab's.
 /// Of a killed lab whose experiment can go on, the journal stays.
 fn clear(dir: &Path) {
-    // Locked until all is removed, so that nobody resumes what is about to go.
+    // Locked until all is removed, so that no process resumes what is about to go.
     let in_use = File::open(dir.join(IN_USE)).ok();
     let lock = |file: &File| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
     if in_use.as_ref().is_some_and(|file| lock(file).is_err()) {
         return;
     }
-    let (journal, kept) = (dir.join(JOURNAL), dir.join(KEPT));
+    let (journal, retained) = (dir.join(JOURNAL), dir.join(RETAINED));
     let can_go_on = is_young(&journal) && has_runs(&journal);
-    let is_over = in_use.is_some() || (!is_young(&kept) && (kept.exists() || journal.exists()));
+    let is_over =
+        in_use.is_some() || (!is_young(&retained) && (retained.exists() || journal.exists()));
     if can_go_on && in_use.is_some() {
         leave_journal(dir);
     } else if is_over && !can_go_on {
@@ -143,13 +144,13 @@ fn has_runs(journal: &Path) -> bool {
     BufReader::new(file).split(b'\n').map_while(Result::ok).nth(1).is_some()
 }
 
-/// The lock goes last: whoever finds none finds the journal alone.
+/// The lock goes last: a process that finds none finds the journal alone.
 fn leave_journal(dir: &Path) {
     remove_files(dir, |name| name != JOURNAL && name != IN_USE);
     let _ = fs::remove_file(dir.join(IN_USE));
 }
 
-/// Best effort: what cannot be removed is in nobody's way but the reader's.
+/// Best effort: what cannot be removed takes space and does no other harm.
 fn remove_files(dir: &Path, unwanted: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.filter_map(Result::ok) {
@@ -170,12 +171,12 @@ mod tests {
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
         let failed = WorkDir::create(root.path()).unwrap();
         age(&failed.path().join(IN_USE));
-        let kept = failed.keep();
+        let retained = failed.keep();
         drop(WorkDir::create(root.path()).unwrap());
-        assert!(kept.is_dir(), "a later run does not remove what was kept");
-        age(&kept.join(KEPT));
+        assert!(retained.is_dir(), "a later run does not remove what was kept");
+        age(&retained.join(RETAINED));
         drop(WorkDir::create(root.path()).unwrap());
-        assert!(!kept.exists(), "unless it was long ago");
+        assert!(!retained.exists(), "unless it was long ago");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::recorder::{Call, Failure, Recorder};
 
 /// How often timeouts, reconnects and a stop are looked at.
 const DUTY_NS: u64 = 20_000_000;
-/// How often progress is told.
+/// Interval of progress reports.
 const PROGRESS_NS: u64 = 1_000_000_000;
 
 /// What a client needs of the loop.
@@ -43,7 +43,7 @@ pub(crate) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Connections of one protocol.
 ///
-/// Every call that was started is told to the recorder exactly once, or counted by `abandon`.
+/// Every call that was started is recorded exactly once, or counted by `abandon`.
 pub(crate) trait Client {
     /// Starts to open every connection.
     fn open(&mut self, io: &mut Io);

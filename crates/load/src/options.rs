@@ -159,7 +159,7 @@ fn within(name: &'static str, given: usize, most: usize) -> Result<(), LoadError
     Err(LoadError::Bounds { name, given: given as u64, least: 1, most: most as u64 })
 }
 
-/// Whom to call.
+/// What to call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// As given, with the scheme written out.
@@ -290,7 +290,7 @@ pub struct StreamRequest {
     pub in_flight: usize,
     /// What this side lets the target send ahead on one stream; 256 KiB if absent.
     pub window_bytes: Option<u32>,
-    /// Of one stream; the target is told, and the stream is cancelled here.
+    /// Of one stream; it is sent to the target, and the stream is cancelled here.
     pub deadline: Option<Duration>,
 }
 

@@ -28,7 +28,7 @@ const PROBE: Duration = Duration::from_secs(1);
 const CONFIRM_FACTOR: u32 = 2;
 /// The warm-up is at most this part of a trial.
 const WARM_UP_PART: u32 = 4;
-/// A rate beyond the target's leaves a backlog that nobody wants to see answered.
+/// A rate beyond the target's leaves a backlog whose answers measure nothing.
 const TRIAL_DRAIN: Duration = Duration::from_millis(500);
 
 /// What a run consists of.
@@ -60,10 +60,10 @@ pub struct MaxRate {
 pub type RunOnce<'a> = dyn FnMut(&LoadOptions, &mut Watch<'_>) -> Result<RunResult, LoadError> + 'a;
 
 impl Plan {
-    /// Makes all its runs with `once` and tells them as one.
+    /// Makes all its runs with `once` and merges their results.
     ///
     /// # Errors
-    /// The first failure of `once`; none of its runs is told then.
+    /// The first failure of `once`; there is no result then.
     pub fn run(
         &self,
         options: &LoadOptions,
@@ -179,7 +179,7 @@ impl MaxRate {
                 break;
             }
             let outcome = self.slo.judge(&run).map_err(LoadError::Histogram)?;
-            trials.push(told(trial, &run, &outcome)?);
+            trials.push(trial_result(trial, &run, &outcome)?);
             search.take(&outcome);
             let is_best = outcome == Outcome::Held && search.held_rps() == Some(trial.rate_rps);
             if is_best || best.is_none() {
@@ -188,7 +188,7 @@ impl MaxRate {
         }
         let Some(mut result) = best else { return once(options, watch) };
         result.search = Some(SearchResult {
-            slo: self.told_slo(),
+            slo: self.slo_text(),
             held_rps: search.held_rps(),
             missed_rps: search.missed_rps(),
             client_limited: search.client_limited(),
@@ -228,7 +228,7 @@ impl MaxRate {
         }
     }
 
-    fn told_slo(&self) -> Vec<String> {
+    fn slo_text(&self) -> Vec<String> {
         let percent = self.slo.error_fraction * 100.0;
         let mut slo =
             vec!["achieved>=99% of the rate".to_owned(), format!("error_rate<={percent}%")];
@@ -237,7 +237,11 @@ impl MaxRate {
     }
 }
 
-fn told(trial: Trial, run: &RunResult, outcome: &Outcome) -> Result<TrialResult, LoadError> {
+fn trial_result(
+    trial: Trial,
+    run: &RunResult,
+    outcome: &Outcome,
+) -> Result<TrialResult, LoadError> {
     let latencies = run.traffic.latencies().map_err(LoadError::Histogram)?;
     let (why, client_limited) = match outcome {
         Outcome::Held => (None, false),

@@ -1,4 +1,4 @@
-//! What a run tells while it runs, and how it is told to stop.
+//! What a run reports while it runs, and how it is stopped.
 
 use std::fmt;
 use std::time::Duration;

@@ -21,7 +21,7 @@ use crate::tls::{Handshake, Handshakes};
 const POINT_NS: u64 = 1_000_000_000;
 /// Points kept, a day of them; a longer run has none for the rest.
 const MAX_POINTS: usize = 86_400;
-/// Longest latency told apart in a point, in ns.
+/// Longest latency that a point resolves, in ns.
 const POINT_LONGEST_NS: u64 = 60_000_000_000;
 /// A point's percentiles are exact to 1 %: its histogram is cleared every second and must be small.
 const POINT_DIGITS: u8 = 2;
@@ -389,7 +389,7 @@ struct Series {
     /// Of the sends since the last point; `None` while there was none.
     latest_ns: Option<u64>,
     /// The histograms of the seconds that are over, and the current one's, where they are kept.
-    kept: Option<(Vec<EncodedHistogram>, Histogram)>,
+    per_second: Option<(Vec<EncodedHistogram>, Histogram)>,
 }
 
 impl Series {
@@ -397,14 +397,14 @@ impl Series {
         let current =
             hdrhistogram::Histogram::new_with_bounds(1_000, POINT_LONGEST_NS, POINT_DIGITS)
                 .expect("constant bounds that the library accepts");
-        let kept = keep_seconds.then(|| (Vec::new(), Histogram::new()));
-        Self { start_ns: u64::MAX, points: Vec::new(), current, latest_ns: None, kept }
+        let per_second = keep_seconds.then(|| (Vec::new(), Histogram::new()));
+        Self { start_ns: u64::MAX, points: Vec::new(), current, latest_ns: None, per_second }
     }
 
     fn record(&mut self, done_ns: u64, latency_ns: u64) {
         self.roll(done_ns);
         self.current.saturating_record(latency_ns);
-        if let Some((_, current)) = &mut self.kept {
+        if let Some((_, current)) = &mut self.per_second {
             current.record(latency_ns);
         }
     }
@@ -416,7 +416,7 @@ impl Series {
 
     /// One histogram for each second until the last answer.
     fn take_seconds(&mut self) -> Vec<EncodedHistogram> {
-        let Some((mut seconds, last)) = self.kept.take() else { return Vec::new() };
+        let Some((mut seconds, last)) = self.per_second.take() else { return Vec::new() };
         if last.n() > 0 {
             seconds.push(last.encode());
         }
@@ -444,7 +444,7 @@ impl Series {
                 bits_per_s: None,
             });
             self.current.reset();
-            if let Some((seconds, current)) = &mut self.kept {
+            if let Some((seconds, current)) = &mut self.per_second {
                 seconds.push(current.encode());
                 current.clear();
             }

@@ -102,8 +102,8 @@ pub fn run_stream(
         deadline_s: request.deadline.map(|deadline| deadline.as_secs_f64()),
         ..Streaming::default()
     };
-    let told = tally.borrow().told(request.kind, &result.traffic, shape);
-    result.streaming = Some(told);
+    let streaming = tally.borrow().summary(request.kind, &result.traffic, shape);
+    result.streaming = Some(streaming);
     Ok(result)
 }
 
@@ -232,11 +232,11 @@ impl Frame {
 
 fn stages(options: &LoadOptions) -> Vec<Stage> {
     let stages = options.stages.as_ref().map_or(&[][..], Profile::stages);
-    let told = |stage: &arrival::Stage| Stage {
+    let recorded = |stage: &arrival::Stage| Stage {
         lasting_s: stage.lasting.as_secs_f64(),
         to_rps: stage.to_rps,
     };
-    stages.iter().map(told).collect()
+    stages.iter().map(recorded).collect()
 }
 
 fn arrival(arrival: Arrival) -> record::Arrival {

@@ -1,7 +1,7 @@
-//! How processes are started: tied to the life of this one, or free of it.
+//! Starts processes: tied to this one, so that the kernel kills them with it, or detached from it.
 //!
-//! Both forms need calls between fork and exec, which is why they are in this crate. Who starts
-//! what, with which output, and how it is stopped is left to the callers.
+//! Both forms need calls between fork and exec, which is why they are in this crate. Supervision is
+//! in [`crate::process`].
 
 #![allow(unsafe_code, reason = "pre_exec and close_range have no safe form")]
 
@@ -55,7 +55,7 @@ pub fn spawn_detached(mut command: Command) -> io::Result<Child> {
 fn prepare_confined(parent: Pid, namespace: Option<RawFd>, inherit: &[RawFd]) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != Some(parent) {
-        // The parent died before the signal was set: nobody would ever stop this process.
+        // The parent died before the signal was set: no process would ever stop this one.
         return Err(rustix::io::Errno::SRCH.into());
     }
     for &fd in inherit {

@@ -144,7 +144,7 @@ fn check_bound(row: &Row) -> Option<String> {
     // Without the number, the load generator chose how many are under way.
     let known = conditions.protocol != Protocol::GrpcUnary || each > 1;
     if conditions.arrival == Arrival::Closed {
-        let told = || {
+        let doubt = || {
             let of = if each > 1 { format!(" of {each} {what}") } else { String::new() };
             format!(
                 "{connections} connection{}{of} over {rtt_us:.0} µs carr{} {bound:.0} {what}/s at \
@@ -153,7 +153,7 @@ fn check_bound(row: &Row) -> Option<String> {
                 plural(connections, "ies", "y")
             )
         };
-        return (known && row.traffic.achieved_rps >= bound * CLOSED_BOUND_FRACTION).then(told);
+        return (known && row.traffic.achieved_rps >= bound * CLOSED_BOUND_FRACTION).then(doubt);
     }
     let requested = row.traffic.requested_rps?;
     (conditions.protocol == Protocol::Http1 && bound < requested).then(|| {
@@ -225,13 +225,13 @@ fn check_gate(row: &Row) -> Option<String> {
 fn check_throttling(row: &Row) -> Option<String> {
     let throttled_us = row.cost.throttled_us.filter(|us| *us > 0)?;
     let worst = row.cost.throttling.iter().max_by_key(|(_, throttling)| throttling.throttled_us);
-    let told = worst.map(|(process, of)| {
+    let doubt = worst.map(|(process, of)| {
         format!(", {process} in {} of {} periods", of.throttled_periods, of.periods)
     });
     Some(format!(
         "held back by a CPU quota for {:.1} ms{}; the tail shows the quota",
         throttled_us as f64 / 1e3,
-        told.unwrap_or_default()
+        doubt.unwrap_or_default()
     ))
 }
 

@@ -126,7 +126,7 @@ fn planned_rps(traffic: &Traffic, arrival: Arrival, requested_rps: f64) -> f64 {
 
 /// The reason visible only beside the direct run in closed loop.
 #[must_use]
-pub fn limit_beside_direct(subject_rps: f64, direct_rps: f64) -> Option<ClientLimit> {
+pub fn limit_against_direct(subject_rps: f64, direct_rps: f64) -> Option<ClientLimit> {
     let of_direct_fraction = subject_rps / direct_rps;
     (direct_rps > 0.0 && of_direct_fraction >= OF_DIRECT_LIMIT)
         .then_some(ClientLimit::NearDirect { of_direct_fraction })
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn closed_loop_is_limited_near_direct() {
         let check = |subject, direct, limited: bool| {
-            let found = limit_beside_direct(subject, direct);
+            let found = limit_against_direct(subject, direct);
             assert_eq!(found.is_some(), limited, "{subject} of {direct}");
         };
         check(84.0, 100.0, false);

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::traffic::LatencyUs;
 
-/// Longest latency that is told apart, in nanoseconds; longer ones count as this long.
+/// Longest latency that is resolved, in nanoseconds; longer ones count as this long.
 pub const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// Samples that must lie beyond a percentile before it is printed.

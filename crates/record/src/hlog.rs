@@ -64,9 +64,9 @@ mod tests {
         let mut run = run_of(&whole);
         run.traffic.second_histograms = seconds.iter().map(Histogram::encode_always).collect();
         let lines = read(&write(&run, SystemTime::UNIX_EPOCH).unwrap());
-        let told: Vec<_> =
+        let found: Vec<_> =
             lines.iter().map(|(start, histogram)| (*start, histogram.len())).collect();
-        assert_eq!(told, [(0.0, 10), (1.0, 0), (2.0, 7)]);
+        assert_eq!(found, [(0.0, 10), (1.0, 0), (2.0, 7)]);
         let mut merged = hdrhistogram::Histogram::<u64>::new(4).unwrap();
         lines.iter().for_each(|(_, histogram)| merged.add(histogram).unwrap());
         for quantile in [0.1, 0.5, 0.9] {

@@ -4,7 +4,7 @@
 //! threshold that is `true` when it was missed. [`write_data`] is what k6 hands to a script's
 //! `handleSummary`, which most converters read; [`write_summary`] is the versioned one for
 //! machines. `http_req_duration` is, as in k6, the time from the send; the response time from the
-//! plan stands beside it as [`RESPONSE_TIME`]. A phase is told over the requests that had it, and
+//! plan stands beside it as [`RESPONSE_TIME`]. A phase is computed over the requests that had it, and
 //! is zero where none did.
 
 use serde_json::{Map, Value, json};
@@ -18,9 +18,9 @@ pub const RESPONSE_TIME: &str = "tollway_response_time";
 
 /// The version of the machine-readable summary's format.
 const SUMMARY_VERSION: &str = "1.0.0";
-/// What k6 tells of a trend unless asked for something else.
+/// The statistics of a trend that k6 exports by default.
 const STATISTICS: [&str; 6] = ["avg", "min", "med", "max", "p(90)", "p(95)"];
-/// What k6 tells of every HTTP request's time.
+/// The phases of an HTTP request that k6 exports.
 const PHASES: [&str; 6] =
     ["blocked", "connecting", "tls_handshaking", "sending", "waiting", "receiving"];
 
@@ -61,8 +61,8 @@ enum Values {
 /// [`HistogramError`] when a histogram of the result is damaged.
 pub fn write_export(run: &RunResult) -> Result<String, HistogramError> {
     let metrics = metrics_of(run)?.into_iter().map(|metric| {
-        let told = metric.values.told_in(Shape::Export);
-        (metric.name.clone(), with_thresholds(told, run, &metric.name, Value::Bool))
+        let values = metric.values.in_shape(Shape::Export);
+        (metric.name.clone(), with_thresholds(values, run, &metric.name, Value::Bool))
     });
     Ok(text_of(&json!({
         "root_group": root_group(&json!({})),
@@ -76,13 +76,13 @@ pub fn write_export(run: &RunResult) -> Result<String, HistogramError> {
 /// [`HistogramError`] when a histogram of the result is damaged.
 pub fn write_data(run: &RunResult) -> Result<String, HistogramError> {
     let metrics = metrics_of(run)?.into_iter().map(|metric| {
-        let told = json!({
+        let values = json!({
             "type": metric.kind,
             "contains": metric.contains,
-            "values": metric.values.told_in(Shape::Data),
+            "values": metric.values.in_shape(Shape::Data),
         });
         let ok = |missed: bool| json!({ "ok": !missed });
-        (metric.name.clone(), with_thresholds(told, run, &metric.name, ok))
+        (metric.name.clone(), with_thresholds(values, run, &metric.name, ok))
     });
     Ok(text_of(&json!({
         "root_group": root_group(&json!([])),
@@ -106,7 +106,7 @@ pub fn write_summary(run: &RunResult, generated_at: &str) -> Result<String, Hist
             "name": metric.name,
             "type": metric.kind,
             "contains": metric.contains,
-            "values": metric.values.told_in(Shape::Versioned),
+            "values": metric.values.in_shape(Shape::Versioned),
         })
     });
     Ok(text_of(&json!({
@@ -128,11 +128,11 @@ pub fn write_summary(run: &RunResult, generated_at: &str) -> Result<String, Hist
 }
 
 impl Values {
-    fn told_in(&self, shape: Shape) -> Value {
+    fn in_shape(&self, shape: Shape) -> Value {
         match (self, shape) {
             (Self::Trend(ms), _) => {
-                let told = STATISTICS.iter().zip(ms);
-                told.map(|(name, ms)| ((*name).to_owned(), Value::from(*ms))).collect()
+                let values = STATISTICS.iter().zip(ms);
+                values.map(|(name, ms)| ((*name).to_owned(), Value::from(*ms))).collect()
             }
             (Self::Counter { count, .. }, Shape::Versioned) => json!({ "count": count }),
             (Self::Counter { count, rate }, _) => json!({ "count": count, "rate": rate }),
@@ -222,9 +222,9 @@ fn trend(name: &str, histogram: &Histogram) -> Metric {
     }
 }
 
-/// `told` with what became of the conditions on this metric, if there were any.
+/// `values` with what became of the conditions on this metric, if there were any.
 fn with_thresholds(
-    mut told: Value,
+    mut values: Value,
     run: &RunResult,
     metric: &str,
     tell: impl Fn(bool) -> Value,
@@ -234,9 +234,9 @@ fn with_thresholds(
     let thresholds: Map<_, _> =
         on_it.map(|(condition, missed)| (condition.clone(), tell(missed))).collect();
     if !thresholds.is_empty() {
-        told["thresholds"] = thresholds.into();
+        values["thresholds"] = thresholds.into();
     }
-    told
+    values
 }
 
 /// The metric that a condition is about.

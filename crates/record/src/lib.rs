@@ -2,7 +2,7 @@
 //!
 //! [`run`] is what a load run emits ([`neighbours`]: one of neighbours), [`record`] the document of a whole experiment, [`mod@compare`]
 //! the judgement over its blocks, [`check`] the doubts about it. [`fortio`], [`k6`], [`iperf3`] and
-//! [`hlog`] tell a run in other tools' formats. Nothing here has a clock, a
+//! [`hlog`] write a run in other tools' formats. Nothing here has a clock, a
 //! socket or randomness: times and seeds are arguments.
 
 pub mod check;

@@ -1,4 +1,4 @@
-//! Quantiles of blocks together, each counted as often as somebody says: what an interval over
+//! Quantiles of blocks together, each counted with a given weight: what an interval over
 //! blocks asks for thousands of times.
 
 use crate::histogram::Histogram;

@@ -65,7 +65,7 @@ pub struct Record {
     /// What was left out here and why.
     #[serde(default)]
     pub not_measured: Vec<String>,
-    /// What the subjects' processes use while nobody calls.
+    /// What the subjects' processes use without load.
     #[serde(default)]
     pub idle: Vec<IdleUsage>,
     /// Published figures of the study that the scenario repeats, with today's beside them.

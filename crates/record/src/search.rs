@@ -276,7 +276,7 @@ impl Slo {
         for condition in &self.conditions {
             let judgement = condition.judge(run)?;
             if !judgement.fired {
-                return Ok(Some(judgement.told()));
+                return Ok(Some(judgement.describe()));
             }
         }
         Ok(None)

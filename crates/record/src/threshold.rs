@@ -112,7 +112,7 @@ impl Threshold {
 impl Judgement {
     /// What was measured, for a person: `p99>5ms: 7.3 ms`.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let Some(value) = self.value else {
             return format!("{}: nothing was measured", self.condition);
         };
@@ -216,7 +216,7 @@ mod tests {
         latencies.record_n(9_000_000, 2_000);
         let mut run = run_of(&latencies);
         run.traffic.errors = 100;
-        for (text, fired, told) in [
+        for (text, fired, expected) in [
             ("p99>5ms", true, "p99>5ms: 9.00 ms"),
             ("p50>5ms", false, "p50>5ms: 1.00 ms"),
             ("max>=9ms", true, "max>=9ms: 9.00 ms"),
@@ -226,7 +226,7 @@ mod tests {
         ] {
             let judgement = text.parse::<Threshold>().unwrap().judge(&run).unwrap();
             assert_eq!(judgement.fired, fired, "{text}");
-            assert_eq!(judgement.told(), told);
+            assert_eq!(judgement.describe(), expected);
         }
         let none = "connecting_p99>1ms".parse::<Threshold>().unwrap().judge(&run).unwrap();
         assert_eq!((none.value, none.fired), (None, false));
@@ -237,7 +237,7 @@ mod tests {
         let mut latencies = Histogram::new();
         latencies.record_n(1_000_000, 200);
         let judgement = "p99>5ms".parse::<Threshold>().unwrap().judge(&run_of(&latencies)).unwrap();
-        assert!(judgement.few_samples && judgement.told().contains("too few"));
+        assert!(judgement.few_samples && judgement.describe().contains("too few"));
         let nothing = "p99>5ms".parse::<Threshold>().unwrap().judge(&run_of(&Histogram::new()));
         assert_eq!(nothing.unwrap().value, None);
     }

@@ -97,7 +97,7 @@ pub(crate) fn shown_time(rfc3339: &str) -> String {
 }
 
 /// A topology in words.
-pub(crate) fn place(topology: Topology) -> &'static str {
+pub(crate) fn path(topology: Topology) -> &'static str {
     match topology {
         Topology::SameNetwork => "same network",
         Topology::OtherNetwork => "other network, same region",
@@ -105,7 +105,7 @@ pub(crate) fn place(topology: Topology) -> &'static str {
     }
 }
 
-pub(crate) fn place_short(topology: Topology) -> &'static str {
+pub(crate) fn path_short(topology: Topology) -> &'static str {
     match topology {
         Topology::SameNetwork => "same network",
         Topology::OtherNetwork => "same region",

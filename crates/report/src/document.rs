@@ -222,8 +222,8 @@ mod tests {
     fn what_cannot_be_read_says_why() {
         let check = |text: &str, reason: &str| {
             let error = Document::from_json(text).err().unwrap();
-            let told = tollway_model::chain(&error);
-            assert!(told.contains(reason), "{told}");
+            let text = tollway_model::chain(&error);
+            assert!(text.contains(reason), "{text}");
         };
         check("", "it is not JSON: EOF");
         check("{}", "neither a `schema`");

@@ -40,7 +40,7 @@ pub(crate) fn count(value: u64) -> String {
     separated(&value.to_string())
 }
 
-/// Less than this is what arithmetic leaves, no time that a clock tells: half a nanosecond.
+/// Smaller values are rounding errors, not times that a clock resolves: half a nanosecond.
 const LEAST_US: f64 = 0.0005;
 
 /// A time with the unit that fits: `87.3 µs`, `1.24 ms`, `2.03 s`.
@@ -66,9 +66,9 @@ pub(crate) fn difference(us: f64) -> String {
 /// A difference and its interval: `+61 µs` and `[58, 64]`; the latter empty without one.
 pub(crate) fn difference_with(us: f64, ci95: Option<[f64; 2]>) -> (String, String) {
     let Some(ends) = ci95 else { return (difference(us), String::new()) };
-    let (unit, places) = justified(us, ends);
-    let rounded = |value: f64| rounded_to_zero(value / unit.us(), places);
-    let shown = |value: f64| fixed(rounded(value).abs(), places);
+    let (unit, decimals) = justified(us, ends);
+    let rounded = |value: f64| rounded_to_zero(value / unit.us(), decimals);
+    let shown = |value: f64| fixed(rounded(value).abs(), decimals);
     let minus = |value: f64| if rounded(value) < 0.0 { "−" } else { "" };
     let [lo, hi] = ends.map(|end| format!("{}{}", minus(end), shown(end)));
     (format!("{}{} {}", sign(rounded(us)), shown(us), unit.name()), format!("[{lo}, {hi}]"))
@@ -83,18 +83,18 @@ pub(crate) fn time_with(us: f64, ci95: Option<[f64; 2]>) -> (String, String) {
 /// The size of a difference with the digits its interval justifies, without sign or interval.
 pub(crate) fn size(us: f64, ci95: Option<[f64; 2]>) -> String {
     let Some(ends) = ci95 else { return time(us.abs()) };
-    let (unit, places) = justified(us, ends);
-    format!("{} {}", fixed((us / unit.us()).abs(), places), unit.name())
+    let (unit, decimals) = justified(us, ends);
+    format!("{} {}", fixed((us / unit.us()).abs(), decimals), unit.name())
 }
 
 fn justified(us: f64, [lo, hi]: [f64; 2]) -> (TimeUnit, i32) {
     let unit = TimeUnit::of(us.abs().max(lo.abs()).max(hi.abs()));
-    (unit, places_for((hi - lo) / 2.0 / unit.us(), us / unit.us()))
+    (unit, decimals_for((hi - lo) / 2.0 / unit.us(), us / unit.us()))
 }
 
 /// The value as it will be shown, so that what is shown as 0 has no sign.
-fn rounded_to_zero(value: f64, places: i32) -> f64 {
-    let step = 10_f64.powi(-places.max(0));
+fn rounded_to_zero(value: f64, decimals: i32) -> f64 {
+    let step = 10_f64.powi(-decimals.max(0));
     if value.abs() < step / 2.0 { 0.0 } else { value }
 }
 
@@ -103,18 +103,18 @@ pub(crate) fn ratio_with(ratio: f64, ci95: Option<[f64; 2]>) -> (String, String)
     let Some([lo, hi]) = ci95 else { return (digits3(ratio), String::new()) };
     // More places would be the digits of the arithmetic.
     let least = i32::from(lo < 10.0);
-    let places = places_for((hi - lo) / 2.0, ratio).clamp(least, 4);
-    if hi >= lo * WIDE_RATIOS || (lo > 0.0 && rounded_to_zero(lo, places) == 0.0) {
+    let decimals = decimals_for((hi - lo) / 2.0, ratio).clamp(least, 4);
+    if hi >= lo * WIDE_RATIOS || (lo > 0.0 && rounded_to_zero(lo, decimals) == 0.0) {
         // So wide an interval justifies no place, and its ends no digits.
         return (digits3(ratio), format!("[{}, {}]", ratio_end(lo), ratio_end(hi)));
     }
-    (fixed(ratio, places), format!("[{}, {}]", fixed(lo, places), fixed(hi, places)))
+    (fixed(ratio, decimals), format!("[{}, {}]", fixed(lo, decimals), fixed(hi, decimals)))
 }
 
 /// An interval whose ends differ by this factor says nothing but its order of magnitude.
 const WIDE_RATIOS: f64 = 30.0;
 
-/// Beyond these nobody reads a ratio.
+/// Ratios beyond these are shown as bounds.
 const RATIOS_READ: [f64; 2] = [0.001, 1_000.0];
 
 fn ratio_end(ratio: f64) -> String {
@@ -198,9 +198,9 @@ impl TimeUnit {
 }
 
 /// `value` with that many places after the point (none if negative), thousands separated.
-pub(crate) fn fixed(value: f64, places: i32) -> String {
-    let places = places.clamp(0, 12) as usize;
-    let text = format!("{value:.places$}");
+pub(crate) fn fixed(value: f64, decimals: i32) -> String {
+    let decimals = decimals.clamp(0, 12) as usize;
+    let text = format!("{value:.decimals$}");
     match text.split_once('.') {
         Some((whole, rest)) => format!("{}.{rest}", separated(whole)),
         None => separated(&text),
@@ -208,7 +208,7 @@ pub(crate) fn fixed(value: f64, places: i32) -> String {
 }
 
 /// Places that an interval's half width justifies: its first digit, two if that is 1 or 2.
-fn places_for(half: f64, estimate: f64) -> i32 {
+fn decimals_for(half: f64, estimate: f64) -> i32 {
     if half <= 0.0 {
         return 2 - magnitude(estimate);
     }

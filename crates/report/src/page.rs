@@ -118,13 +118,13 @@ fn latency_section(index: usize, section: &Section<'_>, groups: &[Group<'_>]) ->
             h2 { (table.title) }
             @if let Some(note) = &table.note { p.note { (note) } }
             @if !table.is_empty() { (tables::bare(&table)) }
-            @for (place, group) in groups.iter().enumerate() {
-                @let charts = charts(&format!("chart-{index}-{place}"), group);
+            @for (at, group) in groups.iter().enumerate() {
+                @let charts = charts(&format!("chart-{index}-{at}"), group);
                 @if groups.len() <= GROUPS_OPEN {
                     @if !charts.0.is_empty() && !table.is_empty() { h3 { (group.title) } }
                     (charts)
                 } @else {
-                    details open[place == 0] {
+                    details open[at == 0] {
                         summary { (group.title) }
                         (charts)
                     }

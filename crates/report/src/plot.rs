@@ -21,7 +21,7 @@ pub(crate) use percentiles::percentiles;
 pub(crate) use series::{Course, courses};
 pub(crate) use throughput::throughput;
 
-/// Colours of lines; with more lines than that, dashes tell them apart.
+/// Colours of lines; with more lines than that, dashes distinguish them.
 pub(crate) const COLOURS: usize = 8;
 
 /// More subjects than this are not drawn in one chart; its tables have them all.
@@ -114,7 +114,7 @@ pub(crate) enum Weight {
     Faint,
 }
 
-/// What tells which line is which.
+/// An entry of the legend.
 pub(crate) struct Key<'a> {
     pub(crate) name: &'a str,
     pub(crate) colour: usize,
@@ -132,7 +132,7 @@ pub(crate) struct Sample {
 }
 
 impl Plot {
-    /// What a reader who sees no drawing is told.
+    /// The text for readers who do not see the drawing.
     pub(crate) fn description(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
         for line in &self.lines {

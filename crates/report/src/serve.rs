@@ -1,7 +1,7 @@
-//! `tollway lab serve`: the results of a folder as pages. Read only, for this machine unless told
+//! `tollway lab serve`: the results of a folder as pages. Read only, for this machine unless configured
 //! otherwise; every page's state is in its address.
 //!
-//! Whoever can reach the port can read every result in the folder. A page of another site cannot:
+//! A client that can reach the port can read every result in the folder. A page of another site cannot:
 //! a request is answered only if it names this server by an address, by `localhost`, or by a name
 //! that was given, so a foreign name that leads here (DNS rebinding) gets nothing.
 

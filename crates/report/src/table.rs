@@ -87,11 +87,11 @@ impl Table {
         let stands = |index: &usize| {
             self.groups.iter().flatten().any(|row| row[*index].text != figures::NONE)
         };
-        let kept: Vec<usize> = (0..self.columns.len()).filter(stands).collect();
-        if kept.len() < self.columns.len() && !self.is_empty() {
-            self.columns = kept.iter().map(|index| self.columns[*index].clone()).collect();
+        let shown: Vec<usize> = (0..self.columns.len()).filter(stands).collect();
+        if shown.len() < self.columns.len() && !self.is_empty() {
+            self.columns = shown.iter().map(|index| self.columns[*index].clone()).collect();
             for row in self.groups.iter_mut().flatten() {
-                *row = kept.iter().map(|index| row[*index].clone()).collect();
+                *row = shown.iter().map(|index| row[*index].clone()).collect();
             }
         }
         self

@@ -162,8 +162,8 @@ impl Text {
 
     fn line(&mut self, layout: &Layout<'_>, cell: impl Fn(&Column, usize) -> Shown) {
         let mut line = String::from("  ");
-        for (place, fitted) in layout.columns.iter().enumerate() {
-            if place > 0 {
+        for (index, fitted) in layout.columns.iter().enumerate() {
+            if index > 0 {
                 line.push_str(layout.gap);
             }
             let shown = cell(fitted.column, fitted.index);

@@ -210,12 +210,12 @@ fn published_figures_and_idle_use_stand_on_terminal_and_page() {
     let text = terminal(&record, 100, false);
     assert!(text.contains("published  Istio 1.40–1.50 · Linkerd 0.710"), "{text}");
     assert!(text.contains("today      tollway 0.220"), "{text}");
-    let idle = line_of(&record, "While nobody calls", "tollway:traced-1");
+    let idle = line_of(&record, "Without load", "tollway:traced-1");
     assert!(idle.contains("client-sidecar") && idle.contains("12.3"), "{idle:?}");
     let page = html(&record);
     assert!(page.contains("<h2>Seed 009: two sidecars in a cupboard</h2>"));
     assert!(page.contains("<bdi>Istio</bdi><span class=\"value\">1.40–1.50</span>"));
-    assert!(page.contains("<h2>While nobody calls</h2>"));
+    assert!(page.contains("<h2>Without load</h2>"));
 }
 
 #[test]

@@ -77,10 +77,10 @@ mod tests {
         let gate = Gate::default();
         assert_eq!(gate.judge(&block(0.0, 0.2)), [""; 0]);
         assert_eq!(gate.judge(&Block::default()), [""; 0], "what is not known is no reason");
-        let told = gate.judge(&block(0.05, 0.5));
+        let reasons = gate.judge(&block(0.05, 0.5));
         let expected =
             ["the hypervisor took 5.0 % of the processors", "others used 0.50 processors"];
-        assert_eq!(told, expected);
+        assert_eq!(reasons, expected);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub(super) enum Entry {
     Idle(IdleEntry),
 }
 
-/// What a subject's processes used while nobody called.
+/// What a subject's processes used without load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct IdleEntry {
     pub(super) cell: String,
@@ -286,11 +286,11 @@ mod tests {
     #[test]
     fn what_is_no_journal_is_refused_with_its_place() {
         let dir = tempfile::tempdir().unwrap();
-        let told = |dir: &Path| Journal::open(dir).unwrap_err().to_string();
-        assert!(told(dir.path()).contains("cannot read the journal"), "{}", told(dir.path()));
+        let error = |dir: &Path| Journal::open(dir).unwrap_err().to_string();
+        assert!(error(dir.path()).contains("cannot read the journal"), "{}", error(dir.path()));
         fs::write(dir.path().join(FILE), "").unwrap();
-        assert!(told(dir.path()).contains("is empty"), "{}", told(dir.path()));
+        assert!(error(dir.path()).contains("is empty"), "{}", error(dir.path()));
         fs::write(dir.path().join(FILE), "{}\n").unwrap();
-        assert!(told(dir.path()).starts_with("line 1 of"), "{}", told(dir.path()));
+        assert!(error(dir.path()).starts_with("line 1 of"), "{}", error(dir.path()));
     }
 }

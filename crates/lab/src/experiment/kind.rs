@@ -45,7 +45,7 @@ pub(super) trait Kind {
     /// After the last run of a round.
     fn end_round(&mut self);
 
-    /// A run in a few words, for whoever watches.
+    /// A run in a few words, for the progress.
     fn outcome(&self, run: &Run, entry: &Entry) -> String;
 
     /// After the last run, while everything is still running.

@@ -118,14 +118,14 @@ fn run_all(
             let is_outside = entry.judge(gate);
             let again = is_outside && attempt < gate.repeats_of_run && repeats_left > 0;
             entry.set_aside(again);
-            let told = kind.outcome(run, &entry);
+            let outcome = kind.outcome(run, &entry);
             let (total, row) = (runs.len(), ids[run.cell].as_str());
             progress.report(&Event::Run {
                 done: done + 1,
                 total,
                 row,
                 block: run.block,
-                outcome: &told,
+                outcome: &outcome,
                 is_outside,
             });
             if let Some(journal) = journal {

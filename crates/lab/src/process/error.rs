@@ -16,11 +16,11 @@ pub enum ProcessError {
     Watch { name: String, source: io::Error },
     #[error("no process is called {name}")]
     Unknown { name: String },
-    #[error("{name} ended with {status}{}", told(.log, .tail))]
+    #[error("{name} ended with {status}{}", log_excerpt(.log, .tail))]
     Exited { name: String, status: ExitStatus, log: PathBuf, tail: String },
-    #[error("{name} was not ready ({what}) after {} s{}", .limit.as_secs_f64(), told(.log, .tail))]
+    #[error("{name} was not ready ({what}) after {} s{}", .limit.as_secs_f64(), log_excerpt(.log, .tail))]
     NotReady { name: String, what: &'static str, limit: Duration, log: PathBuf, tail: String },
-    #[error("{name} did not end within {} s{}", .limit.as_secs_f64(), told(.log, .tail))]
+    #[error("{name} did not end within {} s{}", .limit.as_secs_f64(), log_excerpt(.log, .tail))]
     TooLong { name: String, limit: Duration, log: PathBuf, tail: String },
     #[error("cannot use log file {}", .path.display())]
     Log { path: PathBuf, source: io::Error },
@@ -31,7 +31,7 @@ pub enum ProcessError {
 }
 
 /// What the process had to say, for the end of a message.
-fn told(log: &std::path::Path, tail: &str) -> String {
+fn log_excerpt(log: &std::path::Path, tail: &str) -> String {
     if tail.is_empty() {
         return "; it printed nothing".into();
     }

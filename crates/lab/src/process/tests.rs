@@ -78,8 +78,8 @@ fn dropping_the_supervisor_stops_everything() {
 #[test]
 fn a_command_s_output_is_returned_and_its_failure_told() {
     let lab = Lab::new();
-    let told = lab.supervisor.run(&lab.shell("token", "printf tollway1.x"), SOON).unwrap();
-    assert_eq!(told, "tollway1.x");
+    let output = lab.supervisor.run(&lab.shell("token", "printf tollway1.x"), SOON).unwrap();
+    assert_eq!(output, "tollway1.x");
     let failing = lab.shell("join", "echo unknown network >&2; exit 1");
     let error = lab.supervisor.run(&failing, SOON).unwrap_err().to_string();
     assert!(error.contains("| unknown network"), "{error}");

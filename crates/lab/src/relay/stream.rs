@@ -121,7 +121,7 @@ fn carry(
             Flush::Blocked => return Ok(()),
             Flush::Failed(_) => return Err(Failed),
         }
-        // All is sent, so there is room for what was left in the socket, which tells no second
+        // All is sent, so there is room for what was left in the socket, which reports no second
         // time: also where nothing was due and the flush alone made the room.
         take_in(from, way, to, now + delay, scratch)?;
         if way.next_due().is_none_or(|due| due > now) {

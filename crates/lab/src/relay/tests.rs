@@ -89,7 +89,7 @@ fn many_bytes_arrive_whole_through_a_slow_reader_and_are_bounded_on_the_way() {
     let mut client = TcpStream::connect(relay.address).unwrap();
     client.set_nonblocking(true).unwrap();
     let (mut served, _) = server.accept().unwrap();
-    // Nobody reads: what the relay and the sockets take is finite.
+    // Without a reader the relay and the sockets take a finite amount.
     let pattern: Vec<u8> = (0..=250).cycle().take(8_192).collect();
     let mut sent = 0;
     let mut stalled_since = Instant::now();
@@ -169,15 +169,15 @@ impl Running {
             RelayArgs { forwards: vec![forward], delay_us, ordinary_priority: true, ports_file };
         let stop = Arc::<AtomicBool>::default();
         let flag = Arc::clone(&stop);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
             let mut relay = Relay::bind(&args).unwrap();
-            tell.send(relay.ports["only"]).unwrap();
+            sender.send(relay.ports["only"]).unwrap();
             while !flag.load(Ordering::Relaxed) {
                 relay.turn().unwrap();
             }
         });
-        Self { address: told.recv().unwrap(), stop, thread: Some(thread) }
+        Self { address: receiver.recv().unwrap(), stop, thread: Some(thread) }
     }
 }
 

@@ -41,7 +41,7 @@ pub struct FigureSpec {
     pub subjects: Option<Vec<Spanned<String>>>,
 }
 
-/// What of a row is told.
+/// Which figure of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FigureMetric {

@@ -1,9 +1,8 @@
 //! Subjects that an adapter file describes: foreign proxies, alone or in pairs.
 //!
-//! The peers that come with the program are such files too (`subjects/*.yaml`), so whoever
-//! compares something else, or the same otherwise tuned, writes one like them. A file names a
-//! program and, for each deployment, its processes: beside the app, beside the
-//! caller, or both. Texts hold placeholders for addresses, certificates and names; the lab makes
+//! The peers that come with the program are such files too (`subjects/*.yaml`), and a user
+//! who compares another program, or another tuning, writes a file like them. A file names a program
+//! and, for each deployment, its processes: on the app's side, on the caller's side, or both. Texts hold placeholders for addresses, certificates and names; the lab makes
 //! the certificates, finds free ports, starts the processes and reads what they use.
 
 mod certificates;

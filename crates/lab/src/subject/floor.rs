@@ -100,9 +100,9 @@ fn start_pair(
     let address = ground.network(leg.network).address;
     let far = relay(ground, leg.network, &far_process(name), FAR, address, app)?;
     let next = ground.published(HOME, leg.network, &format!("floor-{name}"))?;
-    let beside = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let to = ground.network(leg.network).name.clone();
-    let near = relay(ground, HOME, &format!("floor-{name}-to-{to}"), NEAR, beside, next)?;
+    let near = relay(ground, HOME, &format!("floor-{name}-to-{to}"), NEAR, loopback, next)?;
     let ports_file = ground.ports_path(&near);
     let bound = ports::port(&ports_file, &ground.wait_ports(&near, READY_LIMIT)?, NEAR)?;
     let roles = [("near-relay", &near), ("far-relay", &far)];

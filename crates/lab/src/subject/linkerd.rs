@@ -63,11 +63,11 @@ impl Linkerd {
     }
 }
 
-/// It has no argument that makes it tell its version: it tells it, and that it is not configured.
+/// It has no argument for its version: it prints it before the error that it is not configured.
 fn find_proxy() -> Option<Program> {
     let in_folder = format!("{}/{PROGRAM}", adapter::PEERS);
-    let places = [PROGRAM, &in_folder].map(adapter::program_paths);
-    places.into_iter().flatten().find_map(|path| {
+    let paths = [PROGRAM, &in_folder].map(adapter::program_paths);
+    paths.into_iter().flatten().find_map(|path| {
         let (_, printed) = adapter::printed(&path, &[])?;
         let (_, version) = printed.split_once("linkerd2_proxy: ")?;
         Some(Program { version: adapter::version_in(version)?, path })
@@ -101,7 +101,7 @@ impl SubjectKind for Linkerd {
 
 /// The two proxies, and what they need.
 struct Pair {
-    /// `None` where they are missing, which [`SubjectKind::availability`] has told.
+    /// `None` where they are missing, which [`SubjectKind::availability`] has reported.
     programs: Option<Arc<Programs>>,
 }
 

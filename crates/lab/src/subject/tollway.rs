@@ -1,10 +1,10 @@
 //! `tollway`: control planes, gateways where networks differ, and a sidecar at each end.
 //!
-//! Variants add one duty each to the default, so that each duty's cost can be told apart; `pooled`
+//! Variants add one duty each to the default, so that each duty's cost can be distinguished; `pooled`
 //! carries the same requests in another way, `mesh-1` and its like over fewer connections. Mutual
 //! TLS, metrics and the question to the policies are always there: they cannot be switched off.
 //! `duties` has all of them that are usual. `haproxy-gateway` and `flat` differ in what stands where
-//! networks meet, so that a gateway's own cost can be told: HAProxy, and nothing.
+//! networks meet, so that a gateway's own cost shows: HAProxy, and nothing.
 //! `front` is no mesh at all: what outside clients meet.
 
 mod front;

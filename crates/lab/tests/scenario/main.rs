@@ -205,7 +205,7 @@ fn failure_keeps_logs() -> Result<(), Failed> {
     let mut experiment = experiment(TWO_NETWORKS, dir.path(), loopback());
     experiment.options.binary = "/bin/false".into();
     let error = run(&experiment).unwrap_err();
-    let LabError::Kept { logs, .. } = &error else { panic!("{error}") };
+    let LabError::Failed { logs, .. } = &error else { panic!("{error}") };
     assert!(logs.starts_with(dir.path()) && logs.is_dir());
     let text = error.to_string();
     assert!(text.contains("link/west-near ended with exit status: 1"), "{text}");

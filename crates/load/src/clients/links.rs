@@ -27,7 +27,7 @@ pub(super) struct Links {
     reuse: Reuse,
     connect_timeout_ns: u64,
     links: Vec<Link>,
-    /// Links whose attempt has failed, to be told to the client (only with a limited reuse).
+    /// Links whose attempt has failed, to be reported to the client (only with a limited reuse).
     failed: Vec<(usize, Failure)>,
     last_error: Option<BoxedError>,
 }
@@ -269,7 +269,7 @@ impl Links {
         self.rest(index, failure, io);
     }
 
-    /// Nobody is dialled here for a while; says so to those who wait.
+    /// Stops dialling for a while, and fails the requests that wait.
     fn rest(&mut self, index: usize, failure: Failure, io: &mut Io) {
         let redial_ns = io.clock.now_ns() + REDIAL_PAUSE_NS;
         self.links[index].state = State::Down { redial_ns: Some(redial_ns) };
@@ -286,7 +286,7 @@ impl Links {
     pub(super) fn close(&mut self, index: usize) {
         if let Some(conn) = self.conn(index) {
             conn.finish();
-            // Whether the peer is told why does not matter any more.
+            // Whether the peer learns the reason does not matter any more.
             let _ = conn.flush();
         }
         self.links[index].state = State::Down { redial_ns: None };
@@ -305,7 +305,7 @@ impl Links {
     }
 
     /// Ends attempts that take too long and begins those that are due. With a limited reuse
-    /// nothing is dialled here: `rested` is told which links may be dialled again.
+    /// nothing is dialled here: `rested` gets the links that may be dialled again.
     pub(super) fn tick(&mut self, io: &mut Io, mut rested: impl FnMut(usize)) {
         let now_ns = io.clock.now_ns();
         for index in 0..self.links.len() {

@@ -72,7 +72,7 @@ impl PingClient {
     }
 
     fn take(&mut self, index: usize, bytes: &[u8], now_ns: u64) -> Taken {
-        // Bytes that nobody waits for are no echo.
+        // Bytes that no request waits for are no echo.
         let Some(ping) = &mut self.pings[index] else { return Taken::Wrong(Failure::Protocol) };
         if ping.call.answered_ns == 0 {
             ping.call.answered_ns = now_ns;

@@ -1,5 +1,5 @@
 //! Agents without a table: each follows its group on a connection of its own, says that it holds
-//! what it was told, and knows when it was.
+//! what it received, and when.
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -17,9 +17,9 @@ use super::{HELD_WITHIN, NeighbourLoadError};
 /// Reports on their way; a newer one says all that an older one did.
 const REPORTS: usize = 2;
 
-/// How far an agent was told, and since when.
+/// The last revision that an agent received, and when.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Received {
     /// Everything up to here; 0 before the whole group was.
     revision: u64,
     received_ns: u64,
@@ -28,7 +28,7 @@ struct Told {
 /// Agents that follow a group until this is dropped.
 #[derive(Debug, Default)]
 pub struct Followers {
-    told: Vec<watch::Receiver<Told>>,
+    received: Vec<watch::Receiver<Received>>,
     agents: JoinSet<NeighbourLoadError>,
 }
 
@@ -39,11 +39,11 @@ impl Followers {
     pub fn start(group: &Group, channels: Vec<Channel>) -> Self {
         let mut followers = Self::default();
         for channel in channels {
-            let (told, seen) = watch::channel(Told::default());
-            followers.told.push(seen);
+            let (received, seen) = watch::channel(Received::default());
+            followers.received.push(seen);
             let group = group.clone();
             followers.agents.spawn(async move {
-                match follow(NeighboursClient::new(channel), &group, &told).await {
+                match follow(NeighboursClient::new(channel), &group, &received).await {
                     Ok(()) => NeighbourLoadError::WatchEnded,
                     Err(error) => error,
                 }
@@ -52,26 +52,27 @@ impl Followers {
         followers
     }
 
-    /// Waits until each was told everything up to `revision`: when the last one was, by
+    /// Waits until each has received everything up to `revision`; when the last one had, by
     /// CLOCK_MONOTONIC. At once, and `None`, where there are none.
     ///
     /// # Errors
     /// [`NeighbourLoadError`]: one has ended, or they take too long.
     pub async fn hold(&mut self, revision: u64) -> Result<Option<u64>, NeighbourLoadError> {
-        let told = &mut self.told;
+        let received = &mut self.received;
         let all = async {
             let mut last_ns = None;
-            for seen in told {
-                let Ok(told) = seen.wait_for(|told| told.revision >= revision).await else {
+            for seen in received {
+                let Ok(received) = seen.wait_for(|received| received.revision >= revision).await
+                else {
                     return None;
                 };
-                last_ns = last_ns.max(Some(told.received_ns));
+                last_ns = last_ns.max(Some(received.received_ns));
             }
             Some(last_ns)
         };
         match tokio::time::timeout(HELD_WITHIN, all).await {
             Ok(Some(last_ns)) => Ok(last_ns),
-            // Only an agent that has ended tells no more.
+            // The channel closes only when the agent has ended.
             Ok(None) => match self.agents.join_next().await {
                 Some(Ok(error)) => Err(error),
                 Some(Err(failed)) => std::panic::resume_unwind(failed.into_panic()),
@@ -86,7 +87,7 @@ impl Followers {
 async fn follow(
     mut client: NeighboursClient<Channel>,
     group: &Group,
-    told: &watch::Sender<Told>,
+    received: &watch::Sender<Received>,
 ) -> Result<(), NeighbourLoadError> {
     let (reports, outgoing) = mpsc::channel(REPORTS);
     let start = v1::WatchNeighboursStart {
@@ -112,10 +113,10 @@ async fn follow(
         let Some(message) = message else { return Ok(()) };
         let revision = message.revision;
         entries += records(&message.packed).count() as u64;
-        told.send_if_modified(|told| {
-            let is_new = revision > told.revision;
+        received.send_if_modified(|received| {
+            let is_new = revision > received.revision;
             if is_new {
-                *told = Told { revision, received_ns };
+                *received = Received { revision, received_ns };
             }
             is_new
         });

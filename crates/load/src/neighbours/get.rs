@@ -77,8 +77,8 @@ pub fn get_neighbours(options: &GetOptions, watch: &mut Watch<'_>) -> Result<Run
 fn questions(options: &GetOptions) -> Vec<Vec<u8>> {
     let population = Population::of_round(options.round);
     let entries = options.entries.max(1);
-    let question = |place: u32| {
-        let number = place.wrapping_mul(STRIDE) % entries;
+    let question = |index: u32| {
+        let number = index.wrapping_mul(STRIDE) % entries;
         let keys = vec![(&population.key(number)).into()];
         GetNeighboursRequest { group: options.group.to_lower(), keys }.encode_to_vec()
     };

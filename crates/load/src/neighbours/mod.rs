@@ -39,10 +39,10 @@ pub enum NeighbourLoadError {
     #[error("the control plane answered {answered} of {sent} writes and ended")]
     Ended { answered: usize, sent: usize },
     #[error(
-        "agents do not hold revision {revision} after {} s; look at `tollway fabric status` beside \
+        "agents do not hold revision {revision} after {} s; check `tollway fabric status` next to \
          them", .limit.as_secs()
     )]
     NotHeld { revision: u64, limit: Duration },
-    #[error("the control plane ended an agent's watch; look at its log")]
+    #[error("the control plane ended an agent's watch; check its log")]
     WatchEnded,
 }

@@ -1,4 +1,4 @@
-//! Which neighbours a run has: made of numbers, each unique, in an order that is nobody's.
+//! The neighbours of a run: made from numbers, each unique, in an order without a pattern.
 
 use std::net::Ipv4Addr;
 

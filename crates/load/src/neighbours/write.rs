@@ -45,7 +45,7 @@ pub enum Pace {
 }
 
 /// Writes rounds of neighbours. A round is over when its last write was answered; ended early by
-/// `stop`, the rounds that are over are told. Neighbours are made and packed before a round. With
+/// `stop`, only the finished rounds are in the result. Neighbours are made and packed before a round. With
 /// followers, a round has a stage `received` of the last of them, and the next one waits for that.
 ///
 /// # Errors
@@ -92,21 +92,21 @@ pub async fn write_neighbours(
 fn batches(options: &WriteOptions, number: u32) -> Vec<(u64, Bytes)> {
     let round = options.first_round;
     let first = u64::from(number) * u64::from(options.entries);
-    let record = |place: u32| match options.moved {
-        None => Population::of_round(round.wrapping_add(number)).record(place, 0),
+    let record = |index: u32| match options.moved {
+        None => Population::of_round(round.wrapping_add(number)).record(index, 0),
         Some(moved) => {
-            let (place, moved) = (first + u64::from(place), u64::from(moved.max(1)));
+            let (index, moved) = (first + u64::from(index), u64::from(moved.max(1)));
             // Less than `moved`; and every time that all were moved it is to another host.
-            Population::of_round(round).record((place % moved) as u32, (place / moved) as u32 + 1)
+            Population::of_round(round).record((index % moved) as u32, (index / moved) as u32 + 1)
         }
     };
-    let places: Vec<u32> = (0..options.entries).collect();
-    let batch = |places: &[u32]| {
+    let indexes: Vec<u32> = (0..options.entries).collect();
+    let batch = |indexes: &[u32]| {
         let mut packed = Vec::new();
-        places.iter().for_each(|place| pack(&record(*place), &mut packed));
-        (places.len() as u64, packed.into())
+        indexes.iter().for_each(|index| pack(&record(*index), &mut packed));
+        (indexes.len() as u64, packed.into())
     };
-    places.chunks(BATCH_RECORDS).map(batch).collect()
+    indexes.chunks(BATCH_RECORDS).map(batch).collect()
 }
 
 /// Writes a round that begins now, or was to begin when it was due.
@@ -145,9 +145,9 @@ async fn write_round(
                 note();
                 request(packed)
             });
-            let told = client.write_neighbours_in_bulk(tokio_stream::iter(requests)).await?;
-            let mut told = told.into_inner();
-            while let Some(answer) = told.message().await? {
+            let stream = client.write_neighbours_in_bulk(tokio_stream::iter(requests)).await?;
+            let mut stream = stream.into_inner();
+            while let Some(answer) = stream.message().await? {
                 answers.push(answer);
             }
         }

@@ -1,4 +1,4 @@
-//! What all packets of a run have in common, and what the kernel's program is told.
+//! What all packets of a run have in common, and the parameters of the kernel's program.
 
 use std::net::Ipv4Addr;
 
@@ -20,7 +20,7 @@ const VXLAN_PORT: u16 = 4789;
 const VXLAN_FLAGS: u8 = 0x08;
 const UDP: u8 = 17;
 const HOPS: u8 = 64;
-/// Whose packets they are: nobody's that is in the table.
+/// The sender of the packets, which is not in the table.
 const GUEST: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 1);
 const GUEST_MAC: [u8; 6] = [0x0a, 0, 0, 0, 0, 1];
 const GUEST_PORTS: [u16; 2] = [1111, 2222];

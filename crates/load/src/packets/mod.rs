@@ -111,7 +111,7 @@ pub enum PacketsError {
     Read { source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-/// Makes packets for as long as the options say, as fast as they go on one processor, and tells how
+/// Makes packets for as long as the options say, as fast as they go on one processor, and returns how
 /// many came out. Those that did not are its errors. There are no latencies, and the window is the
 /// time in which packets were made, in turns between which the kernel rests.
 ///

@@ -41,7 +41,7 @@ impl Programs {
         };
         let program = self.xdp("packets_make").map_err(io::Error::other)?;
         let made = program.test_run(options).map_err(io::Error::other)?;
-        // It tells the time of each, in whole nanoseconds.
+        // It gives the time of each, in whole nanoseconds.
         Ok(made.duration.saturating_mul(packets))
     }
 

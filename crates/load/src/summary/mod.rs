@@ -120,11 +120,11 @@ fn write_latencies(text: &mut String, traffic: &Traffic) -> std::fmt::Result {
 
 /// Phases over the requests that had them, and the time until a failure.
 fn write_phases(text: &mut String, traffic: &Traffic) -> std::fmt::Result {
-    let place = |name: &str| PHASES.iter().position(|phase| *phase == name);
+    let rank = |name: &str| PHASES.iter().position(|phase| *phase == name);
     let mut phases: Vec<_> =
         traffic.phases_us.iter().map(|(name, phase)| (name.as_str(), phase)).collect();
     // Unknown ones last, in the order of their names.
-    phases.sort_by_key(|(name, _)| place(name).unwrap_or(PHASES.len()));
+    phases.sort_by_key(|(name, _)| rank(name).unwrap_or(PHASES.len()));
     let failed = traffic.error_latency_us.as_ref().map(|failed| ("until an error", failed));
     let rows: Vec<_> =
         phases.into_iter().chain(failed).filter(|(_, latency)| latency.n > 0).collect();
@@ -248,7 +248,7 @@ http://127.0.0.1:8080/echo
             "  CLIENT-LIMITED: the target may sustain more",
             "  ok      p50>1ms: 412 µs",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line:?} is not in\n{text}");
+            assert!(text.lines().any(|shown| shown == line), "{line:?} is not in\n{text}");
         }
     }
 
@@ -262,7 +262,7 @@ http://127.0.0.1:8080/echo
 
     #[test]
     fn requests_that_waited_for_a_connection_are_told_in_open_loop() {
-        let told = "  5.0 % of the requests waited 443 ms (mean) for a\n  connection: in the \
+        let shown = "  5.0 % of the requests waited 443 ms (mean) for a\n  connection: in the \
                     response time, not in the service time\n";
         let check = |n: u64, rate: Option<f64>, expected: bool| {
             let mut result = open_loop();
@@ -270,7 +270,7 @@ http://127.0.0.1:8080/echo
             let blocked = LatencyUs { mean: Some(443e3), n, ..LatencyUs::default() };
             result.traffic.phases_us.insert("blocked".to_owned(), blocked);
             let text = summary(&result);
-            assert_eq!(text.contains(told), expected, "{n}: {text}");
+            assert_eq!(text.contains(shown), expected, "{n}: {text}");
         };
         check(500, Some(1000.0), true);
         check(0, Some(1000.0), false);

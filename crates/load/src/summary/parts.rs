@@ -130,7 +130,7 @@ fn write_thresholds(text: &mut String, thresholds: &[ThresholdResult]) -> Result
     }
     for ThresholdResult { judgement, missed } in thresholds {
         let word = if *missed { "FAILED" } else { "ok" };
-        writeln!(text, "  {word:<7} {}", judgement.told())?;
+        writeln!(text, "  {word:<7} {}", judgement.describe())?;
     }
     Ok(())
 }

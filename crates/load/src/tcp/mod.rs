@@ -57,7 +57,7 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// 10 s of sending on one connection after 1 s of warm-up, told every second.
+    /// 10 s of sending on one connection after 1 s of warm-up, reported every second.
     #[must_use]
     pub fn new(target: Target) -> Self {
         Self {
@@ -127,7 +127,7 @@ fn open(options: &TcpOptions, address: SocketAddr) -> Result<Vec<Arc<Stream>>, L
 }
 
 fn join(thread: JoinHandle<Ended>) -> Ended {
-    // A thread that panicked has told so; its bytes until then count.
+    // A thread that panicked has printed it; its bytes until then count.
     thread.join().unwrap_or_default()
 }
 
@@ -140,16 +140,16 @@ struct Meter {
     began: Instant,
     /// At the end of the last interval.
     last_at: Duration,
-    last: Vec<Look>,
+    last: Vec<Counters>,
     /// At the end of the warm-up.
-    window: Option<(Duration, Vec<Look>, Duration)>,
+    window: Option<(Duration, Vec<Counters>, Duration)>,
     cpu_at_end: Duration,
     intervals: Vec<Interval>,
 }
 
 /// One connection at one moment.
 #[derive(Clone, Copy, Default)]
-struct Look {
+struct Counters {
     bytes: u64,
     info: TcpInfo,
 }
@@ -164,7 +164,7 @@ impl Meter {
             lasting: options.lasting,
             began: Instant::now(),
             last_at: Duration::ZERO,
-            last: vec![Look::default(); streams.len()],
+            last: vec![Counters::default(); streams.len()],
             window: None,
             cpu_at_end: Duration::ZERO,
             intervals: Vec::new(),
@@ -184,7 +184,7 @@ impl Meter {
             let border = if self.window.is_some() { end } else { self.warmup };
             let is_over =
                 self.sleep_until((self.last_at + self.interval).min(border), stop, threads);
-            self.look(report);
+            self.report_interval(report);
             self.begin_window_when_due();
             if is_over {
                 break;
@@ -207,20 +207,20 @@ impl Meter {
         }
     }
 
-    fn look(&mut self, report: &mut dyn FnMut(&Interval)) {
-        let looks: Vec<_> = self.streams.iter().map(|stream| stream.look()).collect();
+    fn report_interval(&mut self, report: &mut dyn FnMut(&Interval)) {
+        let readings: Vec<_> = self.streams.iter().map(|stream| stream.counters()).collect();
         let now = self.began.elapsed();
         let length_s = (now - self.last_at).as_secs_f64();
-        let samples = self.streams.iter().zip(looks.iter().zip(&self.last)).zip(1..).map(
-            |((stream, (look, before)), number)| StreamSample {
+        let samples = self.streams.iter().zip(readings.iter().zip(&self.last)).zip(1..).map(
+            |((stream, (counters, before)), number)| StreamSample {
                 stream: number,
                 sends: stream.sends(),
-                flow: Flow::new(look.bytes - before.bytes, length_s),
-                retransmits: look.info.retransmits.saturating_sub(before.info.retransmits),
-                cwnd_bytes: look.info.cwnd_bytes,
-                rtt_us: look.info.rtt_us,
-                rttvar_us: look.info.rttvar_us,
-                pmtu_bytes: look.info.pmtu_bytes,
+                flow: Flow::new(counters.bytes - before.bytes, length_s),
+                retransmits: counters.info.retransmits.saturating_sub(before.info.retransmits),
+                cwnd_bytes: counters.info.cwnd_bytes,
+                rtt_us: counters.info.rtt_us,
+                rttvar_us: counters.info.rttvar_us,
+                pmtu_bytes: counters.info.pmtu_bytes,
             },
         );
         let interval = Interval {
@@ -231,7 +231,7 @@ impl Meter {
         };
         report(&interval);
         self.intervals.push(interval);
-        self.last = looks;
+        self.last = readings;
         self.last_at = now;
     }
 
@@ -296,7 +296,13 @@ impl Meter {
         result
     }
 
-    fn total(&self, index: usize, before: &Look, duration_s: f64, ended: &Ended) -> StreamTotal {
+    fn total(
+        &self,
+        index: usize,
+        before: &Counters,
+        duration_s: f64,
+        ended: &Ended,
+    ) -> StreamTotal {
         let stream = &self.streams[index];
         let last = &self.last[index];
         let measured = self.intervals.iter().filter(|interval| !interval.omitted);
@@ -326,8 +332,8 @@ impl Meter {
 }
 
 impl Stream {
-    fn look(&self) -> Look {
+    fn counters(&self) -> Counters {
         // A connection that is gone has no state any more; its bytes still count.
-        Look { bytes: self.bytes(), info: tcp_info(self.socket()).unwrap_or_default() }
+        Counters { bytes: self.bytes(), info: tcp_info(self.socket()).unwrap_or_default() }
     }
 }

@@ -238,7 +238,7 @@ impl<'a> Sidecar<'a> {
         let ahead = LEAD + self.options.every + self.options.warm_up;
         let begin_us = now_us() + micros(ahead);
         self.wait(begin_us, Phase::WarmUp, watch);
-        // What was due before the window is told apart by its moment.
+        // What was due before the window is traffic apart by its moment.
         let mut fires = self.take(&mut client)?;
         let (mut cost, begin_ns) = (Cost::default(), clock.now_ns());
         cost.note(begin_ns, begin_ns, None);
@@ -390,20 +390,20 @@ mod tests {
             seen(1_400_000, 1_401_000, Some(TimerFire::FAILED)),
         ];
         let recorder = Recorder::new(Some(4.0), Keep::default());
-        let told = summarize(recorder, (1_000_000, 2_000_000), expected, fires);
-        assert_eq!((told.requests, told.errors), (2, 2));
-        let kinds: Vec<_> = told.errors_by_kind.iter().map(|(k, n)| (k.as_str(), *n)).collect();
+        let traffic = summarize(recorder, (1_000_000, 2_000_000), expected, fires);
+        assert_eq!((traffic.requests, traffic.errors), (2, 2));
+        let kinds: Vec<_> = traffic.errors_by_kind.iter().map(|(k, n)| (k.as_str(), *n)).collect();
         assert_eq!(kinds, [("missed", 1), ("state", 1)]);
-        let max = told.latency_us.max.unwrap();
+        let max = traffic.latency_us.max.unwrap();
         assert!((6_990.0..=7_010.0).contains(&max), "{max}");
-        assert!((told.achieved_rps - 2.0).abs() < 1e-9, "{}", told.achieved_rps);
+        assert!((traffic.achieved_rps - 2.0).abs() < 1e-9, "{}", traffic.achieved_rps);
     }
 
     #[test]
     fn what_cannot_be_measured_is_refused() {
         let check = |options: &TimerOptions, part: &str| {
-            let told = Sidecar::new(options).map(|_| ()).unwrap_err().to_string();
-            assert!(told.contains(part), "{told}");
+            let error = Sidecar::new(options).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
         };
         let second = Duration::from_secs(1);
         check(&options(0, second), "number of timers of 0");

@@ -16,7 +16,7 @@ pub(crate) struct Handshake {
     /// Processor time it took on this side.
     pub(crate) cpu_ns: u64,
     pub(crate) certificate_was_shown: bool,
-    /// Whether its times count; if not, it only tells what was agreed on.
+    /// Whether its times count; if not, only what was negotiated does.
     pub(crate) counted: bool,
 }
 
@@ -66,7 +66,7 @@ impl Handshakes {
             ("tls_handshaking_full", both, self.full.clone()),
             ("tls_handshaking_resumed", both, self.resumed.clone()),
         ];
-        times.into_iter().filter(|(_, told, _)| *told).map(|(name, _, times)| (name, times))
+        times.into_iter().filter(|(_, is_known, _)| *is_known).map(|(name, _, times)| (name, times))
     }
 
     /// `None` where there was no TLS.

@@ -1,4 +1,4 @@
-//! TLS of the load engine, as a curl-like client has it: whom to believe, what to show, which
+//! TLS of the load engine, as a curl-like client has it: which authorities to trust, what to show, which
 //! versions, whether to resume. Nothing of the mesh's identities is known here.
 
 mod facts;
@@ -64,7 +64,9 @@ pub enum TlsVersions {
 pub enum TlsError {
     #[error(transparent)]
     Pem(#[from] PemError),
-    #[error("the system has no certificate authorities; name a file of them, or believe anybody")]
+    #[error(
+        "the system has no certificate authorities; name a file of them, or accept any certificate"
+    )]
     NoAuthorities,
     #[error("{name:?} is no name that TLS can ask for; give another one")]
     ServerName { name: String },
@@ -166,7 +168,7 @@ fn identity(options: &TlsOptions) -> Result<Option<CertifiedKey>, TlsError> {
     }
 }
 
-/// Shows the own certificate to whoever asks, and remembers that somebody has.
+/// Shows the own certificate to a server that asks, and records that one did.
 #[derive(Debug)]
 struct Watched {
     identity: SingleCertAndKey,

@@ -95,8 +95,8 @@ fn in_closed_loop_rate_times_latency_is_the_number_of_connections() {
             row.traffic.achieved_rps = rate_rps;
         });
         // 160 connections at 138.1 ms.
-        let told = found.iter().any(|doubt| doubt.contains("do not belong together"));
-        assert_eq!(told, doubted, "{rate_rps}: {found:?}");
+        let is_reported = found.iter().any(|doubt| doubt.contains("do not belong together"));
+        assert_eq!(is_reported, doubted, "{rate_rps}: {found:?}");
     };
     check(1_158.0, false);
     check(1_100.0, false);

@@ -7,7 +7,7 @@ use crate::histogram::Histogram;
 const PERCENTILES: [f64; 5] = [50.0, 75.0, 90.0, 99.0, 99.9];
 
 /// Places within a bucket at which its samples are put when it is read.
-const PLACES: u64 = 32;
+const POINTS: u64 = 32;
 
 const NS: f64 = 1e9;
 
@@ -55,11 +55,11 @@ pub(super) fn from_histogram(histogram: &Histogram) -> HistogramData {
 fn coalesce(ranges: &[(u64, u64, u64)], min_ns: u64, max_ns: u64) -> Vec<(u64, u64, u64)> {
     let low = (min_ns.max(1) as f64).ln();
     let width = ((max_ns.max(2) as f64).ln() - low) / (MAX_BUCKETS - 1) as f64;
-    let place = |ns: u64| (((ns.max(1) as f64).ln() - low) / width) as usize;
+    let group_of = |ns: u64| (((ns.max(1) as f64).ln() - low) / width) as usize;
     let mut groups: Vec<(u64, u64, u64)> = Vec::with_capacity(MAX_BUCKETS);
     for &(low_ns, high_ns, count) in ranges {
         match groups.last_mut() {
-            Some(group) if place(group.0) == place(low_ns) => {
+            Some(group) if group_of(group.0) == group_of(low_ns) => {
                 group.1 = high_ns;
                 group.2 += count;
             }
@@ -103,12 +103,12 @@ pub(super) fn to_histogram(data: &HistogramData) -> Result<Histogram, FortioErro
 }
 
 fn spread(histogram: &mut Histogram, bucket: &Bucket, count: u64) {
-    let places = count.min(PLACES);
-    for place in 0..places {
-        let part = (place as f64 + 0.5) / places as f64;
+    let points = count.min(POINTS);
+    for point in 0..points {
+        let part = (point as f64 + 0.5) / points as f64;
         let at = bucket.start + (bucket.end - bucket.start) * part;
         // Whole shares, with the rest on the first places.
-        let share = count / places + u64::from(place < count % places);
+        let share = count / points + u64::from(point < count % points);
         histogram.record_n((at * NS).round() as u64, share);
     }
 }

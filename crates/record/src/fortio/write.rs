@@ -74,7 +74,7 @@ struct Http<'a> {
     abort_on: i64,
 }
 
-/// Of the answers. Only the mean is known: a smallest and a largest are not told.
+/// Of the answers. Only the mean is known: a smallest and a largest are not in the file.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Sizes {

@@ -36,12 +36,15 @@ fn times_are_milliseconds_and_rates_per_second() {
     for (text, values) in [(write_export(&run()), ""), (write_data(&run()), "/values")] {
         let document = parsed(&text.unwrap());
         let of = |name: &str, key: &str| {
-            let place = format!("/metrics/{name}{values}/{key}");
-            document.pointer(&place).and_then(Value::as_f64).unwrap_or_else(|| panic!("{place}"))
+            let pointer = format!("/metrics/{name}{values}/{key}");
+            document
+                .pointer(&pointer)
+                .and_then(Value::as_f64)
+                .unwrap_or_else(|| panic!("{pointer}"))
         };
         for key in ["avg", "min", "med", "max", "p(90)", "p(95)"] {
-            let (told, real) = (of("http_req_duration", key), 2.0);
-            assert!((told - real).abs() < 1e-3 * real, "{key}: {told}");
+            let (exported, real) = (of("http_req_duration", key), 2.0);
+            assert!((exported - real).abs() < 1e-3 * real, "{key}: {exported}");
         }
         assert_eq!((of("http_reqs", "count"), of("http_reqs", "rate")), (1_100.0, 550.0));
         assert_eq!((of("data_received", "count"), of("data_received", "rate")), (4e3, 2e3));
@@ -96,13 +99,13 @@ fn the_versioned_summary_lists_its_metrics() {
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let told = fields.iter().map(|(name, field)| match (name.as_str(), field) {
+            let exported = fields.iter().map(|(name, field)| match (name.as_str(), field) {
                 ("thresholds", Value::Object(conditions)) => {
                     (name.clone(), conditions.values().map(shape).take(1).collect())
                 }
                 _ => (name.clone(), shape(field)),
             });
-            Value::Object(told.collect())
+            Value::Object(exported.collect())
         }
         Value::Array(items) => items.iter().map(shape).collect(),
         Value::Null => "null".into(),

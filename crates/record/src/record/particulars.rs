@@ -1,4 +1,4 @@
-//! What runs of TLS, of streams of messages and of raw throughput tell beside their traffic.
+//! What runs of TLS, of streams of messages and of raw throughput have besides their traffic.
 
 use serde::{Deserialize, Serialize};
 

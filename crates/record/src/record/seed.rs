@@ -20,7 +20,7 @@ pub struct SeedTable {
 /// One published figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeedFigure {
-    /// What is told, such as "HTTP, added to p90".
+    /// The figure, such as "HTTP, added to p90".
     pub what: String,
     pub unit: FigureUnit,
     /// As published, by what was measured; in `unit`.

@@ -64,7 +64,7 @@ pub struct Noise {
     pub run_queue_fraction: BTreeMap<String, f64>,
 }
 
-/// What a process of a subject uses while nobody calls.
+/// What a process of a subject uses without load.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct IdleUsage {
     pub subject: String,

@@ -66,7 +66,7 @@ words! {
     }
 }
 words! {
-    /// Who shares processors with whom.
+    /// Which processes share processors.
     Layout {
         /// Everything on every processor.
         Shared = "shared",

@@ -24,10 +24,10 @@ fn a_sharp_target_is_found_and_confirmed() {
 fn one_noisy_trial_loses_no_range() {
     let (quiet, without) = run(OPTIONS, |trial| trial.rate_rps <= 7_300.0);
     for noisy in 0..without.len() {
-        let mut place = 0;
+        let mut index = 0;
         let (search, _) = run(OPTIONS, |trial| {
-            let holds = trial.rate_rps <= 7_300.0 && place != noisy;
-            place += 1;
+            let holds = trial.rate_rps <= 7_300.0 && index != noisy;
+            index += 1;
             holds
         });
         assert_eq!(search.held_rps(), quiet.held_rps(), "trial {noisy} was noisy");

@@ -3,7 +3,7 @@
 use tollway_record::record::{Comparison, Metric, Record, Topology, Verdict};
 
 use super::pairs::{Contest, Pair};
-use super::{Differences, clipped, contests, figure, nothing, place_short, protocol};
+use super::{Differences, clipped, contests, figure, nothing, path_short, protocol};
 use crate::figures;
 use crate::table::{Cell, Column, Table, Tone};
 
@@ -35,14 +35,14 @@ struct Shape {
     differences: Differences,
     subjects: bool,
     rates: bool,
-    /// Whether means are judged; where only rates are, response times are told in short.
+    /// Whether means are judged; where only rates are, response times are summarised.
     means: bool,
 }
 
 impl Shape {
     fn columns(&self) -> Vec<Column> {
         let mut columns: Vec<Column> =
-            self.differences.place.then(|| Column::left("path", "")).into_iter().collect();
+            self.differences.path.then(|| Column::left("path", "")).into_iter().collect();
         columns.push(Column::left("protocol", ""));
         columns.extend(self.differences.any().then(|| Column::left("case", "")));
         columns.extend(self.subjects.then(|| Column::left("subject", "")));
@@ -71,8 +71,8 @@ impl Shape {
             Some(Cell::with_range(figures::ratio_with(mean.ratio?, mean.ratio_ci95)))
         });
         let mut cells: Vec<Cell> = Vec::new();
-        let place = self.differences.place.then(|| place_short(conditions.topology));
-        cells.extend(place.into_iter().chain([protocol(conditions.protocol)]).map(Cell::plain));
+        let path = self.differences.path.then(|| path_short(conditions.topology));
+        cells.extend(path.into_iter().chain([protocol(conditions.protocol)]).map(Cell::plain));
         if self.differences.any() {
             cells.push(Cell::plain(self.differences.words(pair.row)));
         }

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tollway_record::record::{Cost, Record, Row};
 
-use super::{Differences, by_protocol, figure, place_short, protocol};
+use super::{Differences, by_protocol, figure, path_short, protocol};
 use crate::figures;
 use crate::table::{Cell, Column, Table, Tone};
 
 /// Most columns of figures in one cost table; more rows of the record make more tables.
 const COST_COLUMNS: usize = 6;
 
-/// What processor time is told per.
+/// The unit of work that processor time is per.
 struct Unit {
     title: &'static str,
     of_process: fn(&Cost) -> &BTreeMap<String, f64>,
@@ -44,8 +44,8 @@ pub(crate) fn cost_tables(record: &Record) -> Vec<Table> {
             tables.extend(chunks.map(|rows| cpu_table(unit, name, rows, differences)));
         }
     }
-    for places in places_of(&all, differences).chunks(COST_COLUMNS) {
-        tables.push(memory_table(places, differences));
+    for groups in path_groups(&all, differences).chunks(COST_COLUMNS) {
+        tables.push(memory_table(groups, differences));
     }
     tables.retain(|table| !table.is_empty());
     tables
@@ -83,37 +83,37 @@ fn cpu_table(unit: &Unit, name: &str, rows: &[&Row], differences: Differences) -
 }
 
 /// Rows of the same subject in the same place, whatever the protocol: its processes are the same.
-fn places_of<'a>(rows: &[&'a Row], differences: Differences) -> Vec<Vec<&'a Row>> {
-    let mut places: Vec<Vec<&'a Row>> = Vec::new();
+fn path_groups<'a>(rows: &[&'a Row], differences: Differences) -> Vec<Vec<&'a Row>> {
+    let mut groups: Vec<Vec<&'a Row>> = Vec::new();
     for row in rows {
         let key = |row: &Row| {
             let conditions = &row.conditions;
             (conditions.topology, conditions.label(), differences.words(row))
         };
-        match places.iter_mut().find(|place| key(place[0]) == key(row)) {
-            Some(place) => place.push(row),
-            None => places.push(vec![row]),
+        match groups.iter_mut().find(|group| key(group[0]) == key(row)) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
         }
     }
-    places
+    groups
 }
 
-fn memory_table(places: &[Vec<&Row>], differences: Differences) -> Table {
-    let rows = || places.iter().flatten();
+fn memory_table(groups: &[Vec<&Row>], differences: Differences) -> Table {
+    let rows = || groups.iter().flatten();
     let processes: BTreeSet<&str> =
         rows().flat_map(|row| row.cost.rss_bytes.keys().map(String::as_str)).collect();
-    let largest = |place: &Vec<&Row>, process: &str| {
-        place.iter().filter_map(|row| row.cost.rss_bytes.get(process)).max().copied()
+    let largest = |group: &Vec<&Row>, process: &str| {
+        group.iter().filter_map(|row| row.cost.rss_bytes.get(process)).max().copied()
     };
     let group = processes
         .into_iter()
         .map(|process| {
             let cells =
-                places.iter().map(|place| figure(largest(place, process).map(figures::megabytes)));
+                groups.iter().map(|group| figure(largest(group, process).map(figures::megabytes)));
             line(process, cells)
         })
         .collect();
-    let heads: Vec<&Row> = places.iter().map(|place| place[0]).collect();
+    let heads: Vec<&Row> = groups.iter().map(|group| group[0]).collect();
     Table {
         title: "Memory per process, MB".to_owned(),
         note: Some("largest resident set over all protocols and blocks".to_owned()),
@@ -129,8 +129,8 @@ fn cost_columns(rows: &[&Row], differences: Differences) -> Vec<Column> {
             words if words.is_empty() => label,
             words => format!("{label}, {words}"),
         };
-        match differences.place {
-            true => Column::right(place_short(row.conditions.topology), &subject),
+        match differences.path {
+            true => Column::right(path_short(row.conditions.topology), &subject),
             false => Column::right(&subject, ""),
         }
     };

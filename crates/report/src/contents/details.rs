@@ -151,7 +151,7 @@ fn block_columns(noisy: bool) -> Vec<Column> {
     let mut columns = vec![
         Column::left("row", ""),
         Column::right("block", ""),
-        Column::right("place", "in the block"),
+        Column::right("position", "in the block"),
         Column::right("achieved", "req/s"),
         Column::right("mean", "µs"),
         Column::right("p50", "µs"),

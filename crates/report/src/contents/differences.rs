@@ -7,7 +7,7 @@ use crate::figures;
 /// What differs; subject and protocol are said anyway, the place where there are several.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Differences {
-    pub(crate) place: bool,
+    pub(crate) path: bool,
     case: bool,
     layout: bool,
     payload: bool,
@@ -33,10 +33,10 @@ impl Differences {
             };
             rows.iter().any(differs_in_case)
         };
-        let place_differs =
+        let path_differs =
             |row: &Row| rows.iter().any(|o| o.conditions.topology != row.conditions.topology);
         Self {
-            place: rows.first().is_some_and(place_differs),
+            path: rows.first().is_some_and(path_differs),
             case: rows.iter().any(case_differs),
             layout: between(|a, b| a.conditions.layout == b.conditions.layout),
             payload: between(|a, b| a.conditions.payload_bytes == b.conditions.payload_bytes),

@@ -39,12 +39,12 @@ fn sized(rows: &[&FabricRow]) -> (&'static str, fn(&FabricRow) -> u64) {
 pub(super) fn headline(record: &Record) -> Vec<String> {
     let sentence = |(case, rows): (&str, Vec<&FabricRow>)| {
         let (of, size) = sized(&rows);
-        let told: BTreeSet<u64> = [rows.first()?, rows.last()?].map(|row| size(row)).into();
-        let phrases = told.iter().rev().filter_map(|told| {
-            let row = rows.iter().find(|row| size(row) == *told)?;
+        let sizes: BTreeSet<u64> = [rows.first()?, rows.last()?].map(|row| size(row)).into();
+        let phrases = sizes.iter().rev().filter_map(|wanted| {
+            let row = rows.iter().find(|row| size(row) == *wanted)?;
             let total = row.stage(Stage::Total)?;
-            let (count, time) = (figures::count(*told), figures::time(total.total_ms * 1e3));
-            Some(match *told {
+            let (count, time) = (figures::count(*wanted), figures::time(total.total_ms * 1e3));
+            Some(match *wanted {
                 _ if of == "agents" => format!("{count} {of} have it in {time}"),
                 1 => format!("1 in {time}"),
                 _ => format!("{count} in {time}, {} each", figures::time(total.us_per_entry)),

@@ -6,7 +6,7 @@ use tollway_record::HistogramError;
 use tollway_record::record::{Arrival, Conditions, Limits, Record, Row};
 
 use super::differences::{Differences, limited, offered};
-use super::{place, protocol, under};
+use super::{path, protocol, under};
 use crate::figures;
 use crate::plot::{Climb, Course, Sample};
 
@@ -35,8 +35,8 @@ pub(crate) fn groups(record: &Record) -> Vec<Group<'_>> {
     }
     let differences = Differences::of(record);
     let title = |key: &Key, row: &Row| match differences.words(row) {
-        words if words.is_empty() => format!("{}, {}", key.protocol, key.place),
-        words => format!("{}, {}, {words}", key.protocol, key.place),
+        words if words.is_empty() => format!("{}, {}", key.protocol, key.path),
+        words => format!("{}, {}, {words}", key.protocol, key.path),
     };
     let mut colours = Colours::default();
     grouped
@@ -55,7 +55,7 @@ pub(crate) fn climbs(groups: &[Group<'_>]) -> Vec<(String, Vec<Climb>)> {
         let limits = conditions.limits.as_ref().map(limited).filter(|words| !words.is_empty());
         let title = [
             protocol(conditions.protocol).to_owned(),
-            place(conditions.topology).to_owned(),
+            path(conditions.topology).to_owned(),
             format!("{} bytes", figures::count(conditions.payload_bytes)),
             format!("{layout} processors"),
         ];
@@ -118,7 +118,7 @@ impl Named<'_> {
 #[derive(PartialEq, Clone)]
 struct Key {
     case: String,
-    place: &'static str,
+    path: &'static str,
     protocol: &'static str,
     layout: &'static str,
     arrival: Arrival,
@@ -132,7 +132,7 @@ impl Key {
         let conditions = &row.conditions;
         Self {
             case: conditions.case.clone(),
-            place: place(conditions.topology),
+            path: path(conditions.topology),
             protocol: protocol(conditions.protocol),
             layout: conditions.layout.as_str(),
             arrival: conditions.arrival,

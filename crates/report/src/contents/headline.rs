@@ -10,9 +10,9 @@ use super::pairs::{Contest, Pair, TOLLWAY};
 use super::{Differences, contests, protocol, under, warnings};
 use crate::figures;
 
-/// More paths than this are told by their range; the tables have each.
+/// More paths than this are summarised by their range; the tables have each.
 const PATHS_TOLD: usize = 3;
-/// Rows of one subject alone that the headline tells; the tables have each.
+/// Most rows of a single subject in the headline; the tables have each.
 const ROWS_ALONE: usize = 12;
 
 /// One line per protocol: what Tollway adds to the mean call, place by place, or which share of
@@ -106,13 +106,13 @@ fn others(contests: &[Contest<'_>], differences: Differences) -> Vec<String> {
     };
     let mut lines = Vec::new();
     for contest in contests {
-        let told = |pair: &&Pair<'_>| match (contest.question, contest.baseline.as_str()) {
+        let is_shown = |pair: &&Pair<'_>| match (contest.question, contest.baseline.as_str()) {
             (Question::AddedByNetwork, _) => false,
             (Question::AddedByTollway, _) => pair.label() != TOLLWAY && !compared_closer(pair),
             (Question::AgainstBaseline, TOLLWAY) => pair.row.conditions.subject == TOLLWAY,
             (Question::AgainstBaseline, _) => contest.is_against_direct(),
         };
-        let pairs: Vec<&Pair<'_>> = contest.pairs.iter().filter(told).collect();
+        let pairs: Vec<&Pair<'_>> = contest.pairs.iter().filter(is_shown).collect();
         lines.extend(lines_of(contest, &pairs, differences));
     }
     lines
@@ -125,7 +125,7 @@ fn lines_of(contest: &Contest<'_>, pairs: &[&Pair<'_>], differences: Differences
     for pair in pairs {
         let protocol = pair.row.conditions.protocol;
         let said = (pair.label(), against(contest, &[pair]));
-        under(&mut paths, (protocol, place(pair.row, differences))).push(said);
+        under(&mut paths, (protocol, path(pair.row, differences))).push(said);
         under(under(&mut subjects, protocol), pair.label()).push(*pair);
     }
     let name = |wanted: Protocol| match contest.is_against_direct() {
@@ -182,17 +182,19 @@ fn against(contest: &Contest<'_>, pairs: &[&Pair<'_>]) -> String {
 }
 
 /// What these comparisons say is added to the baseline, as one phrase: `adds 61 µs`, `adds −3 µs
-/// to 61 µs in 5 cases`, `adds nothing that can be told from noise`.
+/// to 61 µs in 5 cases`, `adds nothing that can be distinguished from noise`.
 fn added_words(comparisons: &[&Comparison], baseline: &str) -> String {
-    let told = comparisons.iter().filter(|comparison| within_noise(comparison).is_none());
-    let differences: Vec<f64> = told.map(|comparison| comparison.difference_us).collect();
+    let clear = comparisons.iter().filter(|comparison| within_noise(comparison).is_none());
+    let differences: Vec<f64> = clear.map(|comparison| comparison.difference_us).collect();
     let cases = |count: usize| match comparisons.len() {
         1 => String::new(),
         all if all == count => format!(" in {all} cases"),
         all => format!(" in {count} of {all} cases"),
     };
     match (differences.as_slice(), comparisons) {
-        ([], _) => format!("adds nothing that can be told from noise{}", cases(comparisons.len())),
+        ([], _) => {
+            format!("adds nothing that can be distinguished from noise{}", cases(comparisons.len()))
+        }
         ([us], [comparison]) if *us < 0.0 => {
             let size = figures::size(*us, comparison.difference_ci95_us);
             format!("takes {size} less than {baseline}")
@@ -217,7 +219,7 @@ fn at_given_rates(pairs: &[&Pair<'_>], differences: Differences) -> Option<Strin
     for pair in pairs {
         let Some(comparison) = pair.mean() else { continue };
         match limit_instead(comparison, pair) {
-            Some(why) => limited.push((place(pair.row, differences), why)),
+            Some(why) => limited.push((path(pair.row, differences), why)),
             None => {
                 compared.push(comparison);
                 measured.push(headline_phrase(comparison, pair.row, differences));
@@ -239,17 +241,17 @@ fn at_given_rates(pairs: &[&Pair<'_>], differences: Differences) -> Option<Strin
         sentences.push(format!("{} in {count} cases {limit}.", subject(sentences.is_empty())));
         limited.clear();
     }
-    for (place, why) in limited {
+    for (path, why) in limited {
         let subject = subject(sentences.is_empty());
         sentences.push(format!(
-            "{subject} {place} could not be measured: the load generator was the limit, {why}."
+            "{subject} {path} could not be measured: the load generator was the limit, {why}."
         ));
     }
     (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
 /// Why a pair that shows no difference shows nothing: its load generator could not keep up in one
-/// of the rows, so what was told apart, or was not, is the generator.
+/// of the rows, so the comparison is of the generator.
 fn limit_instead(comparison: &Comparison, pair: &Pair<'_>) -> Option<String> {
     within_noise(comparison)?;
     let rows = [(pair.baseline, "without it"), (Some(pair.row), "with it")];
@@ -261,7 +263,7 @@ fn limit_instead(comparison: &Comparison, pair: &Pair<'_>) -> Option<String> {
 }
 
 /// The interval of the difference, where it holds zero and the verdict, which goes by the ratio,
-/// tells the two apart no better.
+/// distinguishes the two no better.
 fn within_noise(comparison: &Comparison) -> Option<[f64; 2]> {
     if matches!(comparison.verdict, Verdict::Faster | Verdict::Slower) {
         return None;
@@ -270,15 +272,15 @@ fn within_noise(comparison: &Comparison) -> Option<[f64; 2]> {
 }
 
 /// Where, and in which case where there are several.
-fn place(row: &Row, differences: Differences) -> String {
-    let place = match row.conditions.topology {
+fn path(row: &Row, differences: Differences) -> String {
+    let path = match row.conditions.topology {
         Topology::SameNetwork => "in the same network",
         Topology::OtherNetwork => "to another network",
         Topology::OtherRegion => "to another region",
     };
     match differences.words(row) {
-        words if words.is_empty() => place.to_owned(),
-        words => format!("{place} ({words})"),
+        words if words.is_empty() => path.to_owned(),
+        words => format!("{path} ({words})"),
     }
 }
 
@@ -288,18 +290,21 @@ fn headline_phrase(
     row: &Row,
     differences: Differences,
 ) -> (&'static str, String) {
-    let place = place(row, differences);
+    let path = path(row, differences);
     let us = comparison.difference_us;
     if let Some([lo, hi]) = within_noise(comparison) {
         let (lo, hi) = (figures::difference(lo), figures::difference(hi));
-        return ("adds", format!("nothing that can be told from noise {place} ({lo} to {hi})"));
+        return (
+            "adds",
+            format!("nothing that can be distinguished from noise {path} ({lo} to {hi})"),
+        );
     }
     let verb = if us < 0.0 { "takes away" } else { "adds" };
     let size = figures::size(us, comparison.difference_ci95_us);
     let share = comparison.ratio.filter(|_| row.conditions.link.is_some());
     let share =
         share.map(|ratio| format!(" ({} of the call)", figures::percent((ratio - 1.0).abs())));
-    (verb, format!("{size} {place}{}", share.unwrap_or_default()))
+    (verb, format!("{size} {path}{}", share.unwrap_or_default()))
 }
 
 /// The phrases as one list; a verb is said again only where it changes.

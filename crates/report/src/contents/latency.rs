@@ -86,7 +86,7 @@ fn latency_cells(row: &Row, scale: &Scale) -> Vec<Cell> {
 struct Scale {
     unit: TimeUnit,
     /// Places after the point where three digits would hide everything but the link.
-    places: Option<i32>,
+    decimals: Option<i32>,
 }
 
 impl Scale {
@@ -100,14 +100,14 @@ impl Scale {
             && largest > 0.0
             && (largest - smallest) / largest < 0.005;
         // One part in ten thousand is what the histograms resolve.
-        let places = (all_alike && unit != TimeUnit::Micro)
+        let decimals = (all_alike && unit != TimeUnit::Micro)
             .then(|| 4 - (largest / unit.us()).log10().floor() as i32);
-        Self { unit, places }
+        Self { unit, decimals }
     }
 
     fn show(&self, us: f64) -> String {
         let scaled = us / self.unit.us();
-        self.places
-            .map_or_else(|| figures::digits3(scaled), |places| figures::fixed(scaled, places))
+        self.decimals
+            .map_or_else(|| figures::digits3(scaled), |decimals| figures::fixed(scaled, decimals))
     }
 }

@@ -8,7 +8,7 @@ use tollway_record::record::{Arrival, IntervalMethod, Record};
 use super::{arrival, under};
 use crate::figures::{self, NONE};
 
-/// Warnings of one kind that are told one by one.
+/// Most warnings of one kind that are listed one by one.
 const ALIKE_TOLD: usize = 2;
 
 /// How to read the figures: blocks, intervals, what a dash means; then the record's own notes.
@@ -87,11 +87,11 @@ pub(crate) fn warnings_in_short(record: &Record) -> Vec<String> {
     for warning in warnings(record) {
         under(&mut kinds, kind_of(record, &warning)).push(warning);
     }
-    let told = |(_, alike): (String, Vec<String>)| match alike.len() {
+    let line = |(_, alike): (String, Vec<String>)| match alike.len() {
         few if few <= ALIKE_TOLD => alike,
         many => vec![format!("{}; alike in {} more rows", alike[0], many - 1)],
     };
-    kinds.into_iter().flat_map(told).collect()
+    kinds.into_iter().flat_map(line).collect()
 }
 
 /// The warning without its row and its figures.

@@ -15,7 +15,7 @@ pub(crate) struct Pair<'a> {
     comparisons: Vec<&'a Comparison>,
 }
 
-/// Pairs that are told together.
+/// Pairs that are summarised together.
 pub(crate) struct Contest<'a> {
     pub(crate) question: Question,
     /// The label of the subject that the others are held against.

@@ -8,7 +8,7 @@ use tollway_record::search::SearchResult;
 use tollway_record::throughput::{Flow, ThroughputTotals};
 use tollway_record::tls::TlsFacts;
 
-use super::{Differences, clipped, failures, figure, nothing, place_short, protocol};
+use super::{Differences, clipped, failures, figure, nothing, path_short, protocol};
 use crate::figures;
 use crate::table::{Cell, Column, Table, Tone};
 
@@ -211,13 +211,13 @@ fn table(
 ) -> Table {
     let differences = Differences::of(record);
     let mut heads = vec![Column::left("protocol", "")];
-    heads.extend(differences.place.then(|| Column::left("path", "")));
+    heads.extend(differences.path.then(|| Column::left("path", "")));
     heads.extend(differences.any().then(|| Column::left("case", "")));
     heads.push(Column::left("subject", ""));
     let line = |row: &Row| {
         let conditions = &row.conditions;
         let mut line = vec![Cell::plain(protocol(conditions.protocol))];
-        line.extend(differences.place.then(|| Cell::plain(place_short(conditions.topology))));
+        line.extend(differences.path.then(|| Cell::plain(path_short(conditions.topology))));
         line.extend(differences.any().then(|| Cell::plain(differences.words(row))));
         line.push(Cell::plain(clipped(&conditions.label())).toned(Tone::Strong));
         line.extend(cells(row)?);

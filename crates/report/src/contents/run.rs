@@ -18,7 +18,7 @@ pub(crate) fn run_headline(file: &RunFile) -> Vec<String> {
     let traffic = &file.run.traffic;
     let latency = &traffic.latency_us;
     let named = [("median", latency.p50), ("p99", latency.p99), ("largest", latency.max)];
-    let told: Vec<String> = named
+    let phrases: Vec<String> = named
         .iter()
         .filter_map(|(name, us)| us.map(|us| format!("{name} {}", figures::time(us))))
         .collect();
@@ -29,9 +29,9 @@ pub(crate) fn run_headline(file: &RunFile) -> Vec<String> {
     let mut lines: Vec<String> = file.run.throughput.iter().map(passed).collect();
     lines.extend(file.run.streaming.iter().map(streamed));
     lines.extend(file.run.search.iter().map(|search| format!("{}.", search_words(search))));
-    lines.extend((lines.is_empty() || !told.is_empty()).then(|| match told.is_empty() {
+    lines.extend((lines.is_empty() || !phrases.is_empty()).then(|| match phrases.is_empty() {
         true => "No request was answered.".to_owned(),
-        false => format!("{rate} {counted}/s{offered}; {}.", told.join(", ")),
+        false => format!("{rate} {counted}/s{offered}; {}.", phrases.join(", ")),
     }));
     if traffic.errors > 0 {
         let share = traffic.errors as f64 / traffic.scheduled().max(1) as f64;
@@ -220,15 +220,15 @@ fn streamed(streaming: &Streaming) -> String {
 /// What passed through the connections.
 fn passed(throughput: &Throughput) -> String {
     let rate = |flow: &Flow| figures::bits_per_s(flow.bits_per_s);
-    let ways = [(&throughput.sent, "sent"), (&throughput.received, "received")];
-    let told: Vec<String> = ways
+    let directions = [(&throughput.sent, "sent"), (&throughput.received, "received")];
+    let phrases: Vec<String> = directions
         .iter()
         .filter_map(|(flow, way)| flow.as_ref().map(|flow| format!("{} {way}", rate(flow))))
         .collect();
     let again: u64 = throughput.streams.iter().map(|stream| stream.retransmits).sum();
-    match told.is_empty() {
+    match phrases.is_empty() {
         true => "Nothing passed through.".to_owned(),
-        false => format!("{}; {} segments sent again.", told.join(", "), figures::count(again)),
+        false => format!("{}; {} segments sent again.", phrases.join(", "), figures::count(again)),
     }
 }
 

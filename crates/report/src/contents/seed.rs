@@ -1,4 +1,4 @@
-//! Published figures with today's below them, and what subjects use while nobody calls.
+//! Published figures with today's below them, and what subjects use without load.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ fn value_text(unit: FigureUnit, value: f64) -> String {
     }
 }
 
-/// What each process uses while nobody calls.
+/// What each process uses without load.
 pub(crate) fn idle_table(record: &Record) -> Table {
     let mut groups: BTreeMap<String, Vec<Vec<Cell>>> = BTreeMap::new();
     for idle in &record.idle {
@@ -69,7 +69,7 @@ pub(crate) fn idle_table(record: &Record) -> Table {
         ]);
     }
     Table {
-        title: "While nobody calls".to_owned(),
+        title: "Without load".to_owned(),
         note: None,
         columns: vec![
             Column::left("subject", ""),

@@ -214,7 +214,7 @@ fn name_of(pair: &Pair<'_>, named: bool, differences: Differences) -> String {
     let words = differences.words(pair.row);
     let parts = [
         named.then(|| pair.label()),
-        differences.place.then(|| contents::place_short(conditions.topology).to_owned()),
+        differences.path.then(|| contents::path_short(conditions.topology).to_owned()),
         Some(contents::protocol(conditions.protocol).to_owned()),
         Some(words).filter(|words| !words.is_empty()),
     ];

@@ -4,7 +4,7 @@ use tollway_record::LatencyUs;
 
 use super::{Axis, Kind, Line, Plot, SAMPLES_LIMIT, Unit, Weight, rounded};
 
-/// Fewer rates than this are told by their rows.
+/// Fewer rates than this are not drawn; the tables have them.
 const RATES_FROM: usize = 3;
 
 /// One subject's response times by rate.
@@ -55,8 +55,8 @@ fn line(
 ) -> Line {
     let mut ys = vec![None; xs.len()];
     for (rps, latency) in &climb.rungs {
-        if let Ok(place) = xs.binary_search_by(|x| x.total_cmp(&rounded(*rps))) {
-            ys[place] = value(latency).map(rounded);
+        if let Ok(index) = xs.binary_search_by(|x| x.total_cmp(&rounded(*rps))) {
+            ys[index] = value(latency).map(rounded);
         }
     }
     let name = format!("{} {figure}", climb.name).trim().to_owned();

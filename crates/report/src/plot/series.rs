@@ -169,10 +169,10 @@ fn by_role(
     roles: &BTreeSet<&str>,
     shares: impl Fn(&CostPoint) -> &BTreeMap<String, f64>,
 ) -> Vec<Track> {
-    let track = |(place, role): (usize, &&str)| {
+    let track = |(index, role): (usize, &&str)| {
         let at = |point: &CostPoint| (point.t_s, shares(point).get(*role).map(|one| one * 100.0));
         let values = course.costs.iter().map(at).collect();
-        Track { name: (*role).to_owned(), colour: place + 1, weight: Weight::Bold, values }
+        Track { name: (*role).to_owned(), colour: index + 1, weight: Weight::Bold, values }
     };
     roles.iter().enumerate().map(track).collect()
 }
@@ -196,8 +196,8 @@ fn largest(xs: &[f64], values: &[(f64, Option<f64>)], stride: usize) -> Vec<Opti
     for chunk in values.chunks(stride) {
         let largest = chunk.iter().filter_map(|(_, value)| *value).reduce(f64::max);
         let at = rounded(chunk[0].0);
-        if let Ok(place) = xs.binary_search_by(|x| x.total_cmp(&at)) {
-            ys[place] = largest.map(rounded);
+        if let Ok(index) = xs.binary_search_by(|x| x.total_cmp(&at)) {
+            ys[index] = largest.map(rounded);
         }
     }
     ys
@@ -306,8 +306,8 @@ mod tests {
     #[test]
     fn one_second_is_no_course() {
         assert!(courses(&[course("a", 1)], &[]).is_empty());
-        let beside = courses(&[course("a", 5), course("b", 1)], &[]);
-        assert!(beside.iter().all(|plot| plot.lines.len() == 1), "{beside:?}");
+        let uneven = courses(&[course("a", 5), course("b", 1)], &[]);
+        assert!(uneven.iter().all(|plot| plot.lines.len() == 1), "{uneven:?}");
         assert!(courses(&[], &[]).is_empty());
     }
 }

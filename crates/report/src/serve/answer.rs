@@ -23,7 +23,7 @@ const PAGES_AT_ONCE: usize = 2;
 
 pub(super) type Answer = Response<Full<Bytes>>;
 
-/// What is served to whom.
+/// What is served.
 pub(super) struct Site {
     shelf: Arc<Shelf>,
     host_names: Vec<String>,

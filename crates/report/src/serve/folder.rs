@@ -33,7 +33,7 @@ pub(crate) struct Folder {
     fd: OwnedFd,
 }
 
-/// A file as the folder tells of it.
+/// A file as the folder lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) name: String,
@@ -153,7 +153,7 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let opened = match openat2(&self.fd, name, flags, Mode::empty(), within) {
-            // Where the kernel cannot tell, or a container forbids asking, no link is followed.
+            // Where the kernel does not support it, or a container forbids asking, no link is followed.
             Err(Errno::NOSYS | Errno::PERM) => {
                 openat(&self.fd, name, flags | OFlags::NOFOLLOW, Mode::empty())
             }
@@ -196,8 +196,8 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let inside = dir.path().join("inside");
         std::fs::create_dir_all(inside.join("deeper.json")).unwrap();
-        for place in [dir.path(), &inside, &inside.join("deeper.json")] {
-            std::fs::write(place.join("a.json"), "{}").unwrap();
+        for folder in [dir.path(), &inside, &inside.join("deeper.json")] {
+            std::fs::write(folder.join("a.json"), "{}").unwrap();
         }
         std::fs::write(inside.join(".hidden.json"), "{}").unwrap();
         symlink("../a.json", inside.join("out.json")).unwrap();

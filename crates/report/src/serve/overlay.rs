@@ -38,7 +38,7 @@ struct Drawn<'a> {
 /// The overlay in the state of `query`: each `file` takes part, each `row` is drawn.
 ///
 /// # Errors
-/// [`PageError`] when no file is named, or too many; what cannot be read is told on the page.
+/// [`PageError`] when no file is named, or too many; what cannot be read is reported on the page.
 pub(crate) fn body(shelf: &Shelf, query: &Query) -> Result<Markup, PageError> {
     let names: Vec<&str> = query.all("file").collect();
     if names.is_empty() {

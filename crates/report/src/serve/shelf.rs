@@ -82,8 +82,8 @@ impl Shelf {
         let mut left_bytes = READ_AT_ONCE_BYTES;
         let mut entries = Vec::with_capacity(files.len());
         for found in files {
-            let kept = before.remove(&found.name).filter(|entry| entry.found == found);
-            let entry = match kept {
+            let unchanged = before.remove(&found.name).filter(|entry| entry.found == found);
+            let entry = match unchanged {
                 Some(entry) => entry,
                 None if found.stamp.length > left_bytes => {
                     let summary = Err("not read yet: load this page again".to_owned());
@@ -119,8 +119,8 @@ impl Shelf {
 impl Entry {
     /// When the run began; for files that do not say, when they were written.
     fn at_unix_s(&self) -> f64 {
-        let told = self.summary.as_ref().ok().and_then(|summary| summary.unix_s);
-        told.unwrap_or_else(|| {
+        let recorded = self.summary.as_ref().ok().and_then(|summary| summary.unix_s);
+        recorded.unwrap_or_else(|| {
             let since = self.found.stamp.modified.duration_since(std::time::UNIX_EPOCH);
             since.unwrap_or_default().as_secs_f64()
         })

@@ -116,7 +116,7 @@ fn sentence(id: &str, moments: &[Moment<'_>]) -> String {
     format!("{}: {} {results}{}.", shown_id(id), moments.len(), range.unwrap_or_default())
 }
 
-/// A row's id as it is told; runs of their own have none.
+/// A row's id as it is shown; single runs have none.
 fn shown_id(id: &str) -> String {
     if id == ONLY_ROW { "Single runs".to_owned() } else { clipped(id) }
 }

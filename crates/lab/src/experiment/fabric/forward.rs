@@ -117,8 +117,8 @@ impl Site {
             host_ip: A.ip,
             host_mac: A.mac,
         };
-        let place = (self.group.as_str(), control.store.as_path());
-        let spec = self.commands.neighbour(&self.network, place, &guest);
+        let target = (self.group.as_str(), control.store.as_path());
+        let spec = self.commands.neighbour(&self.network, target, &guest);
         self.supervisor.run(&spec, READY_LIMIT)?;
         Ok(())
     }
@@ -259,19 +259,19 @@ impl Site {
 }
 
 impl Crossing {
-    /// What a load of a row has told.
+    /// The result of a load from its output.
     pub(super) fn result_of(
         &self,
         (cell, sent): (&FabricCell, Sent),
         load: &Spec,
-        told: &str,
+        output: &str,
     ) -> Result<RunResult, LabError> {
         match sent {
-            Sent::Ping => return Ok(echoed(told, cell.window)),
+            Sent::Ping => return Ok(echoed(output, cell.window)),
             Sent::Packets => self.receive_as_drivers_do(false)?,
             Sent::Calls | Sent::Bulk => {}
         }
-        RunResult::from_json(told.trim()).map_err(|source| LabError::Result {
+        RunResult::from_json(output.trim()).map_err(|source| LabError::Result {
             row: cell.id.clone(),
             path: PathBuf::from(&load.name),
             source,
@@ -342,11 +342,11 @@ fn ping(a: &Network, count: u32) -> Spec {
         .args(["-c", &count.to_string(), GUEST_B.ip])
 }
 
-/// A run of the echoes that `ping` tells of, those of the warm-up left out.
-fn echoed(told: &str, window: Duration) -> RunResult {
+/// A run from the echoes that `ping` printed, without those of the warm-up.
+fn echoed(output: &str, window: Duration) -> RunResult {
     let mut latencies = Histogram::new();
     let first = echoes(WARM_UP);
-    for line in told.lines() {
+    for line in output.lines() {
         let value = |name: &str| line.split_once(name)?.1.split(' ').next();
         let number = value("icmp_seq=").and_then(|text| text.parse::<u32>().ok());
         let ms = value("time=").and_then(|text| text.parse::<f64>().ok());
@@ -388,15 +388,15 @@ mod tests {
     #[test]
     fn echoes_of_the_warm_up_are_left_out() {
         let first = echoes(WARM_UP);
-        let mut told = "PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.\n".to_owned();
+        let mut output = "PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.\n".to_owned();
         for number in [1, first, first + 1, first + 2, first + 4] {
-            told.push_str(&format!(
+            output.push_str(&format!(
                 "64 bytes from 10.0.0.2: icmp_seq={number} ttl=64 time=0.04{} ms\n",
                 number % 10
             ));
         }
-        told.push_str("\n--- 10.0.0.2 ping statistics ---\n");
-        let run = echoed(&told, ECHO_EVERY * 4);
+        output.push_str("\n--- 10.0.0.2 ping statistics ---\n");
+        let run = echoed(&output, ECHO_EVERY * 4);
         assert_eq!((run.traffic.requests, run.traffic.errors), (3, 1));
         let mean_us = run.traffic.latency_us.mean.unwrap();
         let expected = [first + 1, first + 2, first + 4].map(|n| f64::from(40 + n % 10));

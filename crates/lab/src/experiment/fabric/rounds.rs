@@ -22,7 +22,7 @@ pub(super) struct Mark {
 /// Why a round has no times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RoundError {
-    #[error("the agent has told nothing of revision {revision}")]
+    #[error("the agent has reported nothing of revision {revision}")]
     NoMark { revision: u64 },
     #[error(
         "the agent did not find what it had written up to revision {revision} in the kernel's table"
@@ -52,7 +52,7 @@ pub(super) fn of_lists(rounds: &[Round]) -> Result<FabricBlock, RoundError> {
     block(&stages, &Histogram::new())
 }
 
-/// The round of an agent that began with what it had, and what it has told since.
+/// The round of an agent that restarted with its table, from the marks it wrote since.
 pub(super) fn of_restart(began_ns: u64, marks: &[Mark]) -> Result<Round, RoundError> {
     let first = marks.first().ok_or(RoundError::NoRound)?;
     if first.is_listing {

@@ -249,7 +249,7 @@ impl Site {
     }
 
     /// Ends the agent and starts it on what it has left; when that was, on the machine's clock, and
-    /// what it has told first.
+    /// its first marks.
     pub(super) fn restart_agent(&mut self, agent: &Agent) -> Result<(u64, Vec<Mark>), LabError> {
         let name = self.name(AGENT);
         for complaint in self.supervisor.stop_named(&[name]) {
@@ -262,7 +262,7 @@ impl Site {
         Ok((began_ns, self.wait_marks(agent, |_| true)?))
     }
 
-    /// The agent's marks, once it has told of a revision.
+    /// The agent's marks, once it has a mark of a revision.
     pub(super) fn marks(&mut self, agent: &Agent, revision: u64) -> Result<Vec<Mark>, LabError> {
         self.wait_marks(agent, |mark| mark.revision >= revision)
     }
@@ -279,14 +279,14 @@ impl Site {
         control: &Control,
         cell: &FabricCell,
     ) -> Result<NeighbourRun, LabError> {
-        let beside = cell.agents - 1;
+        let others = cell.agents - 1;
         let is_churn = cell.work == Work::Churn;
         let writes = NeighbourWrites {
             // What is there is of round 0.
             first_round: u32::from(cell.table > 0 && !is_churn),
             moved: is_churn.then_some(cell.table),
             pace: cell.every.map_or(WritePace::Settled(PAUSE), WritePace::Every),
-            followers: (beside > 0).then_some((beside, control.address, &control.token_file)),
+            followers: (others > 0).then_some((others, control.address, &control.token_file)),
             ..self.writes(control, cell.entries, cell.rounds)
         };
         self.rounds(&self.commands.neighbour_writes(&self.network, &writes))
@@ -416,7 +416,7 @@ impl Site {
         Ok(())
     }
 
-    /// Also when the lab was told to stop, which ends everything that the supervisor runs.
+    /// Works also after a request to stop, which ends everything that the supervisor runs.
     fn detach(&self, group: &str) {
         if !Path::new(PINNED).join(group).exists() {
             return;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tollway_record::Row;
 use tollway_record::check::rate_bound_rps;
-use tollway_record::client_limit::limit_beside_direct;
+use tollway_record::client_limit::limit_against_direct;
 use tollway_record::compare::{self, BASELINE_SUBJECT, CompareError, CompareOptions};
 use tollway_record::record::{
     Arrival, Comparison, Conditions, IdleUsage, Protocol, Question, Subject, Topology,
@@ -77,7 +77,7 @@ fn row(
     Ok(row)
 }
 
-/// What the row is made of; what a variant adds is told as well.
+/// What the row is made of, and the variant.
 fn variant(subject: &PreparedSubject, made_of: &str) -> String {
     if subject.special {
         format!("{made_of}, {}", subject.variant.name)
@@ -104,10 +104,10 @@ fn judge_saturation(rows: &mut [Row]) {
         if !matches!(own.arrival, Arrival::Closed | Arrival::Flow) || !unlimited {
             continue;
         }
-        let beside = direct.iter().find(|(other, _)| {
+        let peer = direct.iter().find(|(other, _)| {
             (&other.case, other.topology, other.layout) == (&own.case, own.topology, own.layout)
         });
-        let Some(limit) = beside.and_then(|(_, of)| limit_beside_direct(rate(row), *of)) else {
+        let Some(limit) = peer.and_then(|(_, of)| limit_against_direct(rate(row), *of)) else {
             continue;
         };
         row.traffic.client_limits.push(limit);
@@ -130,7 +130,7 @@ fn comparisons(
         let label = plan.subjects[cell.subject].as_str();
         let judged = label != BASELINE_SUBJECT;
         for baseline in scenario.baselines.iter().filter(|_| judged) {
-            let beside = rows.iter().find(|other| {
+            let peer = rows.iter().find(|other| {
                 cell_of(other).is_some_and(|other| {
                     plan.subjects[other.subject] == baseline.value
                         && other.subject != cell.subject
@@ -140,7 +140,7 @@ fn comparisons(
             });
             let toll = baseline.value == BASELINE_SUBJECT && row.conditions.subject == "tollway";
             let question = if toll { Question::AddedByTollway } else { Question::AgainstBaseline };
-            add(&mut found, row, beside, question, options)?;
+            add(&mut found, row, peer, question, options)?;
         }
         if label == BASELINE_SUBJECT && cell.topology != Topology::SameNetwork {
             let near = rows.iter().find(|other| {

@@ -39,7 +39,7 @@ pub(super) struct Bench<'a> {
     ground: Ground,
     /// What each subject has to carry.
     legs: Vec<Vec<Leg>>,
-    /// Which actors are asked, through whom, each once.
+    /// Each combination of actors, leg and subject, once.
     actors: Vec<(usize, Leg, ActorsSpec)>,
     /// The subjects, in their order.
     started: Vec<StartedSubject>,

@@ -39,15 +39,15 @@ fn today(
     let cells = plan.cells.iter().filter(|cell| {
         cell.case == spec.case.value && cell.leg.network == network && cell.layout == Layout::Shared
     });
-    let beside: Vec<(&str, &str)> =
+    let peers: Vec<(&str, &str)> =
         cells.map(|cell| (plan.subjects[cell.subject].as_str(), cell.id.as_str())).collect();
     let row = |label: &str| {
-        let (_, id) = beside.iter().find(|(known, _)| *known == label)?;
+        let (_, id) = peers.iter().find(|(known, _)| *known == label)?;
         record.row(id)
     };
     let direct = row(BASELINE_SUBJECT);
     let mut today = BTreeMap::new();
-    for (label, id) in beside.iter().filter(|(label, _)| wanted(label)) {
+    for (label, id) in peers.iter().filter(|(label, _)| wanted(label)) {
         let value = match row(label) {
             Some(row) => of_row(spec, row, direct),
             None => of_idle(spec, id, plan, record),

@@ -137,10 +137,10 @@ impl Ground {
     }
 
     /// An address of a network that nothing listens on, for configurations that must name it
-    /// beforehand. `beside` takes loopback, which only the network's own processes reach.
-    pub fn free_port(&self, network: usize, beside: bool) -> Result<SocketAddr, LabError> {
+    /// beforehand. `on_loopback` takes loopback, which only the network's own processes reach.
+    pub fn free_port(&self, network: usize, on_loopback: bool) -> Result<SocketAddr, LabError> {
         let network = self.network(network);
-        let ip = if beside { [127, 0, 0, 1].into() } else { network.address };
+        let ip = if on_loopback { [127, 0, 0, 1].into() } else { network.address };
         let free = network.run(|| tollway_net::free_port(ip))?;
         free.map_err(|source| LabError::FreePort { network: network.name.clone(), source })
     }
@@ -211,7 +211,7 @@ impl Ground {
         self.topology.advertised(&self.supervisor, network, name, fixed)
     }
 
-    /// Where processes of a network may send what nobody reads, such as spans. StartedSubject when it
+    /// Where processes of a network may send what no process reads, such as spans. Started when it
     /// is first asked for; its cost is no subject's.
     pub fn sink(&mut self, network: usize) -> Result<SocketAddr, LabError> {
         let name = self.process(network, SINK);

@@ -220,7 +220,7 @@ impl Cell {
     }
 
     /// Whether two cells differ in their subject alone.
-    fn is_beside(&self, other: &Self) -> bool {
+    fn is_peer_of(&self, other: &Self) -> bool {
         (&self.case, self.leg, self.layout) == (&other.case, other.leg, other.layout)
     }
 }
@@ -230,7 +230,7 @@ fn groups(cells: &[Cell]) -> Vec<std::ops::Range<usize>> {
     let mut groups: Vec<std::ops::Range<usize>> = Vec::new();
     for (index, cell) in cells.iter().enumerate() {
         match groups.last_mut() {
-            Some(group) if cells[group.start].is_beside(cell) => group.end = index + 1,
+            Some(group) if cells[group.start].is_peer_of(cell) => group.end = index + 1,
             _ => groups.push(index..index + 1),
         }
     }

@@ -1,5 +1,5 @@
 //! Decides what of a scenario can be run here: subjects that are there, legs they carry, limits
-//! and layouts that are possible. What is left out is told with its reason.
+//! and layouts that are possible. What is left out is reported with its reason.
 
 use std::time::Duration;
 

@@ -30,7 +30,7 @@ pub(super) struct Reading {
 type Both<'a> = (&'a String, Duration, u64, u64);
 
 impl Reading {
-    /// Processes that cannot be read are left out: one that ended is told by the supervisor.
+    /// Processes that cannot be read are left out: the supervisor reports one that ended.
     pub(super) fn take(roles: &Roles, own: &[u32], cgroups: Option<&Cgroups>) -> Self {
         let throttling = |pids: &Vec<u32>| cgroups.and_then(|groups| groups.throttling(pids));
         Self {

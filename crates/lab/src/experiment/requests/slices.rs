@@ -32,12 +32,12 @@ pub(super) fn ends(begin: Instant, end: Instant) -> impl Iterator<Item = Instant
 /// The slices so far and where the next one begins.
 pub(super) struct Slices {
     begin: Instant,
-    last: Look,
+    last: Usage,
     points: Vec<CostPoint>,
 }
 
 /// What everything had used at one moment.
-struct Look {
+struct Usage {
     at: Instant,
     cpu: BTreeMap<String, Duration>,
     throttling: BTreeMap<String, Throttling>,
@@ -47,12 +47,12 @@ impl Slices {
     /// The first slice begins where the reading was taken.
     pub(super) fn from(first: &Reading) -> Self {
         let (cpu, throttling) = (first.cpu(), first.throttling().clone());
-        Self { begin: first.at, last: Look { at: first.at, cpu, throttling }, points: Vec::new() }
+        Self { begin: first.at, last: Usage { at: first.at, cpu, throttling }, points: Vec::new() }
     }
 
     /// The slice ends now and the next one begins.
     pub(super) fn close(&mut self, roles: &Roles, cgroups: Option<&Cgroups>) {
-        let now = Look {
+        let now = Usage {
             at: Instant::now(),
             cpu: each(roles, |pids| pids.iter().map(|&pid| sample::cpu_time(pid).ok()).sum()),
             throttling: each(roles, |pids| cgroups.and_then(|groups| groups.throttling(pids))),
@@ -66,7 +66,7 @@ impl Slices {
     }
 }
 
-impl Look {
+impl Usage {
     fn since(&self, before: &Self, begin: Instant) -> CostPoint {
         let length = self.at.saturating_duration_since(before.at).max(Duration::from_nanos(1));
         let cores = self.cpu.iter().filter_map(|(role, after)| {
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_slice_tells_what_was_used_in_it() {
         let begin = Instant::now();
-        let look = |ms: u64, cpu_ms: u64, throttled_us: u64| Look {
+        let usage = |ms: u64, cpu_ms: u64, throttled_us: u64| Usage {
             at: begin + Duration::from_millis(ms),
             cpu: BTreeMap::from([("app".to_owned(), Duration::from_millis(cpu_ms))]),
             throttling: BTreeMap::from([(
@@ -117,7 +117,7 @@ mod tests {
                 Throttling { throttled_us, ..Throttling::default() },
             )]),
         };
-        let point = look(1_500, 320, 150_000).since(&look(1_000, 70, 50_000), begin);
+        let point = usage(1_500, 320, 150_000).since(&usage(1_000, 70, 50_000), begin);
         assert_eq!(point.t_s, 1.5);
         assert_eq!(point.cpu_cores["app"], 0.5);
         assert_eq!(point.throttled_fraction["app"], 0.2);

@@ -30,7 +30,7 @@ pub struct AdapterFile {
     pub version: Vec<String>,
     /// How to get it where it is missing.
     pub get: Get,
-    /// Who issues the certificates of a program that takes them from nobody else.
+    /// The authority of a program that takes certificates only from its own.
     #[serde(default)]
     pub authority: Option<AuthoritySpec>,
     /// Texts that files and commands can name as placeholders.
@@ -44,7 +44,7 @@ pub struct AdapterFile {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuthoritySpec {
-    /// As [`AdapterFile::program`], but it tells no version.
+    /// As [`AdapterFile::program`], but without a version.
     pub program: Spanned<Vec<String>>,
     /// Has neither `url` nor `headers`.
     pub process: Side,

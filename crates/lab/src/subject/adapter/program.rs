@@ -10,7 +10,7 @@ use crate::subject::Availability;
 
 /// Folders of servers that are often not on a user's `PATH`.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
-/// How long a program may take to tell its version.
+/// How long a program may take to print its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
 const VERSION_INTERVAL: Duration = Duration::from_millis(5);
 /// Most that is read of what it prints.
@@ -33,7 +33,7 @@ pub fn peers_folder() -> PathBuf {
     data.unwrap_or_else(std::env::temp_dir).join("tollway").join("peers")
 }
 
-/// The first of `candidates` that is here and tells its version.
+/// The first of `candidates` that exists and prints its version.
 pub(super) fn find(candidates: &[String], version: &[String]) -> Option<Program> {
     all_program_paths(candidates).find_map(|path| {
         let version = version_of(&path, version)?;

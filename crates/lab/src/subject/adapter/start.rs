@@ -59,7 +59,7 @@ impl Identities {
         let authorities = Authorities::create(&dir, &names)?;
         let caller = authorities.issue(0, CALLER)?;
         let apps = networks.iter().enumerate();
-        let apps = apps.map(|(place, network)| Ok((*network, authorities.issue(place, APP)?)));
+        let apps = apps.map(|(index, network)| Ok((*network, authorities.issue(index, APP)?)));
         Ok(Self { caller, apps: apps.collect::<Result<_, LabError>>()? })
     }
 }

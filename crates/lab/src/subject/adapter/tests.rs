@@ -108,8 +108,8 @@ fn mistakes_have_a_place() {
     let check = |from: &str, to: &str, line: u64, what: &str| {
         assert!(GOOD.contains(from), "{from}");
         let faults = faults(&GOOD.replacen(from, to, 1));
-        let told: Vec<_> = faults.iter().map(|f| (f.line, f.what.as_str())).collect();
-        assert_eq!(told, [(line, what)], "{to}");
+        let found: Vec<_> = faults.iter().map(|f| (f.line, f.what.as_str())).collect();
+        assert_eq!(found, [(line, what)], "{to}");
     };
     check("subject/1", "subject/2", 1, "this version reads `tollway.subject/1`");
     check(

@@ -1,4 +1,4 @@
-//! What the lab's control plane answers linkerd2-proxy: pure, from what it was told at its start.
+//! What the lab's control plane answers linkerd2-proxy: pure, from its configuration at the start.
 //!
 //! The answers are those that Linkerd's own control plane gives for a service of one endpoint
 //! without routes or policies of its own: its protocol is detected (or opaque), requests are
@@ -72,7 +72,7 @@ pub(super) struct Service {
     pub(super) namespace: String,
     /// Whether its bytes are passed without a look at them.
     pub(super) opaque: bool,
-    /// The app, as the proxy beside it is told.
+    /// The app, as its proxy sees it.
     pub(super) endpoint: SocketAddr,
     /// Where that proxy listens, at the same address.
     pub(super) inbound_port: u16,
@@ -142,7 +142,7 @@ impl Knowledge {
         })
     }
 
-    /// Who may call a port here: the known callers one that is served, nobody any other.
+    /// The callers of a port here: all known ones for a port that is served, none for any other.
     pub(super) fn inbound(&self, port: u32) -> inbound::Server {
         let served = self.served.iter().find(|served| u32::from(served.port) == port);
         let kind = if served.is_some_and(|served| served.opaque) {

@@ -61,7 +61,7 @@ fn tracked(field: &str, ports: impl Iterator<Item = u16>) -> String {
 }
 
 /// Whether connections can be redirected here, tried in a namespace made for it. Where none can
-/// be made, that is told by whoever needs one.
+/// be made, the caller that needs one reports it.
 pub(super) fn probe(nft: &Path) -> Result<(), String> {
     let Ok(namespace) = NetNs::create("probe") else { return Ok(()) };
     let example = Redirect {

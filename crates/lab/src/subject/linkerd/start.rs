@@ -145,8 +145,8 @@ impl<'a> Start<'a> {
         };
         let spec = ground.commands().linkerd_control(ground.network(here.network), CONTROL, &args);
         ground.start(&spec)?;
-        let told = ground.wait_ports(&process, READY_LIMIT)?;
-        let address = ports::port(&args.ports_file, &told, CONTROL_PORT)?;
+        let bound = ground.wait_ports(&process, READY_LIMIT)?;
+        let address = ports::port(&args.ports_file, &bound, CONTROL_PORT)?;
         self.parts[part].control = Some(address);
         self.started.config.insert(format!("{process}/knowledge"), text);
         self.started.processes.push(process);
@@ -203,7 +203,7 @@ impl<'a> Start<'a> {
         Ok(outbound.port())
     }
 
-    /// What every proxy is told: one worker, no log but warnings, and otherwise what Linkerd sets.
+    /// The environment of every proxy: one worker, no log but warnings, and otherwise what Linkerd sets.
     fn environment(
         &self,
         part: usize,
@@ -242,9 +242,9 @@ impl<'a> Start<'a> {
     ) -> Result<(), LabError> {
         let admin = ground.free_port(network, true)?;
         environment.push(("LINKERD2_PROXY_ADMIN_LISTEN_ADDR", admin.to_string()));
-        let told = environment.iter().map(|(name, value)| format!("{name}={value}\n"));
+        let lines = environment.iter().map(|(name, value)| format!("{name}={value}\n"));
         let process = ground.process(network, part);
-        self.started.config.insert(format!("{process}/environment"), told.collect());
+        self.started.config.insert(format!("{process}/environment"), lines.collect());
         // Certificates as text, which would only fill the report.
         let roots = self.authorities.roots_pem();
         environment.push(("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", roots));

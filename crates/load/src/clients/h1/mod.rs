@@ -108,14 +108,14 @@ impl H1Client {
                 Some(failure) => io.recorder.failed(&call, now_ns, failure),
             }
         }
-        let kept = answered.reusable && !self.links.is_used_up(index);
-        if kept {
+        let stays_open = answered.reusable && !self.links.is_used_up(index);
+        if stays_open {
             self.links.answered(index, now_ns);
             self.idle.push_back(index);
         } else {
             self.renew(index, io);
         }
-        kept
+        stays_open
     }
 
     /// Closes the connection; another one takes its place, or may take it.
@@ -228,7 +228,7 @@ impl Client for H1Client {
             LinkEvent::None => self.settle_failed(io),
             LinkEvent::Connected => {
                 if !self.links.take_early(index).is_empty() {
-                    // An answer that nobody asked for.
+                    // An answer without a request.
                     return self.lost(index, Failure::Protocol, io);
                 }
                 match self.exchanges[index].call {
@@ -284,7 +284,7 @@ impl Exchange {
             return Taken::Nothing;
         }
         let Some(call) = &mut self.call else {
-            // An answer that nobody asked for; the connection cannot be trusted.
+            // An answer without a request; the connection cannot be trusted.
             return Taken::Fault(Failure::Protocol);
         };
         if call.answered_ns == 0 {

@@ -53,8 +53,8 @@ impl StreamSession {
     /// The next stream in turn that takes a message.
     fn with_slot(&mut self, setting: &Setting) -> Option<usize> {
         let count = self.streams.len();
-        let mut places = (0..count).map(|step| (self.next + step) % count);
-        let found = places.find(|place| self.streams[*place].has_slot(&setting.shape))?;
+        let mut indexes = (0..count).map(|step| (self.next + step) % count);
+        let found = indexes.find(|index| self.streams[*index].has_slot(&setting.shape))?;
         self.next = found + 1;
         Some(found)
     }
@@ -71,9 +71,9 @@ impl StreamSession {
         Some(self.streams.len() - 1)
     }
 
-    fn send(&mut self, place: usize, setting: &Setting, out: &mut Vec<u8>) {
+    fn send(&mut self, index: usize, setting: &Setting, out: &mut Vec<u8>) {
         let shape = &setting.shape;
-        let stream = &mut self.streams[place];
+        let stream = &mut self.streams[index];
         let was_unwritten = stream.is_unwritten();
         self.wants_room |= stream.send(&mut self.h2, shape, out, OUT_ROOM_BYTES);
         if stream.is_unwritten() && !was_unwritten {
@@ -83,9 +83,9 @@ impl StreamSession {
 
     fn send_all(&mut self, setting: &Setting, out: &mut Vec<u8>) {
         self.wants_room = false;
-        for place in 0..self.streams.len() {
-            if self.streams[place].has_more() {
-                self.send(place, setting, out);
+        for index in 0..self.streams.len() {
+            if self.streams[index].has_more() {
+                self.send(index, setting, out);
             }
         }
     }
@@ -103,8 +103,8 @@ impl StreamSession {
         out: &mut Vec<u8>,
         ended: &mut Vec<Ended>,
     ) {
-        let Some(place) = self.position(id) else { return };
-        let stream = self.streams.remove(place);
+        let Some(index) = self.position(id) else { return };
+        let stream = self.streams.remove(index);
         let failure = stream.verdict(&setting.shape);
         if stream.has_more() {
             self.h2.reset(id, ErrorCode::CANCEL, out);
@@ -171,17 +171,17 @@ impl Session for StreamSession {
 
     /// New streams come before further messages on old ones, so that all streams carry some.
     fn start(&mut self, call: Call, setting: &mut Setting, out: &mut Vec<u8>) -> bool {
-        let place = self.open(setting, &call, out).or_else(|| self.with_slot(setting));
-        let Some(place) = place else { return false };
-        self.streams[place].give(call, &setting.shape);
-        self.send(place, setting, out);
+        let index = self.open(setting, &call, out).or_else(|| self.with_slot(setting));
+        let Some(index) = index else { return false };
+        self.streams[index].give(call, &setting.shape);
+        self.send(index, setting, out);
         true
     }
 
     fn written(&mut self, now_ns: u64, setting: &Setting, out: &mut Vec<u8>) {
         while let Some(id) = self.unwritten.pop() {
-            if let Some(place) = self.position(id) {
-                self.streams[place].written(now_ns, &setting.shape);
+            if let Some(index) = self.position(id) {
+                self.streams[index].written(now_ns, &setting.shape);
             }
         }
         if self.wants_room {
@@ -200,8 +200,8 @@ impl Session for StreamSession {
     ) {
         match event {
             Event::Response { stream, head, end, .. } => {
-                if let Some(place) = self.position(stream) {
-                    self.streams[place].head(&head, now_ns, &setting.shape);
+                if let Some(index) = self.position(stream) {
+                    self.streams[index].head(&head, now_ns, &setting.shape);
                     if end {
                         self.end(stream, setting, now_ns, out, ended);
                     }
@@ -210,8 +210,8 @@ impl Session for StreamSession {
             }
             Event::Data { stream, range, end, credit } => {
                 self.h2.release_connection(credit, out);
-                let Some(place) = self.position(stream) else { return };
-                self.streams[place].data(&input[range], now_ns, &setting.shape, |call| {
+                let Some(index) = self.position(stream) else { return };
+                self.streams[index].data(&input[range], now_ns, &setting.shape, |call| {
                     ended.push(Ended { call, failure: None });
                 });
                 if end {
@@ -221,15 +221,15 @@ impl Session for StreamSession {
                 }
             }
             Event::Trailers { stream, fields } => {
-                if let Some(place) = self.position(stream) {
-                    self.streams[place].status.trailers(&fields);
+                if let Some(index) = self.position(stream) {
+                    self.streams[index].status.trailers(&fields);
                     self.end(stream, setting, now_ns, out, ended);
                 }
                 self.h2.recycle(fields);
             }
             Event::Reset { stream, code } => {
-                if let Some(place) = self.position(stream) {
-                    let stream = self.streams.remove(place);
+                if let Some(index) = self.position(stream) {
+                    let stream = self.streams.remove(index);
                     let failure = Some(Failure::Reset(code.0));
                     forget(setting, stream, failure, now_ns, ended);
                 }

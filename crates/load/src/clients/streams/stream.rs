@@ -142,7 +142,7 @@ impl Stream {
         }
     }
 
-    /// Whether something was queued that nobody has said to be with the kernel.
+    /// Whether something was queued that the kernel has not taken yet.
     pub(super) fn is_unwritten(&self) -> bool {
         self.written < self.sent
     }
@@ -170,7 +170,7 @@ impl Stream {
         }
     }
 
-    /// Takes a piece of the answer; `answered` is told each message whose answer is complete. The
+    /// Takes a piece of the answer; `answered` gets each message whose answer is complete. The
     /// last one waits for the end of the stream, which says whether all went well.
     pub(super) fn data(
         &mut self,

@@ -62,7 +62,12 @@ impl Tally {
     }
 
     /// What the result says; `shape` is what was asked for.
-    pub(crate) fn told(&self, kind: StreamKind, traffic: &Traffic, shape: Streaming) -> Streaming {
+    pub(crate) fn summary(
+        &self,
+        kind: StreamKind,
+        traffic: &Traffic,
+        shape: Streaming,
+    ) -> Streaming {
         let messages_per_call =
             if kind.is_by_message() { 1.0 } else { shape.messages_per_stream as f64 };
         let messages_per_s = traffic.achieved_rps * messages_per_call;

@@ -3,13 +3,13 @@
 use tollway_record::Row;
 use tollway_record::compare::BASELINE_SUBJECT;
 
-use super::{join_phrases, place};
+use super::{join_phrases, path};
 use crate::contents::Differences;
 use crate::contents::added::inverse;
 use crate::contents::pairs::Pair;
 use crate::figures;
 
-/// More rates than this are told by their range.
+/// More rates than this are summarised by their range.
 const RATES_TOLD: usize = 6;
 
 /// Which rates Tollway reaches when as much is asked for as goes; `None` without such pairs.
@@ -25,8 +25,8 @@ pub(super) fn full_load(pairs: &[&Pair<'_>], differences: Differences) -> Option
         .map(|pair| {
             let row = pair.row;
             let share = share_of(pair).map(|(share, doubt)| format!(", {share} of direct{doubt},"));
-            let (rate, place) = (rate(row), place(row, differences));
-            ("reaches", format!("{rate}{} {place}", share.unwrap_or_default()))
+            let (rate, path) = (rate(row), path(row, differences));
+            ("reaches", format!("{rate}{} {path}", share.unwrap_or_default()))
         })
         .collect();
     Some(format!("at full load Tollway {}.", join_phrases(&phrases)))

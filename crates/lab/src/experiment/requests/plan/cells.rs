@@ -1,4 +1,4 @@
-//! The rows of a plan: which cases of a scenario are run where, by whom and how.
+//! The rows of a plan: each case of a scenario with its network, subject and layout.
 
 use std::time::Duration;
 
