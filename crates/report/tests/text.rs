@@ -74,7 +74,7 @@ fn a_toll_within_the_noise_is_not_claimed() {
     record.comparisons = same;
     assert_headline(
         &record,
-        "HTTP/1.1: Tollway adds nothing that can be told from noise in the same network (−2.00 µs \
+        "HTTP/1.1: Tollway adds nothing that can be distinguished from noise in the same network (−2.00 µs \
          to +3.00 µs).",
     );
 }
@@ -90,7 +90,7 @@ fn what_the_verdict_tells_apart_is_not_called_noise() {
     }
     let text = terminal(&record, 200, false);
     assert!(text.contains("HTTP/1.1: Tollway adds "), "{text}");
-    assert!(!text.contains("told from noise"), "{text}");
+    assert!(!text.contains("distinguished from noise"), "{text}");
 }
 
 /// A generator that was late tells nothing of a difference: neither that there is one, nor none.
@@ -111,7 +111,7 @@ fn what_a_limited_client_could_not_measure_is_said_with_its_reason() {
     }
     let text = terminal(&record, 200, false);
     assert!(text.contains("HTTP/1.1: Tollway adds "), "{text}");
-    assert!(!text.contains("told from noise"), "{text}");
+    assert!(!text.contains("distinguished from noise"), "{text}");
     assert_headline(
         &record,
         " What it adds in the same network could not be measured: the load generator was the \
@@ -120,7 +120,7 @@ fn what_a_limited_client_could_not_measure_is_said_with_its_reason() {
     record.comparisons.retain(|c| c.row.starts_with("same-network"));
     assert_headline(&record, "HTTP/1.1: what Tollway adds in the same network could not be");
     record.rows[base].traffic.client_limited = false;
-    assert_headline(&record, "nothing that can be told from noise");
+    assert_headline(&record, "nothing that can be distinguished from noise");
 }
 
 #[test]
