@@ -4,6 +4,11 @@
 //! [`Connections`] owns this state and nothing else does. It knows no requests and no pools: what
 //! follows from the end of a connection elsewhere is an [`Effect`].
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "most places ask for the one or two roles of a connection that concern them"
+)]
+
 pub(crate) mod accepted;
 mod connection;
 mod deadlines;

@@ -103,6 +103,30 @@ pub(crate) struct LoopConfig {
     pub(crate) timeouts: Timeouts,
 }
 
+#[cfg(test)]
+impl LoopConfig {
+    /// The settings of a sidecar without an app, for tests.
+    pub(crate) fn of_test(home: ServiceName) -> Self {
+        Self {
+            hop: format!("sidecar {home}"),
+            home,
+            app: None,
+            app_tls: None,
+            app_concurrency: None,
+            mesh_protocol: MeshProtocol::default(),
+            gateway: None,
+            api_rules: None,
+            access: None,
+            resilience: None,
+            tokens: Tokens::default(),
+            dapr_metrics: None,
+            outside: None,
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
 /// What a connection into this process is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ApiKind {

@@ -154,11 +154,15 @@ impl EventLoop {
     /// Dispatches requests to the app that wait for their share of its connections, or for the app to
     /// have fewer requests.
     fn serve_queues(&mut self) {
-        let Self { cx, conns, exchanges, upstreams, inbound, .. } = self;
-        while let Some(key) = fairness::next(cx, conns, exchanges, upstreams, inbound) {
-            cx.effects.push(Effect::Dispatch(key));
+        while let Some(key) = fairness::next(
+            &self.cx,
+            &mut self.conns,
+            &self.exchanges,
+            &self.upstreams,
+            &mut self.inbound,
+        ) {
+            self.cx.effects.push(Effect::Dispatch(key));
             self.settle();
-            return self.serve_queues();
         }
         while let Some(key) = concurrency::next(&self.cx, &self.exchanges, &mut self.inbound) {
             self.cx.effects.push(Effect::Dispatch(key));

@@ -45,7 +45,6 @@ use crate::gateway::GatewayRoutes;
 use crate::limits::{Limits, Timeouts};
 use crate::mesh::PolicyUpdate;
 use crate::tls::PlaneTls;
-use crate::tokens::Tokens;
 
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()
@@ -186,26 +185,7 @@ impl Running {
             .map(|via| (Listener::bind(address, ListenerOptions::default()).unwrap(), via.clone()))
             .collect();
         let addresses = listeners.iter().map(|(l, _)| l.address()).collect();
-        let hop = format!("sidecar {home}");
-        let mesh_protocol = MeshProtocol::default();
-        let tokens = Tokens::default();
-        let config = LoopConfig {
-            home,
-            hop,
-            app,
-            app_tls: None,
-            app_concurrency: None,
-            mesh_protocol,
-            gateway,
-            api_rules: None,
-            access: None,
-            resilience: None,
-            tokens,
-            dapr_metrics: None,
-            outside: None,
-            limits,
-            timeouts,
-        };
+        let config = LoopConfig { app, gateway, limits, timeouts, ..LoopConfig::of_test(home) };
         let metrics = Arc::new(DataPlaneMetrics::default());
         let around = Around::default();
         let (worker, commands) = EventLoop::new(
@@ -248,25 +228,7 @@ impl Running {
 
 /// The settings of `web`, which has no app.
 fn web_config(mesh_protocol: MeshProtocol, (limits, timeouts): (Limits, Timeouts)) -> LoopConfig {
-    let (home, hop) = (service("web"), "sidecar web".to_owned());
-    let tokens = Tokens::default();
-    LoopConfig {
-        home,
-        hop,
-        app: None,
-        app_tls: None,
-        app_concurrency: None,
-        mesh_protocol,
-        gateway: None,
-        api_rules: None,
-        access: None,
-        resilience: None,
-        tokens,
-        dapr_metrics: None,
-        outside: None,
-        limits,
-        timeouts,
-    }
+    LoopConfig { mesh_protocol, limits, timeouts, ..LoopConfig::of_test(service("web")) }
 }
 
 impl Drop for Running {

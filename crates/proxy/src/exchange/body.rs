@@ -227,7 +227,7 @@ fn begin_bulk(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, k
     let Role::Http2Client(link) = &mut conn.role else { return };
     link.begin_bulk(up.stream);
     if let Some(destination) = link.destination.clone() {
-        cx.effects.push(Effect::Scale(destination.clone()));
+        cx.effects.push(Effect::Scale(destination));
     }
 }
 

@@ -7,16 +7,21 @@
 //! ([`memory_pressure`]). None of them finds a connection for a request: that is an
 //! [`Effect`](crate::cx::Effect).
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "most places ask for the one or two roles of a connection that concern them"
+)]
+
 pub(crate) mod access_log;
 mod actor_turns;
 pub(crate) mod body;
-mod exchange;
 pub(crate) mod fail;
 pub(crate) mod finish;
 pub(crate) mod memory_pressure;
 mod pipe;
 pub(crate) mod respond;
 pub(crate) mod retry;
+mod state;
 pub(crate) mod timeouts;
 pub(crate) mod trace;
 
@@ -25,10 +30,10 @@ use std::time::Instant;
 use tollway_net::{Key, Slab};
 
 use body::BufferPool;
-pub(crate) use exchange::{
+pub(crate) use pipe::Pipe;
+pub(crate) use state::{
     BodySize, Destination, Exchange, Side, StreamRef, Upstream, WorkloadName, describe,
 };
-pub(crate) use pipe::Pipe;
 
 /// The exchanges of one event loop.
 #[derive(Default)]

@@ -34,10 +34,6 @@ pub(crate) fn ask_another_replica(
     }
     fail::cancel_upstream(cx, conns, exchanges, key);
     let cause = Cause::coded(ErrorCode::AppUnreachable, "its app cannot be reached");
-    cx.effects.push(Effect::AttemptFailed {
-        exchange: key,
-        failure: Failure::Refused,
-        cause: cause.into(),
-    });
+    cx.effects.push(Effect::AttemptFailed { exchange: key, failure: Failure::Refused, cause });
     true
 }

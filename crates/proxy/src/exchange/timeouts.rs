@@ -76,7 +76,7 @@ pub(crate) fn sweep(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchan
         cx.effects.push(Effect::GiveUpWaiting(key));
     }
     for (conn, quiet) in quiet_on {
-        cx.effects.push(Effect::Probe { conn: conn, quiet: quiet });
+        cx.effects.push(Effect::Probe { conn, quiet });
     }
 }
 

@@ -2,6 +2,11 @@
 //! ([`remote_gateways`]), and the guard against connections that go round in a circle
 //! ([`loop_guard`]).
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "most places ask for the one or two roles of a connection that concern them"
+)]
+
 pub(crate) mod loop_guard;
 mod remote_gateways;
 pub(crate) mod route;

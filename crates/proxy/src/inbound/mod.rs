@@ -4,6 +4,11 @@
 //! The stages in order: [`policy`] (and, for call traces, [`admission`]), [`concurrency`],
 //! [`fairness`]; [`tcp`] for connections that carry bytes. [`Inbound`] owns their state.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "most places ask for the one or two roles of a connection that concern them"
+)]
+
 pub(crate) mod admission;
 pub(crate) mod concurrency;
 pub(crate) mod fairness;

@@ -2,6 +2,11 @@
 //! connection or has it wait for one, [`send`] writes it, [`retry`] decides what follows a failed
 //! attempt. [`tunnel`] does the same for connections that carry bytes.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "most places ask for the one or two roles of a connection that concern them"
+)]
+
 pub(crate) mod dispatch;
 pub(crate) mod retry;
 pub(crate) mod route;

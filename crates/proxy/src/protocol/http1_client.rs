@@ -81,7 +81,7 @@ fn step(
     match h1::parse_response(bytes, context, &limits, &mut client.scanner) {
         Ok(Parsed::Partial) => Next::Wait,
         Ok(Parsed::Complete { message, consumed }) => {
-            begin_response(cx, conns, exchanges, key, exchange, message, bytes, consumed)
+            begin_response(cx, conns, exchanges, key, message, bytes, consumed)
         }
         Err(refusal) => {
             on_malformed(cx, conns, exchanges, key, exchange, &refusal.to_string());
@@ -95,11 +95,13 @@ fn begin_response(
     conns: &mut Connections,
     exchanges: &mut Exchanges,
     key: Key,
-    exchange: Key,
     mut response: h1::Response,
     bytes: &[u8],
     consumed: usize,
 ) -> Next {
+    let Some(exchange) = client(conns, key).and_then(|client| client.exchange) else {
+        return Next::Gone;
+    };
     let limits = cx.config.limits.h1;
     if response.head.status == 101 || response.upgrade {
         return upgraded(cx, conns, exchanges, key, exchange, response, &bytes[consumed..]);
@@ -181,7 +183,7 @@ fn response_body(
                     exchanges,
                     exchange,
                     Side::Response,
-                    Chunk { data: data, credit: 0, end: ends_here },
+                    Chunk { data, credit: 0, end: ends_here },
                 );
             }
             if finished && trailers.is_some() {
@@ -266,11 +268,7 @@ pub(crate) fn upstream_broke(
             tollway_http::h2::ErrorCode::INTERNAL_ERROR,
         );
     } else {
-        cx.effects.push(Effect::AttemptFailed {
-            exchange: exchange,
-            failure: failure,
-            cause: cause.into(),
-        });
+        cx.effects.push(Effect::AttemptFailed { exchange, failure, cause: cause.into() });
     }
 }
 

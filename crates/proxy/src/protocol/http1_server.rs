@@ -135,7 +135,7 @@ fn request_body(
                         exchanges,
                         exchange,
                         Side::Request,
-                        Chunk { data: data, credit: 0, end: ends_here },
+                        Chunk { data, credit: 0, end: ends_here },
                     );
                 }
                 if finished && trailers.is_some() {

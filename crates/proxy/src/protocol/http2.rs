@@ -314,7 +314,7 @@ fn on_reset(
         fail::abort_down(cx, conns, exchanges, exchange, code);
     } else if code == ErrorCode::REFUSED_STREAM {
         cx.effects.push(Effect::AttemptFailed {
-            exchange: exchange,
+            exchange,
             failure: Failure::Refused,
             cause: "it refused the request".into(),
         });

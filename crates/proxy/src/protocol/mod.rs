@@ -3,6 +3,11 @@
 //! A protocol hands a new request to the event loop as a value ([`Arrival`]); what else it wants of
 //! pools, policies or the runtime is an [`Effect`](crate::cx::Effect).
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "most places ask for the one or two roles of a connection that concern them"
+)]
+
 pub(crate) mod actor_turns;
 pub(crate) mod http1_client;
 pub(crate) mod http1_server;

@@ -131,11 +131,7 @@ fn back_off_if_unanswered(cx: &mut Cx, conns: &mut Connections, key: Key) {
     let is_mute = matches!(&other.role, Role::Relay(relay) if !relay.has_spoken);
     if is_mute && waited > UNANSWERED {
         let (target, address) = (target.clone(), *address);
-        cx.effects.push(Effect::BackOffRelay {
-            target: target,
-            address: address,
-            until: now + rest,
-        });
+        cx.effects.push(Effect::BackOffRelay { target, address, until: now + rest });
     }
 }
 

@@ -165,5 +165,5 @@ pub(crate) fn on_revived(cx: &mut Cx, conns: &Connections, key: Key) {
     let Role::Http2Client(link) = &conn.role else { return };
     let Some(destination) = link.destination.clone() else { return };
     cx.effects.push(Effect::ServeWaiting(destination.clone()));
-    cx.effects.push(Effect::Scale(destination.clone()));
+    cx.effects.push(Effect::Scale(destination));
 }

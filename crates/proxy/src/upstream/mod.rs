@@ -6,9 +6,15 @@
 //! ([`keepalive`]) and bound what waits at the runtime ([`runtime_backlog`]). What follows for
 //! requests is an [`Effect`](crate::cx::Effect).
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "most places ask for the one or two roles of a connection that concern them"
+)]
+
 pub(crate) mod dial;
 pub(crate) mod discover;
 pub(crate) mod keepalive;
+mod links;
 pub(crate) mod pick;
 pub(crate) mod pools;
 pub(crate) mod relay_dial;
@@ -77,3 +83,6 @@ impl Upstreams {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

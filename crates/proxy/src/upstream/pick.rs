@@ -5,10 +5,10 @@ use tollway_model::{AppProtocol, Instance, ServiceState};
 use tollway_net::Key;
 use tollway_routing::pick_of_two;
 
-use crate::conn::{Connections, Role};
 use crate::cx::{Cx, Effect};
 use crate::event_loop::MeshProtocol;
 use crate::exchange::Destination;
+use crate::upstream::links::{LinkProtocol, Links};
 use crate::upstream::{Pool, Upstreams, runtime_backlog};
 
 /// Whether connections are taken that give no sign of life, or lead to replicas of which the app
@@ -39,27 +39,27 @@ impl Load {
 /// A connection that takes a request now.
 pub(crate) fn pick(
     cx: &mut Cx,
-    conns: &Connections,
+    links: &impl Links,
     upstreams: &mut Upstreams,
     destination: &Destination,
 ) -> Option<Key> {
     if speaks_http1(cx, upstreams, destination) {
-        return pick_idle(cx, conns, upstreams, destination);
+        return pick_idle(cx, links, upstreams, destination);
     }
     let random = cx.next_random();
     let pool = upstreams.pools.get(destination)?;
-    let chosen = pick_link(cx, conns, upstreams, pool, random, Resting::Spared);
+    let chosen = pick_link(cx, links, upstreams, pool, random, Resting::Spared);
     // One that is being dialled is worth waiting for.
     if chosen.is_some() || !pool.dialling.is_empty() {
         return chosen;
     }
-    pick_link(cx, conns, upstreams, pool, random, Resting::Taken)
+    pick_link(cx, links, upstreams, pool, random, Resting::Taken)
 }
 
 /// A connection for a request that has waited for a better one long enough.
 pub(crate) fn pick_last_resort(
     cx: &mut Cx,
-    conns: &Connections,
+    links: &impl Links,
     upstreams: &mut Upstreams,
     destination: &Destination,
 ) -> Option<Key> {
@@ -67,12 +67,12 @@ pub(crate) fn pick_last_resort(
         return None;
     }
     let random = cx.next_random();
-    pick_link(cx, conns, upstreams, upstreams.pools.get(destination)?, random, Resting::Taken)
+    pick_link(cx, links, upstreams, upstreams.pools.get(destination)?, random, Resting::Taken)
 }
 
 fn pick_link(
     cx: &Cx,
-    conns: &Connections,
+    links: &impl Links,
     upstreams: &Upstreams,
     pool: &Pool,
     random: u64,
@@ -80,16 +80,16 @@ fn pick_link(
 ) -> Option<Key> {
     let is_remote = matches!(pool.state, Some(ServiceState::Remote { .. }));
     if is_remote {
-        pick_by_instance(cx, conns, upstreams, pool, random, resting)
+        pick_by_instance(cx, links, upstreams, pool, random, resting)
     } else {
-        pick_two(cx, conns, upstreams, pool, random, resting)
+        pick_two(cx, links, upstreams, pool, random, resting)
     }
 }
 
 /// The one that was used last; of a service one by chance, since they lead to several replicas.
 fn pick_idle(
     cx: &mut Cx,
-    conns: &Connections,
+    links: &impl Links,
     upstreams: &mut Upstreams,
     destination: &Destination,
 ) -> Option<Key> {
@@ -97,7 +97,7 @@ fn pick_idle(
         shuffle_idle(cx, upstreams, destination);
     }
     let idle = &upstreams.pools.get(destination)?.idle;
-    let chosen = idle.iter().rposition(|key| is_fresh(conns, *key));
+    let chosen = idle.iter().rposition(|key| is_fresh(links, *key));
     // Of the others something came or they closed. A read tells whether they may stay: what
     // came may be a ticket of TLS.
     let unread = idle[chosen.map_or(0, |at| at + 1)..].to_vec();
@@ -107,9 +107,9 @@ fn pick_idle(
     Some(upstreams.pools.get_mut(destination)?.idle.remove(chosen?))
 }
 
-fn is_fresh(conns: &Connections, key: Key) -> bool {
-    conns.get(key).is_some_and(|conn| {
-        !conn.draining && !conn.io.may_read() && matches!(conn.role, Role::Http1Client(_))
+fn is_fresh(links: &impl Links, key: Key) -> bool {
+    links.link(key).is_some_and(|link| {
+        !link.is_draining && matches!(link.protocol, LinkProtocol::Http1 { is_fresh: true })
     })
 }
 
@@ -126,46 +126,45 @@ fn shuffle_idle(cx: &mut Cx, upstreams: &mut Upstreams, destination: &Destinatio
 /// Requests under way on a connection; `None` if it takes no more.
 pub(crate) fn outstanding(
     cx: &Cx,
-    conns: &Connections,
+    links: &impl Links,
     upstreams: &Upstreams,
     key: Key,
 ) -> Option<u32> {
-    load(cx, conns, upstreams, key).map(|load| load.streams)
+    load(cx, links, upstreams, key).map(|load| load.streams)
 }
 
-fn load(cx: &Cx, conns: &Connections, upstreams: &Upstreams, key: Key) -> Option<Load> {
-    let conn = conns.get(key)?;
-    let Role::Http2Client(link) = &conn.role else { return None };
-    let is_unread = conn.is_unread(cx.config.limits.unread_bytes);
-    if conn.draining || is_unread || !link.codec.can_open() {
+fn load(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: Key) -> Option<Load> {
+    let link = links.link(key)?;
+    let state = link.http2()?;
+    let is_unread = link.pending >= cx.config.limits.unread_bytes;
+    if link.is_draining || is_unread || !state.can_open {
         return None;
     }
-    let active = link.codec.active_streams();
-    let takes_more = if link.leads_to_runtime() {
+    let takes_more = if state.leads_to_runtime {
         !runtime_backlog::is_full(cx, upstreams)
     } else {
-        // Should they all be called off, whoever else is on it must not pay for that.
-        active < link.codec.resets_left()
+        // Should they all be called off, no other request on it must pay for that.
+        state.streams < state.resets_left
     };
     if !takes_more {
         return None;
     }
-    let streams = u32::try_from(active).unwrap_or(u32::MAX);
-    let is_bulk = link.is_apart() || conn.io.pending() > cx.config.limits.out_bytes / 2;
+    let streams = u32::try_from(state.streams).unwrap_or(u32::MAX);
+    let is_bulk = state.is_apart || link.pending > cx.config.limits.out_bytes / 2;
     Some(Load { streams, is_bulk })
 }
 
 fn pick_two(
     cx: &Cx,
-    conns: &Connections,
+    links: &impl Links,
     upstreams: &Upstreams,
     pool: &Pool,
     random: u64,
     resting: Resting,
 ) -> Option<Key> {
     let load = |at: usize| {
-        let load = load(cx, conns, upstreams, pool.conns[at])
-            .filter(|_| is_preferred(cx, conns, pool.conns[at], resting));
+        let load = load(cx, links, upstreams, pool.conns[at])
+            .filter(|_| is_preferred(cx, links, pool.conns[at], resting));
         load.map(Load::weight)
     };
     let index = pick_of_two(pool.conns.len(), random, load)?;
@@ -176,7 +175,7 @@ fn pick_two(
 /// the chosen one: a replica with two connections gets no more than one with one.
 fn pick_by_instance(
     cx: &Cx,
-    conns: &Connections,
+    links: &impl Links,
     upstreams: &Upstreams,
     pool: &Pool,
     random: u64,
@@ -188,11 +187,11 @@ fn pick_by_instance(
     let (before, from) = pool.conns.split_at(start);
     for key in from.iter().chain(before) {
         let Some(load) =
-            load(cx, conns, upstreams, *key).filter(|_| is_preferred(cx, conns, *key, resting))
+            load(cx, links, upstreams, *key).filter(|_| is_preferred(cx, links, *key, resting))
         else {
             continue;
         };
-        let instance = instance(conns, *key);
+        let instance = instance(links, *key);
         match replicas.iter_mut().find(|(known, ..)| *known == instance) {
             Some((_, total, best, best_load)) => {
                 *total += load.streams;
@@ -213,15 +212,17 @@ fn pick_by_instance(
     Some(replicas[index].2)
 }
 
-fn is_preferred(cx: &Cx, conns: &Connections, key: Key, resting: Resting) -> bool {
-    resting == Resting::Taken
-        || !matches!(conns.get(key).map(|conn| &conn.role), Some(Role::Http2Client(link))
-            if link.is_silent || link.rests_until.is_some_and(|until| cx.now < until))
+fn is_preferred(cx: &Cx, links: &impl Links, key: Key, resting: Resting) -> bool {
+    let rests = || {
+        let state = links.link(key).and_then(|link| link.http2());
+        state.is_some_and(|s| s.is_silent || s.rests_until.is_some_and(|until| cx.now < until))
+    };
+    resting == Resting::Taken || !rests()
 }
 
 /// The instance that a connection proved to lead to.
-pub(crate) fn instance(conns: &Connections, key: Key) -> Option<&Instance> {
-    conns.get(key)?.peer.as_ref()?.instance.as_ref()
+pub(crate) fn instance(links: &impl Links, key: Key) -> Option<&Instance> {
+    links.link(key)?.instance
 }
 
 pub(crate) fn speaks_http1(cx: &Cx, upstreams: &Upstreams, destination: &Destination) -> bool {

@@ -25,11 +25,7 @@ pub(crate) fn dial_relayed(
         Err(cause) => {
             if cause.code.is_none() {
                 let until = cx.now + cx.config.timeouts.dial_backoff;
-                cx.effects.push(Effect::BackOffDialled {
-                    down: down,
-                    address: address,
-                    until: until,
-                });
+                cx.effects.push(Effect::BackOffDialled { down, address, until });
             }
             let early = relay::relay(conns, down).map(|relay| std::mem::take(&mut relay.early));
             on_relay_dial_failed(cx, conns, down, early.unwrap_or_default(), &cause);
@@ -56,7 +52,7 @@ pub(crate) fn on_relay_dial_failed(
     match (&conn.via, conn.raw_target.clone()) {
         (Some(ListenerKind::Gateway), _) if again => cx.effects.push(Effect::RelayElsewhere(down)),
         (Some(ListenerKind::Tcp(_) | ListenerKind::Outbound), Some(service)) if again => {
-            cx.effects.push(Effect::DispatchTcp { down: down, service: service });
+            cx.effects.push(Effect::DispatchTcp { down, service });
         }
         _ => {
             tracing::info!(reason = cause.reason, "TCP call failed");

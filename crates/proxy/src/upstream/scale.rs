@@ -17,6 +17,7 @@ use crate::event_loop::{ApiKind, ApiStream, NotServed};
 use crate::exchange::Destination;
 use crate::request_error::RequestError;
 use crate::tls::{PlaneTls, alpn};
+use crate::upstream::links::Links;
 use crate::upstream::{Candidates, Pool, Upstreams, dial, pick, pools, runtime_backlog};
 
 /// Endpoints of one service in its own network that a thread keeps connections to. So many
@@ -71,17 +72,7 @@ fn scale_service(
         let count = plan_http1(cx, conns, upstreams, pool, &candidates);
         return dial_http1(cx, conns, upstreams, tls, destination, count);
     }
-    let (count, retire) = match candidates.remote_replicas {
-        // One at a time is enough to see whether somebody answers again.
-        _ if pool.outage.is_some() => (usize::from(pool.dialling.is_empty()), Vec::new()),
-        Some(replicas) => plan_remote(cx, conns, upstreams, pool, &candidates, replicas),
-        None => {
-            let missing = missing(cx, conns, upstreams, pool, &candidates).len();
-            (missing, surplus(cx, conns, upstreams, pool, &candidates))
-        }
-    };
-    // Twice as many each time, so that whoever begins is not shaken hands with all at once.
-    let room = LOCAL_ENDPOINTS.max(pool.conns.len()).saturating_sub(pool.dialling.len());
+    let Plan { dial: count, retire } = plan(cx, conns, upstreams, pool, &candidates);
     // All leave before what is missing is counted again, or the last would be made up for.
     for key in &retire {
         pools::remove(conns, upstreams, *key);
@@ -89,7 +80,7 @@ fn scale_service(
     for key in retire {
         pools::retire(cx, conns, key);
     }
-    for _ in 0..count.min(room) {
+    for _ in 0..count {
         let purpose = Purpose::PoolH2(destination.clone());
         if let Err(error) = dial::dial(cx, conns, upstreams, tls, destination, purpose, alpn::H2) {
             if upstreams.pools.get(destination).is_some_and(|p| p.dialling.is_empty()) {
@@ -104,11 +95,39 @@ fn scale_service(
     }
 }
 
+/// What a pool of multiplexed connections is short of, and what it has too much of.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub(super) struct Plan {
+    pub(super) dial: usize,
+    pub(super) retire: Vec<Key>,
+}
+
+pub(super) fn plan(
+    cx: &Cx,
+    links: &impl Links,
+    upstreams: &Upstreams,
+    pool: &Pool,
+    candidates: &Candidates,
+) -> Plan {
+    let (dial, retire) = match candidates.remote_replicas {
+        // One at a time is enough to see whether an address answers again.
+        _ if pool.outage.is_some() => (usize::from(pool.dialling.is_empty()), Vec::new()),
+        Some(replicas) => plan_remote(cx, links, upstreams, pool, candidates, replicas),
+        None => {
+            let missing = missing(cx, links, upstreams, pool, candidates).len();
+            (missing, surplus(cx, links, upstreams, pool, candidates))
+        }
+    };
+    // Twice as many each time, so that a new callee is not shaken hands with by all at once.
+    let room = LOCAL_ENDPOINTS.max(pool.conns.len()).saturating_sub(pool.dialling.len());
+    Plan { dial: dial.min(room), retire }
+}
+
 /// How many connections of one request at a time a service is short of: one for each request
 /// that waits and, where its endpoints are known, one to each of them.
 fn plan_http1(
     cx: &Cx,
-    conns: &Connections,
+    links: &impl Links,
     upstreams: &Upstreams,
     pool: &Pool,
     candidates: &Candidates,
@@ -121,9 +140,218 @@ fn plan_http1(
     let wanted = pool.waiting.len().saturating_sub(pool.dialling.len());
     let missing = match candidates.remote_replicas {
         Some(_) => usize::from(standing == 0),
-        None => missing(cx, conns, upstreams, pool, candidates).len(),
+        None => missing(cx, links, upstreams, pool, candidates).len(),
     };
     wanted.max(missing).min(room)
+}
+
+fn plan_remote(
+    cx: &Cx,
+    links: &impl Links,
+    upstreams: &Upstreams,
+    pool: &Pool,
+    candidates: &Candidates,
+    replicas: u32,
+) -> (usize, Vec<Key>) {
+    let (apart, standing): (Vec<Key>, Vec<Key>) =
+        usable(links, pool).partition(|key| is_apart(cx, links, upstreams, *key));
+    let shared = apart.into_iter().skip(cx.config.limits.bulk_connections);
+    let dialled: Vec<Dialled<Key, Instance>> = standing
+        .into_iter()
+        .chain(shared)
+        .map(|key| Dialled {
+            key,
+            instance: pick::instance(links, key).cloned(),
+            // The only way through a gateway is the last to be given up.
+            outstanding: match connections_via(links, pool, address_of(links, key)) {
+                0 | 1 => u32::MAX,
+                _ => pick::outstanding(cx, links, upstreams, key).unwrap_or(u32::MAX),
+            },
+        })
+        .chain(pool.dialling.iter().map(|key| Dialled {
+            key: *key,
+            instance: None,
+            outstanding: 0,
+        }))
+        .collect();
+    let most = cx.config.limits.mesh_connections;
+    let SpreadLimits { least: few, most: many } = SpreadLimits::default();
+    let wanted = wanted_by_flight(cx, links, upstreams, pool, dialled.len());
+    let limits =
+        SpreadLimits { least: few.max(wanted).min(most), most: many.max(wanted).min(most) };
+    let plan = plan_spread(replicas as usize, &dialled, limits);
+    let is_crowded = |address: &SocketAddr| connections_via(links, pool, Some(*address)) > 1;
+    let uneven = candidates.addresses.iter().any(is_crowded)
+        && !unused_gateways(cx, links, upstreams, pool, candidates).is_empty();
+    (plan.dial.max(usize::from(uneven && pool.dialling.is_empty())), plan.retire)
+}
+
+/// Counts what is under way to services far away; they get as many connections as that asks
+/// for, and lose those that it does not ask for any more.
+pub(crate) fn note_flights(cx: &mut Cx, links: &impl Links, upstreams: &mut Upstreams) {
+    let mut counted: Vec<(Destination, usize)> = Vec::new();
+    for (destination, pool) in &upstreams.pools {
+        let is_used = cx.now.saturating_duration_since(pool.used) < LATELY;
+        let is_far = is_used && is_far(cx, links, upstreams, pool);
+        if is_far || (is_used && pool.flight.asks_for_many()) {
+            let under_way = if is_far { under_way(links, pool) } else { 0 };
+            counted.push((destination.clone(), under_way));
+        }
+    }
+    for (destination, under_way) in counted {
+        pools::pool(cx, upstreams, &destination).flight.observe(under_way);
+        let Some(pool) = upstreams.pools.get(&destination) else { continue };
+        let made = pool.made();
+        let wanted = wanted_by_flight(cx, links, upstreams, pool, made);
+        if wanted > made || made > wanted.max(LOCAL_ENDPOINTS) {
+            cx.effects.push(Effect::Scale(destination));
+        }
+    }
+}
+
+/// Requests on the multiplexed connections of a pool.
+fn under_way(links: &impl Links, pool: &Pool) -> usize {
+    let streams = |key: &Key| Some(links.link(*key)?.http2()?.streams);
+    pool.conns.iter().filter_map(streams).sum()
+}
+
+/// Whether the nearest of those who answered is far; of a service behind gateways, those.
+fn is_far(cx: &Cx, links: &impl Links, _upstreams: &Upstreams, pool: &Pool) -> bool {
+    let round_trips = usable(links, pool).filter_map(|key| links.link(key)?.http2()?.round_trip);
+    let nearest = round_trips.min();
+    nearest.is_some_and(|round_trip| round_trip >= cx.config.timeouts.far)
+}
+
+/// Connections that the requests to a service ask for: one if it is near. `standing` ones are
+/// there for small requests, or are being made. While an address rests that did not answer, no
+/// more than those.
+fn wanted_by_flight(
+    cx: &Cx,
+    _links: &impl Links,
+    _upstreams: &Upstreams,
+    pool: &Pool,
+    standing: usize,
+) -> usize {
+    let wanted = pool.flight.connections(standing, cx.config.limits.mesh_connections);
+    if pool.backoff.is_empty() { wanted } else { wanted.min(standing.max(1)) }
+}
+
+/// The same for each endpoint, where they are known: one at least.
+fn wanted_each(
+    cx: &Cx,
+    links: &impl Links,
+    upstreams: &Upstreams,
+    pool: &Pool,
+    candidates: &Candidates,
+) -> usize {
+    let endpoints = candidates.addresses.len().clamp(1, LOCAL_ENDPOINTS);
+    let small = usable(links, pool).filter(|key| !is_apart(cx, links, upstreams, *key)).count();
+    let wanted = wanted_by_flight(cx, links, upstreams, pool, small + pool.dialling.len());
+    let most = cx.config.limits.mesh_connections / endpoints;
+    wanted.div_ceil(endpoints).min(most.max(1))
+}
+
+/// Gateways that may be dialled and that no connection leads through.
+pub(crate) fn unused_gateways(
+    cx: &Cx,
+    links: &impl Links,
+    _upstreams: &Upstreams,
+    pool: &Pool,
+    candidates: &Candidates,
+) -> Vec<SocketAddr> {
+    let is_unused = |address: &&SocketAddr| {
+        let rested = pool.backoff.get(*address).is_none_or(|until| *until <= cx.now);
+        rested && connections_via(links, pool, Some(**address)) == 0
+    };
+    candidates.addresses.iter().filter(is_unused).copied().collect()
+}
+
+/// Connections through an address, those that are being made included.
+fn connections_via(links: &impl Links, pool: &Pool, address: Option<SocketAddr>) -> usize {
+    let all = usable(links, pool).chain(pool.dialling.iter().copied());
+    all.filter(|key| address_of(links, *key) == address).count()
+}
+
+fn address_of(links: &impl Links, key: Key) -> Option<SocketAddr> {
+    links.link(key)?.remote
+}
+
+/// The connections of a pool that neither drain nor are silent.
+fn usable<'a>(links: &'a impl Links, pool: &'a Pool) -> impl Iterator<Item = Key> + 'a {
+    let stands = |key: &Key| links.link(*key).is_some_and(|link| link.is_usable());
+    pool.conns.iter().copied().filter(stands)
+}
+
+/// Whether small requests should have another connection: it carries bulk, or has as many
+/// streams as it takes.
+fn is_apart(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: Key) -> bool {
+    let state = links.link(key).and_then(|link| link.http2());
+    state.is_some_and(|state| state.is_apart) || is_full(cx, links, upstreams, key)
+}
+
+/// Connections beyond those that each endpoint has for small requests, left over from bulk or
+/// from more requests.
+fn surplus(
+    cx: &Cx,
+    links: &impl Links,
+    upstreams: &Upstreams,
+    pool: &Pool,
+    candidates: &Candidates,
+) -> Vec<Key> {
+    let each = wanted_each(cx, links, upstreams, pool, candidates);
+    let mut served: HashMap<Option<SocketAddr>, usize> = HashMap::new();
+    let is_surplus = |key: &Key| {
+        let count = served.entry(address_of(links, *key)).or_default();
+        *count += 1;
+        *count > each
+    };
+    usable(links, pool)
+        .filter(|key| !is_apart(cx, links, upstreams, *key))
+        .filter(is_surplus)
+        .collect()
+}
+
+/// Whether a connection has as many streams as it takes: what comes needs another one.
+fn is_full(cx: &Cx, links: &impl Links, upstreams: &Upstreams, key: Key) -> bool {
+    let is_http2 = links.link(key).is_some_and(|link| link.http2().is_some());
+    is_http2 && pick::outstanding(cx, links, upstreams, key).is_none()
+}
+
+/// Endpoints that are short of connections for small requests, as often as one is missing and
+/// as far as this thread connects to that many.
+pub(crate) fn missing(
+    cx: &Cx,
+    links: &impl Links,
+    upstreams: &Upstreams,
+    pool: &Pool,
+    candidates: &Candidates,
+) -> Vec<SocketAddr> {
+    let (each, most) =
+        (wanted_each(cx, links, upstreams, pool, candidates), cx.config.limits.bulk_connections);
+    let mut connected: HashMap<SocketAddr, usize> = HashMap::new();
+    let mut apart: HashMap<SocketAddr, usize> = HashMap::new();
+    for key in usable(links, pool).chain(pool.dialling.iter().copied()) {
+        let Some(address) = address_of(links, key) else { continue };
+        let counted = if is_apart(cx, links, upstreams, key) { &mut apart } else { &mut connected };
+        *counted.entry(address).or_default() += 1;
+    }
+    for (address, count) in apart {
+        if count > most {
+            *connected.entry(address).or_default() += count - most;
+        }
+    }
+    let mut room = LOCAL_ENDPOINTS.saturating_sub(connected.len());
+    let mut missing = Vec::new();
+    for address in &candidates.addresses {
+        let has = connected.get(address).copied();
+        let rested = pool.backoff.get(address).is_none_or(|until| *until <= cx.now);
+        if !rested || (has.is_none() && room == 0) {
+            continue;
+        }
+        room -= usize::from(has.is_none());
+        missing.extend(repeat_n(*address, each.saturating_sub(has.unwrap_or(0))));
+    }
+    missing
 }
 
 fn dial_http1(
@@ -150,226 +378,6 @@ fn dial_http1(
     }
 }
 
-fn plan_remote(
-    cx: &Cx,
-    conns: &Connections,
-    upstreams: &Upstreams,
-    pool: &Pool,
-    candidates: &Candidates,
-    replicas: u32,
-) -> (usize, Vec<Key>) {
-    let (apart, standing): (Vec<Key>, Vec<Key>) =
-        usable(conns, pool).partition(|key| is_apart(cx, conns, upstreams, *key));
-    let shared = apart.into_iter().skip(cx.config.limits.bulk_connections);
-    let dialled: Vec<Dialled<Key, Instance>> = standing
-        .into_iter()
-        .chain(shared)
-        .map(|key| Dialled {
-            key,
-            instance: pick::instance(conns, key).cloned(),
-            // The only way through a gateway is the last to be given up.
-            outstanding: match connections_via(conns, pool, address_of(conns, key)) {
-                0 | 1 => u32::MAX,
-                _ => pick::outstanding(cx, conns, upstreams, key).unwrap_or(u32::MAX),
-            },
-        })
-        .chain(pool.dialling.iter().map(|key| Dialled {
-            key: *key,
-            instance: None,
-            outstanding: 0,
-        }))
-        .collect();
-    let most = cx.config.limits.mesh_connections;
-    let SpreadLimits { least: few, most: many } = SpreadLimits::default();
-    let wanted = wanted_by_flight(cx, conns, upstreams, pool, dialled.len());
-    let limits =
-        SpreadLimits { least: few.max(wanted).min(most), most: many.max(wanted).min(most) };
-    let plan = plan_spread(replicas as usize, &dialled, limits);
-    let is_crowded = |address: &SocketAddr| connections_via(conns, pool, Some(*address)) > 1;
-    let uneven = candidates.addresses.iter().any(is_crowded)
-        && !unused_gateways(cx, conns, upstreams, pool, candidates).is_empty();
-    (plan.dial.max(usize::from(uneven && pool.dialling.is_empty())), plan.retire)
-}
-
-/// Counts what is under way to services far away; they get as many connections as that asks
-/// for, and lose those that it does not ask for any more.
-pub(crate) fn note_flights(cx: &mut Cx, conns: &Connections, upstreams: &mut Upstreams) {
-    let mut counted: Vec<(Destination, usize)> = Vec::new();
-    for (destination, pool) in &upstreams.pools {
-        let is_used = cx.now.saturating_duration_since(pool.used) < LATELY;
-        let is_far = is_used && is_far(cx, conns, upstreams, pool);
-        if is_far || (is_used && pool.flight.asks_for_many()) {
-            let under_way = if is_far { under_way(conns, pool) } else { 0 };
-            counted.push((destination.clone(), under_way));
-        }
-    }
-    for (destination, under_way) in counted {
-        pools::pool(cx, upstreams, &destination).flight.observe(under_way);
-        let Some(pool) = upstreams.pools.get(&destination) else { continue };
-        let made = pool.made();
-        let wanted = wanted_by_flight(cx, conns, upstreams, pool, made);
-        if wanted > made || made > wanted.max(LOCAL_ENDPOINTS) {
-            cx.effects.push(Effect::Scale(destination));
-        }
-    }
-}
-
-/// Requests on the multiplexed connections of a pool.
-fn under_way(conns: &Connections, pool: &Pool) -> usize {
-    let streams = |key: &Key| match conns.get(*key).map(|conn| &conn.role) {
-        Some(Role::Http2Client(link)) => link.codec.active_streams(),
-        _ => 0,
-    };
-    pool.conns.iter().map(streams).sum()
-}
-
-/// Whether the nearest of those who answered is far; of a service behind gateways, those.
-fn is_far(cx: &Cx, conns: &Connections, _upstreams: &Upstreams, pool: &Pool) -> bool {
-    let opened = usable(conns, pool).filter_map(|key| conns.get(key)?.opened());
-    let nearest = opened.filter_map(|opened| opened.round_trip).min();
-    nearest.is_some_and(|round_trip| round_trip >= cx.config.timeouts.far)
-}
-
-/// Connections that the requests to a service ask for: one if it is near. `standing` ones are
-/// there for small requests, or are being made. While an address rests that did not answer, no
-/// more than those.
-fn wanted_by_flight(
-    cx: &Cx,
-    _conns: &Connections,
-    _upstreams: &Upstreams,
-    pool: &Pool,
-    standing: usize,
-) -> usize {
-    let wanted = pool.flight.connections(standing, cx.config.limits.mesh_connections);
-    if pool.backoff.is_empty() { wanted } else { wanted.min(standing.max(1)) }
-}
-
-/// The same for each endpoint, where they are known: one at least.
-fn wanted_each(
-    cx: &Cx,
-    conns: &Connections,
-    upstreams: &Upstreams,
-    pool: &Pool,
-    candidates: &Candidates,
-) -> usize {
-    let endpoints = candidates.addresses.len().clamp(1, LOCAL_ENDPOINTS);
-    let small = usable(conns, pool).filter(|key| !is_apart(cx, conns, upstreams, *key)).count();
-    let wanted = wanted_by_flight(cx, conns, upstreams, pool, small + pool.dialling.len());
-    let most = cx.config.limits.mesh_connections / endpoints;
-    wanted.div_ceil(endpoints).min(most.max(1))
-}
-
-/// Gateways that may be dialled and that no connection leads through.
-pub(crate) fn unused_gateways(
-    cx: &Cx,
-    conns: &Connections,
-    _upstreams: &Upstreams,
-    pool: &Pool,
-    candidates: &Candidates,
-) -> Vec<SocketAddr> {
-    let is_unused = |address: &&SocketAddr| {
-        let rested = pool.backoff.get(*address).is_none_or(|until| *until <= cx.now);
-        rested && connections_via(conns, pool, Some(**address)) == 0
-    };
-    candidates.addresses.iter().filter(is_unused).copied().collect()
-}
-
-/// Connections through an address, those that are being made included.
-fn connections_via(conns: &Connections, pool: &Pool, address: Option<SocketAddr>) -> usize {
-    let all = usable(conns, pool).chain(pool.dialling.iter().copied());
-    all.filter(|key| address_of(conns, *key) == address).count()
-}
-
-fn address_of(conns: &Connections, key: Key) -> Option<SocketAddr> {
-    conns.get(key)?.remote
-}
-
-/// The connections of a pool that neither drain nor are silent.
-fn usable<'a>(conns: &'a Connections, pool: &'a Pool) -> impl Iterator<Item = Key> + 'a {
-    let stands = |key: &Key| {
-        conns.get(*key).is_some_and(|conn| {
-            let is_silent = matches!(&conn.role, Role::Http2Client(link) if link.is_silent);
-            !conn.draining && !is_silent
-        })
-    };
-    pool.conns.iter().copied().filter(stands)
-}
-
-/// Whether small requests should have another connection: it carries bulk, or has as many
-/// streams as it takes.
-fn is_apart(cx: &Cx, conns: &Connections, upstreams: &Upstreams, key: Key) -> bool {
-    let role = conns.get(key).map(|conn| &conn.role);
-    matches!(role, Some(Role::Http2Client(link)) if link.is_apart())
-        || is_full(cx, conns, upstreams, key)
-}
-
-/// Connections beyond those that each endpoint has for small requests, left over from bulk or
-/// from more requests.
-fn surplus(
-    cx: &Cx,
-    conns: &Connections,
-    upstreams: &Upstreams,
-    pool: &Pool,
-    candidates: &Candidates,
-) -> Vec<Key> {
-    let each = wanted_each(cx, conns, upstreams, pool, candidates);
-    let mut served: HashMap<Option<SocketAddr>, usize> = HashMap::new();
-    let is_surplus = |key: &Key| {
-        let count = served.entry(address_of(conns, *key)).or_default();
-        *count += 1;
-        *count > each
-    };
-    usable(conns, pool)
-        .filter(|key| !is_apart(cx, conns, upstreams, *key))
-        .filter(is_surplus)
-        .collect()
-}
-
-/// Whether a connection has as many streams as it takes: what comes needs another one.
-fn is_full(cx: &Cx, conns: &Connections, upstreams: &Upstreams, key: Key) -> bool {
-    conns.get(key).is_some_and(|conn| {
-        matches!(conn.role, Role::Http2Client(_))
-            && pick::outstanding(cx, conns, upstreams, key).is_none()
-    })
-}
-
-/// Endpoints that are short of connections for small requests, as often as one is missing and
-/// as far as this thread connects to that many.
-pub(crate) fn missing(
-    cx: &Cx,
-    conns: &Connections,
-    upstreams: &Upstreams,
-    pool: &Pool,
-    candidates: &Candidates,
-) -> Vec<SocketAddr> {
-    let (each, most) =
-        (wanted_each(cx, conns, upstreams, pool, candidates), cx.config.limits.bulk_connections);
-    let mut connected: HashMap<SocketAddr, usize> = HashMap::new();
-    let mut apart: HashMap<SocketAddr, usize> = HashMap::new();
-    for key in usable(conns, pool).chain(pool.dialling.iter().copied()) {
-        let Some(address) = address_of(conns, key) else { continue };
-        let counted = if is_apart(cx, conns, upstreams, key) { &mut apart } else { &mut connected };
-        *counted.entry(address).or_default() += 1;
-    }
-    for (address, count) in apart {
-        if count > most {
-            *connected.entry(address).or_default() += count - most;
-        }
-    }
-    let mut room = LOCAL_ENDPOINTS.saturating_sub(connected.len());
-    let mut missing = Vec::new();
-    for address in &candidates.addresses {
-        let has = connected.get(address).copied();
-        let rested = pool.backoff.get(address).is_none_or(|until| *until <= cx.now);
-        if !rested || (has.is_none() && room == 0) {
-            continue;
-        }
-        room -= usize::from(has.is_none());
-        missing.extend(repeat_n(*address, each.saturating_sub(has.unwrap_or(0))));
-    }
-    missing
-}
-
 fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams, _tls: &mut PlaneTls) {
     let Some(app) = cx.config.app else { return };
     let limit = cx.config.limits.app_connections;
@@ -380,7 +388,7 @@ fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams, _t
     let missing = if h1 {
         wanted.saturating_sub(pool.dialling.len()).min(limit.saturating_sub(standing))
     } else {
-        let full = pool.conns.iter().filter(|key| is_full(cx, conns, upstreams, **key)).count();
+        let full = pool.conns.iter().filter(|key| is_full(cx, &*conns, upstreams, **key)).count();
         let full = full.min(cx.config.limits.bulk_connections);
         wanted.saturating_sub(standing - full)
     };
@@ -395,7 +403,7 @@ fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams, _t
                 let first = pools::pool(cx, upstreams, &Destination::App).dialling.len();
                 return cx.effects.push(Effect::FailWaiting {
                     destination: Destination::App.clone(),
-                    first: first,
+                    first,
                     error: Box::new(error),
                 });
             }

@@ -1,0 +1,320 @@
+//! Pools driven by scripts: connections are values, the clock is the test's own, no socket is open.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollway_model::{
+    AppProtocol, Endpoint, Instance, Label, Remote, ServiceName, ServiceState, TrustDomain,
+};
+use tollway_net::{Key, Slab};
+
+use super::links::{Http2State, Link, LinkProtocol, Links};
+use super::{Candidates, Upstreams, pick, pools, scale};
+use crate::cx::{Cx, Effect};
+use crate::event_loop::{ApiStream, HostServices, LoopConfig, NotServed};
+use crate::exchange::Destination;
+use crate::limits::{Limits, Timeouts};
+
+/// A process that serves nothing and counts nothing.
+struct NoServices;
+
+impl HostServices for NoServices {
+    fn subscribe(&self, _: &ServiceName) {}
+    fn unsubscribe(&self, _: &ServiceName) {}
+    fn serve_api(&self, _: ApiStream) -> Result<(), NotServed> {
+        Err(NotServed::Nobody)
+    }
+    fn app_unreachable(&self) {}
+}
+
+fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+fn service(name: &str) -> ServiceName {
+    ServiceName::parse_in(name, &label("default"), &label("west")).unwrap()
+}
+
+fn address(host: u8) -> SocketAddr {
+    ([10, 0, 0, host], 50002).into()
+}
+
+/// A connection of the script.
+#[derive(Clone)]
+struct Fake {
+    host: u8,
+    instance: Option<Instance>,
+    is_draining: bool,
+    pending: usize,
+    state: Http2State,
+}
+
+impl Fake {
+    fn to(host: u8) -> Self {
+        let state = Http2State {
+            streams: 0,
+            can_open: true,
+            resets_left: 100,
+            is_apart: false,
+            is_silent: false,
+            rests_until: None,
+            leads_to_runtime: false,
+            round_trip: Some(Duration::from_micros(500)),
+        };
+        Self { host, instance: None, is_draining: false, pending: 0, state }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    fn streams(self, count: usize) -> Self {
+        self.with(|fake| fake.state.streams = count)
+    }
+
+    fn instance(self, name: &str) -> Self {
+        self.with(|fake| fake.instance = Some(label(name)))
+    }
+}
+
+impl Links for HashMap<Key, Fake> {
+    fn link(&self, key: Key) -> Option<Link<'_>> {
+        let fake = self.get(&key)?;
+        Some(Link {
+            remote: Some(address(fake.host)),
+            instance: fake.instance.as_ref(),
+            is_draining: fake.is_draining,
+            pending: fake.pending,
+            protocol: LinkProtocol::Http2(fake.state),
+        })
+    }
+}
+
+/// One service's pool, its connections and a clock.
+struct Script {
+    cx: Cx,
+    upstreams: Upstreams,
+    links: HashMap<Key, Fake>,
+    keys: Slab<()>,
+    stock: Destination,
+}
+
+impl Script {
+    fn new(state: ServiceState) -> Self {
+        let mut config = LoopConfig::of_test(service("web"));
+        (config.limits, config.timeouts) = (Limits::default(), Timeouts::default());
+        let cx = Cx::new(Arc::new(config), Arc::default(), Instant::now(), 42);
+        let stock = Destination::Service(service("stock"));
+        let upstreams = Upstreams::new(Box::new(NoServices));
+        let (links, keys) = (HashMap::new(), Slab::new());
+        let mut script = Self { cx, upstreams, links, keys, stock };
+        let pool = pools::pool(&mut script.cx, &mut script.upstreams, &script.stock);
+        pool.state = Some(state);
+        script
+    }
+
+    /// Of replicas with these last numbers of an address, in the own network.
+    fn local(hosts: &[u8]) -> Self {
+        let endpoint =
+            |host: &u8| Endpoint { instance: label(&format!("s-{host}")), address: address(*host) };
+        Self::new(ServiceState::Local {
+            endpoints: hosts.iter().map(endpoint).collect(),
+            protocol: AppProtocol::Http,
+            trust_domain: TrustDomain::default_for(&label("west")),
+        })
+    }
+
+    /// Of `replicas` behind gateways with these last numbers of an address.
+    fn remote(gateways: &[u8], replicas: u32) -> Self {
+        let remote = Remote {
+            network: label("east"),
+            ready_replicas: replicas,
+            gateways: gateways.iter().map(|host| address(*host)).collect(),
+            beyond: [].into(),
+        };
+        Self::new(ServiceState::Remote {
+            remote,
+            protocol: AppProtocol::Http,
+            trust_domain: TrustDomain::default_for(&label("east")),
+        })
+    }
+
+    fn join(&mut self, fake: Fake) -> Key {
+        let key = self.keys.insert(());
+        self.links.insert(key, fake);
+        pools::pool(&mut self.cx, &mut self.upstreams, &self.stock).conns.push(key);
+        key
+    }
+
+    fn dial(&mut self, host: u8) -> Key {
+        let key = self.keys.insert(());
+        self.links.insert(key, Fake::to(host));
+        pools::pool(&mut self.cx, &mut self.upstreams, &self.stock).dialling.push(key);
+        key
+    }
+
+    fn back_off(&mut self, host: u8, time: Duration) {
+        let until = self.cx.now + time;
+        let (cx, upstreams) = (&mut self.cx, &mut self.upstreams);
+        pools::back_off(cx, upstreams, &self.stock, Some(address(host)), until);
+    }
+
+    /// What the pool is short of and has too much of, as "dial 2 retire 1".
+    fn plan(&self) -> String {
+        let pool = &self.upstreams.pools[&self.stock];
+        let candidates = Candidates::of(pool.state.as_ref().unwrap());
+        let plan = scale::plan(&self.cx, &self.links, &self.upstreams, pool, &candidates);
+        format!("dial {} retire {}", plan.dial, plan.retire.len())
+    }
+
+    fn pick(&mut self) -> Option<Key> {
+        pick::pick(&mut self.cx, &self.links, &mut self.upstreams, &self.stock)
+    }
+
+    /// How many of 100 requests go to each host, those before it under way.
+    fn spread(&mut self) -> HashMap<u8, usize> {
+        let mut spread = HashMap::new();
+        for _ in 0..100 {
+            let key = self.pick().expect("a connection takes it");
+            let fake = self.links.get_mut(&key).unwrap();
+            fake.state.streams += 1;
+            *spread.entry(fake.host).or_default() += 1;
+        }
+        spread
+    }
+}
+
+#[test]
+fn a_local_service_has_a_connection_to_each_endpoint() {
+    let mut script = Script::local(&[1, 2, 3]);
+    assert_eq!(script.plan(), "dial 3 retire 0");
+    script.join(Fake::to(1));
+    script.dial(2);
+    assert_eq!(script.plan(), "dial 1 retire 0");
+    script.join(Fake::to(3));
+    assert_eq!(script.plan(), "dial 0 retire 0");
+    script.join(Fake::to(3));
+    assert_eq!(script.plan(), "dial 0 retire 1");
+}
+
+#[test]
+fn an_endpoint_that_could_not_be_dialled_is_left_alone_for_its_time() {
+    let mut script = Script::local(&[1, 2]);
+    script.back_off(1, Duration::from_secs(1));
+    assert_eq!(script.plan(), "dial 1 retire 0");
+    script.cx.now += Duration::from_secs(1);
+    assert_eq!(script.plan(), "dial 2 retire 0");
+}
+
+#[test]
+fn a_connection_with_bulk_or_without_room_is_made_up_for() {
+    let mut script = Script::local(&[1]);
+    let key = script.join(Fake::to(1));
+    assert_eq!(script.plan(), "dial 0 retire 0");
+    script.links.get_mut(&key).unwrap().state.is_apart = true;
+    assert_eq!(script.plan(), "dial 1 retire 0");
+    let state = &mut script.links.get_mut(&key).unwrap().state;
+    (state.is_apart, state.can_open) = (false, false);
+    assert_eq!(script.plan(), "dial 1 retire 0");
+}
+
+#[test]
+fn a_draining_or_silent_connection_does_not_count() {
+    let mut script = Script::local(&[1]);
+    script.join(Fake::to(1).with(|fake| fake.is_draining = true));
+    assert_eq!(script.plan(), "dial 1 retire 0");
+    script.join(Fake::to(1).with(|fake| fake.state.is_silent = true));
+    assert_eq!(script.plan(), "dial 1 retire 0");
+    script.join(Fake::to(1));
+    assert_eq!(script.plan(), "dial 0 retire 0");
+}
+
+#[test]
+fn while_no_address_answers_one_dial_at_a_time_is_made() {
+    let mut script = Script::local(&[1, 2, 3]);
+    let now = script.cx.now;
+    pools::pool(&mut script.cx, &mut script.upstreams, &script.stock).outage = Some(now);
+    assert_eq!(script.plan(), "dial 1 retire 0");
+    script.dial(1);
+    assert_eq!(script.plan(), "dial 0 retire 0");
+}
+
+#[test]
+fn a_gateway_that_no_connection_leads_through_gets_one() {
+    let mut script = Script::remote(&[1, 2], 2);
+    for instance in ["a", "b", "a", "b"] {
+        script.join(Fake::to(1).instance(instance));
+    }
+    assert_eq!(script.plan(), "dial 1 retire 0");
+    script.dial(2);
+    assert_eq!(script.plan(), "dial 0 retire 0");
+}
+
+#[test]
+fn requests_go_to_the_less_loaded_of_two() {
+    let mut script = Script::local(&[1, 2]);
+    script.join(Fake::to(1));
+    script.join(Fake::to(2));
+    let spread = script.spread();
+    assert_eq!(spread[&1] + spread[&2], 100);
+    assert!(spread[&1].abs_diff(spread[&2]) <= 1, "{spread:?}");
+}
+
+#[test]
+fn a_replica_with_two_connections_gets_no_more_than_one_with_one() {
+    let mut script = Script::remote(&[1], 2);
+    script.join(Fake::to(1).instance("a"));
+    script.join(Fake::to(2).instance("b"));
+    script.join(Fake::to(3).instance("b"));
+    let spread = script.spread();
+    let of = |host: u8| spread.get(&host).copied().unwrap_or_default();
+    assert!(of(1).abs_diff(of(2) + of(3)) <= 1, "{spread:?}");
+}
+
+#[test]
+fn a_connection_that_gives_no_answer_is_the_last_resort() {
+    let mut script = Script::local(&[1]);
+    let silent = script.join(Fake::to(1).with(|fake| fake.state.is_silent = true));
+    assert_eq!(script.pick(), Some(silent), "better than none");
+    script.dial(1);
+    assert_eq!(script.pick(), None, "the one that is being made is waited for");
+    let (cx, upstreams) = (&mut script.cx, &mut script.upstreams);
+    let resort = pick::pick_last_resort(cx, &script.links, upstreams, &script.stock);
+    assert_eq!(resort, Some(silent));
+}
+
+#[test]
+fn a_replica_whose_app_could_not_be_reached_rests() {
+    let mut script = Script::local(&[1, 2]);
+    let until = script.cx.now + Duration::from_secs(1);
+    let resting = script.join(Fake::to(1).with(|fake| fake.state.rests_until = Some(until)));
+    let other = script.join(Fake::to(2).streams(50));
+    assert_eq!(script.pick(), Some(other));
+    script.cx.now = until;
+    assert_eq!(script.pick(), Some(resting), "it has rested, and has less to do");
+}
+
+#[test]
+fn a_connection_takes_no_more_than_its_peer_bears_to_see_reset() {
+    let mut script = Script::local(&[1]);
+    let worn = |fake: &mut Fake| (fake.state.streams, fake.state.resets_left) = (5, 5);
+    script.join(Fake::to(1).with(worn));
+    assert_eq!(script.pick(), None);
+}
+
+#[test]
+fn a_pool_that_lost_a_connection_is_filled_where_that_is_asked_for_or_waited_for() {
+    let mut script = Script::local(&[1]);
+    let key = script.join(Fake::to(1));
+    let (cx, upstreams, stock) = (&mut script.cx, &mut script.upstreams, &script.stock);
+    pools::on_left_pool(cx, upstreams, key, stock, false);
+    assert!(cx.effects.pop().is_none(), "no request waits");
+    let waiting = script.keys.insert(());
+    pools::pool(cx, upstreams, stock).waiting.push_back(waiting);
+    pools::on_left_pool(cx, upstreams, key, stock, false);
+    assert!(matches!(cx.effects.pop(), Some(Effect::Scale(of)) if of == *stock));
+    assert!(cx.effects.pop().is_none());
+}
