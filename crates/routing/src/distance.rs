@@ -11,7 +11,7 @@ const SHARE: f64 = 2.0;
 /// What of a peak is left a round later: a half after 4.4 s, at ten rounds a second.
 const FADES: f64 = 1.0 - 1.0 / 64.0;
 
-/// The requests that are under way at once, as far as the last seconds tell.
+/// The requests that are under way at once, by the last seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flight {
     peak: f64,

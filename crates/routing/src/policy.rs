@@ -53,7 +53,7 @@ impl PolicySet {
         Self { service, policies, compiled, access: None }
     }
 
-    /// The same beside a list of the service's own.
+    /// The view of a caller by these policies and by the service's own access list.
     #[must_use]
     pub fn beside(self, list: Arc<AccessList>) -> Self {
         Self { access: Some(list), ..self }

@@ -1,8 +1,9 @@
 //! What is done about calls that fail, as Dapr's Resiliency has it: how long an attempt may take,
 //! whether and when another is made, and when none is made for a while (`breaker`).
 //!
-//! It comes on top of what the data path does by itself ([`decide_retry`](crate::decide_retry)),
-//! which never repeats what an app may have seen: here somebody has said that it may.
+//! These rules come in addition to the retries of the data path
+//! ([`decide_retry`](crate::decide_retry)), which never repeats a request that an app may have
+//! seen. A rule may repeat it, because the user has configured it.
 
 mod breaker;
 mod trip;
@@ -33,7 +34,7 @@ pub struct Resiliency {
     pub other_actors: Option<Rules>,
 }
 
-/// `app[.namespace[.network]]`, where what is left out is that of whoever calls.
+/// `app[.namespace[.network]]`. Missing parts are those of the caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedApp {
     app: AppId,
@@ -44,7 +45,7 @@ pub struct NamedApp {
 /// What holds for the calls of one app or one type of actor.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rules {
-    /// Name of the file that they stand in.
+    /// The name of the file with the rules.
     pub file: String,
     /// For each attempt.
     pub timeout: Option<Duration>,
@@ -52,7 +53,7 @@ pub struct Rules {
     pub breaker: Option<BreakerRule>,
     /// What has a breaker of its own.
     pub scope: Scope,
-    /// Most breakers that are kept.
+    /// Most breakers at one time.
     pub breakers: usize,
 }
 
@@ -75,7 +76,7 @@ pub struct RetryRule {
     pub retries: Option<u32>,
     /// Statuses that are tried again; without any, all that are no success.
     pub http: Vec<RangeInclusive<u16>>,
-    /// The same of gRPC.
+    /// gRPC codes that are tried again; without any, all that are no success.
     pub grpc: Vec<RangeInclusive<u16>>,
 }
 

@@ -1,7 +1,7 @@
 //! Connections through another network's gateway: enough of them, over different replicas.
 //!
-//! The caller knows only how many replicas are ready; each connection tells, once it stands,
-//! which instance took it. Duplicates are dialled again until every replica has its connection.
+//! The caller knows only how many replicas are ready. An established connection shows which
+//! instance accepted it. Duplicates are dialled again until every replica has a connection.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -41,8 +41,8 @@ pub struct SpreadPlan<K> {
 
 /// Plans towards one connection per replica within the limits.
 ///
-/// While fewer instances are reached than could be, one connection more than wanted is opened at
-/// a time and a surplus duplicate is retired only when its successor stands.
+/// While fewer instances are reached than could be, one connection more than wanted is opened at a
+/// time. A surplus duplicate is retired when its successor is established.
 #[must_use]
 pub fn plan_spread<K: Copy, I: Eq + Hash + Clone>(
     replicas: usize,

@@ -109,7 +109,7 @@ fn by_host<'a>(parts: RequestParts<'a>, home: &ServiceName) -> Result<Target<'a>
     }
 }
 
-/// The host of `host[:port]`, brackets of IPv6 kept.
+/// The host of `host[:port]`, with the brackets of IPv6.
 fn host_of(authority: &[u8]) -> &[u8] {
     let bracket = authority.iter().rposition(|b| *b == b']').map_or(0, |at| at + 1);
     match authority[bracket..].iter().position(|b| *b == b':') {

@@ -1,4 +1,4 @@
-//! Whether a request is recorded in a trace, and what its next hop is told.
+//! Whether a request is recorded in a trace, and the trace context for its next hop.
 //!
 //! The caller's decision holds: a trace is recorded on every hop or on none. A request without
 //! one begins a trace, and is recorded by a ratio of the trace's number, so that hops with the
@@ -40,7 +40,7 @@ impl SamplingRatio {
 pub enum TraceDecision {
     /// Its caller does not record: the fields go on as they came.
     Pass,
-    /// It begins a trace that nobody records; the next hops are told so.
+    /// It begins a trace that is not recorded; the trace context says so to the next hops.
     Begin(TraceContext),
     /// It is recorded as `context.span`.
     Record { context: TraceContext, parent: Option<SpanId> },

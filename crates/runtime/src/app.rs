@@ -1,5 +1,4 @@
-//! The app beside this sidecar, as this crate connects to it: plain or over TLS, which proves
-//! nothing of who it is.
+//! Connections to this sidecar's app, plain or over TLS. The app's certificate is not verified.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,10 +17,10 @@ use tollway_proxy::AppOptions;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-/// What the app is shown by its sidecar.
+/// The field with the app's token.
 pub(crate) const TOKEN: &str = "dapr-api-token";
 
-/// Where the app is and how it is spoken to.
+/// Address and protocol of the app.
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) address: SocketAddr,
@@ -45,7 +44,7 @@ type Stream = Either<TcpStream, TlsStream<TcpStream>>;
 
 impl App {
     /// # Errors
-    /// When it takes no connection, or no TLS.
+    /// When the app does not accept the connection or the TLS handshake.
     pub(crate) async fn connect(&self) -> io::Result<Stream> {
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
@@ -55,9 +54,9 @@ impl App {
         Ok(Either::Right(stream))
     }
 
-    /// A connection of gRPC, made when it is first used, and again when it ends.
+    /// A gRPC connection. It is opened when it is first used, and again after it has ended.
     pub(crate) fn channel(&self) -> Channel {
-        // What the app reads as the host; an address with a zone cannot stand there.
+        // The host name that the app reads. An address with a zone cannot be one.
         let named = Endpoint::from_shared(format!("http://{}", self.address));
         let endpoint = named.unwrap_or_else(|_| Endpoint::from_static("http://app"));
         let app = self.clone();

@@ -1,4 +1,4 @@
-//! Calls over HTTP for an app that speaks gRPC: each becomes one `AppCallback/OnInvoke`.
+//! Calls over HTTP to an app over gRPC: each becomes one `AppCallback/OnInvoke`.
 
 use std::error::Error as _;
 
@@ -24,10 +24,10 @@ use crate::codes::http_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, fields_of, metadata_of, text_of};
 use crate::rest::{json_answer, not_collected, problem};
 
-/// Longest details of a status that are passed on, in bytes of base64.
+/// Longest details of a status that are forwarded, in bytes of base64.
 const DETAILS_BYTES: usize = 8 * 1024;
 
-/// The app beside this sidecar, if it speaks gRPC.
+/// The client of this sidecar's app, if the app speaks gRPC.
 pub(crate) struct AppCallback {
     app: Option<AppCallbackClient<Channel>>,
     bodies: BodyCollector,
@@ -46,7 +46,7 @@ impl AppCallback {
         Self { app: grpc.map(client), bodies }
     }
 
-    /// Answers a call over HTTP with what the app says.
+    /// Makes a call over HTTP as a message, and returns the app's response.
     pub(crate) async fn call(&self, request: Request<Body>) -> Response<Body> {
         let Some(mut app) = self.app.clone() else {
             let text = "the app speaks no gRPC";
@@ -121,7 +121,7 @@ fn refused(status: &Status) -> Response<Body> {
     response
 }
 
-/// A status as protobuf writes it in JSON: what is empty is left out.
+/// A status in protobuf's JSON format. Empty fields are left out.
 fn status_document(status: &Status) -> Value {
     let mut document = json!({ "code": i32::from(status.code()) });
     if !status.message().is_empty() {

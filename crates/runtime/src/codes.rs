@@ -1,9 +1,9 @@
-//! Statuses of HTTP and gRPC, each in the other's words, as Dapr maps them.
+//! HTTP and gRPC statuses, mapped as in Dapr.
 
 use hyper::StatusCode;
 use tonic::Code;
 
-/// What an app of gRPC means to a caller over HTTP.
+/// The HTTP status for the code of an app over gRPC.
 pub(crate) fn http_of(code: Code) -> StatusCode {
     match code {
         Code::Ok => StatusCode::OK,
@@ -23,7 +23,7 @@ pub(crate) fn http_of(code: Code) -> StatusCode {
     }
 }
 
-/// What an answer over HTTP means to a caller of gRPC.
+/// The gRPC code for the HTTP status of an app.
 pub(crate) fn grpc_of(status: StatusCode) -> Code {
     match status.as_u16() {
         200..=299 => Code::Ok,
@@ -46,8 +46,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grpc_codes_are_told_over_http_as_dapr_tells_them() {
-        let told = [
+    fn grpc_codes_map_to_http_as_in_dapr() {
+        let expected = [
             (Code::Ok, 200),
             (Code::Cancelled, 408),
             (Code::Unknown, 500),
@@ -66,14 +66,14 @@ mod tests {
             (Code::Unavailable, 503),
             (Code::DataLoss, 500),
         ];
-        for (code, status) in told {
+        for (code, status) in expected {
             assert_eq!(http_of(code).as_u16(), status, "{code:?}");
         }
     }
 
     #[test]
-    fn http_statuses_are_told_over_grpc_as_dapr_tells_them() {
-        let told = [
+    fn http_statuses_map_to_grpc_as_in_dapr() {
+        let expected = [
             (200, Code::Ok),
             (204, Code::Ok),
             (299, Code::Ok),
@@ -92,7 +92,7 @@ mod tests {
             (503, Code::Unavailable),
             (504, Code::DeadlineExceeded),
         ];
-        for (status, code) in told {
+        for (status, code) in expected {
             assert_eq!(grpc_of(StatusCode::from_u16(status).unwrap()), code, "{status}");
         }
     }

@@ -1,4 +1,4 @@
-//! Fields of HTTP as metadata of gRPC and back.
+//! HTTP fields as gRPC metadata, and back.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -8,20 +8,20 @@ use hyper::header::{HeaderName, HeaderValue};
 use tollway_proxy::{GRPC_DETAILS_FIELD, GRPC_STATUS_FIELD, OWN_FIELDS};
 use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, KeyAndValueRef, MetadataMap};
 
-/// Between the two sidecars of a call by `InvokeService`: the type of its data, where that is a
-/// message and not bytes.
+/// Between two sidecars: the type of the data of an `InvokeService` call, if the data is a message
+/// and not bytes.
 pub(crate) const DATA_TYPE: HeaderName = HeaderName::from_static("dapr-data-type-url");
-/// The status of an app of gRPC, and its details.
+/// The status of an app over gRPC, and its details.
 pub(crate) const APP_STATUS: HeaderName = HeaderName::from_static(GRPC_STATUS_FIELD);
 pub(crate) const APP_DETAILS: HeaderName = HeaderName::from_static(GRPC_DETAILS_FIELD);
 
-/// Base64 as gRPC has it in fields: with padding or without.
+/// Base64 as in gRPC fields: with padding or without.
 const PADDED_OR_NOT: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Fields of HTTP that mean something else, or nothing, as metadata: they get Dapr's prefix.
+/// HTTP fields that have another meaning, or none, as metadata. They get Dapr's prefix.
 const PERMANENT: &[&str] = &[
     "accept",
     "accept-charset",
@@ -48,8 +48,8 @@ const PERMANENT: &[&str] = &[
     "warning",
 ];
 
-/// Fields that belong to one connection, or to how a message stands on it. What gRPC says of a call
-/// is said anew by whoever makes the next one.
+/// Whether a field belongs to one connection or to the framing of a message. The sender of the next
+/// call sets gRPC's own fields again.
 fn is_of_message(name: &str) -> bool {
     name.starts_with("grpc-")
         || matches!(
@@ -66,7 +66,7 @@ fn is_of_message(name: &str) -> bool {
         )
 }
 
-/// A request or an answer of HTTP, as an app of gRPC reads it.
+/// The fields of an HTTP request or response as metadata.
 pub(crate) fn metadata_of(fields: &HeaderMap) -> MetadataMap {
     let mut metadata = MetadataMap::new();
     for (name, value) in fields {
@@ -95,12 +95,12 @@ fn add_binary(metadata: &mut MetadataMap, name: &str, value: &HeaderValue) {
     }
 }
 
-/// The value of a field as text; empty where it is missing or none.
+/// The value of a field as text; empty if it is missing or not text.
 pub(crate) fn text_of(fields: &HeaderMap, name: HeaderName) -> String {
     fields.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
 }
 
-/// Metadata of gRPC, as an app of HTTP reads it. Binary values have no place there.
+/// Metadata as the fields of an HTTP request or response. Binary values are left out.
 pub(crate) fn fields_of(metadata: &MetadataMap) -> HeaderMap {
     let mut fields = HeaderMap::new();
     for entry in metadata.iter() {

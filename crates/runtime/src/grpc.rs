@@ -1,4 +1,4 @@
-//! The gRPC API: `dapr.proto.runtime.v1.Dapr`, as far as it is served here.
+//! The gRPC API: the served methods of `dapr.proto.runtime.v1.Dapr`.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ use crate::state::{Problem, rpc};
 /// The services of the API.
 pub(crate) struct Services {
     dapr: DaprServer<Grpc>,
-    /// What they say of themselves, to clients that know none of them.
+    /// Reflection: the description of the services.
     reflection: Routes,
 }
 
@@ -55,7 +55,7 @@ impl Services {
                 .register_encoded_file_descriptor_set(DAPR_DESCRIPTORS)
                 .with_service_name("dapr.proto.runtime.v1.Dapr")
         };
-        // The set was written by our own generator, and a test reads it.
+        // The descriptors are generated, and a test reads them.
         let mut reflection = Routes::default();
         if let (Ok(v1), Ok(alpha)) = (describing().build_v1(), describing().build_v1alpha()) {
             reflection = reflection.add_service(v1).add_service(alpha);
@@ -120,11 +120,11 @@ impl Dapr for Grpc {
                 health_threshold: counted(check.threshold),
             }),
         };
-        let component = |told: crate::state::ComponentInfo| RegisteredComponents {
-            name: told.name,
-            r#type: told.component_type,
-            version: told.version,
-            capabilities: told.capabilities,
+        let component = |info: crate::state::ComponentInfo| RegisteredComponents {
+            name: info.name,
+            r#type: info.component_type,
+            version: info.version,
+            capabilities: info.capabilities,
         };
         let actors = self.0.actors.status();
         let counted = |(kind, count): &(String, usize)| ActiveActorsCount {
@@ -314,7 +314,7 @@ impl Dapr for Grpc {
     }
 }
 
-/// A count as the message has it.
+/// A count as a message has it.
 fn counted(count: impl TryInto<i32>) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
 }

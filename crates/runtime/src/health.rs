@@ -1,5 +1,5 @@
-//! Asking the app for its health, as its protocol has it: `GET` of a path over HTTP, and
-//! `AppCallbackHealthCheck/HealthCheck` over gRPC.
+//! Health probes of the app: `GET` of a path over HTTP, or `AppCallbackHealthCheck/HealthCheck`
+//! over gRPC.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use tonic::metadata::AsciiMetadataValue;
 
 use crate::app::{App, TOKEN};
 
-/// How often an app is asked that has not been well yet.
+/// Interval of probes until the first success.
 const BEFORE_FIRST: Duration = Duration::from_millis(250);
 
-/// What is known of the app.
+/// The health of the app, by its last probes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct HealthState {
-    /// Failed checks in a row.
+    /// Failed probes in a row.
     failed: u32,
     has_been_well: bool,
 }
 
 impl HealthState {
-    /// Unhealthy until it has answered once.
+    /// Unhealthy until the first success.
     fn nothing(threshold: u32) -> Self {
         Self { failed: threshold, has_been_well: false }
     }
@@ -49,9 +49,9 @@ impl HealthState {
     }
 }
 
-/// Why an app is not well.
+/// Why a probe failed.
 struct Unhealthy {
-    /// Of its answer over HTTP.
+    /// The status of a response over HTTP.
     status: Option<StatusCode>,
     reason: String,
 }
@@ -62,7 +62,7 @@ impl Unhealthy {
     }
 }
 
-/// Asks until dropped, and says in `well` how the app is.
+/// Probes the app until the future is dropped, and sets `well` to its health.
 pub(crate) async fn watch_health(
     app: App,
     check: HealthCheck,
@@ -93,7 +93,7 @@ pub(crate) async fn watch_health(
     }
 }
 
-/// The status under which a health check is counted.
+/// The status under which a probe is counted.
 fn counted_status(answer: &Result<StatusCode, Unhealthy>) -> StatusCode {
     match answer {
         Ok(status) => *status,
@@ -102,7 +102,7 @@ fn counted_status(answer: &Result<StatusCode, Unhealthy>) -> StatusCode {
 }
 
 /// # Errors
-/// Why the app is not well.
+/// Why the probe failed.
 async fn ask(app: &App, path: &str) -> Result<StatusCode, Unhealthy> {
     if app.protocol == AppProtocol::Grpc {
         return ask_by_grpc(app).await.map(|()| StatusCode::OK).map_err(Unhealthy::because);

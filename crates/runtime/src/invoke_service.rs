@@ -18,18 +18,18 @@ use tonic_types::{ErrorDetails, StatusExt};
 use crate::codes::grpc_of;
 use crate::fields::{APP_DETAILS, APP_STATUS, DATA_TYPE, metadata_of, text_of};
 
-/// Longest text of an app's answer that is told in an error's details, in bytes.
+/// Longest part of an app's response in the details of an error, in bytes.
 const DETAIL_BYTES: usize = 63;
 
-/// The target, for the HTTP API.
+/// Names the target for the HTTP API.
 const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
-/// The status of an app of HTTP, to a caller of gRPC.
+/// Metadata with the status of an app over HTTP.
 const HTTP_STATUS: &str = "dapr-http-status";
 
-/// What the way over HTTP between the sidecars adds to what an app of gRPC says.
+/// Metadata of an app over gRPC that HTTP between the sidecars has added.
 const OF_HTTP: [&str; 3] = ["dapr-content-length", "dapr-content-type", "dapr-date"];
 
-/// What cannot stand in a path as it is. What is encoded already stays so.
+/// Characters that are encoded in a path. An encoded path stays unchanged.
 const NOT_IN_PATH: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -42,7 +42,10 @@ const NOT_IN_PATH: &AsciiSet = &CONTROLS
     .add(b'}');
 const NOT_IN_QUERY: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>');
 
-/// A call by message as one over HTTP.
+/// Makes the HTTP request of a call by message.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` when a part of the message cannot be sent over HTTP.
 pub(crate) fn http_request(
     id: &str,
     message: InvokeRequest,
@@ -51,7 +54,7 @@ pub(crate) fn http_request(
     let data = message.data.unwrap_or_default();
     let extension = message.http_extension.unwrap_or_default();
     let method = match extension.verb() {
-        // An app of gRPC needs none.
+        // An app over gRPC needs no verb.
         Verb::None => "POST",
         Verb::Connect => return Err(Status::invalid_argument("a call by message cannot CONNECT")),
         verb @ (Verb::Get
@@ -89,7 +92,10 @@ pub(crate) fn http_request(
     Ok(request)
 }
 
-/// The answer over HTTP, in the words of gRPC.
+/// Makes the gRPC response of an HTTP response.
+///
+/// # Errors
+/// The status of a failed call.
 pub(crate) fn answer_of(
     id: &str,
     head: &Parts,
@@ -121,11 +127,11 @@ pub(crate) fn answer_of(
     }
     if code != Code::Ok {
         let reason = head.status.canonical_reason().unwrap_or_default();
-        let told = [
+        let facts = [
             ("http.code".to_owned(), head.status.as_u16().to_string()),
             ("http.error_message".to_owned(), beginning(body)),
         ];
-        let details = ErrorDetails::with_error_info(reason, "dapr.io", told);
+        let details = ErrorDetails::with_error_info(reason, "dapr.io", facts);
         return Err(Status::with_error_details_and_metadata(code, reason, details, metadata));
     }
     let type_url = text_of(&head.headers, DATA_TYPE);
@@ -140,14 +146,14 @@ fn app_code(fields: &HeaderMap) -> Option<Code> {
     Some(Code::from_i32(code))
 }
 
-/// The message of an envelope, of Dapr's or of a status; the text itself where it is none.
+/// The message of an error envelope or of a status; the text itself if it is neither.
 fn message_of(body: &Bytes) -> String {
     let envelope = serde_json::from_slice::<Value>(body).ok();
     let message = envelope.as_ref().and_then(|envelope| envelope.get("message")?.as_str());
     message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned)
 }
 
-/// What a failure of the mesh means to a caller who decides by it whether to try again.
+/// The code for a failure of a data plane. Callers decide by it whether to try again.
 fn code_of_failure(status: StatusCode) -> Code {
     match status.as_u16() {
         400 => Code::InvalidArgument,
@@ -156,7 +162,7 @@ fn code_of_failure(status: StatusCode) -> Code {
     }
 }
 
-/// The first bytes of a text, whole characters only.
+/// The first [`DETAIL_BYTES`] of a text, in whole characters.
 fn beginning(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let end = (0..=DETAIL_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));

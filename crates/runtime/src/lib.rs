@@ -1,13 +1,18 @@
-//! The runtime API: what an app asks of the sidecar beside it, and how a call reaches an app that
-//! speaks gRPC. Wire-compatible with Dapr's HTTP and gRPC APIs.
+//! The runtime of a sidecar: it serves the API for the sidecar's app, and calls apps over gRPC. Its
+//! APIs are wire-compatible with Dapr's.
 //!
-//! Invocation over HTTP and proxied gRPC never come here: the data loop carries them by itself.
-//! What does come is handed over as connections within the process ([`tollway_proxy::ApiStream`])
-//! and served by hyper and tonic: health, metadata and shutdown over HTTP (`rest`), the same and
-//! `InvokeService` over gRPC (`grpc`), the state API over both (`state`), and calls over HTTP for
-//! an app of gRPC, which become `AppCallback/OnInvoke` (`callback`), and calls that somebody has made
-//! rules for where they fail (`resiliency`), and those that leave the mesh (`outside`). What this crate calls itself goes back into the loop
-//! through [`tollway_proxy::LoopbackClient`], as a call of the app would.
+//! The data loop itself carries invocation over HTTP and proxied gRPC. It hands all other requests
+//! over as connections within the process ([`tollway_proxy::ApiStream`]), which hyper and tonic
+//! serve (`server`):
+//!
+//! - health, metadata and shutdown over HTTP (`rest`) and gRPC (`grpc`), and `InvokeService`
+//!   (`invoke_service`);
+//! - the state API (`state`) and actors (`actors`);
+//! - calls over HTTP to an app over gRPC, as `AppCallback/OnInvoke` (`callback`);
+//! - calls under Resiliency rules (`resiliency`);
+//! - calls of endpoints outside of the network (`external_endpoints`).
+//!
+//! Calls that this crate makes go back into the data loop (`loopback`), as calls of the app would.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What the sidecar says of itself, and what it was told to remember.
+//! The metadata of the sidecar, and the entries that clients have stored there.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,18 +10,18 @@ pub(crate) const METADATA_VALUE_BYTES: usize = 64 * 1024;
 /// Most entries of the extended metadata.
 pub(crate) const METADATA_ENTRIES: usize = 128;
 
-/// Facts of the sidecar, and the extended metadata beside them.
+/// Facts of the sidecar, and the extended metadata.
 pub(crate) struct Metadata {
     facts: Arc<Facts>,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
-/// Why an entry is not kept, in words for whoever sent it.
+/// Why an entry is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MetadataError {
-    /// It cannot be one: say what one is.
+    /// The key or the value is not valid.
     Malformed,
-    /// There are too many already.
+    /// There are too many entries.
     Full,
 }
 
@@ -43,12 +43,15 @@ impl Metadata {
         &self.facts
     }
 
-    /// Entries by key, in the keys' order.
+    /// The extended metadata by key.
     pub(crate) fn extended(&self) -> BTreeMap<String, String> {
         self.entries().clone()
     }
 
-    /// Keeps an entry, in place of one of the same key.
+    /// Stores an entry. It replaces one of the same key.
+    ///
+    /// # Errors
+    /// [`MetadataError`].
     pub(crate) fn set(&self, key: String, value: String) -> Result<(), MetadataError> {
         if key.is_empty() || value.len() > METADATA_VALUE_BYTES {
             return Err(MetadataError::Malformed);
@@ -61,7 +64,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// What calls of other services still wait for; empty if nothing.
+    /// What is missing until other services can be called; empty if nothing is.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let mut missing = Vec::new();
         if !self.facts.is_connected() {

@@ -1,5 +1,5 @@
-//! The HTTP API, but for invocation: `/v1.0/healthz`, `/v1.0/metadata`, `/v1.0/shutdown`; what is
-//! under `/v1.0/state` is answered by `state`, and under `/v1.0/actors` by `actors`.
+//! The HTTP API except invocation: `/v1.0/healthz`, `/v1.0/metadata`, `/v1.0/shutdown`. The module
+//! `state` serves `/v1.0/state`, and `actors` serves `/v1.0/actors`.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ fn metadata(api: &Api) -> Response<Body> {
     json_answer(StatusCode::OK, &answer)
 }
 
-/// A time as Go writes it, in the largest unit that it is a whole number of.
+/// A duration in Go's format, in seconds or milliseconds.
 pub(crate) fn in_words(time: Duration) -> String {
     match (time.as_secs(), time.subsec_millis()) {
         (seconds, 0) => format!("{seconds}s"),
@@ -147,8 +147,8 @@ async fn set_metadata(of: &Metadata, request: Request<Body>) -> Response<Body> {
     let key = request.uri().path().trim_start_matches("/v1.0/metadata/").to_owned();
     let body = Limited::new(request.into_body(), METADATA_VALUE_BYTES).collect().await;
     let text = body.ok().and_then(|body| String::from_utf8(body.to_bytes().to_vec()).ok());
-    let kept = text.ok_or(MetadataError::Malformed).and_then(|text| of.set(key, text));
-    match kept {
+    let stored = text.ok_or(MetadataError::Malformed).and_then(|text| of.set(key, text));
+    match stored {
         Ok(()) => empty(StatusCode::NO_CONTENT),
         Err(why) => {
             let (status, code) = match why {
@@ -193,7 +193,8 @@ pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     answer
 }
 
-/// The answer to what failed here: Dapr's envelope, and the code as the mesh tells its own.
+/// The response to a request that failed here: Dapr's envelope, and the error code in Tollway's
+/// field.
 pub(crate) fn problem(status: StatusCode, code: ErrorCode, message: &str) -> Response<Body> {
     let word = code.word();
     let mut answer = json_answer(status, &json!({ "errorCode": word, "message": message }));

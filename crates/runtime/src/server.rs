@@ -25,32 +25,32 @@ use crate::resiliency::AppCalls;
 use crate::rest;
 use crate::state::Stores;
 
-/// Requests that one connection of the data loop may have under way: as many as it sends.
+/// Most requests under way on one connection of the data loop, which is as many as it sends.
 const STREAMS: u32 = 1024;
-/// Requests that may have been given up before this side has looked at them: it reads what came
-/// while it did not run in one go. The data loop has fewer wait at all its connections together
-/// (`runtime_resets`), and those under way may be called off at once.
+/// Most requests that were cancelled before this side reads them: it reads at once what came while
+/// it did not run. The data loop lets fewer wait over all connections (`runtime_resets`), and those
+/// under way may all be cancelled at once.
 const GIVEN_UP: usize = 4 * STREAMS as usize;
-/// Largest head, as HTTP/2 counts them. The data loop has refused what is larger than its limit
-/// says; a head that is too large for this side ends the connection for all who are on it.
+/// Largest head in bytes, as HTTP/2 counts them. The data loop refuses heads above its own limit. A
+/// head above this limit would end the connection for all requests on it.
 const HEAD_BYTES: u32 = 16 << 20;
-/// What may wait to be read here on one connection. The server takes a peer for an attacker who
-/// has many small pieces waiting: half of this, 256 bytes for each. The data loop passes pieces on
-/// as they come, and one caller of it who sends single bytes must not end the calls of others.
+/// Most bytes that wait to be read on one connection. The server ends a connection with many small
+/// frames: 256 bytes count for each, up to half of this limit. The data loop forwards frames as
+/// they come, and a caller that sends single bytes must not end other calls.
 const WAITING_BYTES: u32 = 64 << 20;
 
-/// What the answers are made of.
+/// What the responses are made of.
 pub(crate) struct Api {
     pub(crate) metadata: Metadata,
     pub(crate) loopback: Arc<dyn Loopback>,
-    /// Makes calls under rules, where there are any.
+    /// Makes calls under Resiliency rules, if there are any.
     pub(crate) app_calls: Option<AppCalls>,
-    /// Makes calls out of the mesh, where there may be any.
+    /// Makes calls of endpoints outside of the network, if they are allowed.
     pub(crate) external: Option<ExternalCalls>,
     pub(crate) asked_to_end: Arc<Notify>,
     /// Largest message that is translated, in bytes.
     pub(crate) message_bytes: usize,
-    /// Where calls of others go.
+    /// The app, which calls of other services go to.
     pub(crate) app: Option<App>,
     pub(crate) stores: Stores,
     pub(crate) actors: Arc<Actors>,
@@ -72,7 +72,7 @@ pub(crate) async fn serve(api: Api, mut streams: mpsc::Receiver<ApiStream>) {
     }
 }
 
-/// Who answers.
+/// What serves the requests.
 struct Served {
     api: Arc<Api>,
     services: Services,
@@ -111,8 +111,8 @@ async fn serve_connection(io: TokioIo<UnixStream>, kind: ApiKind, served: Arc<Se
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
-        // Callers are held to what they may give up before they get here, and one who gives up
-        // much at once must not end the calls of others on this connection.
+        // The data loop limits what callers cancel. A caller that cancels many requests at once
+        // must not end other calls on this connection.
         .max_pending_accept_reset_streams(Some(GIVEN_UP))
         .max_local_error_reset_streams(None)
         .max_header_list_size(HEAD_BYTES)

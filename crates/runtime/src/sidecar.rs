@@ -1,4 +1,4 @@
-//! A sidecar: the data plane and the runtime API beside it.
+//! A sidecar: its data plane and its runtime.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::resiliency::{AppCalls, ResiliencyState};
 use crate::server::{Api, serve};
 use crate::state::{EmbeddedStore, OpenStoreError, Opened, Stores, open_all};
 
-/// Where an app keeps its state.
+/// The state stores of an app.
 #[derive(Clone, Debug)]
 pub enum StateStores {
-    /// With the control plane of its network, in the store `statestore`.
+    /// The store `statestore` in the control plane of its network.
     Network,
-    /// In the stores of these components.
+    /// The stores of these components.
     Components(Vec<Component>),
 }
 
-/// What the control plane of a network keeps for an app.
+/// The state store of an app in the control plane of its network.
 #[must_use]
 pub fn network_store(mesh: Arc<MeshClient>) -> Arc<dyn StateStore> {
     Arc::new(EmbeddedStore::new(mesh))
 }
 
-/// Why a sidecar could not start or had to end.
+/// Why a sidecar did not start or had to end.
 #[derive(Debug, Error)]
 pub enum SidecarError {
     #[error(transparent)]
@@ -61,7 +61,7 @@ pub async fn run_sidecar(
     Ok(Box::pin(Sidecar::start(options, stores, None)).await?.serve(shutdown).await?)
 }
 
-/// A sidecar that takes calls. [`Sidecar::serve`] ends it in good order.
+/// A sidecar that serves calls. [`Sidecar::serve`] ends it in order.
 pub struct Sidecar {
     plane: tollway_proxy::Sidecar,
     api: Option<tokio::task::JoinHandle<()>>,
@@ -71,10 +71,9 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// Opens the state stores and the doors, obtains the identity and begins to serve:
-    /// calls are taken once this returns. What is left is done by tasks of the current tokio
-    /// runtime. `endpoints` may be called outside of the mesh, as may any URL; with `None` nothing
-    /// there may.
+    /// Opens the state stores and the listeners, obtains the identity and starts to serve. Calls
+    /// are accepted when this returns. Tasks of the current tokio runtime do the rest. `endpoints`
+    /// and all URLs may be called outside of the network; with `None` none may.
     ///
     /// # Errors
     /// [`SidecarError`].
@@ -101,7 +100,7 @@ impl Sidecar {
         let metrics = options.dapr_metrics.clone();
         let asks_actors = options.app.as_ref().is_some_and(|app| app.asks_actors);
         let check = options.app.as_ref().and_then(|app| app.health_check.clone());
-        // Ill until it has said that it is well.
+        // Unhealthy until the first success.
         let asked = check.map(|check| (check, watch::channel(false)));
         let well = asked.as_ref().map(|(_, (_, well))| well.clone());
         let mut plane = tollway_proxy::Sidecar::start(options, well).await?;
@@ -168,26 +167,26 @@ impl Sidecar {
         Ok(Self { plane, api, health, asked_to_end, actors })
     }
 
-    /// Where a door listens, by its name in the ports file.
+    /// The address of a listener, by its name in the ports file.
     #[must_use]
     pub fn port(&self, door: &str) -> Option<SocketAddr> {
         self.plane.port(door)
     }
 
-    /// The client of the control plane: name, status, and the way to leave early.
+    /// The client of the control plane.
     #[must_use]
     pub fn mesh(&self) -> Arc<MeshClient> {
         self.plane.mesh()
     }
 
-    /// Whether the app takes connections; true without an app.
+    /// Whether the app accepts connections; true without an app.
     #[must_use]
     pub fn app_ready(&self) -> watch::Receiver<bool> {
         self.plane.app_ready()
     }
 
-    /// Serves until told to end, here or by the app; then leaves the mesh, finishes what is under
-    /// way, and ends.
+    /// Serves until `shutdown`, or until the app asks it to end. Then it withdraws its
+    /// registration, finishes what is under way, and ends.
     ///
     /// # Errors
     /// [`DataPlaneError::Thread`] or [`DataPlaneError::Panicked`].
@@ -198,7 +197,8 @@ impl Sidecar {
                 () = shutdown => {}
                 () = asked_to_end.notified() => tracing::info!("the app asks to end"),
             }
-            // While calls still come in and go out: turns end, and others take the actors over.
+            // Before the data plane ends, so that turns can end and other hosts take the actors
+            // over.
             actors.end().await;
         };
         let result = self.plane.serve(end).await;

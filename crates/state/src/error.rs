@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// What a client library says.
+/// The error of a client library.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a read or a write failed. Unless a variant says otherwise, nothing has changed.
@@ -15,13 +15,13 @@ pub enum StateError {
     #[error("possible etag mismatch. error from state store: {key} {found}", found = found_words(found.as_deref()))]
     EtagMismatch {
         key: String,
-        /// The etag that stands there; `None` where nothing stands, or it is not known.
+        /// The etag of the entry; `None` without an entry, or if it is not known.
         found: Option<String>,
     },
     /// No entry of this engine can have such an etag.
     #[error("invalid etag value: {etag:?} for {key}; an etag of this store is {expected}")]
     EtagInvalid { key: String, etag: String, expected: &'static str },
-    /// Somebody else owns what this transaction is about.
+    /// Another host holds the fence of this transaction.
     #[error(
         "fenced off by {key}: the number kept there is larger than {number}; another host owns the actor now"
     )]
@@ -47,10 +47,10 @@ pub enum StateError {
         "the store {address} has not answered within {after:?}; whether a write has happened is unknown"
     )]
     TimedOut { address: String, after: Duration },
-    /// The engine says no: rights, disk, a table of another form.
+    /// The engine refuses: permissions, disk, a table with other columns.
     #[error("the store {address} refused")]
     Refused { address: String, source: BoxError },
-    /// What is kept there is of another form than Dapr's.
+    /// The stored entry does not have Dapr's format.
     #[error("what the store {address} keeps under {key} cannot be read: {why}")]
     Foreign { address: String, key: String, why: String },
     /// A setting that only shows itself when the store is opened.
@@ -62,7 +62,7 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// The caller has seen another entry than stands there, or none: to read again may help.
+    /// Whether the caller has read another version of the entry. Reading again may help.
     #[must_use]
     pub fn is_mismatch(&self) -> bool {
         matches!(self, Self::EtagMismatch { .. })

@@ -8,7 +8,7 @@ use crate::model::{Condition, Consistency, Op, Set, Transaction};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step<'a> {
     pub key: &'a str,
-    /// Of the entry that stands there before the transaction.
+    /// The condition on the entry before the transaction.
     pub condition: Condition<'a>,
     /// What is put there; `None` removes the key.
     pub put: Option<&'a Set>,

@@ -1,11 +1,11 @@
-//! Under which key an app's key is kept: as Dapr names them, so that data of one is found by the
-//! other.
+//! The keys under which stores have an app's entries. They are Dapr's, so that each finds the
+//! other's data.
 
 use thiserror::Error;
 
 /// What separates the parts of a key, and hence cannot be in one.
 const SEPARATOR: &str = "||";
-/// What stands for the id in the key of a fence: no actor has an empty one.
+/// The id in the key of a fence: no actor has an empty id.
 const NO_ID: &str = "";
 /// The last part but one of the key of a fence.
 const FENCE: &str = "tollway-fence";
@@ -15,7 +15,7 @@ const FENCE: &str = "tollway-fence";
 #[error("input key/keyPrefix '{0}' can't contain '||'")]
 pub struct IllegalKey(pub String);
 
-/// What stands before an app's keys (`keyPrefix` of a component).
+/// The prefix of an app's keys (`keyPrefix` of a component).
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub enum KeyPrefix {
     /// The app's id: each app has keys of its own.
@@ -56,7 +56,7 @@ impl KeyPrefix {
         })
     }
 
-    /// The key under which the store keeps an app's `key`.
+    /// The key in the store for an app's `key`.
     ///
     /// # Errors
     /// [`IllegalKey`].

@@ -1,10 +1,10 @@
 //! State stores of apps: one interface ([`StateStore`]), its engines, and the files that configure
 //! them as Dapr does ([`Component`]).
 //!
-//! Engines keep what they write where Dapr keeps it: under the same keys, in the same tables,
-//! columns and hash fields, so that data of one is found by the other. What differs between
-//! Dapr's engines is the same here, as the suite in `tests/engines/contract` says. The HTTP and gRPC APIs
-//! over them are the business of `runtime`.
+//! Engines store entries as Dapr does: under the same keys, in the same tables, columns and hash
+//! fields, so that each finds the other's data. Dapr's engines behave differently in some cases;
+//! these behave alike, and the suite in `tests/engines/contract` tests it. `runtime` has the HTTP
+//! and gRPC APIs.
 
 #![forbid(unsafe_code)]
 

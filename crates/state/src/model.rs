@@ -9,13 +9,13 @@ use thiserror::Error;
 /// Longest life of an entry, in seconds: what Dapr takes.
 const LONGEST_TTL: i64 = i32::MAX as i64;
 
-/// What an app keeps under a key. Engines that keep texts keep the two apart, as Dapr does: what
-/// came over HTTP is a document, what came over gRPC is bytes.
+/// The value of an entry. Engines that store text distinguish the two kinds, as Dapr does: a value
+/// over HTTP is a document, a value over gRPC is bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
     /// A JSON document, as text.
     Json(Bytes),
-    /// Bytes that nobody here looks into.
+    /// Opaque bytes.
     Bytes(Bytes),
 }
 
@@ -29,7 +29,7 @@ impl Value {
     }
 }
 
-/// A key as it stands.
+/// A stored entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub value: Bytes,
@@ -62,10 +62,10 @@ pub enum Consistency {
 /// How long what is written lives.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Ttl {
-    /// As the component says; for good if it says nothing.
+    /// The time to live of the component; without one the entry does not expire.
     #[default]
     Unsaid,
-    /// For good, whatever the component says.
+    /// The entry does not expire, even if the component has a time to live.
     Forever,
     /// So many seconds.
     Seconds(NonZeroU32),
@@ -92,7 +92,7 @@ impl Ttl {
         Ok(seconds.map_or(Self::Forever, Self::Seconds))
     }
 
-    /// Seconds to live, with what the component says where the request says nothing.
+    /// Seconds to live. `unsaid` is the component's value, which applies if the request has none.
     pub(crate) fn seconds(self, unsaid: Option<NonZeroU32>) -> Option<u32> {
         match self {
             Self::Unsaid => unsaid.map(NonZeroU32::get),
@@ -210,8 +210,8 @@ pub enum Condition<'a> {
     Etag(&'a str),
 }
 
-/// A number that only grows, under a key of its own: whoever wrote with a larger one has shut out
-/// all who have a smaller.
+/// A number under a key of its own that only grows. A write with a larger number excludes all
+/// writers with a smaller one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fence {
     pub key: String,
@@ -223,8 +223,7 @@ pub struct Fence {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Transaction {
     pub ops: Vec<Op>,
-    /// The transaction happens only if the number kept there is at most this one, which is then
-    /// kept in its place.
+    /// The transaction is made only if the stored number is at most this one, which is then stored.
     pub fence: Option<Fence>,
 }
 

@@ -12,7 +12,7 @@ use crate::postgresql::PostgresqlStore;
 use crate::redis::RedisStore;
 use crate::sqlite::SqliteStore;
 
-/// A state store. Keys are those under which it keeps entries ([`crate::KeyPrefix`] makes them).
+/// A state store. Keys are those of the store ([`crate::KeyPrefix`] makes them).
 ///
 /// A dropped future leaves open whether its write has happened.
 #[async_trait]
@@ -23,7 +23,7 @@ pub trait StateStore: Send + Sync {
     /// The entry of `key`, unless there is none or its time has come.
     async fn get(&self, key: &str, consistency: Consistency) -> Result<Option<Entry>, StateError>;
 
-    /// The entries of several keys, in the order asked for; a key asked for twice is told twice.
+    /// The entries of several keys, in their order. A key that is given twice has two results.
     async fn bulk_get(&self, keys: &[String]) -> Result<Vec<Option<Entry>>, StateError>;
 
     /// Makes all changes, or none of them.

@@ -14,7 +14,7 @@ pub(crate) trait Sweep: Send + Sync + 'static {
     async fn sweep(&self, every: Duration) -> Result<(), StateError>;
 }
 
-/// Sweeps as long as somebody holds the engine.
+/// Sweeps until the engine is dropped.
 pub(crate) fn sweep_every<S: Sweep>(store: &Arc<S>, every: Option<Duration>) {
     let Some(every) = every else { return };
     let store: Weak<S> = Arc::downgrade(store);

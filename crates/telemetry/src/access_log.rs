@@ -114,7 +114,7 @@ impl AccessLog {
                 }
                 self.write(&lines, batch.len() as u64);
             }
-            // Nobody may wait for it any more.
+            // The receiver may be gone.
             let _ = done.send(());
         };
         let builder = std::thread::Builder::new().name("access-log".to_owned());

@@ -1,6 +1,6 @@
-//! From a data thread to whoever writes or sends: values in batches, so that the other side is
-//! woken a few times a second and not once a value. It never blocks; what finds no room is
-//! dropped, and the data thread counts it.
+//! Passes values in batches from a data thread to the task that writes or sends them, so that the
+//! task wakes a few times a second and not for each value. It never blocks: if the queue is full,
+//! values are dropped, and the data thread counts them.
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -27,7 +27,7 @@ impl<T> Handoff<T> {
         (Self { waiting: Vec::new(), sender }, batches)
     }
 
-    /// The same for another thread.
+    /// A sender into the same queue, for another thread.
     #[must_use]
     pub fn another(&self) -> Self {
         Self { waiting: Vec::new(), sender: self.sender.clone() }

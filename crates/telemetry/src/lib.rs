@@ -1,6 +1,5 @@
-//! What a running part tells about itself: its log, its metrics and the admin port that shows
-//! them, spans for a collector, the lines of its access log. All metric names stand in
-//! `metrics/catalogue.rs`.
+//! Telemetry of a running part: its log, its metrics and the admin port that serves them, spans for
+//! a collector, and the access log. `metrics/catalogue.rs` has all metric names.
 
 #![forbid(unsafe_code)]
 

@@ -24,7 +24,7 @@ pub enum LogFormat {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogFilter(String);
 
-/// A filter that says nothing.
+/// An empty filter.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LogFilterError {
     #[error("`{level}` is no level; use off, error, warn, info, debug or trace")]
@@ -62,7 +62,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Logs by another filter from now on. Says whether there is a log to set.
+    /// Sets another filter of the log. Returns whether there is a log.
     pub fn set_filter(&self, filter: &LogFilter) -> bool {
         (self.set)(filter.to_env_filter())
     }

@@ -23,7 +23,7 @@ pub fn init_terminal_log(level: &str) {
     let _ = builder.try_init();
 }
 
-/// Lines that are told from another program's by how they begin.
+/// Lines with a prefix that distinguishes them from those of another program.
 struct Prefixed;
 
 impl<S, N> FormatEvent<S, N> for Prefixed

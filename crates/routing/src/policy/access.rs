@@ -1,7 +1,7 @@
 //! What callers may ask of an app, as Dapr's access control has it: a default for each, and
 //! operations that differ from it, of which the most particular counts.
 //!
-//! Such a list is the app's own and stands beside the policies: a call has to be let in by both.
+//! The list is the app's own. A call must be allowed by the list and by the policies.
 
 use std::cmp::Reverse;
 
@@ -76,7 +76,7 @@ impl AccessList {
         }
     }
 
-    /// The same where only the caller is known.
+    /// Decides where only the caller is known.
     pub(super) fn decide_connection(&self, entry: Entry) -> Result<(), PolicyRefusal> {
         let default = entry.map_or(self.default, |at| self.callers[at].default);
         self.told(default, PolicyReason::NotAllowed)

@@ -19,7 +19,7 @@ pub(super) struct Compiled {
     audiences: Vec<Listed>,
 }
 
-/// An audience: whom it consists of, and what its rules are like.
+/// An audience: its members, and the properties of its rules.
 #[derive(Debug)]
 struct Listed {
     /// Of which policy: names without a namespace are of the policy's.

@@ -1,12 +1,12 @@
 //! Rules by path: a tree of segments, so that a decision costs the depth of the path and not the
-//! number of rules. One tree serves all callers: its rules stand under the audience that they are
-//! for, and who asks says to which audiences the caller belongs.
+//! number of rules. One tree serves all callers: its rules are listed by audience, and a request
+//! has the audiences of its caller.
 
 use std::cmp::Ordering;
 
 use tollway_model::{MethodName, PathPattern, PatternSegment, PolicyRule};
 
-/// Those whom rules with the same `from` list concern, by number.
+/// The number of an audience: the callers of rules with the same `from` list.
 pub(super) type Audience = u32;
 /// The place of a policy in its set.
 pub(super) type PolicyAt = u32;
@@ -48,7 +48,7 @@ struct Entry {
     methods: Box<[MethodName]>,
 }
 
-/// What a request asks, and for whom.
+/// A request and the audiences of its caller.
 #[derive(Clone, Copy)]
 struct Question<'a> {
     /// Sorted.
@@ -75,8 +75,8 @@ impl RuleTree {
         }
     }
 
-    /// The policy of a rule that holds for a request by somebody of `audiences` (sorted); `path`
-    /// is in its normal form.
+    /// The policy of a rule that matches a request of a caller in `audiences` (sorted). `path` is
+    /// in its normal form.
     pub(super) fn find(
         &self,
         audiences: &[Audience],

@@ -67,7 +67,7 @@ impl Breaker {
         })
     }
 
-    /// How it stood when it was last asked or told.
+    /// The state at the last call of [`Self::admit`] or [`Self::note`].
     #[must_use]
     pub fn state(&self) -> State {
         self.state

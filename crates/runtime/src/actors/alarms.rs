@@ -1,4 +1,4 @@
-//! Timers and reminders: what is due is run as a turn of its actor.
+//! Timers and reminders: those that are due run as turns of their actors.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,40 +16,40 @@ use super::call::REENTRANCY;
 use super::clock::Clock;
 use super::host::{Host, NotRun};
 
-/// Firings under way at once; further ones wait, the longest due first.
+/// Most fires under way at once. Further ones wait; the one that is due longest goes first.
 const AT_ONCE: usize = 256;
-/// How soon a firing is tried again whose actor has too many turns waiting.
+/// Time until a fire is repeated whose actor has too many waiting turns.
 const CROWDED: Duration = Duration::from_millis(100);
-/// How often the clock on the wall is looked at: it may be set.
+/// How often the system time is read at least, because it may be set.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// An actor, and a name that is its own.
+/// An actor, and the name of one of its timers or reminders.
 pub(crate) type Key = (Actor, Arc<str>);
 
-/// What is to be said when it is due, and what happens if the app fails.
+/// A timer or reminder: what the app gets when it is due, and what happens if the app fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Alarm {
     pub(crate) event: Event,
     pub(crate) ttl: String,
     pub(crate) policy: FailurePolicy,
-    /// Later registrations of a reminder have higher ones; 0 for a timer.
+    /// Rises with each registration of a reminder; 0 for a timer.
     pub(crate) version: u64,
 }
 
 /// Stores the outcome of reminders that fired.
 #[tonic::async_trait]
 pub(crate) trait RecordFire: Send + Sync {
-    /// This is left of the registration of this version; nothing means that it is over.
+    /// Stores what is left of the registration of this version; `None` if it is over.
     async fn record(&self, key: &Key, version: u64, left: Option<Schedule>);
 }
 
-/// Hears of firings that the app took or failed: the type of the actor, and whether it took them.
+/// Called after each fire with the type of the actor, and whether the app accepted it.
 pub(crate) type Counted = Box<dyn Fn(&str, bool) + Send + Sync>;
 
 /// The timers of an app's actors, or their reminders.
 pub(crate) struct Alarms {
     inner: Mutex<Inner>,
-    /// Something is due earlier than before.
+    /// Notified when something is due earlier than before.
     sooner: Notify,
     at_once: Arc<Semaphore>,
     /// `None` for timers, which end with their actor.
@@ -64,15 +64,15 @@ struct Inner {
     alarms: HashMap<Key, Arc<Alarm>>,
 }
 
-/// What came of a firing.
+/// The outcome of a fire.
 enum Fired {
     Done {
         cancels: bool,
     },
     Failed,
-    /// Not now.
+    /// The actor has too many waiting turns.
     Crowded,
-    /// The actor is not here any more.
+    /// The actor is no longer at this host.
     Elsewhere,
 }
 
@@ -94,7 +94,7 @@ impl Alarms {
         })
     }
 
-    /// Registers one, in place of what has the same name.
+    /// Registers an alarm. It replaces one of the same name.
     pub(crate) fn insert(&self, key: Key, schedule: Schedule, alarm: Alarm) {
         let mut inner = self.inner();
         inner.agenda.insert(key.clone(), schedule, alarm.policy);
@@ -103,7 +103,7 @@ impl Alarms {
         self.sooner.notify_one();
     }
 
-    /// Registers one, unless the same registration or a later one is there.
+    /// Registers an alarm, unless the same or a later registration exists.
     pub(crate) fn insert_newer(&self, key: Key, schedule: Schedule, alarm: Alarm) {
         let known = self.get(&key).map(|known| known.version);
         if known.is_none_or(|known| known < alarm.version) {
@@ -111,14 +111,14 @@ impl Alarms {
         }
     }
 
-    /// Removes it if it is this registration.
+    /// Removes an alarm if it is the registration of this version.
     pub(crate) fn remove_version(&self, key: &Key, version: u64) {
         if self.get(key).is_some_and(|known| known.version == version) {
             self.remove(key);
         }
     }
 
-    /// Whether it was there.
+    /// Removes an alarm. Returns whether it existed.
     pub(crate) fn remove(&self, key: &Key) -> bool {
         let mut inner = self.inner();
         inner.alarms.remove(key);
@@ -129,7 +129,7 @@ impl Alarms {
         self.inner().alarms.get(key).cloned()
     }
 
-    /// Those of an actor, by name.
+    /// The alarms of an actor, by name.
     pub(crate) fn of(&self, actor: &Actor) -> Vec<(Arc<str>, Arc<Alarm>)> {
         let inner = self.inner();
         let first = (actor.clone(), Arc::from(""));
@@ -139,14 +139,14 @@ impl Alarms {
         found.collect()
     }
 
-    /// Those that are `wanted`, in the order of their keys.
+    /// The alarms whose key is `wanted`, in the order of the keys.
     pub(crate) fn all_of(&self, wanted: impl Fn(&Key) -> bool) -> Vec<(Key, Arc<Alarm>)> {
         let inner = self.inner();
         let keys = inner.agenda.keys().filter(|key| wanted(key));
         keys.filter_map(|key| Some((key.clone(), inner.alarms.get(key)?.clone()))).collect()
     }
 
-    /// Removes what `goes`.
+    /// Removes the alarms for which `goes` returns true.
     pub(crate) fn remove_where(&self, goes: impl Fn(&Key) -> bool) {
         let mut inner = self.inner();
         let gone: Vec<Key> = inner.agenda.keys().filter(|key| goes(key)).cloned().collect();
@@ -156,14 +156,14 @@ impl Alarms {
         }
     }
 
-    /// Removes those of an actor.
+    /// Removes all alarms of an actor.
     pub(crate) fn forget(&self, actor: &Actor) {
         for (name, _) in self.of(actor) {
             self.remove(&(actor.clone(), name));
         }
     }
 
-    /// How many there are of each type.
+    /// The number of alarms by actor type.
     pub(crate) fn counts(&self) -> HashMap<Arc<str>, usize> {
         let mut counts = HashMap::new();
         for (actor, _) in self.inner().agenda.keys() {
@@ -176,7 +176,7 @@ impl Alarms {
         self.inner().agenda.len()
     }
 
-    /// Fires what is due, until dropped. `what` makes a turn of a name and an event.
+    /// Fires what is due, until the future is dropped. `what` makes a turn of a name and an event.
     pub(crate) async fn run(
         self: Arc<Self>,
         host: Arc<Host>,
@@ -246,7 +246,7 @@ impl Alarms {
         }
     }
 
-    /// Notes what came of a firing; what is left then, where that has changed.
+    /// Notes the outcome of a fire. Returns what is left of the registration if that has changed.
     fn note(
         &self,
         key: &Key,
@@ -257,7 +257,7 @@ impl Alarms {
         let mut inner = self.inner();
         let next = match fired {
             Fired::Done { cancels: true } => {
-                // Unless it was registered anew in that very turn.
+                // It stays if it was registered again in the same turn.
                 match inner.agenda.succeeded(key, ticket, began) {
                     Next::Unknown => Next::Unknown,
                     Next::Over | Next::Again(_) | Next::Then(_) => {
@@ -274,7 +274,7 @@ impl Alarms {
                 return None;
             }
             Fired::Elsewhere => {
-                // Whoever has the actor now has read when it is due.
+                // The actor's new host has read when it is due.
                 if inner.agenda.put_back(key, ticket, began) {
                     inner.agenda.remove(key);
                     inner.alarms.remove(key);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hyper::{Method, Response};
-use tollway_model::ErrorCode;
 use tollway_actors::placement::Shard;
+use tollway_model::ErrorCode;
 use tollway_proxy::ERROR_FIELD;
 use tollway_state::{Fence, MemoryStore, Op, Set, StateStore, Transaction, Value, actor_fence_key};
 use tollway_wire::dapr::proto::runtime::v1::{
@@ -262,7 +262,7 @@ async fn state_over_grpc_is_that_over_http() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_metadata_tell_how_actors_stand() {
+async fn the_metadata_show_the_state_of_actors() {
     let world = World::new();
     let status = world.actors.status();
     assert_eq!((status.status_word(), status.placement()), ("RUNNING", "placement: disconnected"));

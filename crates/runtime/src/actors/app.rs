@@ -1,4 +1,4 @@
-//! What a turn is in the app: a request to one of its routes, and its answer.
+//! Turns at the app: each is a request to one of the app's routes, and its response.
 
 use std::sync::Arc;
 
@@ -23,24 +23,24 @@ use super::clock::Clock;
 use super::problem::Problem;
 use crate::loopback::Loopback;
 
-/// For the data loop: to the app beside this sidecar.
+/// Tells the data loop that a request is for the app of this sidecar.
 const TO: HeaderName = HeaderName::from_static(TO_FIELD);
-/// For the data loop: from when on the app is not to get it any more.
+/// Tells the data loop the time from which on it must not send the request.
 const BEGIN_BY: HeaderName = HeaderName::from_static(BEGIN_BY_FIELD);
-/// The same: under which lease, which may be renewed meanwhile.
+/// Tells the data loop the lease of a turn, which may be renewed meanwhile.
 const LEASE: HeaderName = HeaderName::from_static(LEASE_FIELD);
-/// The app says by it that a timer or a reminder is not to fire again.
+/// In a response: the timer or reminder does not fire again.
 const CANCEL: HeaderName = HeaderName::from_static("x-daprremindercancel");
-/// What the bytes of a timer or a reminder are in a message.
+/// The type of the data of a timer or reminder in a message.
 const BYTES_TYPE: &str = "type.googleapis.com/google.protobuf.BytesValue";
 const TO_APP: HeaderValue = HeaderValue::from_static("app");
 
-/// What cannot stand in one part of a path.
+/// Characters that are encoded in one part of a path.
 const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// What cannot stand in a path of several parts.
+/// Characters that are encoded in a path of several parts.
 const PATH: &AsciiSet = &PART.remove(b'/');
 
-/// Why a turn is run.
+/// The kind of a turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum TurnKind {
     /// A call of this method, with its query.
@@ -58,7 +58,7 @@ pub(crate) enum TurnKind {
     },
 }
 
-/// What a timer or a reminder tells the app when it is due, as it was registered.
+/// What the app gets when a timer or reminder is due, as it was registered.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Event {
     pub(crate) due_time: String,
@@ -68,17 +68,17 @@ pub(crate) struct Event {
     pub(crate) data: Option<Data>,
 }
 
-/// What an app has registered with a timer or a reminder: a JSON document, as text.
+/// The data of a timer or reminder: the text of a JSON document.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Data(pub(crate) Bytes);
 
 impl Data {
-    /// Of bytes that came over gRPC: a document that is a text of base64, as Dapr has it.
+    /// Makes a document of bytes that came over gRPC: a string in base64, as in Dapr.
     pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
         Self(format!("\"{}\"", STANDARD.encode(bytes)).into())
     }
 
-    /// As a message has it.
+    /// The data as a message has it.
     pub(crate) fn any(&self) -> prost_types::Any {
         let value = self.0.to_vec().encode_to_vec();
         prost_types::Any { type_url: BYTES_TYPE.to_owned(), value }
@@ -86,7 +86,7 @@ impl Data {
 }
 
 impl Event {
-    /// The document that an app gets over HTTP.
+    /// The document that the app gets over HTTP.
     fn document(&self, is_timer: bool) -> Bytes {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -108,7 +108,7 @@ impl Event {
     }
 }
 
-/// A turn, as the app gets it.
+/// A turn as the app gets it.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     pub(crate) actor: Actor,
@@ -117,7 +117,7 @@ pub(crate) struct Turn {
     pub(crate) body: Bytes,
 }
 
-/// The app's answer to a turn that went well.
+/// The app's response to a turn that succeeded.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Answer {
     pub(crate) fields: HeaderMap,
@@ -126,11 +126,11 @@ pub(crate) struct Answer {
     pub(crate) cancels: bool,
 }
 
-/// Why the app gave a turn no answer.
+/// Why the app did not respond to a turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Unanswered {
     Failed(Problem),
-    /// It was not to begin any more when it would have, and has not.
+    /// The turn has not begun, because its lease ended first.
     TooLate,
 }
 
@@ -140,7 +140,7 @@ impl From<Problem> for Unanswered {
     }
 }
 
-/// Why there is no answer of the app over HTTP.
+/// Why there is no response of the app over HTTP.
 #[derive(Debug)]
 pub(crate) struct NoAnswer {
     pub(crate) why: String,
@@ -154,16 +154,16 @@ impl NoAnswer {
     }
 }
 
-/// The app, as one that runs actors.
+/// An app that hosts actors.
 #[tonic::async_trait]
 pub(crate) trait AppSide: Send + Sync {
-    /// Runs a turn to its end, which must not begin when the lease is over.
+    /// Runs a turn to its end. The turn must not begin after the end of the lease.
     ///
     /// # Errors
-    /// [`ErrorCode::ActorInvoke`], with the app's words; or it did not begin in time.
+    /// [`Unanswered::Failed`] with the text of the app, or [`Unanswered::TooLate`].
     async fn run(&self, turn: Turn, lease: TurnLease) -> Result<Answer, Unanswered>;
 
-    /// Has the app let go of an actor.
+    /// Has the app deactivate an actor.
     async fn deactivate(&self, actor: &Actor);
 }
 
@@ -174,13 +174,13 @@ pub(crate) struct HttpApp {
     pub(crate) message_bytes: usize,
 }
 
-/// The path of an actor, in the API and in the app.
+/// The path of an actor, in the API and at the app.
 pub(crate) fn path_of(actor: &Actor) -> String {
     let part = |text: &str| utf8_percent_encode(text, PART).to_string();
     format!("/actors/{}/{}", part(&actor.actor_type), part(&actor.id))
 }
 
-/// A name as the next part of a path; nothing where there is none.
+/// A name as the next part of a path; empty for an empty name.
 pub(crate) fn segment(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!("/{}", utf8_percent_encode(name, PART)) }
 }
@@ -195,10 +195,10 @@ pub(crate) fn method_path(actor: &Actor, name: &str, query: Option<&str>) -> Str
 }
 
 impl HttpApp {
-    /// Status, fields and whole body of the app's answer.
+    /// Sends a request to the app. Returns status, fields and whole body of the response.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// [`NoAnswer`].
     pub(crate) async fn ask(
         &self,
         method: Method,
@@ -223,7 +223,7 @@ impl HttpApp {
     }
 }
 
-/// What the data loop says in the envelope of an error.
+/// The message in the data loop's envelope of an error.
 fn message_of(body: &[u8]) -> String {
     let envelope = serde_json::from_slice::<serde_json::Value>(body).ok();
     let message = envelope.as_ref().and_then(|envelope| envelope.get("message")?.as_str());
@@ -282,7 +282,7 @@ impl AppSide for HttpApp {
             Err(none) => none.why,
         };
         let (kind, id) = (&actor.actor_type, &actor.id);
-        tracing::warn!(%kind, %id, reason = failure, "the app was to let go of an actor, and failed");
+        tracing::warn!(%kind, %id, reason = failure, "the app failed to deactivate an actor");
     }
 }
 
@@ -290,7 +290,7 @@ fn event_path(actor: &Actor, kind: &str, name: &str) -> String {
     format!("{}/method/{kind}{}", path_of(actor), segment(name))
 }
 
-/// Used where an error has to name a code without a text of its own.
+/// The app does not host actors.
 pub(crate) fn no_app() -> Problem {
     Problem::new(ErrorCode::ActorNoAppChannel, "app channel is not initialized")
 }

@@ -1,4 +1,5 @@
-//! A call of an actor: to where the actor is, again when it has moved before the call was begun.
+//! Calls of actors. A call goes to the host of the actor, and is repeated if the actor moved before
+//! the call had begun.
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -31,22 +32,22 @@ use super::{Actors, Hosting};
 use crate::resiliency::keys_of_actor;
 use crate::rest;
 
-/// How much later than the news that another host has an actor the answer of the former may come.
+/// How long the response of a former host is waited for after another host has the actor.
 const LATE_ANSWER: Duration = Duration::from_millis(100);
 
-/// The chain of calls that a call belongs to.
+/// Names the chain of calls that a call belongs to.
 pub(crate) const REENTRANCY: HeaderName = HeaderName::from_static("dapr-reentrancy-id");
 const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
 const INSTANCE: HeaderName = HeaderName::from_static(INSTANCE_FIELD);
 const FOR_ACTOR: HeaderName = HeaderName::from_static(ACTOR_FIELD);
 const NUMBER: HeaderName = HeaderName::from_static(CALL_FIELD);
 const UNPROCESSED: HeaderName = HeaderName::from_static(UNPROCESSED_FIELD);
-/// The callee's sidecar is to find the actor and to call it where it is.
+/// Asks the callee's sidecar to find the actor's host and to call it there.
 const ANYWHERE: HeaderName = HeaderName::from_static("tollway-actor-anywhere");
 const YES: HeaderValue = HeaderValue::from_static("1");
 
 impl Work {
-    /// As one sidecar asks it of another.
+    /// Method and path of the request from one sidecar to another.
     fn request(&self, actor: &Actor) -> (Method, String) {
         let reminders = |name: &str| format!("{}/reminders{}", path_of(actor), segment(name));
         match self {
@@ -62,7 +63,7 @@ impl Work {
     }
 }
 
-/// A call, held whole: it may have to be made again.
+/// A call with its whole body, since it may be repeated.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) actor: Actor,
@@ -71,17 +72,18 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
 }
 
-/// What came of one attempt.
+/// The outcome of one attempt.
 pub(crate) enum Attempt {
     Done(Response<Body>),
     Failed(Problem),
-    /// The actor is not there, or cannot be reached; nothing was begun.
+    /// The actor is not there, or its host cannot be reached. The call has not begun.
     Elsewhere,
 }
 
 impl Actors {
-    /// Calls an actor wherever it is, and returns the answer of its app. A type `TYPE@APP.NAMESPACE.NETWORK`
-    /// is the `TYPE` that this app offers, in whichever network.
+    /// Calls an actor at its host, under the app's Resiliency rules, and returns the response of
+    /// its app. A type `TYPE@APP.NAMESPACE.NETWORK` is the `TYPE` that this app offers, in any
+    /// network.
     ///
     /// # Errors
     /// [`Problem`].
@@ -98,7 +100,7 @@ impl Actors {
         resiliency.run(rules, &target, &keys, true, attempt).await
     }
 
-    /// The same without rules about calls that fail.
+    /// Calls an actor without Resiliency rules.
     async fn invoke_once(&self, mut call: Call) -> Result<Response<Body>, Problem> {
         let Some((actor_type, service)) =
             split_remote_type(&call.actor.actor_type, &self.me.service)
@@ -121,9 +123,9 @@ impl Actors {
         }
     }
 
-    /// The same for an actor of the own network and namespace.
+    /// Calls an actor of the own network and namespace, without Resiliency rules.
     async fn invoke_near(&self, call: Call) -> Result<Response<Body>, Problem> {
-        // What is here need not be looked up.
+        // An actor of this host needs no lookup.
         if self.hosting().is_some_and(|hosting| hosting.host.epoch(&call.actor).is_some()) {
             match self.invoke_here(&call).await {
                 Attempt::Done(answer) => return Ok(answer),
@@ -158,14 +160,14 @@ impl Actors {
             if began.elapsed() >= patience {
                 return Err(unplaced(&call.actor, &known.borrow()));
             }
-            // Whichever comes first: the actor is somewhere else, or it is time to ask again. Callers
-            // may hear of a new owner before the owner does, or before they hear how to reach it.
+            // Waits until the location changes, or until it is time for the next attempt. A caller
+            // may know a new owner before the owner does, or before it knows the owner's endpoint.
             let elsewhere = known.wait_for(|now| ActorLocation::of(now, shard) != location);
             let _ = tokio::time::timeout(pause(began.elapsed()), elsewhere).await;
         }
     }
 
-    /// Does what is asked of an actor of the app beside this sidecar.
+    /// Does what is asked of an actor of this host.
     pub(crate) async fn invoke_here(&self, call: &Call) -> Attempt {
         match &call.work {
             Work::Method { name, query } => self.turn_here(call, name, query.as_ref()).await,
@@ -199,7 +201,7 @@ impl Actors {
         }
     }
 
-    /// Asks the host of an actor, until another has it.
+    /// Asks the host of an actor. Ends early if another host takes the actor over.
     async fn ask_owner(
         &self,
         owner: &ActorHost,
@@ -218,7 +220,7 @@ impl Actors {
         let attempt = loop {
             match tokio::time::timeout(LATE_ANSWER, &mut asked).await {
                 Ok(attempt) => break attempt,
-                // Once more where the data loop had not heard of it yet.
+                // Repeated in case the data loop did not have the call yet.
                 Err(_) => self.loopback.call_off(number),
             }
         };
@@ -238,7 +240,7 @@ impl Actors {
         self.send(callee, method, &format!("/v1.0{path}"), fields, call.body.clone()).await
     }
 
-    /// Asks the runtime of the sidecar of a service: of this replica, or of any.
+    /// Asks the runtime in the sidecar of a service: of this replica, or of any.
     pub(super) async fn send(
         &self,
         (service, instance): (&ServiceName, Option<&Instance>),
@@ -265,7 +267,7 @@ impl Actors {
         }
         fields.insert(FOR_ACTOR, YES);
         match self.loopback.call(request).await {
-            // What is refused for what it is stays so.
+            // A refusal with another status is final.
             Ok(answer)
                 if answer.headers().contains_key(UNPROCESSED)
                     && answer.status().is_server_error() =>
@@ -277,7 +279,7 @@ impl Actors {
         }
     }
 
-    /// Answers the call of another sidecar.
+    /// Responds to the call of another sidecar.
     pub(crate) async fn answer_call(&self, mut call: Call) -> Response<Body> {
         if call.fields.remove(ANYWHERE).is_some() {
             let answered = self.invoke_near(call).await;
@@ -291,7 +293,7 @@ impl Actors {
     }
 }
 
-/// Whether the data loop says that a callee never answered.
+/// Whether the data loop reports that the callee did not respond.
 fn is_silent(answer: &Response<Body>) -> bool {
     let word = answer.headers().get(ERROR_FIELD);
     word.is_some_and(|word| word == ErrorCode::Silent.word())
@@ -306,14 +308,15 @@ fn lost(former: &ActorHost) -> Problem {
     Problem::invoke(&text)
 }
 
-/// The answer to a sidecar that has to look where the actor is now.
+/// The response to a sidecar that must look up the actor's host again.
 pub(crate) fn elsewhere() -> Response<Body> {
     let mut answer = rest::empty(StatusCode::SERVICE_UNAVAILABLE);
     answer.headers_mut().insert(UNPROCESSED, YES);
     answer
 }
 
-/// What a turn that was not run means to its caller; `None` if it is to be asked for elsewhere.
+/// The error for the caller of a turn that did not run; `None` if the turn is to be asked for at
+/// another host.
 pub(crate) fn not_run(why: NotRun) -> Option<Problem> {
     match why {
         NotRun::No(NoTurn::Elsewhere(_)) => None,
@@ -340,8 +343,8 @@ fn response(answer: Answer) -> Response<Body> {
     response
 }
 
-/// What the app gets of a call's fields: neither what names the target, nor what is of one
-/// connection, nor words of the mesh but who calls.
+/// The fields of a call that the app gets. Fields that name the target, that belong to one
+/// connection, or that are Tollway's own are left out, except the caller's identity.
 fn fields_for_app(fields: &HeaderMap) -> HeaderMap {
     let is_for_app = |name: &str| {
         let of_mesh = name.starts_with(OWN_FIELDS) && name != "x-tollway-caller";
@@ -361,8 +364,8 @@ fn fields_for_app(fields: &HeaderMap) -> HeaderMap {
                     | "dapr-api-token"
             )
     };
-    let kept = fields.iter().filter(|(name, _)| is_for_app(name.as_str()));
-    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+    let passed = fields.iter().filter(|(name, _)| is_for_app(name.as_str()));
+    passed.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 #[cfg(test)]

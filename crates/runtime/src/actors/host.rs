@@ -1,6 +1,9 @@
-//! The actors of this sidecar's app: carries out what [`Turns`] decides.
+//! The actors of this sidecar's app. This module carries out what [`Turns`] decides; `lease` has
+//! the lease and the shards.
 
-use std::collections::{BTreeMap, HashMap};
+mod lease;
+
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,11 +11,12 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tollway_actors::placement::{
-    Actor, Effect, Epoch, Held, NoTurn, Order, Refusal, Shard, ShardSet, Turns,
+    Actor, Effect, Epoch, NoTurn, Order, Refusal, Shard, ShardSet, Turns,
 };
 use tollway_proxy::TurnLease;
 use tollway_telemetry::DaprMetrics;
 
+use self::lease::another_lease;
 use super::app::Unanswered;
 use super::clock::Clock;
 use super::problem::Problem;
@@ -21,11 +25,11 @@ use crate::loopback::Loopback;
 
 /// Most turns that wait for one actor.
 pub(crate) const ACTOR_TURNS_WAITING: usize = 1000;
-/// How long the app may take to let go of an actor.
+/// Time for the app to deactivate an actor.
 const DEACTIVATION: Duration = Duration::from_secs(5);
-/// How long a turn that was called off may still go on in the app before it counts as ended.
+/// Time after which a turn that was called off counts as ended, even if the app goes on with it.
 const CALLED_OFF: Duration = Duration::from_secs(1);
-/// How late it may be seen that an actor has been idle for long enough.
+/// Longest delay until an idle actor is noticed.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
 
 /// A shard that is given back, and the grant that it was held by.
@@ -36,7 +40,7 @@ pub(crate) struct GivenBack {
     pub(crate) epoch: Epoch,
 }
 
-/// Shards that the host holds from now on.
+/// Shards that the host has been granted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Granted {
     pub(crate) actor_type: Arc<str>,
@@ -44,21 +48,21 @@ pub(crate) struct Granted {
     pub(crate) epoch: Epoch,
 }
 
-/// Has the app let go of an actor.
+/// Has the app deactivate an actor.
 pub(crate) type Deactivate = Box<dyn Fn(Actor) -> tokio::task::JoinHandle<()> + Send + Sync>;
 
-/// The actors that the app beside this sidecar runs.
+/// The actors that this sidecar's app runs.
 pub(crate) struct Host {
     inner: Mutex<Inner>,
     types: Types,
     deactivate: Deactivate,
     metrics: Option<Arc<DaprMetrics>>,
-    /// Where turns go out, which may wait there until the lease is over.
+    /// The data loop, where turns may wait until the lease ends.
     loopback: Arc<dyn Loopback>,
     clock: Clock,
     given_back: mpsc::UnboundedSender<GivenBack>,
     granted: mpsc::UnboundedSender<Granted>,
-    /// Something may be due earlier than it was.
+    /// Notified when something may be due earlier than before.
     sooner: Notify,
 }
 
@@ -67,28 +71,28 @@ struct Inner {
     last_turn: u64,
     asked: HashMap<u64, oneshot::Sender<Result<Begun, NoTurn>>>,
     running: HashMap<u64, CancellationToken>,
-    /// What the lease is told by from those before it.
+    /// The number of the present lease.
     lease: u64,
 }
 
-/// A turn that may be run now, while the grant of this epoch stands.
+/// A turn that may run while the grant of this epoch is valid.
 struct Begun {
     epoch: Epoch,
     called_off: CancellationToken,
 }
 
-/// Why there is no result of a turn.
+/// Why a turn has no result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NotRun {
     /// It did not begin.
     No(NoTurn),
-    /// The app did not do it.
+    /// The app failed.
     Failed(Problem),
-    /// It had begun when the actor had to go elsewhere.
+    /// It had begun when the actor moved to another host.
     CalledOff,
 }
 
-/// A turn that was asked for, until it is over: dropped, the next one begins.
+/// A requested turn. Dropping it ends the turn, and the next one begins.
 struct Ticket {
     host: Arc<Host>,
     turn: u64,
@@ -100,14 +104,9 @@ impl Drop for Ticket {
     }
 }
 
-/// The number of a lease. What was begun under another is late, though this one stands.
-fn another_lease() -> u64 {
-    uuid::Uuid::new_v4().as_u64_pair().0
-}
-
 impl Host {
-    /// Of an app that offers these types. What it gives back, and what it is granted, comes by the
-    /// receivers.
+    /// Creates the host of an app that offers these types. The receivers get what the host gives
+    /// back and what it is granted.
     pub(crate) fn new(
         types: Types,
         deactivate: Deactivate,
@@ -150,26 +149,26 @@ impl Host {
         &self.types
     }
 
-    /// The chain of calls that a turn of this type belongs to: the one that its caller has said,
-    /// or a new one. `None` where calls do not come back to actors of the type.
+    /// The chain of calls that a turn of this type belongs to: the one that the caller named, or a
+    /// new one. `None` if the type is not reentrant.
     pub(crate) fn chain(&self, actor_type: &str, said: Option<&str>) -> Option<Arc<str>> {
         self.types.get(actor_type)?.reentrancy?;
         Some(said.map_or_else(|| uuid::Uuid::new_v4().to_string().into(), Arc::from))
     }
 
-    /// Actors that the app has, by type.
+    /// Active actors by type.
     pub(crate) fn counts(&self) -> Vec<(String, usize)> {
         self.inner().turns.counts().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// Turns that wait, by type.
+    /// Waiting turns by type.
     pub(crate) fn waiting(&self) -> Vec<(String, usize)> {
         self.inner().turns.waiting().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// Runs `work` when it is the actor's turn, as a part of this chain of calls; it is told from
-    /// when on it must not begin in the app any more. Whoever asked may go away: a turn that has
-    /// begun goes on until its end.
+    /// Runs `work` when it is the actor's turn, as a part of this chain of calls. `work` gets the
+    /// lease under which it must begin at the app. A turn that has begun runs to its end, even if
+    /// the caller drops the future.
     ///
     /// # Errors
     /// [`NotRun`].
@@ -190,15 +189,15 @@ impl Host {
                 begun = begins => begun,
                 () = answer.closed() => return,
             };
-            // Whoever asked may have gone away: what is said then nobody hears.
+            // The caller may have dropped the future; then the result is not read.
             let Begun { epoch, called_off } = match begun {
                 Ok(Ok(begun)) => begun,
                 Ok(Err(why)) => return drop(answer.send(Err(NotRun::No(why)))),
                 // The host is gone.
                 Err(_) => return,
             };
-            // The process may have stood still since that was decided: what could begin then may
-            // have no time to end in now.
+            // The process may have stood still since the turn was allowed to begin, and the lease
+            // may have ended.
             let lease = host.lease(&actor, epoch).filter(|_| !called_off.is_cancelled());
             let Some(lease) = lease else {
                 let why = NoTurn::Elsewhere(Refusal::LeaseEnded);
@@ -206,7 +205,7 @@ impl Host {
             };
             let mut work = pin!(work(lease));
             tokio::select! {
-                // It has begun before it can be called off.
+                // The turn must have begun before it is called off.
                 biased;
                 done = &mut work => {
                     drop(ticket);
@@ -253,86 +252,7 @@ impl Host {
         }
     }
 
-    /// Under which epoch an actor may write now; `None` where it is not active here.
-    pub(crate) fn may_write(&self, actor: &Actor) -> Option<Epoch> {
-        self.inner().turns.may_write(actor, self.clock.now())
-    }
-
-    /// Under which epoch the shard of an actor is held, active or not; `None` if it is not.
-    pub(crate) fn epoch(&self, actor: &Actor) -> Option<Epoch> {
-        let shard = Shard::of(&actor.id);
-        self.inner().turns.holdings().may_write(&actor.actor_type, shard, self.clock.now())
-    }
-
-    /// Whether a grant stands.
-    pub(crate) fn holds(&self, actor_type: &str, shard: Shard, epoch: Epoch) -> bool {
-        self.inner().turns.holdings().may_write(actor_type, shard, self.clock.now()) == Some(epoch)
-    }
-
-    /// Under which lease a turn that was begun under this epoch has to begin in the app, and by when;
-    /// `None` if it must not any more. A turn that was begun before its shard was asked back still
-    /// may.
-    fn lease(&self, actor: &Actor, epoch: Epoch) -> Option<TurnLease> {
-        let (shard, mut inner) = (Shard::of(&actor.id), self.inner());
-        let holdings = inner.turns.holdings();
-        let stands = match holdings.may_begin(&actor.actor_type, shard, self.clock.now()) {
-            Ok(held) => held == epoch,
-            Err(Refusal::Leaving) => {
-                holdings.may_write(&actor.actor_type, shard, self.clock.now()) == Some(epoch)
-            }
-            Err(Refusal::NotHere | Refusal::LeaseEnded) => false,
-        };
-        let until = holdings.begin_by().filter(|_| stands)?;
-        Some(TurnLease { number: inner.lease, until })
-    }
-
-    /// What is held of a type.
-    pub(crate) fn held(&self, actor_type: &str) -> BTreeMap<Shard, Epoch> {
-        self.inner().turns.holdings().held(actor_type, self.clock.now())
-    }
-
-    /// What to enter with.
-    pub(crate) fn to_enter(self: &Arc<Self>) -> Held {
-        let mut inner = self.inner();
-        let (held, effects) = inner.turns.to_enter(self.clock.now());
-        self.carry_out(&mut inner, effects);
-        held
-    }
-
-    /// Entered by what was asked at `asked`.
-    pub(crate) fn entered(&self, asked: Duration, lasts: Duration) {
-        let mut inner = self.inner();
-        inner.lease = another_lease();
-        inner.turns.holdings().entered(asked, lasts);
-        drop(inner);
-        self.sooner.notify_one();
-    }
-
-    /// The lease was renewed by what was asked at `asked`.
-    pub(crate) fn lease_renewed(&self, asked: Duration) {
-        let mut inner = self.inner();
-        let holdings = inner.turns.holdings();
-        let has_ended = holdings.ends().is_none_or(|ends| self.clock.now() >= ends);
-        holdings.kept(asked);
-        let until = holdings.begin_by();
-        if has_ended {
-            inner.lease = another_lease();
-        } else if let Some(until) = until {
-            self.loopback.lease_renewed(TurnLease { number: inner.lease, until });
-        }
-    }
-
-    /// When the lease has to be asked for anew; `None` without one.
-    pub(crate) fn renew_at(&self) -> Option<Duration> {
-        self.inner().turns.holdings().renew_at()
-    }
-
-    /// Whether no shard is held.
-    pub(crate) fn holds_nothing(&self) -> bool {
-        self.inner().turns.holdings().counts().all(|(_, count)| count == 0)
-    }
-
-    /// Does what the control plane orders.
+    /// Carries out an order of the control plane.
     pub(crate) fn obey(self: &Arc<Self>, order: &Order) {
         let mut inner = self.inner();
         let effects = inner.turns.obey(order, self.clock.now());
@@ -345,14 +265,14 @@ impl Host {
             && let Some((actor_type, _)) = self.types.get_key_value(actor_type.as_str())
         {
             let actor_type = Arc::clone(actor_type);
-            // Who would hear of it is gone only when the host is.
+            // The receiver lives as long as the host.
             let _ =
                 self.granted.send(Granted { actor_type, shards: shards.clone(), epoch: *epoch });
         }
         self.sooner.notify_one();
     }
 
-    /// Does what is due, again and again.
+    /// Does what is due, until the future is dropped.
     pub(crate) async fn run_timers(self: Arc<Self>) {
         loop {
             let pause = self.run_due().min(CHECK_EVERY);
@@ -363,7 +283,7 @@ impl Host {
         }
     }
 
-    /// Does what is due now; returns in how long something is again.
+    /// Does what is due now. Returns the time until something is due again.
     fn run_due(self: &Arc<Self>) -> Duration {
         let mut inner = self.inner();
         let now = self.clock.now();
@@ -379,7 +299,7 @@ impl Host {
                     let called_off = CancellationToken::new();
                     inner.running.insert(turn, called_off.clone());
                     if let Some(begin) = inner.asked.remove(&turn) {
-                        // Who went away meanwhile closes the ticket.
+                        // If the caller has dropped the future, its ticket closes the turn.
                         let _ = begin.send(Ok(Begun { epoch, called_off }));
                     }
                 }
@@ -395,7 +315,7 @@ impl Host {
                 }
                 Effect::Deactivate { actor } => self.deactivate(actor),
                 Effect::GiveBack { actor_type, shard, epoch } => {
-                    // Without a session nobody is to be told: the lease ends by itself.
+                    // Without a session the lease ends by itself.
                     let _ = self.given_back.send(GivenBack { actor_type, shard, epoch });
                 }
             }
@@ -412,7 +332,7 @@ impl Host {
             }
             if !has_let_go {
                 let (kind, id) = (&actor.actor_type, &actor.id);
-                tracing::warn!(%kind, %id, "the app does not let go of an actor; it is let go all the same");
+                tracing::warn!(%kind, %id, "the app has not deactivated an actor in time");
             }
             let mut inner = host.inner();
             let effects = inner.turns.deactivated(&actor, host.clock.now());

@@ -15,11 +15,14 @@ use crate::body_collector::BodyCollector;
 use crate::rest::{empty, not_collected};
 use crate::state::{Step, expiry};
 
-/// When an entry of an actor's state will be gone.
+/// The time at which an entry of an actor's state expires.
 const TTL_END: HeaderName = HeaderName::from_static("metadata.ttlexpiretime");
 
 impl Actors {
-    /// Answers what the app asks about actors; gives anything else back.
+    /// Responds to a request of the app about actors.
+    ///
+    /// # Errors
+    /// Returns every other request unchanged.
     pub(crate) async fn answer(
         &self,
         bodies: &BodyCollector,
@@ -54,7 +57,7 @@ impl Actors {
         Ok(answered.unwrap_or_else(|problem| problem.response()))
     }
 
-    /// Answers the call of another sidecar.
+    /// Responds to the call of another sidecar.
     pub(crate) async fn answer_inbound(
         &self,
         bodies: &BodyCollector,

@@ -1,12 +1,12 @@
-//! Where an actor is: what a caller knows of it, how long it waits, and what it is told if no host
+//! Where an actor is: what a caller knows of it, how long it waits, and the error that it gets if no host
 //! takes the call.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tollway_model::{ErrorCode, ServiceName};
 use tollway_actors::placement::{Actor, Shard};
+use tollway_model::{ErrorCode, ServiceName};
 use tollway_wire::ActorHost;
 
 use super::owners::KnownOwners;
@@ -46,7 +46,7 @@ impl ActorLocation {
 }
 
 /// Returns when another host than `former` has the shard. A host that gave the shard up in order has
-/// answered by then; one that has crashed or stands still has lost its lease.
+/// answered by then; one that has crashed or hangs has lost its lease.
 pub(super) async fn taken_over(
     mut known: watch::Receiver<KnownOwners>,
     shard: Shard,
@@ -90,7 +90,7 @@ pub(super) fn no_address(actor: &Actor) -> Problem {
 pub(super) fn unplaced_remotely(actor: &Actor, service: &ServiceName) -> Problem {
     let Actor { actor_type, id } = actor;
     let text = format!(
-        "nobody took the call of actor '{actor_type}||{id}' of {service} within {} s",
+        "no host took the call of actor '{actor_type}||{id}' of {service} within {} s",
         PLACED_WITHIN.as_secs()
     );
     Problem::new(ErrorCode::ActorUnplaced, text)
@@ -102,7 +102,7 @@ pub(super) fn unplaced(actor: &Actor, known: &KnownOwners) -> Problem {
     let state = match ActorLocation::of(known, Shard::of(id)) {
         ActorLocation::Unknown => {
             let text = format!(
-                "the control plane has not told within {} s who runs actors of type '{actor_type}'",
+                "the control plane has not said within {} s who runs actors of type '{actor_type}'",
                 OWNERS_WITHIN.as_secs()
             );
             return Problem::new(ErrorCode::ActorNoPlacement, text);
@@ -115,7 +115,7 @@ pub(super) fn unplaced(actor: &Actor, known: &KnownOwners) -> Problem {
         }
     };
     let text = format!(
-        "nobody took the call of actor '{actor_type}||{id}' within {} s: {state}",
+        "no host took the call of actor '{actor_type}||{id}' within {} s: {state}",
         PLACED_WITHIN.as_secs()
     );
     Problem::new(ErrorCode::ActorUnplaced, text)
@@ -161,9 +161,9 @@ mod tests {
     #[test]
     fn a_call_that_no_host_took_says_what_is_known() {
         let of = |known: &KnownOwners| unplaced(&actor("7"), known);
-        let untold = of(&KnownOwners::Unknown);
-        assert_eq!(untold.code, ErrorCode::ActorNoPlacement);
-        assert!(untold.text.contains("has not told within 5 s"), "{}", untold.text);
+        let unknown = of(&KnownOwners::Unknown);
+        assert_eq!(unknown.code, ErrorCode::ActorNoPlacement);
+        assert!(unknown.text.contains("has not said within 5 s"), "{}", unknown.text);
         let nowhere = of(&owners(None));
         assert_eq!(nowhere.code, ErrorCode::ActorUnplaced);
         assert!(nowhere.text.ends_with("within 10 s: it has no host at the moment"));

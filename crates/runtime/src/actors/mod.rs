@@ -1,10 +1,11 @@
-//! Actors: those that the app beside this sidecar runs, and calls of any.
+//! Actors: those that this sidecar's app hosts, and calls of all others.
 //!
-//! What is decided about turns, leases and shards is decided by `tollway_actors::placement`; here it is
-//! carried out. A call (`call`) looks up who has the actor (`owners`), and is a turn here (`host`)
-//! or a request to the runtime of that sidecar. The app runs a turn (`app`) as a request to one of
-//! its routes. A host keeps its lease and learns what it holds in its conversation with the control
-//! plane (`session`).
+//! `tollway_actors::placement` decides about turns, leases and shards; this module carries the decisions
+//! out. A call (`call`) looks up the actor's host (`owners`). It becomes a turn at this host
+//! (`host`), or a request to the runtime of that sidecar. The app gets a turn as a request to one
+//! of its routes (`app`) or as a message (`stream`). A host renews its lease and gets its shards in
+//! a conversation with the control plane (`session`). Timers (`timers`) and reminders (`reminders`)
+//! fire as turns (`alarms`).
 
 mod alarms;
 #[cfg(test)]
@@ -66,13 +67,13 @@ use crate::control_link::ControlLink;
 use crate::loopback::Loopback;
 use crate::resiliency::ResiliencyState;
 
-/// How often an app that does not answer is asked again what it offers.
+/// Time until an app that did not respond is asked again which types it offers.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Time for the app to say what it offers.
+/// Time for the app to respond which types it offers.
 const TYPES_WITHIN: Duration = Duration::from_secs(10);
 
-/// What runs turns now.
+/// What runs turns while the app offers types.
 #[derive(Clone)]
 struct Hosting {
     host: Arc<Host>,
@@ -81,7 +82,7 @@ struct Hosting {
     reminders: Arc<Reminders>,
 }
 
-/// The actors of the app beside this sidecar, and the way to all others.
+/// The actors of this sidecar's app, and calls of all others.
 pub(crate) struct Actors {
     me: ActorHost,
     control: Arc<dyn ControlLink>,
@@ -91,18 +92,18 @@ pub(crate) struct Actors {
     /// The number of the next call to another host.
     next_call: AtomicU64,
     store: Option<ActorStore>,
-    /// What is done about calls that fail.
+    /// The app's Resiliency rules.
     resiliency: Option<Arc<ResiliencyState>>,
     /// The app, if it is called over HTTP.
     http_app: Option<Arc<HttpApp>>,
-    /// Where nothing else announces this sidecar.
+    /// Set where the sidecar is announced because of its actors alone.
     announcer: Option<Announcer>,
-    /// What comes of actors is counted here under Dapr's names.
+    /// Metrics under Dapr's names.
     metrics: Option<Arc<DaprMetrics>>,
     hosting: RwLock<Option<Hosting>>,
-    /// Whether the control plane answers as a host of this app needs.
+    /// Whether the host's conversation with the control plane is open.
     connected: watch::Sender<bool>,
-    /// Set once nothing is to begin any more.
+    /// Set when the sidecar ends.
     ending: watch::Sender<bool>,
     tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
@@ -136,17 +137,17 @@ pub(crate) struct ActorStatus {
 }
 
 impl ActorStatus {
-    /// In the words of the metadata.
+    /// The status in the words of the metadata.
     pub(crate) fn status_word(&self) -> &'static str {
         if self.is_hosting { "RUNNING" } else { "DISABLED" }
     }
 
-    /// Turns can be run here.
+    /// Whether turns can run here.
     pub(crate) fn is_ready(&self) -> bool {
         self.is_hosting && self.is_connected
     }
 
-    /// How it stands with the control plane, in the words of the metadata.
+    /// The state of the connection to the control plane, in the words of the metadata.
     pub(crate) fn placement(&self) -> &'static str {
         match (self.is_hosting, self.is_connected) {
             (true, true) => "placement: connected",
@@ -189,7 +190,7 @@ impl Actors {
         actors
     }
 
-    /// What there is of each type.
+    /// Numbers by actor type.
     fn gauges(&self) -> Vec<ActorGauges> {
         let Some(Hosting { host, timers, reminders, .. }) = self.hosting() else {
             return Vec::new();
@@ -207,7 +208,7 @@ impl Actors {
         host.waiting().into_iter().map(gauge).collect()
     }
 
-    /// Begins to follow the control plane, and the app where `ready` says that it is there.
+    /// Starts to follow the control plane, and the app while `ready` is true.
     pub(crate) fn start(self: &Arc<Self>, ready: watch::Receiver<bool>) {
         let directory = tokio::spawn(Arc::clone(&self.directory).run(Arc::clone(&self.control)));
         let mut tasks = vec![directory];
@@ -217,11 +218,11 @@ impl Actors {
         self.tasks().extend(tasks);
     }
 
-    /// Begins nothing new, gives everything back, and returns when that is done.
+    /// Begins nothing new, gives all shards back, and returns when that is done.
     pub(crate) async fn end(&self) {
         self.ending.send_replace(true);
         let mut tasks = std::mem::take(&mut *self.tasks());
-        // The first only follows; it may end at any time.
+        // The first task only watches; it may end at any time.
         if let Some(directory) = (!tasks.is_empty()).then(|| tasks.remove(0)) {
             for task in tasks {
                 // A panic was logged where it happened.
@@ -241,7 +242,7 @@ impl Actors {
         }
     }
 
-    /// Whether nothing new is to begin.
+    /// Whether the sidecar ends.
     fn is_ending(&self) -> bool {
         *self.ending.borrow()
     }
@@ -254,12 +255,12 @@ impl Actors {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hosts what the app offers, whenever it is there.
+    /// Hosts the types that the app offers, whenever the app is ready.
     async fn host_when_ready(self: Arc<Self>, app: Arc<HttpApp>, mut ready: watch::Receiver<bool>) {
         let mut ending = self.ending.subscribe();
         loop {
             tokio::select! {
-                // An app that is there keeps nobody who is about to end.
+                // The end comes first, even if the app is ready.
                 biased;
                 _ = is_set(&mut ending) => return,
                 is_ready = is_set(&mut ready) => if !is_ready { return },
@@ -284,7 +285,7 @@ impl Actors {
         }
     }
 
-    /// Hosts these types until the app is gone, or everything ends.
+    /// Hosts these types until the app is not ready, or the sidecar ends.
     async fn host(
         self: &Arc<Self>,
         types: Types,
@@ -347,7 +348,7 @@ impl Actors {
         self.connected.send_replace(false);
     }
 
-    /// Counts firings where somebody wants to know.
+    /// Counts fires under Dapr's names, if that is enabled.
     fn counted(&self, count: fn(&Runtime, &str, bool)) -> Option<Counted> {
         let metrics = self.metrics.clone()?;
         Some(Box::new(move |actor_type, took| count(metrics.runtime(), actor_type, took)))
@@ -358,13 +359,13 @@ impl Actors {
     }
 }
 
-/// What the app offers; nothing where it knows of no actors.
+/// The types that the app offers; none if it does not know the route.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The mistake, as text.
 async fn ask_types(app: &HttpApp) -> Result<Types, String> {
     let asked = app.ask(Method::GET, "/dapr/config", HeaderMap::new(), Bytes::new());
-    // It may not hold one of the app's places for ever.
+    // The request counts for the app's concurrency limit, so it must end.
     let asked = tokio::time::timeout(TYPES_WITHIN, asked).await;
     let asked = asked.map_err(|_| "the app does not say in time what it offers".to_owned())?;
     let (status, _, body) =
@@ -375,12 +376,12 @@ async fn ask_types(app: &HttpApp) -> Result<Types, String> {
     }
 }
 
-/// Waits until it is true. False if it never will be, since nobody is left to say so.
+/// Waits until the flag is true. Returns false if its sender is gone.
 async fn is_set(flag: &mut watch::Receiver<bool>) -> bool {
     flag.wait_for(|flag| *flag).await.is_ok()
 }
 
-/// The same, until it is false.
+/// Waits until the flag is false. Returns false if its sender is gone.
 async fn is_unset(flag: &mut watch::Receiver<bool>) -> bool {
     flag.wait_for(|flag| !*flag).await.is_ok()
 }

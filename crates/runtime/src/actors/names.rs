@@ -1,4 +1,4 @@
-//! What a path of the API asks of an actor, and which names one can have.
+//! Requests about actors: what a path of the API asks for, and which names are valid.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use super::problem::Problem;
 
 /// Longest id of an actor, and longest name of a timer, in bytes.
 pub(crate) const ACTOR_NAME_BYTES: usize = 512;
-/// Types that begin so are Dapr's own.
+/// Prefix of Dapr's own types.
 const RESERVED: &str = "dapr.internal.";
 
-/// What is asked of an actor.
+/// A request about an actor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ActorRequest {
-    /// Of whoever hosts it.
+    /// For the host of the actor.
     Host(Work),
     Transact,
     GetState(String),
@@ -26,10 +26,10 @@ pub(crate) enum ActorRequest {
     DeleteTimer(String),
 }
 
-/// What the host of an actor is asked for.
+/// A request for the host of an actor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
-    /// A turn: a method, with its query.
+    /// A turn: a method with its query.
     Method {
         name: String,
         query: Option<String>,
@@ -37,12 +37,12 @@ pub(crate) enum Work {
     PutReminder(String),
     GetReminder(String),
     DeleteReminder(String),
-    /// Those of the actor; only sidecars ask so.
+    /// Of all reminders of the actor. Only sidecars ask for it.
     ListReminders,
     DeleteReminders,
 }
 
-/// Reads method and path; `None` for what is not about actors.
+/// Reads method and path. Returns `None` if the path is not about actors.
 pub(crate) fn asked(method: &Method, path: &str) -> Option<Result<(Actor, ActorRequest), Problem>> {
     let mut parts = path.strip_prefix("/v1.0/actors/")?.splitn(3, '/');
     let (actor_type, id, rest) = (parts.next()?, parts.next()?, parts.next()?);
@@ -86,7 +86,7 @@ pub(crate) fn asked(method: &Method, path: &str) -> Option<Result<(Actor, ActorR
 /// An actor of this type and id.
 ///
 /// # Errors
-/// [`Problem`] when one of them cannot be.
+/// [`Problem`] when one of them is not valid.
 pub(crate) fn actor(actor_type: &str, id: &str) -> Result<Actor, Problem> {
     check("actor type", actor_type, tollway_wire::ACTOR_TYPE_LIMIT_BYTES)?;
     check("actor id", id, ACTOR_NAME_BYTES)?;
@@ -97,7 +97,7 @@ pub(crate) fn actor(actor_type: &str, id: &str) -> Result<Actor, Problem> {
     Ok(Actor { actor_type: Arc::from(actor_type), id: Arc::from(id) })
 }
 
-/// The same request, its name checked and a method's path made plain.
+/// Checks the name of a request, and normalizes the path of a method.
 fn checked(asked: ActorRequest) -> Result<ActorRequest, Problem> {
     match asked {
         ActorRequest::Host(work) => Ok(ActorRequest::Host(work.checked()?)),
@@ -108,20 +108,20 @@ fn checked(asked: ActorRequest) -> Result<ActorRequest, Problem> {
     }
 }
 
-/// A name that a timer can have.
+/// Checks the name of a timer.
 ///
 /// # Errors
-/// [`Problem`] when it cannot.
+/// [`Problem`] when it is not valid.
 pub(crate) fn timer_name(name: String) -> Result<String, Problem> {
     check("timer name", &name, ACTOR_NAME_BYTES)?;
     Ok(name)
 }
 
 impl Work {
-    /// The same, its name checked and a method's path made plain.
+    /// Checks the name of a reminder, and normalizes the path of a method.
     ///
     /// # Errors
-    /// [`Problem`] when the name cannot be one.
+    /// [`Problem`] when it is not valid.
     pub(crate) fn checked(self) -> Result<Self, Problem> {
         match self {
             Self::Method { name, query } => Ok(Self::Method { name: method(&name)?, query }),
@@ -162,7 +162,7 @@ fn check(part: &str, text: &str, limit: usize) -> Result<(), Problem> {
         return Err(bad(part, "", &format!("has {} bytes; it may have {limit}", text.len())));
     }
     if matches!(text, "." | "..") {
-        return Err(bad(part, text, "stands for another place in a path"));
+        return Err(bad(part, text, "means another position in a path"));
     }
     match text.chars().find(|c| wrong(*c)) {
         Some(c) => Err(bad(part, text, &format!("has {c:?}, which it cannot have"))),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_of_somebody_else() {
+    fn other_paths_are_not_about_actors() {
         let others = [
             (Method::GET, "/v1.0/actors/Cart/7"),
             (Method::GET, "/v1.0/actors/Cart/7/timers/n"),

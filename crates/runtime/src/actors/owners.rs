@@ -1,4 +1,4 @@
-//! Who runs the actors of the types that are called here, as the control plane tells it.
+//! The hosts of the actor types that are called from here, as the control plane names them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,36 +15,36 @@ use tollway_wire::{ACTOR_TYPES_PER_STREAM_LIMIT, ActorHost};
 use super::pause::Pause;
 use crate::control_link::ControlLink;
 
-/// Requests that may wait for the connection.
+/// Requests that wait for the connection.
 const REQUESTS: usize = 4;
-/// A control plane that has just been started may not have heard of every host yet: so long it is
-/// not believed when it says that nobody offers a type that was offered before.
+/// A control plane that has just started may not know every host yet. If it says that no host
+/// offers a type that was offered before, this takes effect after so long.
 const DOUBT: Duration = Duration::from_secs(4);
-/// Types that were not asked for in so long are not followed any more.
+/// A type that was not called for so long is no longer followed.
 const UNUSED: Duration = Duration::from_secs(600);
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// What is known of a type.
+/// What is known of the hosts of a type.
 #[derive(Clone, Debug)]
 pub(crate) enum KnownOwners {
-    /// The control plane has not answered.
+    /// The control plane has not responded.
     Unknown,
-    /// Nobody offers it.
+    /// No host offers it.
     NotOffered,
     Owners(Arc<Owners<ActorHost>>),
 }
 
-/// The types that are followed.
+/// The types that are followed, and what is known of their hosts.
 pub(crate) struct Directory {
     types: Mutex<HashMap<Arc<str>, Followed>>,
-    /// There are types to be asked for.
+    /// Notified when a type is to be asked for.
     wanted: Notify,
 }
 
 struct Followed {
     known: watch::Sender<KnownOwners>,
     used: Instant,
-    /// Since when the control plane says that nobody offers it, against what it said before.
+    /// Since when the control plane says that no host offers a type that was offered before.
     doubted: Option<Instant>,
     is_asked: bool,
 }
@@ -54,7 +54,7 @@ impl Directory {
         Arc::new(Self { types: Mutex::default(), wanted: Notify::new() })
     }
 
-    /// What is known of a type, as it changes; `None` where too many types are followed already.
+    /// Follows a type. `None` if too many types are followed.
     pub(crate) fn follow(&self, actor_type: &Arc<str>) -> Option<watch::Receiver<KnownOwners>> {
         let mut types = self.types();
         if let Some(followed) = types.get_mut(actor_type) {
@@ -64,11 +64,11 @@ impl Directory {
         if types.len() >= ACTOR_TYPES_PER_STREAM_LIMIT {
             return None;
         }
-        let (known, told) = watch::channel(KnownOwners::Unknown);
+        let (known, changes) = watch::channel(KnownOwners::Unknown);
         let (used, doubted) = (Instant::now(), None);
         types.insert(Arc::clone(actor_type), Followed { known, used, doubted, is_asked: false });
         self.wanted.notify_one();
-        Some(told)
+        Some(changes)
     }
 
     /// Sets what is known of a type, as if the control plane had said it.
@@ -78,23 +78,23 @@ impl Directory {
         self.types().get(actor_type).unwrap().known.send_replace(known);
     }
 
-    /// Follows until dropped.
+    /// Follows the types until the future is dropped.
     pub(crate) async fn run(self: Arc<Self>, control: Arc<dyn ControlLink>) {
         let mut pause = Pause::default();
         loop {
-            // Nothing is asked of the control plane before somebody calls an actor.
+            // No connection is opened before the first call of an actor.
             while self.types().is_empty() {
                 self.wanted.notified().await;
             }
             let began = Instant::now();
             let why = self.connected(&*control).await;
             let wait = pause.next(began.elapsed());
-            tracing::info!(reason = why, ?wait, "owners of actors are not told for a moment");
+            tracing::info!(reason = why, ?wait, "the watch of actor hosts is interrupted");
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// One connection; returns why it ended.
+    /// Runs one connection. Returns why it ended.
     async fn connected(&self, control: &dyn ControlLink) -> String {
         let (requests, outgoing) = mpsc::channel(REQUESTS);
         self.types().values_mut().for_each(|followed| followed.is_asked = false);
@@ -130,7 +130,7 @@ impl Directory {
         }
     }
 
-    /// Asks for what was not asked for yet.
+    /// Asks for the types that were not asked for yet.
     async fn ask(&self, requests: &mpsc::Sender<WatchOwnersRequest>) {
         let mut add = Vec::new();
         for (name, followed) in &mut *self.types() {
@@ -139,7 +139,7 @@ impl Directory {
             }
         }
         if !add.is_empty() {
-            // When the connection has ended, that is seen where it is read from.
+            // The reader notices when the connection has ended.
             let _ = requests.send(WatchOwnersRequest { add, remove: Vec::new() }).await;
         }
     }
@@ -164,7 +164,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Believes what has been said for long enough.
+    /// Removes the hosts of types that no host has offered for long enough.
     fn believe(&self) {
         for followed in self.types().values_mut() {
             if followed.doubted.is_some_and(|since| since.elapsed() >= DOUBT) {
@@ -174,7 +174,7 @@ impl Directory {
         }
     }
 
-    /// Forgets what nobody has asked for in a long time.
+    /// Stops following types that were not called for a long time.
     async fn sweep(&self, requests: &mpsc::Sender<WatchOwnersRequest>) {
         let mut remove = Vec::new();
         self.types().retain(|name, followed| {

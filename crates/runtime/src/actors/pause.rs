@@ -1,15 +1,15 @@
-//! How long to wait before the next attempt.
+//! Time between attempts to reach the control plane.
 
 use std::time::Duration;
 
 /// The first wait.
 const SHORTEST: Duration = Duration::from_millis(20);
-/// Well below a lease, so that a host is back before its own ends.
+/// Well below the time of a lease, so that a host is back before its lease ends.
 const LONGEST: Duration = Duration::from_millis(500);
-/// What went well for so long begins anew.
+/// After a success of this length the waits start again.
 const STABLE: Duration = Duration::from_secs(5);
 
-/// Longer each time, a little by chance, so that many do not come at once.
+/// Waits that grow, with a random part so that many hosts do not connect at once.
 #[derive(Debug)]
 pub(crate) struct Pause {
     wait: Duration,
@@ -22,7 +22,7 @@ impl Default for Pause {
 }
 
 impl Pause {
-    /// The next wait, after an attempt that went well for so long.
+    /// The next wait, after an attempt that was successful for `well_for`.
     pub(crate) fn next(&mut self, well_for: Duration) -> Duration {
         if well_for > STABLE {
             self.wait = SHORTEST;

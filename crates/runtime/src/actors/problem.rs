@@ -1,4 +1,4 @@
-//! What goes wrong with actors, in Dapr's words: one value for both APIs.
+//! Errors of actors in Dapr's words: one value for both APIs.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ impl Problem {
         Self::new(ErrorCode::ActorInstanceMissing, "actor instance is missing")
     }
 
-    /// The method was called, and failed so.
+    /// The method was called and failed.
     pub(crate) fn invoke(why: &str) -> Self {
         Self::new(ErrorCode::ActorInvoke, format!("error invoke actor method: {why}"))
     }
@@ -35,25 +35,25 @@ impl Problem {
         Self::new(ErrorCode::MalformedRequest, format!("failed deserializing HTTP body: {why}"))
     }
 
-    /// The status of HTTP that it is told with.
+    /// The HTTP status of the response.
     pub(crate) fn http_status(&self) -> u16 {
         self.code.entry().answer.map_or(500, |answer| answer.http)
     }
 
-    /// The answer over HTTP.
+    /// The response over HTTP.
     pub(crate) fn response(&self) -> Response<Body> {
         let status = StatusCode::from_u16(self.http_status());
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         rest::problem(status, self.code, &self.text)
     }
 
-    /// The answer over gRPC.
+    /// The response over gRPC.
     pub(crate) fn status(&self) -> Status {
         status(self.code, &self.text)
     }
 }
 
-/// The status of gRPC for a code of the catalogue.
+/// The gRPC status for a code of the catalogue.
 pub(crate) fn status(code: ErrorCode, text: &str) -> Status {
     let number = code.entry().answer.map_or(Code::Internal as i32, |a| a.grpc.number().into());
     let details = ErrorDetails::with_error_info(code.word(), "dapr.io", HashMap::new());

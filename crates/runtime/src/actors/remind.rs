@@ -1,4 +1,4 @@
-//! The API of reminders: what is asked is done by the host of the actor, wherever that is.
+//! The API of reminders. The host of the actor carries the requests out.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ use super::reminders::{Refused, Reminders};
 use super::rpc::envelope_status;
 use crate::rest::empty;
 
-/// Where sidecars ask each other for the reminders of a type.
+/// The path by which sidecars ask each other for the reminders of a type.
 const OF_TYPE: &str = "/v1.0/actor-reminders/";
-/// Largest answer of another sidecar, in bytes.
+/// Largest response of another sidecar, in bytes.
 const ANSWER_BYTES: usize = 64 << 20;
 
 fn json(of: &impl Serialize) -> Response<Body> {
@@ -50,7 +50,7 @@ fn not_found(name: &str) -> Problem {
 }
 
 impl Actors {
-    /// Asks the host of an actor; reminders are for apps that offer the type.
+    /// Asks the host of an actor. Only apps that offer the type may ask for reminders.
     pub(crate) async fn ask(&self, call: Call) -> Result<Response<Body>, Problem> {
         let (code, what) = match &call.work {
             Work::Method { .. } => return self.invoke(call).await,
@@ -63,7 +63,7 @@ impl Actors {
         self.offers(&call.actor.actor_type)?;
         let asked = self.invoke(call).await;
         asked.map_err(|problem| {
-            // The host has the reminders, as Dapr's scheduler has them: away they cannot be had.
+            // The host serves reminders as Dapr's scheduler does: without it the operation fails.
             let is_away =
                 matches!(problem.code, ErrorCode::ActorUnplaced | ErrorCode::ActorNoPlacement);
             if !is_away {
@@ -84,7 +84,7 @@ impl Actors {
         Err(Problem::new(ErrorCode::ActorReminderNotHosted, text))
     }
 
-    /// Does what is asked about the reminders of an actor of the app beside this sidecar.
+    /// Does what is asked about the reminders of an actor of this host.
     pub(super) async fn remind_here(&self, call: &Call) -> Attempt {
         let Some(hosting) = self.hosting() else { return Attempt::Elsewhere };
         match done(&hosting.reminders, call).await {
@@ -94,7 +94,7 @@ impl Actors {
         }
     }
 
-    /// Answers another sidecar that asks for what is here of a type.
+    /// Responds to another sidecar that asks for the reminders of a type at this host.
     pub(super) async fn answer_of_type(&self, method: &Method, path: &str) -> Response<Body> {
         let Some(actor_type) = path.strip_prefix(OF_TYPE) else {
             return elsewhere();
@@ -122,7 +122,7 @@ impl Actors {
         Ok(json(&documents.collect::<Vec<_>>()))
     }
 
-    /// The answers of all hosts of a type, this one's too.
+    /// The responses of all hosts of a type, this one included.
     async fn of_type(&self, method: Method, actor_type: &str) -> Result<Vec<Bytes>, Problem> {
         let failed = |why: &str| {
             Problem::new(
@@ -132,18 +132,18 @@ impl Actors {
         };
         let kind: Arc<str> = Arc::from(actor_type);
         let mut known = self.directory.follow(&kind).ok_or_else(|| failed("too many types"))?;
-        let told = async {
-            let told = known.wait_for(|known| !matches!(known, KnownOwners::Unknown)).await;
-            told.map(|known| known.clone()).ok()
+        let owners = async {
+            let owners = known.wait_for(|known| !matches!(known, KnownOwners::Unknown)).await;
+            owners.map(|known| known.clone()).ok()
         };
-        let told = tokio::time::timeout(OWNERS_WITHIN, told).await;
-        let hosts: BTreeSet<ActorHost> = match told {
+        let owners = tokio::time::timeout(OWNERS_WITHIN, owners).await;
+        let hosts: BTreeSet<ActorHost> = match owners {
             Ok(Some(KnownOwners::Owners(owners))) => {
                 owners.shards.iter().flatten().cloned().collect()
             }
             Ok(Some(KnownOwners::NotOffered)) => return Ok(Vec::new()),
             Ok(Some(KnownOwners::Unknown) | None) | Err(_) => {
-                return Err(failed("the control plane has not told who hosts the type"));
+                return Err(failed("the control plane has not said who hosts the type"));
             }
         };
         let mut answers = Vec::new();
@@ -174,7 +174,7 @@ impl Actors {
         Ok(answers)
     }
 
-    /// The same by message: the answer's body.
+    /// Asks the host of an actor for a client over gRPC. Returns the body of the response.
     async fn rpc_ask(
         &self,
         actor_type: &str,
@@ -272,9 +272,9 @@ impl Actors {
         };
         let mut reminders = Vec::new();
         for body in bodies {
-            let named = |told: ReminderRecord| {
-                let name = told.name.clone();
-                NamedActorReminder { name, reminder: Some(message(told)) }
+            let named = |record: ReminderRecord| {
+                let name = record.name.clone();
+                NamedActorReminder { name, reminder: Some(message(record)) }
             };
             reminders.extend(read::<Vec<ReminderRecord>>(&body)?.into_iter().map(named));
         }

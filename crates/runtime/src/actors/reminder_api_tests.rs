@@ -56,7 +56,7 @@ async fn a_reminder_whose_host_is_away_fails_as_that_operation() {
         (Method::DELETE, ErrorCode::ActorReminderDelete),
     ] {
         let failed = world.ask(method, "reminders/n", "").await;
-        check_error(failed, 500, code, "actor reminder: nobody took the call");
+        check_error(failed, 500, code, "actor reminder: no host took the call");
     }
 }
 

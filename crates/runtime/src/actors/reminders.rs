@@ -20,27 +20,27 @@ use super::pause::Pause;
 use super::problem::Problem;
 use super::reminder_store::{ReminderStore, grants};
 
-/// How long somebody who asks for a reminder waits until what the host was granted has been read.
+/// How long a request for a reminder waits until the reminders of a granted shard have been read.
 const READ_WITHIN: Duration = Duration::from_secs(5);
-/// How often it is tried to keep what has become of a firing. Afterwards it may be fired again by
-/// the next host.
+/// Attempts to store the outcome of a fire. After the last one, the next host may fire the reminder
+/// again.
 const RECORD_ATTEMPTS: u32 = 10;
 const RECORD_AGAIN: Duration = Duration::from_secs(1);
 
-/// What an app asks to be reminded of.
+/// The registration of a reminder.
 #[derive(Clone, Debug)]
 pub(crate) struct ReminderTerms {
     pub(crate) terms: Terms,
     pub(crate) data: Option<Data>,
     pub(crate) policy: FailurePolicy,
-    /// Whether one of the same name is replaced.
+    /// Whether it replaces one of the same name.
     pub(crate) overwrite: bool,
 }
 
-/// What could not be done.
+/// Why a request was not carried out.
 pub(crate) enum Refused {
     Problem(Problem),
-    /// The actor is not here, or not any more.
+    /// The actor is at another host.
     Elsewhere,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Reminders {
     read: Notify,
 }
 
-/// Keeps what has become of firings.
+/// Stores the outcome of fires.
 struct FireRecorder {
     host: Arc<Host>,
     store: Arc<dyn ReminderStore>,
@@ -118,7 +118,7 @@ fn key_of(actor: &Actor, name: &str) -> ReminderKey {
 }
 
 impl Reminders {
-    /// `counted` hears of firings.
+    /// `counted` is called after each fire.
     pub(crate) fn new(
         host: Arc<Host>,
         store: Arc<dyn ReminderStore>,
@@ -138,7 +138,7 @@ impl Reminders {
         &self.alarms
     }
 
-    /// Reads the reminders of what the host is granted, until dropped.
+    /// Reads the reminders of granted shards, until the future is dropped.
     pub(crate) async fn follow(self: Arc<Self>, mut granted: mpsc::UnboundedReceiver<Granted>) {
         while let Some(Granted { actor_type, shards, epoch }) = granted.recv().await {
             self.alarms.remove_where(|(actor, _)| {
@@ -153,7 +153,7 @@ impl Reminders {
 
     async fn read_all(&self, actor_type: &Arc<str>, shards: &ShardSet, epoch: Epoch) {
         let mut pause = Pause::default();
-        // Until they have been read, or none of them is held any more.
+        // Until they have been read, or no shard is held any more.
         while shards.iter().any(|shard| self.host.holds(actor_type, shard, epoch)) {
             let mut put = |reminder: Reminder| self.put_read(actor_type, reminder);
             match self.store.list(actor_type, grants(shards, epoch), &mut put).await {
@@ -204,11 +204,11 @@ impl Reminders {
         };
         let in_time = tokio::time::timeout(READ_WITHIN, waiting).await;
         in_time.map_err(|_| Refused::Elsewhere)?;
-        // Reading ends, too, when the shard is lost meanwhile.
+        // Reading ends, too, if the shard is lost meanwhile.
         self.host.epoch(actor).map(|_| ()).ok_or(Refused::Elsewhere)
     }
 
-    /// Makes a reminder of an actor in a shard that is held here; durable when this returns.
+    /// Registers a reminder of an actor at this host. It is durable when this returns.
     pub(crate) async fn put(
         &self,
         actor: &Actor,
@@ -256,7 +256,7 @@ impl Reminders {
         Ok(())
     }
 
-    /// A reminder as it was registered.
+    /// Returns a reminder as it was registered.
     pub(crate) async fn get(
         &self,
         actor: &Actor,
@@ -266,20 +266,20 @@ impl Reminders {
         Ok(self.alarms.get(&(actor.clone(), Arc::from(name))))
     }
 
-    /// Those of one actor, by name.
+    /// The reminders of one actor, by name.
     pub(crate) async fn of(&self, actor: &Actor) -> Result<Vec<(Arc<str>, Arc<Alarm>)>, Refused> {
         self.until_read(actor).await?;
         Ok(self.alarms.of(actor))
     }
 
-    /// Those of a type that are here.
+    /// The reminders of a type at this host.
     pub(crate) fn of_type(&self, actor_type: &str) -> Vec<(Key, Arc<Alarm>)> {
         self.alarms.all_of(|(actor, _)| {
             &*actor.actor_type == actor_type && self.host.epoch(actor).is_some()
         })
     }
 
-    /// Removes a reminder; one that is not there is as good.
+    /// Removes a reminder. Succeeds if there is none.
     pub(crate) async fn delete(&self, actor: &Actor, name: &str) -> Result<(), Refused> {
         let epoch = self.host.epoch(actor).ok_or(Refused::Elsewhere)?;
         let change = ReminderChange::Delete { key: key_of(actor, name), epoch, version: None };
@@ -288,7 +288,7 @@ impl Reminders {
         Ok(())
     }
 
-    /// Removes all of one actor.
+    /// Removes all reminders of one actor.
     pub(crate) async fn delete_of(&self, actor: &Actor) -> Result<(), Refused> {
         let epoch = self.host.epoch(actor).ok_or(Refused::Elsewhere)?;
         let (actor_type, actor_id) = (actor.actor_type.to_string(), actor.id.to_string());
@@ -297,7 +297,7 @@ impl Reminders {
         Ok(())
     }
 
-    /// Removes all of a type that are here.
+    /// Removes all reminders of a type at this host.
     pub(crate) async fn delete_of_type(&self, actor_type: &str) -> Result<(), Refused> {
         let held = self.host.held(actor_type);
         let grants = tollway_wire::grants(&held);

@@ -1,4 +1,4 @@
-//! The API of actors over gRPC: messages to what `Actors` does, and back.
+//! The API of actors over gRPC: requests and responses as messages.
 
 use std::collections::HashMap;
 
@@ -95,8 +95,8 @@ fn op(operation: TransactionalActorStateOperation) -> Result<Op, Problem> {
     }
 }
 
-/// Metadata of a call as fields; what cannot be one is left out, as Dapr does, and who does not say
-/// what the bytes are means JSON: some apps read nothing else.
+/// Metadata of a call as fields. Entries that cannot be fields are left out, as in Dapr. Without a
+/// content type the content is JSON, since some apps accept nothing else.
 fn fields(metadata: HashMap<String, String>) -> HeaderMap {
     let read = |(name, value): (String, String)| Some((name.parse().ok()?, value.parse().ok()?));
     let mut fields = metadata.into_iter().filter_map(read).collect::<HeaderMap>();
@@ -104,7 +104,7 @@ fn fields(metadata: HashMap<String, String>) -> HeaderMap {
     fields
 }
 
-/// What another sidecar or the data loop says in an envelope, as a status.
+/// The gRPC status of an error envelope of another sidecar or of the data loop.
 pub(super) fn envelope_status(word: &[u8], body: &[u8]) -> Status {
     let envelope = serde_json::from_slice::<serde_json::Value>(body).ok();
     let message = envelope.as_ref().and_then(|envelope| envelope.get("message")?.as_str());

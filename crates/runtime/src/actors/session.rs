@@ -1,5 +1,5 @@
-//! A host's part of the conversation with the control plane: enters, keeps its lease, does what it
-//! is told, and leaves.
+//! A host's conversation with the control plane: the host enters, renews its lease, carries out
+//! orders, and leaves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,53 +19,54 @@ use super::is_set;
 use super::pause::Pause;
 use crate::control_link::ControlLink;
 
-/// Requests that may wait for the connection.
+/// Requests that wait for the connection.
 const REQUESTS: usize = 16;
-/// Orders and shards that are given back together.
+/// Most shards that are given back together.
 const TOGETHER: usize = 1024;
-/// How long a host that is about to go waits until everything is given back, beyond the time that
-/// its turns have to end.
+/// How long a host that retires waits until all shards are given back, in addition to the drain
+/// time of its turns.
 const LEAVE: Duration = Duration::from_secs(5);
 
-/// So long a host waits to be registered before it enters: who is not cannot be called.
+/// How long a host waits for its registration before it enters. A host that is not registered
+/// cannot be called.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Between two attempts to renew a lease there is this part of it.
+/// The part of a lease between two attempts to renew it.
 const RENEWAL_SHARE: u32 = 6;
-/// A connection over which so many were not answered is given up.
+/// Unanswered renewals after which a connection is given up.
 const UNANSWERED: usize = 3;
 
-/// One host's conversation, over as many connections as it takes.
+/// One host's conversation, over one connection after another.
 pub(crate) struct Session {
     pub(crate) control: Arc<dyn ControlLink>,
     pub(crate) host: Arc<Host>,
     pub(crate) life: u64,
-    /// How many conversations there have been.
+    /// The number of connections so far.
     pub(crate) attempt: u64,
     pub(crate) given_back: mpsc::UnboundedReceiver<GivenBack>,
-    /// Set once the host is to go.
+    /// Set when the host retires.
     pub(crate) retire: watch::Receiver<bool>,
-    /// Whether the control plane answers.
+    /// Whether the conversation is open.
     pub(crate) connected: watch::Sender<bool>,
 }
 
 /// How a connection ended.
 #[derive(PartialEq, Eq)]
 enum End {
-    /// Nothing is held any more, and the control plane knows.
+    /// The host holds nothing, and the control plane has confirmed it.
     Left,
     Broken(String),
 }
 
-/// What one connection has under way.
+/// The state of one connection.
 struct Connection<'a> {
     host: &'a Arc<Host>,
     requests: mpsc::Sender<v1::HostRequest>,
-    /// When each request that renews the lease was sent, of those that are not answered yet.
+    /// When each unanswered request that renews the lease was sent.
     asked: VecDeque<Duration>,
-    /// When the last of them was.
+    /// When the last request that renews the lease was sent.
     last_asked: Duration,
-    /// How long a lease lasts.
+    /// The duration of a lease.
     lease: Duration,
     entered: bool,
     retiring: bool,
@@ -73,7 +74,7 @@ struct Connection<'a> {
 }
 
 impl Session {
-    /// Talks until the host has left, or would have to wait too long for that.
+    /// Runs until the host has left, or until the time for that is over.
     pub(crate) async fn run(mut self) {
         let looking = tokio::spawn(Arc::clone(&self.host).run_timers());
         let mut retire = self.retire.clone();
@@ -91,7 +92,7 @@ impl Session {
 
     async fn talk(&mut self) {
         let mut retire = self.retire.clone();
-        // Later it is not waited for: what is held must not be lost over it.
+        // Later connections do not wait for it, so that no shard is lost.
         tokio::select! {
             _ = tokio::time::timeout(REGISTERED_WITHIN, self.control.registered()) => {}
             _ = is_set(&mut retire) => {}
@@ -118,7 +119,7 @@ impl Session {
         }
     }
 
-    /// One connection, from its beginning to its end.
+    /// Runs one connection. Returns how it ended.
     async fn connected(&mut self) -> End {
         let (requests, outgoing) = mpsc::channel(REQUESTS);
         let asked = self.host.clock().now();
@@ -201,7 +202,7 @@ impl Connection<'_> {
         }
     }
 
-    /// When the lease is to be renewed: in time, and again where that is not answered.
+    /// When the lease is to be renewed: well before its end, and again if there was no answer.
     fn next_renewal(&self) -> Option<Duration> {
         let due = self.host.renew_at().filter(|_| self.entered)?;
         Some(due.max(self.last_asked + self.lease / RENEWAL_SHARE))
@@ -209,7 +210,7 @@ impl Connection<'_> {
 
     async fn renew(&mut self) -> bool {
         if self.asked.len() >= UNANSWERED {
-            // Another connection may do better while the lease stands.
+            // Another connection may work while the lease is valid.
             return false;
         }
         self.last_asked = self.host.clock().now();
@@ -217,7 +218,7 @@ impl Connection<'_> {
         self.say(Step::KeepLease(v1::KeepLease {})).await
     }
 
-    /// Takes note of a response. True once the host has left.
+    /// Carries out a response. Returns true when the host has left.
     fn heard(
         &mut self,
         response: &v1::HostResponse,
@@ -266,7 +267,7 @@ impl Connection<'_> {
         self.leave_if_done().await
     }
 
-    /// Leaves once there is nothing to give back any more.
+    /// Leaves when the host retires and holds nothing.
     async fn leave_if_done(&mut self) -> bool {
         if !self.retiring || self.leaving || !self.host.holds_nothing() {
             return true;

@@ -1,5 +1,5 @@
-//! What an app says of its actors: the answer to `GET /dapr/config`, or the first message of its
-//! stream.
+//! The actor types that an app offers, with their settings: from the response to `GET
+//! /dapr/config`, or from the first message of its stream.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,25 +9,25 @@ use serde::Deserialize;
 use tollway_actors::placement::TypeOptions;
 use tollway_wire::ACTOR_TYPES_PER_HOST_LIMIT;
 
-/// Defaults, as Dapr has them.
+/// Dapr's defaults.
 const IDLE: Duration = Duration::from_secs(60 * 60);
 const DRAIN: Duration = Duration::from_secs(2);
 const STACK_DEPTH: usize = 32;
 
-/// The actor types that an app offers, and how they are run.
+/// The actor types that an app offers, with their options.
 pub(crate) type Types = BTreeMap<Arc<str>, TypeOptions>;
 
-/// What is said for all types, or for some; what is not said is as before.
+/// Settings of all types, or of some. `None` means the more general setting, or the default.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct TypeSettings {
     pub(crate) idle: Option<Duration>,
     pub(crate) drain: Option<Duration>,
-    /// Whether turns under way are waited for at all.
+    /// Whether turns under way are waited for.
     pub(crate) drains: Option<bool>,
     pub(crate) reentrancy: Option<Reentrancy>,
 }
 
-/// Whether, and how deep, calls come back to an actor that waits for them.
+/// Whether calls of one chain may return to an actor that waits for them, and how deep.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Reentrancy {
@@ -38,7 +38,7 @@ pub(crate) struct Reentrancy {
 }
 
 impl TypeSettings {
-    /// What this says where it says something, else what `general` does.
+    /// These settings; where one is missing, that of `general`.
     fn or(self, general: &Self) -> Self {
         Self {
             idle: self.idle.or(general.idle),
@@ -60,10 +60,10 @@ impl TypeSettings {
     }
 }
 
-/// The types of an app: `entities` with what is said for all, or in `special` for some.
+/// The types of an app: `entities` with the settings `general`, or those of `special`.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The mistake, as text.
 pub(crate) fn types(
     entities: &[String],
     general: &TypeSettings,
@@ -137,7 +137,7 @@ impl Settings {
 /// Reads the answer to `GET /dapr/config`.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The mistake, as text.
 pub(crate) fn read(document: &[u8]) -> Result<Types, String> {
     if document.trim_ascii().is_empty() {
         return Ok(Types::new());
@@ -152,7 +152,7 @@ pub(crate) fn read(document: &[u8]) -> Result<Types, String> {
     types(&document.entities.unwrap_or_default(), &general, special)
 }
 
-/// A time in Go's words; nothing where nothing, or no time, is said.
+/// Reads a duration in Go's format. Returns `None` for an empty text or zero.
 fn duration(field: &str, text: &str) -> Result<Option<Duration>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_app_says_its_types_and_how_they_are_run() {
+    fn types_have_the_settings_of_the_app() {
         let document = br#"{
             "entities": ["Cart", "Meter"],
             "actorIdleTimeout": "1h0m0s0ms0\u03bcs",
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_in_dapr() {
+    fn missing_settings_are_those_of_dapr() {
         let options = TypeOptions { idle: IDLE, drain: DRAIN, reentrancy: None };
         let expected = Types::from([("Cart".into(), options)]);
         assert_eq!(read(br#"{"entities":["Cart"],"reentrancy":{}}"#), Ok(expected));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_told() {
+    fn a_document_that_cannot_be_read_is_an_error() {
         let read = |text: &str| read(text.as_bytes()).unwrap_err();
         assert!(read("<html>").contains("not understood"));
         assert!(

@@ -1,9 +1,9 @@
-//! The state of actors: kept under the keys that Dapr gives them, and fenced by the epoch under
-//! which their host runs them.
+//! The state of actors: stored under Dapr's keys, and fenced by the epoch under which the host runs
+//! the actors.
 //!
-//! Whoever has a shard raises its fence in the store before it reads there or writes. A former
-//! holder, who may not know yet that it is one, is refused by the store itself from then on: what
-//! has been read does not change behind the back of whoever runs the actor now.
+//! A host raises the fence of a shard in the store before it reads or writes there. From then on
+//! the store refuses a former host, which may not know yet that it lost the shard. So state that
+//! was read does not change while the new host runs the actor.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,11 +18,11 @@ use tollway_state::{
 use super::Actors;
 use super::problem::Problem;
 
-/// The store that the actors of an app have.
+/// The state store of an app's actors.
 pub(crate) struct ActorStore {
     store: Arc<dyn StateStore>,
     app: String,
-    /// The epoch that each shard's fence is known to have at least.
+    /// The lowest epoch that the fence of each shard can have.
     raised: Mutex<HashMap<(Arc<str>, Shard), Epoch>>,
 }
 
@@ -75,7 +75,7 @@ impl ActorStore {
 }
 
 impl Actors {
-    /// An entry of the state of an actor that is active in the app beside this sidecar.
+    /// Reads an entry of the state of an actor that is active at this host.
     ///
     /// # Errors
     /// [`Problem`].
@@ -92,8 +92,8 @@ impl Actors {
         })
     }
 
-    /// Makes all changes to the state of an actor that is active in the app beside this sidecar,
-    /// or none of them. Keys are the actor's own.
+    /// Makes all changes to the state of an actor that is active at this host, or none of them.
+    /// Keys are the actor's own.
     ///
     /// # Errors
     /// [`Problem`].

@@ -1,5 +1,5 @@
-//! An app that runs its actors over a stream of gRPC which it has opened itself
-//! (`SubscribeActorEventsAlpha1`): it needs no port of its own.
+//! An app that hosts actors over a gRPC stream that it opens itself (`SubscribeActorEventsAlpha1`).
+//! It needs no port of its own.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -33,18 +33,18 @@ use super::clock::Clock;
 use super::problem::Problem;
 use super::settings::{Reentrancy, TypeSettings, Types, types};
 
-/// What the app has not taken yet.
+/// Messages that the app has not accepted yet.
 const MESSAGES: usize = 64;
 /// Time for the first message.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// The code of gRPC by which an app says that it has no such method.
+/// The gRPC code of an app that does not have the method.
 const NOT_FOUND: u32 = 5;
 
 /// A message on its way to the app.
 struct Outgoing {
     message: Result<Message, Status>,
-    /// Of a turn, its id and the moment from which on it must not begin.
+    /// Of a turn: its id, and the time from which on it must not begin.
     turn: Option<(String, Duration)>,
 }
 
@@ -54,8 +54,8 @@ impl From<Result<Message, Status>> for Outgoing {
     }
 }
 
-/// What the app takes from the stream. An app may take its time: a turn that has become too late
-/// meanwhile is left out.
+/// The messages to the app. A turn whose lease has ended before the app accepts the message is left
+/// out.
 pub(crate) struct ToAppStream {
     messages: mpsc::Receiver<Outgoing>,
     waiting: Arc<PendingAnswers>,
@@ -78,7 +78,7 @@ impl Stream for ToAppStream {
     }
 }
 
-/// Who waits for the answer to a message, by its id.
+/// The calls that wait for the app's response, by the id of the message.
 #[derive(Default)]
 struct PendingAnswers(Mutex<HashMap<String, oneshot::Sender<Result<FromApp, Unanswered>>>>);
 
@@ -86,7 +86,7 @@ impl PendingAnswers {
     fn complete(&self, id: &str, said: Result<FromApp, Unanswered>) {
         let waiting = self.lock().remove(id);
         if let Some(waiting) = waiting {
-            // Whoever asked may have gone away.
+            // The caller may have dropped the future.
             let _ = waiting.send(said);
         }
     }
@@ -106,7 +106,7 @@ struct StreamApp {
 }
 
 impl StreamApp {
-    /// The app's answer to a message under an id of its own; that of a turn is not sent from
+    /// Sends a message under a new id and returns the app's response. A turn is not sent from
     /// `begin_by` on.
     ///
     /// # Errors
@@ -129,10 +129,10 @@ impl StreamApp {
         answer
     }
 
-    /// What the app says.
+    /// Passes a message of the app to the call that waits for it.
     ///
     /// # Errors
-    /// It is not understood.
+    /// The message is not valid here.
     fn receive(&self, said: Option<FromApp>) -> Result<(), Status> {
         let Some(said) = said else {
             return Err(Status::invalid_argument("a message of the stream says nothing"));
@@ -152,7 +152,7 @@ impl StreamApp {
     }
 }
 
-/// A message that waits for its answer; dropped, nobody does any more.
+/// A message that waits for its response. Dropping it ends the wait.
 struct PendingAnswer<'a> {
     app: &'a StreamApp,
     id: String,
@@ -217,7 +217,7 @@ impl AppSide for StreamApp {
         let message = |id| ToApp::DeactivateRequest(Deactivate { id, actor_type, actor_id });
         if let Ok(FromApp::RequestFailed(failed)) = self.ask(None, message).await {
             let (kind, id) = (&actor.actor_type, &actor.id);
-            tracing::warn!(%kind, %id, reason = failed.message, "the app was to let go of an actor, and failed");
+            tracing::warn!(%kind, %id, reason = failed.message, "the app failed to deactivate an actor");
         }
     }
 }
@@ -228,7 +228,7 @@ fn answer(said: FromApp) -> Result<Answer, Problem> {
             let read =
                 |(name, value): (String, String)| Some((name.parse().ok()?, value.parse().ok()?));
             if answer.error {
-                // As an app is that answers 500 over HTTP.
+                // The same error as of a status 500 over HTTP.
                 let words = String::from_utf8_lossy(&answer.data);
                 return Err(Problem::invoke(&format!("error from actor service: (500) {words}")));
             }
@@ -250,7 +250,7 @@ fn answer(said: FromApp) -> Result<Answer, Problem> {
     }
 }
 
-/// Fields as metadata; what is no text is left out.
+/// Fields as metadata. Values that are not text are left out.
 fn metadata(fields: &HeaderMap) -> HashMap<String, String> {
     let read = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
         Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
@@ -258,10 +258,10 @@ fn metadata(fields: &HeaderMap) -> HashMap<String, String> {
     fields.iter().filter_map(read).collect()
 }
 
-/// What an app offers by the first message of its stream.
+/// Reads the types that an app offers by the first message of its stream.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The mistake, as text.
 fn offered(initial: Initial) -> Result<Types, String> {
     let time = |time: Option<prost_types::Duration>| {
         let time = time.and_then(|time| Duration::try_from(time).ok());
@@ -292,10 +292,10 @@ fn offered(initial: Initial) -> Result<Types, String> {
 }
 
 impl Actors {
-    /// Serves the stream of an app that offers actors by it.
+    /// Serves the stream of an app that hosts actors over it.
     ///
     /// # Errors
-    /// What the app says first is not understood, or it is an app that is called over HTTP.
+    /// The first message is not valid, or the app is called over HTTP.
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
         mut messages: Streaming<AppMessage>,
@@ -314,7 +314,7 @@ impl Actors {
         let types = offered(initial).map_err(Status::invalid_argument)?;
         let (sender, receiver) = mpsc::channel(MESSAGES);
         let opened = Message { response_type: Some(ToApp::InitialResponse(Opened {})) };
-        // It has bodies: nothing was sent yet.
+        // The channel is empty, so it accepts the message.
         let _ = sender.try_send(Ok(opened).into());
         let waiting = Arc::new(PendingAnswers::default());
         let outgoing =
@@ -346,7 +346,7 @@ impl Actors {
 }
 
 impl StreamApp {
-    /// Takes answers until the stream ends; returns what the app did wrong, if it did.
+    /// Receives messages until the stream ends. Returns the app's mistake, if it made one.
     async fn listen(&self, messages: &mut Streaming<AppMessage>) -> Option<Status> {
         loop {
             tokio::select! {

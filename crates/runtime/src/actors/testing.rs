@@ -8,8 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use tokio::sync::mpsc;
+use tollway_actors::placement::{
+    Actor, Epoch, Order, Owners, SHARDS, Shard, ShardSet, TypeOptions,
+};
 use tollway_model::Label;
-use tollway_actors::placement::{Actor, Epoch, Order, Owners, SHARDS, Shard, ShardSet, TypeOptions};
 use tollway_proxy::TurnLease;
 use tollway_wire::v1::Grant;
 use tollway_wire::{ActorHost, Reminder, ReminderChange, ReminderKey, ReminderResult};
@@ -272,7 +274,7 @@ pub(super) fn actors(loopback: Arc<ScriptedLoopback>) -> Arc<Actors> {
     actors_with(loopback, |config| config)
 }
 
-/// The same, after a change of what they are made of.
+/// The actors of the sidecar `me` after a change of their configuration.
 pub(super) fn actors_with(
     loopback: Arc<ScriptedLoopback>,
     change: impl FnOnce(ActorsConfig) -> ActorsConfig,

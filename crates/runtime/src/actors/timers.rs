@@ -1,4 +1,4 @@
-//! Timers: they live in the sidecar of their actor's app, as long as the actor is active there.
+//! Timers: they are in the memory of the host's sidecar while their actor is active.
 
 use bytes::Bytes;
 use hyper::{Response, StatusCode};
@@ -43,7 +43,7 @@ struct Document<'a> {
 }
 
 impl Actors {
-    /// Makes a timer over HTTP.
+    /// Registers a timer over HTTP.
     pub(super) fn put_timer(
         &self,
         actor: &Actor,
@@ -62,7 +62,7 @@ impl Actors {
         Ok(empty(StatusCode::NO_CONTENT))
     }
 
-    /// Removes a timer; one that is not there is as good.
+    /// Removes a timer. Succeeds if there is none.
     pub(super) fn delete_timer(&self, actor: &Actor, name: &str) -> Result<(), Problem> {
         let key = (actor.clone(), Arc::from(name));
         self.timers()?.remove(&key);
@@ -105,7 +105,7 @@ impl Actors {
         let alarm = Alarm { event, ttl, policy: FailurePolicy::default(), version: 0 };
         hosting.timers.insert(key, schedule, alarm);
         if hosting.host.may_write(actor).is_none() {
-            // It was let go meanwhile, and its timers with it.
+            // The actor was deactivated meanwhile, and its timers were removed.
             hosting.timers.forget(actor);
         }
         Ok(())
@@ -182,7 +182,7 @@ impl Actors {
     }
 }
 
-/// A timer as it was registered; what was left out is left out.
+/// A timer as it was registered. Empty fields are left out.
 fn timer(alarm: &Alarm) -> ActorTimer {
     let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let Event { due_time, period, callback, data } = &alarm.event;

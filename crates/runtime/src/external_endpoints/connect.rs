@@ -1,7 +1,7 @@
-//! Connections out of the mesh, plain or over TLS, kept for the next request.
+//! Connections to endpoints outside of the network, plain or over TLS, in a pool.
 //!
-//! Over TLS the endpoint's certificate is checked: by the authorities of the resource, or by those
-//! that the system trusts.
+//! Over TLS the endpoint's certificate is verified with the authorities of the resource, or with
+//! those of the system.
 
 use std::io;
 use std::pin::Pin;
@@ -27,18 +27,18 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 use tonic::body::Body;
 
-/// Time for name, TCP and TLS.
+/// Time for name resolution, TCP and TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection without a request is kept, and how many to one host.
+/// How long a connection without a request stays open, and how many stay open to one host.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const IDLE_CONNECTIONS: usize = 32;
 
-/// What an endpoint is reached with over TLS, each in PEM.
+/// TLS settings of an endpoint, in PEM.
 #[derive(Clone, Default)]
 pub struct EndpointTls {
-    /// Authorities that its certificate may be of, in place of the system's.
+    /// Authorities in place of the system's.
     pub root_ca: Option<String>,
-    /// A certificate with those that lead to its authority, and its key, to be shown.
+    /// The client certificate with its chain, and its key.
     pub certificate: Option<(String, String)>,
 }
 
@@ -49,7 +49,7 @@ impl std::fmt::Debug for EndpointTls {
     }
 }
 
-/// Why TLS to an endpoint cannot be prepared.
+/// Why the TLS settings of an endpoint cannot be used.
 #[derive(Debug, Error)]
 pub enum EndpointTlsError {
     #[error(
@@ -68,7 +68,7 @@ pub enum EndpointTlsError {
     Refused { endpoint: String, source: rustls::Error },
 }
 
-/// This system trusts nobody.
+/// The system has no trusted authorities.
 #[derive(Debug, Error)]
 #[error("this system has no trusted authorities; name some in clientTLS.rootCA of an HTTPEndpoint")]
 pub(crate) struct NoTrust;
@@ -81,13 +81,16 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Whether anybody can be trusted.
+    /// Checks that there are trusted authorities.
+    ///
+    /// # Errors
+    /// [`NoTrust`].
     pub(crate) fn check_trust(&self) -> Result<(), NoTrust> {
         if self.trusts { Ok(()) } else { Err(NoTrust) }
     }
 
     /// # Errors
-    /// When no connection can be made, or it breaks before the answer.
+    /// When no connection can be opened, or it closes before the response.
     pub(crate) async fn request(
         &self,
         request: Request<Body>,
@@ -152,7 +155,7 @@ fn with_certificate(
         .map_err(|source| EndpointTlsError::Refused { endpoint, source })
 }
 
-/// Makes connections.
+/// Opens connections.
 #[derive(Clone)]
 pub(crate) struct Dialler {
     tls: TlsConnector,
@@ -162,7 +165,7 @@ impl Dialler {
     async fn dial(self, to: Uri) -> io::Result<Link> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         let host = to.host().ok_or_else(|| wrong("the URL has no host"))?;
-        // Brackets are of URLs alone.
+        // Only URLs have the brackets.
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let is_tls = to.scheme_str() == Some("https");
         let port = to.port_u16().unwrap_or(if is_tls { 443 } else { 80 });

@@ -1,6 +1,7 @@
-//! Calls out of the mesh: of HTTP endpoints that resources name, and of absolute URLs. The data loop
-//! hands them over, for no sidecar is at the other end: no identity, no discovery, plain HTTP/1.1 or
-//! TLS (`connect`). Rules about calls that fail hold for endpoints by their names.
+//! Calls of endpoints outside of the network: HTTP endpoints that resources name, and absolute
+//! URLs. The data loop hands them over, because there is no sidecar at the other end: no identity
+//! and no discovery, plain HTTP/1.1 or TLS (`connect`). Resiliency rules apply to endpoints by
+//! their names.
 
 mod connect;
 
@@ -26,7 +27,7 @@ use crate::resiliency::{Answered, CallBody, ResiliencyState, call_body};
 
 const EXTERNAL: HeaderName = HeaderName::from_static(OUTSIDE_FIELD);
 
-/// Fields that concern one connection alone, and what the client says by itself.
+/// Fields of one connection, and fields that the HTTP client sets itself.
 const NOT_PASSED_ON: [HeaderName; 8] = [
     header::CONNECTION,
     header::HOST,
@@ -38,17 +39,17 @@ const NOT_PASSED_ON: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
-/// An endpoint outside of the mesh.
+/// An endpoint outside of the network.
 #[derive(Clone, Debug)]
 pub struct HttpEndpoint {
     pub name: String,
     pub url: BaseUrl,
-    /// What every request to it has, in place of what the app says.
+    /// Fields of every request to it. They replace those of the app.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     pub tls: EndpointTls,
 }
 
-/// Where an endpoint is: `http://` or `https://`, host, port, and what its paths begin with.
+/// The URL of an endpoint: `http://` or `https://`, host, port, and the prefix of its paths.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BaseUrl {
     base: Uri,
@@ -99,7 +100,7 @@ impl BaseUrl {
     }
 }
 
-/// Makes calls out of the mesh.
+/// Makes calls of endpoints outside of the network.
 pub(crate) struct ExternalCalls {
     endpoints: HashMap<String, (HttpEndpoint, Client)>,
     /// For URLs.
@@ -111,7 +112,7 @@ pub(crate) struct ExternalCalls {
 
 impl ExternalCalls {
     /// # Errors
-    /// [`EndpointTlsError`]: what an endpoint is to be reached with cannot be used.
+    /// [`EndpointTlsError`].
     pub(crate) fn new(
         endpoints: Vec<HttpEndpoint>,
         resiliency: Option<Arc<ResiliencyState>>,
@@ -127,14 +128,14 @@ impl ExternalCalls {
         Ok(Self { endpoints: known, client: of_urls, resiliency, home, bodies })
     }
 
-    /// The names of the endpoints, in their order.
+    /// The names of the endpoints, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.endpoints.keys().cloned().collect();
         names.sort();
         names
     }
 
-    /// Whether the data loop has handed a request over to be sent out of the mesh.
+    /// Whether a request is one for an endpoint outside of the network.
     pub(crate) fn is_one(request: &Request<Body>) -> bool {
         request.headers().contains_key(EXTERNAL)
     }
@@ -201,7 +202,7 @@ impl ExternalCalls {
         })?;
         let (mut head, body) = answer.into_parts();
         take_what_is_of_connections(&mut head.headers);
-        // What only the mesh says.
+        // Only data planes may set it.
         head.headers.remove(ERROR_FIELD);
         Ok(Response::from_parts(head, Body::new(body)))
     }
@@ -247,8 +248,8 @@ mod tests {
             ("http://a/?b", "a query"),
             ("http://a b", "no URL"),
         ] {
-            let told = BaseUrl::new(text).unwrap_err().to_string();
-            assert!(told.contains(reason), "{text}: {told}");
+            let error = BaseUrl::new(text).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! Calls of apps under rules: the data loop hands them over, and takes each attempt as a call of the
-//! app.
+//! Calls of apps under rules. The data loop hands them over; each attempt goes back into it as a
+//! call of the app.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::loopback::Loopback;
 const TARGET: HeaderName = HeaderName::from_static(TARGET_FIELD);
 const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
 
-/// Makes the calls of apps that rules hold for.
+/// Makes calls of apps under rules.
 pub(crate) struct AppCalls {
     resiliency: Arc<ResiliencyState>,
     home: ServiceName,
@@ -87,7 +87,8 @@ impl AppCalls {
         }
     }
 
-    /// Makes a call by message under the rules for its target. A name that cannot be one has none.
+    /// Makes a call by message under the rules for its target. A name that is not valid has no
+    /// rules.
     pub(crate) async fn by_message(&self, id: &str, request: Request<Full<Bytes>>) -> Answered {
         let (head, body) = request.into_parts();
         let nothing = Rules::default();

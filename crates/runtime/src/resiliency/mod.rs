@@ -1,6 +1,5 @@
-//! Calls under rules about those that fail: attempts end in time, are made again, or are not made
-//! for a while. What is decided is decided by `tollway_routing`; here it is carried out, for apps
-//! (`apps`) and for actors alike.
+//! Calls under Resiliency rules: timeouts, retries and circuit breakers. `tollway_routing` decides;
+//! this module carries the decisions out, for calls of apps (`apps`), actors and endpoints.
 
 mod apps;
 mod replay;
@@ -12,8 +11,8 @@ use std::time::Duration;
 use hyper::Response;
 use hyper::header::CONTENT_TYPE;
 use tokio::time::Instant;
-use tollway_model::{ErrorCode, ServiceName};
 use tollway_actors::placement::Actor;
+use tollway_model::{ErrorCode, ServiceName};
 use tollway_routing::{
     Breaker, BreakerRule, BreakerState, Outcome, Pass, Resiliency, Rules, Scope,
 };
@@ -26,7 +25,7 @@ use crate::actors::Problem;
 pub(crate) use apps::AppCalls;
 pub(crate) use replay::{CallBody, call_body};
 
-/// The rules of an app's sidecar, and what has come of calls under them.
+/// The rules of an app, and the state of its circuit breakers.
 pub(crate) struct ResiliencyState {
     rules: Arc<Resiliency>,
     metrics: Option<Arc<DaprMetrics>>,
@@ -43,7 +42,7 @@ struct Known {
 pub(crate) type Answered = Result<Response<Body>, Problem>;
 
 impl ResiliencyState {
-    /// What comes of calls is counted in `metrics` under Dapr's names.
+    /// `metrics` counts under Dapr's names.
     pub(crate) fn new(rules: Arc<Resiliency>, metrics: Option<Arc<DaprMetrics>>) -> Arc<Self> {
         Arc::new(Self { rules, metrics, breakers: Mutex::default(), began: Instant::now() })
     }
@@ -56,12 +55,11 @@ impl ResiliencyState {
         self.rules.of_actor(actor_type)
     }
 
-    /// Makes a call of `target` under rules; each of `keys` has a breaker. Where it cannot be
-    /// repeated, one attempt is made.
+    /// Makes a call of `target` under rules. Each of `keys` has a breaker. Without `repeats` there
+    /// is one attempt.
     ///
     /// # Errors
-    /// What the last attempt has failed with, [`ErrorCode::TimedOut`], or
-    /// [`ErrorCode::CircuitOpen`].
+    /// The error of the last attempt, [`ErrorCode::TimedOut`], or [`ErrorCode::CircuitOpen`].
     pub(crate) async fn run<F>(
         &self,
         rules: &Rules,
@@ -100,11 +98,14 @@ impl ResiliencyState {
             counts.activated(Rule::Retry, None);
             tokio::time::sleep(pause).await;
         }
-        // As many attempts as there are numbers.
+        // Unreachable in practice: the number of attempts has no successor.
         Err(Problem::new(ErrorCode::TimedOut, "the call was tried again too often"))
     }
 
-    /// Leave of all breakers to make an attempt.
+    /// Asks all breakers for an attempt.
+    ///
+    /// # Errors
+    /// [`ErrorCode::CircuitOpen`].
     fn leave<'a>(
         &'a self,
         rules: &'a Rules,
@@ -140,7 +141,7 @@ impl ResiliencyState {
     }
 }
 
-/// Forgets what was not used for longest where there are as many as there may be.
+/// Removes the breaker that was used least recently if there are `most`.
 fn make_room(known: &mut HashMap<String, Known>, most: usize) {
     if known.len() < most.max(1) {
         return;
@@ -151,7 +152,7 @@ fn make_room(known: &mut HashMap<String, Known>, most: usize) {
     }
 }
 
-/// Where it is counted what rules do to the calls of one target, if somebody wants to know.
+/// Counts what the rules do to the calls of one target, if that is enabled.
 struct Counts<'a> {
     of: Option<&'a Runtime>,
     file: &'a str,
@@ -180,7 +181,7 @@ fn circuit(state: BreakerState) -> CircuitState {
     }
 }
 
-/// Leave to make an attempt; dropped, it was given up.
+/// The permission of the breakers for one attempt. Dropping it means that the attempt was given up.
 struct Leave<'a> {
     of: &'a ResiliencyState,
     rule: Option<&'a BreakerRule>,
@@ -199,12 +200,12 @@ impl Leave<'_> {
         });
     }
 
-    fn give_back(&mut self, mut tell: impl FnMut(&mut Breaker, Pass, &BreakerRule)) {
+    fn give_back(&mut self, mut end: impl FnMut(&mut Breaker, Pass, &BreakerRule)) {
         let Some(rule) = self.rule else { return };
         let mut known = self.of.breakers();
         for (key, pass) in self.passes.drain(..) {
             if let Some(of_key) = known.get_mut(key) {
-                tell(&mut of_key.breaker, pass, rule);
+                end(&mut of_key.breaker, pass, rule);
             }
         }
     }
@@ -218,7 +219,7 @@ impl Drop for Leave<'_> {
     }
 }
 
-/// The breakers that a call of an actor asks.
+/// The keys of the breakers for a call of an actor.
 pub(crate) fn keys_of_actor(scope: Scope, actor: &Actor) -> Vec<String> {
     let of_type = || format!("actors of type `{}`", actor.actor_type);
     let of_id = || format!("actor `{}||{}`", actor.actor_type, actor.id);
@@ -236,13 +237,13 @@ fn outcome(answer: &Answered) -> Outcome {
         Err(problem) => return Outcome::Http(problem.http_status()),
     };
     let fields = answer.headers();
-    let told = fields.get("grpc-status").and_then(|code| code.to_str().ok()?.parse().ok());
+    let grpc = fields.get("grpc-status").and_then(|code| code.to_str().ok()?.parse().ok());
     let is_grpc = fields.get(CONTENT_TYPE).is_some_and(|kind| {
         kind.as_bytes().starts_with(b"application/grpc") && answer.status().is_success()
     });
-    match told {
+    match grpc {
         Some(code) => Outcome::Grpc(code),
-        // A stream that has begun well.
+        // A stream that has begun.
         None if is_grpc => Outcome::Grpc(0),
         None => Outcome::Http(answer.status().as_u16()),
     }
@@ -253,7 +254,7 @@ fn timed_out(time: Duration) -> Problem {
     Problem::new(ErrorCode::TimedOut, text)
 }
 
-/// From 0 up to 1: pauses are spread so that not all callers come again at once.
+/// A number from 0 up to 1. Pauses are spread by it so that not all callers repeat at once.
 fn random() -> f64 {
     let (bits, _) = uuid::Uuid::new_v4().as_u64_pair();
     // The version is in the lower half of these bits.

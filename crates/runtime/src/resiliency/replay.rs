@@ -1,5 +1,5 @@
-//! Bodies of calls under rules. One is held whole for the next attempt where its length is known or
-//! it is one message of gRPC; any other streams through the one attempt that is made.
+//! Bodies of calls under rules. A body is read whole for further attempts if its length is known or
+//! it is one gRPC message. Every other body streams through a single attempt.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,24 +18,23 @@ use tonic::body::Body;
 use crate::actors::Problem;
 use crate::body_collector::{BodyCollector, CollectError, CollectedBody};
 
-/// By it a caller of gRPC says that a call is a stream.
+/// Marks a gRPC call as a stream.
 const STREAM: HeaderName = HeaderName::from_static("dapr-stream");
-/// The flag and the length in front of a message of gRPC, in bytes.
+/// Bytes of the flag and the length before a gRPC message.
 const PREFIX: usize = 5;
-/// How long after its first message a call of gRPC has an end that belongs to it; one that has none
-/// then is a stream.
+/// A gRPC call that does not end this long after its first message counts as a stream.
 const END_WITHIN: Duration = Duration::from_millis(20);
 
-/// A body on its way out.
+/// A body to be sent.
 pub(crate) enum CallBody {
     Whole(CollectedBody),
     Stream(Rest),
 }
 
-/// The body of a call under rules, held whole where it may be sent again and can be.
+/// Reads the body of a call under rules: whole, if rules and body allow to send it again.
 ///
 /// # Errors
-/// When it breaks off, or others hold too much.
+/// When the body breaks off, or all bodies together exceed their limit.
 pub(crate) async fn call_body(
     bodies: &BodyCollector,
     rules: &Rules,
@@ -73,14 +72,14 @@ pub(crate) async fn call_body(
     Ok(CallBody::Stream(Rest { first, rest: body }))
 }
 
-/// Length of the first message with what stands in front of it, once that is there.
+/// Bytes of the first message with its prefix; `None` before the prefix is complete.
 fn length(bytes: &[u8]) -> Option<usize> {
     let (prefix, _) = bytes.split_first_chunk::<PREFIX>()?;
     let [_, length @ ..] = prefix;
     usize::try_from(u32::from_be_bytes(*length)).ok()?.checked_add(PREFIX)
 }
 
-/// Whether bytes are one whole message of gRPC.
+/// Whether the first gRPC message is complete.
 fn is_message(bytes: &[u8]) -> bool {
     length(bytes).is_some_and(|length| bytes.len() >= length)
 }
@@ -103,7 +102,8 @@ fn not_held(why: CollectError) -> Problem {
     Problem::new(code, text)
 }
 
-/// A body of which the beginning has been read; that takes bodies until it is sent on.
+/// A body whose beginning has been read. The beginning counts towards the limit until it is sent
+/// on.
 pub(crate) struct Rest {
     first: CollectedBody,
     rest: Body,

@@ -212,7 +212,7 @@ async fn several_entries_come_in_the_order_of_their_keys() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_not_there_is_told_apart_from_none_at_all() {
+async fn an_unknown_store_and_no_store_at_all_are_different_errors() {
     let world = World::new();
     let other = world.ask(Method::GET, "other/a", "").await;
     check_error(&other, 400, ErrorCode::StateStoreNotFound);

@@ -1,5 +1,4 @@
-//! The documents of the state API over HTTP. Fields that nobody knows are passed over, as Dapr
-//! does.
+//! The documents of the state API over HTTP. Unknown fields are ignored, as in Dapr.
 
 use std::collections::HashMap;
 
@@ -7,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollway_state::{Concurrency, Consistency, Delete, Entry, Op, Set, Ttl, Value};
 
-/// The metadata that say how long an entry lives.
+/// The metadata entry with the time to live.
 const TTL: &str = "ttlInSeconds";
-/// What is told of an entry that has its time.
+/// The metadata entry with the time at which an entry expires.
 pub(crate) const TTL_END: &str = "ttlExpireTime";
 
-/// One entry to write, or one to delete.
+/// One entry to write or to delete.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
 pub(crate) struct Item<'a> {
@@ -75,10 +74,10 @@ pub(super) struct Found<'a> {
 }
 
 impl Item<'_> {
-    /// The write that it describes; metadata of the request's query win over its own.
+    /// The write that it describes. Metadata of the request's query override its own.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The mistake, as text.
     pub(crate) fn into_set(self, query: &HashMap<String, String>) -> Result<Op, String> {
         let own = self.metadata.as_ref().and_then(|metadata| metadata.get(TTL));
         let ttl = query.get(TTL).or(own).map_or("", String::as_str);
@@ -98,7 +97,7 @@ impl Item<'_> {
     /// The removal that it describes.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The mistake, as text.
     pub(crate) fn into_delete(self) -> Result<Op, String> {
         let (concurrency, consistency) = self.options.unwrap_or_default().read()?;
         Ok(Op::Delete(Delete { key: self.key, etag: self.etag, concurrency, consistency }))
@@ -111,7 +110,7 @@ impl Options {
     }
 
     /// # Errors
-    /// A word that is none of Dapr's.
+    /// A word that Dapr does not have, as text.
     pub(super) fn read(&self) -> Result<(Concurrency, Consistency), String> {
         let concurrency = match self.concurrency.as_str() {
             "" | "last-write" => Concurrency::LastWrite,
@@ -128,7 +127,7 @@ impl Options {
 }
 
 impl<'a> Found<'a> {
-    /// A value that is no document cannot stand in one.
+    /// A value that is not JSON becomes an error of its entry.
     pub(super) fn new(key: &'a str, entry: Option<&'a Entry>) -> Self {
         let document = entry.map(|entry| serde_json::from_slice::<&RawValue>(&entry.value));
         let (data, error) = match document {
@@ -142,15 +141,15 @@ impl<'a> Found<'a> {
     }
 }
 
-/// When an entry is gone, in the form of RFC 3339.
+/// The time at which an entry expires, in the format of RFC 3339.
 pub(crate) fn expiry(entry: &Entry) -> Option<String> {
     entry.expires.map(|end| humantime::format_rfc3339_seconds(end).to_string())
 }
 
-/// How long the metadata of a request let an entry live.
+/// The time to live in the metadata of a request.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The mistake, as text.
 pub(crate) fn ttl_of(metadata: &HashMap<String, String>) -> Result<Ttl, String> {
     let ttl = metadata.get(TTL).map_or("", String::as_str);
     Ttl::parse(ttl).map_err(|error| error.to_string())

@@ -1,5 +1,5 @@
-//! The store that an app has without any component file: kept by the control plane of its network,
-//! shared by the app's replicas.
+//! The store of an app without any component file. It is in the control plane of the app's network,
+//! and the app's replicas share it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use crate::control_link::ControlLink;
 
 /// Time for the control plane to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest answer, in bytes: that of the control plane has at most 3 MiB of values, or one.
+/// Largest response, in bytes. The control plane's has at most 3 MiB of values, or a single value.
 const ANSWER_BYTES: usize = 8 << 20;
 
-/// Where it is, in errors.
+/// The address of the store in errors.
 const ADDRESS: &str = "of the control plane";
 
-/// An answer that will come.
+/// A response under way.
 type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
 
-/// What a network's control plane keeps for this app.
+/// The state of this app in the control plane of its network.
 pub(crate) struct EmbeddedStore {
     control: Arc<dyn ControlLink>,
-    /// Made when it is first needed, and anew when it has failed.
+    /// Opened when it is first needed, and again after a failure.
     channel: Mutex<Option<Channel>>,
 }
 
@@ -56,8 +56,8 @@ impl EmbeddedStore {
         Ok(StateClient::new(channel).max_decoding_message_size(ANSWER_BYTES))
     }
 
-    /// Asks, and once more on another connection where the one that was has failed and it does
-    /// no harm to ask twice.
+    /// Makes a request. With `may_repeat` it makes a second attempt over another connection if the
+    /// first connection has failed.
     async fn ask<T>(
         &self,
         may_repeat: bool,
@@ -122,7 +122,7 @@ impl StateStore for EmbeddedStore {
 
     async fn transact(&self, transaction: Transaction) -> Result<(), StateError> {
         let steps = plan_steps(&transaction)?;
-        // What has no condition comes to the same when it is done twice.
+        // A change without a condition has the same effect when it is made twice.
         let may_repeat = steps.iter().all(|step| step.condition == Condition::None);
         let changes = steps.iter().map(change).collect::<Result<Vec<_>, _>>()?;
         let fence = transaction.fence.as_ref();
@@ -179,18 +179,18 @@ fn change(step: &Step<'_>) -> Result<StateChange, StateError> {
     })
 }
 
-fn entry(kept: KeptState) -> Option<Entry> {
+fn entry(state: KeptState) -> Option<Entry> {
     let end = |unix_ms| UNIX_EPOCH + Duration::from_millis(unix_ms);
     let expires: Option<SystemTime> =
-        (kept.expires_unix_ms != 0).then(|| end(kept.expires_unix_ms));
-    (kept.revision != 0).then(|| Entry {
-        value: kept.value.into(),
-        etag: Some(kept.revision.to_string()),
+        (state.expires_unix_ms != 0).then(|| end(state.expires_unix_ms));
+    (state.revision != 0).then(|| Entry {
+        value: state.value.into(),
+        etag: Some(state.revision.to_string()),
         expires,
     })
 }
 
-/// Whether another connection may do better.
+/// Whether the failure may be one of the connection.
 fn is_of_connection(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -203,12 +203,12 @@ fn unreachable(source: tollway_state::BoxError) -> StateError {
 }
 
 fn refused(status: &Status) -> StateError {
-    let told = if status.code() == Code::Unimplemented {
-        "it is of a version that keeps no state; update it"
+    let reason = if status.code() == Code::Unimplemented {
+        "its version stores no state; update it"
     } else {
         status.message()
     };
-    StateError::Refused { address: ADDRESS.to_owned(), source: told.into() }
+    StateError::Refused { address: ADDRESS.to_owned(), source: reason.into() }
 }
 
 fn malformed() -> StateError {

@@ -16,10 +16,10 @@ use super::stores::{Chosen, Stores};
 use crate::body_collector::BodyCollector;
 use crate::rest::{empty, json_answer, not_collected};
 
-/// Prefix of metadata in the query, and in the fields of an answer.
+/// Prefix of metadata in the query and in the fields of a response.
 const METADATA: &str = "metadata.";
 
-/// What a path asks for.
+/// A request of the state API.
 enum StateRequest {
     Save,
     BulkGet,
@@ -29,7 +29,10 @@ enum StateRequest {
     Delete(String),
 }
 
-/// Answers what is of the state API; gives anything else back.
+/// Responds to a request of the state API.
+///
+/// # Errors
+/// Returns every other request unchanged.
 pub(crate) async fn answer(
     stores: &Stores,
     bodies: &BodyCollector,
@@ -70,7 +73,7 @@ pub(crate) async fn answer(
     Ok(done.unwrap_or_else(|problem| problem.response()))
 }
 
-/// The store's name and what is asked of it.
+/// Reads method and path: the store's name and the request.
 fn asked(method: &Method, path: &str) -> Option<(String, StateRequest)> {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     let version = parts.next()?;
@@ -102,7 +105,7 @@ fn asked(method: &Method, path: &str) -> Option<(String, StateRequest)> {
     Some((store, asked))
 }
 
-/// What the query of a request says.
+/// The query of a request.
 struct Query {
     consistency: String,
     concurrency: String,
@@ -229,7 +232,7 @@ async fn transact(
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
-/// Reads a body that is an object; its fields in a list would do otherwise.
+/// Reads a body that is a JSON object. A list of its fields is refused.
 fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     let unreadable =
         |why: &str| Problem::malformed(format!("failed deserializing HTTP body: {why}"));

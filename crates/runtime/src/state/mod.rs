@@ -1,8 +1,7 @@
-//! The state API: apps keep values under keys in the stores of the components.
+//! The state API: apps store values under keys in the stores of components.
 //!
-//! What HTTP (`http`) and gRPC (`rpc`) ask for is done here once; what fails is told in one place
-//! (`problem`), in the words and codes of Dapr. The stores themselves are the business of
-//! `tollway_state`.
+//! `http` and `rpc` read requests of the two protocols, `stores` carries them out, and `problem`
+//! makes the error responses with Dapr's texts and codes. `tollway_state` has the engines.
 
 #[cfg(test)]
 mod api_tests;

@@ -1,4 +1,4 @@
-//! What goes wrong in the state API, as Dapr tells it: one value for both APIs.
+//! Errors of the state API in Dapr's words: one value for both protocols.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::rest::json_answer;
 
 const DOMAIN: &str = "dapr.io";
 
-/// What was to be done when it failed.
+/// The operation that failed.
 #[derive(Clone, Copy)]
 pub(crate) enum Doing<'a> {
     /// To read this key.
@@ -29,25 +29,25 @@ pub(crate) enum Doing<'a> {
     Transact,
 }
 
-/// A refusal or failure with all that either API tells of it.
+/// An error with all that the response of either protocol has.
 #[derive(Debug)]
 pub(crate) struct Problem {
     http: StatusCode,
     grpc: Code,
     code: ErrorCode,
     message: String,
-    /// What HTTP tells too; without them gRPC alone has details.
+    /// Details for both protocols. Without them only gRPC has details: the error code.
     details: Option<Box<Details>>,
 }
 
 #[derive(Debug)]
 struct Details {
-    /// The word in `google.rpc.ErrorInfo`, and what stands beside it.
+    /// The reason in `google.rpc.ErrorInfo`, and its metadata.
     reason: &'static str,
     facts: HashMap<String, String>,
-    /// The store that it is about.
+    /// The name of the store.
     resource: Option<String>,
-    /// A key that cannot be one.
+    /// The key that is not valid.
     field: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Problem {
         Self { http, grpc, code, message: message.into(), details: None }
     }
 
-    /// The app has no store at all.
+    /// The app has no state store.
     pub(super) fn not_configured(store: &str, app: &str) -> Self {
         let (http, code) = (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::StateStoreNotConfigured);
         let text = format!("state store {store} is not configured");
@@ -64,7 +64,7 @@ impl Problem {
             .with_reason("DAPR_STATE_NOT_CONFIGURED", &[("appID", app)])
     }
 
-    /// The app has others.
+    /// The app has other state stores.
     pub(super) fn not_found(store: &str, app: &str) -> Self {
         let (http, code) = (StatusCode::BAD_REQUEST, ErrorCode::StateStoreNotFound);
         let text = format!("state store {store} is not found");
@@ -104,21 +104,21 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, Code::InvalidArgument, code, message)
     }
 
-    /// A step of a transaction is of a kind that nobody knows. The two APIs differ.
+    /// An operation of a transaction is unknown. The two protocols have different statuses.
     pub(super) fn unknown_operation(operation: &str) -> Self {
         let text = format!("operation type {operation} not supported");
         let code = ErrorCode::StateOperationNotSupported;
         Self::new(StatusCode::BAD_REQUEST, Code::Unimplemented, code, text)
     }
 
-    /// A request that is refused for what it asks for, before the store was asked.
+    /// A request that is refused before the store is asked.
     pub(super) fn refused(store: &str, doing: Doing<'_>, why: &str) -> Self {
         let (code, text) = code_and_text(store, doing, why);
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, code, text)
     }
 
-    /// The store failed. Of several failures all are told; etags decide the status only where
-    /// there is no other failure among them.
+    /// The store failed. The message has all failures. Mismatched etags decide the status only if
+    /// there is no other failure.
     pub(super) fn of_failures(store: &str, doing: Doing<'_>, failures: &[StateError]) -> Self {
         if let [StateError::TooManyOps { count, limit }] = failures {
             return Self::too_many_ops(store, *count, *limit);
@@ -126,7 +126,7 @@ impl Problem {
         let why = failures.iter().map(|error| chain(error)).collect::<Vec<_>>().join("\n");
         let (code, text) = code_and_text(store, doing, &why);
         let (http, grpc) = match doing {
-            // Whatever fails within a transaction is told alike.
+            // All failures within these operations have the same status.
             Doing::Transact | Doing::Get(_) | Doing::BulkGet => {
                 (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal)
             }
@@ -142,7 +142,7 @@ impl Problem {
         self
     }
 
-    /// Names the store and the key that it is about, where it has a reason.
+    /// Adds the store and the key to the details.
     fn about(mut self, store: &str, key: Option<&str>) -> Self {
         if let Some(details) = &mut self.details {
             details.resource = Some(store.to_owned());
@@ -151,7 +151,7 @@ impl Problem {
         self
     }
 
-    /// The answer over HTTP.
+    /// The response over HTTP.
     pub(crate) fn response(&self) -> Response<Body> {
         let word = self.code.word();
         let mut envelope = json!({ "errorCode": word, "message": self.message });
@@ -163,17 +163,17 @@ impl Problem {
         answer
     }
 
-    /// The answer over gRPC.
+    /// The response over gRPC.
     pub(crate) fn status(self) -> Status {
-        let Some(told) = self.details else {
+        let Some(own) = self.details else {
             let details = ErrorDetails::with_error_info(self.code.word(), DOMAIN, HashMap::new());
             return Status::with_error_details(self.grpc, self.message, details);
         };
-        let mut details = ErrorDetails::with_error_info(told.reason, DOMAIN, told.facts);
-        if let Some(field) = told.field {
+        let mut details = ErrorDetails::with_error_info(own.reason, DOMAIN, own.facts);
+        if let Some(field) = own.field {
             details.add_bad_request_violation(field, self.message.clone());
         }
-        if let Some(resource) = told.resource {
+        if let Some(resource) = own.resource {
             details.set_resource_info("state", resource, "", "");
         }
         Status::with_error_details(self.grpc, self.message, details)
@@ -181,7 +181,7 @@ impl Problem {
 }
 
 impl Details {
-    /// As they stand in the envelope over HTTP.
+    /// The details in the envelope over HTTP.
     fn document(&self, message: &str) -> Value {
         let name = |kind: &str| format!("type.googleapis.com/google.rpc.{kind}");
         let mut details = Vec::new();
@@ -208,7 +208,7 @@ impl Details {
     }
 }
 
-/// Code and message, in Dapr's words.
+/// Error code and message of a failed operation.
 fn code_and_text(store: &str, doing: Doing<'_>, why: &str) -> (ErrorCode, String) {
     match doing {
         Doing::Get(key) => {

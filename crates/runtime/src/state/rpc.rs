@@ -1,4 +1,4 @@
-//! The state API over gRPC, as far as it differs from HTTP: messages to changes and back.
+//! The state API over gRPC: requests and responses as messages.
 
 use std::collections::HashMap;
 
@@ -93,7 +93,7 @@ pub(crate) async fn transact(
     store.transact(ops).await
 }
 
-/// Queries are refused, whatever they ask for.
+/// The error of every query.
 pub(crate) fn query(stores: &Stores, store: &str) -> Problem {
     match stores.choose(store) {
         Ok(store) => Problem::no_queries(store.name()),

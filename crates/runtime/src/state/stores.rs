@@ -1,4 +1,4 @@
-//! The stores of an app, by name, and what can be asked of them.
+//! The state stores of an app by name, and their operations.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tollway_state::{
 
 use super::problem::{Doing, Problem};
 
-/// Changes of one request that are under way at once.
+/// Most changes of one request under way at once.
 const AT_ONCE: usize = 16;
-/// What the store is called that an app has without any component file.
+/// The store of an app without any component file.
 const DEFAULT_NAME: &str = "statestore";
 const DEFAULT_TYPE: &str = "state.tollway";
 
-/// A store of a component could not be opened, so the sidecar does not start.
+/// The store of a component cannot be opened, so the sidecar does not start.
 #[derive(Debug, Error)]
 #[error("the state store `{name}` cannot be opened")]
 pub struct OpenStoreError {
@@ -33,7 +33,7 @@ pub(crate) struct Stores {
     owner: ServiceName,
 }
 
-/// A store, and what is told of it.
+/// An open store.
 pub(crate) struct Opened {
     name: String,
     component_type: String,
@@ -44,7 +44,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// The one that an app has without any component file.
+    /// The store of an app without any component file.
     pub(crate) fn by_default(store: Arc<dyn StateStore>) -> Self {
         Self {
             name: DEFAULT_NAME.to_owned(),
@@ -68,7 +68,7 @@ impl Opened {
     }
 }
 
-/// A store that was asked for by its name.
+/// The store of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Chosen<'a> {
     name: &'a str,
@@ -77,7 +77,7 @@ pub(crate) struct Chosen<'a> {
     owner: &'a ServiceName,
 }
 
-/// A component as the metadata tell it.
+/// A component as the metadata show it.
 pub(crate) struct ComponentInfo {
     pub(crate) name: String,
     pub(crate) component_type: String,
@@ -85,10 +85,12 @@ pub(crate) struct ComponentInfo {
     pub(crate) capabilities: Vec<String>,
 }
 
-/// Opens the stores of components, one after the other; of two with one name the first counts.
+/// Opens the stores of components, one after the other. Of two with the same name the first one
+/// counts.
 ///
 /// # Errors
-/// [`OpenStoreError`] for the first that cannot be opened and may not be left out.
+/// [`OpenStoreError`] for the first store that cannot be opened, unless its component ignores
+/// errors.
 pub(crate) async fn open_all(components: Vec<Component>) -> Result<Vec<Opened>, OpenStoreError> {
     let mut opened = Vec::with_capacity(components.len());
     for component in components {
@@ -99,8 +101,8 @@ pub(crate) async fn open_all(components: Vec<Component>) -> Result<Vec<Opened>, 
                 opened.push(Opened::of(component, store));
             }
             Err(error) if component.ignore_errors => {
-                let told = tollway_model::chain(&error);
-                tracing::warn!(name = component.name, error = told, "a state store is left out");
+                let error = tollway_model::chain(&error);
+                tracing::warn!(name = component.name, error, "a state store is left out");
             }
             Err(source) => return Err(OpenStoreError { name: component.name, source }),
         }
@@ -128,30 +130,30 @@ impl Stores {
         Ok(Chosen { name, prefix, store, owner: &self.owner })
     }
 
-    /// The store that the actors of this app have.
+    /// The store of the app's actors.
     pub(crate) fn of_actors(&self) -> Option<Arc<dyn StateStore>> {
         let mut marked = self.by_name.values().filter(|opened| opened.is_actor_store);
         marked.next().map(|opened| Arc::clone(&opened.store))
     }
 
-    /// What the metadata tell of the components, by name.
+    /// The components as the metadata show them, by name.
     pub(crate) fn components(&self) -> Vec<ComponentInfo> {
-        let told = |opened: &Opened| ComponentInfo {
+        let info = |opened: &Opened| ComponentInfo {
             name: opened.name.clone(),
             component_type: opened.component_type.clone(),
             version: opened.version.clone(),
             capabilities: capabilities(opened),
         };
-        self.by_name.values().map(told).collect()
+        self.by_name.values().map(info).collect()
     }
 }
 
-/// `ACTOR` is told of the store that actors use alone.
+/// Only the store of actors has the capability `ACTOR`.
 fn capabilities(opened: &Opened) -> Vec<String> {
     use tollway_state::Capability::ActorStateStore;
     let known = opened.store.capabilities().iter();
-    let told = known.filter(|known| **known != ActorStateStore || opened.is_actor_store);
-    told.map(|known| known.word().to_owned()).collect()
+    let shown = known.filter(|known| **known != ActorStateStore || opened.is_actor_store);
+    shown.map(|known| known.word().to_owned()).collect()
 }
 
 impl Chosen<'_> {
@@ -176,12 +178,11 @@ impl Chosen<'_> {
         found.map_err(|error| self.failed(Doing::BulkGet, &error))
     }
 
-    /// Makes each change by itself: of several some may fail, and the others are made all the
-    /// same.
+    /// Makes each change independently: some may fail while the others are made.
     pub(crate) async fn change(&self, ops: Vec<Op>, doing: Doing<'_>) -> Result<(), Problem> {
         let ops = self.stored_ops(ops)?;
         let keys: HashSet<&str> = ops.iter().map(Op::key).collect();
-        // Those of one key are made in their order.
+        // Changes of one key are made in their order.
         let at_once = if keys.len() == ops.len() { AT_ONCE } else { 1 };
         let mut failures = Vec::new();
         let mut under_way = JoinSet::new();

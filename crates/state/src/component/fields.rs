@@ -134,7 +134,7 @@ impl Fields {
         time.map(Some).ok_or_else(|| field.wrong("a time such as 20s or 5m"))
     }
 
-    /// Where the component itself stands.
+    /// The position of the component.
     pub(super) fn place(&self) -> Location {
         self.at
     }
@@ -145,7 +145,7 @@ impl Fields {
     }
 
     /// # Errors
-    /// The first name that nobody asked for.
+    /// The first name that no setting uses.
     pub(super) fn finish(mut self) -> Result<(), ComponentFault> {
         if self.left.is_empty() {
             return Ok(());

@@ -14,7 +14,7 @@ use crate::key::KeyPrefix;
 
 /// The one version of the form.
 const API_VERSION: &str = "dapr.io/v1alpha1";
-/// Time to open a store unless `initTimeout` says otherwise.
+/// Time to open a store without `initTimeout`.
 const INIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Types of state stores that are served.
 const TYPES: &[&str] =
@@ -195,7 +195,7 @@ fn key_prefix(fields: &mut Fields) -> Result<KeyPrefix, ComponentFault> {
     KeyPrefix::parse(&field.value).map_err(|error| ComponentFault::at(field.at, error.to_string()))
 }
 
-/// The value of an item, from wherever it says.
+/// The value of an item, from its source.
 fn item_field(item: Spanned<Item>, around: &Surroundings<'_>) -> Result<Field, ComponentFault> {
     let at = item.referenced;
     let Item { name, value, secret_key_ref, env_ref } = item.value;

@@ -1,8 +1,8 @@
 //! Dapr's `Component` files of state stores: read strictly, every mistake with its place.
 //!
-//! A document becomes a [`Manifest`] (`manifest`); its metadata are taken one by one (`fields`)
-//! into the settings of an engine (`settings`). Whoever finds and reads the files tells the
-//! surroundings: the app, and the variables that secrets are read from.
+//! A document becomes a [`Manifest`] (`manifest`). Its metadata are read one by one (`fields`) into
+//! the settings of an engine (`settings`). The reader of the files passes the surroundings: the
+//! app, and the variables with the secrets.
 
 mod fields;
 mod manifest;

@@ -9,7 +9,7 @@ use super::fields::{ComponentFault, Field, Fields};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// Of a request to a SQL engine, unless `timeout` says otherwise.
+/// Time for a request to a SQL engine without `timeout`.
 const SQL_TIMEOUT: Duration = Duration::from_secs(20);
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often PostgreSQL is rid of entries whose time has come.
@@ -18,7 +18,7 @@ const CLEANUP_INTERVAL: Duration = Duration::from_secs(3600);
 const REDIS_TIMEOUT: Duration = Duration::from_secs(3);
 const REDIS_DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 const REDIS_PORT: u16 = 6379;
-/// Connections to PostgreSQL unless `maxConns` says otherwise: they carry one transaction each.
+/// Connections to PostgreSQL without `maxConns`. Each carries one transaction at a time.
 const MAX_CONNECTIONS: usize = 4;
 
 /// What Dapr's client of Redis is tuned by. Here one connection carries all requests at once and
@@ -86,12 +86,12 @@ pub enum PostgresqlLayout {
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresqlSettings {
     pub layout: PostgresqlLayout,
-    /// Where it is and who asks.
+    /// Address and credentials.
     pub config: tokio_postgres::Config,
     pub root_certificates: Option<PathBuf>,
     /// Name of the table, with its schema where one was given.
     pub table: String,
-    /// v2: what stands before the table's name.
+    /// v2: the prefix of the table's name.
     pub table_prefix: String,
     pub metadata_table: String,
     pub timeout: Duration,
@@ -212,7 +212,7 @@ pub(super) fn postgresql(
             return Err(ComponentFault::at(fields.place(), what));
         }
     }
-    // How queries are prepared is not told apart here.
+    // All modes of preparing queries are accepted.
     fields.skip(&["queryExecMode"])?;
     let (config, root_certificates) = connection(fields)?;
     let (table_prefix, table) = match layout {

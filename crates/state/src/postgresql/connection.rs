@@ -156,7 +156,7 @@ pub(crate) fn shown(config: &Config) -> String {
     format!("{}:{port}/{database}", hosts.join(","))
 }
 
-/// On this machine nobody listens in: where nothing else is asked for, no TLS is tried.
+/// Connections within the machine need no TLS, unless the settings ask for it.
 pub(super) fn settle_mode(config: &mut Config) {
     let is_here = |host: &Host| match host {
         Host::Tcp(name) => {

@@ -61,7 +61,7 @@ impl PostgresqlStore {
         Ok(store)
     }
 
-    /// Under the lock that Dapr takes, so that nobody makes them twice.
+    /// Under Dapr's lock, so that they are created once.
     async fn make_tables(&self) -> Result<(), StateError> {
         let mut client = self.client().await?;
         let failed = |error| self.failed(error);
@@ -247,7 +247,8 @@ impl PostgresqlStore {
         }
     }
 
-    /// An etag that the layout can have. Of the second, others are of no entry, as Dapr says it.
+    /// An etag that the layout can have. In the second layout other etags match no entry, as in
+    /// Dapr.
     fn checked<'a>(&self, key: &str, etag: &'a str) -> Result<&'a str, StateError> {
         match self.layout {
             PostgresqlLayout::V1 if etag.parse::<u32>().is_err() => Err(StateError::EtagInvalid {
@@ -276,7 +277,7 @@ impl PostgresqlStore {
     }
 }
 
-/// What the server told, without its statement.
+/// The server's error without its statement.
 fn told_of(error: Error) -> BoxError {
     error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string).into()
 }

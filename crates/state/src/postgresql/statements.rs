@@ -5,7 +5,7 @@
 
 use crate::component::{PostgresqlLayout, PostgresqlSettings};
 
-/// The statements for one table. Names have been checked: they stand in them as they are.
+/// The statements for one table. The names have been checked, and are in them unquoted.
 pub(super) struct Statements {
     /// By a list of keys: key, value, whether it is base64 in a document, etag, end of life in
     /// seconds since 1970.
@@ -21,7 +21,7 @@ pub(super) struct Statements {
     pub(super) remove_etag: String,
     /// Key, number as the value; only over a number that is not larger.
     pub(super) fence: String,
-    /// Changes a row if nobody has swept for so many milliseconds.
+    /// Changes a row if the last sweep was so many milliseconds ago.
     pub(super) claim_sweep: String,
     pub(super) sweep: String,
     pub(super) make_metadata: String,
@@ -44,7 +44,7 @@ struct Names {
     /// Compares it with the parameter `{etag}`, which is of this number in what puts.
     etag_is: &'static str,
     etag_number: &'static str,
-    /// Columns beside key, value and end of life, and what stands in them.
+    /// Further columns, and their values.
     more_columns: &'static str,
     more_values: &'static str,
     number: &'static str,

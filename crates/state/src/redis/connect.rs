@@ -10,7 +10,7 @@ use super::failure;
 use crate::component::RedisSettings;
 use crate::error::StateError;
 
-/// Attempts to connect again after a connection has ended, before a request is told so.
+/// Attempts to connect again after a connection has ended, before a request fails.
 const ATTEMPTS: usize = 3;
 
 pub(super) async fn connect(settings: &RedisSettings) -> Result<ConnectionManager, StateError> {

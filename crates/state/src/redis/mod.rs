@@ -1,4 +1,4 @@
-//! `state.redis`: each entry a hash with the fields `data` and `version`, as Dapr keeps it.
+//! `state.redis`: each entry is a hash with the fields `data` and `version`, as in Dapr.
 //!
 //! Every write is one script, which checks all conditions before it changes anything: a script
 //! runs alone and is not undone when it fails midway.
@@ -35,7 +35,7 @@ pub(crate) struct RedisStore {
     transact: Script,
     address: String,
     timeout: Duration,
-    /// What the component says where a write says nothing.
+    /// The component's time to live, for writes without one.
     ttl: Option<NonZeroU32>,
     /// Replicas that the server had when it was opened.
     replicas: u32,
@@ -244,7 +244,7 @@ fn is_wrong_type(error: &RedisError) -> bool {
     told.is_some_and(|told| told.iter().any(|(_, error)| error.code() == "WRONGTYPE"))
 }
 
-/// Replicas of the server, from what `INFO replication` tells.
+/// The number of replicas in the response to `INFO replication`.
 fn replicas(told: &str) -> u32 {
     let number = told.lines().find_map(|line| line.trim().strip_prefix("connected_slaves:"));
     number.and_then(|number| number.parse().ok()).unwrap_or(0)

@@ -30,7 +30,7 @@ pub(super) fn open(settings: &SqliteSettings) -> Result<Connection, StateError> 
     Ok(connection)
 }
 
-/// What a connection string says.
+/// The settings in a connection string.
 struct Target {
     uri: String,
     pragmas: Vec<(String, String)>,

@@ -228,7 +228,7 @@ impl Database {
     }
 }
 
-/// A row as it stands.
+/// A stored row.
 struct Found {
     value: String,
     is_binary: bool,

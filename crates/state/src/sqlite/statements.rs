@@ -5,14 +5,14 @@ use rusqlite::{Connection, Error, OptionalExtension, TransactionBehavior, params
 /// Number of Dapr's changes of the tables that are made here.
 const LEVEL: &str = "1";
 
-/// The statements for one table. Its name has been checked: it stands in them as it is.
+/// The statements for one table. The table's name has been checked, and is in them unquoted.
 pub(super) struct Statements {
     /// By key: value, whether it is base64, etag, end of life in seconds since 1970.
     pub(super) read: String,
     /// Key, value, whether it is base64, etag, time to live as SQLite's modifier.
     pub(super) put: String,
     pub(super) remove: String,
-    /// Changes a row if nobody has swept for so many milliseconds.
+    /// Changes a row if the last sweep was so many milliseconds ago.
     pub(super) claim_sweep: String,
     pub(super) sweep: String,
     tables: [String; 2],

@@ -1,4 +1,4 @@
-//! The two kinds of number that the data path keeps.
+//! The two kinds of number that the data path counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,7 +1,7 @@
 //! Numbers that every part counts, and the page on which they are scraped.
 //!
-//! Names, types, labels and help texts stand in `catalogue.rs` and nowhere else: a page takes a
-//! [`Metric`], never a name. `docs/metrics.md` is checked against it.
+//! Names, types, labels and help texts are in `catalogue.rs` and nowhere else: a page takes a
+//! [`Metric`], never a name. A test compares `docs/metrics.md` with it.
 
 mod build;
 mod catalogue;

@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::catalogue::names;
 use super::page::Page;
 
-/// Puts this process on the page. What the kernel does not tell (no `/proc`) is left out.
+/// Adds the metrics of this process to the page. Without `/proc` some are left out.
 pub fn add_process(page: &mut Page) {
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     let cpu_s = Duration::try_from(cpu).unwrap_or_default().as_secs_f64();

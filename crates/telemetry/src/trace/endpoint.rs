@@ -5,7 +5,7 @@ use std::fmt;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use thiserror::Error;
 
-/// Where OTLP over HTTP takes spans, unless the URL says otherwise.
+/// The path of OTLP over HTTP, if the URL has none.
 const HTTP_PATH: &str = "/v1/traces";
 /// The port that OTLP over HTTP is registered for; over gRPC it is 4317.
 const HTTP_PORT: u16 = 4318;

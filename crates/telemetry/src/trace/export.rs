@@ -35,7 +35,7 @@ pub enum ExportError {
     Trust { endpoint: TraceEndpoint, source: TrustError },
 }
 
-/// What the exporter is told.
+/// The settings of the exporter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceOptions {
     pub endpoint: TraceEndpoint,
@@ -133,7 +133,7 @@ impl Exporter {
         self.works = Some(true);
     }
 
-    /// Says it once, and not at every attempt.
+    /// Logs it once, and not at every attempt.
     fn on_failure(&mut self, reason: &str) {
         self.metrics.failures.add(1);
         if self.works != Some(false) {

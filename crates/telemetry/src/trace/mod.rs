@@ -1,5 +1,4 @@
-//! Spans: what is told of a request to an OpenTelemetry collector, and the way there (OTLP over
-//! gRPC or HTTP).
+//! Spans of requests, and their export to an OpenTelemetry collector by OTLP over gRPC or HTTP.
 //!
 //! Which requests are recorded is decided elsewhere; here they are only carried. Everything runs
 //! beside the data path and is bounded: a collector that is away costs a few thousand spans.

@@ -145,7 +145,7 @@ impl Spans {
         self.count += 1;
     }
 
-    /// Tells the time of day of the spans to come by the clock as it is now.
+    /// Reads the system time again, from which the times of further spans are computed.
     pub(super) fn look_at_clock(&mut self) {
         self.clock = Clock::now();
     }
@@ -202,7 +202,7 @@ impl Attributes<'_> {
     }
 }
 
-/// What is the same for every span of this process: who it is, as whole fields.
+/// The resource of this process, which is the same for all spans, as encoded fields.
 #[derive(Debug)]
 pub(super) struct Envelope {
     /// Of `ResourceSpans`.
@@ -282,7 +282,7 @@ fn number_length(field: u32, value: u64) -> usize {
     varint_length(tag(field, WireType::Varint)) + varint_length(value)
 }
 
-/// What stands before a text or a message of so many bytes.
+/// The prefix of a text or a message of this many bytes.
 fn put_length(message: &mut Vec<u8>, field: u32, length: usize) {
     put_varint(message, tag(field, WireType::Length));
     put_varint(message, length as u64);

@@ -35,7 +35,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub(super) enum Failure {
     /// It may arrive later; after so long, if the collector said.
     Passing { reason: String, wait: Option<Duration> },
-    /// The same would be refused again.
+    /// A further attempt would be refused too.
     Final { reason: String },
 }
 
@@ -161,7 +161,7 @@ fn classify_status(status: &Status) -> Failure {
         | Code::OutOfRange
         | Code::Unavailable
         | Code::DataLoss
-        // What the channel says of a connection that broke.
+        // The channel's error of a broken connection.
         | Code::Unknown => Failure::passing(reason),
         Code::Ok
         | Code::InvalidArgument
@@ -175,7 +175,7 @@ fn classify_status(status: &Status) -> Failure {
     }
 }
 
-/// Adds the causes of what the channel says that its message has not named already.
+/// Adds the causes of the channel's error that its message does not have.
 fn add_causes(reason: &mut String, status: &Status) {
     let mut cause = status.source();
     while let Some(error) = cause {

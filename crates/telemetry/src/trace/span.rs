@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tollway_model::{SpanId, TraceContext};
 
-/// Which side of a request it tells of.
+/// The side of a request that a span records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpanKind {
     /// A request that was served.
@@ -13,7 +13,7 @@ pub enum SpanKind {
     Client,
 }
 
-/// What is told of each request, or of each attempt of one.
+/// A span of a request, or of one attempt of it.
 #[derive(Clone, Debug)]
 pub struct SpanHead<'a> {
     pub context: TraceContext,

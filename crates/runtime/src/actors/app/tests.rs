@@ -106,7 +106,7 @@ async fn statuses_of_the_app_are_errors_in_daprs_words() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_the_data_loop_is_told_by_its_message() {
+async fn an_error_of_the_data_loop_has_its_message() {
     let envelope = r#"{"errorCode":"ERR_APP_UNREACHABLE","message":"no app"}"#;
     let (app, _) = app(move |_| response(502, &[(ERROR_FIELD, "ERR_APP_UNREACHABLE")], envelope));
     assert_eq!(failure(app.run(turn(method("m")), lease()).await.unwrap_err()), "no app");

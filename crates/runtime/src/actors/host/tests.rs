@@ -215,7 +215,7 @@ async fn a_chain_is_the_callers_or_a_new_one_where_the_type_is_reentrant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_app_failed_or_did_not_begin_is_told_apart() {
+async fn a_turn_that_failed_differs_from_one_that_did_not_begin() {
     let test = TestHost::granted(types(None));
     let failure = Problem::invoke("it broke");
     let failed = Unanswered::Failed(failure.clone());

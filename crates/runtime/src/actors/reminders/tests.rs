@@ -99,7 +99,7 @@ async fn a_reminder_that_is_there_stays_where_it_may_not_be_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_the_store_does_not_know_any_more_is_not_the_place_to_ask() {
+async fn a_host_under_a_former_grant_sends_requests_elsewhere() {
     let world = World::new();
     *world.store.epoch.lock().unwrap() = Epoch(2);
     let put = world.reminders.put(&actor("1"), "n", terms("1h", "")).await;

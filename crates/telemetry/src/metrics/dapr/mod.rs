@@ -1,11 +1,11 @@
-//! What a sidecar in daprd's place counts under the names and labels of Dapr's metrics, for boards
-//! and alerts that read those: calls (here), actors and rules about calls that fail (`runtime`), who
-//! is let in to the app and how it is (`beside`).
+//! Metrics under Dapr's names and labels, of a sidecar that is started as daprd, for dashboards and
+//! alerts that use them: calls (here), actors and Resiliency (`runtime`), access control and health
+//! of the app (`app`).
 //!
-//! Names stand in `catalogue.rs`. Like Dapr without `increasedCardinality` there is no label for
-//! paths, and whatever callers choose is bounded: beyond [`SERIES`] it is counted as `other`.
+//! Names are in `catalogue.rs`. As in Dapr without `increasedCardinality`, no label has a path.
+//! Label values that callers choose are bounded: beyond [`SERIES`] they count as `other`.
 
-mod beside;
+mod app;
 mod runtime;
 mod table;
 
@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::beside::Beside;
-pub use self::beside::Judged;
+use self::app::AppCounts;
+pub use self::app::Judged;
 pub use self::runtime::{ActorGauges, CircuitState, Rule, Runtime};
 use self::table::{Histogram, SIZES, Table, add_histogram, label_of};
 use super::catalogue::names;
@@ -23,7 +23,7 @@ use super::page::{Metric, Page};
 /// Most series of one kind, over all values of labels that callers choose.
 pub const SERIES: usize = 1000;
 
-/// The methods that are told apart.
+/// The methods that have a label value of their own.
 const VERBS: [&str; 9] =
     ["GET", "PUT", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "CONNECT", "TRACE"];
 /// The names of the statuses of gRPC, by their numbers.
@@ -66,7 +66,7 @@ pub struct AnsweredCall<'a> {
 pub struct DaprMetrics {
     app_id: String,
     calls: Mutex<Calls>,
-    beside: Beside,
+    app_counts: AppCounts,
     runtime: Runtime,
 }
 
@@ -122,8 +122,8 @@ impl DaprMetrics {
     #[must_use]
     pub fn new(app_id: &str, namespace: &str) -> Arc<Self> {
         let runtime = Runtime::new(namespace);
-        let (calls, beside) = (Mutex::default(), Beside::default());
-        Arc::new(Self { app_id: app_id.to_owned(), calls, beside, runtime })
+        let (calls, app_counts) = (Mutex::default(), AppCounts::default());
+        Arc::new(Self { app_id: app_id.to_owned(), calls, app_counts, runtime })
     }
 
     /// The app's request to its sidecar was answered.
@@ -152,12 +152,12 @@ impl DaprMetrics {
 
     /// The access control of a Configuration has let a call in, or not.
     pub fn judged(&self, judged: Judged<'_>) {
-        self.beside.judged(judged);
+        self.app_counts.judged(judged);
     }
 
     /// The app was asked for its health over HTTP; what has not answered has the status 500.
     pub fn probed(&self, status: u16, took: Duration) {
-        self.beside.probed(status, took);
+        self.app_counts.probed(status, took);
     }
 
     /// What the runtime counts: actors, and rules about calls that fail.
@@ -168,13 +168,13 @@ impl DaprMetrics {
 
     /// Puts everything on a page.
     pub fn add_to(&self, page: &mut Page) {
-        // Whoever answers calls does not wait until the page is written.
+        // Counting a call does not wait until the page is written.
         let calls = self.calls().clone();
         let app_id = self.app_id.as_str();
         calls.served.add_to(page, app_id, &SERVER);
         calls.asked.add_to(page, app_id, &CLIENT);
         calls.add_invocations(page, app_id);
-        self.beside.add_to(page, app_id);
+        self.app_counts.add_to(page, app_id);
         self.runtime.add_to(page, app_id);
     }
 

@@ -36,7 +36,7 @@ impl Rule {
     }
 }
 
-/// How a circuit breaker stands.
+/// The state of a circuit breaker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum CircuitState {
     Closed,
@@ -99,7 +99,7 @@ impl Runtime {
         Self { namespace, gauges: OnceLock::new(), counts: Mutex::default() }
     }
 
-    /// Says who tells what there is of actors whenever somebody asks. The first one stays.
+    /// Sets the function that counts actors for the page. Only the first call has an effect.
     pub fn set_actors(&self, gauges: impl Fn() -> Vec<ActorGauges> + Send + Sync + 'static) {
         // It is set once, where the runtime starts.
         let _ = self.gauges.set(Box::new(gauges));

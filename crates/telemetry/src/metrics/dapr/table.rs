@@ -16,7 +16,7 @@ pub(super) static LATENCIES: [f64; 34] = [
     100.0, 130.0, 160.0, 200.0, 250.0, 300.0, 400.0, 500.0, 650.0, 800.0, 1e3, 2e3, 5e3, 1e4, 2e4,
     5e4, 1e5,
 ];
-/// The same of sizes, in bytes: 1 KiB to 4 GiB.
+/// Upper bounds of the buckets for sizes, in bytes: 1 KiB to 4 GiB.
 pub(super) static SIZES: [f64; 13] = [
     1024.0,
     2048.0,
@@ -107,7 +107,7 @@ impl Histogram {
         self.sum += value;
     }
 
-    /// Takes in another with the same bounds.
+    /// Adds another histogram with the same bounds.
     pub(super) fn add(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, other)| *count += other);
         self.sum += other.sum;

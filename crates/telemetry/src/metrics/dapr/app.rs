@@ -1,4 +1,4 @@
-//! What a sidecar sees to before its app, under Dapr's names: who is let in, and how the app is.
+//! Access control and health of the app, under Dapr's names.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,20 +9,20 @@ use super::super::page::{Metric, Page};
 use super::table::{Table, add_histogram, entry, label_of};
 use super::{Timed, number};
 
-/// A caller that an access control has judged.
+/// A caller, and what access control has decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Judged<'a> {
     pub trust_domain: &'a str,
     pub namespace: &'a str,
     pub app: &'a str,
-    /// The list names it.
+    /// The list has a policy for it.
     pub is_named: bool,
     pub is_allowed: bool,
 }
 
-/// Counts of both.
+/// Counts of access control and of health probes.
 #[derive(Debug, Default)]
-pub(super) struct Beside(Mutex<Counts>);
+pub(super) struct AppCounts(Mutex<Counts>);
 
 #[derive(Clone, Debug, Default)]
 struct Counts {
@@ -40,7 +40,7 @@ static ACCESS: [&Metric; 4] = [
     &names::DAPR_ACCESS_OTHERS_BLOCKED,
 ];
 
-impl Beside {
+impl AppCounts {
     pub(super) fn judged(&self, judged: Judged<'_>) {
         let Judged { trust_domain, namespace, app, is_named, is_allowed } = judged;
         let caller = format!("{trust_domain}/{namespace}/{app}");
