@@ -9,8 +9,10 @@
 //! A handshake whose peers share no ALPN protocol fails; a peer that offers none at all
 //! completes it, so callers also look at the negotiated protocol.
 
+mod any;
 mod app;
 mod bootstrap;
+mod public;
 mod refusal;
 mod resume;
 mod server_name;
@@ -33,8 +35,10 @@ use tollway_model::{Instance, NetworkName, ServiceName, SpiffeId, TrustDomain};
 use crate::authority::{control_dns_san, control_spiffe_id};
 use crate::credentials::Credentials;
 
+pub use any::AnyCertificate;
 pub use app::app_config;
 pub use bootstrap::{bootstrap_config, bootstrap_config_at};
+pub use public::{ClientPair, public_config, system_roots};
 pub use refusal::{
     GATEWAY_HERE_RECORD, Refusal, UNRECOGNIZED_NAME_RECORD, UPSTREAM_FAILED_RECORD, code_of,
     explain, span,
@@ -141,7 +145,7 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-/// The configuration of a mesh door: whoever comes must show a certificate that chains to the
+/// The configuration of an inbound listener: a caller must show a certificate that chains to the
 /// bundle of the trust domain it names, and must ask for one of the own certificate's names.
 ///
 /// A wrong server name is refused with the alert `access_denied`, the only one rustls offers
@@ -156,8 +160,8 @@ pub fn server_config(
     server_config_that(Requirement::Certificate, credentials, alpn)
 }
 
-/// As [`server_config`], but whoever has no certificate yet may come without one, to join. One
-/// that is shown is checked all the same. After the handshake [`crate::peer_identity`] tells
+/// As [`server_config`], but a caller without a certificate may come to join. One
+/// that is shown is checked all the same. After the handshake [`crate::peer_identity`] returns
 /// them apart ([`crate::PeerError::NoCertificate`]).
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! Real handshakes in memory: who is let in, who is refused, and for which reason.
 
-mod doors;
 mod forged;
+mod listeners;
 mod resumption;
 mod world;

@@ -3,7 +3,6 @@
 
 mod facts;
 mod sessions;
-mod unverified;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,12 +13,11 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::ServerName;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore, SignatureScheme, SupportedProtocolVersion, version};
-
 use tollway_echo::pem::{self, PemError};
+use tollway_identity::{AnyCertificate, system_roots};
 
 pub(crate) use self::facts::{Handshake, Handshakes};
 use self::sessions::Sessions;
-use self::unverified::Unverified;
 use crate::options::Target;
 
 /// How a run's connections are secured; looked at only where the target's URL says so.
@@ -103,7 +101,7 @@ impl TlsDialler {
             .with_protocol_versions(options.versions.list())
             .map_err(TlsError::Library)?;
         let builder = if options.insecure {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider())))
+            builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(&provider()))
         } else {
             builder.with_root_certificates(roots(options)?)
         };
@@ -153,8 +151,7 @@ fn roots(options: &TlsOptions) -> Result<RootCertStore, TlsError> {
     if let Some(path) = &options.authorities {
         return Ok(pem::authorities(path)?);
     }
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let roots = system_roots();
     if roots.is_empty() { Err(TlsError::NoAuthorities) } else { Ok(roots) }
 }
 

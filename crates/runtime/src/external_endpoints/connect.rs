@@ -15,16 +15,15 @@ use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::Error;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::client::WantsClientCert;
-use rustls::crypto::aws_lc_rs;
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
+use tollway_identity::{ClientPair, public_config, system_roots};
 use tonic::body::Body;
 
 /// Time for name resolution, TCP and TLS.
@@ -102,27 +101,22 @@ impl Client {
 /// # Errors
 /// [`EndpointTlsError`].
 pub(crate) fn client(endpoint: &str, tls: &EndpointTls) -> Result<Client, EndpointTlsError> {
-    let mut roots = RootCertStore::empty();
-    match &tls.root_ca {
+    let roots = match &tls.root_ca {
         Some(pem) => {
+            let mut roots = RootCertStore::empty();
             let found = CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok);
             roots.add_parsable_certificates(found);
             if roots.is_empty() {
                 return Err(EndpointTlsError::NoAuthority { endpoint: endpoint.to_owned() });
             }
+            roots
         }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
+        None => system_roots(),
+    };
     let trusts = !roots.is_empty();
     let refused = |source| EndpointTlsError::Refused { endpoint: endpoint.to_owned(), source };
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(refused)?
-        .with_root_certificates(roots);
-    let mut config = with_certificate(builder, endpoint, tls)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let pair = client_pair(endpoint, tls)?;
+    let config = public_config(roots, &[b"http/1.1"], pair).map_err(refused)?;
     let dialler = Dialler { tls: TlsConnector::from(Arc::new(config)) };
     let pool = Pool::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
@@ -132,27 +126,19 @@ pub(crate) fn client(endpoint: &str, tls: &EndpointTls) -> Result<Client, Endpoi
     Ok(Client { pool, trusts })
 }
 
-fn with_certificate(
-    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
-    endpoint: &str,
-    tls: &EndpointTls,
-) -> Result<ClientConfig, EndpointTlsError> {
-    let Some((certificate, key)) = &tls.certificate else {
-        return Ok(builder.with_no_client_auth());
-    };
+/// The certificate and key to show, if there are any.
+fn client_pair(endpoint: &str, tls: &EndpointTls) -> Result<Option<ClientPair>, EndpointTlsError> {
+    let Some((certificate, key)) = &tls.certificate else { return Ok(None) };
     let endpoint = endpoint.to_owned();
     let chain: Vec<_> =
         CertificateDer::pem_slice_iter(certificate.as_bytes()).filter_map(Result::ok).collect();
     if chain.is_empty() {
         return Err(EndpointTlsError::NoCertificate { endpoint });
     }
-    let key = match PrivateKeyDer::from_pem_slice(key.as_bytes()) {
-        Ok(key) => key,
-        Err(source) => return Err(EndpointTlsError::NoKey { endpoint, source }),
-    };
-    builder
-        .with_client_auth_cert(chain, key)
-        .map_err(|source| EndpointTlsError::Refused { endpoint, source })
+    match PrivateKeyDer::from_pem_slice(key.as_bytes()) {
+        Ok(key) => Ok(Some((chain, key))),
+        Err(source) => Err(EndpointTlsError::NoKey { endpoint, source }),
+    }
 }
 
 /// Opens connections.

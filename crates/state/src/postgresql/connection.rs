@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tollway_identity::{public_config, system_roots};
 
 use crate::error::StateError;
 
@@ -179,9 +180,9 @@ pub(super) fn settle_mode(config: &mut Config) {
 /// [`StateError::Setting`] when there are no roots.
 pub(super) fn tls(roots: Option<&PathBuf>) -> Result<MakeRustlsConnect, StateError> {
     let wrong = |what: String| StateError::Setting { what };
-    let mut store = RootCertStore::empty();
-    match roots {
+    let roots = match roots {
         Some(file) => {
+            let mut store = RootCertStore::empty();
             let shown = file.display();
             let unreadable =
                 |error| wrong(format!("cannot read root certificates from {shown}: {error}"));
@@ -190,17 +191,12 @@ pub(super) fn tls(roots: Option<&PathBuf>) -> Result<MakeRustlsConnect, StateErr
                 let certificate = certificate.map_err(unreadable)?;
                 store.add(certificate).map_err(|error| wrong(format!("{shown}: {error}")))?;
             }
+            store
         }
-        None => {
-            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(format!("cannot prepare TLS: {error}")))?
-        .with_root_certificates(store)
-        .with_no_client_auth();
+        None => system_roots(),
+    };
+    let config = public_config(roots, &[], None)
+        .map_err(|error| wrong(format!("cannot prepare TLS: {error}")))?;
     Ok(MakeRustlsConnect::new(config))
 }
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use rustls::crypto::aws_lc_rs;
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tollway_identity::{public_config, system_roots};
 
 use super::endpoint::{TraceEndpoint, TraceProtocol};
 
@@ -79,17 +79,15 @@ fn prepare_tls(
 ) -> Result<(TlsConnector, ServerName<'static>), TrustError> {
     let roots = match ca {
         Some(path) => roots_in(path)?,
-        None => roots_of_system()?,
+        None => Some(system_roots())
+            .filter(|roots| !roots.is_empty())
+            .ok_or(TrustError::NoneInSystem)?,
     };
-    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(TrustError::Library)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = match endpoint.protocol {
-        TraceProtocol::Grpc => vec![b"h2".to_vec()],
-        TraceProtocol::Http => vec![b"http/1.1".to_vec()],
+    let alpn: &[u8] = match endpoint.protocol {
+        TraceProtocol::Grpc => b"h2",
+        TraceProtocol::Http => b"http/1.1",
     };
+    let config = public_config(roots, &[alpn], None).map_err(TrustError::Library)?;
     let host = endpoint.host.clone();
     let name = ServerName::try_from(host.clone()).map_err(|_| TrustError::Name { host })?;
     Ok((TlsConnector::from(Arc::new(config)), name))
@@ -106,10 +104,4 @@ fn roots_in(path: &Path) -> Result<RootCertStore, TrustError> {
         return Err(TrustError::NoneInFile { path: path.to_owned() });
     }
     Ok(roots)
-}
-
-fn roots_of_system() -> Result<RootCertStore, TrustError> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() { Err(TrustError::NoneInSystem) } else { Ok(roots) }
 }

@@ -8,18 +8,17 @@ use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, SanType,
 };
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, ServerConfig, SignatureScheme, version};
+use rustls::{ClientConfig, Error, ServerConfig, version};
 
 use super::world::{H2, HOUR, World, authority, label, shake};
 use crate::authority::Authority;
 use crate::bundle::{TrustBundle, TrustBundles};
 use crate::peer::peer_identity;
-use crate::tls::{Expected, client_config, explain, provider, server_config};
+use crate::tls::{AnyCertificate, Expected, client_config, explain, provider, server_config};
 
-/// Shows what `forge` makes to a dialler and to a door, and compares the reasons.
+/// Shows what `forge` makes to a dialler and to a listener, and compares the reasons.
 #[track_caller]
 fn check(forge: &Forge, reason: &str) {
     let world = World::new();
@@ -27,15 +26,15 @@ fn check(forge: &Forge, reason: &str) {
 }
 
 #[track_caller]
-fn check_chain(world: &World, forge: &Forge, chain: Chain, to_dialler: &str, to_door: &str) {
+fn check_chain(world: &World, forge: &Forge, chain: Chain, to_dialler: &str, to_listener: &str) {
     let expected = world.expected("stock");
     let name = expected.server_name().unwrap();
     let dialler = client_config(&world.workload("orders"), &expected, H2).unwrap();
     let outcome = shake(&dialler, &forge.server(chain.clone()), name.clone());
     assert_reason("dialler", outcome.client, to_dialler);
-    let door = server_config(&world.workload("stock"), H2).unwrap();
-    let outcome = shake(&trusting_client(world, Some(forge.certified(chain))), &door, name);
-    assert_reason("door", outcome.server, to_door);
+    let listener = server_config(&world.workload("stock"), H2).unwrap();
+    let outcome = shake(&trusting_client(world, Some(forge.certified(chain))), &listener, name);
+    assert_reason("listener", outcome.server, to_listener);
     assert!(outcome.client.is_err(), "the refused caller was not told");
 }
 
@@ -54,8 +53,8 @@ fn an_honest_certificate_made_this_way_is_accepted() {
     let name = expected.server_name().unwrap();
     let dialler = client_config(&world.workload("orders"), &expected, H2).unwrap();
     shake(&dialler, &forge.server(chain.clone()), name.clone()).established();
-    let door = server_config(&world.workload("stock"), H2).unwrap();
-    shake(&trusting_client(&world, Some(forge.certified(chain))), &door, name).established();
+    let listener = server_config(&world.workload("stock"), H2).unwrap();
+    shake(&trusting_client(&world, Some(forge.certified(chain))), &listener, name).established();
 }
 
 #[test]
@@ -200,11 +199,11 @@ fn a_certificate_for_another_purpose_is_refused() {
     assert_reason("dialler", outcome.client, "InvalidPurpose");
     let server_only =
         Forge { purposes: vec![ExtendedKeyUsagePurpose::ServerAuth], ..Forge::workload("stock") };
-    let door = server_config(&world.workload("stock"), H2).unwrap();
+    let listener = server_config(&world.workload("stock"), H2).unwrap();
     let chain = server_only.sign(&world, &world.west);
     let caller = trusting_client(&world, Some(server_only.certified(chain)));
-    let outcome = shake(&caller, &door, name);
-    assert_reason("door", outcome.server, "InvalidPurpose");
+    let outcome = shake(&caller, &listener, name);
+    assert_reason("listener", outcome.server, "InvalidPurpose");
     check(&Forge { purposes: Vec::new(), ..Forge::workload("stock") }, "does not say what");
 }
 
@@ -251,15 +250,15 @@ fn swollen_certificates_are_refused_unread() {
 }
 
 #[test]
-fn ten_thousand_names_do_not_fit_through_the_door() {
+fn ten_thousand_names_do_not_fit_through_the_listener() {
     let world = World::new();
     let mut forge = Forge::workload("stock");
     forge.dns.extend((0..10_000).map(|i| format!("n{i}.stock.default.west.mesh")));
     let chain = forge.sign(&world, &world.west);
-    let door = server_config(&world.workload("stock"), H2).unwrap();
+    let listener = server_config(&world.workload("stock"), H2).unwrap();
     let caller = trusting_client(&world, Some(forge.certified(chain)));
-    let outcome = shake(&caller, &door, world.expected("stock").server_name().unwrap());
-    assert_reason("door", outcome.server, "HandshakePayloadTooLarge");
+    let outcome = shake(&caller, &listener, world.expected("stock").server_name().unwrap());
+    assert_reason("listener", outcome.server, "HandshakePayloadTooLarge");
 }
 
 proptest! {
@@ -428,7 +427,7 @@ pub(super) fn trusting_client(world: &World, certified: Option<CertifiedKey>) ->
         .with_protocol_versions(&[&version::TLS13])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(BelievesAll));
+        .with_custom_certificate_verifier(AnyCertificate::new(&provider()));
     let mut config = match certified {
         Some(certified) => {
             builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
@@ -437,42 +436,4 @@ pub(super) fn trusting_client(world: &World, certified: Option<CertifiedKey>) ->
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     Arc::new(config)
-}
-
-#[derive(Debug)]
-struct BelievesAll;
-
-impl ServerCertVerifier for BelievesAll {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
-    }
 }
