@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tollway_control::AdminClient;
 use tollway_model::neighbour::packed::{pack_all, unpack};
-use tollway_model::{Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
+use tollway_model::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 use tollway_testkit::{Process, Start, TempDir};
 use tollway_tests::mesh::http::runtime;
 use tollway_tests::mesh::{PATIENCE, start_tollway};
@@ -104,8 +104,8 @@ fn a_file_is_imported_listed_and_imported_again() {
     assert!(told.starts_with("group racks: 3000 changed"), "{told}");
     assert_eq!(control.told(&["list", "--json"]), "");
     let refused = control.refused(&["import", "--delete", &file]);
-    let place = format!("{file}:2: there is no neighbour vni 7, 10.0.0.1");
-    assert!(refused.contains(&place), "{refused}");
+    let expected = format!("{file}:2: there is no neighbour vni 7, 10.0.0.1");
+    assert!(refused.contains(&expected), "{refused}");
     assert!(refused.contains("and 2980 more"), "{refused}");
 }
 
@@ -132,9 +132,9 @@ fn a_file_with_a_mistake_changes_nothing() {
 fn one_is_applied_found_and_deleted_while_a_watch_tells_it() {
     let control = Control::start();
     let apply = |host: &str, more: &[&str]| {
-        let place = ["apply", "--vni", "7", "--ip", "2001:db8::1", "--mac", "02:00:00:00:00:01"];
+        let key = ["apply", "--vni", "7", "--ip", "2001:db8::1", "--mac", "02:00:00:00:00:01"];
         let host = ["--host-ip", host, "--host-mac", "02:00:00:00:00:09"];
-        control.run(&[&place[..], &host[..], more].concat())
+        control.run(&[&key[..], &host[..], more].concat())
     };
     assert!(apply("192.0.2.1", &["--create"]).status.success());
     let exists = apply("192.0.2.1", &["--create"]);
@@ -171,10 +171,10 @@ fn neighbour(number: u32, round: u32) -> NeighbourRecord {
     let key = NeighbourKey::new(Vni::new(7).unwrap(), ip).unwrap();
     let [_, a, b, c] = round.to_be_bytes();
     let mac = Mac::new([2, 0, 0, a, b, c]).unwrap();
-    let place = NeighbourPlace::new(mac, Ipv4Addr::new(192, 0, 2, 1).into(), mac).unwrap();
+    let location = HostLocation::new(mac, Ipv4Addr::new(192, 0, 2, 1).into(), mac).unwrap();
     // Every seventh is deleted.
-    let place = Some(place).filter(|_| !(number + round).is_multiple_of(7));
-    NeighbourRecord { key, revision: 0, place }
+    let location = Some(location).filter(|_| !(number + round).is_multiple_of(7));
+    NeighbourRecord { key, revision: 0, location }
 }
 
 fn request(records: &[NeighbourRecord]) -> v1::WriteNeighboursRequest {
@@ -227,11 +227,11 @@ fn what_was_answered_survives_kill_9_at_any_moment() {
             let found = list(&store).await;
             let of = |round: u32| -> BTreeMap<_, _> {
                 let records = (0..500).map(|number| neighbour(number, round));
-                let present = records.filter(|record| record.place.is_some());
-                present.map(|record| (record.key, record.place)).collect()
+                let present = records.filter(|record| record.location.is_some());
+                present.map(|record| (record.key, record.location)).collect()
             };
             let found: BTreeMap<_, _> =
-                found.into_iter().map(|(key, record)| (key, record.place)).collect();
+                found.into_iter().map(|(key, record)| (key, record.location)).collect();
             let expected = [unanswered.saturating_sub(1), unanswered].map(of);
             let answered_some = unanswered > 1;
             assert!(
@@ -246,8 +246,8 @@ fn what_was_answered_survives_kill_9_at_any_moment() {
 }
 
 fn thousand(from: u32) -> Vec<NeighbourRecord> {
-    let place = neighbour(1, 1).place;
-    (from..from + 1000).map(|number| NeighbourRecord { place, ..neighbour(number, 1) }).collect()
+    let location = neighbour(1, 1).location;
+    (from..from + 1000).map(|number| NeighbourRecord { location, ..neighbour(number, 1) }).collect()
 }
 
 #[test]

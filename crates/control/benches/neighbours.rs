@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tollway_control::NeighboursClient;
 use tollway_model::neighbour::packed::{pack_all, unpack};
-use tollway_model::{Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
+use tollway_model::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
 use tollway_wire::v1::neighbours_client;
@@ -52,22 +52,22 @@ fn main() {
         let mut operator = admin.unwrap().neighbours();
         let batches = batches(count, order, 1);
         let before = resident_bytes();
-        let revision = told(&format!("written, {name}"), count, || {
+        let revision = measure(&format!("written, {name}"), count, || {
             clients.block_on(write(&mut operator, &batches))
         });
         let grown = resident_bytes().saturating_sub(before);
         println!("{:>28} {:>7.0} bytes of memory each", "", grown as f64 / f64::from(count));
-        told(&format!("written again, {name}"), count, || {
+        measure(&format!("written again, {name}"), count, || {
             clients.block_on(write(&mut operator, &batches))
         });
         for _ in 0..3 {
-            told(&format!("listed, {name}"), count, || clients.block_on(list(&member)));
-            told(&format!("watched from 0, {name}"), count, || {
+            measure(&format!("listed, {name}"), count, || clients.block_on(list(&member)));
+            measure(&format!("watched from 0, {name}"), count, || {
                 clients.block_on(watched(&member, revision, 0))
             });
         }
         let moved = self::batches(count, order, 2);
-        told(&format!("moved and watched, {name}"), count, || {
+        measure(&format!("moved and watched, {name}"), count, || {
             clients.block_on(async {
                 let (member, from) = (member.clone(), revision);
                 let (ready, is_ready) = tokio::sync::oneshot::channel();
@@ -97,7 +97,7 @@ async fn agent(network: &mut Network) -> Member {
 }
 
 /// Does something to every neighbour, and prints what it took.
-fn told<T>(what: &str, count: u32, run: impl FnOnce() -> T) -> T {
+fn measure<T>(what: &str, count: u32, run: impl FnOnce() -> T) -> T {
     let (began, cpu) = (Instant::now(), cpu(&CONTROL_THREADS));
     let done = run();
     let each = |time: Duration| time.as_secs_f64() * 1e6 / f64::from(count);
@@ -113,14 +113,15 @@ fn key(number: u32) -> NeighbourKey {
 
 fn batches(count: u32, order: Order, host: u8) -> Vec<Vec<u8>> {
     let mac = |kind| Mac::new([2, kind, 0, 0, 0, host]).unwrap();
-    let place = NeighbourPlace::new(mac(1), Ipv4Addr::new(192, 0, 2, host).into(), mac(2)).unwrap();
+    let location =
+        HostLocation::new(mac(1), Ipv4Addr::new(192, 0, 2, host).into(), mac(2)).unwrap();
     let records = (0..count).map(|number| {
         let number = match order {
             Order::Ascending => number,
             // Every number below 2^22 once, far from the one before it.
             Order::Random => number.wrapping_mul(2_654_435_761) % (1 << 22),
         };
-        NeighbourRecord { key: key(number), revision: 0, place: Some(place) }
+        NeighbourRecord { key: key(number), revision: 0, location: Some(location) }
     });
     pack_all(&records.collect::<Vec<_>>())
 }
@@ -182,11 +183,11 @@ async fn follow(
         version: String::new(),
     };
     said.send(v1::WatchNeighboursRequest { request: Some(Request::Start(start)) }).await.unwrap();
-    let told = client.watch_neighbours(ReceiverStream::new(saying)).await.unwrap();
-    let (mut told, mut revision) = (told.into_inner(), 0);
+    let responses = client.watch_neighbours(ReceiverStream::new(saying)).await.unwrap();
+    let (mut responses, mut revision) = (responses.into_inner(), 0);
     let _ = ready.send(());
     while *end.borrow_and_update() == 0 || revision < *end.borrow() {
-        let message = told.message().await.unwrap().unwrap();
+        let message = responses.message().await.unwrap().unwrap();
         std::hint::black_box(unpack(&message.packed).unwrap());
         revision = revision.max(message.revision);
     }

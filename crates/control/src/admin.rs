@@ -1,5 +1,5 @@
 //! The operator's commands, served on a Unix socket in the store's directory. The socket has
-//! mode 0600 and the directory 0700: whoever may open it may read the store too.
+//! mode 0600 and the directory 0700: a process that may open it may read the store too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::issue::{Scope, Tokens};
 use crate::peering::{Peering, join};
 use crate::policy;
 
-/// Life of a join token unless told otherwise.
+/// Life of a join token by default.
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
-/// Life of a join bundle unless told otherwise.
+/// Life of a join bundle by default.
 const BUNDLE_TTL: Duration = Duration::from_secs(3600);
 /// Longest life of either.
 const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 3600);

@@ -1,5 +1,5 @@
-//! The admin socket: where the operator's commands come in. Whoever can connect may do everything,
-//! so at no moment can anybody but the owner.
+//! The admin socket: where the operator's commands come in. A process that can connect may do everything,
+//! so at no moment can a process of another user.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
@@ -35,7 +35,7 @@ pub(crate) fn bind_admin(store: &Path) -> Result<UnixListener, StartError> {
     bind(store).map_err(|source| StartError::AdminSocket { path: store.join(SOCKET_NAME), source })
 }
 
-/// A socket is made with what the process's mask leaves open. It is made where nobody else can
+/// A socket is made with what the process's mask leaves open. It is made where no other user can
 /// come, closed, and only then moved to where it is looked for.
 fn bind(store: &Path) -> io::Result<UnixListener> {
     let private = store.join(PRIVATE);

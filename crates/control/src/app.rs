@@ -41,7 +41,7 @@ pub async fn serve(
     let mut shutdown = std::pin::pin!(shutdown);
     let bound = tokio::select! {
         bound = ControlPlane::bind(options) => bound?,
-        // One that stands by may be told to stop, too.
+        // A standby may be stopped, too.
         () = &mut shutdown => return Ok(()),
     };
     bound.serve(shutdown).await
@@ -103,13 +103,13 @@ impl ControlPlane {
     }
 
     /// The lowest revision that every connected data plane and joined network has applied;
-    /// `None` when nobody is connected.
+    /// `None` when none is connected.
     #[must_use]
     pub fn applied_everywhere(&self) -> Option<tollway_model::Revision> {
         self.parts.hub.applied_everywhere()
     }
 
-    /// Serves until `shutdown` completes or nobody came for [`Options::linger`]; then tells every
+    /// Serves until `shutdown` completes or no peer was connected for [`Options::linger`]; then ends every
     /// stream and returns within a bound.
     ///
     /// # Errors
@@ -181,8 +181,8 @@ fn make_directory(path: &Path) -> Result<(), StartError> {
         .map_err(|source| StartError::Directory { path: path.to_owned(), source })
 }
 
-/// Room for all that come at once, such as the sidecars of a network after a restart: who finds no
-/// place among those who wait is not told, and tries again after a second.
+/// With a queue for many connections at once, such as those of a network's sidecars after a restart:
+/// a peer that finds the queue full is not answered, and tries again after a second.
 fn bind(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
     let listener = Listener::bind(address, ListenerOptions::default())?;
     let bound = listener.address();
@@ -197,10 +197,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn many_who_come_at_once_find_a_place() {
+    async fn many_connections_at_once_find_a_place_in_the_queue() {
         const PATIENCE: Duration = Duration::from_secs(20);
         let (_listener, address) = bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        // Nobody accepts: whoever finds no place is not answered, however often he tries.
+        // No connection is accepted: a peer without a place in the queue is not answered.
         let waiting: Vec<_> =
             (0..500).map(|_| TcpStream::connect_timeout(&address, PATIENCE).unwrap()).collect();
         assert_eq!(waiting.len(), 500);

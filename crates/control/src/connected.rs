@@ -17,7 +17,7 @@ const STREAMS_PER_INSTANCE_LIMIT: usize = 2;
 pub(crate) struct DataPlane {
     pub(crate) service: ServiceName,
     pub(crate) instance: Instance,
-    /// Empty where it told none.
+    /// Empty if it sent none.
     pub(crate) version: String,
 }
 
@@ -36,7 +36,7 @@ struct State {
 #[derive(Debug)]
 struct Open {
     data_plane: DataPlane,
-    /// Told when a newer stream has taken the place of this one.
+    /// Cancelled when a newer stream has replaced this one.
     replaced: CancellationToken,
 }
 

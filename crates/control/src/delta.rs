@@ -1,4 +1,4 @@
-//! What a stream that follows this whole network has to be told next. Pure.
+//! Plans what a stream that follows this whole network is sent next. Pure.
 
 use tollway_model::{NetworkName, Revision, ServiceName};
 

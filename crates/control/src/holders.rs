@@ -24,7 +24,7 @@ pub(crate) struct Held {
 }
 
 impl Holders {
-    /// Makes the caller the holder, whoever held the lease before.
+    /// Makes the caller the holder of the lease, in place of an earlier one.
     pub(crate) fn take(&self, lease: LeaseId) -> Held {
         let mut table = self.lock();
         table.last += 1;
@@ -33,7 +33,7 @@ impl Holders {
         Held { lease, holder }
     }
 
-    /// Gives the lease out of hand. Returns whether it was still in this one: then nobody else
+    /// Gives the lease out of hand. Returns whether it was still in this one: then no other stream
     /// uses it.
     pub(crate) fn release(&self, held: Held) -> bool {
         let mut table = self.lock();

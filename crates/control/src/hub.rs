@@ -1,7 +1,7 @@
 //! Who waits for what: between the catalogue and the streams of data planes and peers.
 //!
 //! A watcher keeps no queue. It holds the set of its services that changed since it last asked,
-//! or only the revision up to which it was told, and asks for the present state when it has
+//! or only the revision that it was sent, and asks for the present state when it has
 //! room. So a slow watcher costs no memory and skips states that are already history.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -28,7 +28,7 @@ pub(crate) struct Hub {
     trust: watch::Sender<u64>,
     /// The catalogue's revision.
     revision: watch::Sender<Revision>,
-    /// Rises with every change of the joined networks or of anybody's gateways.
+    /// Rises with every change of the joined networks or of any gateway.
     peers: watch::Sender<u64>,
     /// Wakes those who wait for acknowledgements.
     acknowledged: Notify,
@@ -51,7 +51,7 @@ struct Waiting {
     /// Wakes on every change.
     whole: bool,
     acknowledged: Revision,
-    /// The sidecar whose stream it is: it is told the policies that protect its service.
+    /// The sidecar whose stream it is: it gets the policies that protect its service.
     sidecar: Option<Sidecar>,
 }
 
@@ -61,12 +61,12 @@ struct Sidecar {
     instance: Instance,
     /// Policies may have changed since the watcher last asked.
     policies_dirty: bool,
-    /// What it was told last.
+    /// What it was sent last.
     policies: Option<Vec<Arc<StoredPolicy>>>,
 }
 
 impl Sidecar {
-    /// The policies of its service, if they are others than it was told.
+    /// The policies of its service, if they differ from those that it was sent.
     fn changed_policies(&mut self, catalogue: &Catalogue) -> Option<Vec<Arc<StoredPolicy>>> {
         if !std::mem::take(&mut self.policies_dirty) {
             return None;
@@ -94,7 +94,7 @@ pub(crate) struct Watcher {
 pub(crate) struct Updates {
     pub(crate) revision: Revision,
     pub(crate) services: Vec<ServiceUpdate>,
-    /// Every policy of the watcher's own service, when they changed or were never told.
+    /// Every policy of the watcher's own service, when they changed or were never sent.
     pub(crate) policies: Option<Vec<Arc<StoredPolicy>>>,
     /// More services changed than were asked for; ask again.
     pub(crate) more: bool,
@@ -131,7 +131,7 @@ impl Hub {
         })
     }
 
-    /// Reads the catalogue. Short: everybody waits.
+    /// Reads the catalogue. Keep it short: every reader and writer waits.
     pub(crate) fn read<T>(&self, question: impl FnOnce(&Catalogue) -> T) -> T {
         question(&self.lock().catalogue)
     }
@@ -178,7 +178,7 @@ impl Hub {
         let _ = tokio::time::timeout(VISIBLE_TIMEOUT, self.reached(revision)).await;
     }
 
-    /// A watcher of subscriptions, none at first, that is told no policies.
+    /// A watcher of subscriptions, none at first, that gets no policies.
     #[cfg(test)]
     pub(crate) fn watch_subscribed(self: &Arc<Self>) -> Watcher {
         self.enter(false, None)
@@ -226,7 +226,7 @@ impl Hub {
     }
 
     /// Waits until every sidecar that `scopes` concern has applied `revision`, for at most
-    /// `timeout`. Tells how many there are, and who of them lags. One that is not connected lags
+    /// `timeout`. Returns how many there are, and which of them lag. One that is not connected lags
     /// as long as its workload is registered: it may take calls by the policies that it has.
     pub(crate) async fn policies_applied(
         &self,
@@ -258,7 +258,7 @@ impl Hub {
             let own = PolicyScope::of_service(&sidecar.service);
             own.iter().any(|scope| scopes.contains(scope)).then_some((waiting, sidecar))
         });
-        // A sidecar that has just connected again may have two streams: the newer one tells.
+        // A sidecar that has just connected again may have two streams: the newer one counts.
         let mut applied: BTreeMap<String, Revision> = BTreeMap::new();
         for (waiting, Sidecar { service, instance, .. }) in concerned {
             let best = applied.entry(full_name(service, instance)).or_default();

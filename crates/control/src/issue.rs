@@ -42,7 +42,7 @@ pub(crate) enum Scope {
     Fabric(Group),
 }
 
-/// What somebody asks a certificate for.
+/// The workload that a certificate is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Claim {
     service: ServiceName,
@@ -156,7 +156,7 @@ fn decide_renewal(own: &(ServiceName, Instance), claim: &Claim) -> Result<(), Re
 }
 
 /// The life of a certificate: what was asked for, if that is shorter than what the network gives.
-fn decide_life(asked_s: u32, given: Duration) -> Duration {
+fn decide_ttl(asked_s: u32, given: Duration) -> Duration {
     match asked_s {
         0 => given,
         _ => Duration::from_secs(asked_s.into()).max(SHORTEST_TTL).min(given),
@@ -293,7 +293,7 @@ impl Identity for IdentityService {
             warn!(service = %claim.service, instance = %claim.instance, reason, "a certificate was refused");
         }
         allowed?;
-        let ttl = decide_life(request.ttl_s, self.certificate_ttl);
+        let ttl = decide_ttl(request.ttl_s, self.certificate_ttl);
         let issued = self.sign(&claim, request.csr, ttl).map_err(|error| issue_status(&error))?;
         self.tokens.noted.note();
         info!(service = %claim.service, instance = %claim.instance, "issued a certificate");
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn a_shorter_life_can_be_asked_for_and_no_longer_one() {
         let day = Duration::from_secs(24 * 3600);
-        let check = |asked_s, given, life| assert_eq!(decide_life(asked_s, given), life);
+        let check = |asked_s, given, life| assert_eq!(decide_ttl(asked_s, given), life);
         check(0, day, day);
         check(60, day, Duration::from_secs(60));
         check(1, day, SHORTEST_TTL);

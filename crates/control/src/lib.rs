@@ -1,6 +1,6 @@
 //! The control plane: registry, discovery, certificate authority, peering.
 //!
-//! Decisions are pure: `catalogue` derives what callers see from the store's keys, `delta` plans what a stream is told next, `bundle` signs and checks introductions, `issue`
+//! Decisions are pure: `catalogue` derives what callers see from the store's keys, `delta` plans what a stream is sent next, `bundle` signs and checks introductions, `issue`
 //! decides who may have a certificate. Everything that must survive is in the store, and every
 //! revision that data planes see is a revision of the store.
 
@@ -10,7 +10,6 @@ mod admin_socket;
 mod app;
 mod app_state;
 mod background;
-mod book;
 mod bundle;
 mod catalogue;
 mod clock;
@@ -34,6 +33,7 @@ mod parts;
 mod peering;
 mod placement;
 mod policy;
+mod quota;
 mod registry;
 mod reminders;
 mod standstill;

@@ -37,7 +37,7 @@ pub(crate) async fn unused(linger: Option<Duration>, hub: &Hub, noted: &Use) {
         if noted.take() || in_use {
             last_use = Instant::now();
         } else if last_use.elapsed() >= linger {
-            info!(linger_s = linger.as_secs(), "nobody is connected any more");
+            info!(linger_s = linger.as_secs(), "no peer is connected any more");
             return;
         }
     }

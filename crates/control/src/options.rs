@@ -52,30 +52,30 @@ pub struct Options {
     pub ports_file: Option<PathBuf>,
     /// The settings that run, for the admin port to show.
     pub config: watch::Receiver<RunningConfig>,
-    /// Ends by itself when nobody was connected for so long. Default `None`: never.
+    /// Ends by itself when no peer was connected for so long. Default `None`: never.
     pub linger: Option<Duration>,
     /// Times of registration and peering.
     pub timing: Timing,
     /// How many may be connected at once.
     pub connections: ConnectionOptions,
-    /// How much is kept of neighbours, and how long.
+    /// Limits of neighbours, and how long tombstones stay.
     pub neighbours: NeighbourOptions,
 }
 
-/// Bounds of how many may be connected at once, each apart from the others. They are told in
+/// Bounds of how many may be connected at once, each apart from the others. They are documented in
 /// `docs/limits.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionOptions {
     /// Most connections of workloads, gateways and networks with an identity, 20,000: the next is
     /// closed.
     pub authenticated: usize,
-    /// Most connections without an identity, 1,000: one gives way to the next.
+    /// Most connections without an identity, 1,000: the next one evicts one.
     pub unauthenticated: usize,
-    /// Most handshakes under way, 2,000: one gives way to the next.
+    /// Most handshakes under way, 2,000: the next one evicts one.
     pub handshakes: usize,
 }
 
-/// Bounds of what is kept of neighbours. They are told in `docs/limits.md`.
+/// Limits of neighbours. They are documented in `docs/limits.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NeighbourOptions {
     /// Most groups, 1,024.
@@ -84,7 +84,7 @@ pub struct NeighbourOptions {
     pub rows: u64,
     /// Tombstones of a group from which on they go after a minute or two, 250,000.
     pub group_tombstones: u64,
-    /// How long tombstones are kept: an agent that comes back earlier is told only what has
+    /// How long tombstones are kept: an agent that comes back earlier gets only what has
     /// changed. Default an hour.
     pub keep_tombstones: Duration,
     /// Bytes of late changes that are held for those who watch, 64 MiB.

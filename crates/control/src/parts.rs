@@ -51,7 +51,7 @@ use crate::{feed, own, sweep};
 const STREAMS_PER_CONNECTION_LIMIT: u32 = 64;
 /// Requests of one connection that are worked on at once.
 const REQUESTS_PER_CONNECTION_LIMIT: usize = 64;
-/// Bytes of one request that names one workload, one network or a bundle of roots. Anybody may send
+/// Bytes of one request that names one workload, one network or a bundle of roots. Any peer may send
 /// such a one; what follows services by name may be as long as [`MESSAGE_LIMIT_BYTES`], and is read
 /// only from workloads and networks with a certificate.
 const REQUEST_LIMIT_BYTES: usize = 32 << 10;

@@ -123,7 +123,7 @@ async fn change(
             match store.transact(plan.transaction).await {
                 Ok(revision) => revision,
                 Err(TransactError::Conflict { .. }) => {
-                    // Somebody else was first: look again once their change is seen.
+                    // Another change was first: plan again once it is seen.
                     hub.visible(store.revision()).await;
                     continue;
                 }
@@ -179,12 +179,12 @@ fn plan(present: &Policies, wishes: &[Wish]) -> Result<Plan, Status> {
         };
         plan.outcomes.push((name.clone(), outcome));
     }
-    check_room(present, wishes, &plan)?;
+    check_limits(present, wishes, &plan)?;
     Ok(plan)
 }
 
 /// Whether the policies are few and small enough afterwards.
-fn check_room(present: &Policies, wishes: &[Wish], plan: &Plan) -> Result<(), Status> {
+fn check_limits(present: &Policies, wishes: &[Wish], plan: &Plan) -> Result<(), Status> {
     let count = |outcome| plan.outcomes.iter().filter(|(_, is)| *is == outcome).count();
     if present.len() + count(Outcome::Created) > POLICIES_LIMIT {
         return Err(Status::resource_exhausted(format!(

@@ -271,7 +271,7 @@ impl Session {
     }
 
     /// Takes over what an earlier stream of the same instance announced, if it is the same and
-    /// its lease lives. Nobody sees a change, and nothing is written: many may come back at once
+    /// its lease lives. No watcher sees a change, and nothing is written: many may come back at once
     /// when a control plane was away, or the disk may be full.
     async fn take_over(&mut self, (key, value): &(Bytes, Bytes)) -> Option<u64> {
         if self.lease.is_some() {

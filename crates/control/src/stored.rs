@@ -82,7 +82,7 @@ pub(crate) struct PeerLink {
     /// Why its control plane does not answer; empty when it does.
     #[prost(string, tag = "2")]
     pub(crate) last_error: String,
-    /// Of its control plane's program, when that was last heard; empty where it told none.
+    /// The version of its control plane, as last received; empty if it sent none.
     #[prost(string, tag = "3")]
     pub(crate) version: String,
 }

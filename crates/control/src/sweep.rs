@@ -1,5 +1,5 @@
 //! Forgets join tokens and join secrets some time after they expired. Until then a late comer
-//! is told that it expired rather than that it never was.
+//! gets the answer that it expired, not that it never existed.
 
 use std::time::Duration;
 

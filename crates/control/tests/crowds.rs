@@ -24,7 +24,7 @@ const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// Few places, so that a small crowd is one.
 const FEW: ConnectionOptions =
     ConnectionOptions { authenticated: 100, unauthenticated: 4, handshakes: 8 };
-/// Rest of a stranger who was sent away, and between two looks at the metrics.
+/// Pause of a connection that was closed, and between two reads of the metrics.
 const REST: Duration = Duration::from_millis(2);
 
 async fn start(limits: ConnectionOptions) -> Network {
@@ -83,11 +83,11 @@ async fn dial(from: IpAddr, to: SocketAddr) -> std::io::Result<TcpStream> {
     socket.connect(to).await
 }
 
-/// Strangers that say nothing and come again whenever they are sent away; gone when dropped.
-fn strangers(count: usize, from: IpAddr, to: SocketAddr) -> JoinSet<()> {
-    let mut strangers = JoinSet::new();
+/// Silent connections without a certificate, opened again when they are closed; gone when dropped.
+fn unauthenticated(count: usize, from: IpAddr, to: SocketAddr) -> JoinSet<()> {
+    let mut unauthenticated = JoinSet::new();
     for _ in 0..count {
-        strangers.spawn(async move {
+        unauthenticated.spawn(async move {
             loop {
                 if let Ok(mut stream) = dial(from, to).await {
                     // However it ends.
@@ -97,7 +97,7 @@ fn strangers(count: usize, from: IpAddr, to: SocketAddr) -> JoinSet<()> {
             }
         });
     }
-    strangers
+    unauthenticated
 }
 
 /// A workload joins and watches, another one joins and is seen by it.
@@ -118,9 +118,9 @@ async fn is_served(member: &Member) -> bool {
 }
 
 #[tokio::test]
-async fn strangers_who_come_again_and_again_keep_no_workload_out() {
+async fn unauthenticated_connections_without_end_block_no_workload() {
     let mut west = start(FEW).await;
-    let _strangers = strangers(4 * FEW.handshakes, ELSEWHERE, west.address);
+    let _strangers = unauthenticated(4 * FEW.handshakes, ELSEWHERE, west.address);
     until_refused(&west, "handshakes", 100).await;
     check_served(&mut west, "stock").await;
     let before = refused(&west, "handshakes").await;
@@ -131,7 +131,7 @@ async fn strangers_who_come_again_and_again_keep_no_workload_out() {
 }
 
 #[tokio::test]
-async fn strangers_of_the_same_address_give_way_the_oldest_first() {
+async fn the_oldest_unauthenticated_connection_of_an_address_is_evicted() {
     let mut west = start(FEW).await;
     let mut first = dial(HERE, west.address).await.unwrap();
     until_open(&west, "handshake", 1).await;

@@ -12,7 +12,7 @@ use tollway_wire::v1::register_request::Request as Announce;
 use tonic::Code;
 
 #[tokio::test]
-async fn an_unknown_service_is_answered_at_once_and_told_when_it_appears() {
+async fn an_unknown_service_is_answered_at_once_and_sent_when_it_appears() {
     let mut west = Network::start("west").await;
     let caller = west.member("caller", "a").await;
     let mut watch = Watch::services(&caller, &["stock", "x.default.nowhere"]).await;
@@ -80,7 +80,7 @@ async fn a_silent_workload_ends_with_its_lease() {
 }
 
 #[tokio::test]
-async fn a_resumed_stream_tells_only_what_changed() {
+async fn a_resumed_stream_sends_only_changes() {
     let mut west = Network::start("west").await;
     let caller = west.member("caller", "a").await;
     let (stock, orders) = (west.member("stock", "a").await, west.member("orders", "a").await);
@@ -128,7 +128,7 @@ async fn streams_resume_without_a_gap_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_changed_before_a_restart_is_told_after_it() {
+async fn what_changed_before_a_restart_is_sent_after_it() {
     let mut west = Network::start("west").await;
     let caller = west.member("caller", "a").await;
     let (stock, orders) = (west.member("stock", "a").await, west.member("orders", "a").await);

@@ -13,7 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tollway_control::{AdminClient, NeighbourOptions, Options};
 use tollway_model::neighbour::Merged;
 use tollway_model::neighbour::packed::{BATCH_RECORDS, pack_all, unpack};
-use tollway_model::{Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
+use tollway_model::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 use tollway_wire::v1;
 use tollway_wire::v1::NeighbourOperation::{self, Apply, Create, Delete, Update};
 use tollway_wire::v1::create_token_request::Scope;
@@ -25,14 +25,14 @@ use tonic::{Code, Status, Streaming};
 /// The neighbour of a number on the host of a number.
 fn neighbour(number: u32, host: u8) -> NeighbourRecord {
     let mac = |kind| Mac::new([2, kind, 0, 0, 0, host]).unwrap();
-    let place = NeighbourPlace::new(mac(1), Ipv4Addr::new(192, 0, 2, host).into(), mac(2));
-    NeighbourRecord { place: Some(place.unwrap()), ..gone(number) }
+    let location = HostLocation::new(mac(1), Ipv4Addr::new(192, 0, 2, host).into(), mac(2));
+    NeighbourRecord { location: Some(location.unwrap()), ..gone(number) }
 }
 
 fn gone(number: u32) -> NeighbourRecord {
     let ip = Ipv4Addr::from(0x0a00_0001 + number);
     let key = NeighbourKey::new(Vni::new(7).unwrap(), ip.into()).unwrap();
-    NeighbourRecord { key, revision: 0, place: None }
+    NeighbourRecord { key, revision: 0, location: None }
 }
 
 fn request(
@@ -67,17 +67,17 @@ async fn list(client: &mut NeighboursClient<Channel>) -> (Vec<NeighbourRecord>, 
     (all, revision)
 }
 
-/// A watcher that keeps what it is told.
+/// A watcher that records what it is sent.
 struct Watcher {
     said: mpsc::Sender<v1::WatchNeighboursRequest>,
-    told: Streaming<v1::WatchNeighboursResponse>,
+    responses: Streaming<v1::WatchNeighboursResponse>,
     merged: Merged,
-    /// What it was told of each key, oldest first.
+    /// What it was sent of each key, oldest first.
     seen: HashMap<NeighbourKey, Vec<u64>>,
     revision: u64,
     table: u64,
     compacted: Vec<v1::NeighboursCompacted>,
-    /// What was there when everything began to be told anew.
+    /// What was there when everything began to be sent anew.
     stale: Vec<NeighbourKey>,
 }
 
@@ -103,15 +103,15 @@ impl Watcher {
         said.send(v1::WatchNeighboursRequest { request: Some(Request::Start(start)) })
             .await
             .unwrap();
-        let told = client.watch_neighbours(ReceiverStream::new(saying)).await?.into_inner();
+        let responses = client.watch_neighbours(ReceiverStream::new(saying)).await?.into_inner();
         let (seen, compacted, stale) = Default::default();
-        Ok(Self { said, told, merged, seen, revision: from_revision, table, compacted, stale })
+        Ok(Self { said, responses, merged, seen, revision: from_revision, table, compacted, stale })
     }
 
     /// Takes one message.
     async fn next(&mut self) -> Result<(), Status> {
-        let message = tokio::time::timeout(PATIENCE, self.told.message()).await;
-        let message = message.expect("it is told something")?.expect("the watch goes on");
+        let message = tokio::time::timeout(PATIENCE, self.responses.message()).await;
+        let message = message.expect("it is sent something")?.expect("the watch goes on");
         if message.table != 0 {
             self.table = message.table;
         }
@@ -136,7 +136,7 @@ impl Watcher {
                     self.merged.take(NeighbourRecord {
                         key,
                         revision: message.revision,
-                        place: None,
+                        location: None,
                     });
                 }
             }
@@ -144,7 +144,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Takes messages until everything up to a revision is told.
+    /// Takes messages until everything up to a revision is sent.
     async fn until(&mut self, revision: u64) {
         while self.revision < revision {
             self.next().await.unwrap();
@@ -257,7 +257,7 @@ async fn a_watch_begins_with_everything_and_goes_on_where_it_was() {
     let deleted = write(&mut client, Delete, &[gone(2)]).await;
     let mut watcher = Watcher::start(client.clone(), "racks").await;
     watcher.until(deleted.revision).await;
-    assert_eq!(watcher.seen.len(), 1, "a new watcher is not told of tombstones");
+    assert_eq!(watcher.seen.len(), 1, "a new watcher is not sent tombstones");
     let moved = write(&mut client, Apply, &[neighbour(1, 2), neighbour(3, 1)]).await;
     watcher.until(moved.revision).await;
     assert_eq!(watcher.present(), list(&mut client).await.0);
@@ -270,15 +270,15 @@ async fn a_watch_begins_with_everything_and_goes_on_where_it_was() {
     let resumed = Watcher::resume(client.clone(), "racks", revision, table, merged);
     let mut watcher = resumed.await.unwrap();
     watcher.until(last.revision).await;
-    let mut told: Vec<_> = watcher.seen.keys().copied().collect();
-    told.sort();
-    assert_eq!(told, [gone(1).key, gone(4).key], "only what has changed is told");
+    let mut sent: Vec<_> = watcher.seen.keys().copied().collect();
+    sent.sort();
+    assert_eq!(sent, [gone(1).key, gone(4).key], "only changes are sent");
     assert_eq!(watcher.present(), list(&mut client).await.0);
     assert!(watcher.compacted.is_empty());
 }
 
 #[tokio::test]
-async fn another_table_and_a_revision_that_never_was_are_told_as_such() {
+async fn another_table_and_a_revision_that_never_was_are_refused_as_such() {
     let network = Network::start("west").await;
     let mut client = network.admin.neighbours();
     let written = write(&mut client, Apply, &[neighbour(1, 1)]).await;
@@ -302,7 +302,7 @@ async fn another_table_and_a_revision_that_never_was_are_told_as_such() {
 }
 
 #[tokio::test]
-async fn compacted_deletions_are_told_by_telling_everything() {
+async fn after_compacted_deletions_everything_is_sent() {
     let network = Network::start_with("west", keep(Duration::from_millis(40))).await;
     let mut client = network.admin.neighbours();
     let numbers: Vec<_> = (0..100).map(|number| neighbour(number, 1)).collect();
@@ -328,11 +328,11 @@ async fn compacted_deletions_are_told_by_telling_everything() {
     let resumed = Watcher::resume(client.clone(), "racks", revision, table, merged);
     let mut watcher = resumed.await.unwrap();
     watcher.until(group.revision).await;
-    let told =
+    let sent =
         v1::NeighboursCompacted { oldest_revision: group.oldest_revision, unknown_revision: false };
-    assert_eq!(watcher.compacted, [told]);
+    assert_eq!(watcher.compacted, [sent]);
     assert_eq!(watcher.present(), list(&mut client).await.0);
-    // From where tombstones are known still, nothing is told anew.
+    // From where tombstones are known still, nothing is sent anew.
     let resumed = Watcher::resume(client.clone(), "racks", group.revision, table, Merged::new());
     let mut watcher = resumed.await.unwrap();
     let last = write(&mut client, Create, &[neighbour(0, 2)]).await;
@@ -417,7 +417,7 @@ async fn nothing_is_lost_while_writers_hammer() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_keeps_up_is_told_every_change_once() {
+async fn a_watcher_that_keeps_up_gets_every_change_once() {
     let network = Network::start("west").await;
     let mut client = network.admin.neighbours();
     let mut watcher = Watcher::start(client.clone(), "racks").await;
@@ -433,9 +433,9 @@ async fn a_watcher_that_keeps_up_is_told_every_change_once() {
     assert_eq!(watcher.seen, written);
 }
 
-/// A reader that takes nothing costs no memory, and is told the outcome once it reads.
+/// A reader that takes nothing costs no memory, and gets the outcome once it reads.
 #[tokio::test]
-async fn a_slow_watcher_is_told_what_things_have_come_to() {
+async fn a_slow_watcher_gets_the_latest_state() {
     let network = Network::start_with("west", |options| options.neighbours.lane_bytes = 0).await;
     let mut client = network.admin.neighbours();
     write(&mut client, Apply, &[neighbour(0, 1)]).await;
@@ -460,8 +460,8 @@ async fn a_slow_watcher_is_told_what_things_have_come_to() {
     }
     watcher.until(last).await;
     assert_eq!(watcher.present(), list(&mut client).await.0);
-    let told: usize = watcher.seen.values().map(Vec::len).sum();
-    assert!(told < 60 * 5000 * 3 / 4, "it was told nearly all there was: {told}");
+    let sent: usize = watcher.seen.values().map(Vec::len).sum();
+    assert!(sent < 60 * 5000 * 3 / 4, "it was sent nearly all there was: {sent}");
 }
 
 #[tokio::test]
@@ -504,7 +504,7 @@ async fn an_agent_reads_its_own_group_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn it_is_told_which_agents_hold_a_revision() {
+async fn the_status_shows_which_agents_hold_a_revision() {
     let mut network = Network::start("west").await;
     let mut operator = network.admin.neighbours();
     let written = write(&mut operator, Apply, &[neighbour(1, 1)]).await;
@@ -546,7 +546,7 @@ async fn it_is_told_which_agents_hold_a_revision() {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_bounded() {
+async fn what_is_stored_is_bounded() {
     let tight = |options: &mut Options| {
         options.neighbours.rows = 3;
         options.neighbours.groups = 2;
@@ -557,7 +557,7 @@ async fn what_is_kept_is_bounded() {
     let written = write(&mut client, Apply, &records).await;
     assert_eq!((written.changed, written.failures.len()), (3, 2));
     assert_eq!(written.failures[0].reason(), v1::NeighbourFailureReason::Excess);
-    // What is there can be moved and deleted; a tombstone takes its place.
+    // What is there can be moved and deleted; a tombstone takes its location.
     let moved = write(&mut client, Apply, &[neighbour(0, 2)]).await;
     assert_eq!(moved.changed, 1);
     assert_eq!(write(&mut client, Delete, &[gone(0)]).await.changed, 1);

@@ -16,7 +16,7 @@ use tollway_wire::v1;
 use tollway_wire::v1::placement_client::PlacementClient;
 use tonic::{Code, Streaming};
 
-/// Who holds what, as a caller of `cart` is told.
+/// Who holds what, as a caller of `cart` sees it.
 struct Caller {
     _requests: mpsc::Sender<v1::WatchOwnersRequest>,
     owners: Streaming<v1::Owners>,
@@ -32,7 +32,7 @@ impl Caller {
         Self { _requests: requests, owners: owners.into_inner() }
     }
 
-    async fn told(&mut self) -> BTreeMap<String, usize> {
+    async fn owners(&mut self) -> BTreeMap<String, usize> {
         let message = tokio::time::timeout(PATIENCE, self.owners.message()).await;
         let message = message.expect("something is said").unwrap().expect("the stream goes on");
         let mut counts = BTreeMap::new();
@@ -43,15 +43,15 @@ impl Caller {
         counts
     }
 
-    /// Until it is told this.
+    /// Waits until it is sent this.
     async fn until(&mut self, expected: &[(&str, usize)]) {
         let name = |(instance, count): &(&str, usize)| {
             (format!("{instance} of shop.default.west"), *count)
         };
         let expected: BTreeMap<String, usize> = expected.iter().map(name).collect();
-        let mut told = None;
-        while told.as_ref() != Some(&expected) {
-            told = Some(self.told().await);
+        let mut owners = None;
+        while owners.as_ref() != Some(&expected) {
+            owners = Some(self.owners().await);
         }
     }
 }
@@ -61,7 +61,7 @@ async fn a_second_host_gets_its_half_when_the_first_has_given_it_back() {
     let mut west = Network::start("west").await;
     let (one, two) = (west.member("shop", "one").await, west.member("shop", "two").await);
     let mut caller = Caller::new(&west.member("web", "a").await).await;
-    assert_eq!(caller.told().await, BTreeMap::new(), "nobody offers it");
+    assert_eq!(caller.owners().await, BTreeMap::new(), "no host offers it");
     let mut first = Host::enter(&one, 1).await;
     assert_eq!(first.granted().await.len(), SHARDS);
     caller.until(&[("one", SHARDS)]).await;
@@ -120,7 +120,7 @@ async fn a_silent_host_loses_everything_when_its_lease_ends() {
     second.wait_for_all().await;
     assert!(began.elapsed() >= Duration::from_millis(950), "{:?}", began.elapsed());
     caller.until(&[("two", SHARDS)]).await;
-    // Its stream ends, or it is told so when it speaks.
+    // Its stream ends, or it is refused at its next message.
     let end = loop {
         if silent.requests.send(keep_lease()).await.is_err() {
             break silent.response().await.unwrap_err();
@@ -221,8 +221,8 @@ async fn namespaces_do_not_see_each_other() {
     assert_eq!(mine.granted().await.len(), SHARDS);
     assert_eq!(theirs.granted().await.len(), SHARDS);
     let mut caller = Caller::new(&there).await;
-    let told = caller.told().await;
-    assert_eq!(told.keys().collect::<Vec<_>>(), ["two of shop.elsewhere.west"]);
+    let owners = caller.owners().await;
+    assert_eq!(owners.keys().collect::<Vec<_>>(), ["two of shop.elsewhere.west"]);
 }
 
 #[tokio::test]

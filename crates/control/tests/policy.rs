@@ -1,4 +1,4 @@
-//! Policies in the control plane: stored, limited, told to those whom they concern, waited for.
+//! Policies in the control plane: stored, limited, sent to the sidecars that they concern, waited for.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -49,8 +49,8 @@ async fn names(network: &mut Network) -> Vec<String> {
     known.policies.into_iter().map(|policy| policy.name).collect()
 }
 
-/// Reads on until the stream has told policies, and gives their names.
-async fn told(watch: &mut Watch) -> Vec<String> {
+/// Reads on until the stream has sent policies, and gives their names.
+async fn policies_sent(watch: &mut Watch) -> Vec<String> {
     loop {
         if let Some(policies) = watch.next().await.unwrap().policies {
             return policies.policies.into_iter().map(|policy| policy.name).collect();
@@ -59,7 +59,7 @@ async fn told(watch: &mut Watch) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_applied_is_told_and_survives_a_restart() {
+async fn applied_policies_are_sent_and_survive_a_restart() {
     let mut west = Network::start("west").await;
     let first = apply(&mut west, vec![closed("a", Some("stock")), closed("b", None)]).await;
     assert_eq!(outcomes(&first), [Outcome::Created, Outcome::Created]);
@@ -76,31 +76,31 @@ async fn what_is_applied_is_told_and_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn a_sidecar_is_told_what_protects_its_service_and_nothing_else() {
+async fn a_sidecar_gets_the_policies_of_its_service_and_no_others() {
     let mut west = Network::start("west").await;
     apply(&mut west, vec![closed("for-orders", Some("orders"))]).await;
     let stock = west.member("stock", "a").await;
     let mut watch = Watch::services(&stock, &[]).await;
-    assert_eq!(told(&mut watch).await, [""; 0], "that there is none is told too");
+    assert_eq!(policies_sent(&mut watch).await, [""; 0], "an empty set is sent too");
     watch.until_quiet().await;
 
     apply(&mut west, vec![closed("more-orders", Some("orders"))]).await;
     apply(&mut west, vec![closed("for-stock", Some("stock"))]).await;
-    assert_eq!(told(&mut watch).await, ["for-stock"]);
+    assert_eq!(policies_sent(&mut watch).await, ["for-stock"]);
     apply(&mut west, vec![closed("for-all", None)]).await;
-    assert_eq!(told(&mut watch).await, ["for-all", "for-stock"]);
+    assert_eq!(policies_sent(&mut watch).await, ["for-all", "for-stock"]);
     // A policy that now protects another service has gone from here.
     apply(&mut west, vec![closed("for-stock", Some("orders"))]).await;
-    assert_eq!(told(&mut watch).await, ["for-all"]);
+    assert_eq!(policies_sent(&mut watch).await, ["for-all"]);
     delete(&mut west, "for-all").await;
-    assert_eq!(told(&mut watch).await, [""; 0]);
+    assert_eq!(policies_sent(&mut watch).await, [""; 0]);
     drop(watch);
 
-    // What changed while nobody was connected is told at once.
+    // What changed while no sidecar was connected is sent at once.
     apply(&mut west, vec![closed("for-stock", Some("stock"))]).await;
     let west = west.restart().await;
     let mut watch = Watch::services(&stock, &[]).await;
-    assert_eq!(told(&mut watch).await, ["for-stock"]);
+    assert_eq!(policies_sent(&mut watch).await, ["for-stock"]);
     drop(west);
 }
 
@@ -112,14 +112,14 @@ async fn a_wait_ends_when_everybody_concerned_has_applied_it() {
     let (mut ready, mut late) =
         (Watch::services(&stock, &[]).await, Watch::services(&slow, &[]).await);
     let _elsewhere = Watch::services(&orders, &[]).await;
-    told(&mut ready).await;
-    told(&mut late).await;
+    policies_sent(&mut ready).await;
+    policies_sent(&mut late).await;
 
     // `Watch` acknowledges what it reads: `late` does not read.
     let mut admin = west.admin.clone();
     let request = put(vec![closed("a", Some("stock"))], Duration::from_millis(300));
     let applying = tokio::spawn(async move { admin.apply_policies(request).await.unwrap() });
-    assert_eq!(told(&mut ready).await, ["a"]);
+    assert_eq!(policies_sent(&mut ready).await, ["a"]);
     let waited = applying.await.unwrap();
     assert_eq!((waited.sidecars, waited.lagging), (2, vec!["slow.stock.default".to_owned()]));
 
@@ -127,7 +127,7 @@ async fn a_wait_ends_when_everybody_concerned_has_applied_it() {
     let request = put(vec![closed("a", Some("stock"))], PATIENCE);
     let (began, applying) =
         (Instant::now(), tokio::spawn(async move { admin.apply_policies(request).await.unwrap() }));
-    assert_eq!(told(&mut late).await, ["a"]);
+    assert_eq!(policies_sent(&mut late).await, ["a"]);
     let waited = applying.await.unwrap();
     assert_eq!((waited.sidecars, waited.lagging.len()), (2, 0));
     assert!(began.elapsed() < PATIENCE);
@@ -138,7 +138,7 @@ async fn a_registered_workload_that_is_away_lags_until_it_is_back_or_given_up() 
     let mut west = Network::start("west").await;
     let (stock, away) = (west.member("stock", "a").await, west.member("stock", "away").await);
     let mut ready = Watch::services(&stock, &[]).await;
-    told(&mut ready).await;
+    policies_sent(&mut ready).await;
     let _serving = Registration::workload(&stock, 1).await.keep_alive();
     // It is registered, and its stream of updates is broken.
     let registration = Registration::workload(&away, 2).await.keep_alive();
@@ -147,15 +147,15 @@ async fn a_registered_workload_that_is_away_lags_until_it_is_back_or_given_up() 
         tokio::spawn(async move { admin.apply_policies(request).await.unwrap() })
     };
     let applying = change(&west, "a", Duration::from_millis(300));
-    told(&mut ready).await;
+    policies_sent(&mut ready).await;
     let waited = applying.await.unwrap();
     assert_eq!((waited.sidecars, waited.lagging), (2, vec!["away.stock.default".to_owned()]));
 
     // Back, with what it missed.
     let applying = change(&west, "b", PATIENCE);
-    told(&mut ready).await;
+    policies_sent(&mut ready).await;
     let mut back = Watch::services(&away, &[]).await;
-    assert_eq!(told(&mut back).await, ["a", "b"]);
+    assert_eq!(policies_sent(&mut back).await, ["a", "b"]);
     back.until_quiet().await;
     let waited = applying.await.unwrap();
     assert_eq!((waited.sidecars, waited.lagging.len()), (2, 0));
@@ -163,7 +163,7 @@ async fn a_registered_workload_that_is_away_lags_until_it_is_back_or_given_up() 
     // Away again, for good.
     drop(back);
     let applying = change(&west, "c", PATIENCE);
-    told(&mut ready).await;
+    policies_sent(&mut ready).await;
     drop(registration);
     let waited = applying.await.unwrap();
     assert_eq!((waited.sidecars, waited.lagging.len()), (1, 0));

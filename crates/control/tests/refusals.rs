@@ -205,7 +205,7 @@ async fn a_workload_of_a_joined_network_has_no_business_here() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_a_network_that_is_not_joined_ends_at_the_door() {
+async fn a_certificate_of_a_network_that_is_not_joined_ends_at_the_handshake() {
     let mut east = Network::start("east").await;
     let mut west = Network::start("west").await;
     let mut stranger = east.member("stock", "a").await;
@@ -262,7 +262,7 @@ async fn an_expired_bundle_is_refused() {
 }
 
 #[tokio::test]
-async fn networks_that_cannot_be_told_apart_do_not_join() {
+async fn networks_with_the_same_name_do_not_join() {
     let mut east = Network::start("east").await;
     let (_relay, _gateway) = east.open_gateway().await;
     let bundle = east.admin.export_join(0).await.unwrap();

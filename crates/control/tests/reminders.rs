@@ -176,7 +176,7 @@ fn excess(result: &ReminderResult) -> (&str, u64, u64) {
 }
 
 #[tokio::test]
-async fn a_reminder_is_told_as_it_was_registered_and_with_what_is_left() {
+async fn a_reminder_is_listed_as_it_was_registered_and_with_its_rest() {
     let mut west = network().await;
     let one = Writer::enter(&west.member("shop", "one").await, 1).await;
     let stated = registration();
@@ -212,7 +212,7 @@ async fn a_reminder_is_told_as_it_was_registered_and_with_what_is_left() {
     let after = Registration { schedule: left, ..stated.clone() };
     assert_eq!(one.list().await, [Reminder { registration: after, ..expected }]);
 
-    // Registered anew, it is another one: what is told of the old one does not concern it.
+    // Registered anew, it is another one: changes of the old one do not concern it.
     let again = one.done(vec![first]).await;
     assert!(again[0] > versions[0]);
     let old = ReminderChange::Advance {
@@ -318,10 +318,10 @@ async fn who_does_not_hold_the_shard_writes_nothing() {
     assert_eq!(reminders.len(), stays.len());
 }
 
-/// A host writes as fast as it can while its shards are handed over: of what it was told is
+/// A host writes as fast as it can while its shards are handed over: of what it got answers for is
 /// written, the next host reads everything, and nothing comes after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_next_holder_reads_all_that_the_former_was_told_is_written() {
+async fn the_next_holder_reads_all_that_the_former_got_an_answer_for() {
     for _ in 0..3 {
         hand_over_while_writing().await;
     }
@@ -331,11 +331,11 @@ async fn hand_over_while_writing() {
     let mut west = network().await;
     let (first, second) = (west.member("shop", "one").await, west.member("shop", "two").await);
     let mut one = Writer::enter(&first, 1).await;
-    let told: Arc<AtomicUsize> = Arc::default();
+    let answered: Arc<AtomicUsize> = Arc::default();
     let mut tasks = Vec::new();
     for lane in 0..16 {
         let (mut client, life) = (one.client.clone(), one.host.life);
-        let (held, told) = (one.host.held.clone(), told.clone());
+        let (held, answered) = (one.host.held.clone(), answered.clone());
         tasks.push(tokio::spawn(async move {
             let mut written = BTreeSet::new();
             for number in 0.. {
@@ -346,7 +346,7 @@ async fn hand_over_while_writing() {
                 match write(&mut client, life, vec![put]).await.unwrap().remove(0) {
                     ReminderResult::Done { .. } => {
                         written.insert(id);
-                        told.fetch_add(1, Ordering::Relaxed);
+                        answered.fetch_add(1, Ordering::Relaxed);
                     }
                     ReminderResult::Fenced => break,
                     other @ (ReminderResult::NotFound
@@ -357,12 +357,12 @@ async fn hand_over_while_writing() {
             written
         }));
     }
-    while told.load(Ordering::Relaxed) < 500 {
+    while answered.load(Ordering::Relaxed) < 500 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let mut two = Writer::enter_in_line(&second, 1).await;
     let asked = one.host.asked_back().await;
-    // It goes on writing: the moment at which it is told is not the moment at which it stops.
+    // It goes on writing: it stops later than its shards are asked back.
     one.host.give_back(&asked).await;
     two.host.granted().await;
     let read: BTreeSet<String> = two.names().await.into_iter().collect();
@@ -404,7 +404,7 @@ async fn a_restarted_control_plane_has_everything_and_waits_for_the_host_to_ente
 }
 
 #[tokio::test]
-async fn many_reminders_are_told_page_by_page() {
+async fn many_reminders_are_listed_page_by_page() {
     let mut west = network().await;
     let one = Writer::enter(&west.member("shop", "one").await, 1).await;
     let mut expected = Vec::new();
@@ -418,10 +418,10 @@ async fn many_reminders_are_told_page_by_page() {
     assert!(listed.pages >= 3, "{}", listed.pages);
     let order = |reminder: &Reminder| (Shard::of(&reminder.actor_id), reminder.actor_id.clone());
     assert!(listed.reminders.is_sorted_by_key(order));
-    let mut told: Vec<_> = listed.reminders.into_iter().map(|it| it.actor_id).collect();
-    told.sort();
+    let mut listed_ids: Vec<_> = listed.reminders.into_iter().map(|it| it.actor_id).collect();
+    listed_ids.sort();
     expected.sort();
-    assert_eq!(told, expected);
+    assert_eq!(listed_ids, expected);
     // Of some shards only those.
     let every_third = |(shard, _): &(&Shard, &Epoch)| shard.number() % 3 == 0;
     let some: BTreeMap<_, _> =
@@ -546,7 +546,7 @@ async fn what_is_not_valid_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn what_is_over_goes_by_itself_and_the_page_of_metrics_tells() {
+async fn expired_reminders_go_by_themselves_and_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let ports = dir.path().join("ports");
     let file = ports.clone();

@@ -14,7 +14,7 @@ pub(crate) fn run(data: &[u8]) {
             for (record, packed) in read.iter().zip(records(data)) {
                 let packed = packed.expect("all of it was read");
                 assert_eq!(packed.revision(), record.revision);
-                assert_eq!(packed.is_tombstone(), record.place.is_none());
+                assert_eq!(packed.is_tombstone(), record.location.is_none());
                 seen += packed.bytes().len();
             }
             assert_eq!(seen, data.len(), "records end elsewhere");

@@ -358,7 +358,7 @@ impl Authority {
 }
 
 /// What the issuer's clock showed when it made a certificate: an [`Authority`] dates the beginning
-/// back by a share of the life that can be told from both ends.
+/// back by a share of the life that both ends can tell.
 #[must_use]
 pub fn issued_at(not_before: SystemTime, not_after: SystemTime) -> SystemTime {
     let life = not_after.duration_since(not_before).unwrap_or_default();

@@ -123,7 +123,7 @@ impl Credentials {
     }
 
     /// Whether a caller that asks for `server_name` has come to the right place: the name is one
-    /// of the own certificate's. A caller that names nobody has not.
+    /// of the own certificate's. A caller that names no server has not.
     #[must_use]
     pub fn answers_to(&self, server_name: Option<&str>) -> bool {
         server_name.is_some_and(|asked| {

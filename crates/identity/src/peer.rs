@@ -20,7 +20,7 @@ pub const NAMES_LIMIT: usize = 16;
 /// Most certificates a peer may show: the leaf, and what leads to its root.
 pub const CHAIN_LIMIT: usize = 4;
 
-/// Why a certificate names nobody we could know.
+/// Why a certificate names no peer of the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PeerError {
     #[error("the peer showed no certificate")]

@@ -44,13 +44,13 @@ impl SharedToken {
         Ok(Self(text.into()))
     }
 
-    /// Whether somebody shows this token. How long that takes tells nothing of it but its length.
+    /// Whether `shown` is this token. The time that it takes shows nothing but the length.
     #[must_use]
     pub fn is(&self, shown: &[u8]) -> bool {
         verify_slices_are_equal(self.0.as_bytes(), shown).is_ok()
     }
 
-    /// The token itself, to be shown to whoever shares it.
+    /// The token itself, for the process that shares it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

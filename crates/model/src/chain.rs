@@ -1,4 +1,4 @@
-//! An error told with everything that led to it.
+//! An error with all its causes, as one text.
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -3,7 +3,7 @@
 //! An [`ErrorCode`] stands in the answer to a refused request, in metadata of gRPC and at the end
 //! of an error on the terminal. What it means, how it travels and what to do about it is told
 //! here once: the data plane, the terminal and `docs/errors.md` all read this table. The details
-//! of one failure (which service, which address) are the business of whoever reports it.
+//! of one failure (which service, which address) are up to the caller that reports it.
 
 mod catalogue;
 
@@ -27,7 +27,7 @@ pub struct Entry {
     pub hops: &'static [Hop],
     /// What has happened, as whole sentences.
     pub meaning: &'static str,
-    /// What somebody can do about it, as whole sentences.
+    /// The remedy, as whole sentences.
     pub remedy: &'static str,
 }
 

@@ -20,7 +20,7 @@ pub use failure::ErrorCode;
 pub use name::{
     AppId, Instance, Label, MESH_SUFFIX, NameError, NetworkName, ServiceName, SpiffeId, TrustDomain,
 };
-pub use neighbour::{Group, Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
+pub use neighbour::{Group, HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 pub use path::{NormalPath, PathError};
 pub use policy::{
     Caller, CallerPattern, MethodName, PATTERN_BYTES_LIMIT, PATTERN_SEGMENTS_LIMIT, Part,

@@ -126,15 +126,15 @@ impl fmt::Display for NeighbourKey {
     }
 }
 
-/// Where a neighbour is found: its own hardware address, and the host that has it.
+/// The host that has a neighbour, and the hardware addresses of both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct NeighbourPlace {
+pub struct HostLocation {
     pub mac: Mac,
     host_ip: IpAddr,
     pub host_mac: Mac,
 }
 
-impl NeighbourPlace {
+impl HostLocation {
     /// # Errors
     /// [`AddressError`] when no host can have the address.
     pub fn new(mac: Mac, host_ip: IpAddr, host_mac: Mac) -> Result<Self, AddressError> {
@@ -155,7 +155,7 @@ pub struct NeighbourRecord {
     /// Of the transaction that wrote it; 0 where none has, as in a request to write it.
     pub revision: u64,
     /// `None` is a tombstone: it was deleted at that revision.
-    pub place: Option<NeighbourPlace>,
+    pub location: Option<HostLocation>,
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// Whether a path is its own normal form and everybody reads it alike: the usual case, told in
+/// Whether a path is its own normal form and every server reads it alike: the usual case, found in
 /// one pass.
 fn is_plain(path: &[u8]) -> bool {
     if path.first() != Some(&b'/') {
@@ -136,7 +136,7 @@ fn decode_unreserved(path: &[u8]) -> Result<Vec<u8>, PathError> {
         decoded.push(value);
     }
     std::str::from_utf8(&decoded).map_err(|_| PathError::NotUtf8)?;
-    // What still looks like an escape is one to whoever decodes again, also where its digits were
+    // What still looks like an escape is one to a server that decodes again, also where its digits were
     // escaped themselves.
     let is_encoded_twice =
         decoded.windows(3).any(|three| three[0] == b'%' && escaped(&three[1..]).is_ok());

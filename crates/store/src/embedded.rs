@@ -33,14 +33,14 @@ use tokio::sync::{mpsc, oneshot, watch as tokio_watch};
 use tokio::task::AbortHandle;
 
 use crate::error::{LeaseError, OpenError, TransactError, WatchError};
-use crate::etcd::parts::EtcdPlace;
+use crate::etcd::parts::EtcdLocation;
 use crate::model::{
     Change, Commit, Entry, KeyRange, LeaseId, Limits, Op, Page, Scanned, Seen, Size, Transaction,
 };
 use format::{FRAME_HEAD_BYTES, FrameBuilder, Item, Step};
 use leases::Deadlines;
 use log::{Log, Opened};
-use medium::{Place, compaction_path};
+use medium::{LogLocation, compaction_path};
 pub use repair::{Damage, Inspection, Repaired, inspect, repair};
 use state::State;
 pub(crate) use watch::EmbeddedWatch;
@@ -63,7 +63,7 @@ struct Core {
     state: RwLock<State>,
     deadlines: Arc<Deadlines>,
     file_bytes: AtomicU64,
-    /// Told of every commit.
+    /// Called after every commit.
     observer: OnceLock<CommitObserver>,
 }
 
@@ -112,19 +112,19 @@ pub(crate) struct Embedded {
 impl Embedded {
     /// Over a file.
     pub(crate) async fn open(path: PathBuf, limits: Limits) -> Result<Self, OpenError> {
-        Self::open_at(Place::File(path), limits).await
+        Self::open_at(LogLocation::File(path), limits).await
     }
 
     /// Over a log in etcd.
-    pub(crate) async fn open_in(place: EtcdPlace, limits: Limits) -> Result<Self, OpenError> {
-        Self::open_at(Place::Etcd(Arc::new(place)), limits).await
+    pub(crate) async fn open_in(location: EtcdLocation, limits: Limits) -> Result<Self, OpenError> {
+        Self::open_at(LogLocation::Etcd(Arc::new(location)), limits).await
     }
 
-    async fn open_at(place: Place, limits: Limits) -> Result<Self, OpenError> {
+    async fn open_at(location: LogLocation, limits: Limits) -> Result<Self, OpenError> {
         let runtime = Handle::current();
         let opening = runtime.spawn_blocking({
             let runtime = runtime.clone();
-            move || Self::open_blocking(&place, limits, &runtime)
+            move || Self::open_blocking(&location, limits, &runtime)
         });
         match opening.await {
             Ok(opened) => opened,
@@ -135,20 +135,24 @@ impl Embedded {
         }
     }
 
-    fn open_blocking(place: &Place, limits: Limits, runtime: &Handle) -> Result<Self, OpenError> {
+    fn open_blocking(
+        location: &LogLocation,
+        limits: Limits,
+        runtime: &Handle,
+    ) -> Result<Self, OpenError> {
         let limits = within_ceilings(limits);
         let mut state = State::new(&limits);
         let Opened { mut log, torn_bytes, created } =
-            Log::open(place, |item, frame_bytes| replay(&mut state, item, frame_bytes))?;
-        report_opened(place, &state, torn_bytes, created);
-        if let Place::File(path) = place {
+            Log::open(location, |item, frame_bytes| replay(&mut state, item, frame_bytes))?;
+        report_opened(location, &state, torn_bytes, created);
+        if let LogLocation::File(path) = location {
             // It cannot be in use: its store is locked by us.
             let _ = std::fs::remove_file(compaction_path(path));
         }
         if created {
             let mut frame = FrameBuilder::new(Vec::new());
             frame.base(0, 1);
-            log.commit(frame).map_err(|fault| place.failed(fault.into_error()))?;
+            log.commit(frame).map_err(|fault| location.failed(fault.into_error()))?;
         }
         let (requests, received) = mpsc::channel(limits.waiting_transactions.max(1));
         let (announce, revisions) = tokio_watch::channel(state.revision);
@@ -161,7 +165,7 @@ impl Embedded {
         }
         let core = Arc::new(Core::new(limits, state, Arc::clone(&deadlines), log.len()));
         let writer = Writer {
-            place: place.clone(),
+            location: location.clone(),
             log,
             core: Arc::clone(&core),
             requests: received,
@@ -170,7 +174,7 @@ impl Embedded {
             compact_from: limits.compact_from_bytes,
             failed: None,
         };
-        let writer = start_thread(place, writer, runtime.clone())?;
+        let writer = start_thread(location, writer, runtime.clone())?;
         let lease_task = runtime.spawn(leases::end_leases(deadlines, requests.downgrade()));
         Ok(Self {
             core,
@@ -300,7 +304,7 @@ impl Drop for Embedded {
 }
 
 fn start_thread(
-    place: &Place,
+    location: &LogLocation,
     writer: Writer,
     runtime: Handle,
 ) -> Result<JoinHandle<()>, OpenError> {
@@ -312,7 +316,7 @@ fn start_thread(
     std::thread::Builder::new()
         .name("store-writer".to_owned())
         .spawn(run)
-        .map_err(|source| OpenError::Thread { path: place.path(), source })
+        .map_err(|source| OpenError::Thread { path: location.path(), source })
 }
 
 /// Takes one stored item into the state; `false` when it contradicts what came before.
@@ -373,8 +377,8 @@ fn change_bytes(change: &Change) -> usize {
     }
 }
 
-fn report_opened(place: &Place, state: &State, torn_bytes: u64, created: bool) {
-    let store = place.path();
+fn report_opened(location: &LogLocation, state: &State, torn_bytes: u64, created: bool) {
+    let store = location.path();
     let store = store.display();
     if torn_bytes > 0 {
         tracing::warn!(%store, torn_bytes, "dropped a write that a crash cut off; it was never acknowledged");
@@ -394,7 +398,7 @@ fn within_ceilings(limits: Limits) -> Limits {
     }
 }
 
-/// Checks what needs no state, before the transaction takes a place in line.
+/// Checks what needs no state, before the transaction is queued.
 fn check_limits(transaction: &Transaction, limits: &Limits) -> Result<(), TransactError> {
     let count = transaction.ops.len().max(transaction.guards.len());
     if count > limits.transaction_ops {

@@ -1,4 +1,4 @@
-//! What can go wrong, one enum per door.
+//! What can go wrong, one enum for each kind of operation.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum OpenError {
         "cannot open the store {url}; check that etcd runs there and that the master is not another process by now"
     )]
     Etcd { url: String, source: std::io::Error },
-    /// Nothing is there to be read; a store is only made by whoever opens it.
+    /// There is no file to read; only opening makes a store.
     #[error("there is no store {}; check --store", path.display())]
     Missing { path: PathBuf },
     #[error(
@@ -74,7 +74,7 @@ pub enum RepairError {
     Read(#[from] OpenError),
     #[error("the store {} is not damaged; nothing was changed", path.display())]
     NotDamaged { path: PathBuf },
-    #[error("cannot write beside the store {}; nothing was changed", path.display())]
+    #[error("cannot write next to the store {}; nothing was changed", path.display())]
     Write { path: PathBuf, source: std::io::Error },
 }
 

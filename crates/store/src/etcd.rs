@@ -1,4 +1,4 @@
-//! etcd as the place where stores are kept, for control planes of which one can be lost.
+//! etcd as the location where stores are kept, for control planes of which one can be lost.
 //!
 //! Of several processes with the same prefix one is the *master*: it holds a key under a lease, and
 //! whatever it writes is written only while that key is its own. The others stand by. Their stores
@@ -67,7 +67,7 @@ pub enum EtcdError {
     Connect { members: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-/// A place in etcd of which this process is the master, until [`Etcd::lost`].
+/// A location in etcd of which this process is the master, until [`Etcd::lost`].
 #[derive(Debug)]
 pub struct Etcd {
     background: Background,
@@ -176,7 +176,7 @@ impl Etcd {
 }
 
 /// A runtime for what speaks with etcd alone: it must not wait for those who wait for it. It may be
-/// dropped on a thread of another runtime, where nobody may wait for its end.
+/// dropped on a thread of another runtime, where no task may wait for its end.
 #[derive(Debug)]
 struct Background {
     handle: Handle,

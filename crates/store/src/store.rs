@@ -1,4 +1,4 @@
-//! The handle everybody holds: one interface over the engines.
+//! The handle of a store: one interface over the engines.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::embedded::{Embedded, EmbeddedWatch};
 use crate::error::{LeaseError, OpenError, ReadError, TransactError, WatchError};
 use crate::etcd::Etcd;
-use crate::etcd::parts::EtcdPlace;
+use crate::etcd::parts::EtcdLocation;
 use crate::model::{
     Batch, Commit, Entry, KeyRange, LeaseId, Limits, Page, Scanned, Seen, Size, Transaction,
 };
@@ -48,7 +48,7 @@ impl Store {
     /// # Errors
     /// [`OpenError`].
     pub async fn open_etcd(etcd: Arc<Etcd>, name: &str, limits: Limits) -> Result<Self, OpenError> {
-        let engine = Embedded::open_in(EtcdPlace::new(etcd, name), limits).await?;
+        let engine = Embedded::open_in(EtcdLocation::new(etcd, name), limits).await?;
         Ok(Self { engine: Engine::Embedded(Arc::new(engine)) })
     }
 
@@ -66,8 +66,8 @@ impl Store {
         engine.size()
     }
 
-    /// Tells `observer` of every group of transactions once it is written, from the thread that
-    /// wrote it: it must return quickly. Only the first observer is told.
+    /// Calls `observer` after each written group of transactions, on the thread that
+    /// wrote it: it must return quickly. Only the first observer is called.
     pub fn observe_commits(&self, observer: impl Fn(Commit) + Send + Sync + 'static) {
         let Engine::Embedded(engine) = &self.engine;
         engine.observe_commits(Box::new(observer));
@@ -123,7 +123,7 @@ impl Store {
         Ok(engine.list(range, after, limit))
     }
 
-    /// As [`Store::list`], for whoever wants less than all of each entry, or in another form:
+    /// As [`Store::list`], for a caller that needs a part of each entry, or another form:
     /// shows each to `visit` where it is kept, without a copy, until that breaks off. Writes wait
     /// meanwhile, so it must be quick.
     ///

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tollway_model::{Group, Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
+use tollway_model::{Group, HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 
 use crate::{ConvertError, v1};
 
@@ -29,10 +29,10 @@ pub fn neighbour_key(stated: &v1::NeighbourKey) -> Result<NeighbourKey, ConvertE
 /// [`ConvertError`] for the first field that is wrong.
 pub fn neighbour(stated: &v1::Neighbour) -> Result<NeighbourRecord, ConvertError> {
     let host_ip = ip("host_ip", &stated.host_ip)?;
-    let place =
-        NeighbourPlace::new(mac("mac", &stated.mac)?, host_ip, mac("host_mac", &stated.host_mac)?);
-    let place = Some(place.map_err(wrong("host_ip"))?);
-    Ok(NeighbourRecord { key: required_key(stated)?, revision: 0, place })
+    let location =
+        HostLocation::new(mac("mac", &stated.mac)?, host_ip, mac("host_mac", &stated.host_mac)?);
+    let location = Some(location.map_err(wrong("host_ip"))?);
+    Ok(NeighbourRecord { key: required_key(stated)?, revision: 0, location })
 }
 
 /// Reads what names the neighbour of a request to delete it, whatever else it says.
@@ -40,7 +40,7 @@ pub fn neighbour(stated: &v1::Neighbour) -> Result<NeighbourRecord, ConvertError
 /// # Errors
 /// [`ConvertError`] for the first field that is wrong.
 pub fn neighbour_to_delete(stated: &v1::Neighbour) -> Result<NeighbourRecord, ConvertError> {
-    Ok(NeighbourRecord { key: required_key(stated)?, revision: 0, place: None })
+    Ok(NeighbourRecord { key: required_key(stated)?, revision: 0, location: None })
 }
 
 fn required_key(stated: &v1::Neighbour) -> Result<NeighbourKey, ConvertError> {
@@ -75,12 +75,12 @@ impl From<&NeighbourRecord> for v1::Neighbour {
     /// A tombstone has a key only; the revision is left out.
     fn from(record: &NeighbourRecord) -> Self {
         let key = Some((&record.key).into());
-        let Some(place) = &record.place else { return Self { key, ..Self::default() } };
+        let Some(location) = &record.location else { return Self { key, ..Self::default() } };
         Self {
             key,
-            mac: place.mac.octets().into(),
-            host_ip: ip_octets(place.host_ip()),
-            host_mac: place.host_mac.octets().into(),
+            mac: location.mac.octets().into(),
+            host_ip: ip_octets(location.host_ip()),
+            host_mac: location.host_mac.octets().into(),
         }
     }
 }
@@ -118,9 +118,9 @@ mod tests {
     fn a_neighbour_is_read_as_it_was_written() {
         let read = neighbour(&stated()).unwrap();
         assert_eq!(v1::Neighbour::from(&read), stated());
-        assert_eq!(read.place.unwrap().host_ip().to_string(), "2001:db8::9");
+        assert_eq!(read.location.unwrap().host_ip().to_string(), "2001:db8::9");
         let gone = neighbour_to_delete(&stated()).unwrap();
-        assert_eq!((gone.key, gone.place), (read.key, None));
+        assert_eq!((gone.key, gone.location), (read.key, None));
         assert_eq!(v1::Neighbour::from(&gone).key, stated().key);
     }
 

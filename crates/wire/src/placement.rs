@@ -162,7 +162,7 @@ pub fn owners<H: Eq + Hash>(
     v1::Owners { actor_type: actor_type.to_owned(), version: owners.version, hosts, shards }
 }
 
-/// Reads the owners of a type; `None` where nobody offers it.
+/// Reads the owners of a type; `None` where no host offers it.
 ///
 /// # Errors
 /// [`ConvertError`] for the first thing that is wrong.

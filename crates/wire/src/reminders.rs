@@ -1,4 +1,4 @@
-//! Reminders of actors, as hosts and the control plane tell them to each other.
+//! Reminders of actors, as hosts and the control plane exchange them.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

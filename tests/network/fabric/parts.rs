@@ -11,7 +11,7 @@ use tollway_control::AdminClient;
 use tollway_fabric::layout::Settings;
 use tollway_fabric::{LoadError, Programs, Table, pinned_table, pins};
 use tollway_model::neighbour::packed::{pack_all, unpack};
-use tollway_model::{Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
+use tollway_model::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 use tollway_testkit::tunnels::{DEVICES, GUESTS, Guest, Tunnels, VNI};
 use tollway_testkit::{Process, TempDir, retry_until};
 use tollway_tests::program;
@@ -165,9 +165,9 @@ impl Fabric {
         let mut pages = client.list_neighbours(request).await.unwrap().into_inner();
         let mut found = Neighbours::new();
         while let Some(page) = pages.message().await.unwrap() {
-            for NeighbourRecord { key, place, .. } in unpack(&page.packed).unwrap() {
-                let place = place.unwrap();
-                let says = (place.mac.octets(), place.host_ip(), place.host_mac.octets());
+            for NeighbourRecord { key, location, .. } in unpack(&page.packed).unwrap() {
+                let location = location.unwrap();
+                let says = (location.mac.octets(), location.host_ip(), location.host_mac.octets());
                 found.insert((key.vni().number(), key.ip()), says);
             }
         }
@@ -221,9 +221,9 @@ pub(crate) fn round(
             let ip = Ipv4Addr::from(0x0a40_0000 + number).into();
             let key = NeighbourKey::new(Vni::new(7).unwrap(), ip).unwrap();
             let host = Ipv4Addr::new(192, 0, 2, 1 + (round % 250) as u8).into();
-            let place = NeighbourPlace::new(mac, host, mac).unwrap();
+            let location = HostLocation::new(mac, host, mac).unwrap();
             let is_kept = !(number + round).is_multiple_of(3);
-            NeighbourRecord { key, revision: 0, place: is_kept.then_some(place) }
+            NeighbourRecord { key, revision: 0, location: is_kept.then_some(location) }
         })
         .collect();
     v1::WriteNeighboursRequest {

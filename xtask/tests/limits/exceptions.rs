@@ -57,7 +57,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         "How much is worked on, read, sent or kept for later use at a time; the rest follows.",
         &[
             "control::discovery::PART_BYTES",
-            "control::reminders::PAGE_BYTES",
+            "control::reminders::committer::PAGE_BYTES",
             "http::h2::connection::SPARE_FIELD_BYTES",
             "net::conn::reading::READ_BYTES",
             "proxy::worker::body::BYTES",
@@ -175,8 +175,21 @@ pub(crate) const OTHER_FIELDS: &[(&str, &str, &[&str])] = &[
         &["h1", "h2"],
     ),
     (
-        "What apps keep, and reminders, are bounded before it by constants that are on the page.",
-        "control::book::Limits",
+        "It counts connections under limits whose values are on the page.",
+        "control::connections::limits::ConnectionLimits",
+        &[
+            "authenticated",
+            "authenticated_limit",
+            "unauthenticated",
+            "handshakes",
+            "refused",
+            "mistakes",
+            "backlog_bytes",
+        ],
+    ),
+    (
+        "App state and reminders are bounded before it by constants that are on the page.",
+        "control::quota::Limits",
         &["owner_bytes", "owner_entries", "bytes", "entries"],
     ),
     (

@@ -33,8 +33,8 @@ pub(crate) struct State {
     pub(crate) waiting: VecDeque<Waiting>,
     /// Since when no turn is under way.
     pub(crate) idle_since: Duration,
-    /// Its entry among the looks.
-    pub(crate) look: u64,
+    /// Its entry in the heap of idle checks.
+    pub(crate) check: u64,
     pub(crate) rest: Rest,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Rest {
     Active,
     /// Once its turns have ended.
     Due,
-    /// The app is being told.
+    /// The app is being notified.
     UnderWay,
 }
 
@@ -62,13 +62,13 @@ pub(crate) struct Waiting {
 
 impl State {
     /// Of an actor that has been activated now.
-    pub(crate) fn new(now: Duration, look: u64) -> Self {
+    pub(crate) fn new(now: Duration, check: u64) -> Self {
         Self {
             running: Vec::new(),
             chain: None,
             waiting: VecDeque::new(),
             idle_since: now,
-            look,
+            check,
             rest: Rest::Active,
         }
     }

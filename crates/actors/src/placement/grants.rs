@@ -10,7 +10,7 @@ use crate::placement::table::{Change, Epoch, Owners, Table};
 /// What a host says it holds, by actor type. A type without shards is one that it offers.
 pub type Held = BTreeMap<String, BTreeMap<Shard, Epoch>>;
 
-/// What a host is told.
+/// An order to a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
     /// It may run turns of the actors in these shards, and writes under this epoch.
@@ -23,7 +23,7 @@ pub enum Order {
 /// What [`Placement::settle`] came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settled<H> {
-    /// What hosts are to be told, in this order for each.
+    /// The orders for each host, in sequence.
     pub orders: BTreeMap<H, Vec<Order>>,
     /// Hosts that were not heard of in time and hold nothing any more.
     pub ended: Vec<H>,
@@ -31,7 +31,7 @@ pub struct Settled<H> {
 
 /// Which host holds which shard of which actor type.
 ///
-/// Methods change what is known; [`Self::settle`] then says what hosts are to be told. `H` names
+/// Methods change what is known; [`Self::settle`] then returns the orders to hosts. `H` names
 /// one life of a host: one that was started anew is another.
 #[derive(Clone, Debug)]
 pub struct Placement<H> {
@@ -80,7 +80,7 @@ impl<H: Ord + Clone> Placement<H> {
         let mut orders = Vec::new();
         for (actor_type, shards) in held {
             let table = self.tables.entry(actor_type.clone()).or_insert_with(Table::new);
-            // Nobody can have been granted anything at an epoch that has not been yet.
+            // No host can hold a grant of an epoch that has not been yet.
             let mut credible = shards.clone();
             credible.retain(|_, epoch| *epoch <= self.last);
             table.enter(host, &credible);
@@ -122,7 +122,7 @@ impl<H: Ord + Clone> Placement<H> {
         self.tables.values_mut().for_each(|table| table.leave(host));
     }
 
-    /// Takes from those whose lease has ended what they held, and tells what is to be done now.
+    /// Takes the shards of hosts whose lease has ended, and returns what is to be done now.
     /// Says the same thing only once.
     pub fn settle(&mut self, now: Duration) -> Settled<H> {
         let mut ended = self.leases.take_ended(now);
@@ -165,13 +165,13 @@ impl<H: Ord + Clone> Placement<H> {
         self.leases.next_end().into_iter().chain(missing).min()
     }
 
-    /// The version of a type's [`Self::owners`]; `None` where nobody offers it.
+    /// The version of a type's [`Self::owners`]; `None` where no host offers it.
     #[must_use]
     pub fn version(&self, actor_type: &str) -> Option<u64> {
         self.tables.get(actor_type).map(Table::version)
     }
 
-    /// How many types somebody offers, or holds something of.
+    /// How many types are offered or held by a host.
     #[must_use]
     pub fn types(&self) -> usize {
         self.tables.len()
@@ -183,7 +183,7 @@ impl<H: Ord + Clone> Placement<H> {
         self.last
     }
 
-    /// Who holds the shards of a type; `None` where nobody offers it.
+    /// Who holds the shards of a type; `None` where no host offers it.
     #[must_use]
     pub fn owners(&self, actor_type: &str) -> Option<Owners<H>> {
         self.tables.get(actor_type).map(Table::owners)

@@ -69,11 +69,11 @@ impl Holdings {
     /// The host has entered: it asked at `asked`, for a lease that `lasts` from then.
     pub fn entered(&mut self, asked: Duration, lasts: Duration) {
         self.lasts = lasts;
-        self.kept(asked);
+        self.renewed(asked);
     }
 
     /// The lease was renewed by what was asked at `asked`.
-    pub fn kept(&mut self, asked: Duration) {
+    pub fn renewed(&mut self, asked: Duration) {
         let ends = asked + self.lasts - self.lasts / DRIFT_SHARE;
         self.ends = Some(self.ends.map_or(ends, |before| before.max(ends)));
         self.renew_at = asked + self.lasts / RENEWAL_SHARE;

@@ -3,7 +3,7 @@
 //! The ids of an actor type fall into [`SHARDS`] shards ([`Shard::of`]). Each shard is *held* by at
 //! most one host at a time, which runs the turns of the actors in it. [`plan()`] says which host
 //! should hold which: as even as can be, with as few changes as that takes. [`Placement`] gets
-//! there without a pause for anybody else: a shard that changes hands is first asked back, and
+//! there without a pause for other shards: a shard that changes hands is first asked back, and
 //! granted anew when its holder has let it go, has left, or has not been heard of for as long as a
 //! lease lasts. Other shards, and other types, are not touched.
 //!

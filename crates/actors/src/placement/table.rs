@@ -14,7 +14,7 @@ pub struct Epoch(pub u64);
 pub struct Owners<H> {
     /// Higher than before after every change, even of a type that was gone in between.
     pub version: u64,
-    /// By the shard's number; `None` while it changes hands or nobody is there.
+    /// By the shard's number; `None` while it changes hands or no host is there.
     pub shards: Vec<Option<H>>,
 }
 
@@ -79,7 +79,7 @@ impl<H: Ord + Clone> Table<H> {
     }
 
     /// A host that holds exactly `held` and would hold more. What it was granted and does not name
-    /// is free; what it names and was granted to somebody else, or later, is not its.
+    /// is free; shards that were granted to another host, or later, are not its.
     pub(crate) fn enter(&mut self, host: &H, held: &BTreeMap<Shard, Epoch>) {
         self.members.insert(host.clone());
         self.is_restless = true;
@@ -183,7 +183,7 @@ impl<H: Ord + Clone> Table<H> {
         }
     }
 
-    /// Whether nobody is here and nothing is held.
+    /// Whether no host is here and nothing is held.
     pub(crate) fn is_vacant(&self) -> bool {
         self.members.is_empty() && self.slots.iter().all(|slot| slot.holder.is_none())
     }

@@ -2,7 +2,7 @@
 //! and what happens to all of them when a shard goes elsewhere or the lease ends.
 //!
 //! A turn is asked for under a number of the caller's choice. What comes of it, and everything else
-//! that is to be done, are [`Effect`]s; whoever carries them out says when they are done.
+//! that is to be done, are [`Effect`]s; the caller carries them out and reports when they are done.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -29,15 +29,15 @@ pub enum NoTurn {
 /// What is to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// The turn is to be run, and what it writes goes under this epoch. Its end is to be told
+    /// The turn is to be run, and what it writes goes under this epoch. Its end is to be reported
     /// ([`Turns::ended`]).
     Begin { turn: u64, epoch: Epoch },
     /// The turn does not take place.
     Refuse { turn: u64, why: NoTurn },
-    /// Nobody waits for the outcome of this turn any more, and it may write no more. Its end is
-    /// still to be told.
+    /// No caller waits for the outcome of this turn any more, and it may write no more. Its end is
+    /// still to be reported.
     CallOff { turn: u64 },
-    /// The app is to let go of the actor; then that is to be told ([`Turns::deactivated`]).
+    /// The app is to let go of the actor; then [`Turns::deactivated`] is to be called.
     Deactivate { actor: Actor },
     /// The shard can be given back.
     GiveBack { actor_type: Arc<str>, shard: Shard, epoch: Epoch },
@@ -50,9 +50,9 @@ pub struct Turns {
     types: BTreeMap<Arc<str>, Type>,
     /// Turns that wait or are under way.
     turns: HashMap<u64, Actor>,
-    /// When to look whether an actor has been idle for too long: one entry for each that is.
-    looks: BinaryHeap<Reverse<(Duration, u64, Actor)>>,
-    last_look: u64,
+    /// When to check whether an actor has been idle for too long: one entry for each that is.
+    idle_checks: BinaryHeap<Reverse<(Duration, u64, Actor)>>,
+    last_check: u64,
     /// When turns in shards that were asked back are called off.
     draining: BTreeSet<(Duration, Arc<str>, Shard)>,
     waiting_limit: usize,
@@ -80,15 +80,15 @@ impl Turns {
             holdings: Holdings::new(types.keys().map(ToString::to_string)),
             types,
             turns: HashMap::new(),
-            looks: BinaryHeap::new(),
-            last_look: 0,
+            idle_checks: BinaryHeap::new(),
+            last_check: 0,
             draining: BTreeSet::new(),
             waiting_limit,
         }
     }
 
     /// What the host holds; [`Holdings::obey`], [`Holdings::end_in_time`] and
-    /// [`Holdings::to_enter`] are for the methods of their names here, and for [`Self::look`], to
+    /// [`Holdings::to_enter`] are for the methods of their names here, and for [`Self::sweep`], to
     /// call.
     pub fn holdings(&mut self) -> &mut Holdings {
         &mut self.holdings
@@ -163,11 +163,11 @@ impl Turns {
     }
 
     fn activate(&mut self, actor: &Actor, now: Duration, idle: Duration) {
-        self.last_look += 1;
-        let look = self.last_look;
-        self.looks.push(Reverse((now + idle, look, actor.clone())));
+        self.last_check += 1;
+        let check = self.last_check;
+        self.idle_checks.push(Reverse((now + idle, check, actor.clone())));
         let Some(kind) = self.types.get_mut(&actor.actor_type) else { return };
-        let state = State::new(now, look);
+        let state = State::new(now, check);
         kind.shards.entry(Shard::of(&actor.id)).or_default().insert(actor.id.clone(), state);
         kind.count += 1;
     }
@@ -334,13 +334,13 @@ impl Turns {
     /// What to enter with. Where the lease has ended, its actors are lost before the host gets new
     /// ones: what the app still has of them may be old.
     pub fn to_enter(&mut self, now: Duration) -> (Held, Vec<Effect>) {
-        let effects = self.look(now);
+        let effects = self.sweep(now);
         (self.holdings.to_enter(now), effects)
     }
 
     /// Does what is due: the lease may have ended, turns may have been drained for long enough,
     /// actors may have been idle for too long.
-    pub fn look(&mut self, now: Duration) -> Vec<Effect> {
+    pub fn sweep(&mut self, now: Duration) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.holdings.end_in_time(now) {
             self.draining.clear();
@@ -355,17 +355,17 @@ impl Turns {
             }
         }
         self.call_off_late(now, &mut effects);
-        while self.looks.peek().is_some_and(|Reverse((at, _, _))| *at <= now) {
-            let Some(Reverse((_, look, actor))) = self.looks.pop() else { break };
-            self.look_at(look, actor, now, &mut effects);
+        while self.idle_checks.peek().is_some_and(|Reverse((at, _, _))| *at <= now) {
+            let Some(Reverse((_, check, actor))) = self.idle_checks.pop() else { break };
+            self.check_idle(check, actor, now, &mut effects);
         }
         effects
     }
 
     /// Whether an actor has been idle for too long.
-    fn look_at(&mut self, look: u64, actor: Actor, now: Duration, effects: &mut Vec<Effect>) {
+    fn check_idle(&mut self, check: u64, actor: Actor, now: Duration, effects: &mut Vec<Effect>) {
         let idle = self.types.get(&actor.actor_type).map_or(Duration::ZERO, |k| k.options.idle);
-        let Some(state) = self.state(&actor).filter(|state| state.look == look) else { return };
+        let Some(state) = self.state(&actor).filter(|state| state.check == check) else { return };
         if state.rest != Rest::Active {
             return;
         }
@@ -374,17 +374,17 @@ impl Turns {
         if is_used || due > now {
             // Never at once again, not even where idle means at once.
             let at = due.max(now + Duration::from_millis(1));
-            return self.looks.push(Reverse((at, look, actor)));
+            return self.idle_checks.push(Reverse((at, check, actor)));
         }
         state.rest = Rest::UnderWay;
         effects.push(Effect::Deactivate { actor });
     }
 
-    /// When [`Self::look`] has to be called although nothing has happened.
+    /// When [`Self::sweep`] has to be called although nothing has happened.
     #[must_use]
     pub fn next_moment(&self) -> Option<Duration> {
-        let looked = self.looks.peek().map(|Reverse((at, _, _))| *at);
+        let checked = self.idle_checks.peek().map(|Reverse((at, _, _))| *at);
         let drained = self.draining.first().map(|(by, _, _)| *by);
-        [self.holdings.ends(), looked, drained].into_iter().flatten().min()
+        [self.holdings.ends(), checked, drained].into_iter().flatten().min()
     }
 }

@@ -79,7 +79,7 @@ impl<K: Ord + Clone> Agenda<K> {
         let (ticket, at) = (self.last, Some(schedule.due));
         let entry = Entry { ticket, schedule, policy, failures: 0, at };
         if let Some(before) = self.entries.insert(key.clone(), entry) {
-            self.unplace(&before);
+            self.unschedule(&before);
         }
         self.order.insert((schedule.due, ticket), key);
         ticket
@@ -89,7 +89,7 @@ impl<K: Ord + Clone> Agenda<K> {
     pub fn remove(&mut self, key: &K) -> bool {
         let entry = self.entries.remove(key);
         if let Some(entry) = &entry {
-            self.unplace(entry);
+            self.unschedule(entry);
         }
         entry.is_some()
     }
@@ -157,7 +157,7 @@ impl<K: Ord + Clone> Agenda<K> {
         let wait = entry.policy.wait_after(entry.failures);
         match wait.and_then(|wait| now.checked_add(wait)) {
             Some(again) => {
-                self.place(key, again);
+                self.schedule(key, again);
                 Next::Again(again)
             }
             None => self.go_on(key, began),
@@ -168,7 +168,7 @@ impl<K: Ord + Clone> Agenda<K> {
     pub fn put_back(&mut self, key: &K, ticket: Ticket, moment: Moment) -> bool {
         let is_under_way = self.under_way(key, ticket).is_some();
         if is_under_way {
-            self.place(key, moment);
+            self.schedule(key, moment);
         }
         is_under_way
     }
@@ -185,19 +185,19 @@ impl<K: Ord + Clone> Agenda<K> {
         };
         entry.schedule = schedule;
         entry.failures = 0;
-        self.place(key, schedule.due);
+        self.schedule(key, schedule.due);
         Next::Then(schedule)
     }
 
     /// Puts an entry that is under way in its place.
-    fn place(&mut self, key: &K, moment: Moment) {
+    fn schedule(&mut self, key: &K, moment: Moment) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.at = Some(moment);
             self.order.insert((moment, entry.ticket), key.clone());
         }
     }
 
-    fn unplace(&mut self, entry: &Entry) {
+    fn unschedule(&mut self, entry: &Entry) {
         if let Some(at) = entry.at {
             self.order.remove(&(at, entry.ticket));
         }

@@ -4,7 +4,7 @@
 //! them. [`Schedule::after`] says when the next firing is due. An [`Agenda`] holds what is due when
 //! for any number of keys, with what happens to a firing that failed ([`FailurePolicy`]).
 //!
-//! Firing is at least once and never early. Where nobody could fire for a while, one firing makes
+//! Firing is at least once and never early. After a time without a host, one firing makes
 //! up for all that were missed, and the rhythm goes on as if nothing had been.
 //!
 //! Time is an argument: a [`Moment`] by the clock on the wall, since an app may name one.

@@ -12,7 +12,7 @@ pub const TERM_LIMIT_BYTES: usize = 128;
 
 /// The terms of a timer or reminder, as they were given; one that was left out is empty.
 ///
-/// They are what an app is told when it asks for its reminder.
+/// An app that asks for its reminder gets them back.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Terms {
     /// When the first firing is due: so long from now, or a moment.

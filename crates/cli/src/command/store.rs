@@ -56,10 +56,10 @@ fn check(store: &Path) -> Result<ExitCode> {
 
 fn mend(store: &Path) -> Result<ExitCode> {
     let repaired = repair(&store_file(store))?;
-    print(&repaired.kept);
+    print(&repaired.remaining);
     println!("state     repaired");
     println!("damaged   kept as {}", repaired.damaged_file.display());
-    if !has_authority(&repaired.kept) {
+    if !has_authority(&repaired.remaining) {
         eprintln!("hint: the network's authority is lost: the next start makes a new one, and");
         eprintln!("hint: every workload and joined network must join again");
     }

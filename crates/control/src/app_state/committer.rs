@@ -17,10 +17,12 @@ use tollway_wire::v1::state_change::Condition;
 use tollway_wire::v1::{StateChange, StateFence, WriteStateRequest};
 
 use super::record::{HEAD_BYTES, Record};
-use crate::book::{self, Book, Delta, Full, Limit};
 use crate::clock::unix_now_ms;
+use crate::quota::{self, Delta, Full, Limit, Quotas};
 use crate::stores::Stores;
 
+/// Name of the file in the directory of the store.
+const FILE_NAME: &str = "tollway.state";
 /// Longest key of an app, in bytes: with the app's name it is one of the store.
 const STATE_KEY_BYTES: usize = 800;
 /// Largest value, in bytes.
@@ -33,7 +35,7 @@ const APP_STATE_BYTES: u64 = 64 << 20;
 const APP_STATE_ENTRIES: u64 = 100_000;
 /// Most bytes of keys and values of all apps: the control plane has them in memory.
 const STATE_BYTES: u64 = 256 << 20;
-const LIMITS: book::Limits = book::Limits {
+const LIMITS: quota::Limits = quota::Limits {
     owner_bytes: Limit { what: "what the app keeps in bytes", most: APP_STATE_BYTES },
     owner_entries: Limit { what: "the number of the app's entries", most: APP_STATE_ENTRIES },
     bytes: Limit { what: "what all apps keep in bytes", most: STATE_BYTES },
@@ -94,8 +96,8 @@ pub(super) struct Usage {
 pub(super) struct Committer {
     store: Store,
     usage: Arc<Usage>,
-    book: Book,
-    /// What the changes that are not durable yet did to the book.
+    quotas: Quotas,
+    /// What the changes that are not durable yet did to the quotas.
     undurable: Vec<(String, Delta)>,
     next_sweep: Instant,
     /// The last key that the running sweep has read.
@@ -138,7 +140,7 @@ impl Decide for Committer {
         for change in request.changes {
             steps.push(step(pending, &owner, change, now, &mut delta).await?);
         }
-        self.book.reserve(&owner, delta).map_err(|full| StateError::Refused(full.into()))?;
+        self.quotas.reserve(&owner, delta).map_err(|full| StateError::Refused(full.into()))?;
         self.undurable.push((owner, delta));
         for Step { key, record } in steps {
             match record {
@@ -155,7 +157,7 @@ impl Decide for Committer {
             && !is_unknown(error)
         {
             for (owner, delta) in undurable {
-                self.book.release(&owner, delta);
+                self.quotas.release(&owner, delta);
             }
         }
         self.show_usage();
@@ -191,11 +193,11 @@ impl Committer {
             history_bytes: 1,
             ..Limits::default()
         };
-        let store = stores.open(super::FILE_NAME, limits).await?;
+        let store = stores.open(FILE_NAME, limits).await?;
         let mut committer = Self {
             store: store.clone(),
             usage,
-            book: Book::new(LIMITS),
+            quotas: Quotas::new(LIMITS),
             undurable: Vec::new(),
             next_sweep: Instant::now() + SWEEP_EVERY,
             swept_to: None,
@@ -208,12 +210,12 @@ impl Committer {
     async fn count(&mut self) -> Result<(), StateError> {
         let (all, mut after) = (KeyRange::all(), None::<Bytes>);
         loop {
-            let book = &mut self.book;
+            let quotas = &mut self.quotas;
             let scan = self.store.scan(&all, after.as_deref(), PAGE, |entry| {
                 let size = entry.key.len() + entry.value.len().saturating_sub(HEAD_BYTES);
                 let mut delta = Delta::default();
                 delta.replace(None, Some(size));
-                book.count(owner_of(entry.key), delta);
+                quotas.count(owner_of(entry.key), delta);
                 ControlFlow::Continue(())
             });
             let scanned = scan.await?;
@@ -227,7 +229,7 @@ impl Committer {
     }
 
     fn show_usage(&self) {
-        let all = self.book.all();
+        let all = self.quotas.all();
         self.usage.entries.set(all.entries);
         self.usage.bytes.set(all.bytes);
     }
@@ -248,7 +250,7 @@ impl Committer {
         for (key, size) in over {
             let mut delta = Delta::default();
             delta.replace(Some(size), None);
-            self.book.count(owner_of(&key), delta);
+            self.quotas.count(owner_of(&key), delta);
             self.undurable.push((owner_of(&key).to_owned(), delta));
             pending.delete(key);
         }

@@ -33,8 +33,6 @@ use crate::hub::Hub;
 use crate::status::stopping;
 use crate::stores::Stores;
 
-/// Name of the file in the directory of the store.
-const FILE_NAME: &str = "tollway.state";
 /// Largest request, in bytes: what the API takes as one, with the longer keys of the store.
 pub(crate) const STATE_REQUEST_BYTES: usize = 5 << 20;
 /// Most keys of one read.

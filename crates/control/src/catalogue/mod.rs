@@ -48,7 +48,7 @@ pub(crate) struct Home {
     pub(crate) egress: EgressMode,
 }
 
-/// Something whose changes are told.
+/// A part of the state whose changes are sent to watchers.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) enum Subject {
     Service(ServiceName),
@@ -58,7 +58,7 @@ pub(crate) enum Subject {
     Gateways,
     /// The trust bundles.
     Trust,
-    /// Who may call what. Which services it concerns is told by the policies themselves.
+    /// Who may call what. The policies themselves name the services.
     Policies,
 }
 

@@ -96,7 +96,7 @@ impl Catalogue {
         self.changes.after(revision)
     }
 
-    /// What other networks are told of one of this network's services.
+    /// What other networks are sent of one of this network's services.
     pub(crate) fn aggregate(&self, name: &ServiceName) -> v1::Aggregate {
         let stated = v1::Aggregate {
             app: name.app.as_str().to_owned(),
@@ -113,7 +113,7 @@ impl Catalogue {
         }
     }
 
-    /// What this network's gateways are told of a joined one.
+    /// What this network's gateways are sent of a joined one.
     pub(crate) fn network_update(&self, network: &NetworkName) -> NetworkUpdate {
         let known = self.peers.get(network).and_then(|peer| Some((peer, peer.trust()?)));
         let state = known.map_or(NetworkState::Removed, |(peer, trust)| NetworkState::Joined {

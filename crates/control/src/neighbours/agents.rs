@@ -80,7 +80,7 @@ impl Agents {
         }
         let (stream, replaced) = (inner.stream + 1, CancellationToken::new());
         if let Some(key) = &agent {
-            inner.make_room(key)?;
+            inner.forget_oldest(key)?;
             let entry = inner.agents.entry(key.clone()).or_insert_with(|| Agent {
                 version: String::new(),
                 stream: None,
@@ -132,7 +132,7 @@ impl Agents {
         of_group.all(|(_, agent)| agent.stream.is_none() || agent.report.revision >= revision)
     }
 
-    /// Wakes whoever waits for what agents say.
+    /// Wakes at each report of an agent.
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -147,7 +147,7 @@ impl Agents {
 }
 
 impl Inner {
-    fn make_room(&mut self, key: &(Group, Instance)) -> Result<(), TooManyWatches> {
+    fn forget_oldest(&mut self, key: &(Group, Instance)) -> Result<(), TooManyWatches> {
         if self.agents.len() < AGENTS || self.agents.contains_key(key) {
             return Ok(());
         }

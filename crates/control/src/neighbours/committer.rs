@@ -2,6 +2,7 @@
 //! what is durable. `tollway_store::Sequencer` runs it: it is the only writer of the file.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,8 +17,8 @@ use tollway_wire::v1::{NeighbourFailure, WriteNeighboursResponse};
 use super::counts::Counts;
 use super::decide::{Change, Decision, Refusal, decide};
 use super::groups::{Groups, TooManyGroups};
-use super::key::{Head, group_key, pack_row, row_parts};
-use super::tombstones;
+use super::key::{Head, group_key, pack_row, row_parts, rows};
+use super::tombstones::{Clock, Running, SLICE_ROWS, SLICE_TOMBSTONES};
 use crate::options::NeighbourOptions;
 
 /// Why a request failed as a whole. After [`WriteError::Write`] its changes may be made or not,
@@ -50,7 +51,7 @@ pub(super) struct Committer {
     pub(super) options: NeighbourOptions,
     /// Durable neighbours and tombstones of all groups.
     pub(super) rows: u64,
-    pub(super) tombstones: tombstones::Clock,
+    pub(super) tombstones: Clock,
     pub(super) undurable: Undurable,
 }
 
@@ -180,6 +181,72 @@ impl Committer {
     }
 }
 
+/// Compaction: tombstones go in slices between the requests.
+impl Committer {
+    /// Removes a slice of what may go, or looks for what may.
+    pub(super) async fn compact(&mut self, pending: &mut Pending<Self>) {
+        let Some(mut running) = self.tombstones.running.pop_front() else {
+            self.find_tombstones(pending.store().revision());
+            return;
+        };
+        if self.slice(&mut running, pending).await {
+            self.tombstones.running.push_front(running);
+        }
+    }
+
+    fn find_tombstones(&mut self, revision: u64) {
+        let clock = &mut self.tombstones;
+        let (kept, latest) = clock.tick(Instant::now(), revision);
+        for (group, lane) in self.groups.all() {
+            let status = lane.status();
+            let upto = if status.tombstones > clock.most { latest } else { kept };
+            let upto = upto.min(status.revision);
+            if status.tombstones > 0 && upto > status.oldest {
+                clock.running.push_back(Running { group, upto, after: None });
+            }
+        }
+    }
+
+    /// Whether there may be more of the same.
+    async fn slice(&mut self, running: &mut Running, pending: &mut Pending<Self>) -> bool {
+        let Some(lane) = self.groups.find(&running.group) else { return false };
+        let (range, mut gone) = (rows(lane.head().number), Vec::new());
+        let store = pending.store();
+        let scan = store.scan(&range, running.after.as_deref(), SLICE_ROWS, |row| {
+            if is_tombstone(row.value) && row.revision <= running.upto {
+                gone.push(Bytes::copy_from_slice(row.key));
+            }
+            if gone.len() < SLICE_TOMBSTONES {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        let Ok(scanned) = scan.await else { return false };
+        running.after = scanned.last;
+        if gone.is_empty() {
+            return scanned.more;
+        }
+        // A walk through the table that is under way checks this at its end.
+        lane.raise_oldest(running.upto);
+        let (mut head, count) = (lane.head(), gone.len() as u64);
+        head.tombstones = head.tombstones.saturating_sub(count);
+        gone.into_iter().for_each(|key| pending.delete(key));
+        self.set_head(pending, &running.group, head);
+        self.undurable.removed_rows += count;
+        match pending.commit(self).await {
+            Ok(()) => {
+                self.counts.compacted(count);
+                scanned.more
+            }
+            Err(_) => {
+                tracing::warn!(group = %running.group, "tombstones were not removed");
+                false
+            }
+        }
+    }
+}
+
 /// Counts a row that replaces the present one of its key.
 fn count(head: &mut Head, present: Option<&[u8]>, written: &[u8]) {
     match present.map(is_tombstone) {
@@ -199,7 +266,7 @@ fn pack(
     number: u32,
     revision: u64,
 ) -> Vec<(Bytes, usize)> {
-    let range = super::key::rows(number);
+    let range = rows(number);
     let (mut batches, mut packed, mut records) = (Vec::new(), Vec::new(), 0);
     let from = changes.range(range.start.clone()..);
     for (key, value) in from.take_while(|(key, _)| range.contains(key)) {

@@ -1,4 +1,4 @@
-//! What the admin port tells of neighbours.
+//! Metrics of neighbours, for the admin port.
 
 use tollway_telemetry::Page;
 use tollway_telemetry::metrics::{Counter, Gauge, names};
@@ -7,7 +7,7 @@ use tollway_wire::v1::{NeighbourFailureReason, WriteNeighboursResponse};
 use super::groups::Totals;
 use crate::commits::CommitMetrics;
 
-/// Written on one thread, but for the commits, which the store's writer tells.
+/// Only one thread writes these, except `commits`, which the store's writer thread records.
 #[derive(Default, Debug)]
 pub(crate) struct Counts {
     changed: Counter,
@@ -22,7 +22,7 @@ pub(crate) struct Counts {
     compacted: Counter,
     looked_up: Counter,
     watchers: Gauge,
-    told: Counter,
+    sent: Counter,
     full_lists: Counter,
     resyncs: Counter,
     pub(super) commits: CommitMetrics,
@@ -67,8 +67,8 @@ impl Counts {
         self.watchers.set(count as u64);
     }
 
-    pub(super) fn told(&self, records: usize) {
-        self.told.add(records as u64);
+    pub(super) fn sent(&self, records: usize) {
+        self.sent.add(records as u64);
     }
 
     pub(super) fn full_list(&self) {
@@ -97,7 +97,7 @@ impl Counts {
         }
         page.single(&names::NEIGHBOUR_LOOKUPS, self.looked_up.value());
         page.single(&names::NEIGHBOUR_WATCHERS, self.watchers.value());
-        page.single(&names::NEIGHBOUR_RECORDS_SENT, self.told.value());
+        page.single(&names::NEIGHBOUR_RECORDS_SENT, self.sent.value());
         page.single(&names::NEIGHBOUR_SNAPSHOTS_SENT, self.full_lists.value());
         page.single(&names::NEIGHBOUR_RESYNCS, self.resyncs.value());
         let (durations, failed) =

@@ -77,10 +77,10 @@ impl Refusal {
     }
 }
 
-/// Decides a change. Both values are second parts of packed records: `standing` what is kept under
-/// its key, a tombstone too, and `wanted` what would be.
-pub(super) fn decide(operation: Operation, standing: Option<&[u8]>, wanted: &[u8]) -> Decision {
-    let present = standing.filter(|standing| !is_tombstone(standing));
+/// Decides a change. Both values are second parts of packed records: `present` is the
+/// stored one of its key, or a tombstone, and `wanted` the new one.
+pub(super) fn decide(operation: Operation, stored: Option<&[u8]>, wanted: &[u8]) -> Decision {
+    let present = stored.filter(|stored| !is_tombstone(stored));
     match (operation, present) {
         (Operation::Create, Some(_)) => Decision::Refuse(Refusal::Exists),
         (Operation::Update | Operation::Delete, None) => Decision::Refuse(Refusal::NotFound),
@@ -101,7 +101,7 @@ mod tests {
     const GONE: &[u8] = &[4];
 
     #[test]
-    fn operations_do_what_they_say() {
+    fn operations_decide_by_the_stored_value() {
         use Decision::{Refuse, Unchanged, Write};
         use Operation::{Apply, Create, Delete, Update};
         let (exists, missing) = (Refuse(Refusal::Exists), Refuse(Refusal::NotFound));
@@ -113,10 +113,10 @@ mod tests {
             (Delete, GONE, [missing, missing, Write, Write]),
         ];
         for (operation, wanted, decisions) in table {
-            for (standing, decision) in
+            for (stored, decision) in
                 [None, Some(GONE), Some(THERE), Some(HERE)].into_iter().zip(decisions)
             {
-                assert_eq!(decide(operation, standing, wanted), decision, "{operation:?}");
+                assert_eq!(decide(operation, stored, wanted), decision, "{operation:?}");
             }
         }
     }

@@ -66,7 +66,7 @@ impl Groups {
         Ok(lane)
     }
 
-    /// The lane of a group that somebody has written or watched.
+    /// The lane of a group that was written or watched.
     pub(super) fn find(&self, group: &Group) -> Option<Arc<Lane>> {
         self.lanes().get(group).cloned()
     }
@@ -80,7 +80,7 @@ impl Groups {
     }
 
     pub(super) fn revision(&self, group: &Group) -> u64 {
-        self.find(group).map_or(self.first, |lane| lane.standing().revision)
+        self.find(group).map_or(self.first, |lane| lane.status().revision)
     }
 
     /// What is to be written of a group that is about to change, with a number of its own; `begun`
@@ -105,7 +105,7 @@ impl Groups {
         self.find(group).is_none_or(|lane| lane.head().number == 0)
     }
 
-    /// Tells those who watch a group what a transaction wrote.
+    /// Hands the watchers of a group what a transaction wrote.
     pub(super) fn push(
         &self,
         group: &Group,
@@ -127,9 +127,9 @@ impl Groups {
         let lanes = self.lanes();
         let mut totals = Totals { groups: lanes.len() as u64, ..Totals::default() };
         for lane in lanes.values() {
-            let standing = lane.standing();
-            totals.neighbours += standing.neighbours;
-            totals.tombstones += standing.tombstones;
+            let status = lane.status();
+            totals.neighbours += status.neighbours;
+            totals.tombstones += status.tombstones;
         }
         totals
     }

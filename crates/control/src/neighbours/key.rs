@@ -68,7 +68,7 @@ pub(super) fn row_parts(number: u32, records: &[NeighbourRecord]) -> Vec<(Bytes,
         bytes.extend_from_slice(&row_head(number));
         packed::pack_key(&record.key, &mut bytes);
         let middle = bytes.len();
-        packed::pack_place(record, &mut bytes);
+        packed::pack_location(record, &mut bytes);
         ends.push((middle, bytes.len()));
     }
     let bytes = Bytes::from(bytes);

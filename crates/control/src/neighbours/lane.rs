@@ -1,7 +1,7 @@
-//! A lane: what was written to one group lately, packed for whoever watches it.
+//! A lane: the latest changes of one group, packed for its watchers.
 //!
-//! The committer is its only writer. Watchers share what it holds, each has only its place in it; one
-//! that falls out of it is told from the table what has changed since (`watch.rs`).
+//! The committer is its only writer. Watchers share its batches; each has only a cursor. A
+//! watcher that falls out of it gets the changes since then from the table (`watch.rs`).
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ const MOMENTS: usize = 1024;
 
 /// Packed records of one or of several transactions, at most a batch.
 #[derive(Clone, Debug)]
-struct Told {
+struct Batch {
     packed: Bytes,
     records: usize,
     /// The highest in it.
@@ -37,11 +37,11 @@ pub(super) struct Lane {
 #[derive(Debug)]
 struct Inner {
     head: Head,
-    told: VecDeque<Told>,
+    batches: VecDeque<Batch>,
     bytes: usize,
-    /// How many are no longer held.
+    /// Batches that are no longer held.
     dropped: u64,
-    /// What was written after this revision is held.
+    /// Changes after this revision are held.
     floor: u64,
     /// Of the last transaction.
     revision: u64,
@@ -49,16 +49,16 @@ struct Inner {
     moments: VecDeque<(u64, Instant)>,
 }
 
-/// Where a watcher is.
+/// The position of a watcher in a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
-    /// Everything up to this revision has been told.
+pub(super) struct Cursor {
+    /// Everything up to this revision has been sent.
     pub(super) revision: u64,
-    /// Which one of those that were ever told is next, where that is known.
+    /// The number of the next batch, counted from the first of the lane, if it is known.
     next: Option<u64>,
 }
 
-impl Place {
+impl Cursor {
     pub(super) fn after(revision: u64) -> Self {
         Self { revision, next: None }
     }
@@ -69,20 +69,20 @@ impl Place {
     }
 }
 
-/// What there is for a watcher.
+/// What comes next for a watcher.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// At most a batch, with which it is at `place`.
-    Told { packed: Bytes, place: Place },
+    /// At most a batch, and the cursor behind it.
+    Batch { packed: Bytes, cursor: Cursor },
     /// Nothing new.
     Nothing,
     /// Some of what it needs is no longer held.
     Behind,
 }
 
-/// How a group stands.
+/// Revisions and counts of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Standing {
+pub(super) struct GroupStatus {
     pub(super) revision: u64,
     pub(super) oldest: u64,
     pub(super) neighbours: u64,
@@ -94,7 +94,7 @@ impl Lane {
     pub(super) fn new(head: Head, revision: u64) -> Self {
         let inner = Inner {
             head,
-            told: VecDeque::new(),
+            batches: VecDeque::new(),
             bytes: 0,
             dropped: 0,
             floor: revision,
@@ -108,9 +108,9 @@ impl Lane {
         self.inner().head.clone()
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn status(&self) -> GroupStatus {
         let inner = self.inner();
-        Standing {
+        GroupStatus {
             revision: inner.revision,
             oldest: inner.head.oldest,
             neighbours: inner.head.neighbours,
@@ -118,7 +118,7 @@ impl Lane {
         }
     }
 
-    /// Wakes whoever waits for new revisions.
+    /// Wakes at new revisions.
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
@@ -143,8 +143,8 @@ impl Lane {
         inner.revision = revision;
         let last = batches.len().saturating_sub(1);
         for (index, (packed, records)) in batches.into_iter().enumerate() {
-            inner.bytes += packed.len() + size_of::<Told>();
-            inner.told.push_back(Told { packed, records, revision, is_end: index == last });
+            inner.bytes += packed.len() + size_of::<Batch>();
+            inner.batches.push_back(Batch { packed, records, revision, is_end: index == last });
         }
         inner.forget(most);
         inner.note(revision, Instant::now());
@@ -152,44 +152,44 @@ impl Lane {
         self.revision.send_replace(revision);
     }
 
-    /// What comes next for a watcher that is at `place`.
-    pub(super) fn next(&self, place: Place) -> Next {
+    /// What comes next for a watcher that is at `cursor`.
+    pub(super) fn next(&self, cursor: Cursor) -> Next {
         let inner = self.inner();
-        let index = match place.next {
+        let index = match cursor.next {
             Some(next) => match next.checked_sub(inner.dropped) {
                 Some(index) => usize::try_from(index).unwrap_or(usize::MAX),
                 None => return Next::Behind,
             },
-            None if place.revision < inner.floor => return Next::Behind,
-            None => inner.told.partition_point(|told| told.revision <= place.revision),
+            None if cursor.revision < inner.floor => return Next::Behind,
+            None => inner.batches.partition_point(|batch| batch.revision <= cursor.revision),
         };
-        if inner.told.get(index).is_none() {
-            // A transaction that only compacted told nothing.
-            return match inner.revision > place.revision {
+        if inner.batches.get(index).is_none() {
+            // A transaction that only compacted has no batch.
+            return match inner.revision > cursor.revision {
                 true => {
-                    let place = Place { revision: inner.revision, next: place.next };
-                    Next::Told { packed: Bytes::new(), place }
+                    let cursor = Cursor { revision: inner.revision, next: cursor.next };
+                    Next::Batch { packed: Bytes::new(), cursor }
                 }
                 false => Next::Nothing,
             };
         }
         let (mut records, mut bytes, mut upto) = (0, 0, index);
-        for told in inner.told.range(index..) {
-            records += told.records;
-            bytes += told.packed.len();
+        for batch in inner.batches.range(index..) {
+            records += batch.records;
+            bytes += batch.packed.len();
             if upto > index && (records > BATCH_RECORDS || bytes > BATCH_LIMIT_BYTES) {
                 break;
             }
             upto += 1;
         }
-        let taken: Vec<_> = inner.told.range(index..upto).cloned().collect();
+        let taken: Vec<_> = inner.batches.range(index..upto).cloned().collect();
         let next = Some(inner.dropped + upto as u64);
         drop(inner);
-        let pieces: Vec<_> = taken.iter().map(|told| told.packed.clone()).collect();
+        let pieces: Vec<_> = taken.iter().map(|batch| batch.packed.clone()).collect();
         // The last transaction that ends in what was taken.
-        let ended = taken.iter().rev().find(|told| told.is_end).map(|told| told.revision);
-        let revision = ended.unwrap_or(place.revision).max(place.revision);
-        Next::Told { packed: concat(&pieces), place: Place { revision, next } }
+        let ended = taken.iter().rev().find(|batch| batch.is_end).map(|batch| batch.revision);
+        let revision = ended.unwrap_or(cursor.revision).max(cursor.revision);
+        Next::Batch { packed: concat(&pieces), cursor: Cursor { revision, next } }
     }
 
     /// How long the oldest transaction after `held` has been durable; zero where there is none.
@@ -207,8 +207,8 @@ impl Lane {
 impl Inner {
     fn forget(&mut self, most: usize) {
         while self.bytes > most {
-            let Some(oldest) = self.told.pop_front() else { return };
-            self.bytes -= oldest.packed.len() + size_of::<Told>();
+            let Some(oldest) = self.batches.pop_front() else { return };
+            self.bytes -= oldest.packed.len() + size_of::<Batch>();
             self.dropped += 1;
             self.floor = oldest.revision;
         }

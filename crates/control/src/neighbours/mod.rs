@@ -1,9 +1,8 @@
 //! Neighbours of the fabric: written by operators, followed by the agents of their groups.
 //!
-//! They are in a file of their own beside the control plane's (`tollway.neighbours`), made when
-//! somebody first asks. One task writes it (`committer.rs`); what it wrote lately stands in a lane for
-//! each group (`lane.rs`), from which any number of watchers are told (`watch.rs`). Why it is so is
-//! `docs/design/007-neighbours-store.md`.
+//! They are in a file of their own (`tollway.neighbours`), made at the first request. One task writes
+//! it (`committer.rs`). Its latest changes are in a lane for each group (`lane.rs`), from which any
+//! number of watchers read (`watch.rs`). The reasons are in `docs/design/007-neighbours-store.md`.
 
 mod agents;
 mod committer;

@@ -143,7 +143,7 @@ pub(super) async fn answer(pending: PendingAnswer) -> Result<WriteNeighboursResp
 /// Which table this is, and the revision at which it began.
 async fn table(store: &Store) -> Result<(u64, u64), NeighboursError> {
     if store.get(TABLE_KEY).await?.is_none() {
-        // Told from others by chance: nothing is kept out by it.
+        // A random number tells tables apart; it protects nothing.
         let number = RandomState::new().hash_one(TABLE_KEY).max(1);
         let value = Bytes::copy_from_slice(&number.to_be_bytes());
         let make = Transaction::new().when(TABLE_KEY, Expected::Absent).put(TABLE_KEY, value);

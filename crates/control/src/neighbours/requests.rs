@@ -35,8 +35,8 @@ impl Changes {
             };
             changes.add(operation, read.map_err(|error| chain(&error)))?;
         }
-        for (place, record) in packed::records(&request.packed).enumerate() {
-            let read = record.and_then(|record| record.read(place));
+        for (index, record) in packed::records(&request.packed).enumerate() {
+            let read = record.and_then(|record| record.read(index));
             match read {
                 Err(error @ (PackedError::Tag { .. } | PackedError::CutOff { .. })) => {
                     return Err(malformed(&error));
@@ -62,10 +62,10 @@ impl Changes {
         let index = u32::try_from(count).unwrap_or(u32::MAX);
         match read {
             Ok(record) => {
-                let is_delete = operation == Operation::Delete || record.place.is_none();
+                let is_delete = operation == Operation::Delete || record.location.is_none();
                 let operation = if is_delete { Operation::Delete } else { operation };
-                let place = record.place.filter(|_| !is_delete);
-                let record = NeighbourRecord { place, ..record };
+                let location = record.location.filter(|_| !is_delete);
+                let record = NeighbourRecord { location, ..record };
                 self.valid.push(Change { index, operation, record });
             }
             Err(text) => {
@@ -150,12 +150,12 @@ mod tests {
         let bare = v1::Neighbour { key: stated(1).key, ..Default::default() };
         let read = |operation| Changes::read(&request(operation, vec![bare.clone()])).unwrap();
         let deleted = read(NeighbourOperation::Delete).valid;
-        assert_eq!((deleted[0].operation, deleted[0].record.place), (Operation::Delete, None));
+        assert_eq!((deleted[0].operation, deleted[0].record.location), (Operation::Delete, None));
         assert!(read(NeighbourOperation::Apply).valid.is_empty());
         // A tombstone among packed ones is deleted, whatever the rest is for.
         let mut mixed = request(NeighbourOperation::Apply, vec![]);
         let mut packed = packed_of(&[stated(1)]);
-        let gone = NeighbourRecord { place: None, ..deleted[0].record };
+        let gone = NeighbourRecord { location: None, ..deleted[0].record };
         packed::pack(&gone, &mut packed);
         mixed.packed = packed.into();
         let operations: Vec<_> =

@@ -1,4 +1,4 @@
-//! The service of neighbours, at both doors of the control plane.
+//! The service of neighbours, at the admin socket and at the port for workloads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(crate) const NEIGHBOURS_REQUEST_BYTES: usize = 256 << 10;
 const BULK_WRITES: usize = 16;
 /// Batches on their way to one reader, besides those that its connection holds.
 const BATCHES: usize = 2;
-/// How long a status waits for agents unless told otherwise, and at most.
+/// How long a status waits for agents by default, and at most.
 const WAIT: Duration = Duration::from_secs(60);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
@@ -156,8 +156,8 @@ impl Neighbours for NeighboursService {
         let group = asker.group(&request.get_ref().group)?;
         let keys = keys(&request.get_ref().keys)?;
         let open = self.open().await?;
-        let (lane, standing) = match open.groups.find(&group) {
-            Some(lane) => (lane.head().number, lane.standing().revision),
+        let (lane, status) = match open.groups.find(&group) {
+            Some(lane) => (lane.head().number, lane.status().revision),
             None => (0, open.groups.revision(&group)),
         };
         let stored: Vec<_> = keys.iter().map(|key| row_key(lane, key)).collect();
@@ -169,7 +169,7 @@ impl Neighbours for NeighboursService {
             }
         }
         open.counts.looked_up(keys.len());
-        let (packed, revision, table) = (packed.into(), standing, open.table);
+        let (packed, revision, table) = (packed.into(), status, open.table);
         Ok(Response::new(v1::GetNeighboursResponse { packed, revision, table }))
     }
 
@@ -225,13 +225,13 @@ impl Neighbours for NeighboursService {
         self.background.spawn(async move {
             tokio::select! {
                 () = watcher.run(start.from_revision, start.table) => {}
-                () = hear(said, &progress) => {}
+                () = read_reports(said, &progress) => {}
                 () = progress.replaced() => end(&out, replaced()).await,
                 () = stop.cancelled() => end(&out, stopping()).await,
                 () = caller.expired() => end(&out, expired_status()).await,
             }
         });
-        // What it tells first then leaves with the head of the answer.
+        // The first message then leaves with the head of the answer.
         tokio::task::yield_now().await;
         Ok(Response::new(ReceiverStream::new(told)))
     }
@@ -271,14 +271,14 @@ impl Neighbours for NeighboursService {
     }
 }
 
-/// Takes what an agent says until it says nothing more.
-async fn hear(mut said: Streaming<v1::WatchNeighboursRequest>, progress: &Progress) {
+/// Takes the reports of an agent until it sends no more.
+async fn read_reports(mut said: Streaming<v1::WatchNeighboursRequest>, progress: &Progress) {
     while let Some(Ok(message)) = said.next().await {
         if let Some(Said::Report(report)) = message.request {
             progress.report(report);
         }
     }
-    // It may listen on; that it has gone the other direction tells.
+    // The agent may still read; the other direction shows when it has gone.
     std::future::pending().await
 }
 
@@ -302,13 +302,13 @@ async fn held(open: &Open, group: &Group, revision: u64) {
 }
 
 fn fabric_group(open: &Open, group: &Group, lane: &Lane) -> v1::FabricGroup {
-    let standing = lane.standing();
+    let status = lane.status();
     v1::FabricGroup {
         group: group.to_string(),
-        revision: standing.revision,
-        oldest_revision: standing.oldest,
-        neighbours: standing.neighbours,
-        tombstones: standing.tombstones,
+        revision: status.revision,
+        oldest_revision: status.oldest,
+        neighbours: status.neighbours,
+        tombstones: status.tombstones,
         agents: open.agents.of(group, lane),
     }
 }
@@ -321,7 +321,7 @@ fn invalid(error: &ConvertError) -> Status {
     Status::invalid_argument(chain(error))
 }
 
-/// Reads a request and queues it; what of it is no neighbour is told back.
+/// Reads a request and queues it; also returns what of it is no neighbour.
 async fn begin_write(
     open: &Open,
     request: &v1::WriteNeighboursRequest,
@@ -372,7 +372,7 @@ impl Listed {
         out: mpsc::Sender<Result<v1::ListNeighboursResponse, Status>>,
     ) {
         let (number, revision) = match open.groups.find(&group) {
-            Some(lane) => (lane.head().number, lane.standing().revision),
+            Some(lane) => (lane.head().number, lane.status().revision),
             None => (0, open.groups.revision(&group)),
         };
         let range = self.vni.map_or_else(|| rows(number), |vni| rows_of_vni(number, vni));

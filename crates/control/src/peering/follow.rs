@@ -1,4 +1,4 @@
-//! Tells a joined network what this one offers: aggregates and gateways, never endpoints.
+//! Sends a joined network what this one offers: aggregates and gateways, never endpoints.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Session {
         let expired = caller.expired();
         tokio::pin!(expired);
         loop {
-            // Whoever is no longer joined is told nothing more.
+            // A network that is no longer joined gets no more.
             peering.hub.read(|catalogue| caller.peer(catalogue))?;
             tokio::select! {
                 request = requests.next() => match request {

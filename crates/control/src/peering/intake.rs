@@ -9,7 +9,7 @@ use tollway_store::{Expected, KeyRange, Transaction};
 use tollway_wire::{GATEWAYS_PER_NETWORK_LIMIT, v1};
 use tracing::{debug, info};
 
-use super::link::{Link, LinkError, PEER_SERVICES_LIMIT};
+use super::joined::{JoinedNetwork, LinkError, PEER_SERVICES_LIMIT};
 use crate::catalogue::{PeerAggregate, PinnedTrust};
 use crate::connected::is_version;
 use crate::key::{Key, MESH_PREFIX};
@@ -19,19 +19,19 @@ const PAGE_ENTRIES: usize = 1_000;
 
 /// Puts the responses of one stream into the store.
 pub(super) struct Intake<'a> {
-    link: &'a Link,
+    joined: &'a JoinedNetwork,
     trust: PinnedTrust,
     /// Services stated in the snapshot that is under way.
     snapshot: Option<HashSet<bytes::Bytes>>,
     /// The stream has said everything once.
     in_step: bool,
-    /// Of the other control plane's program; empty until it tells.
+    /// The version of the other control plane; empty until it is received.
     version: String,
 }
 
 impl<'a> Intake<'a> {
-    pub(super) fn new(link: &'a Link, trust: PinnedTrust) -> Self {
-        Self { link, trust, snapshot: None, in_step: false, version: String::new() }
+    pub(super) fn new(joined: &'a JoinedNetwork, trust: PinnedTrust) -> Self {
+        Self { joined, trust, snapshot: None, in_step: false, version: String::new() }
     }
 
     pub(super) async fn apply(&mut self, response: v1::FollowResponse) -> Result<(), LinkError> {
@@ -55,9 +55,9 @@ impl<'a> Intake<'a> {
                 change.put(self.key(|network| Key::PeerCursor { network }), cursor.encode_to_vec());
         }
         if !change.ops.is_empty() {
-            let revision = self.link.peering.store.transact(change).await?;
-            debug!(network = %self.link.network, revision, theirs = response.revision, "applied");
-            self.link.peering.hub.visible(revision).await;
+            let revision = self.joined.peering.store.transact(change).await?;
+            debug!(network = %self.joined.network, revision, theirs = response.revision, "applied");
+            self.joined.peering.hub.visible(revision).await;
         }
         if !response.version.is_empty() && is_version(&response.version) {
             self.version = response.version;
@@ -72,7 +72,7 @@ impl<'a> Intake<'a> {
     /// A transaction that happens only while the network is joined as it is now.
     async fn guarded(&self) -> Result<Transaction, LinkError> {
         let key = self.key(|network| Key::PeerTrust { network });
-        let entry = self.link.peering.store.get(&key).await?.ok_or(LinkError::NotJoined)?;
+        let entry = self.joined.peering.store.get(&key).await?.ok_or(LinkError::NotJoined)?;
         Ok(Transaction::new().when(key, Expected::Revision(entry.revision)))
     }
 
@@ -85,7 +85,7 @@ impl<'a> Intake<'a> {
         let Some(changed) = changed_trust(&self.trust, stated)? else { return Ok(()) };
         self.trust = changed;
         let roots = self.trust.roots.len();
-        info!(network = %self.link.network, roots, "a joined network changed its roots");
+        info!(network = %self.joined.network, roots, "a joined network changed its roots");
         let key = self.key(|network| Key::PeerTrust { network });
         let planned = std::mem::take(change).put(key, self.trust.write());
         *change = planned.put(Key::Trust.encode(), bytes::Bytes::new());
@@ -100,7 +100,7 @@ impl<'a> Intake<'a> {
         let read =
             tollway_wire::addresses(&stated.addresses, "gateways", GATEWAYS_PER_NETWORK_LIMIT)?;
         // Without gateways it could never be reached again: the last known ones stay.
-        let known = self.link.ask(|peer| peer.gateways.clone()).unwrap_or_else(|| [].into());
+        let known = self.joined.ask(|peer| peer.gateways.clone()).unwrap_or_else(|| [].into());
         if read.is_empty() || *read == *known {
             return Ok(change);
         }
@@ -125,7 +125,7 @@ impl<'a> Intake<'a> {
             seen.insert(key.clone());
         }
         let (known, count) = self
-            .link
+            .joined
             .ask(|peer| (peer.services.get(&name).copied(), peer.services.len()))
             .ok_or(LinkError::NotJoined)?;
         if known == Some(aggregate) {
@@ -141,15 +141,16 @@ impl<'a> Intake<'a> {
     /// Ends the snapshot: what it did not state has gone.
     async fn plan_sweep(&mut self, mut change: Transaction) -> Result<Transaction, LinkError> {
         let seen = self.snapshot.take().unwrap_or_default();
-        let network = self.link.network.to_lower();
+        let network = self.joined.network.to_lower();
         let range = KeyRange::prefix(format!("{MESH_PREFIX}peer/{network}/service/"));
         let mut after: Option<bytes::Bytes> = None;
         loop {
-            let page = self.link.peering.store.list(&range, after.as_deref(), PAGE_ENTRIES).await?;
+            let page =
+                self.joined.peering.store.list(&range, after.as_deref(), PAGE_ENTRIES).await?;
             for entry in page.entries.iter().filter(|entry| !seen.contains(&entry.key)) {
                 change = change.delete(entry.key.clone());
                 if change.ops.len() >= PAGE_ENTRIES {
-                    self.link.peering.store.transact(change).await?;
+                    self.joined.peering.store.transact(change).await?;
                     change = self.guarded().await?;
                 }
             }
@@ -166,15 +167,15 @@ impl<'a> Intake<'a> {
             last_error: String::new(),
             version: self.version.clone(),
         };
-        if self.link.ask(|peer| peer.link == heard) == Some(true) {
+        if self.joined.ask(|peer| peer.link == heard) == Some(true) {
             return Ok(());
         }
-        info!(network = %self.link.network, "a joined network's control plane answers");
-        self.link.store_link(heard).await
+        info!(network = %self.joined.network, "a joined network's control plane answers");
+        self.joined.store_link(heard).await
     }
 
     fn key(&self, of: impl FnOnce(NetworkName) -> Key) -> bytes::Bytes {
-        of(self.link.network.clone()).encode()
+        of(self.joined.network.clone()).encode()
     }
 }
 

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::Peering;
 use super::admission::{Admission, JoinError, decide_admission, decide_secret};
 use super::dial::dial;
-use super::link::ways;
+use super::link::gateways_to;
 use crate::bundle::JoinBundle;
 use crate::catalogue::PinnedTrust;
 use crate::clock::unix_now_s;
@@ -128,7 +128,7 @@ async fn try_redeem(peering: &Peering, secret: &str, file: &[u8]) -> Result<(), 
     let key = secret_key(&token);
     let entry = peering.store.get(&key).await?.ok_or(JoinError::UnknownSecret)?;
     let stored = JoinSecret::decode(entry.value.clone()).map_err(|_| JoinError::UnknownSecret)?;
-    // The secret first: nobody else learns what is joined here.
+    // The secret first: without it a peer must not learn what is joined here.
     decide_secret(&stored, token.secret(), now)?;
     let bundle = JoinBundle::verify(file, now)?;
     let admission = peering.hub.read(|catalogue| decide_admission(catalogue, &bundle))?;
@@ -281,10 +281,11 @@ async fn present(
     let dial_error = |source| JoinError::Dial { network: bundle.network.clone(), source };
     let mut tries = 0;
     let channel = loop {
-        let gateways = peering.hub.read(|catalogue| match ways(catalogue, &bundle.network) {
-            known if known.is_empty() => bundle.gateways.clone(),
-            known => known,
-        });
+        let gateways =
+            peering.hub.read(|catalogue| match gateways_to(catalogue, &bundle.network) {
+                known if known.is_empty() => bundle.gateways.clone(),
+                known => known,
+            });
         match dial(&gateways, tries, &name, &config).await {
             Ok(channel) => break channel,
             Err(error) if tries + 1 >= PRESENT_TRIES => return Err(dial_error(error)),

@@ -11,37 +11,32 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prost::Message;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tollway_identity::{Expected as Whom, TlsError, client_config, gateway_dns_san};
+use tollway_identity::{Expected as Whom, client_config, gateway_dns_san};
 use tollway_model::NetworkName;
 use tollway_net::Backoff;
-use tollway_store::{Expected, ReadError, TransactError, Transaction};
 use tollway_wire::v1::follow_request::Request as Step;
 use tollway_wire::v1::peering_client::PeeringClient;
-use tollway_wire::{ConvertError, MESSAGE_LIMIT_BYTES, v1};
+use tollway_wire::{MESSAGE_LIMIT_BYTES, v1};
 use tonic::Status;
 use tracing::{debug, warn};
 
 use super::Peering;
-use super::dial::{DialError, dial};
+use super::dial::dial;
 use super::intake::Intake;
-use super::probe::{self, ProbeError};
+use super::joined::{JoinedNetwork, LinkError};
+use super::probe;
 use crate::catalogue::{Catalogue, PinnedTrust};
 use crate::connections::ALPN;
-use crate::key::Key;
 use crate::options::EgressMode;
 
 use crate::stored;
 
-/// Services that one joined network may state.
-pub(super) const PEER_SERVICES_LIMIT: usize = 100_000;
 /// Acknowledgements waiting to be sent.
 const ACKS_LIMIT: usize = 16;
 /// Before dialling again.
@@ -49,37 +44,6 @@ const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
 /// How often gateways are asked in the time after which a silent network is lost.
 const PROBES_PER_LIMIT: u32 = 5;
-
-/// Why a stream to a joined network ended.
-#[derive(Debug, Error)]
-pub(super) enum LinkError {
-    #[error("the network is not joined")]
-    NotJoined,
-    #[error("cannot dial it")]
-    Dial(#[from] DialError),
-    #[error("no gateway of it answers")]
-    Probe(#[from] ProbeError),
-    #[error("cannot prepare TLS")]
-    Tls(#[from] TlsError),
-    #[error("it ended the stream: {0}")]
-    Status(String),
-    #[error("it was silent for {0:?}")]
-    Silent(Duration),
-    #[error("it sent something malformed")]
-    Convert(#[from] ConvertError),
-    #[error("it states more than {PEER_SERVICES_LIMIT} services")]
-    TooManyServices,
-    #[error(
-        "it claims the trust domain {found}, but {pinned} was pinned when it was joined; join it again if that is meant"
-    )]
-    TrustDomainChanged { pinned: String, found: String },
-    #[error("its roots cannot be used; the ones pinned before stay")]
-    Roots(#[from] tollway_identity::BundleError),
-    #[error("cannot store what it said")]
-    Write(#[from] TransactError),
-    #[error("cannot read what it said before")]
-    Read(#[from] ReadError),
-}
 
 /// Keeps a link to every joined network until the control plane stops.
 pub(crate) async fn supervise(peering: Arc<Peering>) {
@@ -121,9 +85,8 @@ pub(crate) async fn supervise(peering: Arc<Peering>) {
     }
 }
 
-pub(super) struct Link {
-    pub(super) peering: Arc<Peering>,
-    pub(super) network: NetworkName,
+struct Link {
+    joined: JoinedNetwork,
     contact: Contact,
 }
 
@@ -150,9 +113,9 @@ impl Contact {
     }
 }
 
-/// How it stands with a joined network.
+/// Whether a joined network can be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
+enum Reachability {
     /// Its control plane was heard lately.
     Heard,
     /// Its control plane is silent, a gateway of it answers.
@@ -163,20 +126,24 @@ enum Standing {
 
 /// Judges by the time since the control plane was `heard` and since a gateway `answered`, if one
 /// did after that.
-fn decide_standing(heard: Duration, answered: Option<Duration>, limit: Duration) -> Standing {
+fn decide_reachability(
+    heard: Duration,
+    answered: Option<Duration>,
+    limit: Duration,
+) -> Reachability {
     if heard <= limit {
-        Standing::Heard
+        Reachability::Heard
     } else if answered.is_some_and(|answered| answered <= limit) {
-        Standing::Unheard
+        Reachability::Unheard
     } else {
-        Standing::Lost
+        Reachability::Lost
     }
 }
 
 impl Link {
     fn new(peering: Arc<Peering>, network: NetworkName) -> Self {
         let contact = Contact(Arc::new(Mutex::new((Instant::now(), String::new()))));
-        Self { peering, network, contact }
+        Self { joined: JoinedNetwork { peering, network }, contact }
     }
 
     async fn run(self) {
@@ -195,7 +162,7 @@ impl Link {
                 attempt =
                     if before.elapsed() > BACKOFF.longest { 0 } else { attempt.saturating_add(1) };
                 let reason = tollway_model::chain(&error);
-                debug!(network = %self.network, attempt, reason, "no link to a joined network");
+                debug!(network = %self.joined.network, attempt, reason, "no link to a joined network");
                 self.contact.failed(reason);
                 tokio::time::sleep(BACKOFF.pause(attempt)).await;
             }
@@ -203,15 +170,15 @@ impl Link {
         tokio::join!(follow, self.judge());
     }
 
-    /// Asks the gateways while the control plane is silent, and stores how it stands.
+    /// Asks the gateways while the control plane is silent, and stores whether it can be reached.
     async fn judge(&self) {
-        let limit = self.peering.timing.unreachable_after;
+        let limit = self.joined.peering.timing.unreachable_after;
         let mut tick = tokio::time::interval((limit / 20).max(Duration::from_millis(10)));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answered = None;
         loop {
             tick.tick().await;
-            let Some(known) = self.ask(|peer| peer.cursor > 0) else { return };
+            let Some(known) = self.joined.ask(|peer| peer.cursor > 0) else { return };
             let (silent, reason) = self.contact.silent_for();
             // Gateways are asked before the limit, so that there is an answer when it is reached.
             if silent <= limit / 2 {
@@ -228,9 +195,9 @@ impl Link {
             let (silent, _) = self.contact.silent_for();
             // What was never heard of cannot be served.
             let answered = answered.filter(|_| known).map(|answered| answered.elapsed());
-            let standing = decide_standing(silent, answered, limit);
-            if let Err(error) = self.note(standing, silent, reason).await {
-                warn!(error = %tollway_model::chain(&error), "how it stands with a joined network was not stored; trying again");
+            let reachability = decide_reachability(silent, answered, limit);
+            if let Err(error) = self.note(reachability, silent, reason).await {
+                warn!(error = %tollway_model::chain(&error), "whether a joined network can be reached was not stored; trying again");
             }
             tokio::time::sleep(limit / PROBES_PER_LIMIT).await;
         }
@@ -238,24 +205,26 @@ impl Link {
 
     async fn note(
         &self,
-        standing: Standing,
+        reachability: Reachability,
         silent: Duration,
         reason: String,
     ) -> Result<(), LinkError> {
-        let Some(link) = self.ask(|peer| peer.link.clone()) else { return Ok(()) };
-        let limit = self.peering.timing.unreachable_after;
-        let network = &self.network;
-        match standing {
-            Standing::Heard => Ok(()),
-            Standing::Unheard if link.reachable && !link.last_error.is_empty() => Ok(()),
-            Standing::Unheard => {
+        let Some(link) = self.joined.ask(|peer| peer.link.clone()) else { return Ok(()) };
+        let limit = self.joined.peering.timing.unreachable_after;
+        let network = &self.joined.network;
+        match reachability {
+            Reachability::Heard => Ok(()),
+            Reachability::Unheard if link.reachable && !link.last_error.is_empty() => Ok(()),
+            Reachability::Unheard => {
                 warn!(%network, ?silent, reason, "the control plane of a joined network is away; its gateways answer, its services stay as they were");
                 self.set_link(true, reason).await
             }
-            Standing::Lost if !link.reachable || self.peering.standstill.ended_within(limit) => {
+            Reachability::Lost
+                if !link.reachable || self.joined.peering.standstill.ended_within(limit) =>
+            {
                 Ok(())
             }
-            Standing::Lost => {
+            Reachability::Lost => {
                 warn!(%network, ?silent, reason, "a joined network is unreachable; its services are withdrawn");
                 self.set_link(false, reason).await
             }
@@ -265,15 +234,16 @@ impl Link {
     /// Whether a gateway of the network answers, on the way that calls take.
     async fn probe(&self) -> Result<(), LinkError> {
         let (gateways, config) = self.route()?;
-        let name = gateway_dns_san(&self.network);
+        let name = gateway_dns_san(&self.joined.network);
         let name = ServerName::try_from(name).map_err(|_| LinkError::NotJoined)?;
         Ok(probe::any_answers(&gateways, &name, &config).await?)
     }
 
     /// Where to dial, and the TLS configuration that trusts only the network's control plane.
     fn route(&self) -> Result<(Vec<SocketAddr>, Arc<ClientConfig>), LinkError> {
-        let gateways = self.peering.hub.read(|catalogue| ways(catalogue, &self.network));
-        let config = client_config(&self.peering.credentials(), &self.whom()?, ALPN)?;
+        let gateways =
+            self.joined.peering.hub.read(|catalogue| gateways_to(catalogue, &self.joined.network));
+        let config = client_config(&self.joined.peering.credentials(), &self.whom()?, ALPN)?;
         Ok((gateways, config))
     }
 
@@ -283,7 +253,7 @@ impl Link {
     }
 
     fn trust(&self) -> Result<PinnedTrust, LinkError> {
-        self.ask(|peer| peer.joined().cloned()).flatten().ok_or(LinkError::NotJoined)
+        self.joined.ask(|peer| peer.joined().cloned()).flatten().ok_or(LinkError::NotJoined)
     }
 
     async fn follow(&self, attempt: u32) -> Result<std::convert::Infallible, LinkError> {
@@ -295,20 +265,20 @@ impl Link {
             .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
             .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
         let (requests, outgoing) = mpsc::channel(ACKS_LIMIT);
-        let revision = self.ask(|peer| peer.cursor).ok_or(LinkError::NotJoined)?;
+        let revision = self.joined.ask(|peer| peer.cursor).ok_or(LinkError::NotJoined)?;
         let open = v1::FollowRequest { request: Some(Step::Open(v1::FollowOpen { revision })) };
         // The channel is empty, so this cannot fail.
         let _ = requests.try_send(open);
-        let silence = self.peering.timing.unreachable_after;
+        let silence = self.joined.peering.timing.unreachable_after;
         let opened = tokio::time::timeout(silence, client.follow(ReceiverStream::new(outgoing)));
         let opened = opened.await.map_err(|_| LinkError::Silent(silence))?;
         let mut responses = opened.map_err(|status| ended(&status))?.into_inner();
-        let mut intake = Intake::new(self, trust);
-        let mut changes = self.peering.hub.peer_changes();
-        let mut told = Vec::new();
+        let mut intake = Intake::new(&self.joined, trust);
+        let mut changes = self.joined.peering.hub.peer_changes();
+        let mut sent = Vec::new();
         loop {
             changes.mark_unchanged();
-            self.tell_gateways(&mut told, &requests);
+            self.send_gateways(&mut sent, &requests);
             let next = tokio::select! {
                 next = tokio::time::timeout(silence, responses.message()) => next,
                 changed = changes.changed() => match changed {
@@ -329,52 +299,36 @@ impl Link {
         }
     }
 
-    /// Tells the other network where this one is reached, if that changed since `told`.
-    fn tell_gateways(
+    /// Sends the other network the own gateways, if they differ from those of `sent`.
+    fn send_gateways(
         &self,
-        told: &mut Vec<SocketAddr>,
+        sent: &mut Vec<SocketAddr>,
         requests: &mpsc::Sender<v1::FollowRequest>,
     ) {
         let own: Vec<SocketAddr> = self
+            .joined
             .peering
             .hub
             .read(|catalogue| catalogue.gateways().map(|gateway| gateway.outside).collect());
-        if own.is_empty() || own == *told {
+        if own.is_empty() || own == *sent {
             return;
         }
         let addresses = own.iter().map(|gateway| (*gateway).into()).collect();
         let request = Some(Step::ReachedAt(v1::Gateways { addresses }));
-        // Without room it is told after the next response.
+        // With a full queue they are sent after the next response.
         if requests.try_send(v1::FollowRequest { request }).is_ok() {
-            *told = own;
+            *sent = own;
         }
     }
 
     async fn set_link(&self, reachable: bool, last_error: String) -> Result<(), LinkError> {
-        let version = self.ask(|peer| peer.link.version.clone()).unwrap_or_default();
-        self.store_link(stored::PeerLink { reachable, last_error, version }).await
-    }
-
-    pub(super) async fn store_link(&self, link: stored::PeerLink) -> Result<(), LinkError> {
-        let trust_key = Key::PeerTrust { network: self.network.clone() }.encode();
-        let Some(entry) = self.peering.store.get(&trust_key).await? else {
-            return Err(LinkError::NotJoined);
-        };
-        let put = Transaction::new()
-            .when(trust_key, Expected::Revision(entry.revision))
-            .put(Key::PeerLink { network: self.network.clone() }.encode(), link.encode_to_vec());
-        let revision = self.peering.store.transact(put).await?;
-        self.peering.hub.visible(revision).await;
-        Ok(())
-    }
-
-    pub(super) fn ask<T>(&self, question: impl FnOnce(&crate::catalogue::Peer) -> T) -> Option<T> {
-        self.peering.hub.read(|catalogue| catalogue.find_peer(&self.network).map(question))
+        let version = self.joined.ask(|peer| peer.link.version.clone()).unwrap_or_default();
+        self.joined.store_link(stored::PeerLink { reachable, last_error, version }).await
     }
 }
 
 /// Where to dial for another network's control plane.
-pub(crate) fn ways(catalogue: &Catalogue, network: &NetworkName) -> Vec<SocketAddr> {
+pub(crate) fn gateways_to(catalogue: &Catalogue, network: &NetworkName) -> Vec<SocketAddr> {
     match catalogue.home().egress {
         EgressMode::Direct => {
             catalogue.find_peer(network).map(|peer| peer.gateways.to_vec()).unwrap_or_default()
@@ -395,14 +349,14 @@ mod tests {
     fn a_network_is_lost_when_neither_control_plane_nor_gateways_answer() {
         let check = |heard_ms, answered_ms: Option<u64>, expected| {
             let ms = Duration::from_millis;
-            let found = decide_standing(ms(heard_ms), answered_ms.map(ms), ms(5_000));
+            let found = decide_reachability(ms(heard_ms), answered_ms.map(ms), ms(5_000));
             assert_eq!(found, expected, "{heard_ms} {answered_ms:?}");
         };
-        check(0, None, Standing::Heard);
-        check(5_000, None, Standing::Heard);
-        check(5_001, None, Standing::Lost);
-        check(5_001, Some(1_000), Standing::Unheard);
-        check(600_000, Some(5_000), Standing::Unheard);
-        check(600_000, Some(5_001), Standing::Lost);
+        check(0, None, Reachability::Heard);
+        check(5_000, None, Reachability::Heard);
+        check(5_001, None, Reachability::Lost);
+        check(5_001, Some(1_000), Reachability::Unheard);
+        check(600_000, Some(5_000), Reachability::Unheard);
+        check(600_000, Some(5_001), Reachability::Lost);
     }
 }

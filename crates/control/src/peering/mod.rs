@@ -1,5 +1,5 @@
-//! Between control planes: joining ([`join`]), telling joined networks about this one
-//! ([`follow`]), and following what they tell ([`link`], stored by [`intake`]). Who may join is
+//! Between control planes: joining ([`join`]), sending joined networks the state of this one
+//! ([`follow`]), and following theirs ([`link`], stored by [`intake`]). Who may join is
 //! decided in [`admission`], whether a silent network can still be reached by [`probe`].
 
 pub(crate) mod admission;
@@ -7,6 +7,7 @@ pub(crate) mod dial;
 pub(crate) mod follow;
 mod intake;
 pub(crate) mod join;
+mod joined;
 pub(crate) mod link;
 mod probe;
 

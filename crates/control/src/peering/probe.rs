@@ -26,7 +26,7 @@ pub(super) enum ProbeError {
     #[error("the gateway {gateway} does not answer within {} s", PROBE_TIMEOUT.as_secs())]
     Timeout { gateway: SocketAddr },
     #[error("what answers at {gateway} is no gateway of that network")]
-    Stranger { gateway: SocketAddr },
+    WrongNetwork { gateway: SocketAddr },
 }
 
 /// Returns when the first of `gateways` has answered, or with the failure of the last.
@@ -69,11 +69,11 @@ async fn greet(
     let connect = |source| ProbeError::Connect { gateway, source };
     let tcp = TcpStream::connect(gateway).await.map_err(connect)?;
     let Err(error) = TlsConnector::from(config).connect(name, tcp).await else {
-        return Err(ProbeError::Stranger { gateway });
+        return Err(ProbeError::WrongNetwork { gateway });
     };
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::AlertReceived(AlertDescription::AccessDenied)) => Ok(()),
-        Some(_) => Err(ProbeError::Stranger { gateway }),
+        Some(_) => Err(ProbeError::WrongNetwork { gateway }),
         None => Err(connect(error)),
     }
 }

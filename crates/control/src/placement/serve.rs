@@ -18,7 +18,9 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::debug;
 
 use super::host::Host;
-use super::{ACTOR_TYPES_PER_NAMESPACE_LIMIT, NotEntered, ORDERS_LIMIT, Placements, TooManyTypes};
+use super::placements::{
+    ACTOR_TYPES_PER_NAMESPACE_LIMIT, NotEntered, ORDERS_LIMIT, Placements, TooManyTypes,
+};
 use crate::background::Background;
 use crate::connections::{Caller, expired_status, is_system};
 use crate::hub::Hub;

@@ -23,10 +23,14 @@ use tollway_wire::{Registration, ReminderChange, ReminderKey, ReminderResult};
 use super::counts::Counts;
 use super::record::{self, Head};
 use super::{decide, key};
-use crate::book::{self, Book, Delta, Full, Limit};
 use crate::placement::{Host, Placements};
+use crate::quota::{self, Delta, Full, Limit, Quotas};
 use crate::stores::Stores;
 
+/// Name of the file in the directory of the store.
+const FILE_NAME: &str = "tollway.reminders";
+/// Bytes of one page of a list.
+pub(super) const PAGE_BYTES: usize = 256 << 10;
 /// Most reminders of a namespace.
 const NAMESPACE_REMINDERS: u64 = 500_000;
 /// Most bytes of the names and data of a namespace's reminders.
@@ -35,7 +39,7 @@ const NAMESPACE_REMINDER_BYTES: u64 = 128 << 20;
 const REMINDERS: u64 = 1_000_000;
 /// Most bytes of the names and data of all: the control plane has them in memory.
 const REMINDER_BYTES: u64 = 256 << 20;
-pub(super) const LIMITS: book::Limits = book::Limits {
+pub(super) const LIMITS: quota::Limits = quota::Limits {
     owner_bytes: Limit {
         what: "bytes of the namespace's reminders",
         most: NAMESPACE_REMINDER_BYTES,
@@ -77,8 +81,8 @@ pub(super) struct Write {
 pub(super) struct Committer {
     placements: Arc<Placements>,
     counts: Arc<Counts>,
-    limits: book::Limits,
-    book: Book,
+    limits: quota::Limits,
+    quotas: Quotas,
     /// Keys of reminders that have an end.
     ends: BTreeSet<(Moment, Bytes)>,
     /// Of the last registration.
@@ -120,7 +124,7 @@ impl Decide for Committer {
             let reason = tollway_model::chain(&error);
             tracing::warn!(reason, "reminders could not be counted");
         }
-        self.counts.set_usage(self.book.all());
+        self.counts.set_usage(self.quotas.all());
     }
 
     fn answer(
@@ -147,7 +151,7 @@ impl Committer {
     /// Opens or makes the file, and counts what is in it.
     pub(super) async fn open(
         stores: &Stores,
-        limits: book::Limits,
+        limits: quota::Limits,
         placements: Arc<Placements>,
         counts: Arc<Counts>,
     ) -> Result<(Self, Store), RemindersError> {
@@ -155,10 +159,10 @@ impl Committer {
             // No watch reads reminders.
             history_changes: 1,
             history_bytes: 1,
-            page_bytes: super::PAGE_BYTES,
+            page_bytes: PAGE_BYTES,
             ..Default::default()
         };
-        let store = stores.open(super::FILE_NAME, bounds).await?;
+        let store = stores.open(FILE_NAME, bounds).await?;
         let recorder = counts.clone();
         store.observe_commits(move |commit| recorder.commits.record(commit));
         let mut committer = Self {
@@ -166,7 +170,7 @@ impl Committer {
             placements,
             counts,
             limits,
-            book: Book::new(limits),
+            quotas: Quotas::new(limits),
             ends: BTreeSet::new(),
             version: 0,
             swept: Instant::now(),
@@ -242,7 +246,7 @@ impl Committer {
         let mut delta = Delta::default();
         let old = present.as_ref().map(|(_, record)| key.len() + record.len());
         delta.replace(old, Some(key.len() + record.len()));
-        if let Err(Full { what, found, limit }) = self.book.reserve(key::namespace(&key), delta) {
+        if let Err(Full { what, found, limit }) = self.quotas.reserve(key::namespace(&key), delta) {
             return Ok(ReminderResult::Excess { what: what.to_owned(), found, limit });
         }
         self.version = version;
@@ -259,7 +263,7 @@ impl Committer {
         self.forget_end(&key, head.ends);
         let mut delta = Delta::default();
         delta.replace(Some(key.len() + record.len()), None);
-        self.book.count(key::namespace(&key), delta);
+        self.quotas.count(key::namespace(&key), delta);
         pending.delete(key);
     }
 
@@ -300,7 +304,7 @@ impl Committer {
 
     /// Counts what is durable. What is more than a limit allows stays.
     async fn recount(&mut self) -> Result<(), RemindersError> {
-        self.book = Book::new(self.limits);
+        self.quotas = Quotas::new(self.limits);
         self.ends.clear();
         let mut after: Option<Bytes> = None;
         loop {
@@ -308,7 +312,7 @@ impl Committer {
             for entry in &page.entries {
                 let mut delta = Delta::default();
                 delta.replace(None, Some(entry.key.len() + entry.value.len()));
-                self.book.count(key::namespace(&entry.key), delta);
+                self.quotas.count(key::namespace(&entry.key), delta);
                 let Some(head) = Head::read(&entry.value) else { continue };
                 self.version = self.version.max(head.version);
                 if let Some(ends) = head.ends {
@@ -320,7 +324,7 @@ impl Committer {
                 break;
             }
         }
-        self.counts.set_usage(self.book.all());
+        self.counts.set_usage(self.quotas.all());
         Ok(())
     }
 

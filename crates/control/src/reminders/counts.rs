@@ -4,8 +4,8 @@ use tollway_telemetry::Page;
 use tollway_telemetry::metrics::{Counter, Gauge, names};
 use tollway_wire::ReminderResult;
 
-use crate::book::Usage;
 use crate::commits::CommitMetrics;
+use crate::quota::Usage;
 
 /// Only the committer writes these; the store's writer thread records `commits`.
 #[derive(Default, Debug)]

@@ -12,7 +12,7 @@ use tollway_store::{Entry, KeyRange, Store};
 use tollway_wire::{actor_type, read_grant, shard_bytes, v1};
 use tonic::Status;
 
-use super::committer::{RemindersError, now};
+use super::committer::{PAGE_BYTES, RemindersError, now};
 use super::{key, record};
 use crate::background::Background;
 use crate::placement::{Host, Placements};
@@ -101,7 +101,7 @@ async fn send_all(
                 bytes += entry.key.len() + entry.value.len();
                 response.reminders.extend(reminder(entry, now)?);
             }
-            if response.reminders.len() >= PAGE || bytes >= super::PAGE_BYTES {
+            if response.reminders.len() >= PAGE || bytes >= PAGE_BYTES {
                 send(responses, std::mem::take(&mut response)).await?;
                 bytes = 0;
             }

@@ -1,8 +1,8 @@
 //! Reminders of actors: kept for the hosts that run them, in a file of their own beside the
 //! control plane's (`tollway.reminders`), made when the first host asks.
 //!
-//! Who holds the shard of an actor, by the placement, and nobody else, writes for it. Why it is so
-//! is `docs/design/005-reminders.md`.
+//! Only the host that holds the shard of an actor, by the placement, writes for it. The reasons
+//! are in `docs/design/005-reminders.md`.
 
 mod committer;
 mod counts;
@@ -30,12 +30,8 @@ use crate::placement::{Host, Placements};
 use crate::status::{stopping, store_status};
 use crate::stores::Stores;
 
-/// Name of the file in the directory of the store.
-const FILE_NAME: &str = "tollway.reminders";
 /// Requests that wait for the committer; further ones wait to be queued.
 const QUEUE_LIMIT: usize = 256;
-/// Bytes of one page of a list.
-const PAGE_BYTES: usize = 256 << 10;
 
 /// Opened when it is first needed.
 pub(crate) struct Reminders {

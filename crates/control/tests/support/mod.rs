@@ -246,17 +246,17 @@ impl Member {
     }
 
     pub async fn try_channel(&self) -> std::io::Result<Channel> {
-        let (name, config) = self.way();
+        let (name, config) = self.tls();
         connect(self.address, name, config).await
     }
 
     /// A connection on which nothing is said yet.
     pub async fn stream(&self) -> std::io::Result<TlsStream<TcpStream>> {
-        let (name, config) = self.way();
+        let (name, config) = self.tls();
         TlsConnector::from(config).connect(name, TcpStream::connect(self.address).await?).await
     }
 
-    fn way(&self) -> (ServerName<'static>, Arc<ClientConfig>) {
+    fn tls(&self) -> (ServerName<'static>, Arc<ClientConfig>) {
         let own = self.credentials.spiffe_id();
         let network = &self.credentials.service().network;
         let expected = Expected::control(network, &own.trust_domain);

@@ -179,7 +179,7 @@ fn address_of(record: &NeighbourRecord) -> Address {
 }
 
 fn neighbour_of(record: &NeighbourRecord) -> Option<Neighbour> {
-    let place = record.place.as_ref()?;
-    let (mac, host_mac) = (place.mac.octets(), place.host_mac.octets());
-    Some(Neighbour::new(mac, place.host_ip(), host_mac, record.revision))
+    let location = record.location.as_ref()?;
+    let (mac, host_mac) = (location.mac.octets(), location.host_mac.octets());
+    Some(Neighbour::new(mac, location.host_ip(), host_mac, record.revision))
 }

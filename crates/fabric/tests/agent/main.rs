@@ -130,7 +130,9 @@ fn check_equal(kernel: &Kernel, store: &Store) {
     let expected: BTreeMap<_, _> = store
         .present()
         .iter()
-        .map(|(key, place)| ((key.vni().number(), key.ip()), (place.mac.octets(), place.host_ip())))
+        .map(|(key, location)| {
+            ((key.vni().number(), key.ip()), (location.mac.octets(), location.host_ip()))
+        })
         .collect();
     assert_eq!(found.len(), expected.len());
     assert!(found == expected, "same keys, other values");

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tollway_model::neighbour::packed::pack;
-use tollway_model::{Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
+use tollway_model::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 use tollway_wire::v1::neighbours_server::{Neighbours, NeighboursServer};
 use tollway_wire::v1::watch_neighbours_request::Request as Sent;
 use tollway_wire::{neighbour_key, v1};
@@ -66,7 +66,7 @@ impl Store {
                 let record = NeighbourRecord {
                     key: key(number),
                     revision: state.revision,
-                    place: host.map(place),
+                    location: host.map(location),
                 };
                 state.words.insert(record.key, record);
             }
@@ -84,7 +84,7 @@ impl Store {
     pub(crate) fn compact(&self) {
         self.with(|state| {
             state.compacted = state.revision;
-            state.words.retain(|_, word| word.place.is_some());
+            state.words.retain(|_, word| word.location.is_some());
         });
     }
 
@@ -93,9 +93,9 @@ impl Store {
     }
 
     /// Neighbours by number, with the last octet of their host.
-    pub(crate) fn present(&self) -> BTreeMap<NeighbourKey, NeighbourPlace> {
+    pub(crate) fn present(&self) -> BTreeMap<NeighbourKey, HostLocation> {
         self.with(|state| {
-            state.words.iter().filter_map(|(key, word)| Some((*key, word.place?))).collect()
+            state.words.iter().filter_map(|(key, word)| Some((*key, word.location?))).collect()
         })
     }
 
@@ -127,7 +127,7 @@ impl Store {
             let words: Vec<_> = state
                 .words
                 .values()
-                .filter(|word| word.revision > from && (with_tombstones || word.place.is_some()))
+                .filter(|word| word.revision > from && (with_tombstones || word.location.is_some()))
                 .copied()
                 .collect();
             (words, state.revision)
@@ -216,7 +216,7 @@ impl Neighbours for Store {
             let mut packed = Vec::new();
             for asked in &keys {
                 let key = neighbour_key(asked).unwrap();
-                let word = state.words.get(&key).filter(|word| word.place.is_some());
+                let word = state.words.get(&key).filter(|word| word.location.is_some());
                 word.iter().for_each(|word| pack(word, &mut packed));
             }
             let (packed, revision) = (packed.into(), state.revision);
@@ -292,9 +292,9 @@ pub(crate) fn key(number: u32) -> NeighbourKey {
     NeighbourKey::new(vni, ip).unwrap()
 }
 
-fn place(host: u8) -> NeighbourPlace {
+fn location(host: u8) -> HostLocation {
     let mac = |octet| Mac::new([2, 0, 0, 0, octet, host]).unwrap();
-    NeighbourPlace::new(mac(1), std::net::Ipv4Addr::new(192, 0, 2, host).into(), mac(2)).unwrap()
+    HostLocation::new(mac(1), std::net::Ipv4Addr::new(192, 0, 2, host).into(), mac(2)).unwrap()
 }
 
 /// Any spread will do.

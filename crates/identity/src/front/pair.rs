@@ -32,7 +32,7 @@ pub enum PairError {
     #[error("there is no private key in it; it must hold PEM (`-----BEGIN PRIVATE KEY-----`)")]
     NoKey,
     #[error(
-        "the key is encrypted, and there is nobody to ask for the pass phrase; \
+        "the key is encrypted, and a pass phrase cannot be asked for; \
          decrypt it with `openssl pkey -in KEY -out PLAIN` and protect the file"
     )]
     KeyEncrypted,

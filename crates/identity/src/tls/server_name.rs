@@ -10,7 +10,7 @@ pub struct ServerNameReader {
     acceptor: Acceptor,
 }
 
-/// What a ClientHello told.
+/// What a ClientHello contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerNameRead {
     /// More of it is to come.

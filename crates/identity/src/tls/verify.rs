@@ -93,7 +93,7 @@ impl ServerCertVerifier for ExactPeer {
     signatures_of_the_library!();
 }
 
-/// A door's check: the caller is somebody of a known trust domain.
+/// A listener's check: the caller is of a known trust domain.
 #[derive(Debug)]
 pub(super) struct AnyKnownPeer {
     bundles: TrustBundles,
@@ -111,7 +111,7 @@ impl ClientCertVerifier for AnyKnownPeer {
         self.requirement == Requirement::Certificate
     }
 
-    /// None: the roots we know are nobody's business before the caller has shown who it is.
+    /// None: a caller must not learn the known roots before it has authenticated.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

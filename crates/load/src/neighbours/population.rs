@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use tollway_model::{Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
+use tollway_model::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 
 /// Most neighbours of one virtual network here: its addresses are those of 10.0.0.0/8.
 pub const MAX_NEIGHBOURS: u64 = 1 << 24;
@@ -55,9 +55,9 @@ impl Population {
             Mac::new([2, kind, 0, b, c, d]).expect("a single address")
         };
         let host_ip = Ipv4Addr::from_bits(0xac10_0001 + host);
-        let place = NeighbourPlace::new(mac(1, number), host_ip.into(), mac(2, host));
-        let place = Some(place.expect("an address that a host can have"));
-        NeighbourRecord { key: self.key(number), revision: 0, place }
+        let location = HostLocation::new(mac(1, number), host_ip.into(), mac(2, host));
+        let location = Some(location.expect("an address that a host can have"));
+        NeighbourRecord { key: self.key(number), revision: 0, location }
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
     fn a_neighbour_that_moves_is_behind_another_host() {
         let [before, after] = [0, 1].map(|moves| Population::of_round(0).record(5, moves));
         assert_eq!(before.key, after.key);
-        let (before, after) = (before.place.unwrap(), after.place.unwrap());
+        let (before, after) = (before.location.unwrap(), after.location.unwrap());
         assert_eq!(before.mac, after.mac);
         assert!(before.host_ip() != after.host_ip() && before.host_mac != after.host_mac);
     }

@@ -223,12 +223,12 @@ mod tests {
         let of = |number| {
             let batches = batches(&options(3, Some(5)), number);
             let records = batches.iter().flat_map(|(_, packed)| unpack(packed).unwrap());
-            records.map(|record| (record.key, record.place)).collect::<Vec<_>>()
+            records.map(|record| (record.key, record.location)).collect::<Vec<_>>()
         };
         let there = Population::of_round(3);
         let expected = |numbers: [(u32, u32); 3]| {
             let record = |(number, moves)| there.record(number, moves);
-            numbers.map(record).map(|record| (record.key, record.place)).to_vec()
+            numbers.map(record).map(|record| (record.key, record.location)).to_vec()
         };
         assert_eq!(of(0), expected([(0, 1), (1, 1), (2, 1)]));
         assert_eq!(of(1), expected([(3, 1), (4, 1), (0, 2)]));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{NeighbourKey, NeighbourPlace, NeighbourRecord};
+use super::{HostLocation, NeighbourKey, NeighbourRecord};
 
 /// Whether what arrives takes the place of what stands, by their revisions.
 ///
@@ -16,10 +16,10 @@ pub fn supersedes(arriving: u64, standing: Option<u64>) -> bool {
 ///
 /// It holds a tombstone for each key that was deleted, since an older record of it may still
 /// arrive; [`Self::forget_tombstones`] drops them when that is over. It grows with the number of
-/// keys: whoever feeds it bounds that.
+/// keys: the caller bounds that.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Merged {
-    records: BTreeMap<NeighbourKey, (u64, Option<NeighbourPlace>)>,
+    records: BTreeMap<NeighbourKey, (u64, Option<HostLocation>)>,
 }
 
 impl Merged {
@@ -33,7 +33,7 @@ impl Merged {
         let standing = self.records.get(&record.key).map(|(revision, _)| *revision);
         let taken = supersedes(record.revision, standing);
         if taken {
-            self.records.insert(record.key, (record.revision, record.place));
+            self.records.insert(record.key, (record.revision, record.location));
         }
         taken
     }
@@ -41,27 +41,27 @@ impl Merged {
     /// What stands under a key, tombstones too.
     #[must_use]
     pub fn find(&self, key: &NeighbourKey) -> Option<NeighbourRecord> {
-        self.records.get(key).map(|(revision, place)| NeighbourRecord {
+        self.records.get(key).map(|(revision, location)| NeighbourRecord {
             key: *key,
             revision: *revision,
-            place: *place,
+            location: *location,
         })
     }
 
     /// The neighbours there are, in order of their keys.
     pub fn present(&self) -> impl Iterator<Item = NeighbourRecord> {
-        self.records.iter().filter(|(_, (_, place))| place.is_some()).map(
-            |(key, (revision, place))| NeighbourRecord {
+        self.records.iter().filter(|(_, (_, location))| location.is_some()).map(
+            |(key, (revision, location))| NeighbourRecord {
                 key: *key,
                 revision: *revision,
-                place: *place,
+                location: *location,
             },
         )
     }
 
     /// Drops what was deleted up to and including `revision`: nothing older may arrive any more.
     pub fn forget_tombstones(&mut self, revision: u64) {
-        self.records.retain(|_, (deleted, place)| place.is_some() || *deleted > revision);
+        self.records.retain(|_, (deleted, location)| location.is_some() || *deleted > revision);
     }
 }
 
@@ -69,11 +69,11 @@ impl Merged {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::tests_support::{key, place};
+    use super::super::tests_support::{key, location};
     use super::*;
 
     fn record(number: u32, revision: u64, host: Option<u8>) -> NeighbourRecord {
-        NeighbourRecord { key: key(number), revision, place: host.map(place) }
+        NeighbourRecord { key: key(number), revision, location: host.map(location) }
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
                 merged.take(*record);
             }
             let expected: Vec<_> =
-                expected.into_values().filter(|record| record.place.is_some()).collect();
+                expected.into_values().filter(|record| record.location.is_some()).collect();
             prop_assert_eq!(merged.present().collect::<Vec<_>>(), expected);
         }
     }

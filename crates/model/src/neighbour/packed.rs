@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 
-use super::{AddressError, Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
+use super::{AddressError, HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 
 /// Most records of one batch.
 pub const BATCH_RECORDS: usize = 1024;
@@ -98,13 +98,13 @@ impl<'a> PackedRecord<'a> {
         let at = self.revision_at();
         let key = NeighbourKey::new(vni, ip(&self.0[HEAD..at]))?;
         let rest = &self.0[at + REVISION..];
-        let place = match rest.split_first_chunk::<MAC>() {
+        let location = match rest.split_first_chunk::<MAC>() {
             None => None,
             Some((mac, rest)) => rest.split_first_chunk::<MAC>().map(|(host_mac, host_ip)| {
-                NeighbourPlace::new(Mac::new(*mac)?, ip(host_ip), Mac::new(*host_mac)?)
+                HostLocation::new(Mac::new(*mac)?, ip(host_ip), Mac::new(*host_mac)?)
             }),
         };
-        Ok(NeighbourRecord { key, revision: self.revision(), place: place.transpose()? })
+        Ok(NeighbourRecord { key, revision: self.revision(), location: location.transpose()? })
     }
 
     fn revision_at(self) -> usize {
@@ -184,23 +184,23 @@ pub fn pack(record: &NeighbourRecord, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(&record.key.vni().octets());
     push_ip(record.key.ip(), bytes);
     bytes.extend_from_slice(&record.revision.to_be_bytes());
-    push_place(record, bytes);
+    push_location(record, bytes);
 }
 
 fn tag(record: &NeighbourRecord) -> u8 {
     let ip = if record.key.ip().is_ipv6() { TAG_IP_V6 } else { 0 };
-    match &record.place {
+    match &record.location {
         None => ip | TAG_TOMBSTONE,
-        Some(place) if place.host_ip().is_ipv6() => ip | TAG_HOST_V6,
+        Some(location) if location.host_ip().is_ipv6() => ip | TAG_HOST_V6,
         Some(_) => ip,
     }
 }
 
-fn push_place(record: &NeighbourRecord, bytes: &mut Vec<u8>) {
-    let Some(place) = &record.place else { return };
-    bytes.extend_from_slice(&place.mac.octets());
-    bytes.extend_from_slice(&place.host_mac.octets());
-    push_ip(place.host_ip(), bytes);
+fn push_location(record: &NeighbourRecord, bytes: &mut Vec<u8>) {
+    let Some(location) = &record.location else { return };
+    bytes.extend_from_slice(&location.mac.octets());
+    bytes.extend_from_slice(&location.host_mac.octets());
+    push_ip(location.host_ip(), bytes);
 }
 
 fn push_ip(ip: IpAddr, bytes: &mut Vec<u8>) {
@@ -220,27 +220,27 @@ pub fn pack_key(key: &NeighbourKey, bytes: &mut Vec<u8>) {
 
 /// Appends the second part of a record as a store keeps it, without its revision: the tag, and what
 /// is found there.
-pub fn pack_place(record: &NeighbourRecord, bytes: &mut Vec<u8>) {
+pub fn pack_location(record: &NeighbourRecord, bytes: &mut Vec<u8>) {
     bytes.push(tag(record));
-    push_place(record, bytes);
+    push_location(record, bytes);
 }
 
 /// Whether the second part of a record is that of a tombstone.
 #[must_use]
-pub fn is_tombstone(place: &[u8]) -> bool {
-    place.first().is_some_and(|tag| tag & TAG_TOMBSTONE != 0)
+pub fn is_tombstone(location: &[u8]) -> bool {
+    location.first().is_some_and(|tag| tag & TAG_TOMBSTONE != 0)
 }
 
 /// Appends a record put together of its parts; `false`, and nothing, where they are not parts of
 /// one.
 #[must_use]
-pub fn join(key: &[u8], revision: u64, place: &[u8], bytes: &mut Vec<u8>) -> bool {
-    let (Some((vni, [family, ip @ ..])), Some((tag, place))) =
-        (key.split_first_chunk::<3>(), place.split_first())
+pub fn join(key: &[u8], revision: u64, location: &[u8], bytes: &mut Vec<u8>) -> bool {
+    let (Some((vni, [family, ip @ ..])), Some((tag, location))) =
+        (key.split_first_chunk::<3>(), location.split_first())
     else {
         return false;
     };
-    let whole = 1 + vni.len() + ip.len() + REVISION + place.len();
+    let whole = 1 + vni.len() + ip.len() + REVISION + location.len();
     let ip_length = if tag & TAG_IP_V6 == 0 { 4 } else { 16 };
     if length(*tag) != Some(whole) || ip.len() != ip_length || *family != tag & TAG_IP_V6 {
         return false;
@@ -249,7 +249,7 @@ pub fn join(key: &[u8], revision: u64, place: &[u8], bytes: &mut Vec<u8>) -> boo
     bytes.extend_from_slice(vni);
     bytes.extend_from_slice(ip);
     bytes.extend_from_slice(&revision.to_be_bytes());
-    bytes.extend_from_slice(place);
+    bytes.extend_from_slice(location);
     true
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use proptest::prelude::*;
 
-use super::{Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni, inner_ip};
+use super::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni, inner_ip};
 
 /// The key of the neighbour of this number.
 pub(super) fn key(number: u32) -> NeighbourKey {
@@ -12,10 +12,10 @@ pub(super) fn key(number: u32) -> NeighbourKey {
     NeighbourKey::new(Vni::new(7).unwrap(), ip.into()).unwrap()
 }
 
-/// A place on the host of this number.
-pub(super) fn place(host: u8) -> NeighbourPlace {
+/// A location on the host of this number.
+pub(super) fn location(host: u8) -> HostLocation {
     let mac = |kind| Mac::new([2, kind, 0, 0, 0, host]).unwrap();
-    NeighbourPlace::new(mac(1), Ipv4Addr::new(192, 0, 2, host).into(), mac(2)).unwrap()
+    HostLocation::new(mac(1), Ipv4Addr::new(192, 0, 2, host).into(), mac(2)).unwrap()
 }
 
 fn any_ip() -> impl Strategy<Value = IpAddr> {
@@ -26,15 +26,15 @@ fn any_mac() -> impl Strategy<Value = Mac> {
     any::<[u8; 6]>().prop_filter_map("nobody's hardware address", |octets| Mac::new(octets).ok())
 }
 
-fn any_place() -> impl Strategy<Value = NeighbourPlace> {
+fn any_location() -> impl Strategy<Value = HostLocation> {
     (any_mac(), any_ip(), any_mac())
-        .prop_map(|(mac, ip, host)| NeighbourPlace::new(mac, ip, host).unwrap())
+        .prop_map(|(mac, ip, host)| HostLocation::new(mac, ip, host).unwrap())
 }
 
 /// A record of any kind.
 pub(super) fn any_record() -> impl Strategy<Value = NeighbourRecord> {
     let key = (0_u32..1 << 24, any_ip())
         .prop_map(|(vni, ip)| NeighbourKey::new(Vni::new(vni).unwrap(), ip).unwrap());
-    (key, any::<u64>(), proptest::option::of(any_place()))
-        .prop_map(|(key, revision, place)| NeighbourRecord { key, revision, place })
+    (key, any::<u64>(), proptest::option::of(any_location()))
+        .prop_map(|(key, revision, location)| NeighbourRecord { key, revision, location })
 }

@@ -189,7 +189,7 @@ impl MethodName {
     /// [`PatternError::Method`].
     pub fn new(text: &str) -> Result<Self, PatternError> {
         let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-        // `*` is a token too, and whoever writes it means something else.
+        // `*` is a token too, and its author means something else.
         if text.is_empty() || text.len() > METHOD_BYTES_LIMIT || text == "*" {
             return Err(PatternError::Method(shortened(text)));
         }

@@ -287,7 +287,7 @@ impl Host {
     fn run_due(self: &Arc<Self>) -> Duration {
         let mut inner = self.inner();
         let now = self.clock.now();
-        let effects = inner.turns.look(now);
+        let effects = inner.turns.sweep(now);
         self.carry_out(&mut inner, effects);
         inner.turns.next_moment().map_or(CHECK_EVERY, |at| at.saturating_sub(now))
     }

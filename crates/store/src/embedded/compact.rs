@@ -10,7 +10,7 @@ use std::io;
 use super::Core;
 use super::format::FrameBuilder;
 use super::log::Log;
-use super::medium::Place;
+use super::medium::LogLocation;
 use crate::etcd::WriteFault;
 
 /// Keys and values copied in one step.
@@ -23,7 +23,7 @@ const SYNC_EVERY_BYTES: u64 = 8 << 20;
 /// A compaction under way.
 #[derive(Debug)]
 pub(super) struct Compaction {
-    place: Place,
+    location: LogLocation,
     log: Log,
     /// The last key copied.
     cursor: Option<Box<[u8]>>,
@@ -44,9 +44,9 @@ pub(super) struct Taken {
 }
 
 impl Compaction {
-    pub(super) fn start(place: &Place, core: &Core) -> io::Result<Self> {
-        let (log, place) = (Log::create(place)?, place.clone());
-        let mut compaction = Self { place, log, cursor: None, synced: 0 };
+    pub(super) fn start(location: &LogLocation, core: &Core) -> io::Result<Self> {
+        let (log, location) = (Log::create(location)?, location.clone());
+        let mut compaction = Self { location, log, cursor: None, synced: 0 };
         let mut frame = FrameBuilder::new(Vec::new());
         {
             let state = core.state();
@@ -105,10 +105,10 @@ impl Compaction {
 
     /// Makes the new log durable and gives it the store's name.
     ///
-    /// When making the *name* durable fails, the new log is in place and yet a crash may bring
+    /// When making the *name* durable fails, the new log has the name and yet a crash may bring
     /// the old one back: `name_durable` says so, and nothing more may be written.
     pub(super) fn take_the_name(mut self) -> io::Result<Taken> {
-        match self.log.take_the_name(&self.place) {
+        match self.log.take_the_name(&self.location) {
             Ok(name_durable) => Ok(Taken { log: self.log, name_durable }),
             Err(error) => {
                 self.abandon();
@@ -119,6 +119,6 @@ impl Compaction {
 
     /// Removes the unfinished log.
     pub(super) fn abandon(self) {
-        self.log.abandon(&self.place);
+        self.log.abandon(&self.location);
     }
 }

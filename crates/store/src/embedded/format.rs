@@ -2,7 +2,7 @@
 //!
 //! A file begins with a header (magic, format, salt). Then come frames, each written and made
 //! durable as one: `magic u32, body length u32, sequence u64, checksum u32, body`, little endian.
-//! The checksum covers salt, length, sequence and body; the salt is random per file, so nobody
+//! The checksum covers salt, length, sequence and body; the salt is random per file, so no caller
 //! can put a frame into a value and have it taken for one. After the last frame come zeros.
 
 use bytes::Bytes;

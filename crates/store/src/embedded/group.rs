@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::State;
 use super::format::FrameBuilder;
-use super::writer::{Decided, Overlay, Placed, Request};
+use super::writer::{Decided, FrameStep, Overlay, Request};
 use crate::error::{LeaseError, TransactError};
 use crate::model::{Expected, Guard, LeaseId, Limits, Op, Transaction};
 
@@ -23,7 +23,7 @@ pub(super) enum Effect {
     LeaseEnded { lease: LeaseId },
 }
 
-/// What a caller is told once the frame is durable.
+/// The answer to a caller once the frame is durable.
 pub(super) enum Outcome {
     Transact(oneshot::Sender<Result<u64, TransactError>>, Result<u64, TransactError>),
     GrantLease(oneshot::Sender<Result<LeaseId, LeaseError>>, Result<LeaseId, LeaseError>),
@@ -31,8 +31,8 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Tells every caller its outcome, or the failure that `failure` gives instead. Callers
-    /// that have gone away are not told.
+    /// Sends every caller its outcome, or the failure that `failure` gives instead. Callers
+    /// that have gone away are skipped.
     pub(super) fn answer_all(
         outcomes: Vec<Self>,
         failure: impl Fn(&Self) -> Option<TransactError>,
@@ -77,7 +77,7 @@ pub(super) struct Group<'a> {
     leases: HashMap<LeaseId, bool>,
     /// Puts of this group under each lease.
     lease_puts: HashMap<LeaseId, usize>,
-    /// Covers the first `overlaid` effects; filled when somebody asks.
+    /// Covers the first `overlaid` effects; filled when it is needed.
     overlay: Overlay,
     overlaid: usize,
 }
@@ -189,21 +189,21 @@ impl<'a> Group<'a> {
                 *self.lease_puts.entry(*lease).or_insert(0) += 1;
             }
         }
-        let placed = steps.iter().map(|op| match op {
-            Op::Put { key, value, lease } => Placed {
+        let steps_in_frame = steps.iter().map(|op| match op {
+            Op::Put { key, value, lease } => FrameStep {
                 start: self.frame.put(key, value, *lease),
                 key_length: key.len(),
                 value_length: Some(value.len()),
                 lease: *lease,
             },
-            Op::Delete { key } => Placed {
+            Op::Delete { key } => FrameStep {
                 start: self.frame.delete(key),
                 key_length: key.len(),
                 value_length: None,
                 lease: None,
             },
         });
-        let steps = placed.collect();
+        let steps = steps_in_frame.collect();
         self.effects.push(Effect::Transaction(Decided { revision: self.revision, steps }));
     }
 

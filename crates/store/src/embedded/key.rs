@@ -67,11 +67,12 @@ mod tests {
     fn keys_are_ordered_as_their_bytes_are() {
         let mut all: Vec<Vec<u8>> = vec![Vec::new()];
         for length in [1, 7, 8, 9, 30, 31, 32, 33, 64, 255, 256, 300] {
-            for (place, byte) in [(0, 0), (0, 1), (length / 2, 1), (length - 1, 0), (length - 1, 9)]
+            for (position, byte) in
+                [(0, 0), (0, 1), (length / 2, 1), (length - 1, 0), (length - 1, 9)]
             {
                 for filling in [0, 1, 255] {
                     let mut key = vec![filling; length];
-                    key[place] = byte;
+                    key[position] = byte;
                     all.push(key);
                 }
             }

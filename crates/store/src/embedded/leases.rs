@@ -1,6 +1,6 @@
 //! When leases end. Deadlines live in memory only: keeping a lease alive costs no write, and
 //! after a restart every lease has its full time again. Time in which the whole process stood
-//! still (stopped, starved, a machine that slept) counts for no lease: nobody could keep one
+//! still (stopped, starved, a machine that slept) counts for no lease: no client could renew one
 //! alive then.
 
 use std::collections::{BTreeSet, HashMap};
@@ -16,7 +16,7 @@ use crate::model::LeaseId;
 
 /// Wait before a lease's end is handed to a busy writer again.
 const BUSY_RETRY: Duration = Duration::from_millis(10);
-/// Longest sleep while there are leases: what is slept beyond it tells of a standstill.
+/// Longest sleep while there are leases: a longer one shows a standstill.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A look that comes so much too late was no busy moment: the process stood still.
 const STANDSTILL_FROM: Duration = Duration::from_secs(1);
@@ -130,7 +130,7 @@ pub(super) async fn end_leases(deadlines: Arc<Deadlines>, writer: WeakSender<Req
     }
 }
 
-/// How long the process stood still, if the time since the last look cannot be told otherwise.
+/// How long the process stood still, if the time since the last check has no other cause.
 fn standstill(since_look: Duration) -> Option<Duration> {
     let gap = since_look.saturating_sub(LOOK_EVERY);
     (gap >= STANDSTILL_FROM).then_some(gap)

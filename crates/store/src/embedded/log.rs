@@ -1,4 +1,4 @@
-//! The log: appends frames durably, reads them back, tells a torn end from damage. Where its bytes
+//! The log: appends frames durably, reads them back, distinguishes a torn end from damage. Where its bytes
 //! lie is the matter of [`super::medium`].
 //!
 //! A frame that was cut off by a crash was never acknowledged; it is dropped. A frame that is
@@ -16,13 +16,13 @@ use super::format::{
     FRAME_HEAD_BYTES, FrameBuilder, FrameHead, HEADER_BYTES, HeaderFault, Item, Salt, decode_body,
     decode_header, encode_header,
 };
-use super::medium::{Medium, Place, forget_tail, is_blank, lock_current, sync_directory};
+use super::medium::{LogLocation, Medium, forget_tail, is_blank, lock_current, sync_directory};
 use super::repair::Damage;
 use crate::error::OpenError;
 use crate::etcd::WriteFault;
-use crate::etcd::parts::{EtcdPlace, Reader};
+use crate::etcd::parts::{EtcdLocation, Reader};
 
-/// A writable log that nobody else writes.
+/// A log that only this process writes.
 #[derive(Debug)]
 pub(super) struct Log {
     medium: Medium,
@@ -50,24 +50,24 @@ pub(super) struct Whole {
 }
 
 impl Log {
-    /// Opens or makes the log at `place` for this process alone, and hands every item to `visit` in
+    /// Opens or makes the log at `location` for this process alone, and hands every item to `visit` in
     /// order; `visit` returns `false` for one that cannot be.
     pub(super) fn open(
-        place: &Place,
+        location: &LogLocation,
         visit: impl FnMut(Item, usize) -> bool,
     ) -> Result<Opened, OpenError> {
-        match place {
-            Place::File(path) => Self::open_file(place, path, visit),
-            Place::Etcd(etcd) => Self::open_etcd(place, etcd, visit),
+        match location {
+            LogLocation::File(path) => Self::open_file(location, path, visit),
+            LogLocation::Etcd(etcd) => Self::open_etcd(location, etcd, visit),
         }
     }
 
     fn open_file(
-        place: &Place,
+        location: &LogLocation,
         path: &Path,
         mut visit: impl FnMut(Item, usize) -> bool,
     ) -> Result<Opened, OpenError> {
-        let io = |source| place.failed(source);
+        let io = |source| location.failed(source);
         let file = lock_current(path)?;
         let length = file.metadata().map_err(io)?.len();
         if is_blank(&file, length).map_err(io)? {
@@ -76,7 +76,7 @@ impl Log {
             sync_directory(path).map_err(io)?;
             return Ok(Opened { log, torn_bytes: 0, created: true });
         }
-        let mut replay = Replay::start(place.clone(), &file, length)?;
+        let mut replay = Replay::start(location.clone(), &file, length)?;
         replay.visit_all(&mut visit)?;
         let (salt, end, next_sequence) = (replay.salt, replay.at, replay.next_sequence);
         let torn_bytes = replay.torn_bytes()?;
@@ -87,19 +87,19 @@ impl Log {
     }
 
     fn open_etcd(
-        place: &Place,
-        etcd: &Arc<EtcdPlace>,
+        location: &LogLocation,
+        etcd: &Arc<EtcdLocation>,
         mut visit: impl FnMut(Item, usize) -> bool,
     ) -> Result<Opened, OpenError> {
-        let io = |source| place.failed(source);
+        let io = |source| location.failed(source);
         let Some(number) = etcd.find().map_err(io)? else {
-            let mut log = Self::create(place).map_err(io)?;
-            log.take_the_name(place).and_then(|durable| durable).map_err(io)?;
+            let mut log = Self::create(location).map_err(io)?;
+            log.take_the_name(location).and_then(|durable| durable).map_err(io)?;
             return Ok(Opened { log, torn_bytes: 0, created: true });
         };
         etcd.remove_others(number).map_err(io)?;
         let reader = Reader::new(etcd, number);
-        let mut replay = Replay::start(place.clone(), reader, u64::MAX)?;
+        let mut replay = Replay::start(location.clone(), reader, u64::MAX)?;
         replay.visit_all(&mut visit)?;
         let (salt, end, next_sequence) = (replay.salt, replay.at, replay.next_sequence);
         let torn_bytes = replay.torn_bytes()?;
@@ -108,7 +108,7 @@ impl Log {
         Ok(Opened { log, torn_bytes, created: false })
     }
 
-    /// Reads the file at `path`, which nobody may have open, as far as it is whole; changes
+    /// Reads the file at `path`, which no process may have open, as far as it is whole; changes
     /// nothing.
     pub(super) fn read(
         path: &Path,
@@ -127,7 +127,7 @@ impl Log {
         if is_blank(&file, file_bytes).map_err(io)? {
             return Ok(Whole { file_bytes, damage: None });
         }
-        let mut replay = Replay::start(Place::File(path.to_owned()), &file, file_bytes)?;
+        let mut replay = Replay::start(LogLocation::File(path.to_owned()), &file, file_bytes)?;
         let damage = match replay.visit_all(&mut visit).and_then(|()| replay.torn_bytes()) {
             Ok(_) => None,
             Err(OpenError::Corrupt { offset, what, .. }) => {
@@ -138,9 +138,9 @@ impl Log {
         Ok(Whole { file_bytes, damage })
     }
 
-    /// Makes a new log beside that of `place`, in the place of what an earlier one has left.
-    pub(super) fn create(place: &Place) -> io::Result<Self> {
-        Self::start(Medium::beside(place)?)
+    /// Makes a new log beside that of `location`, in the place of what an earlier one has left.
+    pub(super) fn create(location: &LogLocation) -> io::Result<Self> {
+        Self::start(Medium::compacted(location)?)
     }
 
     /// Writes the header of an empty log.
@@ -192,22 +192,22 @@ impl Log {
     }
 
     /// Makes the log durable and gives it the name of the store. Where only the *name* is not
-    /// durable, the log is in place and yet a crash may bring the old one back: the inner error
+    /// durable, the log has the name and yet a crash may bring the old one back: the inner error
     /// says so.
-    pub(super) fn take_the_name(&mut self, place: &Place) -> io::Result<io::Result<()>> {
+    pub(super) fn take_the_name(&mut self, location: &LogLocation) -> io::Result<io::Result<()>> {
         self.medium.sync().map_err(WriteFault::into_error)?;
-        self.medium.take_the_name(place)
+        self.medium.take_the_name(location)
     }
 
     /// Removes a log that has not taken the name.
-    pub(super) fn abandon(self, place: &Place) {
-        self.medium.abandon(place);
+    pub(super) fn abandon(self, location: &LogLocation) {
+        self.medium.abandon(location);
     }
 }
 
 /// Reads a log from its start.
 struct Replay<R> {
-    place: Place,
+    location: LogLocation,
     reader: io::BufReader<R>,
     salt: Salt,
     /// Behind the last whole frame.
@@ -218,29 +218,29 @@ struct Replay<R> {
 
 impl<R: Read + Seek> Replay<R> {
     /// `length`: of the file; where that is not known, more than it can be.
-    fn start(place: Place, log: R, length: u64) -> Result<Self, OpenError> {
+    fn start(location: LogLocation, log: R, length: u64) -> Result<Self, OpenError> {
         let mut reader = io::BufReader::with_capacity(1 << 20, log);
         let mut header = [0; HEADER_BYTES];
         match reader.read_exact(&mut header) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(OpenError::NotAStore { path: place.path() });
+                return Err(OpenError::NotAStore { path: location.path() });
             }
-            Err(source) => return Err(place.failed(source)),
+            Err(source) => return Err(location.failed(source)),
         }
         let salt = decode_header(&header).map_err(|fault| match fault {
-            HeaderFault::NotAStore => OpenError::NotAStore { path: place.path() },
+            HeaderFault::NotAStore => OpenError::NotAStore { path: location.path() },
             HeaderFault::Format(found) => {
-                OpenError::Format { path: place.path(), found, supported: super::format::FORMAT }
+                OpenError::Format { path: location.path(), found, supported: super::format::FORMAT }
             }
             HeaderFault::Damaged => OpenError::Corrupt {
-                path: place.path(),
+                path: location.path(),
                 offset: 0,
                 what: "the header's checksum is wrong",
             },
         })?;
         let at = u64::try_from(HEADER_BYTES).expect("a header is small");
-        Ok(Self { place, reader, salt, at, length, next_sequence: 1 })
+        Ok(Self { location, reader, salt, at, length, next_sequence: 1 })
     }
 
     /// Hands every item of the whole frames to `visit`, which returns `false` for one that cannot
@@ -249,9 +249,12 @@ impl<R: Read + Seek> Replay<R> {
         loop {
             let offset = self.at;
             let Some((body, bytes)) = self.next_frame()? else { return Ok(()) };
-            let place = &self.place;
-            let malformed =
-                || OpenError::Corrupt { path: place.path(), offset, what: "a record has no sense" };
+            let location = &self.location;
+            let malformed = || OpenError::Corrupt {
+                path: location.path(),
+                offset,
+                what: "a record has no sense",
+            };
             for item in decode_body(body).ok_or_else(malformed)? {
                 if !visit(item, bytes) {
                     return Err(malformed());
@@ -286,9 +289,9 @@ impl<R: Read + Seek> Replay<R> {
     /// # Errors
     /// `Corrupt` when a later frame is whole: then an acknowledged one is missing.
     fn torn_bytes(&mut self) -> Result<u64, OpenError> {
-        self.reader.seek(SeekFrom::Start(self.at)).map_err(|error| self.place.failed(error))?;
+        self.reader.seek(SeekFrom::Start(self.at)).map_err(|error| self.location.failed(error))?;
         let mut tail = Vec::new();
-        self.reader.read_to_end(&mut tail).map_err(|error| self.place.failed(error))?;
+        self.reader.read_to_end(&mut tail).map_err(|error| self.location.failed(error))?;
         let used = tail.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         tail.truncate(used);
         for at in 0..used {
@@ -297,7 +300,7 @@ impl<R: Read + Seek> Replay<R> {
             let later = head.sequence > self.next_sequence;
             if later && body.is_some_and(|body| head.fits(&self.salt, body)) {
                 return Err(OpenError::Corrupt {
-                    path: self.place.path(),
+                    path: self.location.path(),
                     offset: self.at,
                     what: "a record is damaged, and whole ones follow",
                 });
@@ -311,7 +314,7 @@ impl<R: Read + Seek> Replay<R> {
         match self.reader.read_exact(buffer) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(source) => Err(self.place.failed(source)),
+            Err(source) => Err(self.location.failed(source)),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::format::HEADER_BYTES;
 use super::log::length;
 use crate::error::OpenError;
 use crate::etcd::WriteFault;
-use crate::etcd::parts::{EtcdPlace, Parts};
+use crate::etcd::parts::{EtcdLocation, Parts};
 
 /// Least and most zeros written ahead at once; in between, a quarter of the file.
 const AHEAD_BYTES: (u64, u64) = (256 << 10, 8 << 20);
@@ -24,17 +24,17 @@ const LOCK_ATTEMPTS: u32 = 16;
 
 /// Where the log of a store is.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum LogLocation {
     File(PathBuf),
-    Etcd(Arc<EtcdPlace>),
+    Etcd(Arc<EtcdLocation>),
 }
 
-impl Place {
+impl LogLocation {
     /// What it is called in messages.
     pub(super) fn path(&self) -> PathBuf {
         match self {
             Self::File(path) => path.clone(),
-            Self::Etcd(place) => place.url().into(),
+            Self::Etcd(location) => location.url().into(),
         }
     }
 
@@ -42,12 +42,12 @@ impl Place {
     pub(super) fn failed(&self, source: io::Error) -> OpenError {
         match self {
             Self::File(path) => OpenError::Io { path: path.clone(), source },
-            Self::Etcd(place) => OpenError::Etcd { url: place.url(), source },
+            Self::Etcd(location) => OpenError::Etcd { url: location.url(), source },
         }
     }
 }
 
-/// A place that is written.
+/// A location that is written.
 #[derive(Debug)]
 pub(super) enum Medium {
     File {
@@ -64,10 +64,10 @@ impl Medium {
     }
 
     /// A new one beside that of a store, locked, in the place of what an earlier one has left.
-    pub(super) fn beside(place: &Place) -> io::Result<Self> {
-        match place {
-            Place::File(path) => Ok(Self::file(create(&compaction_path(path))?, 0)),
-            Place::Etcd(place) => Ok(Self::Etcd(Parts::begin(place)?)),
+    pub(super) fn compacted(location: &LogLocation) -> io::Result<Self> {
+        match location {
+            LogLocation::File(path) => Ok(Self::file(create(&compaction_path(path))?, 0)),
+            LogLocation::Etcd(location) => Ok(Self::Etcd(Parts::begin(location)?)),
         }
     }
 
@@ -108,9 +108,9 @@ impl Medium {
     }
 
     /// Gives it the name of the store; the inner error: that the name may not be durable.
-    pub(super) fn take_the_name(&mut self, place: &Place) -> io::Result<io::Result<()>> {
-        match (self, place) {
-            (Self::File { .. }, Place::File(path)) => {
+    pub(super) fn take_the_name(&mut self, location: &LogLocation) -> io::Result<io::Result<()>> {
+        match (self, location) {
+            (Self::File { .. }, LogLocation::File(path)) => {
                 std::fs::rename(compaction_path(path), path)?;
                 Ok(sync_directory(path))
             }
@@ -118,19 +118,19 @@ impl Medium {
                 parts.take_the_name().map_err(WriteFault::into_error)?;
                 Ok(Ok(()))
             }
-            (Self::File { .. }, Place::Etcd(_)) => unreachable!("each is of its place"),
+            (Self::File { .. }, LogLocation::Etcd(_)) => unreachable!("each is of its location"),
         }
     }
 
     /// Removes what has not taken the name.
-    pub(super) fn abandon(self, place: &Place) {
-        match (self, place) {
+    pub(super) fn abandon(self, location: &LogLocation) {
+        match (self, location) {
             (Self::Etcd(parts), _) => parts.abandon(),
             // What stays behind is removed when the store opens.
-            (Self::File { .. }, Place::File(path)) => {
+            (Self::File { .. }, LogLocation::File(path)) => {
                 let _ = std::fs::remove_file(compaction_path(path));
             }
-            (Self::File { .. }, Place::Etcd(_)) => {}
+            (Self::File { .. }, LogLocation::Etcd(_)) => {}
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Looks into a store that nobody has open, and makes a damaged one usable again.
+//! Reads a store that no process has open, and makes a damaged one usable again.
 //!
-//! What can be kept is what was written before the damage: a transaction may build on any
+//! What can be saved was written before the damage: a transaction may build on any
 //! earlier one, so none is taken that follows a hole.
 
 use std::collections::BTreeMap;
@@ -12,15 +12,15 @@ use std::sync::Arc;
 use super::compact::{Compaction, Progress};
 use super::leases::Deadlines;
 use super::log::{Log, Whole};
-use super::medium::{Place, sync_directory};
+use super::medium::{LogLocation, sync_directory};
 use super::state::State;
 use super::{Core, replay};
 use crate::error::{OpenError, RepairError};
 use crate::model::Limits;
 
-/// Groups of keys that are told apart.
+/// Groups of keys that are counted apart.
 const GROUPS: usize = 64;
-/// Damaged files that are kept beside a store.
+/// Damaged files that are left next to a store.
 const KEPT_FILES: u32 = 100;
 
 /// What is in a store's file.
@@ -36,7 +36,7 @@ pub struct Inspection {
     pub damage: Option<Damage>,
 }
 
-/// A place that cannot be read, though something was acknowledged there.
+/// A location that cannot be read, though something was acknowledged there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     pub offset: u64,
@@ -49,7 +49,7 @@ pub struct Damage {
 #[derive(Debug)]
 pub struct Repaired {
     /// What the store holds now.
-    pub kept: Inspection,
+    pub remaining: Inspection,
     /// Where the damaged file stays.
     pub damaged_file: PathBuf,
 }
@@ -78,10 +78,10 @@ pub fn repair(path: &Path) -> Result<Repaired, RepairError> {
     state.next_lease = state.next_lease.saturating_add(damage.bytes_after);
     let revision = state.revision;
     let failed = |source| RepairError::Write { path: path.to_owned(), source };
-    let damaged_file = keep_beside(path).map_err(failed)?;
+    let damaged_file = keep_copy(path).map_err(failed)?;
     rewrite(path, state).map_err(failed)?;
-    let kept = Inspection { revision, damage: None, ..found };
-    Ok(Repaired { kept, damaged_file })
+    let remaining = Inspection { revision, damage: None, ..found };
+    Ok(Repaired { remaining, damaged_file })
 }
 
 fn read(path: &Path) -> Result<(State, Inspection), OpenError> {
@@ -110,7 +110,7 @@ fn groups(state: &State) -> BTreeMap<String, usize> {
 }
 
 /// A second name for the file: the first is then free to be replaced in one step.
-fn keep_beside(path: &Path) -> io::Result<PathBuf> {
+fn keep_copy(path: &Path) -> io::Result<PathBuf> {
     for number in 1..=KEPT_FILES {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".damaged-{number}"));
@@ -130,7 +130,7 @@ fn keep_beside(path: &Path) -> io::Result<PathBuf> {
 /// Writes the state as compaction does, to a file that then takes the store's name.
 fn rewrite(path: &Path, state: State) -> io::Result<()> {
     let core = Core::new(Limits::default(), state, Arc::new(Deadlines::default()), 0);
-    let mut compaction = Compaction::start(&Place::File(path.to_owned()), &core)?;
+    let mut compaction = Compaction::start(&LogLocation::File(path.to_owned()), &core)?;
     loop {
         match compaction.step(&core) {
             Ok(Progress::More) => {}

@@ -1,4 +1,4 @@
-//! A watch is a range and a place in the shared history; it buffers nothing.
+//! A watch is a range and a position in the shared history; it buffers nothing.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) struct EmbeddedWatch {
     /// Everything up to here was reported.
     reported: u64,
     /// Everything up to here was looked at.
-    looked_at: u64,
+    read_to: u64,
     /// Counts the running watches.
     _counted: Arc<()>,
 }
@@ -36,7 +36,7 @@ impl EmbeddedWatch {
         from: u64,
         counted: Arc<()>,
     ) -> Self {
-        Self { core, revisions, range, reported: from, looked_at: from, _counted: counted }
+        Self { core, revisions, range, reported: from, read_to: from, _counted: counted }
     }
 
     pub(crate) async fn next(&mut self) -> Result<Batch, WatchError> {
@@ -44,41 +44,41 @@ impl EmbeddedWatch {
             // Seen before looking, so that what comes while looking wakes us again.
             let open = self.revisions.has_changed().is_ok();
             self.revisions.mark_unchanged();
-            let (batch, caught_up) = self.look()?;
+            let (batch, caught_up) = self.read()?;
             if let Some(batch) = batch {
                 return Ok(batch);
             }
             if !caught_up {
                 tokio::task::yield_now().await;
             } else if !open || self.revisions.changed().await.is_err() {
-                return self.last_look();
+                return self.last_read();
             }
         }
     }
 
     /// What is there to report, and whether everything there is has been looked at.
-    fn look(&mut self) -> Result<(Option<Batch>, bool), WatchError> {
+    fn read(&mut self) -> Result<(Option<Batch>, bool), WatchError> {
         let state = self.core.state();
         let oldest = state.history.floor();
-        if self.looked_at < oldest {
+        if self.read_to < oldest {
             return Err(WatchError::TooSlow { oldest });
         }
-        let seen = state.history.after(self.looked_at, &self.range, LOOK_CHANGES);
+        let seen = state.history.after(self.read_to, &self.range, LOOK_CHANGES);
         let caught_up = seen.upto >= state.revision;
         drop(state);
-        self.looked_at = seen.upto;
-        let due = self.looked_at - self.reported >= PROGRESS_EVERY_REVISIONS;
+        self.read_to = seen.upto;
+        let due = self.read_to - self.reported >= PROGRESS_EVERY_REVISIONS;
         if seen.changes.is_empty() && !due {
             return Ok((None, caught_up));
         }
-        self.reported = self.looked_at;
-        Ok((Some(Batch { revision: self.looked_at, changes: seen.changes }), caught_up))
+        self.reported = self.read_to;
+        Ok((Some(Batch { revision: self.read_to, changes: seen.changes }), caught_up))
     }
 
     /// The store has closed: reports what came before that, then `Closed`.
-    fn last_look(&mut self) -> Result<Batch, WatchError> {
+    fn last_read(&mut self) -> Result<Batch, WatchError> {
         loop {
-            match self.look()? {
+            match self.read()? {
                 (Some(batch), _) => return Ok(batch),
                 (None, true) => return Err(WatchError::Closed),
                 (None, false) => {}

@@ -19,7 +19,7 @@ use super::compact::{Compaction, Progress, Taken};
 use super::format::{FRAME_HEAD_BYTES, FrameBuilder};
 use super::group::{Effect, Group, Outcome, Prepared};
 use super::log::Log;
-use super::medium::Place;
+use super::medium::LogLocation;
 use super::{Core, State};
 use crate::error::{LeaseError, TransactError};
 use crate::etcd::WriteFault;
@@ -40,7 +40,7 @@ pub(super) enum Request {
 
 /// The writer's own side of the store.
 pub(super) struct Writer {
-    pub(super) place: Place,
+    pub(super) location: LogLocation,
     pub(super) log: Log,
     pub(super) core: Arc<Core>,
     pub(super) requests: mpsc::Receiver<Request>,
@@ -112,7 +112,7 @@ impl Writer {
         }
         let began = Instant::now();
         let written = self.write(frame);
-        self.tell(Commit { took: began.elapsed(), durable: written.is_ok() });
+        self.report(Commit { took: began.elapsed(), durable: written.is_ok() });
         match written {
             Ok(frame) => {
                 self.apply(effects, &frame);
@@ -120,12 +120,12 @@ impl Writer {
             }
             Err(failure) => {
                 self.give_time_again(&effects);
-                Outcome::answer_all(outcomes, |_| Some(failure.error(&self.place)));
+                Outcome::answer_all(outcomes, |_| Some(failure.error(&self.location)));
             }
         }
     }
 
-    fn tell(&self, commit: Commit) {
+    fn report(&self, commit: Commit) {
         self.core.file_bytes.store(self.log.len(), Ordering::Relaxed);
         if let Some(observer) = self.core.observer.get() {
             observer(commit);
@@ -162,7 +162,7 @@ impl Writer {
 
     /// Refuses everything from here on.
     fn fail(&mut self, error: io::Error) -> Arc<io::Error> {
-        tracing::error!(store = %self.place.path().display(), %error, "the store cannot be written");
+        tracing::error!(store = %self.location.path().display(), %error, "the store cannot be written");
         let error = Arc::new(error);
         self.failed = Some(Arc::clone(&error));
         error
@@ -220,7 +220,7 @@ impl Writer {
 
     fn go_on_in(&mut self, taken: Taken) {
         let (before, after) = (self.log.len(), taken.log.len());
-        tracing::info!(store = %self.place.path().display(), before, after, "compacted");
+        tracing::info!(store = %self.location.path().display(), before, after, "compacted");
         self.log = taken.log;
         self.core.file_bytes.store(after, Ordering::Relaxed);
         self.compact_from = self.core.limits.compact_from_bytes;
@@ -234,7 +234,7 @@ impl Writer {
         if self.log.len() < self.compact_from || self.log.len() < live.saturating_mul(2) {
             return;
         }
-        match Compaction::start(&self.place, &self.core) {
+        match Compaction::start(&self.location, &self.core) {
             Ok(compaction) => self.compaction = Some(compaction),
             Err(error) => self.postpone_compaction(&error),
         }
@@ -247,7 +247,7 @@ impl Writer {
 
     fn postpone_compaction(&mut self, error: &io::Error) {
         self.compact_from = self.log.len().saturating_mul(2);
-        let store = self.place.path();
+        let store = self.location.path();
         let store = store.display();
         tracing::warn!(%store, %error, "cannot compact now; trying again when the store has doubled");
     }
@@ -260,15 +260,15 @@ enum Failure {
 }
 
 impl Failure {
-    fn error(&self, place: &Place) -> TransactError {
-        let path = place.path();
-        match (self, place) {
+    fn error(&self, location: &LogLocation) -> TransactError {
+        let path = location.path();
+        match (self, location) {
             (Self::NoRoom(source), _) => TransactError::NoRoom { path, source: Arc::clone(source) },
-            (Self::Broken(source), Place::File(_)) => {
+            (Self::Broken(source), LogLocation::File(_)) => {
                 TransactError::Disk { path, source: Arc::clone(source) }
             }
-            (Self::Broken(source), Place::Etcd(place)) => {
-                TransactError::Etcd { url: place.url(), source: Arc::clone(source) }
+            (Self::Broken(source), LogLocation::Etcd(location)) => {
+                TransactError::Etcd { url: location.url(), source: Arc::clone(source) }
             }
         }
     }
@@ -278,12 +278,12 @@ impl Failure {
 #[derive(Debug)]
 pub(super) struct Decided {
     pub(super) revision: u64,
-    pub(super) steps: Vec<Placed>,
+    pub(super) steps: Vec<FrameStep>,
 }
 
-/// One step as a place in its frame.
+/// One step, as a range of bytes in its frame.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Placed {
+pub(super) struct FrameStep {
     pub(super) start: usize,
     pub(super) key_length: usize,
     /// `None` for a delete.
@@ -291,7 +291,7 @@ pub(super) struct Placed {
     pub(super) lease: Option<LeaseId>,
 }
 
-impl Placed {
+impl FrameStep {
     pub(super) fn key<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         &frame[self.start..self.start + self.key_length]
     }

@@ -90,7 +90,7 @@ impl Client {
                 }
             });
         }
-        // Of one, why it cannot be reached is told.
+        // Of one member the error is returned.
         Ok(Self(match &endpoints[..] {
             [one] => one.connect_lazy(),
             _ => Channel::balance_list(endpoints.into_iter()),

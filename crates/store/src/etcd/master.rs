@@ -31,7 +31,7 @@ pub(super) struct Master {
 
 #[derive(Debug)]
 struct State {
-    /// Nobody else can be the master before.
+    /// No other process can be the master before.
     until: Instant,
     why_lost: Option<String>,
 }
@@ -122,7 +122,7 @@ impl Master {
 
 enum Attempt {
     Master(Arc<Master>),
-    /// Somebody else is, called so.
+    /// Another process of this name is.
     StandBy(String),
 }
 

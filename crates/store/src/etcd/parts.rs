@@ -24,7 +24,7 @@ const WANTED_BYTES: i64 = 4 << 20;
 
 /// Where the logs of a store are.
 #[derive(Debug)]
-pub(crate) struct EtcdPlace {
+pub(crate) struct EtcdLocation {
     etcd: Arc<Etcd>,
     store: String,
     /// The number of its log; 0 before it is known.
@@ -34,7 +34,7 @@ pub(crate) struct EtcdPlace {
 /// A log that is written.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    place: Arc<EtcdPlace>,
+    location: Arc<EtcdLocation>,
     number: u64,
     /// Where the next part goes.
     next: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Parts {
     waiting: Vec<u8>,
 }
 
-impl EtcdPlace {
+impl EtcdLocation {
     pub(crate) fn new(etcd: Arc<Etcd>, store: &str) -> Self {
         Self { etcd, store: store.to_owned(), number: AtomicU64::new(0) }
     }
@@ -92,11 +92,11 @@ impl EtcdPlace {
 
 impl Parts {
     /// Begins the log behind the one that the store has.
-    pub(crate) fn begin(place: &Arc<EtcdPlace>) -> io::Result<Self> {
-        let number = place.number.load(Ordering::Relaxed) + 1;
-        let left = RequestOp::delete(prefixed(place.log(number)));
-        place.write(vec![left]).map_err(WriteFault::into_error)?;
-        Ok(Self { place: Arc::clone(place), number, next: 0, waiting: Vec::new() })
+    pub(crate) fn begin(location: &Arc<EtcdLocation>) -> io::Result<Self> {
+        let number = location.number.load(Ordering::Relaxed) + 1;
+        let left = RequestOp::delete(prefixed(location.log(number)));
+        location.write(vec![left]).map_err(WriteFault::into_error)?;
+        Ok(Self { location: Arc::clone(location), number, next: 0, waiting: Vec::new() })
     }
 
     /// Adds bytes that are not durable before [`Self::sync`].
@@ -109,8 +109,8 @@ impl Parts {
         let waiting = Bytes::from(std::mem::take(&mut self.waiting));
         for (part, start) in (self.next..).zip((0..waiting.len()).step_by(PART_BYTES)) {
             let bytes = waiting.slice(start..waiting.len().min(start + PART_BYTES));
-            let put = RequestOp::put(self.place.part(self.number, part), bytes);
-            self.place.write(vec![put])?;
+            let put = RequestOp::put(self.location.part(self.number, part), bytes);
+            self.location.write(vec![put])?;
         }
         self.next += waiting.len().div_ceil(PART_BYTES) as u64;
         Ok(())
@@ -119,27 +119,27 @@ impl Parts {
     /// Makes this log the store's, in place of another one.
     pub(crate) fn take_the_name(&mut self) -> Result<(), WriteFault> {
         self.sync()?;
-        let former = self.place.number.load(Ordering::Relaxed);
-        let mut ops = vec![RequestOp::put(self.place.head(), self.number.to_string())];
+        let former = self.location.number.load(Ordering::Relaxed);
+        let mut ops = vec![RequestOp::put(self.location.head(), self.number.to_string())];
         if former > 0 {
-            ops.push(RequestOp::delete(prefixed(self.place.log(former))));
+            ops.push(RequestOp::delete(prefixed(self.location.log(former))));
         }
-        self.place.write(ops)?;
-        self.place.number.store(self.number, Ordering::Relaxed);
+        self.location.write(ops)?;
+        self.location.number.store(self.number, Ordering::Relaxed);
         Ok(())
     }
 
     /// Removes a log that is not the store's.
     pub(crate) fn abandon(self) {
-        let ops = vec![RequestOp::delete(prefixed(self.place.log(self.number)))];
+        let ops = vec![RequestOp::delete(prefixed(self.location.log(self.number)))];
         // What stays behind is removed when the store opens.
-        let _ = self.place.write(ops);
+        let _ = self.location.write(ops);
     }
 }
 
 /// Reads a log from its first part to its last.
 pub(crate) struct Reader {
-    place: Arc<EtcdPlace>,
+    location: Arc<EtcdLocation>,
     number: u64,
     client: Client,
     /// The parts that were read: number and first byte.
@@ -153,10 +153,10 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(place: &Arc<EtcdPlace>, number: u64) -> Self {
+    pub(crate) fn new(location: &Arc<EtcdLocation>, number: u64) -> Self {
         Self {
-            client: place.etcd.client(),
-            place: Arc::clone(place),
+            client: location.etcd.client(),
+            location: Arc::clone(location),
             number,
             read: Vec::new(),
             parts: VecDeque::new(),
@@ -177,24 +177,24 @@ impl Reader {
                 let mut whole = Vec::new();
                 self.seek(SeekFrom::Start(start))?;
                 self.by_ref().take(end - start).read_to_end(&mut whole)?;
-                ops.push(RequestOp::put(self.place.part(self.number, part), whole));
+                ops.push(RequestOp::put(self.location.part(self.number, part), whole));
             }
         }
         let (rest, end) =
-            (self.place.part(self.number, next), self.place.part(self.number, u64::MAX));
+            (self.location.part(self.number, next), self.location.part(self.number, u64::MAX));
         ops.push(RequestOp::delete((rest, end)));
-        self.place.write(ops).map_err(WriteFault::into_error)?;
-        let (place, number) = (self.place, self.number);
-        Ok(Parts { place, number, next, waiting: Vec::new() })
+        self.location.write(ops).map_err(WriteFault::into_error)?;
+        let (location, number) = (self.location, self.number);
+        Ok(Parts { location, number, next, waiting: Vec::new() })
     }
 
     /// Asks for the next parts.
     fn fetch(&mut self) -> io::Result<()> {
         let (part, mut start) = self.next;
-        let key = self.place.part(self.number, part);
-        let range_end = self.place.part(self.number, u64::MAX);
+        let key = self.location.part(self.number, part);
+        let range_end = self.location.part(self.number, u64::MAX);
         let request = RangeRequest { key, range_end, limit: self.asked };
-        let found = match self.place.etcd.wait(self.client.range(request)) {
+        let found = match self.location.etcd.wait(self.client.range(request)) {
             Ok(found) => found,
             // Small parts were followed by large ones.
             Err(_) if self.asked > FIRST_ASKED => {
@@ -224,7 +224,7 @@ impl Reader {
     }
 
     fn number_of(&self, part: &KeyValue) -> io::Result<u64> {
-        let log = self.place.log(self.number);
+        let log = self.location.log(self.number);
         let number = part.key.strip_prefix(log.as_bytes());
         let number = number.and_then(|rest| std::str::from_utf8(rest).ok());
         number.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or_else(|| {

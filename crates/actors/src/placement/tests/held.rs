@@ -59,11 +59,11 @@ fn a_host_stops_a_little_before_its_lease_ends() {
 fn a_lease_counts_from_when_it_was_asked_for_and_never_gets_shorter() {
     let mut holdings = holding();
     assert_eq!(holdings.renew_at(), Some(seconds(11)));
-    holdings.kept(seconds(11));
+    holdings.renewed(seconds(11));
     let ends = holdings.ends().unwrap();
     assert!(ends > seconds(13) && ends < seconds(14), "{ends:?}");
     // The answer to an earlier question, come late.
-    holdings.kept(seconds(10));
+    holdings.renewed(seconds(10));
     assert_eq!(holdings.ends(), Some(ends));
 }
 

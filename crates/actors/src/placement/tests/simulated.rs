@@ -43,7 +43,7 @@ struct Host {
     holdings: Holdings,
     /// Turns under way, and when they end.
     turns: BTreeMap<Shard, Duration>,
-    /// Told, and not heard yet.
+    /// Sent, and not received yet.
     mail: Vec<Order>,
 }
 
@@ -57,7 +57,7 @@ struct World {
 }
 
 /// Some of the shards: what goes wrong does so in many.
-fn looked_at() -> impl Iterator<Item = Shard> {
+fn sampled_shards() -> impl Iterator<Item = Shard> {
     Shard::all().step_by(13)
 }
 
@@ -106,7 +106,7 @@ impl World {
             }
             if self.placement.renew(&self.name(at), now) {
                 if self.hosts[at].holdings.ends().is_some() {
-                    self.hosts[at].holdings.kept(now);
+                    self.hosts[at].holdings.renewed(now);
                 } else {
                     self.enter(at);
                 }
@@ -123,7 +123,7 @@ impl World {
     /// Turns of two ticks in some of the shards.
     fn begin_turns(&mut self, at: usize) {
         let host = &mut self.hosts[at];
-        for shard in looked_at().filter(|shard| shard.number() % 7 == at) {
+        for shard in sampled_shards().filter(|shard| shard.number() % 7 == at) {
             if host.holdings.may_begin("cart", shard, self.now).is_ok() {
                 host.turns.entry(shard).or_insert(self.now + 2 * TICK);
             }
@@ -162,7 +162,7 @@ impl World {
     fn check(&self) {
         let mut taken = BTreeSet::new();
         for host in self.hosts.iter().filter(|host| host.is_up) {
-            for shard in looked_at() {
+            for shard in sampled_shards() {
                 if host.holdings.may_begin("cart", shard, self.now).is_ok() {
                     assert!(taken.insert(shard), "{shard:?} is held twice at {:?}", self.now);
                 }

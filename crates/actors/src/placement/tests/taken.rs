@@ -135,9 +135,9 @@ fn a_turn_that_goes_on_for_too_long_is_called_off() {
     let mut turns = holding();
     ask(&mut turns, 1, "a");
     assert_eq!(ask_back(&mut turns, "a", seconds(12)), []);
-    assert_eq!(turns.look(seconds(13)), []);
-    assert_eq!(turns.look(seconds(12) + DRAIN), [Effect::CallOff { turn: 1 }]);
-    assert_eq!(turns.look(seconds(20)), [], "it is said once");
+    assert_eq!(turns.sweep(seconds(13)), []);
+    assert_eq!(turns.sweep(seconds(12) + DRAIN), [Effect::CallOff { turn: 1 }]);
+    assert_eq!(turns.sweep(seconds(20)), [], "it is said once");
     assert_eq!(turns.ended(1, seconds(21)), [deactivate("a")]);
     assert_eq!(turns.deactivated(&actor("a"), seconds(21)), [given_back("a")]);
 }
@@ -146,16 +146,16 @@ fn a_turn_that_goes_on_for_too_long_is_called_off() {
 fn an_idle_actor_is_let_go_and_comes_back_with_its_next_turn() {
     let mut turns = holding();
     ask(&mut turns, 1, "a");
-    assert_eq!(turns.look(seconds(11) + IDLE), [], "it has a turn");
+    assert_eq!(turns.sweep(seconds(11) + IDLE), [], "it has a turn");
     turns.ended(1, seconds(80));
-    assert_eq!(turns.look(seconds(80) + IDLE - Duration::from_millis(1)), []);
-    assert_eq!(turns.look(seconds(80) + 2 * IDLE), [deactivate("a")]);
+    assert_eq!(turns.sweep(seconds(80) + IDLE - Duration::from_millis(1)), []);
+    assert_eq!(turns.sweep(seconds(80) + 2 * IDLE), [deactivate("a")]);
     // Meanwhile somebody calls: the app first lets go of what it has.
     assert_eq!(ask(&mut turns, 2, "a"), []);
     assert_eq!(turns.deactivated(&actor("a"), seconds(200)), [begin(2)]);
     assert_eq!(turns.deactivated(&actor("a"), seconds(200)), [], "it is another one");
     assert_eq!(turns.ended(2, seconds(200)), []);
-    assert_eq!(turns.look(seconds(200) + IDLE), [deactivate("a")]);
+    assert_eq!(turns.sweep(seconds(200) + IDLE), [deactivate("a")]);
     turns.deactivated(&actor("a"), seconds(200) + IDLE);
     assert_eq!(turns.counts().collect::<Vec<_>>(), [("cart", 0)]);
 }
@@ -169,7 +169,7 @@ fn when_the_lease_ends_so_does_everything() {
     turns.ended(3, seconds(11));
     let ended = turns.next_moment().unwrap();
     assert!(ended < seconds(10) + LEASE, "{ended:?}");
-    let mut effects = turns.look(ended);
+    let mut effects = turns.sweep(ended);
     effects.sort_by_key(|effect| format!("{effect:?}"));
     let expected = [Effect::CallOff { turn: 1 }, deactivate("b"), refuse(2, Refusal::LeaseEnded)];
     assert_eq!(effects, expected);
@@ -190,7 +190,7 @@ fn who_enters_after_the_lease_has_ended_lets_go_of_what_it_had() {
     turns.ended(2, seconds(11));
     let (held, effects) = turns.to_enter(seconds(11));
     assert_eq!((held["cart"].len(), effects), (Shard::all().count(), Vec::new()), "it stands");
-    // Nobody has looked meanwhile.
+    // Nobody has checked meanwhile.
     let (held, effects) = turns.to_enter(seconds(10) + LEASE);
     assert!(held["cart"].is_empty(), "{held:?}");
     assert_eq!(effects, [Effect::CallOff { turn: 1 }, deactivate("b")]);
@@ -343,13 +343,13 @@ impl World {
                 if is_leaving { Vec::new() } else { self.turns.obey(&grant, self.now) }
             }
             Step::Renew => {
-                let effects = self.turns.look(self.now);
+                let effects = self.turns.sweep(self.now);
                 self.turns.holdings().entered(self.now, LEASE);
                 effects
             }
             Step::Pass(millis) => {
                 self.now += Duration::from_millis(millis);
-                self.turns.look(self.now)
+                self.turns.sweep(self.now)
             }
         };
         self.note(effects);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use tollway_control::AdminError;
-use tollway_model::{Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni};
+use tollway_model::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni};
 use tollway_wire::v1;
 use tollway_wire::v1::{NeighbourFailure, NeighbourOperation};
 
@@ -161,11 +161,11 @@ pub(super) async fn import(args: &ImportArgs) -> Result<()> {
 }
 
 pub(super) async fn apply(args: &ApplyArgs) -> Result<()> {
-    let place = NeighbourPlace::new(args.mac, args.host_ip, args.host_mac)?;
+    let location = HostLocation::new(args.mac, args.host_ip, args.host_mac)?;
     let record = NeighbourRecord {
         key: NeighbourKey::new(args.vni, args.ip)?,
         revision: 0,
-        place: Some(place),
+        location: Some(location),
     };
     let operation = match (args.create, args.update) {
         (true, _) => NeighbourOperation::Create,
@@ -180,7 +180,7 @@ pub(super) async fn delete(args: &DeleteArgs) -> Result<()> {
     let mut records = Vec::with_capacity(args.keys.ip.len());
     for ip in &args.keys.ip {
         let key = NeighbourKey::new(args.keys.vni, *ip)?;
-        records.push(NeighbourRecord { key, revision: 0, place: None });
+        records.push(NeighbourRecord { key, revision: 0, location: None });
     }
     let mut outcome = write(&args.group, NeighbourOperation::Delete, &records).await?;
     if args.ignore_missing {

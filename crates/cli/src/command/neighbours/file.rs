@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 use thiserror::Error;
 use tollway_model::neighbour::packed::{BATCH_RECORDS, pack};
-use tollway_model::{Mac, NeighbourKey, NeighbourPlace, NeighbourRecord, Vni, chain};
+use tollway_model::{HostLocation, Mac, NeighbourKey, NeighbourRecord, Vni, chain};
 
 /// Longest line, in bytes.
 const LINE_BYTES: u64 = 4096;
@@ -301,12 +301,12 @@ fn neighbour(
     let key = NeighbourKey::new(vni, address("ip", ip)?);
     let key = key.map_err(|error| Mistake::in_field("ip", chain(&error)))?;
     if purpose == Purpose::Delete {
-        return Ok(NeighbourRecord { key, revision: 0, place: None });
+        return Ok(NeighbourRecord { key, revision: 0, location: None });
     }
     let (mac, host_mac) = (hardware("mac", mac)?, hardware("host_mac", host_mac)?);
-    let place = NeighbourPlace::new(mac, address("host_ip", host_ip)?, host_mac);
-    let place = place.map_err(|error| Mistake::in_field("host_ip", chain(&error)))?;
-    Ok(NeighbourRecord { key, revision: 0, place: Some(place) })
+    let location = HostLocation::new(mac, address("host_ip", host_ip)?, host_mac);
+    let location = location.map_err(|error| Mistake::in_field("host_ip", chain(&error)))?;
+    Ok(NeighbourRecord { key, revision: 0, location: Some(location) })
 }
 
 fn address(field: &'static str, text: Option<&str>) -> Result<IpAddr, Mistake> {
@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn keys_are_enough_to_delete() {
         let contents = read("f", "vni,ip\n7,10.0.0.1\n".as_bytes(), Purpose::Delete).unwrap();
-        assert_eq!(unpack(&contents.batches[0]).unwrap()[0].place, None);
+        assert_eq!(unpack(&contents.batches[0]).unwrap()[0].location, None);
         check_refused("vni,ip\n7,10.0.0.1\n", "f:1: the header lacks the column `mac`");
     }
 

@@ -10,7 +10,7 @@ use tollway_wire::v1::NeighboursCompacted;
 pub(super) const TITLES: &str =
     "     VNI  ADDRESS          MAC                HOST             HOST MAC           REVISION";
 
-/// A neighbour as it is shown; without a place it was deleted.
+/// A neighbour as it is shown; without a location it was deleted.
 #[derive(Serialize)]
 pub(super) struct Shown {
     vni: u32,
@@ -28,14 +28,14 @@ pub(super) struct Shown {
 
 impl Shown {
     pub(super) fn of(record: &NeighbourRecord) -> Self {
-        let place = record.place.as_ref();
+        let location = record.location.as_ref();
         Self {
             vni: record.key.vni().number(),
             ip: record.key.ip().to_string(),
-            mac: place.map(|place| place.mac.to_string()),
-            host_ip: place.map(|place| place.host_ip().to_string()),
-            host_mac: place.map(|place| place.host_mac.to_string()),
-            deleted: place.is_none(),
+            mac: location.map(|location| location.mac.to_string()),
+            host_ip: location.map(|location| location.host_ip().to_string()),
+            host_mac: location.map(|location| location.host_mac.to_string()),
+            deleted: location.is_none(),
             revision: record.revision,
         }
     }

@@ -1,4 +1,4 @@
-//! Watchers at many places of one lane.
+//! Watchers at many positions of one lane.
 
 use tollway_model::neighbour::packed::records;
 
@@ -20,79 +20,79 @@ fn push(lane: &Lane, revision: u64, counts: &[usize], most: usize) {
     lane.push(Head::default(), revision, batches, most);
 }
 
-/// The revisions told from a place on, each time they are looked at, and where that ends.
-fn follow(lane: &Lane, mut place: Place) -> (Vec<Vec<u64>>, Option<Place>) {
-    let mut told = Vec::new();
+/// The revisions of each batch from a cursor on, and the cursor at the end.
+fn follow(lane: &Lane, mut cursor: Cursor) -> (Vec<Vec<u64>>, Option<Cursor>) {
+    let mut batches = Vec::new();
     loop {
-        match lane.next(place) {
-            Next::Told { packed, place: reached } => {
-                assert_ne!(place, reached, "it goes round");
-                place = reached;
-                told.push(records(&packed).map(|record| record.unwrap().revision()).collect());
+        match lane.next(cursor) {
+            Next::Batch { packed, cursor: reached } => {
+                assert_ne!(cursor, reached, "it goes round");
+                cursor = reached;
+                batches.push(records(&packed).map(|record| record.unwrap().revision()).collect());
             }
-            Next::Nothing => return (told, Some(place)),
-            Next::Behind => return (told, None),
+            Next::Nothing => return (batches, Some(cursor)),
+            Next::Behind => return (batches, None),
         }
     }
 }
 
 #[test]
-fn small_transactions_are_told_together() {
+fn small_transactions_share_a_batch() {
     let lane = Lane::new(Head::default(), 5);
-    assert!(matches!(lane.next(Place::after(5)), Next::Nothing));
+    assert!(matches!(lane.next(Cursor::after(5)), Next::Nothing));
     for revision in 6..10 {
         push(&lane, revision, &[2], usize::MAX);
     }
-    let (told, place) = follow(&lane, Place::after(5));
-    assert_eq!(told, [[6, 6, 7, 7, 8, 8, 9, 9]]);
-    assert_eq!(place.unwrap().revision, 9);
-    let (told, _) = follow(&lane, Place::after(8));
-    assert_eq!(told, [[9, 9]]);
+    let (batches, cursor) = follow(&lane, Cursor::after(5));
+    assert_eq!(batches, [[6, 6, 7, 7, 8, 8, 9, 9]]);
+    assert_eq!(cursor.unwrap().revision, 9);
+    let (batches, _) = follow(&lane, Cursor::after(8));
+    assert_eq!(batches, [[9, 9]]);
 }
 
 #[test]
-fn a_large_transaction_is_told_in_batches_and_ends_with_its_last() {
+fn a_large_transaction_has_several_batches_and_ends_with_its_last() {
     let lane = Lane::new(Head::default(), 0);
     push(&lane, 1, &[1], usize::MAX);
     push(&lane, 2, &[BATCH_RECORDS, 3], usize::MAX);
     push(&lane, 3, &[1], usize::MAX);
-    let Next::Told { packed, place } = lane.next(Place::after(0)) else { panic!("it has news") };
-    assert_eq!((records(&packed).count(), place.revision), (1, 1));
-    let Next::Told { packed, place } = lane.next(place) else { panic!("it has news") };
-    assert_eq!((records(&packed).count(), place.revision), (BATCH_RECORDS, 1), "not all of it");
-    let Next::Told { packed, place } = lane.next(place) else { panic!("it has news") };
-    assert_eq!((records(&packed).count(), place.revision), (4, 3));
-    assert!(matches!(lane.next(place), Next::Nothing));
+    let Next::Batch { packed, cursor } = lane.next(Cursor::after(0)) else { panic!("it has news") };
+    assert_eq!((records(&packed).count(), cursor.revision), (1, 1));
+    let Next::Batch { packed, cursor } = lane.next(cursor) else { panic!("it has news") };
+    assert_eq!((records(&packed).count(), cursor.revision), (BATCH_RECORDS, 1), "not all of it");
+    let Next::Batch { packed, cursor } = lane.next(cursor) else { panic!("it has news") };
+    assert_eq!((records(&packed).count(), cursor.revision), (4, 3));
+    assert!(matches!(lane.next(cursor), Next::Nothing));
 }
 
 #[test]
-fn who_falls_out_is_told_so_at_any_place() {
-    let most = 2 * (16 + size_of::<Told>());
+fn a_watcher_that_falls_out_is_behind_at_any_cursor() {
+    let most = 2 * (16 + size_of::<Batch>());
     let lane = Lane::new(Head::default(), 0);
     push(&lane, 1, &[1], most);
-    let Next::Told { place: after_one, .. } = lane.next(Place::after(0)) else {
+    let Next::Batch { cursor: after_one, .. } = lane.next(Cursor::after(0)) else {
         panic!("it has news")
     };
     push(&lane, 2, &[1, 1], most);
-    // The first is dropped, and who has it goes on.
-    assert!(matches!(lane.next(Place::after(0)), Next::Behind));
+    // The first is dropped; a watcher that has it goes on.
+    assert!(matches!(lane.next(Cursor::after(0)), Next::Behind));
     assert_eq!(follow(&lane, after_one).0, [[2, 2]]);
     push(&lane, 3, &[1], most);
-    // Of the second a part is left, which nobody may begin with.
+    // A part of the second is left, with which no watcher may begin.
     assert!(matches!(lane.next(after_one), Next::Behind));
-    assert!(matches!(lane.next(Place::after(1)), Next::Behind));
-    assert_eq!(follow(&lane, Place::after(2)).0, [[3]]);
+    assert!(matches!(lane.next(Cursor::after(1)), Next::Behind));
+    assert_eq!(follow(&lane, Cursor::after(2)).0, [[3]]);
     assert!(lane.inner().bytes <= most);
 }
 
 #[test]
-fn a_transaction_that_tells_nothing_still_counts() {
+fn a_transaction_without_changes_still_counts() {
     let lane = Lane::new(Head::default(), 4);
     push(&lane, 9, &[], usize::MAX);
-    let (told, place) = follow(&lane, Place::after(4));
-    assert_eq!((told, place.unwrap().revision), (vec![vec![]], 9));
+    let (batches, cursor) = follow(&lane, Cursor::after(4));
+    assert_eq!((batches, cursor.unwrap().revision), (vec![vec![]], 9));
     push(&lane, 10, &[1], usize::MAX);
-    assert_eq!(follow(&lane, place.unwrap()).0, [[10]]);
+    assert_eq!(follow(&lane, cursor.unwrap()).0, [[10]]);
 }
 
 #[tokio::test(start_paused = true)]

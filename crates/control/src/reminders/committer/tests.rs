@@ -7,9 +7,9 @@ use tollway_testkit::{check_limit, grouped};
 use super::*;
 
 /// Room for three reminders of one namespace, and for four of all.
-fn few() -> book::Limits {
+fn few() -> quota::Limits {
     let limit = |what, most| Limit { what, most };
-    book::Limits {
+    quota::Limits {
         owner_bytes: limit("bytes of one", 1_000),
         owner_entries: limit("reminders of one", 3),
         bytes: limit("bytes of all", 1_500),
@@ -94,11 +94,11 @@ async fn a_namespace_has_its_room_and_all_have_theirs() {
     assert_eq!(refused, "bytes of one");
     tested.make("other", put("y", 500, "")).await.unwrap();
     tested.commit().await;
-    let all = tested.committer.book.all();
+    let all = tested.committer.quotas.all();
     drop(tested);
     // Who opens the file counts the same.
     let mut tested = open(&dir).await;
-    assert_eq!(tested.committer.book.all(), all);
+    assert_eq!(tested.committer.quotas.all(), all);
     assert_eq!(tested.committer.store.size().entries, 4);
     let refused = tested.make("other", put("z", 10, "")).await.unwrap_err();
     assert_eq!(refused, "reminders of all");
@@ -132,7 +132,7 @@ async fn a_sweep_removes_what_is_over_and_nothing_else() {
     assert!(tested.committer.upkeep_at().is_some());
     tested.sweep().await;
     assert_eq!(
-        (tested.committer.store.size().entries, tested.committer.book.all().entries),
+        (tested.committer.store.size().entries, tested.committer.quotas.all().entries),
         (2, 2)
     );
     assert_eq!(tested.committer.ends.len(), 1);

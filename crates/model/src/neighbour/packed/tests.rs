@@ -2,18 +2,18 @@
 
 use proptest::prelude::*;
 
-use super::super::tests_support::{any_record, key, place};
+use super::super::tests_support::{any_record, key, location};
 use super::*;
 
 fn tombstone(number: u32, revision: u64) -> NeighbourRecord {
-    NeighbourRecord { key: key(number), revision, place: None }
+    NeighbourRecord { key: key(number), revision, location: None }
 }
 
 fn parts(record: &NeighbourRecord) -> (Vec<u8>, Vec<u8>) {
-    let (mut key, mut place) = (Vec::new(), Vec::new());
+    let (mut key, mut location) = (Vec::new(), Vec::new());
     pack_key(&record.key, &mut key);
-    pack_place(record, &mut place);
-    (key, place)
+    pack_location(record, &mut location);
+    (key, location)
 }
 
 #[track_caller]
@@ -31,12 +31,12 @@ const IPV4: [u8; 32] = [
 fn a_record_has_the_octets_of_the_table() {
     let read = unpack(&IPV4).unwrap();
     assert_eq!(read.len(), 1);
-    let (record, place) = (read[0], read[0].place.unwrap());
+    let (record, location) = (read[0], read[0].location.unwrap());
     assert_eq!(record.key.to_string(), "vni 7, 10.0.0.1");
     assert_eq!(record.revision, 258);
-    assert_eq!(place.mac.to_string(), "02:00:00:00:00:01");
-    assert_eq!(place.host_mac.to_string(), "02:00:00:00:00:09");
-    assert_eq!(place.host_ip().to_string(), "192.0.2.1");
+    assert_eq!(location.mac.to_string(), "02:00:00:00:00:01");
+    assert_eq!(location.host_mac.to_string(), "02:00:00:00:00:09");
+    assert_eq!(location.host_ip().to_string(), "192.0.2.1");
     let mut again = Vec::new();
     pack(&record, &mut again);
     assert_eq!(again, IPV4);
@@ -101,7 +101,7 @@ proptest! {
         for (record, packed) in written.iter().zip(records(&bytes)) {
             let packed = packed.unwrap();
             prop_assert_eq!(packed.revision(), record.revision);
-            prop_assert_eq!(packed.is_tombstone(), record.place.is_none());
+            prop_assert_eq!(packed.is_tombstone(), record.location.is_none());
         }
     }
 
@@ -116,20 +116,20 @@ proptest! {
 
     #[test]
     fn parts_make_the_record_they_were_of(record in any_record()) {
-        let (key, place) = parts(&record);
+        let (key, location) = parts(&record);
         let mut joined = Vec::new();
-        prop_assert!(join(&key, record.revision, &place, &mut joined));
+        prop_assert!(join(&key, record.revision, &location, &mut joined));
         prop_assert_eq!(unpack(&joined), Ok(vec![record]));
-        prop_assert_eq!(is_tombstone(&place), record.place.is_none());
+        prop_assert_eq!(is_tombstone(&location), record.location.is_none());
     }
 
     #[test]
     fn what_are_no_parts_is_no_record(
         key in proptest::collection::vec(any::<u8>(), 0..24),
-        place in proptest::collection::vec(any::<u8>(), 0..34),
+        location in proptest::collection::vec(any::<u8>(), 0..34),
     ) {
         let mut joined = Vec::new();
-        if join(&key, 1, &place, &mut joined) {
+        if join(&key, 1, &location, &mut joined) {
             prop_assert_eq!(records(&joined).filter(Result::is_ok).count(), 1);
         } else {
             prop_assert!(joined.is_empty());
@@ -139,8 +139,8 @@ proptest! {
 
 #[test]
 fn moving_a_neighbour_changes_its_place_only() {
-    let before = NeighbourRecord { key: key(1), revision: 1, place: Some(place(1)) };
-    let after = NeighbourRecord { place: Some(place(2)), ..before };
+    let before = NeighbourRecord { key: key(1), revision: 1, location: Some(location(1)) };
+    let after = NeighbourRecord { location: Some(location(2)), ..before };
     let (mut first, mut second) = (Vec::new(), Vec::new());
     pack(&before, &mut first);
     pack(&after, &mut second);

@@ -77,7 +77,7 @@ impl Host {
         let mut inner = self.inner();
         let holdings = inner.turns.holdings();
         let has_ended = holdings.ends().is_none_or(|ends| self.clock.now() >= ends);
-        holdings.kept(asked);
+        holdings.renewed(asked);
         let until = holdings.begin_by();
         if has_ended {
             inner.lease = another_lease();

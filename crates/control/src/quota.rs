@@ -1,15 +1,15 @@
-//! How much is kept for whom: told before a write whether there is room for it.
+//! Limits of stored entries and bytes, by owner and in all: checked before each write.
 
 use std::collections::HashMap;
 
-/// Most of what is kept, and what it is called where it is passed.
+/// A limit, and what it is called in the error that it causes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limit {
     pub(crate) what: &'static str,
     pub(crate) most: u64,
 }
 
-/// The limits of a book. Bytes are those of keys and values.
+/// The limits of all owners. Bytes are those of keys and values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
     pub(crate) owner_bytes: Limit,
@@ -44,7 +44,7 @@ pub(crate) struct Usage {
 
 /// Usage by owner, and of all.
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct Quotas {
     limits: Limits,
     owners: HashMap<String, Usage>,
     all: Usage,
@@ -78,7 +78,7 @@ impl Delta {
     }
 }
 
-impl Book {
+impl Quotas {
     pub(crate) fn new(limits: Limits) -> Self {
         Self { limits, owners: HashMap::new(), all: Usage::default() }
     }
@@ -140,9 +140,9 @@ mod tests {
 
     const BYTES: usize = 1000;
 
-    fn book() -> Book {
+    fn quotas() -> Quotas {
         let limit = |what, most| Limit { what, most };
-        Book::new(Limits {
+        Quotas::new(Limits {
             owner_bytes: limit("bytes of one", BYTES as u64),
             owner_entries: limit("entries of one", 30),
             bytes: limit("bytes of all", 4 * BYTES as u64),
@@ -158,39 +158,39 @@ mod tests {
 
     #[test]
     fn an_app_has_its_room_and_all_have_theirs() {
-        let mut book = book();
+        let mut quotas = quotas();
         for app in ["a/", "b/", "c/", "d/"] {
-            book.reserve(app, delta(None, Some(BYTES))).unwrap();
-            let told = book.reserve(app, delta(None, Some(1))).unwrap_err();
+            quotas.reserve(app, delta(None, Some(BYTES))).unwrap();
+            let told = quotas.reserve(app, delta(None, Some(1))).unwrap_err();
             assert_eq!(told, Full { what: "bytes of one", found: 1001, limit: 1000 });
-            book.reserve(app, delta(Some(BYTES), Some(BYTES))).unwrap();
+            quotas.reserve(app, delta(Some(BYTES), Some(BYTES))).unwrap();
         }
-        let told = book.reserve("e/", delta(None, Some(1))).unwrap_err();
+        let told = quotas.reserve("e/", delta(None, Some(1))).unwrap_err();
         assert_eq!(told.what, "bytes of all");
-        book.reserve("a/", delta(Some(BYTES), None)).unwrap();
-        book.reserve("e/", delta(None, Some(1))).unwrap();
-        book.release("e/", delta(None, Some(1)));
-        assert!(!book.owners.contains_key("e/") && !book.owners.contains_key("a/"));
+        quotas.reserve("a/", delta(Some(BYTES), None)).unwrap();
+        quotas.reserve("e/", delta(None, Some(1))).unwrap();
+        quotas.release("e/", delta(None, Some(1)));
+        assert!(!quotas.owners.contains_key("e/") && !quotas.owners.contains_key("a/"));
     }
 
     #[test]
     fn entries_are_counted() {
-        let mut book = book();
+        let mut quotas = quotas();
         for owner in ["a/", "b/"] {
             for _ in 0..20 {
-                book.reserve(owner, delta(None, Some(0))).unwrap();
+                quotas.reserve(owner, delta(None, Some(0))).unwrap();
             }
         }
-        assert_eq!(book.all(), Usage { bytes: 0, entries: 40 });
-        let told = book.reserve("a/", delta(None, Some(0))).unwrap_err();
+        assert_eq!(quotas.all(), Usage { bytes: 0, entries: 40 });
+        let told = quotas.reserve("a/", delta(None, Some(0))).unwrap_err();
         assert_eq!(told, Full { what: "entries of all", found: 41, limit: 40 });
         for _ in 0..10 {
-            book.reserve("b/", delta(Some(0), None)).unwrap();
-            book.reserve("a/", delta(None, Some(0))).unwrap();
+            quotas.reserve("b/", delta(Some(0), None)).unwrap();
+            quotas.reserve("a/", delta(None, Some(0))).unwrap();
         }
-        book.reserve("b/", delta(Some(0), None)).unwrap();
-        let told = book.reserve("a/", delta(None, Some(0))).unwrap_err();
+        quotas.reserve("b/", delta(Some(0), None)).unwrap();
+        let told = quotas.reserve("a/", delta(None, Some(0))).unwrap_err();
         assert_eq!((told.what, told.limit), ("entries of one", 30));
-        book.reserve("a/", delta(Some(0), Some(10))).unwrap();
+        quotas.reserve("a/", delta(Some(0), Some(10))).unwrap();
     }
 }
