@@ -7,6 +7,7 @@
 //! [`AnyScenario::check`] finds the others, such as a case in a network that does not exist, with
 //! their line and column.
 
+mod any;
 mod builtin;
 mod check;
 mod fabric;
@@ -20,9 +21,8 @@ use tollway_record::record::{Arrival, Layout, Protocol, Tls, Topology};
 use tollway_record::throughput::Direction;
 
 use crate::actors::ActorsSpec;
-use crate::file_error::FileError;
-use crate::subject::Catalogue;
 
+pub use any::{AnyScenario, ScenarioKind};
 pub use builtin::{BUILT_IN, BuiltIn, built_in};
 pub use fabric::{
     Datapath, FABRIC_SCENARIO_SCHEMA, FabricCase, FabricFigure, FabricLength, FabricLengths,
@@ -32,20 +32,6 @@ pub use seed::{FigureMetric, FigureSpec, SeedSpec};
 
 /// The format's name and version.
 pub const SCENARIO_SCHEMA: &str = "tollway.scenario/1";
-
-/// The kinds of measurement; each has a format of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScenarioKind {
-    Requests,
-    Fabric,
-}
-
-/// A scenario of either kind.
-#[derive(Debug, Clone)]
-pub enum AnyScenario {
-    Requests(Box<Scenario>),
-    Fabric(Box<FabricScenario>),
-}
 
 /// A scenario of requests.
 #[derive(Debug, Clone, Deserialize)]
@@ -339,74 +325,6 @@ pub enum LengthName {
     #[default]
     Usual,
     Full,
-}
-
-impl ScenarioKind {
-    /// The kind of a file by its field `schema`, whatever the version; requests if it is unknown.
-    #[must_use]
-    pub fn of_schema(schema: &str) -> Self {
-        let format = |schema: &str| schema.split('/').next().map(str::to_owned);
-        match format(schema) == format(FABRIC_SCENARIO_SCHEMA) {
-            true => Self::Fabric,
-            false => Self::Requests,
-        }
-    }
-}
-
-impl AnyScenario {
-    #[must_use]
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Requests(scenario) => &scenario.name.value,
-            Self::Fabric(scenario) => &scenario.name.value,
-        }
-    }
-
-    /// One line: which question it answers.
-    #[must_use]
-    pub fn purpose(&self) -> &str {
-        match self {
-            Self::Requests(scenario) => &scenario.purpose,
-            Self::Fabric(scenario) => &scenario.purpose,
-        }
-    }
-
-    pub(crate) fn notes(&self) -> &[String] {
-        match self {
-            Self::Requests(scenario) => &scenario.notes,
-            Self::Fabric(scenario) => &scenario.notes,
-        }
-    }
-
-    /// The subjects that it names; one of the fabric names none.
-    pub fn subjects(&self) -> impl Iterator<Item = &str> {
-        let named: &[_] = match self {
-            Self::Requests(scenario) => &scenario.subjects,
-            Self::Fabric(_) => &[],
-        };
-        named.iter().map(|name| name.value.as_str())
-    }
-
-    /// All errors of meaning, in the order of the file's parts.
-    #[must_use]
-    pub fn check(&self, catalogue: &Catalogue) -> Vec<FileError> {
-        match self {
-            Self::Requests(scenario) => scenario.check(catalogue),
-            Self::Fabric(scenario) => scenario.check(),
-        }
-    }
-}
-
-impl From<Scenario> for AnyScenario {
-    fn from(scenario: Scenario) -> Self {
-        Self::Requests(Box::new(scenario))
-    }
-}
-
-impl From<FabricScenario> for AnyScenario {
-    fn from(scenario: FabricScenario) -> Self {
-        Self::Fabric(Box::new(scenario))
-    }
 }
 
 impl Scenario {

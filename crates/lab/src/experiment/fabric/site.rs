@@ -1,5 +1,7 @@
 //! A network with a device, a control plane in it, and the agents that follow that. Dropping it stops
-//! all of it and removes its tables from the kernel.
+//! all of it and removes its tables from the kernel. Agents are in `agent`.
+
+mod agent;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,21 +13,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tollway_net::monotonic_ns;
 use tollway_record::neighbours::NeighbourRun;
 
 use super::plan::{FabricCell, WARM_UP, Work};
-use super::rounds::{Mark, read_marks};
 use super::{ETCD, NO_ETCD};
 use crate::cancel::Cancel;
 use crate::commands::{
-    CONTROL_PORT, Commands, FabricAgent, NeighbourGets, NeighbourWrites, TokenRole, WritePace,
+    CONTROL_PORT, Commands, NeighbourGets, NeighbourWrites, TokenRole, WritePace,
 };
 use crate::error::LabError;
 use crate::process::{ProcessError, Spec, Supervisor};
 use crate::scenario::Store;
 use crate::topology::{Isolation, Network, Topology};
 use tollway_net::ports_file::{self as ports, Ports};
+
+pub(super) use agent::{Agent, AgentDevices};
 
 /// The device that the agent forwards on: one end of a virtual cable within the network.
 pub(super) const DEVICE: &str = "fabric0";
@@ -76,22 +78,6 @@ pub(super) struct Control {
     address: SocketAddr,
     pub(super) store: PathBuf,
     token_file: PathBuf,
-}
-
-/// What an agent forwards on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct AgentDevices<'a> {
-    pub(super) names: &'a [String],
-    /// How its programs are attached; `None`: as suits the devices.
-    pub(super) mode: Option<&'static str>,
-}
-
-/// An agent that has come up to its group.
-#[derive(Debug, Clone)]
-pub(super) struct Agent {
-    spec: Spec,
-    journal: PathBuf,
-    marks_file: PathBuf,
 }
 
 impl Site {
@@ -211,62 +197,6 @@ impl Site {
         Ok(clients)
     }
 
-    /// Starts an agent with an empty table, and waits until it has what its group has and follows
-    /// it.
-    pub(super) fn start_agent(
-        &mut self,
-        control: &Control,
-        capacity: u32,
-        devices: AgentDevices<'_>,
-    ) -> Result<Agent, LabError> {
-        self.agents += 1;
-        let dir = self.supervisor.dir();
-        let [journal, marks_file] =
-            ["journal", "marks"].map(|kind| dir.join(format!("{kind}-{}", self.agents)));
-        let described = FabricAgent {
-            group: &self.group,
-            devices: devices.names,
-            mode: devices.mode,
-            control: control.address,
-            token_file: &control.token_file,
-            capacity,
-            journal: &journal,
-            marks_file: &marks_file,
-        };
-        let spec = self.commands.fabric_agent(&self.network, &described);
-        self.supervisor.start(&spec)?;
-        let agent = Agent { spec, journal, marks_file };
-        self.wait_marks(&agent, |mark| mark.is_listing)?;
-        Ok(agent)
-    }
-
-    /// Waits until the agent has written down what its table has.
-    pub(super) fn wait_journal(&mut self, agent: &Agent) -> Result<(), LabError> {
-        let name = self.name(AGENT);
-        Ok(self.supervisor.wait_for(&name, "its journal", READY_LIMIT, || {
-            Ok(agent.journal.exists().then_some(()))
-        })?)
-    }
-
-    /// Ends the agent and starts it on what it has left; when that was, on the machine's clock, and
-    /// its first marks.
-    pub(super) fn restart_agent(&mut self, agent: &Agent) -> Result<(u64, Vec<Mark>), LabError> {
-        let name = self.name(AGENT);
-        for complaint in self.supervisor.stop_named(&[name]) {
-            tracing::warn!("{complaint}");
-        }
-        let removed = fs::remove_file(&agent.marks_file);
-        removed.map_err(|source| LabError::Write { path: agent.marks_file.clone(), source })?;
-        let began_ns = monotonic_ns();
-        self.supervisor.start(&agent.spec)?;
-        Ok((began_ns, self.wait_marks(agent, |_| true)?))
-    }
-
-    /// The agent's marks, once it has a mark of a revision.
-    pub(super) fn marks(&mut self, agent: &Agent, revision: u64) -> Result<Vec<Mark>, LabError> {
-        self.wait_marks(agent, |mark| mark.revision >= revision)
-    }
-
     /// Writes what is there before anything is measured.
     pub(super) fn fill(&self, control: &Control, entries: u32) -> Result<(), LabError> {
         let writes = self.writes(control, entries, 1);
@@ -340,14 +270,6 @@ impl Site {
         self.commands.neighbour_gets(&self.network, &gets).named(&name)
     }
 
-    /// How many neighbours the kernel's table holds, as another process reads it.
-    pub(super) fn programmed(&self) -> Result<u64, LabError> {
-        let spec = self.commands.fabric_status(&self.network, &self.group);
-        let output = self.supervisor.run(&spec, READY_LIMIT)?;
-        let status: serde_json::Value = serde_json::from_str(&output).unwrap_or_default();
-        Ok(status["neighbours"].as_u64().unwrap_or(0))
-    }
-
     /// Stops what runs, and removes what it leaves.
     pub(super) fn clear(&mut self, control: &Control) -> Vec<String> {
         let complaints = self.supervisor.stop();
@@ -356,39 +278,6 @@ impl Site {
         let _ = fs::remove_dir_all(&control.store);
         let _ = fs::remove_dir_all(self.supervisor.dir().join(format!("etcd-{}", self.started)));
         complaints
-    }
-
-    /// Stops the agent, removes what it leaves, and stops others beside it.
-    pub(super) fn stop_agent_and(&mut self, others: &[&str]) -> Vec<String> {
-        let names: Vec<String> =
-            others.iter().chain(&[AGENT]).map(|name| self.name(name)).collect();
-        let complaints = self.supervisor.stop_named(&names);
-        self.detach(&self.group);
-        complaints
-    }
-
-    fn wait_marks(
-        &mut self,
-        agent: &Agent,
-        is_last: impl Fn(&Mark) -> bool,
-    ) -> Result<Vec<Mark>, LabError> {
-        let name = self.name(AGENT);
-        let mut wrong = None;
-        let waited = self.supervisor.wait_for(&name, "a mark of its table", READY_LIMIT, || {
-            // It makes the file when it has its table.
-            let Ok(text) = fs::read_to_string(&agent.marks_file) else { return Ok(None) };
-            match read_marks(&text) {
-                Ok(marks) => Ok(Some(marks).filter(|marks| marks.iter().any(&is_last))),
-                Err(error) => {
-                    wrong = Some(error);
-                    Ok(Some(Vec::new()))
-                }
-            }
-        });
-        match wrong {
-            Some(source) => Err(LabError::Marks { path: agent.marks_file.clone(), source }),
-            None => Ok(waited?),
-        }
     }
 
     fn rounds(&self, spec: &Spec) -> Result<NeighbourRun, LabError> {
