@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -27,6 +26,8 @@ struct Adder {
 enum Request {
     /// Answered with the sum and the revision at which it is durable.
     Add(u64),
+    /// As `Add`; upkeep is due at once, and deletes the key.
+    AddForUpkeep(u64),
     /// As `Add`, after a commit of what was decided before.
     AddAlone(u64),
     /// Sets a value that the store refuses.
@@ -67,6 +68,10 @@ impl Decide for Adder {
         let mut response = Response { sum: 0, revision: 0, commits: self.commits.clone() };
         match request {
             Request::Add(number) => response.sum = add(pending, number).await?,
+            Request::AddForUpkeep(number) => {
+                response.sum = add(pending, number).await?;
+                self.upkeep_at = Some(Instant::now());
+            }
             Request::AddAlone(number) => {
                 pending.commit(self).await?;
                 response.sum = add(pending, number).await?;
@@ -199,10 +204,10 @@ async fn settling_waits_for_what_was_queued_before() {
 
 #[tokio::test]
 async fn upkeep_is_committed_when_its_time_has_come() {
-    let upkeep_at = Some(Instant::now() + Duration::from_millis(1));
-    let World { _dir, store, adder, task } = world(Adder { upkeep_at, ..Adder::default() }).await;
+    let World { _dir, store, adder, task } = world(Adder::default()).await;
     let running = tokio::spawn(task.run(std::future::pending()));
-    adder.send(Request::Add(1)).await.unwrap().await.unwrap().unwrap();
+    let added = adder.send(Request::AddForUpkeep(1)).await.unwrap().await.unwrap().unwrap();
+    assert_eq!((added.sum, added.revision), (1, 1));
     let mut watch = store.watch(tollway_store::KeyRange::key(KEY), 1).await.unwrap();
     if store.get(KEY).await.unwrap().is_some() {
         watch.next().await.unwrap();
