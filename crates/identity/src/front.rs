@@ -45,8 +45,8 @@ pub enum FrontError {
     Tls(#[from] TlsError),
 }
 
-/// The configuration of a front's listeners. The first of `pairs` is for clients that name nobody
-/// or somebody else; with `clients`, whoever comes must show a certificate of theirs.
+/// The configuration of a front's listeners. The first of `pairs` is for clients that name no server
+/// or another one; with `clients`, each client must show a certificate of one of these authorities.
 ///
 /// # Errors
 /// [`FrontError`].

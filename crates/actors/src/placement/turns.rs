@@ -182,7 +182,7 @@ impl Turns {
         self.holdings.may_write(&actor.actor_type, shard, now)
     }
 
-    /// Nobody waits for this turn any more. If it is under way, it goes on until it ends.
+    /// No caller waits for this turn any more. If it is under way, it goes on until it ends.
     pub fn give_up(&mut self, turn: u64) {
         let Some(actor) = self.turns.get(&turn).cloned() else { return };
         let Some(state) = self.state(&actor) else { return };

@@ -7,7 +7,7 @@ use crate::schedule::{FailurePolicy, Moment, Schedule};
 
 /// Timers or reminders by key: what is due when, and how often it has failed.
 ///
-/// What is due is popped, which puts it under way: it is not due again before somebody says how it
+/// What is due is popped, which puts it under way: it is not due again before the caller says how it
 /// went ([`Self::succeeded`], [`Self::failed`], [`Self::put_back`]). Every operation takes time in
 /// the logarithm of how many there are. `K` is cloned once for each entry.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ pub(super) struct TooManyGroups {
     limit: usize,
 }
 
-/// The committer alone changes what was written of them; whoever watches one that is not there yet
+/// Only the committer changes their rows; a watcher of a group that is not there yet
 /// begins its lane.
 #[derive(Debug)]
 pub(super) struct Groups {

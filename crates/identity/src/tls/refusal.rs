@@ -19,8 +19,8 @@ pub const UNRECOGNIZED_NAME_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 /// to the endpoint tells a client of which it has passed on nothing.
 pub const UPSTREAM_FAILED_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
-/// A whole TLS record with the fatal alert `access_denied`: what a gateway answers to whoever
-/// asks for itself (`gateway_dns_san`). It says that the gateway is there and lets nobody in.
+/// A whole TLS record with the fatal alert `access_denied`: what a gateway answers to a client
+/// that asks for itself (`gateway_dns_san`). It says that the gateway is there and admits no client.
 pub const GATEWAY_HERE_RECORD: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
 
 /// What is wrong with a peer beyond what TLS itself checks.

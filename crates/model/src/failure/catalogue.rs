@@ -69,8 +69,8 @@ catalogue! {
         "Send fewer or smaller header fields; cookies are the usual cause.";
     Unsupported, "ERR_UNSUPPORTED", Request, http(400, InvalidArgument),
         [CallersSidecar, CalleesSidecar, Front],
-        "The method is valid and not possible at this door, such as CONNECT on the HTTP API.",
-        "Use the door that the message names: tunnels go through the outbound port.";
+        "The method is valid and not possible at this listener, such as CONNECT on the HTTP API.",
+        "Use the port that the message names: tunnels go through the outbound port.";
     NotServed, "ERR_NOT_SERVED", Request, http(404, Unimplemented),
         [CallersSidecar, CalleesSidecar],
         "The path or method is not part of the sidecar's own API, or the callee's sidecar is one that runs no actors.",
@@ -101,11 +101,11 @@ catalogue! {
         "Use `--upstream PORT=SERVICE` or CONNECT, or correct the app's `--app-protocol`.";
     NotTcp, "ERR_NOT_TCP", Name, NONE,
         [CallersSidecar, CalleesSidecar],
-        "The service speaks HTTP; a plain TCP connection cannot be passed to it. The connection is reset and the log tells.",
+        "The service speaks HTTP; a plain TCP connection cannot be passed to it. The connection is reset, and the log says so.",
         "Call it over HTTP, or correct the app's `--app-protocol`.";
     DiscoveryTimedOut, "ERR_DISCOVERY_TIMED_OUT", Way, http(504, DeadlineExceeded),
         [CallersSidecar],
-        "The service was not called from here before, and the control plane did not tell where it is in time (5 s): it is away, or has too much to do.",
+        "The service was not called from here before, and the control plane did not send its endpoints in time (5 s): it is away or overloaded.",
         "Look at the control plane and its log, then call again; services in use go on without it.";
     ControlUnreachable, "ERR_CONTROL_UNREACHABLE", Access, NONE,
         [Terminal],
@@ -138,7 +138,7 @@ catalogue! {
     CertificateExpired, "ERR_CERTIFICATE_EXPIRED", Trust, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Front, Terminal],
         "A certificate has expired by this machine's clock. The message says whose and by how much.",
-        "Compare the clocks first. If they agree, the owner could not renew: look for its control plane in its log. Certificates that a front serves are renewed by whoever made the files.";
+        "Compare the clocks first. If they agree, the owner could not renew: look for its control plane in its log. A front does not renew its certificates: write new files.";
     CertificateNotYetValid, "ERR_CERTIFICATE_NOT_YET_VALID", Trust, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Front, Terminal],
         "A certificate begins in the future of this machine's clock, which only clocks that disagree bring about. The message says by how much.",
@@ -149,7 +149,7 @@ catalogue! {
         "If the network was made anew, join it again: `tollway join remove`, then export and accept a new bundle. Otherwise find out who listens at that address.";
     WrongIdentity, "ERR_WRONG_IDENTITY", Trust, http(503, Unavailable),
         [CallersSidecar],
-        "Somebody else answered at the address: the certificate is valid and not that of the service. Nothing was sent to it.",
+        "Another process answered at the address: its certificate is valid and not that of the service. Nothing was sent to it.",
         "Look at what listens there; an address that passed to another workload settles by itself within seconds.";
     CertificateRefused, "ERR_CERTIFICATE_REFUSED", Trust, http(503, Unavailable),
         [CallersSidecar],
@@ -158,14 +158,14 @@ catalogue! {
     TlsFailed, "ERR_TLS_FAILED", Trust, http(503, Unavailable),
         [CallersSidecar, Front],
         "The connection was made and no encrypted one came of it: the peer closed it, or does not speak TLS of a kind that is spoken here.",
-        "Check that the address is a sidecar's or gateway's mesh door and that nothing in between changes the bytes.";
+        "Check that the address is a sidecar's inbound listener or a gateway, and that nothing in between changes the bytes.";
     HandshakeTimedOut, "ERR_HANDSHAKE_TIMED_OUT", Trust, NONE,
         [CalleesSidecar, Front],
-        "A connection was accepted, and its TLS handshake did not end in time (10 s). The connection is closed; the log and the access log tell.",
+        "A connection was accepted, and its TLS handshake did not end in time (10 s). The connection is closed; the log and the access log record it.",
         "Look for a client or a network that stalls, or something that connects without speaking TLS; `--limit handshake_ms=…` sets the time.";
     NoClientCertificate, "ERR_NO_CLIENT_CERTIFICATE", Trust, NONE,
         [Front],
-        "A front was told to demand certificates of its clients (`--client-ca`), and a client showed none. Its connection is ended in the handshake; the log and the access log tell.",
+        "A front demands certificates of its clients (`--client-ca`), and a client showed none. Its connection is ended in the handshake; the log and the access log record it.",
         "Give the client a certificate of that authority and its key; curl takes them with `--cert` and `--key`.";
     ClientCertificateRefused, "ERR_CLIENT_CERTIFICATE_REFUSED", Trust, NONE,
         [Front],
@@ -181,8 +181,8 @@ catalogue! {
         "If the call is meant to be, allow it in the policy: `tollway get policy` shows it.";
     PolicyUnknown, "ERR_POLICY_UNKNOWN", Trust, http(503, Unavailable),
         [CalleesSidecar],
-        "The callee's sidecar has just started and has not been told its policies yet, so it lets nobody in.",
-        "Try again in a moment. If it lasts, look at the sidecar's log: it cannot hear its control plane.";
+        "The callee's sidecar has just started and has not received its policies yet, so it allows no caller.",
+        "Try again in a moment. If it lasts, look at the sidecar's log: it cannot reach its control plane.";
     AppUnreachable, "ERR_APP_UNREACHABLE", App, http(503, Unavailable),
         [CalleesSidecar, Front],
         "The callee's sidecar, or the front, cannot connect to its app.",
@@ -206,7 +206,7 @@ catalogue! {
         "Look at why the app is slow; `--request-timeout-ms` sets the time.";
     Silent, "ERR_SILENT", Way, http(504, Unavailable),
         [CallersSidecar],
-        "The request was sent, and then nothing on the way to the callee's sidecar gave a sign of life until the connection was given up (20 s). Whether the request was carried out is not known.",
+        "The request was sent, and then nothing on the way to the callee's sidecar answered a keepalive probe until the connection was closed (20 s). Whether the request was carried out is not known.",
         "Look for a gateway or sidecar that stands still, or a network that loses everything; `--silence-timeout-ms` sets the time. Call again only if that is harmless.";
     Overloaded, "ERR_OVERLOADED", Limit, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar, Front],
@@ -294,7 +294,7 @@ catalogue! {
         "Check the type's name, and that an app that has it in its `entities` runs and is ready.";
     ActorNoPlacement, "ERR_ACTOR_NO_PLACEMENT", Actors, http(400, FailedPrecondition),
         [CallersSidecar],
-        "The control plane has not told yet who runs the actors of this type.",
+        "The control plane has not sent yet which hosts run the actors of this type.",
         "Check that the control plane runs and is of a version that places actors; then try again.";
     ActorUnplaced, "ERR_ACTOR_UNPLACED", Actors, http(503, Unavailable),
         [CallersSidecar],
@@ -314,7 +314,7 @@ catalogue! {
         "Give one component `actorStateStore: \"true\"` in its metadata. Without any component file the network's store is used.";
     ActorInstanceMissing, "ERR_ACTOR_INSTANCE_MISSING", Actors, http(400, FailedPrecondition),
         [CallersSidecar],
-        "The state and the timers of an actor belong to a turn of it: it is not active in the app beside this sidecar.",
+        "The state and the timers of an actor belong to a turn of it: it is not active in the app of this sidecar.",
         "Read and write state from within the actor's own methods; call the actor from elsewhere.";
     ActorInvoke, "ERR_ACTOR_INVOKE_METHOD", Actors, http(500, Internal),
         [CallersSidecar, CalleesSidecar],
@@ -418,7 +418,7 @@ catalogue! {
         "Set the clock, best with NTP.";
     UnsafeDirectory, "ERR_UNSAFE_DIRECTORY", Access, NONE,
         [Terminal],
-        "The directory of the local control plane belongs to somebody else, is open to others, or is no directory. Whoever writes there decides whom you trust, so it is not used.",
+        "The directory of the local control plane belongs to another user, is open to others, or is no directory. A user who writes there decides whom you trust, so it is not used.",
         "Remove it or close it with `chmod 700`, or set XDG_RUNTIME_DIR to a directory of your own.";
     NoControlPlane, "ERR_NO_CONTROL_PLANE", Access, NONE,
         [Terminal],
@@ -450,6 +450,6 @@ catalogue! {
         "Choose another directory with `--store`, or start with the network and version that the store belongs to.";
     DiskFull, "ERR_DISK_FULL", Store, NONE,
         [Terminal, ControlPlane],
-        "No room is left on the disk, so the change was refused. Nothing that was acknowledged is lost, and reads and traffic go on.",
+        "No space is left on the disk, so the change was refused. Nothing that was acknowledged is lost, and reads and traffic go on.",
         "Free space on the store's disk; the control plane goes on by itself.";
 }

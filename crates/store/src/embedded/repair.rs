@@ -63,7 +63,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, OpenError> {
 }
 
 /// Gives the store a new file with everything that was written before the damage. The damaged
-/// file stays beside it. Revisions go on above all that may have been used, so that nobody who
+/// file stays next to it. Revisions go on above all that may have been used, so that no reader that
 /// saw what is lost takes the new for the old.
 ///
 /// # Errors
