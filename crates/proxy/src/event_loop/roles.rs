@@ -26,15 +26,7 @@ impl EventLoop {
         match &conn.role {
             Role::Detect { .. } => self.on_detect_bytes(key, data),
             Role::Http1Server(_) => self.on_http1_server_bytes(key, data),
-            Role::Http1Client(_) => {
-                http1_client::on_bytes(
-                    &mut self.cx,
-                    &mut self.conns,
-                    &mut self.exchanges,
-                    key,
-                    data,
-                );
-            }
+            Role::Http1Client(_) => self.on_http1_client_bytes(key, data),
             Role::Http2Server(_) | Role::Http2Client(_) => self.on_http2_bytes(key, data),
             Role::Relay(_) => relay::on_bytes(&mut self.cx, &mut self.conns, key, data),
             Role::Hello(_) => gateways::on_bytes(
@@ -92,6 +84,22 @@ impl EventLoop {
             self.settle();
         }
         http1_server::keep_input(&mut self.conns, key, &bytes[at..]);
+    }
+
+    fn on_http1_client_bytes(&mut self, key: Key, data: &[u8]) {
+        let Some(mut kept) = http1_client::take_input(&mut self.conns, key) else { return };
+        let bytes = http1_server::behind(&mut kept, data);
+        let mut at = 0;
+        loop {
+            let (cx, conns, exchanges) = (&mut self.cx, &mut self.conns, &mut self.exchanges);
+            match http1_client::step(cx, conns, exchanges, key, &bytes[at..]) {
+                http1_client::Next::Again(consumed) => at += consumed,
+                http1_client::Next::Wait => break,
+                http1_client::Next::Gone => return,
+            }
+            self.settle();
+        }
+        http1_client::keep_input(&mut self.conns, key, &bytes[at..]);
     }
 
     fn on_http2_bytes(&mut self, key: Key, data: &[u8]) {

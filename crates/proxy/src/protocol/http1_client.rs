@@ -5,7 +5,7 @@ use tollway_http::h1::{self, BodyDecoder, BodyLength, Parsed, ResponseContext};
 use tollway_net::{Closed, Key};
 use tollway_routing::Failure;
 
-use super::http1_server::{behind, size_of};
+use super::http1_server::size_of;
 use super::relay;
 use crate::cause::Cause;
 use crate::conn::{Connections, Http1Client, Role};
@@ -16,33 +16,25 @@ use crate::exchange::{BodySize, Destination, Exchanges, Side};
 use crate::exchange::{body, fail, finish, respond, retry};
 use crate::headers;
 
-enum Next {
+/// What follows one step through the input.
+pub(crate) enum Next {
+    /// Another step, behind so many bytes.
     Again(usize),
+    /// More input must come first.
     Wait,
+    /// The connection has another role now, is closed, or has no exchange any more.
     Gone,
 }
 
-pub(crate) fn on_bytes(
-    cx: &mut Cx,
-    conns: &mut Connections,
-    exchanges: &mut Exchanges,
-    key: Key,
-    data: &[u8],
-) {
-    let Some(mut kept) = client(conns, key).map(|client| std::mem::take(&mut client.input)) else {
-        return;
-    };
-    let bytes = behind(&mut kept, data);
-    let mut at = 0;
-    loop {
-        match step(cx, conns, exchanges, key, &bytes[at..]) {
-            Next::Again(consumed) => at += consumed,
-            Next::Wait => break,
-            Next::Gone => return,
-        }
-    }
+/// Takes what was read and not parsed. `None` for a connection that is no HTTP/1.1 upstream.
+pub(crate) fn take_input(conns: &mut Connections, key: Key) -> Option<Vec<u8>> {
+    client(conns, key).map(|client| std::mem::take(&mut client.input))
+}
+
+/// Keeps what is not parsed yet.
+pub(crate) fn keep_input(conns: &mut Connections, key: Key, rest: &[u8]) {
     if let Some(client) = client(conns, key) {
-        client.input.extend_from_slice(&bytes[at..]);
+        client.input.extend_from_slice(rest);
     }
 }
 
@@ -53,7 +45,8 @@ fn client(conns: &mut Connections, key: Key) -> Option<&mut Http1Client> {
     }
 }
 
-fn step(
+/// One step through the input.
+pub(crate) fn step(
     cx: &mut Cx,
     conns: &mut Connections,
     exchanges: &mut Exchanges,
