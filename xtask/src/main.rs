@@ -22,6 +22,7 @@ mod sources;
 mod test;
 mod tidy;
 mod tools;
+mod words;
 mod workspace;
 
 use std::process::ExitCode;

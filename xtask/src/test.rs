@@ -21,7 +21,7 @@ pub(crate) struct Options {
     /// Leave out the slow tests.
     #[arg(long)]
     fast: bool,
-    /// Install nothing; tests whose tools are missing are skipped.
+    /// Install no tools that tests need; tests whose tools are missing are skipped.
     #[arg(long)]
     no_install: bool,
 }

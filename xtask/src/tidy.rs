@@ -1,5 +1,5 @@
-//! The tree against its own rules: headers, leftovers, machine paths, ARCHITECTURE.md, CHANGELOG.md,
-//! docs/errors.md.
+//! The tree against its own rules: headers, leftovers, machine paths, banned words, ARCHITECTURE.md,
+//! CHANGELOG.md, docs/errors.md.
 
 use std::path::{Path, PathBuf};
 
@@ -8,6 +8,7 @@ use anyhow::Result;
 use crate::deps::report;
 use crate::errors;
 use crate::sources::{self, RustFile};
+use crate::words;
 use crate::workspace::Workspace;
 
 /// Marks of unfinished work. Written in two halves so that this file passes its own check.
@@ -31,6 +32,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     breaches.extend(tree.machine_paths());
     breaches.extend(tree.map_breaches(&names));
     breaches.extend(tree.changelog_breaches());
+    breaches.extend(tree.old_names());
     breaches.extend(errors::breaches(tree.text(errors::PAGE), &tree.texts));
     report("tidy", &breaches)
 }
@@ -52,6 +54,17 @@ impl Tree {
             .filter(|file| !file.text.starts_with("//!"))
             .map(|file| format!("{}: starts without a `//!` header", self.show(&file.path)))
             .collect()
+    }
+
+    fn old_names(&self) -> Vec<String> {
+        let is_rust = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");
+        let files: Vec<RustFile> = self
+            .texts
+            .iter()
+            .filter(|(path, _)| is_rust(path))
+            .map(|(path, text)| RustFile::parse(path.clone(), text.clone()))
+            .collect();
+        words::breaches(&self.root, &files, self.text(words::LIST).unwrap_or_default())
     }
 
     fn leftovers(&self) -> Vec<String> {
