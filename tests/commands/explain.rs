@@ -16,13 +16,13 @@ const SERVICE: &str = "echo.default.east";
 const COLUMNS: usize = 60;
 
 /// What an explained call prints.
-struct Told {
+struct Explained {
     code: Option<i32>,
     output: String,
     errors: String,
 }
 
-impl Told {
+impl Explained {
     /// A call through a sidecar that runs.
     fn by(sidecar: &Sidecar, arguments: &[&str]) -> Self {
         let url = format!("http://{}", sidecar.http());
@@ -72,7 +72,7 @@ impl Told {
 
 /// A call as JSON.
 fn way(sidecar: &Sidecar, arguments: &[&str]) -> Value {
-    Told::by(sidecar, &[arguments, &["--json"]].concat()).json()
+    Explained::by(sidecar, &[arguments, &["--json"]].concat()).json()
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn the_way_to_another_network_is_told_hop_by_hop() {
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
 
-    let told = Told::by(&caller, &["echo.default.east/echo", "-d", "hello"]);
+    let told = Explained::by(&caller, &["echo.default.east/echo", "-d", "hello"]);
     assert_eq!((told.code, told.output.as_str()), (Some(0), "hello"), "{}", told.errors);
     told.check_columns();
     let gateway = mesh.east.gateway.port("gateway").unwrap();
@@ -180,13 +180,13 @@ fn a_call_that_fails_tells_how_far_it_came() {
     let _unready = mesh.east.sidecar_of("later", 1, AppProtocol::Http);
     caller.until_served(SERVICE);
     let is_known = || {
-        let told = Told::by(&caller, &["later.default.east/"]);
+        let told = Explained::by(&caller, &["later.default.east/"]);
         (!told.errors.contains("ERR_UNKNOWN_SERVICE")).then_some(())
     };
     retry_until(PATIENCE, "the service that is not ready", is_known).unwrap();
 
     let check = |target: &str, code: &str, at: &str, hops: &[(&str, &str)]| {
-        let told = Told::by(&caller, &[target]);
+        let told = Explained::by(&caller, &[target]);
         assert_eq!((told.code, told.output.as_str()), (Some(1), ""), "{}", told.errors);
         assert!(told.errors.contains(&format!("[{code}]\nhint: ")), "{}", told.errors);
         let ended = told.hop("ended").unwrap_or_default();
@@ -254,10 +254,10 @@ fn an_app_that_is_down_and_a_policy_that_allows_are_told() {
     let app = mesh.east.app("echo", "e", AppProtocol::Http);
     caller.until_served(SERVICE);
     apply(&mesh.east, "readers", "allow: [{from: [caller.default.west], methods: [GET]}]");
-    let told = Told::by(&caller, &["echo.default.east/healthz"]);
+    let told = Explained::by(&caller, &["echo.default.east/healthz"]);
     told.check_hops(&[("policy", "allowed by default/readers")]);
     apply(&mesh.east, "readers", "deny: [{methods: [DELETE]}]");
-    let told = Told::by(&caller, &["echo.default.east/healthz"]);
+    let told = Explained::by(&caller, &["echo.default.east/healthz"]);
     told.check_hops(&[("policy", "none refuses it")]);
 
     app.echo.signal(Signal::KILL).unwrap();
@@ -283,10 +283,10 @@ fn calls_over_http2_and_grpc_are_told_of_in_their_heads() {
     let _app = mesh.east.app("echo", "e", AppProtocol::Grpc);
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
-    let told = |door, service: &'static str, kind: &'static str| {
+    let told = |listener, service: &'static str, kind: &'static str| {
         runtime().block_on(async {
-            let mut client = Client::connect(Version::Http2, door).await;
-            let request = hyper::Request::get(format!("http://{door}/healthz"))
+            let mut client = Client::connect(Version::Http2, listener).await;
+            let request = hyper::Request::get(format!("http://{listener}/healthz"))
                 .header("dapr-app-id", service)
                 .header("content-type", kind)
                 .header("x-tollway-explain", "1");
@@ -295,13 +295,13 @@ fn calls_over_http2_and_grpc_are_told_of_in_their_heads() {
             serde_json::from_slice::<Value>(way).unwrap()
         })
     };
-    for door in [caller.http(), caller.grpc()] {
-        let way = told(door, SERVICE, "text/plain");
+    for listener in [caller.http(), caller.grpc()] {
+        let way = told(listener, SERVICE, "text/plain");
         assert_eq!(way["service"]["protocol"], "grpc", "{way}");
         assert!(way["times_us"]["app"].is_u64(), "{way}");
-        let way = told(door, "nobody.default.east", "application/grpc");
+        let way = told(listener, "nobody.default.east", "application/grpc");
         assert_eq!(way["failure"]["code"], "ERR_UNKNOWN_SERVICE", "{way}");
-        let way = told(door, "a.b.c.d", "application/grpc");
+        let way = told(listener, "a.b.c.d", "application/grpc");
         assert_eq!((&way["failure"]["at"], way.get("name")), (&"name".into(), None), "{way}");
     }
 }
@@ -313,7 +313,7 @@ fn a_network_that_calls_out_through_its_own_gateway_shows_both() {
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
     let gateway = |network: &Network| network.gateway.port("gateway").unwrap();
-    let told = Told::by(&caller, &["echo.default.east/healthz"]);
+    let told = Explained::by(&caller, &["echo.default.east/healthz"]);
     told.check_hops(&[
         ("gateway", &format!("{} of the own network", gateway(&mesh.west))),
         ("beyond", &format!("{} of network east", gateway(&mesh.east))),

@@ -179,9 +179,9 @@ fn all_free<'a>(control: &'a str, token: &'a str) -> [&'a str; 14] {
 }
 
 /// By its own name, through the mesh.
-fn until_answered(sidecar: &Process, door: SocketAddr) {
+fn until_answered(sidecar: &Process, listener: SocketAddr) {
     let answered = || {
-        let answer = get(door, "/v1.0/invoke/echo/method/echo");
+        let answer = get(listener, "/v1.0/invoke/echo/method/echo");
         answer.starts_with("HTTP/1.1 200").then_some(())
     };
     let waited = retry_until(PATIENCE, "an answer", answered);

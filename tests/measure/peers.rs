@@ -191,9 +191,9 @@ fn a_missing_peer_is_left_out_with_how_to_get_it() {
 /// Measures a pair, and while it stands looks at it from outside.
 fn check_pair(name: &str, program: &Path, curl: &Path) {
     let mut lab = Lab::start(name, GRPC, program, &[]);
-    let standing = lab.standing(name);
-    standing.echoes_through_both(curl);
-    standing.lets_nobody_else_in(curl);
+    let running_pair = lab.running_pair(name);
+    running_pair.echoes_through_both(curl);
+    running_pair.lets_nobody_else_in(curl);
     let rows = lab.rows();
     for case in ["http", "grpc"] {
         let row = row(&rows, &format!("same-network/{case}/{name}"));
@@ -274,7 +274,7 @@ impl Lab {
     }
 
     /// Its working directory, and where the pair for HTTP/1.1 listens.
-    fn standing(&self, name: &str) -> Standing {
+    fn running_pair(&self, name: &str) -> RunningPair {
         let found = retry_until(STARTED_WITHIN, "the pair listening", || {
             let dir = fs::read_dir(self.files.path().join("work")).ok()?.next()?.ok()?.path();
             let listener = |process: &str| -> Option<SocketAddr> {
@@ -284,7 +284,11 @@ impl Lab {
             };
             let caller = listener(&format!("west-{name}-http1-to-west"))?;
             let app = listener(&format!("west-{name}-http1"))?;
-            Some(Standing { certificates: dir.join(format!("{name}-certificates")), caller, app })
+            Some(RunningPair {
+                certificates: dir.join(format!("{name}-certificates")),
+                caller,
+                app,
+            })
         });
         found.unwrap_or_else(|error| panic!("{error}:\n{}", self.process.log()))
     }
@@ -316,13 +320,13 @@ impl Lab {
 }
 
 /// A pair that carries HTTP/1.1.
-struct Standing {
+struct RunningPair {
     certificates: PathBuf,
     caller: SocketAddr,
     app: SocketAddr,
 }
 
-impl Standing {
+impl RunningPair {
     /// What is sent comes back as it was.
     fn echoes_through_both(&self, curl: &Path) {
         let sent: Vec<u8> =

@@ -56,17 +56,17 @@ fn a_request_under_way_is_finished_by_all_that_leave() {
     let mut app = mesh.east.app("echo", "a", AppProtocol::Http);
     let mut caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
-    let door = caller.http();
+    let listener = caller.http();
     runtime().block_on(async {
         for version in [Version::Http1, Version::Http2] {
-            let mut client = Client::connect(version, door).await;
+            let mut client = Client::connect(version, listener).await;
             let uri = format!("http://sidecar/v1.0/invoke/{SERVICE}/method/status/200");
             let warm = client.exchange(Request::get(uri).body(empty()).unwrap()).await;
             assert_eq!(warm.status, 200);
         }
         let came = || counter(&app.sidecar.process, INBOUND);
         let before = came();
-        let mut client = Client::connect(Version::Http1, door).await;
+        let mut client = Client::connect(Version::Http1, listener).await;
         let uri = format!("http://sidecar/v1.0/invoke/{SERVICE}/method/delay?ms=1500");
         let slow = tokio::spawn(async move {
             client.exchange(Request::get(uri).body(empty()).unwrap()).await.status

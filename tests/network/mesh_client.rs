@@ -82,18 +82,18 @@ impl Control {
         MeshConfig::new(self.address.to_string(), token, role, label(instance))
     }
 
-    async fn client(&self, app: &str, instance: &str) -> Told {
-        Told::start(self.config(app, instance).await).await
+    async fn client(&self, app: &str, instance: &str) -> ObservedClient {
+        ObservedClient::start(self.config(app, instance).await).await
     }
 }
 
 /// A client and what it told by its callback.
-struct Told {
+struct ObservedClient {
     client: MeshClient,
     seen: Arc<Mutex<Vec<MeshDelta>>>,
 }
 
-impl Told {
+impl ObservedClient {
     async fn start(config: MeshConfig) -> Self {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = seen.clone();
@@ -321,7 +321,7 @@ async fn a_gateway_follows_the_whole_network_and_hears_what_went_while_it_was_aw
     let control = Control::start(|options| options.timing.lease = Duration::from_secs(1)).await;
     let token = control.token(Scope::Gateway(v1::GatewayScope {})).await;
     let config = MeshConfig::new(control.address.to_string(), token, Role::Gateway, label("g"));
-    let gateway = Told::start(config).await;
+    let gateway = ObservedClient::start(config).await;
     let stock = control.client("stock", "a").await;
     stock.client.register(at(1, true));
     let orders = control.client("orders", "a").await;
@@ -379,7 +379,7 @@ async fn a_control_plane_that_starts_later_is_waited_for() {
     let control = Control::start(|_| {}).await;
     let config = control.config("stock", "a").await;
     let (dir, options) = control.stop().await;
-    let waiting = tokio::spawn(Told::start(config));
+    let waiting = tokio::spawn(ObservedClient::start(config));
     tokio::time::sleep(Duration::from_millis(400)).await;
     assert!(!waiting.is_finished());
     let control = Control::run(dir, options).await;

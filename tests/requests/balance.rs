@@ -141,14 +141,14 @@ fn answers_of(
     requests: usize,
     at_once: usize,
 ) -> BTreeMap<String, usize> {
-    let door = caller.http();
+    let listener = caller.http();
     let uri = format!("http://sidecar/v1.0/invoke/{service}/method/status/200");
     runtime().block_on(async {
         let senders: Vec<_> = (0..at_once)
             .map(|_| {
                 let uri = uri.clone();
                 tokio::spawn(async move {
-                    let mut client = Client::connect(Version::Http1, door).await;
+                    let mut client = Client::connect(Version::Http1, listener).await;
                     let mut names = Vec::new();
                     for _ in 0..requests / at_once {
                         let request = Request::get(&uri).body(empty()).unwrap();

@@ -34,7 +34,7 @@ fn every_way_reaches(protocol: AppProtocol) {
     caller.until_served(SERVICE);
     runtime().block_on(async {
         for version in VERSIONS {
-            for way in Way::ALL {
+            for way in Addressing::ALL {
                 let case = format!("{version:?} {way:?}");
                 let mut client = way.connect(version, &caller).await;
                 let answer = client.exchange(way.request("POST", "/echo", full("ping"))).await;
@@ -56,7 +56,7 @@ fn every_way_reaches(protocol: AppProtocol) {
 
 /// How a caller says whom it wants.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Addressing {
     /// `/v1.0/invoke/SERVICE/method/PATH` at the HTTP API.
     InvokePath,
     /// The header `dapr-app-id` at the HTTP API.
@@ -67,7 +67,7 @@ enum Way {
     Connect,
 }
 
-impl Way {
+impl Addressing {
     const ALL: [Self; 4] = [Self::InvokePath, Self::AppIdHeader, Self::MeshUrl, Self::Connect];
 
     async fn connect(self, version: Version, caller: &Sidecar) -> Client {
@@ -124,14 +124,14 @@ async fn trailers_and_trace_context_cross(version: Version, caller: &Sidecar) {
     trailers.insert("x-trailer", "at the end".parse().unwrap());
     let frames = [Frame::data(Bytes::from("body")), Frame::trailers(trailers)];
     let body = StreamBody::new(tokio_stream::iter(frames.map(Ok))).boxed();
-    let mut request = Way::InvokePath.request("POST", "/echo", body);
+    let mut request = Addressing::InvokePath.request("POST", "/echo", body);
     request.headers_mut().insert("trailer", "x-trailer".parse().unwrap());
     request.headers_mut().insert("te", "trailers".parse().unwrap());
     let answer = client.exchange(request).await;
     assert_eq!(&answer.body[..], b"body", "{version:?}");
     assert_eq!(answer.trailer.as_deref(), Some("at the end"), "{version:?}");
 
-    let mut request = Way::InvokePath.request("GET", "/headers", empty());
+    let mut request = Addressing::InvokePath.request("GET", "/headers", empty());
     request.headers_mut().insert("traceparent", PARENT.parse().unwrap());
     let seen = client.exchange(request).await.text();
     let trace = PARENT.split('-').nth(1).unwrap();
@@ -160,7 +160,7 @@ fn calls_through_the_own_gateway_cross_too() {
     runtime().block_on(async {
         let mut client = Client::connect(Version::Http1, caller.http()).await;
         let body = vec![b'x'; 1 << 20];
-        let request = Way::InvokePath.request("POST", "/echo", full(body.clone()));
+        let request = Addressing::InvokePath.request("POST", "/echo", full(body.clone()));
         assert!(client.exchange(request).await.body == body);
     });
     let grown = [counts()[0] - before[0], counts()[1] - before[1]];
@@ -303,7 +303,8 @@ fn concurrent_requests_of_one_connection_keep_their_answers() {
                 // Of different lengths, so that answers overtake each other.
                 let body = vec![(number % 256) as u8; number * 211 % 40_000];
                 tokio::spawn(async move {
-                    let request = Way::InvokePath.request("POST", "/echo", full(body.clone()));
+                    let request =
+                        Addressing::InvokePath.request("POST", "/echo", full(body.clone()));
                     let answer: Answer = client.exchange(request).await;
                     assert_eq!(answer.status, 200);
                     assert!(answer.body == body, "call {number} got another's answer");

@@ -23,7 +23,7 @@ fn all_kinds_of_calls_cross_by_metadata() {
     let _app = mesh.east.app("greeter", "east-1", AppProtocol::Grpc);
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
-    runtime().block_on(all_kinds(&Caller { door: caller.grpc(), host: None }));
+    runtime().block_on(all_kinds(&Caller { listener: caller.grpc(), host: None }));
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn all_kinds_of_calls_cross_by_host_name() {
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
     let host = format!("http://{SERVICE}.mesh");
-    runtime().block_on(all_kinds(&Caller { door: caller.outbound(), host: Some(host) }));
+    runtime().block_on(all_kinds(&Caller { listener: caller.outbound(), host: Some(host) }));
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_hundred_megabytes_cross_both_ways_in_one_stream() {
     caller.until_served(SERVICE);
     let memory = tollway_tests::mesh::memory::Watch::start(&mesh, &[&caller, &app.sidecar]);
     runtime().block_on(async {
-        let caller = Caller { door: caller.grpc(), host: None };
+        let caller = Caller { listener: caller.grpc(), host: None };
         let mut client = caller.client().await;
         let message = EchoMessage { payload: payload(1 << 20), repeat: 0 };
         let messages = tokio_stream::iter(std::iter::repeat_n(message.clone(), MESSAGES));
@@ -75,7 +75,7 @@ fn statuses_and_refusals_reach_the_caller() {
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
     runtime().block_on(async {
-        let caller = Caller { door: caller.grpc(), host: None };
+        let caller = Caller { listener: caller.grpc(), host: None };
         let status = caller.fail(caller.request(message(1)), "/no.Such/Method").await;
         assert_eq!(status.code(), Code::Unimplemented, "the app's own: {status}");
 
@@ -155,13 +155,13 @@ async fn bidi_stream(caller: &Caller) {
 
 /// Where tonic connects, and the host it asks for if it is not that address.
 struct Caller {
-    door: SocketAddr,
+    listener: SocketAddr,
     host: Option<String>,
 }
 
 impl Caller {
     async fn client(&self) -> Grpc<Channel> {
-        let mut endpoint = Endpoint::from_shared(format!("http://{}", self.door)).unwrap();
+        let mut endpoint = Endpoint::from_shared(format!("http://{}", self.listener)).unwrap();
         if let Some(host) = &self.host {
             endpoint = endpoint.origin(host.parse().unwrap());
         }

@@ -13,7 +13,7 @@ use tollway_testkit::thread_cpu_time;
 
 use crate::h2_frames::{ACK, PING, count, frame, hello};
 
-/// How long a write may wait for a door that does not read.
+/// How long a write may wait for a listener that does not read.
 const WRITE_WITHIN: Duration = Duration::from_millis(100);
 
 /// What an attacker rests when nothing can be sent.
@@ -47,13 +47,13 @@ enum Then {
     Again,
     /// Nothing, and the connection stays.
     Silence,
-    /// Another connection, once the door has looked at all that came on this one.
+    /// Another connection, once the listener has looked at all that came on this one.
     Anew,
 }
 
 /// As much goes out at once, so that an attacker pays for few system calls.
 const PART_BYTES: usize = 64 << 10;
-/// What is made beforehand of what is different each time: a door ends most attacks before that.
+/// What is made beforehand of what is different each time: a listener ends most attacks before that.
 const PREPARED_BYTES: usize = 4 << 20;
 
 impl Attack {
@@ -105,7 +105,7 @@ pub struct Spent {
     /// Those that were sent behind the SETTINGS.
     pub frames: u64,
     pub connections: u32,
-    /// Those that the door ended.
+    /// Those that the listener ended.
     pub ended: u32,
 }
 
@@ -130,7 +130,7 @@ fn own_cpu_time() -> Duration {
     thread_cpu_time().unwrap()
 }
 
-/// One connection. An error means that the door has ended it.
+/// One connection. An error means that the listener has ended it.
 fn flood(
     aim: &Aim,
     attack: &Attack,
@@ -138,7 +138,7 @@ fn flood(
     is_over: &dyn Fn(&Spent) -> bool,
 ) -> io::Result<()> {
     let mut wire = Wire::open(aim)?;
-    // What is under way when the door ends the connection was paid for in vain.
+    // What is under way when the listener ends the connection was paid for in vain.
     set_socket_send_buffer_size(wire.stream.socket(), PART_BYTES)?;
     spent.frames += attack.opening.frames;
     let mut is_all_sent = wire.send(&attack.opening.bytes)?;
@@ -167,7 +167,7 @@ fn flood(
     Ok(())
 }
 
-/// Waits until the door has looked at everything that was sent.
+/// Waits until the listener has looked at everything that was sent.
 fn until_looked_at(wire: &mut Wire, is_over: &dyn Fn() -> bool) -> io::Result<()> {
     const LAST: &[u8] = b"the last";
     let answer = frame(PING, ACK, 0, LAST);
@@ -185,7 +185,7 @@ fn until_looked_at(wire: &mut Wire, is_over: &dyn Fn() -> bool) -> io::Result<()
 /// A connection that is written to whether or not anybody reads.
 pub struct Wire {
     stream: Box<dyn Stream>,
-    /// What the door did not take yet.
+    /// What the listener did not take yet.
     unsent: Vec<u8>,
 }
 
@@ -226,7 +226,7 @@ impl Wire {
         Ok(Self { stream, unsent: Vec::new() })
     }
 
-    /// Writes `bytes` behind what was left before; false if the door does not take them all now.
+    /// Writes `bytes` behind what was left before; false if the listener does not take them all now.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<bool> {
         if self.unsent.is_empty() {
             let sent = self.write(bytes)?;
@@ -239,7 +239,7 @@ impl Wire {
         Ok(self.unsent.is_empty())
     }
 
-    /// How much was taken before the door stopped taking.
+    /// How much was taken before the listener stopped taking.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -255,7 +255,7 @@ impl Wire {
         }
     }
 
-    /// Takes what has come and waits for nothing; an error once the door has closed and everything
+    /// Takes what has come and waits for nothing; an error once the listener has closed and everything
     /// that came before is taken.
     pub fn take(&mut self) -> io::Result<Vec<u8>> {
         self.stream.socket().set_nonblocking(true)?;

@@ -106,11 +106,11 @@ struct Shown(Mutex<Option<Arc<CertifiedKey>>>);
 /// Passes bytes on to an honest server until it is taken over by an impostor.
 pub struct Takeover {
     pub address: SocketAddr,
-    way: Arc<Mutex<Way>>,
+    target: Arc<Mutex<Target>>,
 }
 
 /// Where connections lead, and those that are open.
-struct Way {
+struct Target {
     to: SocketAddr,
     open: Vec<TcpStream>,
 }
@@ -120,13 +120,13 @@ impl Takeover {
     pub fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let way = Arc::new(Mutex::new(Way { to: address, open: Vec::new() }));
-        let leads = Arc::clone(&way);
+        let target = Arc::new(Mutex::new(Target { to: address, open: Vec::new() }));
+        let leads = Arc::clone(&target);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let from = stream.unwrap();
-                let mut way = leads.lock().unwrap();
-                let Ok(to) = TcpStream::connect(way.to) else { continue };
+                let mut target = leads.lock().unwrap();
+                let Ok(to) = TcpStream::connect(target.to) else { continue };
                 for (mut source, mut sink) in [
                     (from.try_clone().unwrap(), to.try_clone().unwrap()),
                     (to.try_clone().unwrap(), from.try_clone().unwrap()),
@@ -137,17 +137,17 @@ impl Takeover {
                         let _ = sink.shutdown(Shutdown::Both);
                     });
                 }
-                way.open.push(from);
+                target.open.push(from);
             }
         });
-        Self { address, way }
+        Self { address, target }
     }
 
     /// Breaks what is open and leads elsewhere from now on.
     pub fn lead_to(&self, to: SocketAddr) {
-        let mut way = self.way.lock().unwrap();
-        way.to = to;
-        for stream in way.open.drain(..) {
+        let mut target = self.target.lock().unwrap();
+        target.to = to;
+        for stream in target.open.drain(..) {
             // It may have ended by itself.
             let _ = stream.shutdown(Shutdown::Both);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollway_testkit::{ClosedPort, Process, TempDir, need_tool, retry_until};
 use tollway_tests::program;
 
-use crate::failures::terminal::{Told, told, tollway};
+use crate::failures::terminal::{Failure, failure_of, tollway};
 use tollway_tests::mesh::{PATIENCE, start_tollway};
 
 /// One control plane of the network `local`.
@@ -64,8 +64,8 @@ fn sidecar_with(control: &str, token_file: &Path) -> Command {
     command
 }
 
-fn refused(control: &str, token: &str) -> Told {
-    told(sidecar(control, token))
+fn refused(control: &str, token: &str) -> Failure {
+    failure_of(sidecar(control, token))
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_token_that_is_missing_damaged_foreign_or_old_is_told_apart() {
     let network = Network::start();
     let address = network.address();
     let missing = sidecar_with(&address, Path::new("/nowhere/token"));
-    told(missing).check("ERR_TOKEN_MISSING", &["/nowhere/token", "tollway token create"]);
+    failure_of(missing).check("ERR_TOKEN_MISSING", &["/nowhere/token", "tollway token create"]);
     refused(&address, "nonsense").check("ERR_TOKEN_MALFORMED", &["tollway1.", "copy it whole"]);
     let other_app = network.token(&["--app", "other"]);
     let parts = ["web.default.local", "tollway token create"];
@@ -102,7 +102,8 @@ fn a_control_plane_that_is_away_is_named() {
     let nobody = nobody.address().to_string();
     let mut command = sidecar(&nobody, &token);
     command.args(["--start-timeout-ms", "500"]);
-    told(command).check("ERR_CONTROL_UNREACHABLE", &[&nobody, "Connection refused", "--control"]);
+    failure_of(command)
+        .check("ERR_CONTROL_UNREACHABLE", &[&nobody, "Connection refused", "--control"]);
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn a_clock_that_is_far_off_is_told_with_the_distance() {
         let plain = sidecar(&network.address(), &token);
         let mut command = Command::new(&faketime);
         command.args(["--exclude-monotonic", "-f", by, program()]).args(plain.get_args());
-        told(command)
+        failure_of(command)
     };
     shifted("-3d").check("ERR_CLOCK_OFF", &["clocks", "NTP", "2 d 23 h"]);
     shifted("+30d").check("ERR_CLOCK_OFF", &["clocks", "NTP", "29 d"]);
@@ -158,6 +159,7 @@ fn a_token_without_its_control_plane_is_not_taken_for_the_local_one() {
         // Behind the name, since tests take the variable out.
         command.arg("TOLLWAY_TOKEN=tollway1.x").arg(program()).args(words);
         command.env("XDG_RUNTIME_DIR", runtime.path());
-        told(command).check("ERR_BAD_CONFIGURATION", &["TOLLWAY_TOKEN", "--control", "unset"]);
+        failure_of(command)
+            .check("ERR_BAD_CONFIGURATION", &["TOLLWAY_TOKEN", "--control", "unset"]);
     }
 }

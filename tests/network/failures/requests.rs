@@ -234,7 +234,7 @@ fn a_call_from_the_terminal_tells_what_the_mesh_said() {
     let url = format!("http://{}", caller.http());
     let mut command = Command::new(program());
     command.args(["call", "--sidecar", &url, "nobody/"]);
-    crate::failures::terminal::told(command)
+    crate::failures::terminal::failure_of(command)
         .check("ERR_UNKNOWN_SERVICE", &[CALLER, "nobody.default.west", "check its name"]);
 }
 
@@ -245,8 +245,8 @@ fn a_full_sidecar_and_a_tcp_call_of_an_http_service_say_so() {
     let options = ["--max-requests", "1", "--upstream", "0=echo.default.west"];
     let caller = mesh.west.caller(&options);
     caller.until_served("echo");
-    let (door, path) = (caller.http(), "/v1.0/invoke/echo/method/delay?ms=2500");
-    let calls = [(); 3].map(|()| std::thread::spawn(move || get(door, path)));
+    let (listener, path) = (caller.http(), "/v1.0/invoke/echo/method/delay?ms=2500");
+    let calls = [(); 3].map(|()| std::thread::spawn(move || get(listener, path)));
     let answers = calls.map(|call| call.join().unwrap());
     assert!(answers.iter().any(|answer| answer.starts_with("HTTP/1.1 200")), "{answers:?}");
     let full = answers.iter().find(|answer| !answer.starts_with("HTTP/1.1 200")).unwrap();

@@ -7,7 +7,7 @@ use std::process::Command;
 use tollway_testkit::{TempDir, need_tool, skip};
 use tollway_tests::program;
 
-use crate::failures::terminal::{told, tollway};
+use crate::failures::terminal::{failure_of, tollway};
 
 fn control(store: &Path, listen: &str) -> Vec<String> {
     let store = store.to_str().unwrap();
@@ -56,7 +56,7 @@ fn a_port_below_1024_needs_a_right() {
     let files = TempDir::new().unwrap();
     let mut command = confined(program());
     command.args(control(&files.path().join("store"), "0.0.0.0:443"));
-    told(command).check("ERR_MISSING_PRIVILEGE", &["0.0.0.0:443", "above 1023"]);
+    failure_of(command).check("ERR_MISSING_PRIVILEGE", &["0.0.0.0:443", "above 1023"]);
 }
 
 #[test]
@@ -74,9 +74,9 @@ fn a_file_that_cannot_be_used_is_named() {
 #[test]
 fn a_setting_that_cannot_be_meant_is_refused() {
     let any = "127.0.0.1:0";
-    let doors = ["--http-listen", any, "--grpc-listen", any, "--outbound-listen", any];
+    let listeners = ["--http-listen", any, "--grpc-listen", any, "--outbound-listen", any];
     let sidecar = |options: &[&str]| {
-        tollway([&["sidecar", "--app-id", "web"][..], &doors[..], options].concat())
+        tollway([&["sidecar", "--app-id", "web"][..], &listeners[..], options].concat())
     };
     let told = sidecar(&["--inbound-listen", "0.0.0.0:0"]);
     told.check("ERR_BAD_CONFIGURATION", &["0.0.0.0", "--advertise"]);

@@ -8,14 +8,14 @@ use tollway_testkit::{Process, Start, TempDir, need_tool, skip};
 use tollway_tests::program;
 use tollway_wire::v1;
 
-use crate::failures::terminal::{Told, tollway};
+use crate::failures::terminal::{Failure, tollway};
 use tollway_tests::mesh::http::runtime;
 use tollway_tests::mesh::{PATIENCE, start_tollway};
 
 /// The file inside the store's directory.
 const FILE: &str = "tollway.store";
 
-fn control(store: &Path, options: &[&str]) -> Told {
+fn control(store: &Path, options: &[&str]) -> Failure {
     let store = store.to_str().unwrap();
     tollway([&["control", "--store", store, "--listen", "127.0.0.1:0"], options].concat())
 }

@@ -12,13 +12,13 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// The end of a command that failed.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Failure {
     pub(crate) exit: Option<i32>,
     /// Everything on standard error.
     pub(crate) text: String,
 }
 
-impl Told {
+impl Failure {
     /// Holds the last two lines to the form `error: … [CODE]`, `hint: …`, and the error to `parts`.
     #[track_caller]
     pub(crate) fn check(&self, code: &str, parts: &[&str]) {
@@ -39,14 +39,14 @@ impl Told {
 }
 
 /// Runs `tollway` with `arguments` to its end.
-pub(crate) fn tollway<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Told {
+pub(crate) fn tollway<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Failure {
     let mut command = Command::new(program());
     command.args(arguments);
-    told(command)
+    failure_of(command)
 }
 
 /// Runs a command to its end; one that goes on is stopped, and then has no exit code.
-pub(crate) fn told(mut command: Command) -> Told {
+pub(crate) fn failure_of(mut command: Command) -> Failure {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.env_remove("TOLLWAY_TOKEN").spawn().unwrap();
     let mut stderr = child.stderr.take().unwrap();
@@ -60,5 +60,5 @@ pub(crate) fn told(mut command: Command) -> Told {
     let exit = ended.ok().and_then(|status| status.unwrap().code());
     let _ = child.kill();
     let _ = child.wait();
-    Told { exit, text: reader.join().unwrap() }
+    Failure { exit, text: reader.join().unwrap() }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Stream {
     /// How the record calls it.
     pub(crate) name: &'static str,
     /// The caller's sidecar: its HTTP API, or its gRPC API.
-    pub(crate) door: SocketAddr,
+    pub(crate) listener: SocketAddr,
     pub(crate) service: &'static str,
     pub(crate) is_grpc: bool,
     pub(crate) rate_rps: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Sent {
 /// Why a request failed, as the app sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Nothing listens at the sidecar's door: nothing was sent.
+    /// Nothing listens at the sidecar's listener: nothing was sent.
     Refused,
     /// The connection ended before the answer was whole.
     Broken(String),
@@ -165,12 +165,12 @@ impl Client {
 
     async fn call_http(&self) -> Result<(), Failure> {
         let mut sender = self.http_connection().await?;
-        let Stream { door, service, .. } = &self.stream;
+        let Stream { listener, service, .. } = &self.stream;
         let is_slow = self.count.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
         let (path, expected) = if is_slow { (DELAY_PATH, 0) } else { ("echo", BODY_BYTES) };
         let uri = format!("/v1.0/invoke/{service}/method/{path}");
         let body = Full::new(Bytes::from(vec![b'x'; BODY_BYTES]));
-        let request = Request::post(uri).header("host", door.to_string()).body(body).unwrap();
+        let request = Request::post(uri).header("host", listener.to_string()).body(body).unwrap();
         let answer = sender.send_request(request).await.map_err(broken)?;
         let status = answer.status();
         let body = whole(answer).await?;
@@ -192,7 +192,7 @@ impl Client {
                 return Ok(sender);
             }
         }
-        let stream = dial(self.stream.door).await?;
+        let stream = dial(self.stream.listener).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         tokio::spawn(connection);
         Ok(sender)
@@ -200,7 +200,7 @@ impl Client {
 
     async fn call_grpc(&self) -> Result<(), Failure> {
         let mut sender = self.grpc_connection().await?;
-        let request = Request::post(format!("http://{}{UNARY_PATH}", self.stream.door))
+        let request = Request::post(format!("http://{}{UNARY_PATH}", self.stream.listener))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .header("dapr-app-id", self.stream.service)
@@ -228,7 +228,7 @@ impl Client {
         {
             return Ok(sender.clone());
         }
-        let stream = TokioIo::new(dial(self.stream.door).await?);
+        let stream = TokioIo::new(dial(self.stream.listener).await?);
         let (sender, connection) =
             http2::handshake(TokioExecutor::new(), stream).await.map_err(broken)?;
         tokio::spawn(connection);
@@ -237,8 +237,8 @@ impl Client {
     }
 }
 
-async fn dial(door: SocketAddr) -> Result<TcpStream, Failure> {
-    let stream = TcpStream::connect(door).await.map_err(|error| {
+async fn dial(listener: SocketAddr) -> Result<TcpStream, Failure> {
+    let stream = TcpStream::connect(listener).await.map_err(|error| {
         if error.kind() == std::io::ErrorKind::ConnectionRefused {
             Failure::Refused
         } else {

@@ -274,7 +274,7 @@ pub(crate) fn fill_disk(full_for: Duration) -> Option<FullDisk> {
     let caller = start_sidecar("caller", &address, &token, &[]);
     let stream = Stream {
         name: "http",
-        door: caller.port("http").unwrap(),
+        listener: caller.port("http").unwrap(),
         service: "web",
         is_grpc: false,
         rate_rps: 50,
@@ -366,7 +366,9 @@ fn until_refused(store: &Path) -> String {
 fn until_served(stream: &Stream) {
     let path = format!("/v1.0/invoke/{}/method/healthz", stream.service);
     let is_served = || {
-        crate::reliability::world::get(stream.door, &path).starts_with("HTTP/1.1 200").then_some(())
+        crate::reliability::world::get(stream.listener, &path)
+            .starts_with("HTTP/1.1 200")
+            .then_some(())
     };
     retry_until(PATIENCE, "the service being served", is_served).unwrap();
 }

@@ -71,7 +71,7 @@ pub(crate) fn lose_network(world: &mut World, loss: Loss, rate_rps: u32) -> Lost
     near.retain(|stream| stream.service.ends_with(".near"));
     let calls = Calls::start(&near);
     std::thread::sleep(CALM);
-    let door = world.caller.port("http");
+    let listener = world.caller.port("http");
     let gateways = &mut world.far.gateways;
     let lost = Instant::now();
     match loss {
@@ -81,7 +81,7 @@ pub(crate) fn lose_network(world: &mut World, loss: Loss, rate_rps: u32) -> Lost
     // Each call from a thread of its own: one that was sent into the silence waits in it.
     let withdrawn = retry_until(PATIENCE, "the network being withdrawn", || {
         std::thread::sleep(Duration::from_millis(100));
-        ask(door).filter(|answer| answer.contains("ERR_UNREACHABLE_NETWORK"))
+        ask(listener).filter(|answer| answer.contains("ERR_UNREACHABLE_NETWORK"))
     });
     let withdrawn_after = lost.elapsed();
     withdrawn.unwrap();
@@ -91,7 +91,7 @@ pub(crate) fn lose_network(world: &mut World, loss: Loss, rate_rps: u32) -> Lost
     }
     let returned = Instant::now();
     let back = retry_until(PATIENCE, "the network being back", || {
-        ask(door).filter(|answer| answer.starts_with("HTTP/1.1 200"))
+        ask(listener).filter(|answer| answer.starts_with("HTTP/1.1 200"))
     });
     let back_after = returned.elapsed();
     back.unwrap();
@@ -109,12 +109,12 @@ pub(crate) fn lose_network(world: &mut World, loss: Loss, rate_rps: u32) -> Lost
 }
 
 /// The answer to a call, if there is one soon.
-fn ask(door: std::net::SocketAddr) -> Option<String> {
+fn ask(listener: std::net::SocketAddr) -> Option<String> {
     const SOON: Duration = Duration::from_millis(500);
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         // Nobody listens any more when the answer comes late.
-        let _ = tell.send(get(door, &format!("/v1.0/invoke/{SERVICE}/method/healthz")));
+        let _ = tell.send(get(listener, &format!("/v1.0/invoke/{SERVICE}/method/healthz")));
     });
     told.recv_timeout(SOON).ok()
 }

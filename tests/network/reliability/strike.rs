@@ -139,7 +139,7 @@ pub(crate) struct Outcome {
     /// Under way when the process died.
     pub(crate) lost_in_flight: usize,
     /// Not taken by anybody, since the only way was closed.
-    pub(crate) refused_at_door: usize,
+    pub(crate) refused_at_listener: usize,
     /// Sent later, and failed all the same.
     pub(crate) lost_after: usize,
     /// Requests that were under way at the moment of the blow.
@@ -221,7 +221,7 @@ fn judge(victim: Victim, blow: Blow, moments: &Moments, sent: &[Sent]) -> Outcom
         blow: blow.words(),
         sent: sent.len(),
         lost_in_flight: 0,
-        refused_at_door: 0,
+        refused_at_listener: 0,
         lost_after: 0,
         in_flight: sent
             .iter()
@@ -257,7 +257,7 @@ impl Outcome {
     fn note(&mut self, victim: Victim, blow: Blow, moments: &Moments, one: &Sent, why: &Failure) {
         let while_down = one.at <= moments.back + NOTICE && one.done >= moments.blow;
         if victim.is_only_way() && *why == Failure::Refused && while_down {
-            self.refused_at_door += 1;
+            self.refused_at_listener += 1;
         } else if blow == Blow::Kill && one.at <= moments.gone + NOTICE && one.done >= moments.blow
         {
             self.lost_in_flight += 1;
@@ -307,19 +307,19 @@ impl Outcome {
     }
 
     pub(crate) fn lost(&self) -> usize {
-        self.lost_in_flight + self.refused_at_door + self.lost_after
+        self.lost_in_flight + self.refused_at_listener + self.lost_after
     }
 
     /// One line for a person.
     pub(crate) fn line(&self) -> String {
         format!(
-            "{:<6} {:<31} {:<13} sent {:>4}  lost {:>3} in flight, {:>3} at the door, {:>3} after  slow {:>3} ({} ms)  full after {} ms, back after {} ms",
+            "{:<6} {:<31} {:<13} sent {:>4}  lost {:>3} in flight, {:>3} at the listener, {:>3} after  slow {:>3} ({} ms)  full after {} ms, back after {} ms",
             if self.passed { "ok" } else { "FAILED" },
             self.victim,
             self.blow,
             self.sent,
             self.lost_in_flight,
-            self.refused_at_door,
+            self.refused_at_listener,
             self.lost_after,
             self.slow,
             self.slowest_ms,

@@ -27,7 +27,7 @@ pub(crate) struct Part {
     pub(crate) name: String,
     arguments: Vec<String>,
     /// The names of the listeners in its ports file, and how they are set.
-    doors: Vec<(&'static str, &'static str)>,
+    listeners: Vec<(&'static str, &'static str)>,
     process: Process,
 }
 
@@ -36,17 +36,19 @@ impl Part {
     fn start(
         name: String,
         arguments: &[&str],
-        doors: &[(&'static str, &'static str, &str)],
+        listeners: &[(&'static str, &'static str, &str)],
     ) -> Self {
-        let free = doors.iter().map(|(_, option, ip)| [(*option).to_owned(), format!("{ip}:0")]);
+        let free =
+            listeners.iter().map(|(_, option, ip)| [(*option).to_owned(), format!("{ip}:0")]);
         let fixed: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
         let process = start(fixed.iter().cloned().chain(free.flatten()));
-        let doors = doors.iter().map(|(door, option, _)| (*door, *option)).collect();
-        Self { name, arguments: fixed, doors, process }
+        let listeners =
+            listeners.iter().map(|(listener, option, _)| (*listener, *option)).collect();
+        Self { name, arguments: fixed, listeners, process }
     }
 
-    pub(crate) fn port(&self, door: &str) -> SocketAddr {
-        self.process.port(door).unwrap()
+    pub(crate) fn port(&self, listener: &str) -> SocketAddr {
+        self.process.port(listener).unwrap()
     }
 
     pub(crate) fn metric(&self, name: &str) -> u64 {
@@ -69,8 +71,8 @@ impl Part {
 
     /// Starts it again, at the addresses that it had.
     pub(crate) fn restart(&mut self) {
-        let same = self.doors.iter().map(|(door, option)| {
-            [(*option).to_owned(), self.process.port(door).unwrap().to_string()]
+        let same = self.listeners.iter().map(|(listener, option)| {
+            [(*option).to_owned(), self.process.port(listener).unwrap().to_string()]
         });
         self.process = start(self.arguments.iter().cloned().chain(same.flatten()));
     }
@@ -114,8 +116,9 @@ impl Network {
         let control = self.control.port("control").to_string();
         let arguments =
             ["gateway", "--control", &control, "--token-file", &token, "--instance", replica];
-        let doors = [("gateway", "--listen", self.ip), ("admin", "--admin-listen", "127.0.0.1")];
-        Part::start(format!("{}/gateway-{replica}", self.name), &arguments, &doors)
+        let listeners =
+            [("gateway", "--listen", self.ip), ("admin", "--admin-listen", "127.0.0.1")];
+        Part::start(format!("{}/gateway-{replica}", self.name), &arguments, &listeners)
     }
 
     fn replica(&self, replica: &str) -> Replica {
@@ -138,7 +141,7 @@ impl Network {
         let token = self.token(&name, &["--app", service]);
         let control = self.control.port("control").to_string();
         let fixed = ["sidecar", "--app-id", service, "--control", &control, "--token-file", &token];
-        let doors = [
+        let listeners = [
             ("http", "--http-listen", "127.0.0.1"),
             ("grpc", "--grpc-listen", "127.0.0.1"),
             ("outbound", "--outbound-listen", "127.0.0.1"),
@@ -146,7 +149,7 @@ impl Network {
             ("admin", "--admin-listen", "127.0.0.1"),
         ];
         let arguments = [&fixed[..], options].concat();
-        Part::start(format!("{}/sidecar-{name}", self.name), &arguments, &doors)
+        Part::start(format!("{}/sidecar-{name}", self.name), &arguments, &listeners)
     }
 
     /// A join token in a file.
@@ -189,7 +192,7 @@ impl World {
     pub(crate) fn streams(&self, rate_rps: u32) -> Vec<Stream> {
         let stream = |name, service, is_grpc| Stream {
             name,
-            door: self.caller.port(if is_grpc { "grpc" } else { "http" }),
+            listener: self.caller.port(if is_grpc { "grpc" } else { "http" }),
             service,
             is_grpc,
             rate_rps,

@@ -44,8 +44,8 @@ fn what_is_no_request_is_a_line_with_its_status_and_who_sent_it() {
         (&json!("nobody.default.east"), &json!(404))
     );
 
-    let door = caller.process.port("inbound").unwrap();
-    sent(door, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    let listener = caller.process.port("inbound").unwrap();
+    sent(listener, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     let stranger = line(&logs.path("log"), |line| line["direction"] == "inbound");
     check(&stranger, "connection", "inbound", "ERR_TLS_FAILED");
     assert_eq!((&stranger["caller"], &stranger["status"]), (&Value::Null, &Value::Null));

@@ -50,10 +50,10 @@ fn every_interoperability_case_passes_on_every_way() {
     let far = mesh.west.caller(&[]);
     let direct = SocketAddr::from(([127, 0, 0, 1], app.port));
     let ways = [
-        Way { name: "without us", address: direct, mesh: None },
-        Way::by("one sidecar", &app.sidecar, "interop"),
-        Way::by("two sidecars", &near, "interop"),
-        Way::by("two sidecars and two gateways", &far, "interop.default.east"),
+        Route { name: "without us", address: direct, mesh: None },
+        Route::by("one sidecar", &app.sidecar, "interop"),
+        Route::by("two sidecars", &near, "interop"),
+        Route::by("two sidecars and two gateways", &far, "interop.default.east"),
     ];
     for way in ways {
         let ask = |case| run(&client, &way, case);
@@ -88,20 +88,20 @@ impl App {
 }
 
 /// How the client reaches the server.
-struct Way<'a> {
+struct Route<'a> {
     name: &'static str,
     address: SocketAddr,
     /// The sidecar's outbound port, and how the app is called in metadata.
     mesh: Option<(SocketAddr, &'a str)>,
 }
 
-impl<'a> Way<'a> {
+impl<'a> Route<'a> {
     fn by(name: &'static str, caller: &Sidecar, app_id: &'a str) -> Self {
         Self { name, address: caller.grpc(), mesh: Some((caller.outbound(), app_id)) }
     }
 }
 
-fn run(client: &Path, way: &Way<'_>, case: &str) -> Output {
+fn run(client: &Path, way: &Route<'_>, case: &str) -> Output {
     let mut command = Command::new("timeout");
     command.arg(PATIENCE.as_secs().to_string()).arg(client).args(["-test_case", case]);
     if case.starts_with("orca_") {

@@ -4,10 +4,10 @@
 use hyper::Method;
 use tollway_testkit::{End, RawClient, retry_until};
 
-use crate::listeners::door::{
-    Ask, Door, Kind, POOLED, for_each_door, for_each_door_over, statuses,
+use crate::listeners::listener::{
+    Ask, Kind, Listener, POOLED, for_each_listener, for_each_listener_over, statuses,
 };
-use crate::listeners::tls_door::H2;
+use crate::listeners::tls_listener::H2;
 use tollway_tests::h2_attacker::{Aim, Wire};
 use tollway_tests::h2_frames::{
     CANCEL, DATA, END_HEADERS, HEADERS, NO_ERROR, block, frame, hello, reset_with,
@@ -27,10 +27,10 @@ enum Leave {
 
 #[test]
 fn an_app_sees_that_a_caller_gave_up() {
-    for_each_door(&Script::new(), |door, _| give_up_asking(door));
+    for_each_listener(&Script::new(), |listener, _| give_up_asking(listener));
 }
 
-fn give_up_asking(door: &Door) {
+fn give_up_asking(listener: &Listener) {
     for (path, fields, begun) in [
         ("/cut-length", "content-length: 10\r\n", "begun"),
         ("/cut-chunk", CHUNKED, "a\r\nbegun"),
@@ -39,41 +39,41 @@ fn give_up_asking(door: &Door) {
         ("/cut-in-trailers", CHUNKED, "5\r\nbegun\r\n0\r\nx-sum: 1\r\n"),
     ] {
         for leave in [Leave::Close, Leave::Reset] {
-            let mut client = door.connect();
-            client.send(door.request("POST", path, fields) + begun).unwrap();
-            until_begun(&door.app, path);
+            let mut client = listener.connect();
+            client.send(listener.request("POST", path, fields) + begun).unwrap();
+            until_begun(&listener.app, path);
             match leave {
                 Leave::Close => drop(client),
                 Leave::Reset => client.reset().unwrap(),
             }
-            check_broken_off(&door.app, path, &format!("{leave:?}"));
+            check_broken_off(&listener.app, path, &format!("{leave:?}"));
         }
     }
-    door.check_honest("/behind");
+    listener.check_honest("/behind");
 }
 
 /// Also where the app speaks HTTP/1.1 and the caller HTTP/2, whatever it gives as reason.
 #[test]
 fn an_app_sees_that_a_caller_over_http2_gave_up() {
-    for_each_door_over(H2, &Script::new(), |door, _| {
+    for_each_listener_over(H2, &Script::new(), |listener, _| {
         for (path, fields, code) in [
             ("/h2-no-error", &[][..], Some(NO_ERROR)),
             ("/h2-cancel", &[], Some(CANCEL)),
             ("/h2-length", &[("content-length", "10")], Some(CANCEL)),
             ("/h2-closed", &[], None),
         ] {
-            let mut wire = Wire::open(&Aim { address: door.address, tls: None }).unwrap();
-            let target = format!("{}{path}", door.prefix);
-            let lines = [&door.head_lines(&target)[..], fields].concat();
+            let mut wire = Wire::open(&Aim { address: listener.address, tls: None }).unwrap();
+            let target = format!("{}{path}", listener.prefix);
+            let lines = [&listener.head_lines(&target)[..], fields].concat();
             let head = frame(HEADERS, END_HEADERS, 1, &block(&lines));
             wire.send(&[hello(), head, frame(DATA, 0, 1, b"begun")].concat()).unwrap();
-            until_begun(&door.app, path);
+            until_begun(&listener.app, path);
             if let Some(code) = code {
                 wire.send(&reset_with(1, code)).unwrap();
-                check_broken_off(&door.app, path, "reset");
+                check_broken_off(&listener.app, path, "reset");
             } else {
                 drop(wire);
-                check_broken_off(&door.app, path, "closed");
+                check_broken_off(&listener.app, path, "closed");
             }
         }
     });
@@ -114,20 +114,20 @@ fn cut_answers() -> Script {
 
 #[test]
 fn a_caller_sees_that_an_app_gave_up() {
-    for_each_door(&cut_answers(), |door, _| hear_cut_answers(door));
+    for_each_listener(&cut_answers(), |listener, _| hear_cut_answers(listener));
 }
 
 #[test]
 fn both_see_it_over_a_pool_between_sidecars() {
-    let door = Door::open(Kind::HttpApi, cut_answers(), POOLED);
-    give_up_asking(&door);
-    hear_cut_answers(&door);
+    let listener = Listener::open(Kind::HttpApi, cut_answers(), POOLED);
+    give_up_asking(&listener);
+    hear_cut_answers(&listener);
 }
 
-fn hear_cut_answers(door: &Door) {
+fn hear_cut_answers(listener: &Listener) {
     for path in cut_answers().into_keys() {
-        let mut client = door.connect();
-        client.send(door.get(path)).unwrap();
+        let mut client = listener.connect();
+        client.send(listener.get(path)).unwrap();
         let answer = client.read_to_end(PATIENCE).unwrap();
         let text = answer.text();
         assert_eq!(statuses(&answer), [200], "{path}: {text}");
@@ -140,31 +140,31 @@ fn hear_cut_answers(door: &Door) {
             assert!(!body.contains("0\r\n"), "{path}: the end was said: {text}");
         }
     }
-    door.check_honest("/behind");
+    listener.check_honest("/behind");
 }
 
 /// To HTTP/1.0 a close is the end of an answer, so that one that is not whole ends by a reset.
 #[test]
 fn a_caller_over_http1_0_sees_that_an_app_gave_up() {
     for kind in [Kind::HttpApi, Kind::Outbound] {
-        let door = Door::open(kind, cut_answers(), &[]);
+        let listener = Listener::open(kind, cut_answers(), &[]);
         for path in ["/chunks-closed", "/chunks-reset", "/no-length-reset", "/in-trailers"] {
-            let request = door.get(path).replace("HTTP/1.1", "HTTP/1.0");
-            let answer = RawClient::exchange(door.address, request, PATIENCE).unwrap();
+            let request = listener.get(path).replace("HTTP/1.1", "HTTP/1.0");
+            let answer = RawClient::exchange(listener.address, request, PATIENCE).unwrap();
             assert_eq!((statuses(&answer), answer.end), (vec![200], End::Reset), "{path}");
         }
-        let whole = door.get("/whole").replace("HTTP/1.1", "HTTP/1.0");
-        assert_eq!(door.exchange(whole).end, End::Closed);
+        let whole = listener.get("/whole").replace("HTTP/1.1", "HTTP/1.0");
+        assert_eq!(listener.exchange(whole).end, End::Closed);
     }
 }
 
 #[test]
 fn a_caller_over_http2_sees_that_an_app_gave_up() {
-    for_each_door_over(H2, &cut_answers(), |door, _| {
+    for_each_listener_over(H2, &cut_answers(), |listener, _| {
         runtime().block_on(async {
-            let mut client = door.http2().await;
+            let mut client = listener.http2().await;
             for path in cut_answers().into_keys() {
-                let request = door.head(Method::GET, path).body(empty()).unwrap();
+                let request = listener.head(Method::GET, path).body(empty()).unwrap();
                 let answer = client.send(request).await;
                 assert_eq!(answer.status(), 200, "{path}");
                 let body = http_body_util::BodyExt::collect(answer.into_body());
@@ -182,13 +182,13 @@ fn an_answer_that_stops_is_broken_off() {
     let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n";
     let script = Script::from([("/stops", stops(head))]);
     let options = ["--idle-timeout-ms", "2000"];
-    let door = Door::open(Kind::Mesh, script.clone(), &options);
-    let answer = door.exchange(door.get("/stops"));
+    let listener = Listener::open(Kind::Mesh, script.clone(), &options);
+    let answer = listener.exchange(listener.get("/stops"));
     assert!(answer.text().ends_with("hello\r\n"), "{}", answer.text());
-    let door = Door::open_over(H2, Kind::Mesh, script, &options);
+    let listener = Listener::open_over(H2, Kind::Mesh, script, &options);
     runtime().block_on(async {
-        let mut client = door.http2().await;
-        let request = door.head(Method::GET, "/stops").body(empty()).unwrap();
+        let mut client = listener.http2().await;
+        let request = listener.head(Method::GET, "/stops").body(empty()).unwrap();
         let answer = client.send(request).await;
         let body = http_body_util::BodyExt::collect(answer.into_body());
         let body = tokio::time::timeout(PATIENCE, body).await.expect("an end");
@@ -199,12 +199,12 @@ fn an_answer_that_stops_is_broken_off() {
 /// What is broken off does not take its neighbours along.
 #[test]
 fn others_on_the_way_between_sidecars_are_not_broken_off() {
-    let door = Door::open(Kind::HttpApi, cut_answers(), &[]);
-    let mut other = door.connect();
+    let listener = Listener::open(Kind::HttpApi, cut_answers(), &[]);
+    let mut other = listener.connect();
     for path in cut_answers().into_keys() {
-        let mut client = door.connect();
-        client.send(door.get(path)).unwrap();
-        assert_eq!(statuses(&other.ask(&door.get("/beside"))), [200], "{path}");
+        let mut client = listener.connect();
+        client.send(listener.get(path)).unwrap();
+        assert_eq!(statuses(&other.ask(&listener.get("/beside"))), [200], "{path}");
         assert_ne!(client.read_to_end(PATIENCE).unwrap().end, End::TimedOut, "{path}");
     }
 }

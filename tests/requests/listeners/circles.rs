@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tollway_identity::UNRECOGNIZED_NAME_RECORD;
 use tollway_testkit::{End, Process, RawClient, retry_until};
 
-use crate::listeners::tls_door::West;
+use crate::listeners::tls_listener::West;
 use tollway_tests::network::{Network, PATIENCE, metric, until_status};
 use tollway_tests::tls_client::client_hello;
 
@@ -74,7 +74,7 @@ fn connections_that_go_round_between_gateways_end_where_they_come_back() {
     // Without control planes, which look for each other, nothing comes but what is sent here.
     west.network.control.kill().unwrap();
     east.control.kill().unwrap();
-    let door = &west.doors()[1];
+    let door = &west.listeners()[1];
     let honest = west.honest("web", door);
     let idle = || {
         let open = [&west.gateway, &east_gateway].map(|g| metric(g, "tollway_connections"));

@@ -9,10 +9,11 @@ use hyper::Method;
 use hyper::body::Frame;
 use tollway_testkit::{Answer, End, RawClient, retry_until};
 
-use crate::listeners::door::{
-    Ask, Door, Kind, POOLED, for_each_door, for_each_door_over, received, statuses, until_received,
+use crate::listeners::listener::{
+    Ask, Kind, Listener, POOLED, for_each_listener, for_each_listener_over, received, statuses,
+    until_received,
 };
-use crate::listeners::tls_door::H2;
+use crate::listeners::tls_listener::H2;
 use tollway_tests::mesh::http::{Body, runtime};
 use tollway_tests::network::PATIENCE;
 use tollway_tests::scripted_app::{Reply, Script, Then, answers};
@@ -33,16 +34,16 @@ fn script() -> Script {
 
 #[test]
 fn a_caller_that_reads_while_it_sends_gets_the_answer() {
-    for_each_door(&script(), |door, _| {
+    for_each_listener(&script(), |listener, _| {
         for path in PATHS {
-            for request in uploads(door, path) {
-                let mut client = door.connect();
+            for request in uploads(listener, path) {
+                let mut client = listener.connect();
                 let mut sender = client.sender().unwrap();
                 let answer = std::thread::scope(|scope| {
                     scope.spawn(|| sender.send(&request));
                     client.read_until(PATIENCE, is_answered).unwrap()
                 });
-                check(door, path, &answer, client);
+                check(listener, path, &answer, client);
             }
         }
     });
@@ -50,37 +51,37 @@ fn a_caller_that_reads_while_it_sends_gets_the_answer() {
 
 #[test]
 fn a_caller_that_reads_when_it_has_sent_all_gets_the_answer() {
-    for_each_door(&script(), |door, _| send_all_then_read(door));
+    for_each_listener(&script(), |listener, _| send_all_then_read(listener));
 }
 
 #[test]
 fn a_pool_between_sidecars_brings_the_answer() {
-    send_all_then_read(&Door::open(Kind::HttpApi, script(), POOLED));
+    send_all_then_read(&Listener::open(Kind::HttpApi, script(), POOLED));
 }
 
-fn send_all_then_read(door: &Door) {
+fn send_all_then_read(listener: &Listener) {
     for path in PATHS {
-        for request in uploads(door, path) {
-            let mut client = door.connect();
+        for request in uploads(listener, path) {
+            let mut client = listener.connect();
             client.send(&request).unwrap();
             let answer = client.read_until(PATIENCE, is_answered).unwrap();
-            check(door, path, &answer, client);
+            check(listener, path, &answer, client);
         }
     }
 }
 
 #[test]
 fn a_caller_that_waits_in_the_middle_of_its_body_gets_the_answer() {
-    for_each_door(&script(), |door, _| {
+    for_each_listener(&script(), |listener, _| {
         for path in PATHS {
             for (fields, begun) in
                 [("content-length: 9\r\n", "hello"), (CHUNKED, "5\r\nhello\r\n"), (CHUNKED, "")]
             {
-                let mut client = door.connect();
-                client.send(door.request("POST", path, fields) + begun).unwrap();
+                let mut client = listener.connect();
+                client.send(listener.request("POST", path, fields) + begun).unwrap();
                 let answer = client.read_until(PATIENCE, is_answered).unwrap();
                 assert!(answer.text().contains(CLOSES), "{path}: {}", answer.text());
-                check(door, path, &answer, client);
+                check(listener, path, &answer, client);
             }
         }
     });
@@ -89,28 +90,28 @@ fn a_caller_that_waits_in_the_middle_of_its_body_gets_the_answer() {
 /// The reset of an app that closes races with what is still sent to it: each time the answer wins.
 #[test]
 fn no_reset_takes_an_answer_back() {
-    let door = Door::open(Kind::Mesh, script(), &[]);
+    let listener = Listener::open(Kind::Mesh, script(), &[]);
     for nth in 0..60 {
         let path = PATHS[nth % 2];
         // The body comes in time to meet the reset, or the answer, or neither.
-        let mut client = door.connect();
-        client.send(door.request("POST", path, "content-length: 5000000\r\n")).unwrap();
+        let mut client = listener.connect();
+        client.send(listener.request("POST", path, "content-length: 5000000\r\n")).unwrap();
         for _ in 0..nth / 6 {
             client.send(PIECE).unwrap();
             std::thread::yield_now();
         }
         let answer = client.read_until(PATIENCE, is_answered).unwrap();
-        check(&door, path, &answer, client);
+        check(&listener, path, &answer, client);
     }
 }
 
 #[test]
 fn a_caller_over_http2_gets_the_answer() {
-    for_each_door_over(H2, &script(), |door, _| {
+    for_each_listener_over(H2, &script(), |listener, _| {
         runtime().block_on(async {
-            let mut client = door.http2().await;
+            let mut client = listener.http2().await;
             for path in PATHS.into_iter().cycle().take(12) {
-                let request = door.head(Method::POST, path).body(body()).unwrap();
+                let request = listener.head(Method::POST, path).body(body()).unwrap();
                 let answer = tokio::time::timeout(PATIENCE, client.send(request)).await.unwrap();
                 assert_eq!(answer.status(), 413, "{path}");
                 let body = tokio::time::timeout(PATIENCE, answer.into_body().collect()).await;
@@ -124,14 +125,14 @@ const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 
 /// The same large body in both framings. Whoever took a part of it for a request would ask for
 /// `/smuggled`.
-fn uploads(door: &Door, path: &str) -> [Vec<u8>; 2] {
+fn uploads(listener: &Listener, path: &str) -> [Vec<u8>; 2] {
     const LINE: &[u8] = b"\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
     let body = LINE.repeat(BODY_BYTES / LINE.len());
     let length = format!("content-length: {}\r\n", body.len());
     let chunks = [format!("{:x}\r\n", body.len()).as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
     [
-        [door.request("POST", path, &length).into_bytes(), body].concat(),
-        [door.request("POST", path, CHUNKED).into_bytes(), chunks].concat(),
+        [listener.request("POST", path, &length).into_bytes(), body].concat(),
+        [listener.request("POST", path, CHUNKED).into_bytes(), chunks].concat(),
     ]
 }
 
@@ -151,7 +152,7 @@ fn is_answered(bytes: &[u8]) -> bool {
 /// One whole answer and no other. Where the body was not taken to its end the connection closes
 /// behind it, else it goes on with the next request.
 #[track_caller]
-fn check(door: &Door, path: &str, answer: &Answer, mut client: RawClient) {
+fn check(listener: &Listener, path: &str, answer: &Answer, mut client: RawClient) {
     let text = answer.text();
     assert_eq!(statuses(answer), [413], "{path}: {:?} {text}", answer.end);
     assert!(text.ends_with("\r\n\r\nno"), "{path}: {text}");
@@ -160,23 +161,23 @@ fn check(door: &Door, path: &str, answer: &Answer, mut client: RawClient) {
         assert_eq!(rest.text(), "", "{path}");
         assert_ne!(rest.end, End::TimedOut, "{path}");
     } else {
-        let next = client.ask(&door.get("/next"));
+        let next = client.ask(&listener.get("/next"));
         assert!(next.text().ends_with("own /next"), "{path}: {}", next.text());
     }
-    assert!(door.app.requests("/smuggled").is_empty(), "{path}");
-    door.check_honest("/behind");
-    door.app.forget();
+    assert!(listener.app.requests("/smuggled").is_empty(), "{path}");
+    listener.check_honest("/behind");
+    listener.app.forget();
 }
 
 /// An app that begins to answer and reads the rest of the request meanwhile: both go on.
 #[test]
 fn an_answer_that_begins_early_lets_the_body_go_on() {
-    for_each_door(&beginning(), |door, _| answer_and_body_go_on(door));
+    for_each_listener(&beginning(), |listener, _| answer_and_body_go_on(listener));
 }
 
 #[test]
 fn both_go_on_over_a_pool_between_sidecars() {
-    answer_and_body_go_on(&Door::open(Kind::HttpApi, beginning(), POOLED));
+    answer_and_body_go_on(&Listener::open(Kind::HttpApi, beginning(), POOLED));
 }
 
 fn beginning() -> Script {
@@ -184,26 +185,26 @@ fn beginning() -> Script {
     Script::from([("/early-begun", Reply { bytes: begin, then: Then::TakeRest })])
 }
 
-fn answer_and_body_go_on(door: &Door) {
+fn answer_and_body_go_on(listener: &Listener) {
     let length = ("content-length: 10\r\n", "first", "later");
     let chunks = (CHUNKED, "5\r\nfirst\r\n", "5\r\nlater\r\n0\r\n\r\n");
     for (fields, first, later) in [length, chunks] {
-        let mut client = door.connect();
-        client.send(door.request("POST", "/early-begun", fields) + first).unwrap();
+        let mut client = listener.connect();
+        client.send(listener.request("POST", "/early-begun", fields) + first).unwrap();
         let answer = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"begun")).unwrap();
         assert_eq!((statuses(&answer), answer.end), (vec![200], End::Complete));
         client.send(later).unwrap();
-        let request = until_received(door, "/early-begun");
+        let request = until_received(listener, "/early-begun");
         let has_all = || {
-            let body = received(door, "/early-begun").body;
+            let body = received(listener, "/early-begun").body;
             (body == format!("{first}{later}").as_bytes()).then_some(())
         };
         retry_until(PATIENCE, "the rest of the body at the app", has_all).unwrap();
         request.say(" end");
         let rest = client.read_to_end(PATIENCE).unwrap();
         assert_eq!((rest.text().as_str(), rest.end), (" end", End::Closed));
-        door.check_honest("/behind");
-        door.app.forget();
+        listener.check_honest("/behind");
+        listener.app.forget();
     }
 }
 
@@ -212,16 +213,16 @@ fn answer_and_body_go_on(door: &Door) {
 fn what_is_sent_behind_an_early_answer_is_no_request() {
     let yes = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyes".to_vec();
     let script = Script::from([("/early-yes", Reply { bytes: yes, then: Then::Hang })]);
-    for_each_door(&script, |door, _| {
-        let mut client = door.connect();
-        client.send(door.request("POST", "/early-yes", "content-length: 5\r\n")).unwrap();
+    for_each_listener(&script, |listener, _| {
+        let mut client = listener.connect();
+        client.send(listener.request("POST", "/early-yes", "content-length: 5\r\n")).unwrap();
         let answer = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"yes")).unwrap();
         assert_eq!((statuses(&answer), answer.end), (vec![200], End::Complete));
-        client.send("hello".to_owned() + &door.get("/next")).unwrap();
+        client.send("hello".to_owned() + &listener.get("/next")).unwrap();
         let rest = client.read_to_end(PATIENCE).unwrap();
         assert_eq!(rest.text(), "");
         assert_ne!(rest.end, End::TimedOut);
-        door.check_honest("/behind");
-        assert!(!door.app.was_sent("/next"));
+        listener.check_honest("/behind");
+        assert!(!listener.app.was_sent("/next"));
     });
 }

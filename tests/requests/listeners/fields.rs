@@ -1,7 +1,7 @@
 //! The fields of a request on their way to an app: those that were sent arrive as they are, in
 //! their order, and none is added but those that are documented.
 
-use crate::listeners::door::{Ask, Door, Kind, received, statuses};
+use crate::listeners::listener::{Ask, Kind, Listener, received, statuses};
 use tollway_tests::scripted_app::{Request, Script};
 
 /// Odd in spelling, repeated, empty, long, and such as a proxy might take for its own.
@@ -69,16 +69,16 @@ fn documented(kind: Kind) -> &'static [&'static str] {
 #[test]
 fn fields_arrive_as_they_were_sent_and_no_others() {
     for kind in Kind::ALL {
-        let door = Door::open(kind, Script::new(), &[]);
+        let listener = Listener::open(kind, Script::new(), &[]);
         let lines: String =
             sent().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         // These are of this hop alone, and those that `connection` names with them.
         let hop = "connection: x-hop, keep-alive\r\nx-hop: 1\r\nkeep-alive: timeout=5\r\n\
                    proxy-connection: keep-alive\r\ncontent-length: 5\r\n";
-        let request = door.request("POST", "/fields", &(lines + hop)) + "hello";
-        let answer = door.connect().ask(&request);
+        let request = listener.request("POST", "/fields", &(lines + hop)) + "hello";
+        let answer = listener.connect().ask(&request);
         assert_eq!(statuses(&answer), [200], "{}", answer.text());
-        check(kind, &received(&door, "/fields"));
+        check(kind, &received(&listener, "/fields"));
     }
 }
 

@@ -7,23 +7,25 @@ use std::time::Duration;
 
 use tollway_testkit::{End, peak_resident_bytes, reset_peak, resident_bytes};
 
-use crate::listeners::door::{Ask, Door, GROWTH_BYTES, Kind, for_each_door, received, statuses};
+use crate::listeners::listener::{
+    Ask, GROWTH_BYTES, Kind, Listener, for_each_listener, received, statuses,
+};
 use tollway_tests::network::{PATIENCE, STOCK};
 use tollway_tests::scripted_app::{Reply, Script, Then, answers};
 
 /// What looks odd and has one meaning goes through as it is.
 #[test]
 fn odd_requests_with_one_meaning_arrive_unchanged() {
-    for_each_door(&Script::new(), |door, _| {
-        let mut client = door.connect();
-        let spaced = door.request("POST", "/spaced", "content-length: \t 5 \r\n") + "hello";
+    for_each_listener(&Script::new(), |listener, _| {
+        let mut client = listener.connect();
+        let spaced = listener.request("POST", "/spaced", "content-length: \t 5 \r\n") + "hello";
         assert_eq!(statuses(&client.ask(&spaced)), [200]);
-        assert_eq!(received(door, "/spaced").body, b"hello");
+        assert_eq!(received(listener, "/spaced").body, b"hello");
         for path in ["/a%00b", "/a%0d%0aset-cookie:%20x", "/a%2fb", "/%2e%2e/a", "/a/../b", "/a\"b"]
         {
-            let answer = client.ask(&door.get(path));
+            let answer = client.ask(&listener.get(path));
             assert_eq!(statuses(&answer), [200], "{path}: {}", answer.text());
-            assert_eq!(received(door, path).target(), path);
+            assert_eq!(received(listener, path).target(), path);
         }
     });
 }
@@ -57,23 +59,23 @@ const NO_SERVICE: [&str; 8] = [
 fn a_host_is_compared_without_case_port_and_last_dot() {
     // The API has more than calls of services: what it does not know is not there.
     for (kind, refused) in [(Kind::HttpApi, 404), (Kind::Outbound, 400)] {
-        let door = Door::open(kind, Script::new(), &[]);
+        let listener = Listener::open(kind, Script::new(), &[]);
         for host in SPELLINGS {
             for target in ["/h".to_owned(), format!("http://{host}/h")] {
-                let answer = door.connect().ask(&to_host(&target, host));
+                let answer = listener.connect().ask(&to_host(&target, host));
                 assert_eq!(statuses(&answer), [200], "{host}: {}", answer.text());
-                let request = received(&door, "/h");
+                let request = received(&listener, "/h");
                 assert_eq!((request.target(), request.values("host")), ("/h", vec![STOCK]));
                 assert_eq!(request.values("x-forwarded-host"), [host]);
-                door.app.forget();
+                listener.app.forget();
             }
         }
         for host in NO_SERVICE {
-            let answer = door.connect().ask(&to_host("/h", host));
+            let answer = listener.connect().ask(&to_host("/h", host));
             assert_eq!(statuses(&answer), [refused], "{host}: {}", answer.text());
         }
-        check_two_hosts(&door);
-        assert!(door.app.requests("/h").is_empty());
+        check_two_hosts(&listener);
+        assert!(listener.app.requests("/h").is_empty());
     }
 }
 
@@ -84,7 +86,7 @@ fn to_host(target: &str, host: &str) -> String {
 /// A target that names a host beside another in `host` has one meaning only where both are the same
 /// but for case and the port that is meant anyway.
 #[track_caller]
-fn check_two_hosts(door: &Door) {
+fn check_two_hosts(listener: &Listener) {
     for (target, host, status) in [
         ("stock.mesh", "STOCK.mesh:80", 200),
         ("stock.mesh.", "stock.MESH.", 200),
@@ -93,28 +95,28 @@ fn check_two_hosts(door: &Door) {
         ("stock.mesh", "stock.mesh:81", 400),
         ("stock.mesh", "stock.default.west.mesh", 400),
     ] {
-        let answer = door.connect().ask(&to_host(&format!("http://{target}/two"), host));
+        let answer = listener.connect().ask(&to_host(&format!("http://{target}/two"), host));
         assert_eq!(statuses(&answer), [status], "{target}, {host}: {}", answer.text());
     }
 }
 
 #[test]
 fn a_tunnel_opens_to_a_host_in_any_spelling() {
-    let door = Door::open(Kind::Outbound, Script::new(), &[]);
+    let listener = Listener::open(Kind::Outbound, Script::new(), &[]);
     let connect = |host: &str| {
         let host = if host.contains(':') { host.to_owned() } else { format!("{host}:80") };
         format!("CONNECT {host} HTTP/1.1\r\nhost: {host}\r\n\r\n")
     };
     for host in SPELLINGS {
-        let mut client = door.connect();
+        let mut client = listener.connect();
         client.send(connect(host)).unwrap();
         let answer = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"\r\n\r\n")).unwrap();
         assert_eq!(statuses(&answer), [200], "{host}: {}", answer.text());
         assert_eq!(statuses(&client.ask(&to_host("/inside", STOCK))), [200], "{host}");
     }
-    assert_eq!(door.app.requests("/inside").len(), SPELLINGS.len());
+    assert_eq!(listener.app.requests("/inside").len(), SPELLINGS.len());
     for host in NO_SERVICE {
-        let answer = door.exchange(connect(host));
+        let answer = listener.exchange(connect(host));
         assert_eq!(statuses(&answer), [400], "{host}: {}", answer.text());
         assert_ne!(answer.end, End::TimedOut, "{host}");
     }
@@ -124,15 +126,15 @@ fn a_tunnel_opens_to_a_host_in_any_spelling() {
 #[test]
 fn a_host_leads_nowhere_where_it_does_not_say_whom_a_request_is_for() {
     for kind in [Kind::GrpcApi, Kind::Tunnel, Kind::Mesh, Kind::Front] {
-        let door = Door::open(kind, Script::new(), &[]);
-        let lines = door.addressed.map(|(name, value)| format!("{name}: {value}\r\n"));
+        let listener = Listener::open(kind, Script::new(), &[]);
+        let lines = listener.addressed.map(|(name, value)| format!("{name}: {value}\r\n"));
         let lines = lines.unwrap_or_default();
         for host in SPELLINGS.into_iter().chain(["other.mesh", "other.mesh.:80"]) {
             let request = format!("GET /any HTTP/1.1\r\nhost: {host}\r\n{lines}\r\n");
-            let answer = door.connect().ask(&request);
+            let answer = listener.connect().ask(&request);
             assert!(answer.text().ends_with("own /any"), "{host}: {}", answer.text());
-            assert_eq!(received(&door, "/any").target(), "/any", "{host}");
-            door.app.forget();
+            assert_eq!(received(&listener, "/any").target(), "/any", "{host}");
+            listener.app.forget();
         }
     }
 }
@@ -148,17 +150,17 @@ fn pipelined_requests_are_answered_in_order_and_bounded() {
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE_BYTES}\r\n\r\n");
     let bytes = [head.into_bytes(), vec![b'x'; LARGE_BYTES]].concat();
     let script = Script::from([("/large", Reply { bytes, then: Then::GoOn })]);
-    for_each_door(&script, |door, kind| {
-        let pid = door.reader.pid();
+    for_each_listener(&script, |listener, kind| {
+        let pid = listener.reader.pid();
         reset_peak(pid).unwrap();
         let resident = resident_bytes(pid).unwrap();
-        let one = pipelined(door, kind);
-        let mut client = door.connect();
+        let one = pipelined(listener, kind);
+        let mut client = listener.connect();
         // A client that sends and does not read: it is not read either.
-        let sent = send_until_stuck(door.address, &one.repeat(PIPELINED));
+        let sent = send_until_stuck(listener.address, &one.repeat(PIPELINED));
         assert!(sent < one.len() * PIPELINED, "all was taken though nothing was read");
-        assert_eq!(statuses(&client.ask(&door.get("/between"))), [200]);
-        check_order(door);
+        assert_eq!(statuses(&client.ask(&listener.get("/between"))), [200]);
+        check_order(listener);
         let grown = peak_resident_bytes(pid).unwrap() - resident;
         assert!(grown < GROWTH_BYTES, "grew by {grown} bytes");
     });
@@ -166,21 +168,21 @@ fn pipelined_requests_are_answered_in_order_and_bounded() {
 
 /// Where a request can be refused by name alone, one that is: so it is this process that must hold
 /// itself back. Elsewhere it is the app that answers, more than it is asked.
-fn pipelined(door: &Door, kind: Kind) -> String {
+fn pipelined(listener: &Listener, kind: Kind) -> String {
     let padding = format!("x-padding: {}\r\n", "x".repeat(400));
     match kind {
         Kind::HttpApi | Kind::GrpcApi | Kind::Outbound => {
             format!("GET / HTTP/1.1\r\nhost: a.b.c.d.mesh\r\n{padding}\r\n")
         }
-        Kind::Tunnel | Kind::Mesh | Kind::Front => door.request("GET", "/large", &padding),
+        Kind::Tunnel | Kind::Mesh | Kind::Front => listener.request("GET", "/large", &padding),
     }
 }
 
 /// What is pipelined and read is answered whole, each request with its own answer.
 #[track_caller]
-fn check_order(door: &Door) {
-    let mut client = door.connect();
-    let requests: String = (0..IN_ORDER).map(|nth| door.get(&format!("/n-{nth}"))).collect();
+fn check_order(listener: &Listener) {
+    let mut client = listener.connect();
+    let requests: String = (0..IN_ORDER).map(|nth| listener.get(&format!("/n-{nth}"))).collect();
     client.send(requests).unwrap();
     let answer = client.read_until(PATIENCE, |bytes| answers(bytes) == IN_ORDER).unwrap();
     let text = answer.text();
@@ -216,56 +218,57 @@ fn a_body_that_never_comes_is_not_waited_for_without_end() {
     )]);
     const EXPECTS: &str = "expect: 100-continue\r\ncontent-length: 5\r\n";
     for kind in Kind::ALL {
-        let door = Door::open(kind, script.clone(), &["--idle-timeout-ms", "1500"]);
+        let listener = Listener::open(kind, script.clone(), &["--idle-timeout-ms", "1500"]);
         // The app says no: the caller is told, and its connection ends as its body may follow.
-        let mut client = door.connect();
-        client.send(door.request("POST", "/early-no", EXPECTS)).unwrap();
+        let mut client = listener.connect();
+        client.send(listener.request("POST", "/early-no", EXPECTS)).unwrap();
         let answer = client.read_to_end(PATIENCE).unwrap();
         assert_eq!(statuses(&answer), [417], "{}", answer.text());
         assert!(answer.text().ends_with("\r\n\r\nno"), "{}", answer.text());
         assert_eq!(answer.end, End::Closed);
         // The app waits as well: nobody says `continue`, nobody sends.
-        let mut client = door.connect();
-        client.send(door.request("POST", "/silent", EXPECTS)).unwrap();
+        let mut client = listener.connect();
+        client.send(listener.request("POST", "/silent", EXPECTS)).unwrap();
         let answer = client.read_to_end(PATIENCE).unwrap();
         assert_eq!(statuses(&answer), [408], "{}", answer.text());
         assert!(answer.text().contains("ERR_BODY_TIMED_OUT"), "{}", answer.text());
         assert_ne!(answer.end, End::TimedOut);
-        assert!(door.app.requests("/silent").is_empty());
-        door.check_honest("/after");
+        assert!(listener.app.requests("/silent").is_empty());
+        listener.check_honest("/after");
     }
 }
 
 /// Forbidden trailers are dropped, others arrive as trailers.
 #[test]
 fn trailers_cannot_say_what_only_a_head_may() {
-    for_each_door(&Script::new(), |door, _| {
+    for_each_listener(&Script::new(), |listener, _| {
         let fields = "transfer-encoding: chunked\r\ntrailer: x-sum\r\n";
         let chunks = "5\r\nhello\r\n0\r\ncontent-length: 99\r\ntransfer-encoding: gzip\r\n\
                       host: evil\r\nauthorization: evil\r\nconnection: x-sum\r\nx-sum: 7\r\n\r\n";
-        let answer = door.connect().ask(&(door.request("POST", "/trailers", fields) + chunks));
+        let answer =
+            listener.connect().ask(&(listener.request("POST", "/trailers", fields) + chunks));
         assert_eq!(statuses(&answer), [200], "{}", answer.text());
-        let request = received(door, "/trailers");
+        let request = received(listener, "/trailers");
         let body = String::from_utf8(request.body.clone()).unwrap();
         assert_eq!(body, "5\r\nhello\r\n0\r\nx-sum: 7\r\n\r\n");
         assert!(!request.head.contains("x-sum:") && !request.head.contains("evil"));
-        door.check_honest("/after");
+        listener.check_honest("/after");
     });
 }
 
 /// `connection` cannot strip what a sidecar vouches for, nor can a caller say it.
 #[test]
 fn vouched_fields_survive_and_forged_ones_do_not() {
-    for_each_door(&Script::new(), |door, kind| {
+    for_each_listener(&Script::new(), |listener, kind| {
         let fields = "connection: x-forwarded-identity, x-tollway-caller, x-forwarded-for, \
                       dapr-caller-app-id, forwarded, keep-alive\r\n\
                       x-forwarded-identity: me\r\nx-tollway-caller: spiffe://evil/ns/a/b\r\n\
                       dapr-caller-app-id: evil\r\ndapr-caller-namespace: evil\r\n\
                       keep-alive: timeout=5\r\nproxy-authorization: Basic x\r\nte: gzip\r\n\
                       x-kept: yes\r\n";
-        let answer = door.connect().ask(&door.request("GET", "/own", fields));
+        let answer = listener.connect().ask(&listener.request("GET", "/own", fields));
         assert_eq!(statuses(&answer), [200], "{}", answer.text());
-        let request = received(door, "/own");
+        let request = received(listener, "/own");
         assert_eq!(request.values("x-kept"), ["yes"]);
         if kind == Kind::Front {
             // It vouches for no workload, and knows nothing of what sidecars say.
@@ -294,13 +297,14 @@ fn a_body_of_no_chunks_ends_at_an_app_that_must_be_dialled_first() {
     // It says that it closes: without that the next request could meet the closing connection.
     let bytes = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok".to_vec();
     let script = Script::from([("/last", Reply { bytes, then: Then::Close })]);
-    for_each_door(&script, |door, _| {
-        assert_eq!(statuses(&door.connect().ask(&door.get("/last"))), [200]);
+    for_each_listener(&script, |listener, _| {
+        assert_eq!(statuses(&listener.connect().ask(&listener.get("/last"))), [200]);
         let fields = "transfer-encoding: chunked\r\n";
-        let answer = door.connect().ask(&(door.request("POST", "/none", fields) + "0\r\n\r\n"));
+        let answer =
+            listener.connect().ask(&(listener.request("POST", "/none", fields) + "0\r\n\r\n"));
         assert_eq!(statuses(&answer), [200], "{}", answer.text());
         // Over HTTP/2 between sidecars it is known before the head goes on that nothing follows.
-        let request = received(door, "/none");
+        let request = received(listener, "/none");
         let body = String::from_utf8(request.body).unwrap();
         assert!(body == "0\r\n\r\n" || body.is_empty(), "{body}");
     });

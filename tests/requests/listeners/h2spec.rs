@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use tollway_testkit::{Process, TlsRelay, need_tool};
 
-use crate::listeners::door::{Door, Kind};
+use crate::listeners::listener::{Kind, Listener};
 use crate::listeners::relay;
-use crate::listeners::tls_door::H2;
+use crate::listeners::tls_listener::H2;
 use tollway_tests::network::{Network, tollway, until_status};
 use tollway_tests::scripted_app::Script;
 
@@ -153,11 +153,11 @@ fn outbound_port_passes() {
 }
 
 #[test]
-fn mesh_door_passes() {
+fn inbound_listener_passes() {
     let h2spec = need_tool!("h2spec");
     let stock = Stock::start();
-    let door = stock.sidecar.port("inbound").unwrap();
-    let relay = stock.network.relay(door, "web", "stock", b"h2");
+    let listener = stock.sidecar.port("inbound").unwrap();
+    let relay = stock.network.relay(listener, "web", "stock", b"h2");
     check(&h2spec, relay.address(), "/size?bytes=1000");
 }
 
@@ -175,8 +175,8 @@ fn control_plane_passes() {
 #[test]
 fn front_passes() {
     let h2spec = need_tool!("h2spec");
-    let door = Door::open_over(H2, Kind::Front, Script::new(), &[]);
-    check(&h2spec, door.address, "/");
+    let listener = Listener::open_over(H2, Kind::Front, Script::new(), &[]);
+    check(&h2spec, listener.address, "/");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tollway_identity::UNRECOGNIZED_NAME_RECORD;
 use tollway_testkit::{End, RawClient};
 
 use crate::listeners::forged::Forge;
-use crate::listeners::tls_door::{Door, H2, West};
+use crate::listeners::tls_listener::{H2, TlsListener, West};
 use tollway_tests::network::{PATIENCE, STOCK, metric};
 use tollway_tests::tls_client::{Dribble, call, client_hello, dial, trusting};
 
@@ -36,19 +36,21 @@ fn gateway_refuses_names_it_does_not_serve() {
     }
     let refused = metric(&west.gateway, "tollway_gateway_connections_refused_total") - before;
     assert_eq!(refused, names.len() as u64);
-    let door = &west.doors()[1];
-    let told = call(dial(gateway, PATIENCE), names[0], west.honest("web", door), b"x").unwrap_err();
+    let listener = &west.listeners()[1];
+    let told =
+        call(dial(gateway, PATIENCE), names[0], west.honest("web", listener), b"x").unwrap_err();
     assert!(told.contains("does not have the name that was dialled"), "{told}");
 }
 
 #[test]
 fn gateway_reads_a_client_hello_in_any_pieces() {
     let west = West::start();
-    let doors = west.doors();
-    for door in [&doors[1], &doors[3]] {
-        let socket = Dribble(dial(door.address, PATIENCE));
-        let answer = call(socket, door.server_name, west.honest("web", door), &door.request);
-        assert!(answer.is_ok(), "{}: {answer:?}", door.name);
+    let listeners = west.listeners();
+    for listener in [&listeners[1], &listeners[3]] {
+        let socket = Dribble(dial(listener.address, PATIENCE));
+        let answer =
+            call(socket, listener.server_name, west.honest("web", listener), &listener.request);
+        assert!(answer.is_ok(), "{}: {answer:?}", listener.name);
     }
     // The same handshake in records of seven bytes: whoever is behind the gateway answers it.
     let hello = client_hello(STOCK);
@@ -57,7 +59,7 @@ fn gateway_reads_a_client_hello_in_any_pieces() {
         records.extend_from_slice(&[22, 3, 1, 0, u8::try_from(piece.len()).unwrap()]);
         records.extend_from_slice(piece);
     }
-    let mut client = RawClient::connect(doors[1].address).unwrap();
+    let mut client = RawClient::connect(listeners[1].address).unwrap();
     client.send(&records).unwrap();
     let answer = client.read_until(PATIENCE, |bytes| bytes.len() > 100).unwrap();
     // A handshake record with a ServerHello.
@@ -70,11 +72,13 @@ fn a_handshake_that_never_ends_is_ended() {
     let hello = client_hello(STOCK);
     let started = &hello[..hello.len() / 2];
     std::thread::scope(|scope| {
-        for door in west.doors() {
-            scope.spawn(move || check_ended_by_time(&door, |mut socket| socket.write_all(started)));
+        for listener in west.listeners() {
+            scope.spawn(move || {
+                check_ended_by_time(&listener, |mut socket| socket.write_all(started))
+            });
         }
-        for door in west.doors() {
-            scope.spawn(move || check_ended_by_time(&door, |socket| drip(socket, started)));
+        for listener in west.listeners() {
+            scope.spawn(move || check_ended_by_time(&listener, |socket| drip(socket, started)));
         }
     });
 }
@@ -93,17 +97,20 @@ fn drip(socket: &TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-fn check_ended_by_time(door: &Door<'_>, start: impl FnOnce(&TcpStream) -> std::io::Result<()>) {
+fn check_ended_by_time(
+    listener: &TlsListener<'_>,
+    start: impl FnOnce(&TcpStream) -> std::io::Result<()>,
+) {
     const LONGEST: Duration = Duration::from_secs(14);
-    let mut socket = dial(door.address, Duration::from_secs(25));
+    let mut socket = dial(listener.address, Duration::from_secs(25));
     let began = Instant::now();
     start(&socket).unwrap();
     let mut rest = Vec::new();
     // A reset ends it as well.
     let _ = socket.read_to_end(&mut rest);
     let took = began.elapsed();
-    assert!(took < LONGEST, "still open after {took:?} at the {}", door.name);
-    assert!(took > Duration::from_secs(3), "ended after {took:?} at the {}", door.name);
+    assert!(took < LONGEST, "still open after {took:?} at the {}", listener.name);
+    assert!(took > Duration::from_secs(3), "ended after {took:?} at the {}", listener.name);
 }
 
 #[test]
@@ -127,8 +134,8 @@ fn a_client_hello_without_end_is_bounded_in_size() {
     assert!(began.elapsed() < Duration::from_secs(9), "they were waited for");
     let grown = tollway_testkit::peak_resident_bytes(west.gateway.pid()).unwrap() - rss;
     assert!(grown < 16 << 20, "grew by {grown} bytes");
-    let door = &west.doors()[1];
-    assert!(door.call(west.honest("web", door)).is_ok());
+    let listener = &west.listeners()[1];
+    assert!(listener.call(west.honest("web", listener)).is_ok());
 }
 
 /// A certificate ends while its connection lives: the connection ends too, and no ticket brings
@@ -136,7 +143,7 @@ fn a_client_hello_without_end_is_bounded_in_size() {
 #[test]
 fn an_ended_certificate_ends_what_it_opened() {
     let west = West::start();
-    let door = &west.doors()[0];
+    let listener = &west.listeners()[0];
     const LIFE: Duration = Duration::from_secs(4);
     let short = Forge { not_after_s: 4, ..Forge::workload("web", "west") };
     let config = trusting(Some(short.sign(&west.network.authority())), H2);
@@ -146,7 +153,7 @@ fn an_ended_certificate_ends_what_it_opened() {
         rustls::pki_types::ServerName::try_from(STOCK).unwrap(),
     )
     .unwrap();
-    let mut socket = dial(door.address, PATIENCE);
+    let mut socket = dial(listener.address, PATIENCE);
     let mut stream = rustls::Stream::new(&mut tls, &mut socket);
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     let mut received = Vec::new();
@@ -156,6 +163,6 @@ fn an_ended_certificate_ends_what_it_opened() {
     assert!(received.windows(4).any(|frame| frame == [8, 7, 0, 0]), "{received:?}");
     // The first answer brought a ticket.
     std::thread::sleep(LIFE.saturating_sub(began.elapsed()) + Duration::from_secs(1));
-    let again = door.call(config);
+    let again = listener.call(config);
     assert!(again.is_err(), "{again:?}");
 }

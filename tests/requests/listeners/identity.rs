@@ -1,4 +1,4 @@
-//! Who is refused at every mesh door, at which end and for which reason: sidecar, gateway in
+//! Who is refused at every inbound listener, at which end and for which reason: sidecar, gateway in
 //! front of a sidecar, control plane, and control plane behind a gateway (peering).
 
 use std::net::SocketAddr;
@@ -12,13 +12,13 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 use crate::listeners::forged::{Forge, Stranger, foreigner, strangers};
-use crate::listeners::tls_door::{Door, H2, West, count};
+use crate::listeners::tls_listener::{H2, TlsListener, West, count};
 use tollway_tests::network::{CONTROL, Network, PATIENCE, STOCK, metric, tollway, until_status};
 use tollway_tests::scripted_app::{App, Script};
 use tollway_tests::tls_client::{Impostor, Takeover, trusting};
 
 #[test]
-fn callers_with_a_wrong_certificate_are_refused_at_every_door() {
+fn callers_with_a_wrong_certificate_are_refused_at_every_listener() {
     let west = West::start();
     let mut callers = strangers("web", &west.network.authority());
     callers.push(Stranger {
@@ -26,21 +26,21 @@ fn callers_with_a_wrong_certificate_are_refused_at_every_door() {
         shown: foreigner("web"),
         reason: "belongs to the trust domain north.tollway, which is not known here",
     });
-    for door in west.doors() {
-        let accepted = door.call(west.honest("web", &door));
-        assert!(accepted.is_ok(), "an honest caller at the {}: {accepted:?}", door.name);
+    for listener in west.listeners() {
+        let accepted = listener.call(west.honest("web", &listener));
+        assert!(accepted.is_ok(), "an honest caller at the {}: {accepted:?}", listener.name);
         for Stranger { name, shown, reason } in &callers {
-            let before = count(&door.judge.log(), reason);
-            let answer = door.call(trusting(Some(Arc::clone(shown)), door.alpn));
-            let told = answer.expect_err(&format!("{name} was accepted at the {}", door.name));
-            // What the caller had sent by then the door leaves unread, so that a reset may overtake
-            // the alert; why it was refused the door's own log has in any case.
+            let before = count(&listener.judge.log(), reason);
+            let answer = listener.call(trusting(Some(Arc::clone(shown)), listener.alpn));
+            let told = answer.expect_err(&format!("{name} was accepted at the {}", listener.name));
+            // What the caller had sent by then the listener leaves unread, so that a reset may overtake
+            // the alert; why it was refused the listener's own log has in any case.
             let is_refusal =
                 told.contains("received fatal alert") || told.contains("Connection reset");
-            assert!(is_refusal, "{name} at the {}: {told}", door.name);
-            door.check_log(name, reason, before);
+            assert!(is_refusal, "{name} at the {}: {told}", listener.name);
+            listener.check_log(name, reason, before);
         }
-        let accepted = door.call(west.honest("web", &door));
+        let accepted = listener.call(west.honest("web", &listener));
         assert!(accepted.is_ok(), "an honest caller after all: {accepted:?}");
     }
     assert!(metric(&west.stock, "tollway_tls_handshake_failures_total") >= 16);
@@ -49,31 +49,31 @@ fn callers_with_a_wrong_certificate_are_refused_at_every_door() {
 #[test]
 fn callers_without_a_certificate_are_refused_or_may_only_join() {
     let west = West::start();
-    for door in &west.doors()[..2] {
-        let told = door.call(trusting(None, door.alpn)).unwrap_err();
-        assert!(told.contains("demands a certificate"), "{}: {told}", door.name);
-        door.check_log("nobody", "peer sent no certificates", 0);
+    for listener in &west.listeners()[..2] {
+        let told = listener.call(trusting(None, listener.alpn)).unwrap_err();
+        assert!(told.contains("demands a certificate"), "{}: {told}", listener.name);
+        listener.check_log("nobody", "peer sent no certificates", 0);
     }
-    for door in &west.doors()[2..] {
-        let refused = follow(&west, door, trusting(None, H2));
-        assert_eq!(refused.code(), Code::Unauthenticated, "{}: {refused}", door.name);
+    for listener in &west.listeners()[2..] {
+        let refused = follow(&west, listener, trusting(None, H2));
+        assert_eq!(refused.code(), Code::Unauthenticated, "{}: {refused}", listener.name);
         assert!(refused.message().contains("this needs a certificate"), "{refused}");
     }
 }
 
 #[test]
-fn plain_text_is_refused_at_every_door() {
+fn plain_text_is_refused_at_every_listener() {
     let west = West::start();
-    for door in west.doors() {
+    for listener in west.listeners() {
         for text in ["GET / HTTP/1.1\r\nhost: x\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\0"]
         {
             // Longer than any record header, so that nobody waits for the rest of one.
             let padded = format!("{text}{}", "\r\n".repeat(32));
-            let answer = RawClient::exchange(door.address, padded, PATIENCE).unwrap();
-            assert_ne!(answer.end, End::TimedOut, "{text:?} at the {}", door.name);
+            let answer = RawClient::exchange(listener.address, padded, PATIENCE).unwrap();
+            assert_ne!(answer.end, End::TimedOut, "{text:?} at the {}", listener.name);
             // At most an alert: 21 is its record type.
             let is_alert = answer.bytes.first().is_none_or(|first| *first == 21);
-            assert!(is_alert && answer.bytes.len() <= 7, "{}: {answer:?}", door.name);
+            assert!(is_alert && answer.bytes.len() <= 7, "{}: {answer:?}", listener.name);
         }
     }
 }
@@ -81,7 +81,7 @@ fn plain_text_is_refused_at_every_door() {
 #[test]
 fn callees_refuse_names_that_are_not_their_own() {
     let west = West::start();
-    for door in [&west.doors()[0], &west.doors()[2]] {
+    for listener in [&west.listeners()[0], &west.listeners()[2]] {
         for name in [
             "orders.default.west.mesh",
             "stock.default.east.mesh",
@@ -89,20 +89,20 @@ fn callees_refuse_names_that_are_not_their_own() {
             "other.stock.default.west.mesh",
             "example.org",
         ] {
-            let told = door.call_as(name, west.honest_for_any(door)).unwrap_err();
+            let told = listener.call_as(name, west.honest_for_any(listener)).unwrap_err();
             let says = "does not have the name that was dialled";
-            assert!(told.contains(says), "{name} at the {}: {told}", door.name);
+            assert!(told.contains(says), "{name} at the {}: {told}", listener.name);
         }
-        let mut nameless = (*west.honest_for_any(door)).clone();
+        let mut nameless = (*west.honest_for_any(listener)).clone();
         nameless.enable_sni = false;
-        assert!(door.call(Arc::new(nameless)).is_err(), "no name at the {}", door.name);
-        assert!(door.call(west.honest("web", door)).is_ok());
+        assert!(listener.call(Arc::new(nameless)).is_err(), "no name at the {}", listener.name);
+        assert!(listener.call(west.honest("web", listener)).is_ok());
     }
 }
 
 /// Calls the peering service as a control plane of a joined network would.
-fn follow(west: &West, door: &Door<'_>, config: Arc<ClientConfig>) -> tonic::Status {
-    let relay = TlsRelay::start(door.address, CONTROL, config).unwrap();
+fn follow(west: &West, listener: &TlsListener<'_>, config: Arc<ClientConfig>) -> tonic::Status {
+    let relay = TlsRelay::start(listener.address, CONTROL, config).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let answer = runtime.block_on(async {
         let endpoint = Endpoint::from_shared(format!("http://{}", relay.address())).unwrap();
@@ -111,7 +111,7 @@ fn follow(west: &West, door: &Door<'_>, config: Arc<ClientConfig>) -> tonic::Sta
         client.follow(tokio_stream::once(request)).await
     });
     match answer {
-        Ok(_) => panic!("{} lets anybody follow {}", door.name, west.network.name),
+        Ok(_) => panic!("{} lets anybody follow {}", listener.name, west.network.name),
         Err(status) => status,
     }
 }
@@ -119,9 +119,9 @@ fn follow(west: &West, door: &Door<'_>, config: Arc<ClientConfig>) -> tonic::Sta
 #[test]
 fn peering_takes_no_workload_for_a_control_plane() {
     let west = West::start();
-    for door in &west.doors()[2..] {
-        let refused = follow(&west, door, west.honest("web", door));
-        assert_eq!(refused.code(), Code::PermissionDenied, "{}: {refused}", door.name);
+    for listener in &west.listeners()[2..] {
+        let refused = follow(&west, listener, west.honest("web", listener));
+        assert_eq!(refused.code(), Code::PermissionDenied, "{}: {refused}", listener.name);
         let says = "this is for control planes of joined networks; the certificate is \
                     spiffe://west.tollway/ns/default/web";
         assert!(refused.message().contains(says), "{refused}");
@@ -129,8 +129,8 @@ fn peering_takes_no_workload_for_a_control_plane() {
         let mut named = Forge::workload("web", "west");
         named.dns.push(CONTROL.to_owned());
         let shown = named.sign(&west.network.authority());
-        let told = door.call(trusting(Some(shown), H2)).unwrap_err();
-        assert!(told.contains("names are not acceptable"), "{}: {told}", door.name);
+        let told = listener.call(trusting(Some(shown), H2)).unwrap_err();
+        assert!(told.contains("names are not acceptable"), "{}: {told}", listener.name);
     }
 }
 

@@ -5,8 +5,10 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use tollway_testkit::{End, retry_until};
 
-use crate::listeners::door::{Ask, for_each_door, for_each_door_over, received, statuses};
-use crate::listeners::tls_door::H2;
+use crate::listeners::listener::{
+    Ask, for_each_listener, for_each_listener_over, received, statuses,
+};
+use crate::listeners::tls_listener::H2;
 use tollway_tests::mesh::http::{empty, full, runtime};
 use tollway_tests::network::PATIENCE;
 use tollway_tests::scripted_app::{Reply, Script, Then};
@@ -29,15 +31,15 @@ fn script() -> Script {
 
 #[test]
 fn interim_answers_reach_callers_that_know_them() {
-    for_each_door(&script(), |door, _| {
+    for_each_listener(&script(), |listener, _| {
         for (path, expected) in [("/hints", &[103, 200][..]), ("/processing", &[102, 103, 200])] {
-            let mut client = door.connect();
-            let answer = client.ask(&door.get(path));
+            let mut client = listener.connect();
+            let answer = client.ask(&listener.get(path));
             assert_eq!(statuses(&answer), expected, "{path}: {}", answer.text());
             assert!(answer.text().contains("link: </a>; rel=preload\r\n"), "{}", answer.text());
             assert!(answer.text().ends_with("\r\n\r\nyes"), "{path}: {}", answer.text());
             // The connection goes on behind them.
-            assert_eq!(statuses(&client.ask(&door.get("/next"))), [200]);
+            assert_eq!(statuses(&client.ask(&listener.get("/next"))), [200]);
         }
     });
 }
@@ -45,9 +47,9 @@ fn interim_answers_reach_callers_that_know_them() {
 /// HTTP/1.0 knows no interim answers: its callers would take one for the answer.
 #[test]
 fn interim_answers_never_reach_callers_of_http1_0() {
-    for_each_door(&script(), |door, _| {
+    for_each_listener(&script(), |listener, _| {
         for path in ["/hints", "/processing", "/unasked-continue"] {
-            let answer = door.exchange(door.get(path).replace("HTTP/1.1", "HTTP/1.0"));
+            let answer = listener.exchange(listener.get(path).replace("HTTP/1.1", "HTTP/1.0"));
             assert_eq!(statuses(&answer), [200], "{path}: {}", answer.text());
             assert!(answer.text().ends_with("\r\n\r\nyes"), "{path}: {}", answer.text());
         }
@@ -57,11 +59,12 @@ fn interim_answers_never_reach_callers_of_http1_0() {
 /// A caller over HTTP/2 hears the answer behind them.
 #[test]
 fn interim_answers_do_not_end_a_stream() {
-    for_each_door_over(H2, &script(), |door, _| {
+    for_each_listener_over(H2, &script(), |listener, _| {
         runtime().block_on(async {
-            let mut client = door.http2().await;
+            let mut client = listener.http2().await;
             for path in ["/hints", "/processing", "/unasked-continue"] {
-                let answer = client.exchange(door.head(Method::GET, path).body(empty()).unwrap());
+                let answer =
+                    client.exchange(listener.head(Method::GET, path).body(empty()).unwrap());
                 let answer = answer.await;
                 assert_eq!((answer.status, answer.text().as_str()), (200, "yes"), "{path}");
             }
@@ -76,14 +79,14 @@ const EXPECTS: &str = "expect: 100-continue\r\ncontent-length: 5\r\n";
 fn continue_is_the_apps_to_say() {
     let script =
         Script::from([("/early-continue", Reply { bytes: CONTINUE.into(), then: Then::Hang })]);
-    for_each_door(&script, |door, _| {
-        let mut client = door.connect();
-        client.send(door.request("POST", "/early-continue", EXPECTS)).unwrap();
+    for_each_listener(&script, |listener, _| {
+        let mut client = listener.connect();
+        client.send(listener.request("POST", "/early-continue", EXPECTS)).unwrap();
         let answer = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"\r\n\r\n")).unwrap();
         assert_eq!((statuses(&answer), answer.end), (vec![100], End::Complete));
-        assert_eq!(received(door, "/early-continue").values("expect"), ["100-continue"]);
+        assert_eq!(received(listener, "/early-continue").values("expect"), ["100-continue"]);
         client.send("hello").unwrap();
-        let sent = || door.app.was_sent("hello").then_some(());
+        let sent = || listener.app.was_sent("hello").then_some(());
         retry_until(PATIENCE, "the body at the app", sent).unwrap();
     });
 }
@@ -112,10 +115,10 @@ fn answers_without_body_have_none() {
         ("HEAD", "/204", 204, None),
         ("GET", "/304", 304, Some("7")),
     ];
-    for_each_door(&script, |door, _| {
+    for_each_listener(&script, |listener, _| {
         for (method, path, status, length) in cases {
-            let mut client = door.connect();
-            let requests = door.request(method, path, "") + &door.get("/behind");
+            let mut client = listener.connect();
+            let requests = listener.request(method, path, "") + &listener.get("/behind");
             client.send(requests).unwrap();
             let is_over = |bytes: &[u8]| bytes.ends_with(b"own /behind");
             let answer = client.read_until(PATIENCE, is_over).unwrap();
@@ -131,12 +134,12 @@ fn answers_without_body_have_none() {
             }
         }
     });
-    for_each_door_over(H2, &script, |door, _| {
+    for_each_listener_over(H2, &script, |listener, _| {
         runtime().block_on(async {
-            let mut client = door.http2().await;
+            let mut client = listener.http2().await;
             for (method, path, status, _) in cases {
                 let method = Method::from_bytes(method.as_bytes()).unwrap();
-                let answer = client.send(door.head(method, path).body(empty()).unwrap()).await;
+                let answer = client.send(listener.head(method, path).body(empty()).unwrap()).await;
                 assert_eq!(answer.status(), status, "{path}");
                 assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "", "{path}");
             }
@@ -156,41 +159,41 @@ fn upgrades_end_as_the_app_says() {
         ("/nothing", Reply { bytes: Vec::new(), then: Then::Close }),
     ]);
     const UPGRADE: &str = "connection: upgrade\r\nupgrade: raw\r\n";
-    for_each_door(&script, |door, _| {
-        let mut client = door.connect();
-        let answer = client.ask(&door.request("GET", "/declined", UPGRADE));
+    for_each_listener(&script, |listener, _| {
+        let mut client = listener.connect();
+        let answer = client.ask(&listener.request("GET", "/declined", UPGRADE));
         assert_eq!(statuses(&answer), [426], "{}", answer.text());
-        assert_eq!(statuses(&client.ask(&door.get("/next"))), [200]);
+        assert_eq!(statuses(&client.ask(&listener.get("/next"))), [200]);
 
-        let mut client = door.connect();
-        client.send(door.request("GET", "/hinted", UPGRADE)).unwrap();
+        let mut client = listener.connect();
+        client.send(listener.request("GET", "/hinted", UPGRADE)).unwrap();
         let answer = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"welcome")).unwrap();
         assert_eq!((statuses(&answer), answer.end), (vec![103, 101], End::Complete));
 
-        let mut client = door.connect();
-        client.send(door.request("GET", "/closed", UPGRADE)).unwrap();
+        let mut client = listener.connect();
+        client.send(listener.request("GET", "/closed", UPGRADE)).unwrap();
         let answer = client.read_to_end(PATIENCE).unwrap();
         assert_eq!(statuses(&answer), [101], "{}", answer.text());
         assert!(answer.text().ends_with("\r\n\r\ngoodbye"), "{}", answer.text());
         assert_ne!(answer.end, End::TimedOut);
 
-        let mut client = door.connect();
-        let answer = client.ask(&door.request("GET", "/nothing", UPGRADE));
+        let mut client = listener.connect();
+        let answer = client.ask(&listener.request("GET", "/nothing", UPGRADE));
         assert_eq!(statuses(&answer), [502], "{}", answer.text());
-        door.check_honest("/behind");
+        listener.check_honest("/behind");
     });
 }
 
 /// A caller over HTTP/2 that announces its body and does not wait to be asked for it.
 #[test]
 fn a_body_that_is_announced_arrives_over_http2() {
-    for_each_door_over(H2, &Script::new(), |door, _| {
+    for_each_listener_over(H2, &Script::new(), |listener, _| {
         runtime().block_on(async {
-            let mut client = door.http2().await;
-            let request = door.head(Method::POST, "/expects").header("expect", "100-continue");
+            let mut client = listener.http2().await;
+            let request = listener.head(Method::POST, "/expects").header("expect", "100-continue");
             let answer = client.exchange(request.body(full("hello")).unwrap()).await;
             assert_eq!(answer.status, 200);
         });
-        assert_eq!(received(door, "/expects").body, b"hello");
+        assert_eq!(received(listener, "/expects").body, b"hello");
     });
 }

@@ -1,4 +1,4 @@
-//! Malformed and oversized requests at the doors that take HTTP/1.1. Each is refused with
+//! Malformed and oversized requests at the listeners that take HTTP/1.1. Each is refused with
 //! the right status, nothing of it reaches the app, it is counted, nobody else notices, and memory
 //! stays where it was.
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollway_testkit::{End, RawClient, peak_resident_bytes, reset_peak, resident_bytes};
 
-use crate::listeners::door::{Ask, Door, GROWTH_BYTES, Kind, REFUSED, statuses};
+use crate::listeners::listener::{Ask, GROWTH_BYTES, Kind, Listener, REFUSED, statuses};
 use tollway_tests::network::{Network, PATIENCE, metric};
 use tollway_tests::scripted_app::Script;
 
@@ -32,10 +32,10 @@ const UPGRADE: &str = "connection: upgrade\r\nupgrade: raw\r\n";
 const CLOSE: &str = "connection: close\r\n";
 
 /// What is refused. The name of a case is its path.
-fn refused(door: &Door) -> Vec<Case> {
+fn refused(listener: &Listener) -> Vec<Case> {
     let mut cases = Vec::new();
     let mut head = |name: &'static str, fields: &str, body: &str, status: u16| {
-        let bytes = format!("{}{body}", door.request("POST", name, fields)).into_bytes();
+        let bytes = format!("{}{body}", listener.request("POST", name, fields)).into_bytes();
         cases.push(Case { name, bytes, status, reaches: Reaches::Nothing });
     };
     let smuggled = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -78,7 +78,7 @@ fn refused(door: &Door) -> Vec<Case> {
     head("/7-no-name", ": b\r\n", "", 400);
     // Hosts.
     head("/8-two-hosts", "host: localhost\r\n", "", 400);
-    head("/8-same-host-twice", &format!("Host: {}\r\n", door.host), "", 400);
+    head("/8-same-host-twice", &format!("Host: {}\r\n", listener.host), "", 400);
     // Too much.
     let many = "x-a: b\r\n".repeat(10_000);
     head("/11-many", &many, "", 431);
@@ -87,7 +87,7 @@ fn refused(door: &Door) -> Vec<Case> {
     let mut raw = |name: &'static str, text: String, status: u16| {
         cases.push(Case { name, bytes: text.into(), status, reaches: Reaches::Nothing });
     };
-    let (prefix, host) = (door.prefix, door.host);
+    let (prefix, host) = (listener.prefix, listener.host);
     // A coding in HTTP/1.0.
     raw(
         "/4-chunked",
@@ -98,7 +98,7 @@ fn refused(door: &Door) -> Vec<Case> {
     raw("/7-only-lf", format!("GET {prefix}/7-only-lf HTTP/1.1\nhost: {host}\n\n"), 400);
     raw("/7-only-cr", format!("GET {prefix}/7-only-cr HTTP/1.1\rhost: {host}\r\r\n\r\n"), 400);
     // Hosts.
-    raw("/8-no-host", format!("{}\r\n", door.line("GET", "/8-no-host")), 400);
+    raw("/8-no-host", format!("{}\r\n", listener.line("GET", "/8-no-host")), 400);
     raw(
         "/8-mismatch",
         format!("GET http://{host}{prefix}/8-mismatch HTTP/1.1\r\nhost: other.mesh\r\n\r\n"),
@@ -109,7 +109,7 @@ fn refused(door: &Door) -> Vec<Case> {
         format!("GET http://me@{host}{prefix}/8-user HTTP/1.1\r\nhost: {host}\r\n\r\n"),
         400,
     );
-    raw("/8-bad-host", format!("{}host: a/b\r\n\r\n", door.line("GET", "/8-bad-host")), 400);
+    raw("/8-bad-host", format!("{}host: a/b\r\n\r\n", listener.line("GET", "/8-bad-host")), 400);
     // Targets and versions.
     for (name, path) in [
         ("/10-fragment", "/10-fragment#x"),
@@ -119,15 +119,15 @@ fn refused(door: &Door) -> Vec<Case> {
         ("/10-8-bit", "/10-8-bit\u{fc}"),
         ("/10-tab", "/10-tab\tx"),
     ] {
-        raw(name, door.get(path), 400);
+        raw(name, listener.get(path), 400);
     }
-    raw("/10-no-slash", door.get("").replace(&format!("{prefix} "), "10-no-slash "), 400);
-    raw("/10-long", door.get(&format!("/10-long{}", "a".repeat(20_000))), 414);
-    raw("/10-version", door.get("/10-version").replace("HTTP/1.1", "HTTP/2.5"), 505);
-    raw("/10-no-version", door.get("/10-no-version").replace("HTTP/1.1", "HTTP/x"), 400);
+    raw("/10-no-slash", listener.get("").replace(&format!("{prefix} "), "10-no-slash "), 400);
+    raw("/10-long", listener.get(&format!("/10-long{}", "a".repeat(20_000))), 414);
+    raw("/10-version", listener.get("/10-version").replace("HTTP/1.1", "HTTP/2.5"), 505);
+    raw("/10-no-version", listener.get("/10-no-version").replace("HTTP/1.1", "HTTP/x"), 400);
 
     let mut body = |name: &'static str, chunks: String, status: u16| {
-        let bytes = door.request("POST", name, CHUNKED) + &chunks + smuggled;
+        let bytes = listener.request("POST", name, CHUNKED) + &chunks + smuggled;
         cases.push(Case { name, bytes: bytes.into(), status, reaches: Reaches::NothingWhole });
     };
     // Chunks.
@@ -151,17 +151,17 @@ fn refused(door: &Door) -> Vec<Case> {
 }
 
 fn check_refused(kind: Kind) {
-    let door = Door::open(kind, Script::new(), &[]);
-    let cases = refused(&door);
-    let before = metric(&door.reader, REFUSED);
-    let pid = door.reader.pid();
+    let listener = Listener::open(kind, Script::new(), &[]);
+    let cases = refused(&listener);
+    let before = metric(&listener.reader, REFUSED);
+    let pid = listener.reader.pid();
     reset_peak(pid).unwrap();
     let resident = resident_bytes(pid).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let others = scope.spawn(|| others(&door, &stop));
+        let others = scope.spawn(|| others(&listener, &stop));
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            cases.iter().for_each(|case| check_case(&door, case));
+            cases.iter().for_each(|case| check_case(&listener, case));
         }));
         stop.store(true, Ordering::Relaxed);
         others.join().unwrap();
@@ -169,19 +169,19 @@ fn check_refused(kind: Kind) {
             std::panic::resume_unwind(panic);
         }
     });
-    assert!(!door.app.was_sent("smuggled"));
-    assert_eq!(metric(&door.reader, REFUSED) - before, cases.len() as u64);
+    assert!(!listener.app.was_sent("smuggled"));
+    assert_eq!(metric(&listener.reader, REFUSED) - before, cases.len() as u64);
     let peak = peak_resident_bytes(pid).unwrap();
     assert!(peak < resident + GROWTH_BYTES, "from {resident} to {peak} bytes");
 }
 
 /// Keeps calling until told to stop, often enough in any case.
-fn others(door: &Door, stop: &AtomicBool) {
-    let mut client = door.connect();
+fn others(listener: &Listener, stop: &AtomicBool) {
+    let mut client = listener.connect();
     let mut count = 0;
     while count < 20 || !stop.load(Ordering::Relaxed) {
         let path = format!("/other-{count}");
-        let answer = client.ask(&door.get(&path)).text();
+        let answer = client.ask(&listener.get(&path)).text();
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         assert!(answer.ends_with(&format!("own {path}")), "{answer}");
         count += 1;
@@ -189,8 +189,8 @@ fn others(door: &Door, stop: &AtomicBool) {
 }
 
 #[track_caller]
-fn check_case(door: &Door, Case { name, bytes, status, reaches }: &Case) {
-    let answer = door.exchange(bytes);
+fn check_case(listener: &Listener, Case { name, bytes, status, reaches }: &Case) {
+    let answer = listener.exchange(bytes);
     let text = answer.text();
     assert_eq!(statuses(&answer), [*status], "{name}: {text}");
     let code = if *status == 431 { "ERR_HEAD_TOO_LARGE" } else { "ERR_MALFORMED_REQUEST" };
@@ -198,13 +198,13 @@ fn check_case(door: &Door, Case { name, bytes, status, reaches }: &Case) {
     assert!(text.to_lowercase().contains("connection: close"), "{name}: {text}");
     assert_ne!(answer.end, End::TimedOut, "{name} is still open");
     // Whatever was to follow has followed by the time an honest call has its answer.
-    door.check_honest("/after");
-    assert!(door.app.requests(name).is_empty(), "{name} reached the app whole");
+    listener.check_honest("/after");
+    assert!(listener.app.requests(name).is_empty(), "{name} reached the app whole");
     if *reaches == Reaches::Nothing {
-        assert!(!door.app.was_sent(name), "{name} reached the app");
+        assert!(!listener.app.was_sent(name), "{name} reached the app");
     }
-    assert!(!door.app.was_sent("smuggled"), "{name} smuggled a request");
-    door.app.forget();
+    assert!(!listener.app.was_sent("smuggled"), "{name} smuggled a request");
+    listener.app.forget();
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn outbound_port_refuses_malformed_requests() {
 }
 
 #[test]
-fn mesh_door_refuses_malformed_requests() {
+fn inbound_listener_refuses_malformed_requests() {
     check_refused(Kind::Mesh);
 }
 

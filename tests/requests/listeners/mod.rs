@@ -1,10 +1,11 @@
-//! What strangers do at every door of a data plane: malformed and abusive HTTP, and peers that
+//! What strangers do at every listener of a data plane: malformed and abusive HTTP, and peers that
 //! are not who they should be. The shipped binary runs as processes; the callers are raw.
 
 mod aborted;
+mod call_trace;
 mod circles;
-mod door;
 mod early;
+mod fairness;
 mod fields;
 mod forged;
 mod framing;
@@ -14,11 +15,10 @@ mod h2spec;
 mod handshakes;
 mod identity;
 mod interim;
+mod listener;
 mod malformed;
 mod relay;
 mod responses;
-mod share;
-mod tls_door;
+mod tls_listener;
 mod tunnel;
 mod upgrades;
-mod way;

@@ -3,7 +3,7 @@
 
 use tollway_testkit::{Answer, End};
 
-use crate::listeners::door::{Ask, Door, Kind, POOLED, for_each_door, statuses};
+use crate::listeners::listener::{Ask, Kind, Listener, POOLED, for_each_listener, statuses};
 use tollway_tests::network::{PATIENCE, metric};
 use tollway_tests::scripted_app::{Reply, Script, Then};
 
@@ -100,19 +100,19 @@ fn script() -> Script {
     cases().into_iter().map(|case| (case.path, reply(case))).collect()
 }
 
-fn check_door(door: &Door, kind: Kind) {
+fn check_listener(listener: &Listener, kind: Kind) {
     for Case { path, expected, .. } in &cases() {
-        let before = metric(door.app_side(kind), FAULTS);
-        let mut client = door.connect();
-        client.send(door.get(path)).unwrap();
+        let before = metric(listener.app_side(kind), FAULTS);
+        let mut client = listener.connect();
+        client.send(listener.get(path)).unwrap();
         // Another request right behind: whatever the app sent too much would answer it.
-        client.send(door.get("/behind")).unwrap();
+        client.send(listener.get("/behind")).unwrap();
         let answer = client.read_until(PATIENCE, is_over(expected)).unwrap();
         check_answer(path, &answer, expected);
         for n in 0..3 {
-            door.check_honest(&format!("/own-{n}"));
+            listener.check_honest(&format!("/own-{n}"));
         }
-        let counted = metric(door.app_side(kind), FAULTS) - before;
+        let counted = metric(listener.app_side(kind), FAULTS) - before;
         assert_eq!(counted, expected.faults(), "{kind:?} {path}: requests counted as failed");
     }
 }
@@ -171,21 +171,21 @@ fn check_answer(path: &str, answer: &Answer, expected: &Expected) {
 
 #[test]
 fn callers_never_get_foreign_bytes() {
-    for_each_door(&script(), check_door);
+    for_each_listener(&script(), check_listener);
 }
 
 #[test]
 fn callers_never_get_foreign_bytes_from_a_pool_between_sidecars() {
-    check_door(&Door::open(Kind::HttpApi, script(), POOLED), Kind::HttpApi);
+    check_listener(&Listener::open(Kind::HttpApi, script(), POOLED), Kind::HttpApi);
 }
 
 /// An app that accepts and never answers is given up after the request timeout, and by name.
 #[test]
 fn an_app_that_hangs_is_given_up() {
     let script = Script::from([("/hangs", Reply { bytes: Vec::new(), then: Then::Hang })]);
-    let door = Door::open(Kind::Mesh, script, &["--request-timeout-ms", "1000"]);
-    let answer = door.connect().ask(&door.get("/hangs"));
+    let listener = Listener::open(Kind::Mesh, script, &["--request-timeout-ms", "1000"]);
+    let answer = listener.connect().ask(&listener.get("/hangs"));
     assert_eq!(statuses(&answer), [504], "{}", answer.text());
     assert!(answer.text().contains("the app did not answer within 1 s"), "{}", answer.text());
-    door.check_honest("/after");
+    listener.check_honest("/after");
 }

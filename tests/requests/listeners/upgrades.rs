@@ -3,8 +3,8 @@
 
 use tollway_testkit::{End, retry_until};
 
-use crate::listeners::door::{
-    Door, Kind, REFUSED, for_each_door, received, statuses, until_received,
+use crate::listeners::listener::{
+    Kind, Listener, REFUSED, for_each_listener, received, statuses, until_received,
 };
 use tollway_tests::network::{PATIENCE, metric};
 use tollway_tests::scripted_app::{Reply, Request, Script, Then, answers};
@@ -35,16 +35,20 @@ fn script() -> Script {
 
 #[test]
 fn bytes_behind_an_upgrade_wait_until_the_app_takes_it() {
-    for_each_door(&script(), |door, _| {
+    for_each_listener(&script(), |listener, _| {
         for path in ["/taken", "/hinted"] {
             let (first, second) = ("GET /early HTTP/1.1\r\nhost: x\r\n\r\n", any_bytes());
-            let mut client = door.connect();
-            client.send(door.request("GET", path, UPGRADE) + first).unwrap();
-            let request = until_received(door, path);
+            let mut client = listener.connect();
+            client.send(listener.request("GET", path, UPGRADE) + first).unwrap();
+            let request = until_received(listener, path);
             client.send(&second).unwrap();
-            let_pass(door);
+            let_pass(listener);
             for early in [&first.as_bytes()[..9], &second[..9]] {
-                assert_eq!(door.app.times_sent(early), 0, "{path}: sent before the app took it");
+                assert_eq!(
+                    listener.app.times_sent(early),
+                    0,
+                    "{path}: sent before the app took it"
+                );
             }
             request.say(format!("{SWITCH}welcome"));
             let answer = client.read_until(PATIENCE, |bytes| bytes.ends_with(b"welcome")).unwrap();
@@ -53,13 +57,13 @@ fn bytes_behind_an_upgrade_wait_until_the_app_takes_it() {
             assert_eq!(statuses(&answer), expected, "{path}: {}", answer.text());
             client.send("later").unwrap();
             let whole = [first.as_bytes(), &second, b"later"].concat();
-            let arrived = || (door.app.times_sent(&whole) == 1).then_some(());
+            let arrived = || (listener.app.times_sent(&whole) == 1).then_some(());
             retry_until(PATIENCE, "all of it at the app, unchanged", arrived).unwrap();
             for part in [&first.as_bytes()[..9], &second[..9], b"later"] {
-                assert_eq!(door.app.times_sent(part), 1, "{path}: more than once");
+                assert_eq!(listener.app.times_sent(part), 1, "{path}: more than once");
             }
-            assert!(door.app.requests("/early").is_empty(), "{path}: read as a request");
-            door.app.forget();
+            assert!(listener.app.requests("/early").is_empty(), "{path}: read as a request");
+            listener.app.forget();
         }
     });
 }
@@ -71,9 +75,9 @@ fn any_bytes() -> Vec<u8> {
 }
 
 /// By the time others have been served, whatever was to be passed on has been.
-fn let_pass(door: &Door) {
+fn let_pass(listener: &Listener) {
     for _ in 0..3 {
-        door.check_honest("/meanwhile");
+        listener.check_honest("/meanwhile");
     }
 }
 
@@ -83,24 +87,24 @@ fn bytes_behind_an_upgrade_that_is_declined_are_the_next_request() {
                           x-forwarded-proto: evil\r\n";
     let chunked = format!("{UPGRADE}transfer-encoding: chunked\r\n");
     let length = format!("{UPGRADE}content-length: 5\r\n");
-    for_each_door(&script(), |door, kind| {
+    for_each_listener(&script(), |listener, kind| {
         for (status, answer) in DECLINED {
             for (fields, body) in
                 [(UPGRADE, ""), (&length, "hello"), (&chunked, "5\r\nhello\r\n0\r\n\r\n")]
             {
-                let mut client = door.connect();
-                let declined = door.request("POST", "/declined", fields) + body;
-                client.send(declined + &door.request("GET", "/next?a=%2f", FORGED)).unwrap();
-                let request = until_received(door, "/declined");
+                let mut client = listener.connect();
+                let declined = listener.request("POST", "/declined", fields) + body;
+                client.send(declined + &listener.request("GET", "/next?a=%2f", FORGED)).unwrap();
+                let request = until_received(listener, "/declined");
                 assert_eq!(request.body, body.as_bytes());
-                let_pass(door);
-                assert!(!door.app.was_sent("/next"), "passed on before the app had declined");
+                let_pass(listener);
+                assert!(!listener.app.was_sent("/next"), "passed on before the app had declined");
                 request.say(answer);
                 let both = client.read_until(PATIENCE, |bytes| answers(bytes) == 2).unwrap();
                 assert_eq!(statuses(&both), [status, 200], "{}", both.text());
                 assert!(both.text().ends_with("own /next?a=%2f"), "{}", both.text());
-                check_read(kind, &received(door, "/next?a=%2f"));
-                door.app.forget();
+                check_read(kind, &received(listener, "/next?a=%2f"));
+                listener.app.forget();
             }
         }
     });
@@ -123,23 +127,23 @@ fn check_read(kind: Kind, request: &Request) {
 
 #[test]
 fn bytes_behind_an_upgrade_that_is_declined_are_refused_where_they_are_no_request() {
-    for_each_door(&script(), |door, _| {
+    for_each_listener(&script(), |listener, _| {
         for (status, answer) in DECLINED {
-            let before = metric(&door.reader, REFUSED);
-            let mut client = door.connect();
+            let before = metric(&listener.reader, REFUSED);
+            let mut client = listener.connect();
             let malformed = "GET /smuggled HTTP/1.1\r\nhost : x\r\n\r\n";
-            client.send(door.request("GET", "/declined", UPGRADE) + malformed).unwrap();
-            let request = until_received(door, "/declined");
-            let_pass(door);
+            client.send(listener.request("GET", "/declined", UPGRADE) + malformed).unwrap();
+            let request = until_received(listener, "/declined");
+            let_pass(listener);
             request.say(answer);
             let both = client.read_to_end(PATIENCE).unwrap();
             assert_eq!(statuses(&both), [status, 400], "{}", both.text());
             assert!(both.text().contains("ERR_MALFORMED_REQUEST"), "{}", both.text());
             assert_ne!(both.end, End::TimedOut);
-            assert_eq!(metric(&door.reader, REFUSED) - before, 1);
-            door.check_honest("/behind");
-            assert!(!door.app.was_sent("smuggled"));
-            door.app.forget();
+            assert_eq!(metric(&listener.reader, REFUSED) - before, 1);
+            listener.check_honest("/behind");
+            assert!(!listener.app.was_sent("smuggled"));
+            listener.app.forget();
         }
     });
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tollway_testkit::{Process, retry_until};
 
-use crate::transport::honest::Kept;
+use crate::transport::honest::EarlyCaller;
 use crate::transport::line::{Aim, Line};
 use crate::transport::weigh::usage;
 use crate::transport::world::{ATTACKER, HONEST, Listener, World};
@@ -25,7 +25,7 @@ const SERVED: usize = 3;
 /// A process that spins takes all of this time, one that rests a few milliseconds of it.
 const WATCHED: Duration = Duration::from_secs(2);
 const MOST_USED: Duration = Duration::from_millis(200);
-/// After which a door gives up whoever says nothing.
+/// After which a listener gives up whoever says nothing.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 /// How long accepting rests when no descriptor is left.
 const REST: Duration = Duration::from_millis(50);
@@ -61,7 +61,7 @@ fn check_silent_crowd(world: &World, listener: Listener, few: &Few<'_>) {
     retry_until(PATIENCE, "a word about descriptors", told).unwrap();
     let (aim, ask) = (world.honest(listener), world.ask(listener));
     for _ in 0..3 {
-        let seen = Kept::open(&aim, &ask).ask_for(Duration::ZERO);
+        let seen = EarlyCaller::open(&aim, &ask).ask_for(Duration::ZERO);
         assert_eq!(seen.failed, 0, "{}: {:?}", listener.words(), seen.why);
     }
     assert!(began.elapsed() < GIVEN_UP, "{}: only when the crowd was given up", listener.words());
@@ -74,7 +74,7 @@ fn exhaust(listener: Listener) {
     let world = World::start();
     let (aim, ask) = (world.honest(listener), world.ask(listener));
     let process = world.attacked(listener)[0];
-    let mut kept = Kept::open(&aim, &ask);
+    let mut kept = EarlyCaller::open(&aim, &ask);
     let few = Few::leave(process, LEFT);
     check_silent_crowd(&world, listener, &few);
     let before = metric(process, REFUSED);
@@ -87,7 +87,7 @@ fn exhaust(listener: Listener) {
     let began = Instant::now();
     let crowd = crowd(&world.attacker(listener));
     let late = thread::scope(|scope| {
-        let late = scope.spawn(|| Kept::open(&aim, &ask).ask_for(Duration::ZERO));
+        let late = scope.spawn(|| EarlyCaller::open(&aim, &ask).ask_for(Duration::ZERO));
         rests(process);
         few.until_none_is_left();
         let seen = kept.ask_for(Duration::ZERO);
@@ -101,7 +101,7 @@ fn exhaust(listener: Listener) {
     assert!(refused > 0, "nothing was counted");
     assert!(u128::from(refused) <= most, "{refused} attempts to accept: it does not rest");
     assert_eq!(late.failed, 0, "who waited is served once there is room: {:?}", late.why);
-    let newcomer = Kept::open(&aim, &ask).ask_for(Duration::ZERO);
+    let newcomer = EarlyCaller::open(&aim, &ask).ask_for(Duration::ZERO);
     assert_eq!(newcomer.failed, 0, "{:?}", newcomer.why);
 }
 

@@ -59,12 +59,12 @@ fn again(kept: &mut Option<Caller>, aim: &Aim, ask: &Ask) -> io::Result<()> {
 }
 
 /// A caller that came before the others.
-pub(crate) struct Kept<'a> {
+pub(crate) struct EarlyCaller<'a> {
     caller: io::Result<Caller>,
     ask: &'a Ask,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> EarlyCaller<'a> {
     /// Asks once.
     pub(crate) fn open(aim: &Aim, ask: &'a Ask) -> Self {
         let caller = Caller::open(aim).and_then(|mut caller| {

@@ -4,10 +4,10 @@
 //! `cargo xtask proof transport` runs `everything`, alone on the machine and with the numbers that
 //! are promised; the other tests are the part of it that fits into seconds, side by side.
 
-mod bad_ways;
+mod bad_links;
 mod cases;
 mod descriptors;
-mod first_word;
+mod detect;
 mod honest;
 mod line;
 mod ports;

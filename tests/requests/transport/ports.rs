@@ -115,7 +115,7 @@ fn a_caller_hears_that_no_port_is_left_and_is_served_once_there_is() {
         // Those that have just been used are kept for a minute.
         leave_ports(FIRST + PORTS, 1000);
         let served = || {
-            let mut kept = honest::Kept::open(&aim, &ask);
+            let mut kept = honest::EarlyCaller::open(&aim, &ask);
             (kept.ask_for(std::time::Duration::ZERO).failed == 0).then_some(())
         };
         retry_until(PATIENCE, "ports being there again", served).unwrap();

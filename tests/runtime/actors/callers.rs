@@ -28,7 +28,7 @@ pub(crate) struct Waited {
 }
 
 impl Callers {
-    pub(crate) fn start(door: SocketAddr, of: &'static str, count: usize) -> Self {
+    pub(crate) fn start(listener: SocketAddr, of: &'static str, count: usize) -> Self {
         let (stop, stopped) = watch::channel(false);
         let tasks = (0..count).map(|nth| {
             let stopped = stopped.clone();
@@ -38,7 +38,7 @@ impl Callers {
                 while !*stopped.borrow() {
                     let began = Instant::now();
                     let actor = format!("{of}/{nth}");
-                    let (status, text) = invoke(door, &actor, "slow", &turn_ms).await;
+                    let (status, text) = invoke(listener, &actor, "slow", &turn_ms).await;
                     let took = began.elapsed();
                     let told = if status == 200 {
                         waited.longest = took.saturating_sub(TURN).max(waited.longest);

@@ -37,8 +37,8 @@ async fn actors_are_called_where_they_are() {
     for id in 0..20 {
         let actor = format!("Cart/{id}");
         let mut answers = Vec::new();
-        for door in [caller.http(), one.api(), two.api()] {
-            answers.push(invoke(door, &actor, "hello", "y").await);
+        for listener in [caller.http(), one.api(), two.api()] {
+            answers.push(invoke(listener, &actor, "hello", "y").await);
         }
         assert!(
             answers.iter().all(|answer| *answer == answers[0] && answer.0 == 200),
@@ -105,10 +105,10 @@ async fn an_actor_has_one_turn_at_a_time() {
     let host = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
     let caller = tokio::task::block_in_place(|| mesh.west.caller(&[]));
     until_hosted(caller.http(), "Cart/1").await;
-    let doors = [caller.http(), host.api()];
+    let listeners = [caller.http(), host.api()];
     let calls = (0..40).map(|nth| {
-        let (door, actor) = (doors[nth % 2], format!("Cart/{}", nth % 4));
-        tokio::spawn(async move { invoke(door, &actor, "slow", "5").await })
+        let (listener, actor) = (listeners[nth % 2], format!("Cart/{}", nth % 4));
+        tokio::spawn(async move { invoke(listener, &actor, "slow", "5").await })
     });
     for answered in calls.collect::<Vec<_>>() {
         assert_eq!(answered.await.unwrap(), (200, "one".to_owned()));
@@ -141,12 +141,12 @@ async fn calls_come_back_to_an_actor_as_deep_as_its_type_allows() {
     assert_eq!(id(&chain[1]), id(&chain[2]));
     assert_ne!(id(&chain[0]), id(&chain[1]));
     // A call of the chain that has come as deep as it may, from elsewhere and on both APIs.
-    let (door, in_chain) = (caller.http(), [("dapr-reentrancy-id", "c")]);
+    let (listener, in_chain) = (caller.http(), [("dapr-reentrancy-id", "c")]);
     let path = |method: &str| format!("/v1.0/actors/Flat/1/method/{method}");
     let held = path("held");
-    let held = tokio::spawn(async move { call(door, "PUT", &held, &in_chain, "").await });
+    let held = tokio::spawn(async move { call(listener, "PUT", &held, &in_chain, "").await });
     until_turns(&log, "Flat/1", "held", 1).await;
-    let (status, _, text) = call(door, "PUT", &path("hello"), &in_chain, "").await;
+    let (status, _, text) = call(listener, "PUT", &path("hello"), &in_chain, "").await;
     let (word, message) = envelope(&text);
     assert_eq!((status.as_u16(), word.as_str()), (500, "ERR_ACTOR_STACK_DEPTH"), "{text}");
     assert!(message.starts_with("maximum stack depth exceeded"), "{message}");

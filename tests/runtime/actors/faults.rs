@@ -50,12 +50,12 @@ pub(crate) async fn paused_writes_nothing(options: &[&str]) {
     let one = Replica::with(&mesh.west, "cart", "one", CONFIG, &log, options).await;
     let two = Replica::with(&mesh.west, "cart", "two", CONFIG, &log, options).await;
     let caller = tokio::task::block_in_place(|| mesh.west.caller(&[]));
-    let door = caller.http();
-    until_hosted(door, "Cart/0").await;
-    let actor = one_of(door, "one: ").await;
+    let listener = caller.http();
+    until_hosted(listener, "Cart/0").await;
+    let actor = one_of(listener, "one: ").await;
     let call = actor.clone();
     // Its turn begins, then its sidecar stands still until the actor has had a turn elsewhere.
-    let paused = tokio::spawn(async move { invoke(door, &call, "late", "500 1").await });
+    let paused = tokio::spawn(async move { invoke(listener, &call, "late", "500 1").await });
     while turns(&log).iter().all(|turn| turn.what != "late") {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -74,15 +74,15 @@ pub(crate) async fn paused_writes_nothing(options: &[&str]) {
         assert!(told.elapsed() < LONGER_THAN_A_LEASE, "the paused turn has not ended");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let (_, text) = invoke(door, &actor, "api", "GET /state/value ").await;
+    let (_, text) = invoke(listener, &actor, "api", "GET /state/value ").await;
     assert_eq!(text, "200 OK 2");
 }
 
 /// An actor that lives where calls are answered so.
-pub(crate) async fn one_of(door: SocketAddr, answer: &str) -> String {
+pub(crate) async fn one_of(listener: SocketAddr, answer: &str) -> String {
     for nth in 0..10_000 {
         let actor = format!("Cart/{}", nth % 50);
-        if invoke(door, &actor, "hello", "").await.1 == answer {
+        if invoke(listener, &actor, "hello", "").await.1 == answer {
             return actor;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -192,16 +192,16 @@ impl Blow {
 
 /// Strikes a host that has its share of the actors, while all are called; what callers of its type
 /// waited for, and those of another.
-async fn strike(mesh: &Mesh, door: SocketAddr, log: &Log, blow: Blow) -> (Waited, Waited) {
+async fn strike(mesh: &Mesh, listener: SocketAddr, log: &Log, blow: Blow) -> (Waited, Waited) {
     let relay = Relay::start(mesh.west.control_address).await;
     let come = || Replica::behind(&mesh.west, relay.address, "cart", STRUCK, CONFIG, log, &[]);
     let mut struck = None;
     if blow != Blow::Came {
         struck = Some(come().await);
-        one_of(door, "struck: ").await;
+        one_of(listener, "struck: ").await;
     }
-    let callers = Callers::start(door, "Cart", ACTORS);
-    let bystanders = Callers::start(door, "Shop", BYSTANDERS);
+    let callers = Callers::start(listener, "Cart", ACTORS);
+    let bystanders = Callers::start(listener, "Shop", BYSTANDERS);
     tokio::time::sleep(Duration::from_millis(300)).await;
     let mut struck = match struck {
         Some(struck) => struck,

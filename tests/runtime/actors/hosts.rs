@@ -65,10 +65,10 @@ async fn an_ill_app_hosts_no_actors_until_it_is_well() {
     let one = Replica::with(&mesh.west, "cart", "one", CONFIG, &log, &checked).await;
     let two = Replica::start(&mesh.west, "cart", "two", CONFIG, &log).await;
     let caller = tokio::task::block_in_place(|| mesh.west.caller(&[]));
-    let door = caller.http();
-    until_hosted(door, "Cart/0").await;
-    let there = one_of(door, "one: ").await;
-    one_of(door, "two: ").await;
+    let listener = caller.http();
+    until_hosted(listener, "Cart/0").await;
+    let there = one_of(listener, "one: ").await;
+    one_of(listener, "two: ").await;
     one.app.be_ill(true);
     until_turns(&log, &there, "", 1).await;
     let began = Instant::now();
@@ -77,7 +77,7 @@ async fn an_ill_app_hosts_no_actors_until_it_is_well() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for id in 0..50 {
-        let answer = invoke(door, &format!("Cart/{id}"), "hello", "").await;
+        let answer = invoke(listener, &format!("Cart/{id}"), "hello", "").await;
         assert_eq!(answer, (200, "two: ".to_owned()), "Cart/{id}");
     }
     let asked = one.app.times_asked();
@@ -91,12 +91,12 @@ type Calls = Vec<JoinHandle<(u16, String)>>;
 
 /// Turns of actors of a type that end when the app is told to.
 async fn begin_turns(host: &Replica, log: &Log, actor_type: &str) -> Calls {
-    let door = host.api();
-    until_hosted(door, &format!("{actor_type}/0")).await;
+    let listener = host.api();
+    until_hosted(listener, &format!("{actor_type}/0")).await;
     let actors = (0..BUSY).map(|nth| format!("{actor_type}/busy-{nth}")).collect::<Vec<_>>();
     let call = |actor: &String| {
         let actor = actor.clone();
-        tokio::spawn(async move { invoke(door, &actor, "held", "").await })
+        tokio::spawn(async move { invoke(listener, &actor, "held", "").await })
     };
     let calls = actors.iter().map(call).collect();
     for actor in actors {

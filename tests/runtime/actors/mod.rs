@@ -4,7 +4,6 @@ mod app;
 mod callers;
 mod calls;
 mod faults;
-mod firings;
 mod hosts;
 mod moves;
 mod refusals;
@@ -15,6 +14,7 @@ mod sdk;
 mod state;
 mod stores;
 mod streams;
+mod timer_load;
 mod timers;
 
 use std::net::SocketAddr;
@@ -80,17 +80,17 @@ impl Replica {
 
 /// Calls the HTTP API; status, fields and body of the answer.
 async fn call(
-    door: SocketAddr,
+    listener: SocketAddr,
     method: &str,
     path: &str,
     fields: &[(&str, &str)],
     body: impl Into<hyper::body::Bytes>,
 ) -> (StatusCode, HeaderMap, String) {
-    let mut request = Request::builder().method(method).uri(format!("http://{door}{path}"));
+    let mut request = Request::builder().method(method).uri(format!("http://{listener}{path}"));
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
-    let mut client = Client::connect(Version::Http1, door).await;
+    let mut client = Client::connect(Version::Http1, listener).await;
     let answer = client.send(request.body(full(body)).unwrap()).await;
     let (head, body) = answer.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
@@ -98,17 +98,17 @@ async fn call(
 }
 
 /// Calls a method of an actor; status and body of the answer.
-async fn invoke(door: SocketAddr, actor: &str, method: &str, body: &str) -> (u16, String) {
+async fn invoke(listener: SocketAddr, actor: &str, method: &str, body: &str) -> (u16, String) {
     let path = format!("/v1.0/actors/{actor}/method/{method}");
-    let (status, _, text) = call(door, "POST", &path, &[], body.to_owned()).await;
+    let (status, _, text) = call(listener, "POST", &path, &[], body.to_owned()).await;
     (status.as_u16(), text)
 }
 
 /// Waits until a type is offered and an actor of it answers.
-async fn until_hosted(door: SocketAddr, actor: &str) {
+async fn until_hosted(listener: SocketAddr, actor: &str) {
     let began = std::time::Instant::now();
     loop {
-        let (status, text) = invoke(door, actor, "hello", "").await;
+        let (status, text) = invoke(listener, actor, "hello", "").await;
         if status == 200 {
             return;
         }

@@ -20,14 +20,14 @@ use super::timers::until_turns;
 use super::{CONFIG, Replica, call, envelope, invoke, until_hosted};
 use tollway_tests::mesh::{Mesh, PATIENCE};
 
-pub(crate) async fn client(door: std::net::SocketAddr) -> DaprClient<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{door}")).unwrap();
+pub(crate) async fn client(listener: std::net::SocketAddr) -> DaprClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{listener}")).unwrap();
     DaprClient::new(endpoint.connect().await.unwrap())
 }
 
 /// What a request is refused with.
-async fn refused(door: std::net::SocketAddr, method: &str, path: &str) -> (u16, String) {
-    let (status, fields, text) = call(door, method, path, &[], "{}").await;
+async fn refused(listener: std::net::SocketAddr, method: &str, path: &str) -> (u16, String) {
+    let (status, fields, text) = call(listener, method, path, &[], "{}").await;
     let (word, _) = envelope(&text);
     assert_eq!(fields["x-tollway-error"], word.as_str());
     (status.as_u16(), word)
@@ -114,7 +114,7 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
     let other = tokio::task::block_in_place(|| mesh.west.sidecar("other", &[]));
     mesh.west.control.signal(Signal::STOP).unwrap();
     // The lease stands for a while, and so do turns; what they would keep is not kept.
-    let (door, door_of_grpc) = (host.api(), host.sidecar.grpc());
+    let (listener, listener_of_grpc) = (host.api(), host.sidecar.grpc());
     let asked = ["GET /state/k ", "POST /state []", "POST /reminders/r {}", "DELETE /reminders/r "];
     let codes = [
         "ERR_ACTOR_STATE_GET",
@@ -125,10 +125,10 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
     let calls: Vec<_> = (0..4)
         .map(|nth| {
             let what = asked[nth];
-            tokio::spawn(async move { invoke(door, &format!("Cart/{nth}"), "api", what).await })
+            tokio::spawn(async move { invoke(listener, &format!("Cart/{nth}"), "api", what).await })
         })
         .collect();
-    let mut dapr = client(door_of_grpc).await;
+    let mut dapr = client(listener_of_grpc).await;
     let (actor_type, actor_id, name) = ("Cart".to_owned(), "5".to_owned(), "r".to_owned());
     let gone = UnregisterActorReminderRequest { actor_type, actor_id, name };
     let not_deleted = tokio::spawn(async move { dapr.unregister_actor_reminder(gone).await });
@@ -164,7 +164,7 @@ async fn without_the_control_plane_what_it_keeps_and_places_is_refused() {
 
 /// What is told of reminders whose actor has no host for the moment, on both APIs.
 async fn check_reminders_out_of_reach(host: &Replica) {
-    let (door, path) = (host.api(), "/v1.0/actors/Cart/7/reminders/r");
+    let (listener, path) = (host.api(), "/v1.0/actors/Cart/7/reminders/r");
     let (of_type, of_id, name) = (|| "Cart".to_owned(), || "7".to_owned(), || "r".to_owned());
     let mut dapr = client(host.sidecar.grpc()).await;
     let (mut getting, mut making, mut deleting) = (dapr.clone(), dapr.clone(), dapr.clone());
@@ -179,9 +179,9 @@ async fn check_reminders_out_of_reach(host: &Replica) {
         UnregisterActorReminderRequest { actor_type: of_type(), actor_id: of_id(), name: name() };
     let list = ListActorRemindersRequest { actor_type: of_type(), actor_id: Some(of_id()) };
     let (got, made, deleted, by_get, by_make, by_delete, by_list) = tokio::join!(
-        refused(door, "GET", path),
-        refused(door, "POST", path),
-        refused(door, "DELETE", path),
+        refused(listener, "GET", path),
+        refused(listener, "POST", path),
+        refused(listener, "DELETE", path),
         getting.get_actor_reminder(get),
         making.register_actor_reminder(make),
         deleting.unregister_actor_reminder(delete),
@@ -225,13 +225,13 @@ async fn a_sidecar_that_ends_begins_nothing_new() {
     let log = Log::default();
     let config = r#"{"entities":["Cart"],"drainOngoingCallTimeout":"20s"}"#;
     let host = Replica::start(&mesh.west, "cart", "one", config, &log).await;
-    let door = host.api();
-    until_hosted(door, "Cart/1").await;
+    let listener = host.api();
+    until_hosted(listener, "Cart/1").await;
     // It does not end before it has been asked.
-    let held = tokio::spawn(async move { invoke(door, "Cart/2", "held", "").await });
+    let held = tokio::spawn(async move { invoke(listener, "Cart/2", "held", "").await });
     until_turns(&log, "Cart/2", "held", 1).await;
     let mut dapr = client(host.sidecar.grpc()).await;
-    let call = tokio::spawn(async move { invoke(door, "Cart/1", "timer-later", "500").await });
+    let call = tokio::spawn(async move { invoke(listener, "Cart/1", "timer-later", "500").await });
     until_turns(&log, "Cart/1", "timer-later", 1).await;
     host.sidecar.process.signal(Signal::TERM).unwrap();
     let timer = || RegisterActorTimerRequest {

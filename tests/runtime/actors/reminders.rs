@@ -77,32 +77,32 @@ async fn reminders_fire_until_they_are_over_or_the_app_ends_them() {
     let mesh = tokio::task::block_in_place(Mesh::start);
     let log = Log::default();
     let host = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
-    let door = host.api();
-    until_hosted(door, "Cart/1").await;
+    let listener = host.api();
+    until_hosted(listener, "Cart/1").await;
     let began = Instant::now();
     let body = r#"{"dueTime":"300ms","period":"R3/PT0.2S","data":"ding"}"#;
-    assert_eq!(call(door, "POST", BELL, &[], body).await.0.as_u16(), 204);
+    assert_eq!(call(listener, "POST", BELL, &[], body).await.0.as_u16(), 204);
     let rung = until_turns(&log, "Cart/1", "remind/bell", 3).await;
     assert!(rung[0].began - began >= Duration::from_millis(300), "never early");
     assert!(rung[2].began - began >= Duration::from_millis(700), "never early");
     let told: Value = serde_json::from_str(&rung[0].body).unwrap();
     let expected = r#"{"data":"ding","dueTime":"300ms","period":"R3/PT0.2S"}"#;
     assert_eq!(told, serde_json::from_str::<Value>(expected).unwrap());
-    until_reminder_due(door, &log, 600).await;
+    until_reminder_due(listener, &log, 600).await;
     assert_eq!(turns_of(&log, "Cart/1", "remind/bell").len(), 3);
-    assert_eq!(call(door, "GET", BELL, &[], "").await.0.as_u16(), 404, "it is over");
+    assert_eq!(call(listener, "GET", BELL, &[], "").await.0.as_u16(), 404, "it is over");
     // An app that fails is asked again, as the registration says.
     let path = "/v1.0/actors/Cart/1/reminders/fail";
     let body =
         r#"{"dueTime":"0s","failurePolicy":{"constant":{"interval":"100ms","maxRetries":2}}}"#;
-    assert_eq!(call(door, "POST", path, &[], body).await.0.as_u16(), 204);
+    assert_eq!(call(listener, "POST", path, &[], body).await.0.as_u16(), 204);
     until_turns(&log, "Cart/1", "remind/fail", 3).await;
-    until_reminder_due(door, &log, 400).await;
+    until_reminder_due(listener, &log, 400).await;
     assert_eq!(turns_of(&log, "Cart/1", "remind/fail").len(), 3);
     let path = "/v1.0/actors/Cart/1/reminders/enough";
-    assert_eq!(call(door, "POST", path, &[], r#"{"period":"100ms"}"#).await.0.as_u16(), 204);
+    assert_eq!(call(listener, "POST", path, &[], r#"{"period":"100ms"}"#).await.0.as_u16(), 204);
     until_turns(&log, "Cart/1", "remind/enough", 1).await;
-    until_reminder_due(door, &log, 400).await;
+    until_reminder_due(listener, &log, 400).await;
     assert_eq!(turns_of(&log, "Cart/1", "remind/enough").len(), 1, "the app has ended it");
 }
 

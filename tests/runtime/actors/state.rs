@@ -10,9 +10,9 @@ async fn state_is_kept_from_turn_to_turn() {
     let log = Log::default();
     let _host = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
     let caller = tokio::task::block_in_place(|| mesh.west.caller(&[]));
-    let door = caller.http();
-    until_hosted(door, "Cart/1").await;
-    let api = |what: &'static str| async move { invoke(door, "Cart/1", "api", what).await };
+    let listener = caller.http();
+    until_hosted(listener, "Cart/1").await;
+    let api = |what: &'static str| async move { invoke(listener, "Cart/1", "api", what).await };
     assert_eq!(api("GET /state/items ").await, (200, "204 No Content ".to_owned()));
     let save = r#"POST /state [
         {"operation":"upsert","request":{"key":"items","value":{"n":[1,2]}}},
@@ -22,7 +22,7 @@ async fn state_is_kept_from_turn_to_turn() {
     assert_eq!(api("GET /state/items ").await, (200, r#"200 OK {"n":[1,2]}"#.to_owned()));
     assert_eq!(api("GET /state/late ").await.1, "200 OK 1");
     // Another actor has another state.
-    let other = invoke(door, "Cart/2", "api", "GET /state/items ").await;
+    let other = invoke(listener, "Cart/2", "api", "GET /state/items ").await;
     assert_eq!(other.1, "204 No Content ");
     let wrong = r#"POST /state [{"operation":"increment","request":{"key":"items"}}]"#;
     let (_, told) = api(wrong).await;
@@ -38,12 +38,12 @@ async fn state_belongs_to_the_host_of_an_active_actor() {
     let caller = tokio::task::block_in_place(|| mesh.west.caller(&[]));
     until_hosted(caller.http(), "Cart/1").await;
     let path = "/v1.0/actors/Cart/1/state";
-    for (door, path) in [(caller.http(), path), (host.api(), "/v1.0/actors/Cart/9/state")] {
-        let (status, _, text) = call(door, "POST", path, &[], "[]").await;
+    for (listener, path) in [(caller.http(), path), (host.api(), "/v1.0/actors/Cart/9/state")] {
+        let (status, _, text) = call(listener, "POST", path, &[], "[]").await;
         let (word, message) = envelope(&text);
         assert_eq!((status.as_u16(), word.as_str()), (400, "ERR_ACTOR_INSTANCE_MISSING"), "{text}");
         assert_eq!(message, "actor instance is missing");
-        let (status, _, text) = call(door, "GET", &format!("{path}/k"), &[], "").await;
+        let (status, _, text) = call(listener, "GET", &format!("{path}/k"), &[], "").await;
         assert_eq!(
             (status.as_u16(), envelope(&text).0.as_str()),
             (400, "ERR_ACTOR_INSTANCE_MISSING")

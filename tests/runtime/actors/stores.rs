@@ -68,17 +68,18 @@ impl Store {
     }
 
     /// The same for a server that is reached at another address.
-    fn resources_by(&self, door: SocketAddr) -> TempDir {
+    fn resources_by(&self, listener: SocketAddr) -> TempDir {
         match self {
             Self::Redis(_) => {
                 let secret = ("redisPassword", RedisServer::PASSWORD);
-                let host = door.to_string();
+                let host = listener.to_string();
                 let metadata = [("redisHost", host.as_str()), secret, ("readTimeout", PATIENT)];
                 actor_store("state.redis", &metadata)
             }
             Self::Postgres(server) => {
                 let port = |address: SocketAddr| format!("port={}", address.port());
-                let way = server.connection_string().replace(&port(server.address()), &port(door));
+                let way =
+                    server.connection_string().replace(&port(server.address()), &port(listener));
                 let metadata = [("connectionString", way.as_str()), ("timeout", PATIENT)];
                 actor_store("state.postgresql", &metadata)
             }
@@ -141,16 +142,17 @@ async fn check_actors(mesh: &Mesh, store: &Store) -> Replica {
     let log = Log::default();
     let resources = store.resources();
     let host = Replica::with(&mesh.west, "cart", "one", CONFIG, &log, &options(&resources)).await;
-    let door = host.api();
-    until_hosted(door, "Cart/7").await;
+    let listener = host.api();
+    until_hosted(listener, "Cart/7").await;
     let state = "/v1.0/actors/Cart/7/state";
     let save = |changes: Value| async move {
-        let (status, _, text) = call(door, "POST", state, &[], changes.to_string()).await;
+        let (status, _, text) = call(listener, "POST", state, &[], changes.to_string()).await;
         (status.as_u16(), text)
     };
     let done = (204, String::new());
     let get = |key: &'static str| async move {
-        let (status, fields, text) = call(door, "GET", &format!("{state}/{key}"), &[], "").await;
+        let (status, fields, text) =
+            call(listener, "GET", &format!("{state}/{key}"), &[], "").await;
         let value: Option<Value> = serde_json::from_str(&text).ok();
         (status.as_u16(), value, fields.contains_key("metadata.ttlexpiretime"))
     };
@@ -179,7 +181,7 @@ async fn check_actors(mesh: &Mesh, store: &Store) -> Replica {
     }
 
     let bell = "/v1.0/actors/Cart/7/reminders/bell";
-    let (status, _, text) = call(door, "POST", bell, &[], r#"{"dueTime":"100ms"}"#).await;
+    let (status, _, text) = call(listener, "POST", bell, &[], r#"{"dueTime":"100ms"}"#).await;
     assert_eq!(status.as_u16(), 204, "{text}");
     until_turns(&log, "Cart/7", "remind/bell", 1).await;
 
@@ -271,8 +273,8 @@ async fn check_fence(mesh: &Mesh, store: &Store) {
     one_of(one.api(), "two: ").await;
     let actor = one_of(two.api(), "one: ").await;
     to_store.cut(true);
-    let (door, called) = (one.api(), actor.clone());
-    let late = tokio::spawn(async move { invoke(door, &called, "late", "0 1").await });
+    let (listener, called) = (one.api(), actor.clone());
+    let late = tokio::spawn(async move { invoke(listener, &called, "late", "0 1").await });
     while turns(&log).iter().all(|turn| turn.what != "late") {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -38,10 +38,10 @@ struct Stream {
 
 impl Stream {
     /// Opens one and says this.
-    async fn open(door: SocketAddr, first: Said) -> Result<Self, Status> {
+    async fn open(listener: SocketAddr, first: Said) -> Result<Self, Status> {
         let (says, spoken) = mpsc::channel(16);
         says.send(first).await.unwrap();
-        let mut dapr = client(door).await;
+        let mut dapr = client(listener).await;
         let hears = dapr.subscribe_actor_events_alpha1(ReceiverStream::new(spoken)).await?;
         Ok(Self { says, hears: hears.into_inner() })
     }

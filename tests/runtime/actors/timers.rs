@@ -36,11 +36,11 @@ async fn timers_fire_as_turns_until_they_are_over() {
     let log = Log::default();
     let host = Replica::start(&mesh.west, "cart", "one", CONFIG, &log).await;
     let caller = tokio::task::block_in_place(|| mesh.west.caller(&[]));
-    let door = caller.http();
-    until_hosted(door, "Cart/1").await;
+    let listener = caller.http();
+    until_hosted(listener, "Cart/1").await;
     let began = Instant::now();
     let timer = r#"POST /timers/clock {"dueTime":"200ms","period":"R3/PT0.1S","callback":"onTick","data":{"n":[1]}}"#;
-    assert_eq!(invoke(door, "Cart/1", "api", timer).await.1, "204 No Content ");
+    assert_eq!(invoke(listener, "Cart/1", "api", timer).await.1, "204 No Content ");
     let ticks = until_turns(&log, "Cart/1", "timer/clock", 3).await;
     assert!(ticks[0].began - began >= Duration::from_millis(200), "never early");
     assert!(ticks[2].began - began >= Duration::from_millis(400), "never early");
@@ -48,20 +48,20 @@ async fn timers_fire_as_turns_until_they_are_over() {
     let expected =
         r#"{"callback":"onTick","data":{"n":[1]},"dueTime":"200ms","period":"R3/PT0.1S"}"#;
     assert_eq!(told, serde_json::from_str::<Value>(expected).unwrap());
-    until_timer_due(door, &log, "Cart/1", 400).await;
+    until_timer_due(listener, &log, "Cart/1", 400).await;
     assert_eq!(turns_of(&log, "Cart/1", "timer/clock").len(), 3);
     // One that is deleted fires no more; one that is not there is as good.
     let timer = r#"POST /timers/a%20b {"dueTime":"0s","period":"50ms"}"#;
-    assert_eq!(invoke(door, "Cart/1", "api", timer).await.1, "204 No Content ");
+    assert_eq!(invoke(listener, "Cart/1", "api", timer).await.1, "204 No Content ");
     until_turns(&log, "Cart/1", "timer/a%20b", 2).await;
     for _ in 0..2 {
-        let gone = invoke(door, "Cart/1", "api", "DELETE /timers/a%20b ").await.1;
+        let gone = invoke(listener, "Cart/1", "api", "DELETE /timers/a%20b ").await.1;
         assert_eq!(gone, "204 No Content ");
     }
     let count = turns_of(&log, "Cart/1", "timer/a%20b").len();
-    until_timer_due(door, &log, "Cart/1", 300).await;
+    until_timer_due(listener, &log, "Cart/1", 300).await;
     assert!(turns_of(&log, "Cart/1", "timer/a%20b").len() <= count + 1);
-    let wrong = invoke(door, "Cart/1", "api", r#"POST /timers/t {"dueTime":"soon"}"#).await.1;
+    let wrong = invoke(listener, "Cart/1", "api", r#"POST /timers/t {"dueTime":"soon"}"#).await.1;
     assert!(wrong.starts_with("500 ") && wrong.contains("ERR_ACTOR_TIMER_CREATE"), "{wrong}");
     assert!(wrong.contains("dueTime") && wrong.contains("soon"), "{wrong}");
     let path = "/v1.0/actors/Cart/2/timers/t";

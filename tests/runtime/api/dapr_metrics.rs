@@ -125,8 +125,8 @@ fn calls_of_grpc_are_counted_under_daprs_names() {
     let caller = Daprd::listening(&user, "caller", &[]);
     caller.until_served("greeter");
     runtime.block_on(async {
-        let door = format!("http://{}", SocketAddr::from(([127, 0, 0, 1], caller.grpc)));
-        let endpoint = Endpoint::from_shared(door).unwrap();
+        let listener = format!("http://{}", SocketAddr::from(([127, 0, 0, 1], caller.grpc)));
+        let endpoint = Endpoint::from_shared(listener).unwrap();
         let mut proxied = AppCallbackClient::new(endpoint.connect().await.unwrap());
         for method in ["order", "order", "fail/5"] {
             let asked = InvokeRequest { method: method.to_owned(), ..Default::default() };

@@ -6,8 +6,8 @@ mod app_side;
 mod dapr_metrics;
 mod daprd;
 mod events;
+mod external_endpoints;
 mod ordinary;
-mod outside;
 mod own;
 mod reflection;
 mod resilience;
@@ -31,9 +31,9 @@ use tollway_wire::dapr::proto::runtime::v1::dapr_client::DaprClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
-/// A client of the gRPC API at a door.
-async fn client(door: SocketAddr) -> DaprClient<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{door}")).unwrap();
+/// A client of the gRPC API at a listener.
+async fn client(listener: SocketAddr) -> DaprClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{listener}")).unwrap();
     DaprClient::new(endpoint.connect().await.unwrap())
 }
 
@@ -48,27 +48,27 @@ fn message(method: &str, text: &str) -> InvokeRequest {
 }
 
 async fn invoke(
-    door: SocketAddr,
+    listener: SocketAddr,
     id: &str,
     message: InvokeRequest,
 ) -> Result<Response<InvokeResponse>, Status> {
     let request = InvokeServiceRequest { id: id.to_owned(), message: Some(message) };
-    client(door).await.invoke_service(request).await
+    client(listener).await.invoke_service(request).await
 }
 
 /// Calls the HTTP API; status, fields and body of the answer.
 async fn call(
-    door: SocketAddr,
+    listener: SocketAddr,
     method: &str,
     path: &str,
     fields: &[(&str, &str)],
     body: impl Into<hyper::body::Bytes>,
 ) -> (StatusCode, HeaderMap, String) {
-    let mut request = Request::builder().method(method).uri(format!("http://{door}{path}"));
+    let mut request = Request::builder().method(method).uri(format!("http://{listener}{path}"));
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
-    let mut client = Client::connect(Version::Http1, door).await;
+    let mut client = Client::connect(Version::Http1, listener).await;
     let answer = client.send(request.body(full(body)).unwrap()).await;
     let (head, body) = answer.into_parts();
     let body = body.collect().await.unwrap().to_bytes();

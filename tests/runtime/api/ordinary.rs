@@ -33,8 +33,8 @@ fn files(user: &User) -> (String, String) {
     (folder.to_owned(), file(user, "config.yaml", CONFIGURATION))
 }
 
-fn post(door: SocketAddr, path: &str) -> (u16, String) {
-    let (status, _, text) = runtime().block_on(call(door, "POST", path, &[], "hello"));
+fn post(listener: SocketAddr, path: &str) -> (u16, String) {
+    let (status, _, text) = runtime().block_on(call(listener, "POST", path, &[], "hello"));
     (status.as_u16(), text)
 }
 
@@ -56,7 +56,7 @@ fn a_sidecar_keeps_to_the_files_that_it_is_given() {
     assert_eq!(app.seen("a"), 3);
     assert_eq!(post(caller.http(), "/v1.0/invoke/picky/method/fails/2/b").0, 503);
     assert_eq!(app.seen("b"), 1);
-    // The door that daprd does not have.
+    // The listener that daprd does not have.
     let asked = "POST /fails/2/c HTTP/1.1\r\nhost: flaky.mesh\r\nconnection: close\r\n\
                  content-length: 2\r\n\r\nhi";
     let told = RawClient::exchange(caller.outbound(), asked, PATIENCE).unwrap().text();
@@ -78,20 +78,20 @@ fn an_app_that_is_run_is_under_the_files_too() {
     let port = runtime.block_on(app.serve()).to_string();
     let _callee = Daprd::listening(&user, "flaky", &["--app-port", &port]);
     let (folder, config) = files(&user);
-    let door = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
-    let listen = door.to_string();
+    let listener = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
+    let listen = listener.to_string();
     let options = ["--app-id", "caller", "--http-listen", &listen];
     let given = ["--resources-path", &folder, "--configuration", &config];
     let run = user.run(&[options, given].concat(), "sleep 1000");
     let served = retry_until(PATIENCE, "the callee", || {
-        let told = get(door, "/v1.0/invoke/flaky/method/healthz");
+        let told = get(listener, "/v1.0/invoke/flaky/method/healthz");
         told.starts_with("HTTP/1.1 200").then_some(())
     });
     served.map_err(|error| error.context(run.log())).unwrap();
-    let (status, told) = post(door, "/v1.0/invoke/flaky/method/fails/2/a");
+    let (status, told) = post(listener, "/v1.0/invoke/flaky/method/fails/2/a");
     assert!(status == 200 && told.starts_with("hello of caller"), "{told}");
     assert_eq!(app.seen("a"), 3);
-    let told = get(door, "/v1.0/metadata");
+    let told = get(listener, "/v1.0/metadata");
     assert!(told.starts_with("HTTP/1.1 404") && told.contains("ERR_NOT_SERVED"), "{told}");
 }
 

@@ -130,8 +130,8 @@ fn the_grpc_api_answers_who_shows_its_token() {
         assert_eq!(tokens, [APP], "{metadata:?}");
     };
     runtime.block_on(async {
-        let door = caller.grpc();
-        let mut api = client(door).await;
+        let listener = caller.grpc();
+        let mut api = client(listener).await;
         let told = api.get_metadata(GetMetadataRequest {}).await.unwrap_err();
         assert_eq!(told.code(), Code::Unauthenticated, "{told}");
         assert_eq!(told.metadata().get("x-tollway-error").unwrap(), "ERR_API_TOKEN");
@@ -147,7 +147,8 @@ fn the_grpc_api_answers_who_shows_its_token() {
         shown_to_app();
 
         // A service of the app's own, proxied: it never leaves the data loop.
-        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{door}")).unwrap();
+        let endpoint =
+            tonic::transport::Endpoint::from_shared(format!("http://{listener}")).unwrap();
         let mut proxied = AppCallbackClient::new(endpoint.connect().await.unwrap());
         let to = ("dapr-app-id", "greeter.default.east");
         let asked = || InvokeRequest { method: "order".to_owned(), ..InvokeRequest::default() };

@@ -41,8 +41,8 @@ fn a_message_calls_an_app_that_speaks_http() {
     let caller = mesh.west.caller(&[]);
     caller.until_served(HTTP_APP);
     runtime().block_on(async {
-        let door = caller.grpc();
-        let answer = invoke(door, HTTP_APP, message("echo", "hello")).await.unwrap();
+        let listener = caller.grpc();
+        let answer = invoke(listener, HTTP_APP, message("echo", "hello")).await.unwrap();
         assert_eq!(answer.metadata().get("dapr-http-status").unwrap(), "200");
         assert_eq!(answer.metadata().get("x-echo-name").unwrap(), "east-1");
         let answer = answer.into_inner();
@@ -53,7 +53,7 @@ fn a_message_calls_an_app_that_speaks_http() {
 
         let mut asked = message("echo", "");
         "status=404".clone_into(&mut asked.http_extension.as_mut().unwrap().querystring);
-        let missing = invoke(door, HTTP_APP, asked).await.unwrap_err();
+        let missing = invoke(listener, HTTP_APP, asked).await.unwrap_err();
         assert_eq!(missing.code(), Code::NotFound, "{missing}");
         assert_eq!(missing.message(), "Not Found");
         let info = missing.get_details_error_info().unwrap();
@@ -61,10 +61,10 @@ fn a_message_calls_an_app_that_speaks_http() {
         assert_eq!(info.metadata["http.code"], "404");
 
         let large = "x".repeat(3_000_000);
-        let answer = invoke(door, HTTP_APP, message("echo", &large)).await.unwrap();
+        let answer = invoke(listener, HTTP_APP, message("echo", &large)).await.unwrap();
         assert!(text_of(&answer.into_inner()) == large);
         let too_large = "x".repeat(4_200_000);
-        let refused = invoke(door, HTTP_APP, message("echo", &too_large)).await.unwrap_err();
+        let refused = invoke(listener, HTTP_APP, message("echo", &too_large)).await.unwrap_err();
         assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
     });
 }
@@ -152,10 +152,10 @@ fn the_status_of_an_app_that_speaks_grpc_reaches_either_caller() {
 fn a_call_over_http_reaches_an_app_that_speaks_grpc() {
     let far = Far::start();
     far.runtime.block_on(async {
-        let door = far.caller.http();
+        let listener = far.caller.http();
         let path = format!("/v1.0/invoke/{GRPC_APP}/method/a/b?c=d");
         let fields = [("content-type", "text/plain"), ("x-many", "1"), ("x-many", "2")];
-        let (status, fields, body) = call(door, "PATCH", &path, &fields, "hello").await;
+        let (status, fields, body) = call(listener, "PATCH", &path, &fields, "hello").await;
         assert_eq!((status.as_u16(), body.as_str()), (200, "hello"));
         assert_eq!(fields["content-type"], "text/answer");
         assert_eq!(fields["x-answer"], "yes");
@@ -170,7 +170,7 @@ fn a_call_over_http_reaches_an_app_that_speaks_grpc() {
         assert_eq!(metadata.get("dapr-content-type").unwrap(), "text/plain");
 
         let too_large = "x".repeat(4_200_000);
-        let (status, _, body) = call(door, "POST", &path, &[], too_large).await;
+        let (status, _, body) = call(listener, "POST", &path, &[], too_large).await;
         assert_eq!(status.as_u16(), 413, "{body}");
     });
 }

@@ -148,8 +148,8 @@ impl Network {
             .args(["--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--name", replica])
             .start_listening()
             .unwrap();
-        let door = if protocol == AppProtocol::Tcp { "tcp" } else { "http" };
-        let port = echo.port(door).unwrap().port();
+        let listener = if protocol == AppProtocol::Tcp { "tcp" } else { "http" };
+        let port = echo.port(listener).unwrap().port();
         let sidecar =
             self.sidecar(app, &[&app_options(&port.to_string(), protocol), options].concat());
         App { sidecar, echo, replica: replica.to_owned() }

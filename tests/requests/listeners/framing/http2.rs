@@ -3,10 +3,10 @@
 
 use tollway_testkit::{RawClient, need_tool};
 
+use super::chains::{Behind, Chain};
 use super::corpus::{Case, SMUGGLED, corpus, told};
 use super::servers::Server;
-use super::ways::{Behind, Way};
-use crate::listeners::tls_door::H2;
+use crate::listeners::tls_listener::H2;
 use tollway_tests::h2_frames::{
     DATA, END_HEADERS, END_STREAM, Frame, HEADERS, PADDED, block, frame, hello,
 };
@@ -59,7 +59,7 @@ fn haproxy_reads_what_came_over_http2_as_we_do() {
 }
 
 fn check(server: &Server) {
-    for way in Way::ALL {
+    for way in Chain::ALL {
         let behind = Behind::start(way, H2, server);
         for case in corpus().iter().filter(|case| case.is_valid) {
             let shapes = if case.body.is_empty() { &SHAPES[..2] } else { &SHAPES[..] };
@@ -70,7 +70,7 @@ fn check(server: &Server) {
     }
 }
 
-fn check_case(server: &Server, behind: &Behind, case: &Case, shape: Shape, way: Way) {
+fn check_case(server: &Server, behind: &Behind, case: &Case, shape: Shape, way: Chain) {
     let what = format!("{}-{shape:?}-{way:?}", case.name);
     let end = format!("/end-of-{what}");
     let end_of = frame(HEADERS, END_HEADERS | END_STREAM, 3, &block(&pseudo("GET", &end)));

@@ -1,5 +1,5 @@
 //! Whether servers that nobody here wrote read what we send on as we read what came: each request
-//! of a corpus is sent to them through each kind of door and through two sidecars, and they tell
+//! of a corpus is sent to them through each kind of listener and through two sidecars, and they tell
 //! what they were asked.
 //!
 //! What is forwarded is exactly one request with one meaning, whoever reads it; of what is refused
@@ -8,10 +8,10 @@
 //! to write it anew, set `TOLLWAY_WRITE_GOLDEN=1` and run one test at a time. What servers do alone
 //! is not ours to hold them to, and is compared with nothing.
 
+mod chains;
 mod corpus;
 mod http2;
 mod servers;
-mod ways;
 
 use std::fmt::Write;
 use std::path::Path;
@@ -19,12 +19,12 @@ use std::time::Duration;
 
 use tollway_testkit::{End, RawClient, need_tool};
 
-use crate::listeners::door::statuses;
-use crate::listeners::tls_door::HTTP1;
+use crate::listeners::listener::statuses;
+use crate::listeners::tls_listener::HTTP1;
+use chains::{Behind, Chain};
 use corpus::{Case, corpus};
 use servers::Server;
 use tollway_tests::network::STOCK;
-use ways::{Behind, Way};
 
 const GOLDEN: &str = "requests/listeners/framing/outcomes.txt";
 
@@ -49,16 +49,16 @@ fn haproxy_reads_what_we_forward_as_we_do() {
 }
 
 fn check(server: &Server) {
-    for way in Way::ALL {
+    for way in Chain::ALL {
         let table = outcomes(server, way);
-        let is_written = way == Way::Mesh && is_writing();
+        let is_written = way == Chain::Mesh && is_writing();
         let direct = is_written.then(|| corpus().iter().map(|case| alone(server, case)).collect());
         compare(&format!("{} through {way:?}", server.name), server.name, &table, direct);
     }
 }
 
 /// What becomes of each case, a line each.
-fn outcomes(server: &Server, way: Way) -> String {
+fn outcomes(server: &Server, way: Chain) -> String {
     let behind = Behind::start(way, HTTP1, server);
     let mut table = String::new();
     for case in corpus() {

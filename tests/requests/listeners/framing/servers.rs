@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    /// What was read since the last of these fences: honest requests through `door`, behind
+    /// What was read since the last of these fences: honest requests through `listener`, behind
     /// whatever was passed on before. No name is used twice.
     pub(crate) fn read_until_fence(&self, door: SocketAddr, name: &str) -> Vec<String> {
         let fence = format!("GET /fence-{name}");

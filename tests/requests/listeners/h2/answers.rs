@@ -6,7 +6,7 @@ use hyper::{Method, Request};
 use tollway_testkit::{End, RawClient};
 
 use super::app::{Before, Said, answer, goes_away_at_first, honest};
-use crate::listeners::door::statuses;
+use crate::listeners::listener::statuses;
 use tollway_tests::h2_frames::{
     CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, NO_ERROR, PADDED, block, frame, goaway,
     reset_with,

@@ -1,4 +1,4 @@
-//! An app over HTTP/2 of which a test decides every frame, and the doors that lead to it.
+//! An app over HTTP/2 of which a test decides every frame, and the listeners that lead to it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -21,7 +21,7 @@ pub(crate) enum Said {
 }
 
 /// Decides on a frame that came on the connection of that number, from 0.
-type Say = dyn Fn(usize, &Frame) -> Said + Send + Sync;
+type Decide = dyn Fn(usize, &Frame) -> Said + Send + Sync;
 
 /// Threads of it end with their connections.
 pub(crate) struct FrameApp {
@@ -30,7 +30,7 @@ pub(crate) struct FrameApp {
 }
 
 struct State {
-    say: Arc<Say>,
+    say: Arc<Decide>,
     heard: Vec<(usize, Frame)>,
     connections: usize,
 }
@@ -49,7 +49,7 @@ impl FrameApp {
     fn start_as(tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let say: Arc<Say> = Arc::new(|_, frame| Said::Frames(honest(frame)));
+        let say: Arc<Decide> = Arc::new(|_, frame| Said::Frames(honest(frame)));
         let state = Arc::new(Mutex::new(State { say, heard: Vec::new(), connections: 0 }));
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
@@ -162,7 +162,7 @@ fn serve(mut stream: impl Read + Write, state: &Mutex<State>) {
 /// Has a call over HTTP/1.1 reach an app of gRPC as it is: others are translated for it.
 pub(crate) const GRPC_KIND: &str = "content-type: application/grpc\r\n";
 
-/// A sidecar before such an app, and its mesh door for callers of either version.
+/// A sidecar before such an app, and its inbound listener for callers of either version.
 pub(crate) struct Before {
     pub(crate) app: FrameApp,
     network: Network,

@@ -1,4 +1,4 @@
-//! The attacks on HTTP/2 that were ever named, and what a door owes each of them.
+//! The attacks on HTTP/2 that were ever named, and what a listener owes each of them.
 
 use std::net::SocketAddr;
 
@@ -17,12 +17,12 @@ const LARGEST_WINDOW: u32 = 0x7fff_ffff;
 /// The least that a peer may allow for a frame, the most, and between them.
 const FRAME_SIZES: [u32; 3] = [16_384, 16_777_215, 65_536];
 
-/// A named attack, made for one door.
+/// A named attack, made for one listener.
 pub(crate) struct Named {
     pub(crate) name: &'static str,
     /// What is counted of it, and how many frames each of these has.
     pub(crate) unit: (&'static str, u64),
-    /// Whether the door must end the connection: patience with it would be work without end.
+    /// Whether the listener must end the connection: patience with it would be work without end.
     pub(crate) is_refused: bool,
     /// What a process may grow by meanwhile, in bytes.
     pub(crate) most_growth: u64,
@@ -46,7 +46,7 @@ impl Named {
     }
 }
 
-/// How requests through one door that are meant for a service begin.
+/// How requests through one listener that are meant for a service begin.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) authority: &'static str,

@@ -1,7 +1,7 @@
 //! What attacks cost both sides, and what an honest caller sees of them meanwhile.
 //!
 //! `cargo xtask proof transport` runs `everything` in a release build, alone on the machine; the
-//! tests of the single doors are the same for a shorter time.
+//! tests of the single listeners are the same for a shorter time.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use tollway_testkit::{
 
 use super::attacks::{Named, attacks};
 use super::{DOORS, Opened, STARVED, Stand};
-use crate::listeners::door::REFUSED;
+use crate::listeners::listener::REFUSED;
 use tollway_tests::h2_attacker::{Spent, attack};
 use tollway_tests::network::metric;
 
@@ -38,7 +38,7 @@ const MOST_CPU: f64 = 100.0;
 /// How much more a process costs that was built without optimisation; an attacker's cost is the
 /// kernel's for the most part.
 const UNOPTIMISED: f64 = if cfg!(debug_assertions) { 3.0 } else { 1.0 };
-/// How much longer such a door holds up others, where it does nothing but parse.
+/// How much longer such a listener holds up others, where it does nothing but parse.
 const UNOPTIMISED_PARSING: f64 = if cfg!(debug_assertions) { 20.0 } else { 1.0 };
 /// Whoever uses less than a fifth of a processor in such a time, beside the honest caller's work,
 /// has nothing of an attack left to do.
@@ -59,17 +59,17 @@ const BORNE_BY_LIBRARY: [&str; 7] = [
 /// Where the record goes; without it there is none.
 const RECORD: &str = "TOLLWAY_ATTACKS_RECORD";
 
-/// One attack on one door.
+/// One attack on one listener.
 #[derive(Serialize, Debug)]
 pub(super) struct Outcome {
     attack: &'static str,
-    door: &'static str,
+    listener: &'static str,
     /// What was sent, in words, and how much of it.
     unit: &'static str,
     sent: u64,
     sent_per_second: f64,
     connections: u32,
-    /// Connections that the door ended.
+    /// Connections that the listener ended.
     ended: u32,
     /// Of all processes that bore it, without what the honest caller costs by himself.
     cpu_ms: f64,
@@ -187,7 +187,7 @@ impl Stand {
     /// All attacks, each for `each` at least, while an honest caller calls; and how he fared.
     pub(super) fn bear(
         &self,
-        door: &'static str,
+        listener: &'static str,
         each: Duration,
     ) -> (Vec<Outcome>, thread::Result<()>) {
         let (stop, answers) = (AtomicBool::new(false), Answers::default());
@@ -198,7 +198,7 @@ impl Stand {
             let caller = Caller { answers: &answers, quiet, is_gone: &is_gone };
             let attacks = attacks(&self.target);
             let outcomes =
-                attacks.iter().map(|named| self.bear_one(door, named, each, &caller)).collect();
+                attacks.iter().map(|named| self.bear_one(listener, named, each, &caller)).collect();
             stop.store(true, Ordering::Relaxed);
             (outcomes, honest.join())
         })
@@ -228,7 +228,7 @@ impl Stand {
 
     fn bear_one(
         &self,
-        door: &'static str,
+        listener: &'static str,
         named: &Named,
         each: Duration,
         caller: &Caller<'_>,
@@ -274,7 +274,7 @@ impl Stand {
         let sent = spent.frames / frames;
         let outcome = Outcome {
             attack: named.name,
-            door,
+            listener,
             unit,
             sent,
             sent_per_second: sent as f64 / spent.lasted.as_secs_f64(),
@@ -315,10 +315,10 @@ fn weighed(named: &Named, spent: &Spent, caused: f64, grown: &[u64]) -> Vec<Stri
 
 impl Outcome {
     fn tell(&self, usual: f64) {
-        let Self { attack, door, unit, sent, sent_per_second: rate, honest, .. } = self;
+        let Self { attack, listener, unit, sent, sent_per_second: rate, honest, .. } = self;
         let (cpu, own) = (self.cpu_ms, self.attacker_cpu_ms);
         eprintln!(
-            "{attack:44} {door:24} x{:<5.1} cpu {cpu:.0}/{own:.0} ms, grown {} KiB; {sent} {unit}, \
+            "{attack:44} {listener:24} x{:<5.1} cpu {cpu:.0}/{own:.0} ms, grown {} KiB; {sent} {unit}, \
              {rate:.0}/s, {} of {} connections ended; honest {} (usual {usual:.0}), median {:.1} ms, \
              slowest {:.1} ms{}",
             cpu / own,
@@ -333,10 +333,10 @@ impl Outcome {
     }
 }
 
-/// All attacks on one door; each as short as it may be.
+/// All attacks on one listener; each as short as it may be.
 #[track_caller]
-pub(super) fn check(door: &str) {
-    let (name, open) = DOORS.into_iter().find(|(name, _)| *name == door).unwrap();
+pub(super) fn check(listener: &str) {
+    let (name, open) = DOORS.into_iter().find(|(name, _)| *name == listener).unwrap();
     let (outcomes, honest) = open().bear(name, SHORT);
     let wrong: Vec<_> = outcomes.iter().filter(|outcome| !outcome.wrong.is_empty()).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -353,8 +353,8 @@ struct Record {
 #[test]
 #[ignore = "minutes, alone on the machine: `cargo xtask proof transport` runs it"]
 fn everything() {
-    let of_door = |(name, open): Opened| open().bear(name, LONG).0;
-    let outcomes: Vec<_> = DOORS.into_iter().flat_map(of_door).collect();
+    let of_listener = |(name, open): Opened| open().bear(name, LONG).0;
+    let outcomes: Vec<_> = DOORS.into_iter().flat_map(of_listener).collect();
     let failed = outcomes.iter().filter(|outcome| !outcome.wrong.is_empty()).count();
     let record = Record { schema: "tollway.attacks/1", outcomes };
     if let Some(path) = std::env::var_os(RECORD) {

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use tollway_testkit::{End, RawClient};
 
 use super::app::{Before, GRPC_KIND, Said, answer, honest};
-use crate::listeners::door::{Ask, statuses};
+use crate::listeners::listener::{Ask, statuses};
 use tollway_tests::h2_frames::{
     CANCEL, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, block, frame, hello, reset_with,
 };

@@ -3,8 +3,8 @@
 
 use tollway_testkit::retry_until;
 
-use crate::listeners::door::{Door, REFUSED, for_each_door_over};
-use crate::listeners::tls_door::H2;
+use crate::listeners::listener::{Listener, REFUSED, for_each_listener_over};
+use crate::listeners::tls_listener::H2;
 use tollway_tests::h2_attacker::{Aim, Wire};
 use tollway_tests::h2_frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, block, frame, hello, kinds,
@@ -15,11 +15,11 @@ use tollway_tests::scripted_app::{Request, Script};
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
 
 /// The frames of one request on a connection of its own.
-fn cases(door: &Door) -> Vec<(&'static str, Vec<u8>)> {
-    let (host, prefix) = (door.host, door.prefix);
+fn cases(listener: &Listener) -> Vec<(&'static str, Vec<u8>)> {
+    let (host, prefix) = (listener.host, listener.prefix);
     let lines = |name: &'static str, more: &[(&str, &str)]| {
         let path = format!("{prefix}/{name}");
-        let lines = [&door.head_lines(&path)[..], more].concat();
+        let lines = [&listener.head_lines(&path)[..], more].concat();
         (name, frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&lines)))
     };
     let pseudo = |name: &'static str, fields: [(&str, &str); 4]| {
@@ -32,7 +32,7 @@ fn cases(door: &Door) -> Vec<(&'static str, Vec<u8>)> {
     let (post, http) = ((":method", "POST"), (":scheme", "http"));
     let host = (":authority", host);
     let below = to("length-below-data");
-    let below = block(&[&door.head_lines(&below)[..], &[("content-length", "1")]].concat());
+    let below = block(&[&listener.head_lines(&below)[..], &[("content-length", "1")]].concat());
     let below = [
         frame(HEADERS, END_HEADERS, 1, &below),
         frame(DATA, END_STREAM, 1, format!("x{SMUGGLED}").as_bytes()),
@@ -76,28 +76,28 @@ fn cases(door: &Door) -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn nothing_that_http1_reads_differently_reaches_an_app() {
-    for_each_door_over(H2, &Script::new(), |door, _| {
-        let cases = cases(door);
-        door.app.forget();
+    for_each_listener_over(H2, &Script::new(), |listener, _| {
+        let cases = cases(listener);
+        listener.app.forget();
         for (name, frames) in &cases {
-            let before = metric(&door.reader, REFUSED);
-            check_refused(door, name, frames);
-            assert_eq!(metric(&door.reader, REFUSED) - before, 1, "{name} is counted");
-            door.check_honest_over_http2("/behind");
-            assert!(!door.app.was_sent("smuggled"), "{name} smuggled a request");
-            let requests = door.app.requests("");
+            let before = metric(&listener.reader, REFUSED);
+            check_refused(listener, name, frames);
+            assert_eq!(metric(&listener.reader, REFUSED) - before, 1, "{name} is counted");
+            listener.check_honest_over_http2("/behind");
+            assert!(!listener.app.was_sent("smuggled"), "{name} smuggled a request");
+            let requests = listener.app.requests("");
             // The sidecar asks its app about actors now and then.
             let reached = requests.iter().map(Request::target).filter(|to| *to != "/dapr/config");
             assert_eq!(reached.collect::<Vec<_>>(), ["/behind"], "{name}");
-            door.app.forget();
+            listener.app.forget();
         }
     });
 }
 
 /// In either way: the stream is reset, or answered from here.
 #[track_caller]
-fn check_refused(door: &Door, name: &str, frames: &[u8]) {
-    let mut wire = Wire::open(&Aim { address: door.address, tls: None }).unwrap();
+fn check_refused(listener: &Listener, name: &str, frames: &[u8]) {
+    let mut wire = Wire::open(&Aim { address: listener.address, tls: None }).unwrap();
     wire.send(&[&hello()[..], frames].concat()).unwrap();
     let mut answer = Vec::new();
     let is_refused = retry_until(PATIENCE, name, || {
@@ -116,14 +116,14 @@ fn check_refused(door: &Door, name: &str, frames: &[u8]) {
 /// says them.
 #[test]
 fn what_http2_says_in_its_own_way_arrives_as_http1_says_it() {
-    for_each_door_over(H2, &Script::new(), |door, _| {
-        let path = format!("{}/own-way", door.prefix);
+    for_each_listener_over(H2, &Script::new(), |listener, _| {
+        let path = format!("{}/own-way", listener.prefix);
         let own = [("te", "trailers"), ("cookie", "a=1"), ("cookie", "b=2")];
-        let lines = [door.head_lines(&path), own.to_vec()].concat();
-        let mut wire = Wire::open(&Aim { address: door.address, tls: None }).unwrap();
+        let lines = [listener.head_lines(&path), own.to_vec()].concat();
+        let mut wire = Wire::open(&Aim { address: listener.address, tls: None }).unwrap();
         let request = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&lines));
         wire.send(&[hello(), request].concat()).unwrap();
-        let arrived = || door.app.requests("/own-way").pop();
+        let arrived = || listener.app.requests("/own-way").pop();
         let request = retry_until(PATIENCE, "the request at the app", arrived).unwrap();
         assert_eq!(request.values("te"), ["trailers"]);
         assert_eq!(request.values("connection"), ["te"]);

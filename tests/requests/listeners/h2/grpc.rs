@@ -18,14 +18,14 @@ use tollway_tests::mesh::http::{Body, Client, Version, empty, full, runtime};
 use tollway_tests::network::{Network, PATIENCE, until_status};
 
 /// A caller's sidecar and a callee's with an app; who asks at the gRPC API.
-struct Way {
+struct SidecarPair {
     app: GrpcApp,
     network: Network,
     _stock: Process,
     web: Process,
 }
 
-impl Way {
+impl SidecarPair {
     fn open() -> Self {
         let way = Self::open_cold();
         until_status(way.web.port("http").unwrap(), &request("/warm", ""), 200);
@@ -69,7 +69,7 @@ fn asked(path: &str, body: Body) -> Request<Body> {
 /// A time that is none, or too long to be kept, is the app's to judge.
 #[test]
 fn odd_timeouts_arrive_as_they_are() {
-    let way = Way::open();
+    let way = SidecarPair::open();
     for (nth, value) in [
         "",
         "1",
@@ -99,7 +99,7 @@ fn odd_timeouts_arrive_as_they_are() {
 /// A caller that does not keep to its own time: it is told that it is over, and so is the app.
 #[test]
 fn a_call_ends_with_its_time() {
-    let way = Way::open();
+    let way = SidecarPair::open();
     let answer = way.call("/stuck", "grpc-timeout: 2000m\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert!(answer.contains("grpc-status: 4\r\n"), "{answer}");
@@ -118,7 +118,7 @@ fn a_call_ends_with_its_time() {
 #[test]
 fn time_that_a_call_waits_is_taken_off_its_own() {
     const WAITED: Duration = Duration::from_millis(300);
-    let way = Way::open_cold();
+    let way = SidecarPair::open_cold();
     // Without a control plane that answers, the service is not known yet.
     way.network.control.signal(Signal::STOP).unwrap();
     let requests = || way.web.metric("tollway_outbound_requests_total");
@@ -153,7 +153,7 @@ fn timeout(text: &str) -> Duration {
 /// A caller that gives up: its app hears so, by the code that means it.
 #[test]
 fn a_call_that_is_called_off_ends_at_the_app() {
-    let way = Way::open();
+    let way = SidecarPair::open();
     runtime().block_on(async {
         let grpc = way.web.port("grpc").unwrap();
         let mut client = Client::connect(Version::Http2, grpc).await;
@@ -184,7 +184,7 @@ fn a_call_that_is_called_off_ends_at_the_app() {
 /// knows.
 #[test]
 fn messages_arrive_as_they_are() {
-    let way = Way::open();
+    let way = SidecarPair::open();
     let bodies: [(&str, &[u8]); 6] = [
         ("/whole", b"\0\0\0\0\x05hello"),
         ("/compressed-flag", b"\x01\0\0\0\x05hello"),

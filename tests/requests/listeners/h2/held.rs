@@ -1,12 +1,12 @@
 //! What is begun and not ended: a header block to which CONTINUATION frames are added, so few that no
 //! limit of theirs is met; a header block, or a frame, to which nothing is. The connection ends in
-//! time all the same, at every door.
+//! time all the same, at every listener.
 
 use std::time::{Duration, Instant};
 
 use super::attacks::Target;
 use super::{Kind, Stand};
-use crate::listeners::door::REFUSED;
+use crate::listeners::listener::REFUSED;
 use tollway_tests::h2_attacker::{Aim, Wire};
 use tollway_tests::h2_frames::{
     CONTINUATION, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frame, HEADERS, frame, hello,
@@ -15,23 +15,23 @@ use tollway_tests::network::metric;
 
 /// The least that shows that somebody is still there.
 const EVERY: Duration = Duration::from_secs(1);
-/// How long a door may bear it (`unfinished_timeout`, 15 s).
+/// How long a listener may bear it (`unfinished_timeout`, 15 s).
 const AT_MOST: Duration = Duration::from_secs(60);
 
-/// The doors of data planes.
+/// The listeners of data planes.
 fn stands() -> [(&'static str, Stand); 6] {
     [
         ("HTTP API", Stand::open(Kind::HttpApi, "http")),
         ("gRPC API", Stand::open(Kind::GrpcApi, "grpc")),
         ("outbound port", Stand::open(Kind::Outbound, "http")),
         ("tunnel", Stand::open(Kind::Tunnel, "http")),
-        ("mesh door", Stand::open(Kind::Mesh, "http")),
+        ("inbound listener", Stand::open(Kind::Mesh, "http")),
         ("front", Stand::front()),
     ]
 }
 
 #[test]
-fn a_header_block_held_open_ends_its_connection_at_every_door() {
+fn a_header_block_held_open_ends_its_connection_at_every_listener() {
     let control = ("control plane", Stand::control());
     let stands: Vec<_> = stands().into_iter().chain([control]).collect();
     // All wait at once: it is the time of one.
@@ -62,7 +62,7 @@ fn begun(to: &Target) -> [(&'static str, Vec<u8>); 3] {
 }
 
 #[test]
-fn what_is_begun_and_left_ends_its_connection_at_every_door() {
+fn what_is_begun_and_left_ends_its_connection_at_every_listener() {
     let stands = stands();
     std::thread::scope(|scope| {
         for (name, stand) in &stands {
@@ -71,7 +71,7 @@ fn what_is_begun_and_left_ends_its_connection_at_every_door() {
     });
 }
 
-/// Begins something on a connection each, and waits until the door has closed them all and said
+/// Begins something on a connection each, and waits until the listener has closed them all and said
 /// why. Others are answered meanwhile.
 fn leave_all(name: &str, stand: &Stand) {
     let refused = || metric(&stand.attacked[0], REFUSED);
@@ -99,7 +99,7 @@ fn leave_all(name: &str, stand: &Stand) {
     assert!(refused() >= before + left.len() as u64, "{name}: not counted");
 }
 
-/// Holds a block open until the door has closed; how long that was. Others are answered meanwhile.
+/// Holds a block open until the listener has closed; how long that was. Others are answered meanwhile.
 fn hold(aim: &Aim, head: &[u8], call: &mut dyn FnMut()) -> Duration {
     let began = Instant::now();
     let mut wire = Wire::open(aim).unwrap();

@@ -12,9 +12,9 @@ mod grpc_app;
 mod held;
 mod over;
 mod peer;
+mod send_backlog;
 mod settings;
 mod stalled;
-mod untaken;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use tollway_testkit::{End, Process, RawClient, TempDir, TlsRelay, retry_until};
 
-use crate::listeners::tls_door::{H2, HTTP1};
+use crate::listeners::tls_listener::{H2, HTTP1};
 use crate::listeners::tunnel;
 use attacks::Target;
 use bear::check;
@@ -34,7 +34,7 @@ use tollway_tests::tls_client::trusting;
 /// What has not come about until then does not.
 const STARVED: Duration = Duration::from_secs(60);
 
-/// Everything that stands behind one door.
+/// Everything that stands behind one listener.
 struct Stand {
     network: Option<Network>,
     _app: Option<Process>,
@@ -63,7 +63,7 @@ enum Kind {
     /// Inside a tunnel that CONNECT has opened to the service.
     Tunnel,
     Mesh,
-    /// The mesh door, through the gateway.
+    /// The inbound listener, through the gateway.
     Gateway,
 }
 
@@ -79,7 +79,7 @@ impl Kind {
     }
 }
 
-/// A door of the sidecar `web` that speaks without TLS.
+/// A listener of the sidecar `web` that speaks without TLS.
 fn plain(web: Process, port: &str, stock: Process) -> (Vec<Process>, Aim, Option<TlsRelay>) {
     let address = web.port(port).unwrap();
     (vec![web, stock], Aim { address, tls: None }, None)
@@ -242,16 +242,16 @@ fn grpc_head(path: &str) -> Vec<u8> {
     ])
 }
 
-/// What a door is called, and how it is opened.
+/// What a listener is called, and how it is opened.
 type Opened = (&'static str, fn() -> Stand);
 
-/// Every door that speaks HTTP/2.
+/// Every listener that speaks HTTP/2.
 const DOORS: [Opened; 8] = [
     ("HTTP API", || Stand::open(Kind::HttpApi, "http")),
     ("gRPC API", || Stand::open(Kind::GrpcApi, "grpc")),
     ("outbound", || Stand::open(Kind::Outbound, "http")),
-    ("mesh door", || Stand::open(Kind::Mesh, "http")),
-    ("mesh door, app over HTTP/2", || Stand::open(Kind::Mesh, "h2c")),
+    ("inbound listener", || Stand::open(Kind::Mesh, "http")),
+    ("inbound listener, app over HTTP/2", || Stand::open(Kind::Mesh, "h2c")),
     ("gateway", || Stand::open(Kind::Gateway, "h2c")),
     ("front", Stand::front),
     ("control plane", Stand::control),
@@ -273,13 +273,13 @@ fn outbound_port_bears_attacks() {
 }
 
 #[test]
-fn mesh_door_bears_attacks() {
-    check("mesh door");
+fn inbound_listener_bears_attacks() {
+    check("inbound listener");
 }
 
 #[test]
-fn mesh_door_before_an_app_over_http2_bears_attacks() {
-    check("mesh door, app over HTTP/2");
+fn inbound_listener_before_an_app_over_http2_bears_attacks() {
+    check("inbound listener, app over HTTP/2");
 }
 
 #[test]

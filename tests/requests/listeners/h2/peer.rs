@@ -12,9 +12,9 @@ use rustls::{ServerConfig, version};
 use tollway_testkit::{Process, RawClient};
 
 use super::app::{FrameApp, Said, answer, goes_away_at_first, honest};
-use crate::listeners::door::{Ask, statuses};
 use crate::listeners::forged::Forge;
-use crate::listeners::tls_door::H2;
+use crate::listeners::listener::{Ask, statuses};
+use crate::listeners::tls_listener::H2;
 use tollway_tests::h2_frames::{Frame, HEADERS, NO_ERROR, goaway};
 use tollway_tests::mesh::http::{Client, Version, full, runtime};
 use tollway_tests::network::{Network, PATIENCE, STOCK, until_status};

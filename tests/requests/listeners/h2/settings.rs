@@ -3,8 +3,8 @@
 
 use tollway_testkit::retry_until;
 
-use crate::listeners::door::{Door, Kind, REFUSED};
-use crate::listeners::tls_door::H2;
+use crate::listeners::listener::{Kind, Listener, REFUSED};
+use crate::listeners::tls_listener::H2;
 use tollway_tests::h2_attacker::{Aim, Wire};
 use tollway_tests::h2_frames::{
     DATA, END_HEADERS, END_STREAM, Frame, HEADER_TABLE_SIZE, HEADERS, INITIAL_WINDOW,
@@ -15,7 +15,7 @@ use tollway_tests::scripted_app::{Reply, Script, Then};
 
 const LEAST: u32 = 16_384;
 const MOST: u32 = 16_777_215;
-/// Several frames of any size that a door sends.
+/// Several frames of any size that a listener sends.
 const BODY: usize = 100_000;
 
 fn script() -> Script {
@@ -24,8 +24,8 @@ fn script() -> Script {
     Script::from([("/large", Reply { bytes, then: Then::GoOn })])
 }
 
-fn connect(door: &Door) -> Wire {
-    let mut wire = Wire::open(&Aim { address: door.address, tls: None }).unwrap();
+fn connect(listener: &Listener) -> Wire {
+    let mut wire = Wire::open(&Aim { address: listener.address, tls: None }).unwrap();
     wire.send(&hello()).unwrap();
     wire
 }
@@ -38,8 +38,8 @@ fn settings(values: &[(u16, u32)]) -> Vec<u8> {
 #[test]
 fn frame_sizes_change_within_their_range_and_not_beyond() {
     for kind in Kind::ALL {
-        let door = Door::open_over(H2, kind, script(), &[]);
-        let mut wire = connect(&door);
+        let listener = Listener::open_over(H2, kind, script(), &[]);
+        let mut wire = connect(&listener);
         wire.send(&settings(&[(INITIAL_WINDOW, 1 << 30)])).unwrap();
         wire.send(&window_update(0, 1 << 30)).unwrap();
         for (nth, size) in [MOST, LEAST, 65_536, LEAST, MOST].into_iter().enumerate() {
@@ -49,20 +49,20 @@ fn frame_sizes_change_within_their_range_and_not_beyond() {
                 .flat_map(|size| [(HEADER_TABLE_SIZE, size % 4096), (MAX_FRAME_SIZE, size)])
                 .collect();
             wire.send(&settings(&values)).unwrap();
-            check_answer(&door, &mut wire, 2 * u32::try_from(nth).unwrap() + 1);
+            check_answer(&listener, &mut wire, 2 * u32::try_from(nth).unwrap() + 1);
         }
         for size in [0, LEAST - 1, MOST + 1, u32::MAX] {
-            check_refused(&door, size);
+            check_refused(&listener, size);
         }
-        door.check_honest_over_http2("/behind");
+        listener.check_honest_over_http2("/behind");
     }
 }
 
 /// Asks on that stream: what comes is whole, and in frames that any peer must take.
 #[track_caller]
-fn check_answer(door: &Door, wire: &mut Wire, stream: u32) {
-    let path = format!("{}/large", door.prefix);
-    let head = block(&door.head_lines(&path));
+fn check_answer(listener: &Listener, wire: &mut Wire, stream: u32) {
+    let path = format!("{}/large", listener.prefix);
+    let head = block(&listener.head_lines(&path));
     wire.send(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &head)).unwrap();
     let mut came = Vec::new();
     let answered = retry_until(PATIENCE, "the answer", || {
@@ -78,9 +78,9 @@ fn check_answer(door: &Door, wire: &mut Wire, stream: u32) {
 }
 
 #[track_caller]
-fn check_refused(door: &Door, size: u32) {
-    let before = metric(&door.reader, REFUSED);
-    let mut wire = connect(door);
+fn check_refused(listener: &Listener, size: u32) {
+    let before = metric(&listener.reader, REFUSED);
+    let mut wire = connect(listener);
     wire.send(&settings(&[(MAX_FRAME_SIZE, LEAST), (MAX_FRAME_SIZE, size)])).unwrap();
     let mut came = Vec::new();
     let closed = retry_until(PATIENCE, "the end of the connection", || match wire.take() {
@@ -93,5 +93,5 @@ fn check_refused(door: &Door, size: u32) {
     closed.unwrap();
     let code = Frame::all(&came).iter().find_map(Frame::goaway_code);
     assert_eq!(code, Some(PROTOCOL_ERROR), "frames of {size} bytes");
-    assert_eq!(metric(&door.reader, REFUSED), before + 1, "frames of {size} bytes");
+    assert_eq!(metric(&listener.reader, REFUSED), before + 1, "frames of {size} bytes");
 }

@@ -20,7 +20,7 @@ use tollway_tests::network::{PATIENCE, metric};
 
 /// Far longer than anything honest is silent here.
 const IDLE_MS: &str = "5000";
-/// How long a door may bear it: twice that where the answer that says so is not taken either.
+/// How long a listener may bear it: twice that where the answer that says so is not taken either.
 const AT_MOST: Duration = Duration::from_secs(60);
 /// As many as a connection may have (`max_concurrent_streams`).
 const STREAMS: u32 = 1000;
@@ -82,7 +82,7 @@ fn unfinished(to: &Target, id: u32) -> Vec<u8> {
 }
 
 #[test]
-fn streams_on_which_callers_stop_end_in_time_at_every_door() {
+fn streams_on_which_callers_stop_end_in_time_at_every_listener() {
     let options = ["--idle-timeout-ms", IDLE_MS];
     let open = |kind| Stand::open_with(kind, "http", &options);
     let stands = [
@@ -90,18 +90,18 @@ fn streams_on_which_callers_stop_end_in_time_at_every_door() {
         ("gRPC API", open(Kind::GrpcApi)),
         ("outbound port", open(Kind::Outbound)),
         ("tunnel", open(Kind::Tunnel)),
-        ("mesh door", open(Kind::Mesh)),
+        ("inbound listener", open(Kind::Mesh)),
         ("front", Stand::front_with(&options)),
     ];
     // All wait at once: it is the time of one.
     std::thread::scope(|scope| {
-        for (door, stand) in &stands {
+        for (listener, stand) in &stands {
             scope.spawn(move || {
                 let mut call = stand.honest.caller();
                 for case in &CASES {
-                    check(door, stand, case, &mut call);
+                    check(listener, stand, case, &mut call);
                 }
-                check_cut_frame(door, stand, &mut call);
+                check_cut_frame(listener, stand, &mut call);
             });
         }
     });
@@ -115,8 +115,8 @@ fn streams() -> Range<u32> {
 }
 
 #[track_caller]
-fn check(door: &str, stand: &Stand, case: &Case, call: &mut dyn FnMut()) {
-    let what = format!("{} at the {door}", case.name);
+fn check(listener: &str, stand: &Stand, case: &Case, call: &mut dyn FnMut()) {
+    let what = format!("{} at the {listener}", case.name);
     let attacked = stand.attacked();
     let faults =
         || attacked.iter().map(|p| metric(p, "tollway_request_failures_total")).sum::<u64>();
@@ -192,8 +192,8 @@ fn until_reset(
 
 /// A body that stops in the middle of a frame ends as others do.
 #[track_caller]
-fn check_cut_frame(door: &str, stand: &Stand, call: &mut dyn FnMut()) {
-    let what = format!("half a frame of a body at the {door}");
+fn check_cut_frame(listener: &str, stand: &Stand, call: &mut dyn FnMut()) {
+    let what = format!("half a frame of a body at the {listener}");
     let mut wire = Wire::open(&stand.aim).unwrap();
     let cut = &frame(DATA, END_STREAM, 1, b"of a body")[..12];
     let head = stand.target.post(1, "/size?bytes=10");

@@ -110,20 +110,26 @@ fn a_store_that_goes_away_is_told_in_every_answer() {
     let metadata = [("redisHost", host.as_str()), ("redisPassword", RedisServer::PASSWORD)];
     let store = component("statestore", "state.redis", &metadata);
     let sidecar = sidecar(&mesh, &resources(&[store]));
-    let door = sidecar.http();
+    let listener = sidecar.http();
     runtime().block_on(async {
-        let saved =
-            call(door, "POST", "/v1.0/state/statestore", &[], r#"[{"key":"k","value":{"n":1}}]"#);
+        let saved = call(
+            listener,
+            "POST",
+            "/v1.0/state/statestore",
+            &[],
+            r#"[{"key":"k","value":{"n":1}}]"#,
+        );
         assert_eq!(saved.await.0.as_u16(), 204);
         assert_eq!(server.command(&["HGET", "caller||k", "data"]).unwrap(), r#"{"n":1}"#);
         // What others wrote need not be a document.
         server.command(&["HSET", "caller||x", "data", "{not json", "version", "1"]).unwrap();
         let path = "/v1.0/state/statestore/bulk";
-        let (_, _, body) = call(door, "POST", path, &[], r#"{"keys":["x"]}"#).await;
+        let (_, _, body) = call(listener, "POST", path, &[], r#"{"keys":["x"]}"#).await;
         let told: Value = serde_json::from_str(&body).unwrap();
         assert!(told[0]["error"].as_str().unwrap().starts_with("the value is no JSON"), "{body}");
         let wrong = r#"[{"key":"k","value":1,"etag":"no number"}]"#;
-        let (status, code, ..) = refused(door, "POST", "/v1.0/state/statestore", &[], wrong).await;
+        let (status, code, ..) =
+            refused(listener, "POST", "/v1.0/state/statestore", &[], wrong).await;
         assert_eq!((status, code.as_str()), (400, "ERR_STATE_SAVE"));
         server.kill().unwrap();
         for (method, path, body, expected) in [
@@ -131,7 +137,7 @@ fn a_store_that_goes_away_is_told_in_every_answer() {
             ("POST", path, r#"{"keys":["k"]}"#, "ERR_STATE_BULK_GET"),
             ("DELETE", "/v1.0/state/statestore/k", "", "ERR_STATE_DELETE"),
         ] {
-            let (status, code, message, _) = refused(door, method, path, &[], body).await;
+            let (status, code, message, _) = refused(listener, method, path, &[], body).await;
             assert_eq!((status, code.as_str()), (500, expected));
             assert!(message.contains(&host), "{message}");
         }

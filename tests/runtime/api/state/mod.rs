@@ -27,13 +27,13 @@ fn in_memory(mesh: &Mesh) -> Sidecar {
 /// The envelope of a refusal: status, code and message, and the details by the ends of their
 /// types.
 async fn refused(
-    door: SocketAddr,
+    listener: SocketAddr,
     method: &str,
     path: &str,
     fields: &[(&str, &str)],
     body: &str,
 ) -> (u16, String, String, Value) {
-    let (status, fields, text) = call(door, method, path, fields, body.to_owned()).await;
+    let (status, fields, text) = call(listener, method, path, fields, body.to_owned()).await;
     assert_eq!(fields["content-type"], "application/json", "{text}");
     let told: Value = serde_json::from_str(&text).unwrap();
     let word = |name: &str| told[name].as_str().unwrap().to_owned();

@@ -1,18 +1,18 @@
-//! What leads to a server: a door alone, or two sidecars one behind the other.
+//! What leads to a server: a listener alone, or two sidecars one behind the other.
 
 use std::net::SocketAddr;
 
 use tollway_testkit::{Process, TempDir, TlsRelay};
 
 use super::servers::Server;
-use crate::listeners::door::POOLED;
-use crate::listeners::tls_door::HTTP1;
+use crate::listeners::listener::POOLED;
+use crate::listeners::tls_listener::HTTP1;
 use tollway_tests::network::{FRONT, Network, STOCK, front, tollway, until_status};
 use tollway_tests::tls_client::trusting;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// Through the mesh door of a sidecar, as a peer that speaks what its caller does.
+pub(crate) enum Chain {
+    /// Through the inbound listener of a sidecar, as a peer that speaks what its caller does.
     Mesh,
     Front,
     /// Through the outbound port of another sidecar, and HTTP/2 between the two.
@@ -21,7 +21,7 @@ pub(crate) enum Way {
     PooledSidecars,
 }
 
-impl Way {
+impl Chain {
     pub(crate) const ALL: [Self; 4] =
         [Self::Mesh, Self::Front, Self::Sidecars, Self::PooledSidecars];
 }
@@ -39,12 +39,12 @@ pub(crate) struct Behind {
 }
 
 impl Behind {
-    pub(crate) fn start(way: Way, alpn: &[u8], server: &Server) -> Self {
+    pub(crate) fn start(way: Chain, alpn: &[u8], server: &Server) -> Self {
         let behind = match way {
-            Way::Front => Self::front(alpn, server),
-            Way::Mesh => Self::mesh(alpn, server),
-            Way::Sidecars => Self::sidecars(server, &[]),
-            Way::PooledSidecars => Self::sidecars(server, POOLED),
+            Chain::Front => Self::front(alpn, server),
+            Chain::Mesh => Self::mesh(alpn, server),
+            Chain::Sidecars => Self::sidecars(server, &[]),
+            Chain::PooledSidecars => Self::sidecars(server, POOLED),
         };
         until_status(behind.http1, &format!("GET /warm HTTP/1.1\r\nhost: {STOCK}\r\n\r\n"), 200);
         behind

@@ -136,8 +136,8 @@ fn endpoints_and_urls_are_called_by_their_own_names() {
     let told = RawClient::exchange(caller.http(), chunked, PATIENCE).unwrap().text();
     assert!(told.contains("\"body\": \"hi you\""), "{told}");
     // By message.
-    let door = SocketAddr::from(([127, 0, 0, 1], caller.grpc));
-    let told = runtime().block_on(invoke(door, "plain", message("m", "by message"))).unwrap();
+    let listener = SocketAddr::from(([127, 0, 0, 1], caller.grpc));
+    let told = runtime().block_on(invoke(listener, "plain", message("m", "by message"))).unwrap();
     let asked: Value = serde_json::from_str(&text_of(told.get_ref())).unwrap();
     assert_eq!((asked["path"].as_str(), asked["body"].as_str()), (Some("/m"), Some("by message")));
     let metadata = get(caller.http(), "/v1.0/metadata");

@@ -1,4 +1,4 @@
-//! A network with every kind of door at which TLS is spoken.
+//! A network with every kind of listener at which TLS is spoken.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tollway_tests::tls_client::{call, dial, trusting};
 pub(crate) const HTTP1: &[u8] = b"http/1.1";
 pub(crate) const H2: &[u8] = b"h2";
 
-/// A network with every kind of door.
+/// A network with every kind of listener.
 pub(crate) struct West {
     pub(crate) network: Network,
     _app: App,
@@ -25,7 +25,7 @@ pub(crate) struct West {
 }
 
 /// Somewhere TLS can be spoken to.
-pub(crate) struct Door<'a> {
+pub(crate) struct TlsListener<'a> {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
     pub(crate) server_name: &'static str,
@@ -49,15 +49,15 @@ impl West {
 
     /// The gateway knows the service once a call through it is answered.
     fn wait_for_routes(&self) {
-        let door = &self.doors()[1];
-        let config = self.honest("web", door);
-        retry_until(PATIENCE, "a call through the gateway", || door.call(config.clone()).ok())
+        let listener = &self.listeners()[1];
+        let config = self.honest("web", listener);
+        retry_until(PATIENCE, "a call through the gateway", || listener.call(config.clone()).ok())
             .unwrap();
     }
 
-    pub(crate) fn doors(&self) -> [Door<'_>; 4] {
+    pub(crate) fn listeners(&self) -> [TlsListener<'_>; 4] {
         let gateway = self.gateway.port("gateway").unwrap();
-        let sidecar = |name, address| Door {
+        let sidecar = |name, address| TlsListener {
             name,
             address,
             server_name: STOCK,
@@ -65,7 +65,7 @@ impl West {
             request: format!("GET / HTTP/1.1\r\nhost: {STOCK}\r\n\r\n").into_bytes(),
             judge: &self.stock,
         };
-        let control = |name, address| Door {
+        let control = |name, address| TlsListener {
             name,
             address,
             server_name: CONTROL,
@@ -83,19 +83,20 @@ impl West {
     }
 
     /// How an honest workload of this network comes.
-    pub(crate) fn honest(&self, app: &str, door: &Door<'_>) -> Arc<ClientConfig> {
-        client_config(&self.network.credentials(app), &self.expected(door), &[door.alpn]).unwrap()
+    pub(crate) fn honest(&self, app: &str, listener: &TlsListener<'_>) -> Arc<ClientConfig> {
+        client_config(&self.network.credentials(app), &self.expected(listener), &[listener.alpn])
+            .unwrap()
     }
 
     /// An honest certificate shown by a caller that would believe whoever answers.
-    pub(crate) fn honest_for_any(&self, door: &Door<'_>) -> Arc<ClientConfig> {
+    pub(crate) fn honest_for_any(&self, listener: &TlsListener<'_>) -> Arc<ClientConfig> {
         let shown = Forge::workload("web", "west").sign(&self.network.authority());
-        trusting(Some(shown), door.alpn)
+        trusting(Some(shown), listener.alpn)
     }
 
-    fn expected(&self, door: &Door<'_>) -> Expected {
+    fn expected(&self, listener: &TlsListener<'_>) -> Expected {
         let domain = self.network.trust_domain();
-        if door.server_name == STOCK {
+        if listener.server_name == STOCK {
             Expected::service(&self.network.service("stock"), &domain)
         } else {
             Expected::control(&label(&self.network.name), &domain)
@@ -103,7 +104,7 @@ impl West {
     }
 }
 
-impl Door<'_> {
+impl TlsListener<'_> {
     pub(crate) fn call(&self, config: Arc<ClientConfig>) -> Result<Vec<u8>, String> {
         self.call_as(self.server_name, config)
     }

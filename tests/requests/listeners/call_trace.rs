@@ -1,7 +1,7 @@
 //! Whoever speaks of a request's way that nobody asked for, or in another's name: an app in its
 //! answers, a caller in its requests.
 
-use crate::listeners::door::{Ask, Door, Kind, received, statuses};
+use crate::listeners::listener::{Ask, Kind, Listener, received, statuses};
 use tollway_tests::scripted_app::{Reply, Script, Then};
 
 /// What an app would say to pass for a sidecar.
@@ -33,8 +33,8 @@ fn script() -> Script {
     ])
 }
 
-fn open(kind: Kind) -> Door {
-    Door::open(kind, script(), &[])
+fn open(kind: Kind) -> Listener {
+    Listener::open(kind, script(), &[])
 }
 
 /// The one value of a field of an answer.
@@ -45,13 +45,13 @@ fn value<'a>(answer: &'a str, name: &str) -> &'a str {
     values[0]
 }
 
-fn ask(door: &Door, path: &str, fields: &str) -> String {
-    let request = door.request("GET", path, &format!("te: trailers\r\n{fields}"));
+fn ask(listener: &Listener, path: &str, fields: &str) -> String {
+    let request = listener.request("GET", path, &format!("te: trailers\r\n{fields}"));
     let fields_end = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         text.ends_with("\r\n\r\nok") || text.ends_with("x-sum: 7\r\n\r\n")
     };
-    let mut client = door.connect();
+    let mut client = listener.connect();
     client.send(request).unwrap();
     client.read_until(tollway_tests::network::PATIENCE, fields_end).unwrap().text()
 }
@@ -59,9 +59,9 @@ fn ask(door: &Door, path: &str, fields: &str) -> String {
 #[test]
 fn an_app_cannot_tell_of_a_way() {
     for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh] {
-        let door = open(kind);
+        let listener = open(kind);
         for path in ["/head", "/failure", "/interim", "/trailers"] {
-            let answer = ask(&door, path, "");
+            let answer = ask(&listener, path, "");
             assert!(!answer.contains("x-tollway-"), "{path}: {answer}");
             assert!(!answer.contains("forged"), "{path}: {answer}");
         }
@@ -71,9 +71,9 @@ fn an_app_cannot_tell_of_a_way() {
 #[test]
 fn who_asks_hears_sidecars_and_not_the_app() {
     for kind in [Kind::HttpApi, Kind::Outbound] {
-        let door = open(kind);
+        let listener = open(kind);
         for path in ["/head", "/failure", "/interim", "/trailers"] {
-            let answer = ask(&door, path, ASK);
+            let answer = ask(&listener, path, ASK);
             let way = value(&answer, "x-tollway-way");
             assert!(way.contains("\"callee_sidecar\":"), "{path}: {way}");
             assert!(way.contains("\"callee\":\"spiffe://west.tollway/ns/default/stock\""), "{way}");
@@ -81,8 +81,8 @@ fn who_asks_hears_sidecars_and_not_the_app() {
         }
     }
     // A peer of the mesh is told the callee's part, which is all that the callee knows.
-    let door = open(Kind::Mesh);
-    let answer = ask(&door, "/head", ASK);
+    let listener = open(Kind::Mesh);
+    let answer = ask(&listener, "/head", ASK);
     let part = value(&answer, "x-tollway-part");
     assert!(part.starts_with("v=1;sidecar_us=") && part.ends_with(";admission=-"), "{part}");
     assert!(!answer.contains("x-tollway-way") && !answer.contains("forged"), "{answer}");
@@ -91,13 +91,16 @@ fn who_asks_hears_sidecars_and_not_the_app() {
 #[test]
 fn an_app_does_not_hear_that_its_caller_asks() {
     for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh] {
-        let door = open(kind);
+        let listener = open(kind);
         for (path, fields) in [("/asked", ASK), ("/odd", "x-tollway-explain: yes\r\n")] {
             let forged = "x-tollway-way: 1\r\nx-tollway-part: 1\r\n";
-            let answer =
-                door.connect().ask(&door.request("GET", path, &(fields.to_owned() + forged)));
+            let answer = listener.connect().ask(&listener.request(
+                "GET",
+                path,
+                &(fields.to_owned() + forged),
+            ));
             assert_eq!(statuses(&answer), [200], "{}", answer.text());
-            let head = received(&door, path).head;
+            let head = received(&listener, path).head;
             let own: Vec<_> = head.lines().filter(|line| line.starts_with("x-tollway-")).collect();
             assert_eq!(own, ["x-tollway-caller: spiffe://west.tollway/ns/default/web"], "{head}");
             let is_told = answer.text().contains("x-tollway-");

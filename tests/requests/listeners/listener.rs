@@ -1,5 +1,5 @@
-//! An app, and one of the doors that take HTTP/1.1 for it: both APIs, the outbound port and a tunnel
-//! through it, the mesh door (as an authenticated peer that prefers HTTP/1.1 sees it), and a front.
+//! An app, and one of the listeners that take HTTP/1.1 for it: both APIs, the outbound port and a tunnel
+//! through it, the inbound listener (as an authenticated peer that prefers HTTP/1.1 sees it), and a front.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use hyper::Method;
 use hyper::http::request::Builder;
 use tollway_testkit::{Answer, Process, RawClient, TempDir, TlsRelay, retry_until};
 
-use crate::listeners::tls_door::HTTP1;
+use crate::listeners::tls_listener::HTTP1;
 use crate::listeners::tunnel;
 use tollway_tests::mesh::http::{Client, Version, empty, runtime};
 use tollway_tests::network::{FRONT, Network, PATIENCE, STOCK, front, tollway, until_status};
@@ -21,12 +21,12 @@ pub(crate) const GROWTH_BYTES: u64 = 32 << 20;
 /// What counts requests that are refused.
 pub(crate) const REFUSED: &str = "tollway_requests_refused_total";
 
-/// A caller, a callee with its app, and one door of theirs.
-pub(crate) struct Door {
+/// A caller, a callee with its app, and one listener of theirs.
+pub(crate) struct Listener {
     pub(crate) app: App,
     network: Option<Network>,
     _relay: Option<TlsRelay>,
-    /// The process that reads what comes through the door.
+    /// The process that reads what comes through the listener.
     pub(crate) reader: Process,
     /// The sidecar at the other end; a front has none.
     other: Option<Process>,
@@ -56,7 +56,7 @@ impl Kind {
         [Self::HttpApi, Self::GrpcApi, Self::Outbound, Self::Tunnel, Self::Mesh, Self::Front];
 }
 
-impl Door {
+impl Listener {
     pub(crate) fn open(kind: Kind, script: Script, options: &[&str]) -> Self {
         Self::open_over(HTTP1, kind, script, options)
     }
@@ -82,7 +82,7 @@ impl Door {
         };
         let addressed = (kind == Kind::GrpcApi).then_some(("dapr-app-id", "stock"));
         let (reader, other) = if kind == Kind::Mesh { (stock, web) } else { (web, stock) };
-        let mut door = Self {
+        let mut listener = Self {
             app,
             network: Some(network),
             _relay: relay,
@@ -94,14 +94,15 @@ impl Door {
             host,
             addressed,
         };
-        until_status(address, &door.get("/warm"), 200);
+        until_status(address, &listener.get("/warm"), 200);
         if kind == Kind::Mesh && alpn != HTTP1 {
-            let network = door.network.as_ref().unwrap();
-            let relay = network.relay(door.reader.port("inbound").unwrap(), "web", "stock", alpn);
-            door.address = relay.address();
-            door._relay = Some(relay);
+            let network = listener.network.as_ref().unwrap();
+            let relay =
+                network.relay(listener.reader.port("inbound").unwrap(), "web", "stock", alpn);
+            listener.address = relay.address();
+            listener._relay = Some(relay);
         }
-        door
+        listener
     }
 
     /// A front, seen in plain text by a client of it.
@@ -151,7 +152,7 @@ impl Door {
         self.request("GET", path, "")
     }
 
-    /// One request on a connection of its own, closed by the door or by time.
+    /// One request on a connection of its own, closed by the listener or by time.
     pub(crate) fn exchange(&self, bytes: impl AsRef<[u8]>) -> Answer {
         RawClient::exchange(self.address, bytes, Duration::from_secs(10)).unwrap()
     }
@@ -219,29 +220,33 @@ pub(crate) fn statuses(answer: &Answer) -> Vec<u16> {
 
 /// The one request to `path` that the app has got.
 #[track_caller]
-pub(crate) fn received(door: &Door, path: &str) -> Request {
-    let requests = door.app.requests(path);
+pub(crate) fn received(listener: &Listener, path: &str) -> Request {
+    let requests = listener.app.requests(path);
     assert_eq!(requests.len(), 1, "{path} at the app");
     requests.into_iter().next().unwrap()
 }
 
 /// The same once it has come, which the app may not have answered.
 #[track_caller]
-pub(crate) fn until_received(door: &Door, path: &str) -> Request {
-    let has_come = || (!door.app.requests(path).is_empty()).then_some(());
+pub(crate) fn until_received(listener: &Listener, path: &str) -> Request {
+    let has_come = || (!listener.app.requests(path).is_empty()).then_some(());
     retry_until(PATIENCE, "the request at the app", has_come).unwrap();
-    received(door, path)
+    received(listener, path)
 }
 
 /// Has sidecars carry requests of HTTP/1.1 to each other over a pool.
 pub(crate) const POOLED: &[&str] = &["--mesh-protocol", "http1"];
 
-pub(crate) fn for_each_door(script: &Script, check: impl Fn(&Door, Kind)) {
-    for_each_door_over(HTTP1, script, check);
+pub(crate) fn for_each_listener(script: &Script, check: impl Fn(&Listener, Kind)) {
+    for_each_listener_over(HTTP1, script, check);
 }
 
-pub(crate) fn for_each_door_over(alpn: &[u8], script: &Script, check: impl Fn(&Door, Kind)) {
+pub(crate) fn for_each_listener_over(
+    alpn: &[u8],
+    script: &Script,
+    check: impl Fn(&Listener, Kind),
+) {
     for kind in Kind::ALL {
-        check(&Door::open_over(alpn, kind, script.clone(), &[]), kind);
+        check(&Listener::open_over(alpn, kind, script.clone(), &[]), kind);
     }
 }

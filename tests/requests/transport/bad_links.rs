@@ -91,7 +91,7 @@ fn a_way_of_one_megabit_a_second_carries_what_it_can() {
 /// Calls of every kind before, on and after a bad way, until each kind has had a whole answer; on the
 /// bad one they take `least` at least. What the link did meanwhile.
 fn bad_for_a_while(networks: [NetNs; 2], bad: Shape, least: Duration) -> [LinkCounts; 2] {
-    let check = |world: World, way: &mut Way<'_>| {
+    let check = |world: World, way: &mut ReplaceableLink<'_>| {
         runtime().block_on(async {
             let mut kept = world.until_line().await;
             world.until_all_are_whole(&mut kept).await;
@@ -391,9 +391,9 @@ impl Far {
 fn across<T: Send>(
     networks: [NetNs; 2],
     options: &[&str],
-    check: impl FnOnce(World, &mut Way<'_>) -> T + Send,
+    check: impl FnOnce(World, &mut ReplaceableLink<'_>) -> T + Send,
 ) -> T {
-    let mut way = Way { networks: &networks, link: None };
+    let mut way = ReplaceableLink { networks: &networks, link: None };
     way.lay(good());
     let [west, east] = &networks;
     let (tell, told) = mpsc::channel();
@@ -415,12 +415,12 @@ fn across<T: Send>(
 }
 
 /// The link between both networks, which can be another one from now on.
-struct Way<'a> {
+struct ReplaceableLink<'a> {
     networks: &'a [NetNs; 2],
     link: Option<Link>,
 }
 
-impl Way<'_> {
+impl ReplaceableLink<'_> {
     /// Takes the link away, with what is on it, and lays another; connections stay.
     fn lay(&mut self, shape: Shape) {
         drop(self.link.take());
