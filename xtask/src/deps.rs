@@ -15,7 +15,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let files = sources::rust_files(&workspace.root)?;
     let mut breaches = edge_breaches(&workspace.packages);
     let resolved = workspace.resolved()?;
-    breaches.extend(purity::breaches(workspace, &resolved, &files));
+    breaches.extend(purity::breaches(workspace, &resolved));
     breaches.extend(unused(workspace, &resolved, &files));
     if process::in_ci() {
         breaches.extend(lock_breach(workspace)?);

@@ -3,12 +3,13 @@
 use anyhow::{Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{deny, deps, docs, process, test, tidy};
+use crate::{deny, deps, docs, process, purity, test, tidy};
 
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
 const FMT: Step = ("fmt", fmt);
 const CLIPPY: Step = ("clippy", clippy);
+const PURITY: Step = ("purity", purity::calls);
 const DOC: Step = ("doc", docs::build);
 const DEPS: Step = ("deps", deps::run);
 const TIDY: Step = ("tidy", tidy::run);
@@ -21,7 +22,7 @@ const QUICK: &[Step] = &[FMT, TIDY, DEPS];
 /// Runs every check that is no test.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     steps(workspace, "lint", QUICK)?;
-    steps(workspace, "lint", &[CLIPPY, DOC, DENY])?;
+    steps(workspace, "lint", &[CLIPPY, PURITY, DOC, DENY])?;
     eprintln!("\nlint: ok");
     Ok(())
 }
@@ -29,7 +30,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 /// Runs what a commit needs.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     steps(workspace, "check", QUICK)?;
-    steps(workspace, "check", &[CLIPPY, FAST_TESTS])?;
+    steps(workspace, "check", &[CLIPPY, PURITY, FAST_TESTS])?;
     eprintln!("\ncheck: ok");
     Ok(())
 }

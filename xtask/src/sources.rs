@@ -35,19 +35,6 @@ impl RustFile {
         self.text.lines().take(3).any(|line| line.contains("@generated"))
             || self.path.components().any(|part| part.as_os_str() == "generated")
     }
-
-    /// The code that ships: nothing of test files, and a file's test module cut off.
-    pub(crate) fn shipped_code(&self) -> &str {
-        let is_test =
-            |part: &str| matches!(part, "tests" | "benches" | "examples" | "fuzz" | "tests.rs");
-        if self.path.iter().any(|part| part.to_str().is_some_and(is_test)) {
-            return "";
-        }
-        match self.code.find("#[cfg(test)]\nmod ") {
-            Some(end) => &self.code[..end],
-            None => &self.code,
-        }
-    }
 }
 
 /// Every Rust file of the repository.
@@ -99,15 +86,6 @@ mod tests {
         assert!(file("lib.rs", "//! Header.\n\n").is_empty());
         assert!(file("main.rs", "//! Header.\n\nfn main() {}\n").is_empty());
         assert!(!file("lib.rs", "//! Header.\n\nmod x;\n").is_empty());
-    }
-
-    #[test]
-    fn test_module_and_test_files_do_not_ship() {
-        let with_tests = file("src/a.rs", "fn ships() {}\n\n#[cfg(test)]\nmod tests { clock }\n");
-        assert!(with_tests.shipped_code().contains("ships"));
-        assert!(!with_tests.shipped_code().contains("clock"));
-        assert_eq!(file("src/a/tests.rs", "fn f() {}\n").shipped_code(), "");
-        assert_eq!(file("x/tests/a.rs", "fn f() {}\n").shipped_code(), "");
     }
 
     #[test]
