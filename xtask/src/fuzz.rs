@@ -73,15 +73,15 @@ pub(crate) fn fuzz(
     root: &Path,
     names: &[String],
     seconds: u64,
-    tell: &mut (dyn FnMut(Fuzzed) -> Result<()> + Send),
+    report: &mut (dyn FnMut(Fuzzed) -> Result<()> + Send),
 ) -> Result<()> {
     let names = wanted(names, targets(root)?)?;
     let program = build(root)?;
     let shared = Shared { root, program: &program, seconds: Duration::from_secs(seconds) };
     let (next, is_broken) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let tell = Mutex::new(tell);
+    let report = Mutex::new(report);
     let each = |name: &str| match shared.fuzz(name, &is_broken)? {
-        Some(fuzzed) => tell.lock().expect("nobody panics while telling")(fuzzed),
+        Some(fuzzed) => report.lock().expect("no reporter panics")(fuzzed),
         None => Ok(()),
     };
     let work = || {
@@ -193,14 +193,14 @@ impl Shared<'_> {
             .with_context(|| format!("could not start {}", self.program.display()))?;
         let used = processor_time(&child)?;
         let status = child.wait()?;
-        let told = std::fs::read(&log).with_context(|| format!("could not read {log:?}"))?;
-        let told = String::from_utf8_lossy(&told);
+        let printed = std::fs::read(&log).with_context(|| format!("could not read {log:?}"))?;
+        let printed = String::from_utf8_lossy(&printed);
         if !status.success() {
-            let last = told.lines().rev().take(60).collect::<Vec<_>>();
+            let last = printed.lines().rev().take(60).collect::<Vec<_>>();
             let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
             bail!("{last}\n{name} is broken; the input lies in {}", broken.display());
         }
-        let of = |what: &str| figure(&told, what);
+        let of = |what: &str| figure(&printed, what);
         Ok(Stretch {
             used,
             inputs: of("number_of_executed_units")?,
@@ -218,7 +218,7 @@ fn processor_time(child: &Child) -> Result<Duration> {
         .map(|ticks| {
             Duration::from_secs_f64(ticks / rustix::param::clock_ticks_per_second() as f64)
         })
-        .with_context(|| format!("the kernel told `{stat}`"))
+        .with_context(|| format!("the kernel printed `{stat}`"))
 }
 
 /// User and system time of a `/proc/PID/stat`, whose second field may hold anything in brackets.
@@ -264,11 +264,11 @@ fn libfuzzer(program: &Path, name: &str) -> Command {
 }
 
 /// A line of libFuzzer's statistics: `stat::number_of_executed_units: 123`.
-fn figure(told: &str, what: &str) -> Result<u64> {
-    let line = told.lines().find_map(|line| line.strip_prefix("stat::")?.strip_prefix(what));
+fn figure(printed: &str, what: &str) -> Result<u64> {
+    let line = printed.lines().find_map(|line| line.strip_prefix("stat::")?.strip_prefix(what));
     let text = line.and_then(|rest| rest.strip_prefix(':')).map(str::trim);
-    let text = text.with_context(|| format!("libFuzzer did not tell `{what}`"))?;
-    text.parse().with_context(|| format!("libFuzzer told `{what}: {text}`"))
+    let text = text.with_context(|| format!("libFuzzer did not print `{what}`"))?;
+    text.parse().with_context(|| format!("libFuzzer printed `{what}: {text}`"))
 }
 
 #[cfg(test)]
@@ -308,11 +308,11 @@ mod tests {
 
     #[test]
     fn figures_are_read_from_what_libfuzzer_tells() {
-        let told = "Done 12 in 3 second(s)\nstat::number_of_executed_units: 12\n\
+        let printed = "Done 12 in 3 second(s)\nstat::number_of_executed_units: 12\n\
                     stat::peak_rss_mb:              41\n";
-        assert_eq!(figure(told, "number_of_executed_units").unwrap(), 12);
-        assert_eq!(figure(told, "peak_rss_mb").unwrap(), 41);
-        let error = figure(told, "new_units_added").unwrap_err().to_string();
+        assert_eq!(figure(printed, "number_of_executed_units").unwrap(), 12);
+        assert_eq!(figure(printed, "peak_rss_mb").unwrap(), 41);
+        let error = figure(printed, "new_units_added").unwrap_err().to_string();
         assert!(error.contains("new_units_added"), "{error}");
     }
 }

@@ -63,16 +63,16 @@ struct Compiler {
 impl Compiler {
     fn of_this_machine() -> Result<Self> {
         let rustc = || Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-        let told = process::output(rustc().arg("-vV"))?;
+        let printed = process::output(rustc().arg("-vV"))?;
         let said = |key: &str| -> Result<&str> {
-            let mut lines = told.lines().filter_map(|line| line.strip_prefix(key));
+            let mut lines = printed.lines().filter_map(|line| line.strip_prefix(key));
             lines.next().with_context(|| format!("`rustc -vV` says no `{key}`"))
         };
         let commit = said("commit-hash: ")?.to_owned();
         ensure!(
             commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()),
             "this rustc does not say which commit it was built from (`{commit}`), so that a \
-             profile could not be told to fit it; rustup's toolchains do"
+             profile could not be recognised as fitting; rustup's toolchains do"
         );
         let llvm = said("LLVM version: ")?.split('.').next().unwrap_or_default().to_owned();
         let sysroot = process::output(rustc().args(["--print", "sysroot"]))?;

@@ -137,7 +137,7 @@ fn facts(root: &Path, build: &str) -> Result<Value> {
 }
 
 /// `2026-11-21, commit 1234567, release build, Linux 6.1, 2 cores (…)`: what [`facts`] found.
-fn told_facts(run: &Value) -> String {
+fn facts_text(run: &Value) -> String {
     let word = |name: &str| word(&run[name]);
     format!(
         "{}, commit {}, {} build, {}, {} cores ({})",

@@ -10,9 +10,9 @@ use crate::sources::RustFile;
 
 /// Whole words of a name, in lower case.
 const BANNED: &[&str] = &[
-    "beside", "door", "doors", "hear", "inside", "keeper", "kept", "life", "look", "outside", "place",
-    "places", "room", "say", "says", "shed", "standing", "tell", "told", "untaken", "way", "ways",
-    "whoever",
+    "beside", "door", "doors", "hear", "inside", "keeper", "kept", "life", "look", "outside",
+    "place", "places", "room", "say", "says", "shed", "standing", "tell", "told", "untaken", "way",
+    "ways", "whoever",
 ];
 
 /// The list of names that are still to be replaced, from the root.
@@ -20,8 +20,11 @@ pub(crate) const LIST: &str = "xtask/old-names.txt";
 
 /// Names with a banned word that the list does not have, and names of the list that are gone.
 pub(crate) fn breaches(root: &Path, files: &[RustFile], list: &str) -> Vec<String> {
-    let listed: BTreeSet<&str> =
-        list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let listed: BTreeSet<&str> = list
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect();
     let mut found = BTreeSet::new();
     let mut breaches = Vec::new();
     for file in files.iter().filter(|file| !file.is_generated()) {
@@ -98,7 +101,8 @@ mod tests {
         assert_eq!(check("a.rs", types, "").len(), 3);
         assert_eq!(check("crates/x/src/kept/mod.rs", "", "").len(), 1);
         assert_eq!(check("crates/x/src/log_room.rs", "", "").len(), 1);
-        let fine = "struct Placement;\nstruct Gateway;\nstruct Tolled;\nlet door = 1;\n// struct Door\n";
+        let fine =
+            "struct Placement;\nstruct Gateway;\nstruct Tolled;\nlet door = 1;\n// struct Door\n";
         assert_eq!(check("gateway.rs", fine, ""), [""; 0]);
     }
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::{Extent, facts, publish, told_facts, word};
+use super::{Extent, facts, facts_text, publish, word};
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -95,7 +95,7 @@ fn page(record: &Value) -> String {
         );
     }
     TEMPLATE
-        .replace("{{facts}}", &told_facts(&record["run"]))
+        .replace("{{facts}}", &facts_text(&record["run"]))
         .replace("{{rounds}}", &measured["rounds"].to_string())
         .replace("{{actors}}", &measured["actors"].to_string())
         .replace("{{bystanders}}", &measured["bystanders"].to_string())

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Extent, facts, names_in, publish, told_facts};
+use super::{Extent, facts, facts_text, names_in, publish};
 use crate::fuzz::{Fuzzed, fuzz};
 use crate::process;
 use crate::workspace::Workspace;
@@ -118,7 +118,7 @@ fn page(rows: &[Row], facts: &Value) -> String {
         let row = format!("| {target} | {seconds} | {inputs} | 0 | {peak_rss_mb} MB | {kept} |");
         writeln!(table, "{row}").expect("writing to a string cannot fail");
     }
-    TEMPLATE.replace("{{table}}", table.trim_end()).replace("{{facts}}", &told_facts(facts))
+    TEMPLATE.replace("{{table}}", table.trim_end()).replace("{{facts}}", &facts_text(facts))
 }
 
 #[cfg(test)]

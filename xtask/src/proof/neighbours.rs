@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::{Extent, facts, publish, told_facts};
+use super::{Extent, facts, facts_text, publish};
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -61,7 +61,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
 fn page(record: &Value) -> String {
     let (kills, cut) = (&record["kills"], &record["cut"]);
     TEMPLATE
-        .replace("{{facts}}", &told_facts(&record["run"]))
+        .replace("{{facts}}", &facts_text(&record["run"]))
         .replace("{{master_kills}}", &record["master_kills"].to_string())
         .replace("{{kills}}", &kills["kills"].to_string())
         .replace("{{transactions}}", &kills["transactions"].to_string())

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::{facts, publish, told_facts, word};
+use super::{facts, facts_text, publish, word};
 use crate::process;
 
 const PAGE: &str = "docs/reliability.md";
@@ -48,7 +48,7 @@ fn load_average() -> Option<f64> {
 fn page(record: &Value) -> String {
     let (run, measured) = (&record["run"], &record["measured"]);
     let (before, after) = (&run["load_average_before"], &run["load_average_after"]);
-    let facts = format!("{}, load average {before} before and {after} after", told_facts(run));
+    let facts = format!("{}, load average {before} before and {after} after", facts_text(run));
     let rounds = &measured["kill_rounds"];
     let rounds = format!(
         "{} rounds (seed {}), {} writers: {} writes acknowledged, {} lost; the slowest start took {}.",

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::{facts, publish, told_facts, word};
+use super::{facts, facts_text, publish, word};
 use crate::process;
 
 const PAGE: &str = "docs/transport.md";
@@ -77,12 +77,12 @@ fn page(record: &Value) -> String {
     let outcomes = outcomes_of(measured);
     let attacks = outcomes_of(&record["attacks"]["measured"]);
     TEMPLATE
-        .replace("{{facts}}", &told_facts(&record["run"]))
+        .replace("{{facts}}", &facts_text(&record["run"]))
         .replace("{{reduced}}", &reduced(measured["descriptor_limit"].as_u64().unwrap_or_default()))
         .replace("{{outcomes}}", &became(outcomes))
         .replace("{{opened}}", &opened(outcomes))
         .replace("{{costs}}", &costs(outcomes))
-        .replace("{{attack_facts}}", &told_facts(&record["attacks"]["run"]))
+        .replace("{{attack_facts}}", &facts_text(&record["attacks"]["run"]))
         .replace("{{dearest}}", &dearest(attacks))
         .replace("{{attacks}}", &borne(attacks))
 }

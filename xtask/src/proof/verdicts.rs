@@ -14,7 +14,7 @@ use tollway_record::interval::verdict;
 use tollway_record::record::{Comparison, Row, Verdict};
 use tollway_record::redraw::{Draw, redraw};
 
-use super::{Extent, facts, publish, told_facts, word};
+use super::{Extent, facts, facts_text, publish, word};
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -56,7 +56,7 @@ pub(super) fn run(workspace: &Workspace, extent: Extent) -> Result<()> {
         missed => format!("{missed} of {} questions missed what was wanted.", judged.len()),
     };
     let page = TEMPLATE
-        .replace("{{facts}}", &told_facts(&run))
+        .replace("{{facts}}", &facts_text(&run))
         .replace("{{blocks}}", &blocks.to_string())
         .replace("{{table}}", &format!("{HEAD}\n{table}"))
         .replace("{{conclusion}}", &conclusion)

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::figures::{figure, interval, median};
-use crate::proof::{told_facts, word};
+use crate::proof::{facts_text, word};
 
 const TEMPLATE: &str = include_str!("../load.md");
 
 pub(super) fn page(record: &Value) -> String {
-    let run = told_facts(&record["run"]);
+    let run = facts_text(&record["run"]);
     let facts = format!("{run}; {} rounds of {} s", record["rounds"], record["seconds"]);
     let (pacing, memory) = (&record["pacing"], &record["memory"]);
     let mb = |name: &str| format!("{:.1}", figure(memory, name) / 1e6);

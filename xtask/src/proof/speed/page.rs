@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::compare::{Answer, Found};
 use super::memory::{Weight, told};
 use super::questions::Figure;
-use crate::proof::{told_facts, word};
+use crate::proof::{facts_text, word};
 
 const TEMPLATE: &str = include_str!("page.md");
 
@@ -16,7 +16,7 @@ pub(super) fn page(answers: &[Answer], weights: &[Weight], kept: &Value) -> Stri
     let is_far = |answer: &&Answer| answer.is_far();
     let near = table(answers.iter().filter(|answer| !answer.is_far()));
     TEMPLATE
-        .replace("{{facts}}", &told_facts(&kept["run"]))
+        .replace("{{facts}}", &facts_text(&kept["run"]))
         .replace("{{minutes}}", &format!("{:.0}", kept["minutes"].as_f64().unwrap_or_default()))
         .replace("{{disturbed}}", &kept["disturbed"].to_string())
         .replace("{{runs}}", &kept["runs"].to_string())
