@@ -1,8 +1,11 @@
 //! What is called a limit and is not on the page, by why no peer meets it.
 
 /// Crates that serve no peer.
-pub(crate) const NO_PEERS: [(&str, &str); 7] = [
+pub(crate) const NO_PEERS: [(&str, &str); 10] = [
     ("cli", "commands read their user's files and terminal; the crates below them serve"),
+    ("config", "reads its user's files"),
+    ("dapr", "reads its user's files and flags"),
+    ("echo", "stands in for an app in tests, measurements and the demo"),
     ("fuzz", "feeds the codecs by itself"),
     ("lab", "measures programs that it has started"),
     ("load", "measures a server that its user has named"),
@@ -60,9 +63,10 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "control::reminders::committer::PAGE_BYTES",
             "http::h2::connection::SPARE_FIELD_BYTES",
             "net::conn::reading::READ_BYTES",
-            "proxy::worker::body::BYTES",
-            "proxy::worker::sweep::GIVE_BACK_BYTES",
-            "proxy::worker::sweep::PLACE_BYTES",
+            "net::process::log::TAIL_BYTES",
+            "proxy::exchange::body::BYTES",
+            "proxy::event_loop::sweep::GIVE_BACK_BYTES",
+            "proxy::event_loop::sweep::PLACE_BYTES",
             "runtime::actors::reminder_store::BATCH_BYTES",
             "runtime::actors::reminder_store::CHANGE_BYTES",
             "store::embedded::compact::SLICE_BYTES",
@@ -82,7 +86,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
             "control::peering::link::PROBES_PER_LIMIT",
             "http::hpack::DEFAULT_TABLE_BYTES",
             "model::policy::pattern::METHOD_BYTES_LIMIT",
-            "proxy::worker::turns::GATHERED_BYTES",
+            "proxy::exchange::actor_turns::GATHERED_BYTES",
             "runtime::server::HEAD_BYTES",
             "actors::schedule::duration::DIGITS_LIMIT",
         ],
@@ -92,10 +96,10 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         &[
             "control::connected::VERSION_BYTES",
             "control::policy::LAGGING_NAMED_LIMIT",
-            "proxy::explain::HOP_BYTES",
+            "proxy::call_trace::HOP_BYTES",
             "proxy::observe::finished::METHOD_BYTES",
             "proxy::observe::finished::PATH_BYTES",
-            "runtime::grpc::DETAIL_BYTES",
+            "runtime::invoke_service::DETAIL_BYTES",
             "actors::schedule::error::SHOWN_BYTES",
         ],
     ),
@@ -103,6 +107,7 @@ pub(crate) const OTHER_CONSTANTS: &[(&str, &[&str])] = &[
         "Of what its user has written or chosen: files, options, components.",
         &[
             "identity::shared_token::SHARED_TOKEN_BYTES_LIMIT",
+            "net::ports_file::PORTS_FILE_LIMIT",
             "proxy::front::FRONT_LISTEN_LIMIT",
             "proxy::front::files::FILE_BYTES_LIMIT",
             "proxy::live::CHANGES_LIMIT",

@@ -21,7 +21,7 @@ use super::{Problem, http, rpc};
 use crate::body_collector::BodyCollector;
 use crate::testing::{request, service};
 
-const MESSAGE_BYTES: usize = 100_000;
+const LONGEST_MESSAGE: usize = 100_000;
 
 struct World {
     stores: Stores,
@@ -35,7 +35,7 @@ impl World {
         let engine = Arc::new(MemoryStore::default());
         let opened = Opened::by_default(Arc::clone(&engine) as Arc<dyn StateStore>);
         let stores = Stores::new(vec![opened], service("cart"));
-        Self { stores, engine, bodies: BodyCollector::new(MESSAGE_BYTES, MESSAGE_BYTES) }
+        Self { stores, engine, bodies: BodyCollector::new(LONGEST_MESSAGE, LONGEST_MESSAGE) }
     }
 
     async fn send(&self, request: Request<Body>) -> (u16, hyper::HeaderMap, String) {
@@ -150,7 +150,7 @@ async fn requests_that_cannot_be_read_change_nothing() {
     let unknown = r#"[{"key":"a","value":1,"options":{"consistency":"soon"}}]"#;
     let envelope = check_error(&world.save(unknown).await, 500, ErrorCode::StateSave);
     assert!(envelope["message"].as_str().unwrap().contains("unrecognized consistency model"));
-    let large = format!(r#"[{{"key":"a","value":"{}"}}]"#, "x".repeat(MESSAGE_BYTES));
+    let large = format!(r#"[{{"key":"a","value":"{}"}}]"#, "x".repeat(LONGEST_MESSAGE));
     assert_eq!(world.save(&large).await.0, 413);
     assert_eq!(world.get("a").await.0, 204);
 }
