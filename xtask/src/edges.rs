@@ -40,6 +40,10 @@ pub(crate) const CRATES: &[Crate] = &[
     ),
     part("dapr", &["config", "model", "routing", "state", "telemetry", "proxy", "runtime"]),
     part("control", &["model", "actors", "net", "wire", "identity", "store", "telemetry"]),
+    part(
+        "launch",
+        &["config", "model", "net", "wire", "identity", "proxy", "runtime", "dapr", "control"],
+    ),
     part("fabric", &["model", "net", "wire", "identity", "telemetry"]),
     part("echo", &["http", "record", "net"]),
     part("load", &["model", "http", "record", "net", "echo", "wire", "identity", "telemetry"]),

@@ -5,6 +5,7 @@
 
 pub(crate) mod port_holder;
 
+use std::error::Error;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::panic::PanicHookInfo;
@@ -14,15 +15,14 @@ use tollway_control::{AdminError, StartError};
 use tollway_dapr::DaprError;
 use tollway_echo::EchoError;
 use tollway_lab::LabError;
+use tollway_launch::local_control::LocalError;
+use tollway_launch::{AppPortTaken, CannotStart, LaunchError};
 use tollway_model::{ErrorCode, NameError};
 use tollway_proxy::DataPlaneError;
 use tollway_proxy::mesh::MeshError;
 use tollway_report::serve::ServeError;
 use tollway_runtime::{OpenStoreError, SidecarError};
 use tollway_store::OpenError;
-
-use crate::command::run::{AppPortTaken, CannotStart};
-use crate::local::LocalError;
 
 /// What a command that failed tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,12 +55,16 @@ impl Failure {
 
 impl Report {
     pub(crate) fn of(error: &anyhow::Error) -> Self {
-        let code = error.chain().filter_map(code_of).last();
-        let mut report = Self::of_texts(error.chain().map(ToString::to_string), code);
+        Self::of_error(error.as_ref())
+    }
+
+    fn of_error(error: &(dyn Error + 'static)) -> Self {
+        let code = chain(error).filter_map(code_of).last();
+        let mut report = Self::of_texts(chain(error).map(ToString::to_string), code);
         if code == Some(ErrorCode::PortTaken) {
             report.name_the_holder(error);
         }
-        if let Some(Mistakes(mistakes)) = error.chain().find_map(|error| error.downcast_ref()) {
+        if let Some(Mistakes(mistakes)) = chain(error).find_map(|error| error.downcast_ref()) {
             return Self::of_mistakes(mistakes, code);
         }
         report
@@ -105,8 +109,8 @@ impl Report {
         Self { what: one_line(&what), code, hint: hint.map(|hint| one_line(&hint)) }
     }
 
-    fn name_the_holder(&mut self, error: &anyhow::Error) {
-        let Some((address, option)) = error.chain().find_map(listening) else { return };
+    fn name_the_holder(&mut self, error: &(dyn Error + 'static)) {
+        let Some((address, option)) = chain(error).find_map(listening) else { return };
         let holder = port_holder::find(address);
         let who = match &holder {
             Some(holder) => format!("{} (pid {})", holder.program, holder.pid),
@@ -184,8 +188,17 @@ fn bug(message: &str, place: Option<&str>) -> Report {
     }
 }
 
-/// The code of one error of a chain, by its type.
-/// The failure of a sidecar's part, for whom its kind is looked at.
+/// An error and its causes, from the outermost inwards.
+fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// The lines that the terminal shows for an error.
+pub(crate) fn error_text(error: &(dyn Error + 'static)) -> String {
+    Report::of_error(error).text()
+}
+
+/// The failure of a part of a sidecar, as the error of that part.
 pub(crate) fn failure_of(error: SidecarError) -> anyhow::Error {
     match error {
         SidecarError::Plane(error) => error.into(),
@@ -197,7 +210,8 @@ pub(crate) fn failure_of(error: SidecarError) -> anyhow::Error {
     }
 }
 
-fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
+/// The code of one error of a chain, by its type.
+fn code_of(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
     if let Some(error) = error.downcast_ref::<Failure>() {
         return Some(error.code);
     }
@@ -240,8 +254,8 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
     if let Some(error) = error.downcast_ref::<LocalError>() {
         return error.code();
     }
-    if error.is::<AppPortTaken>() {
-        return Some(ErrorCode::PortTaken);
+    if let Some(error) = error.downcast_ref::<LaunchError>() {
+        return error.code();
     }
     if error.is::<CannotStart>() {
         return Some(ErrorCode::AppNotStarted);
@@ -250,7 +264,7 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
 }
 
 /// The address that could not be listened on, and the option that sets it.
-fn listening(error: &(dyn std::error::Error + 'static)) -> Option<(SocketAddr, String)> {
+fn listening(error: &(dyn Error + 'static)) -> Option<(SocketAddr, String)> {
     if let Some(DataPlaneError::Listen { address, listener, .. }) = error.downcast_ref() {
         return Some((*address, option_of_listener(listener)));
     }

@@ -2,12 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
 mod args;
 mod command;
 mod dapr;
 mod failure;
-mod local;
 mod runtime;
 mod settings;
 

@@ -1,11 +1,13 @@
 //! Files that a user writes. YAML is read strictly, and each mistake has its file, line and column
-//! (`yaml`); names that are not known get a suggestion (`suggest`). Manifests are the kinds that
-//! `tollway apply` reads (`manifest`).
+//! (`yaml`); names that are not known get a suggestion (`suggest`). `entries` reads a mapping whose
+//! keys are not known beforehand, as it is written. Manifests are the kinds that `tollway apply`
+//! reads (`manifest`).
 //!
 //! What a command does with the values, and how an error is printed, is left to the caller.
 
 #![forbid(unsafe_code)]
 
+pub mod entries;
 pub mod manifest;
 pub mod suggest;
 pub mod yaml;

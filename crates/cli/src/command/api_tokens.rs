@@ -6,15 +6,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tollway_identity::{SHARED_TOKEN_BYTES_LIMIT, SharedToken, SharedTokenError};
+use tollway_launch::{API_TOKEN_VARIABLE, APP_TOKEN_VARIABLE};
 use tollway_model::ErrorCode;
 use tollway_proxy::Tokens;
 
 use crate::failure::Failure;
-
-/// What an app shows to its sidecar.
-pub(crate) const API_VARIABLE: &str = "DAPR_API_TOKEN";
-/// What a sidecar shows to its app.
-pub(crate) const APP_VARIABLE: &str = "APP_API_TOKEN";
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ApiTokenArgs {
@@ -35,8 +31,8 @@ impl ApiTokenArgs {
     /// [`Failure`]: a file cannot be read, or what it or a variable holds is no token.
     pub(crate) fn tokens(&self) -> Result<Tokens, Failure> {
         Ok(Tokens {
-            api: token(self.api_token_file.as_deref(), API_VARIABLE)?,
-            app: token(self.app_token_file.as_deref(), APP_VARIABLE)?,
+            api: token(self.api_token_file.as_deref(), API_TOKEN_VARIABLE)?,
+            app: token(self.app_token_file.as_deref(), APP_TOKEN_VARIABLE)?,
         })
     }
 }

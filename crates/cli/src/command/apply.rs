@@ -8,7 +8,7 @@ use tollway_model::{Label, Policy, PolicyName};
 use tollway_wire::v1;
 use tollway_wire::v1::policy_change::Outcome;
 
-use crate::access::StoreArg;
+use crate::command::access::StoreArg;
 use crate::runtime::block_on;
 use tollway_config::manifest::PolicyManifest;
 use tollway_config::yaml;

@@ -6,7 +6,7 @@ use tollway_model::{Label, Policy, PolicyScope};
 use tollway_wire::v1;
 
 use super::apply::parse_name;
-use crate::access::StoreArg;
+use crate::command::access::StoreArg;
 use crate::runtime::block_on;
 use tollway_config::manifest::{PolicyManifest, to_yaml};
 

@@ -9,7 +9,7 @@ use tollway_control::BUNDLE_LIMIT_BYTES;
 use tollway_model::{ErrorCode, NetworkName};
 use tollway_wire::v1;
 
-use crate::access::StoreArg;
+use crate::command::access::StoreArg;
 use crate::failure::Failure;
 use crate::runtime::block_on;
 

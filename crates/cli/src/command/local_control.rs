@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::Args;
 use tollway_telemetry::{LogFormat, init_log};
 
-use crate::local::{LINGER_MS, process};
 use crate::runtime::{block_on, shutdown};
+use tollway_launch::local_control::{LINGER_MS, serve};
 
 #[derive(Args)]
 pub(crate) struct LocalControlArgs {
@@ -22,5 +22,5 @@ pub(crate) struct LocalControlArgs {
 pub(crate) fn run(args: &LocalControlArgs) -> Result<()> {
     init_log(LogFormat::Text);
     let linger = Duration::from_millis(args.linger_ms);
-    block_on(async { process::serve(&args.directory, linger, shutdown()?).await })?
+    block_on(async { Ok(serve(&args.directory, linger, shutdown()?).await?) })?
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use tollway_launch::random_instance;
 use tollway_model::Instance;
 use tollway_proxy::mesh::{MeshConfig, Role, TokenSource};
 use tollway_proxy::{CommonOptions, Live, LiveOptions, TelemetryOptions, Timeouts};
@@ -43,7 +44,7 @@ impl CommonArgs {
         let token = self.token_file.map_or(TokenSource::Environment, TokenSource::File);
         let instance = match self.instance {
             Some(instance) => instance,
-            None => made_up_instance()?,
+            None => random_instance()?,
         };
         let mut mesh = MeshConfig::new(self.control, token, role, instance);
         mesh.start_timeout = Duration::from_millis(self.start_timeout_ms);
@@ -87,11 +88,4 @@ pub(crate) fn end_of(reloads: &Reloads) -> Result<Pin<Box<dyn Future<Output = ()
     } else {
         Box::pin(shutdown_or_hangup()?)
     })
-}
-
-/// A name no other instance has: sixteen random hexadecimal digits.
-pub(crate) fn made_up_instance() -> Result<Instance> {
-    use std::hash::{BuildHasher, RandomState};
-    let number = RandomState::new().hash_one(std::process::id());
-    Ok(Instance::new(&format!("i-{number:016x}"))?)
 }

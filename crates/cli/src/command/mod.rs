@@ -1,5 +1,6 @@
 //! One module a command: its options, and what it does.
 
+pub(crate) mod access;
 pub(crate) mod api_tokens;
 pub(crate) mod app;
 pub(crate) mod apply;
@@ -43,7 +44,7 @@ pub(crate) fn run(invocation: Invocation) -> Result<ExitCode> {
         Command::Check(args) => return check::check(args),
         Command::Demo(args) => return demo::run(&args),
         Command::Run(args) => return run::run(args, given),
-        Command::RunGuard => run::guard::run(),
+        Command::RunGuard => tollway_launch::run_guard(),
         Command::LocalControl(args) => local_control::run(&args)?,
         Command::Call(args) => return call::run(args),
         Command::Control(args) => control::run(args, given)?,

@@ -7,7 +7,7 @@ use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
 
 use super::neighbours::group;
-use crate::access::StoreArg;
+use crate::command::access::StoreArg;
 use crate::runtime::block_on;
 
 #[derive(Args)]

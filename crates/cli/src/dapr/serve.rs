@@ -9,8 +9,9 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tollway_dapr::{Configuration, DaprdOptions, Files};
-use tollway_model::ErrorCode;
-use tollway_proxy::mesh::{MeshConfig, Role, TOKEN_VARIABLE, TokenSource};
+use tollway_launch::local_control::{ControlEvent, LINGER_MS, restart_when_absent};
+use tollway_launch::{Access, LaunchError, WhenAbsent, local_access, random_instance};
+use tollway_proxy::mesh::{MeshConfig, Role};
 use tollway_proxy::{
     AppOptions, CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, SidecarOptions,
     TelemetryOptions, Timeouts,
@@ -18,17 +19,16 @@ use tollway_proxy::{
 use tollway_runtime::Sidecar;
 use tollway_telemetry::{DaprMetrics, LogTarget, start_log};
 
-use crate::access::{Absent, Access, AccessArgs};
 use crate::command::api_tokens::ApiTokenArgs;
-use crate::command::mesh::made_up_instance;
 use crate::command::resources::read_files;
-use crate::failure::{Failure, failure_of};
-use crate::local::{Kept, LINGER_MS, keep};
+use crate::failure::{Report, failure_of};
 use crate::runtime::block_on;
 
 /// Life of a token of the local control plane: it is needed again where the certificate ended
 /// while the machine slept.
 const TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The flag that names a control plane.
+const CONTROL_OPTION: &str = "--control-plane-address";
 /// How long a local control plane that is started here stays after its last app.
 const LINGER: Duration = Duration::from_millis(LINGER_MS);
 
@@ -79,7 +79,7 @@ async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
     let (mesh, ready) = (sidecar.mesh(), sidecar.app_ready());
     let keeping = async move {
         match is_local {
-            true => keep(mesh, LINGER, tell).await,
+            true => restart_when_absent(mesh, LINGER, log_event).await,
             false => std::future::pending().await,
         }
     };
@@ -104,30 +104,25 @@ async fn block(time: Duration, mut app_ready: watch::Receiver<bool>) {
     }
 }
 
-fn tell(kept: Kept) {
-    match kept {
-        Kept::Started(local) => {
+fn log_event(event: ControlEvent) {
+    match event {
+        ControlEvent::Started(local) => {
             tracing::info!(address = local.address(), "the local control plane was started again");
         }
-        Kept::Trouble(text) => tracing::error!("{}", text.trim_end()),
+        ControlEvent::Failed(error) => {
+            tracing::error!("{}", Report::of(&error.into()).text().trim_end());
+        }
     }
 }
 
-/// The right to join, which the local control plane gives to whoever may write in its directory.
-async fn access(daprd: &DaprdOptions) -> Result<Access> {
+/// The right to join: a token from the environment for a control plane that is named, else one of
+/// the local control plane.
+async fn access(daprd: &DaprdOptions) -> Result<Access, LaunchError> {
     if let Some(control) = daprd.control.clone() {
-        return Ok(Access { control, token: TokenSource::Environment, local: None });
+        return Ok(Access::named(control, None));
     }
-    if std::env::var_os(TOKEN_VARIABLE).is_some_and(|token| !token.is_empty()) {
-        let what = format!(
-            "{TOKEN_VARIABLE} is set, and no control plane is named that it is for; name it with \
-             --control-plane-address HOST:PORT, or unset {TOKEN_VARIABLE} to use the local one"
-        );
-        return Err(Failure::new(ErrorCode::BadConfiguration, what).into());
-    }
-    let absent = Absent::Start { linger: LINGER };
-    let local = AccessArgs::default();
-    local.access(&daprd.app_id, &daprd.namespace, TOKEN_TTL, absent).await
+    let absent = WhenAbsent::Start { linger: LINGER };
+    local_access(&daprd.app_id, &daprd.namespace, TOKEN_TTL, absent, CONTROL_OPTION).await
 }
 
 /// Where the app is; of several addresses of a host one of IPv4, as most apps listen there.
@@ -164,7 +159,7 @@ fn options(
         limits.h1.target_bytes = bytes;
         limits.h2.header_list_bytes = bytes.try_into().unwrap_or(u32::MAX);
     }
-    let mesh = MeshConfig::new(access.control, access.token, role, made_up_instance()?);
+    let mesh = MeshConfig::new(access.control, access.token, role, random_instance()?);
     let plane = PlaneOptions {
         admin_listen: daprd.metrics,
         threads: 1,

@@ -8,10 +8,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 
-use super::file::{self, Entry, Value};
 use super::{Origin, Setting, Settings, SettingsError};
 use crate::args::Arguments;
 use tollway_config::Mistakes;
+use tollway_config::entries::{self, Entry, Value};
 use tollway_config::suggest;
 use tollway_config::yaml::{self, YamlError};
 
@@ -123,7 +123,7 @@ impl Merged {
         path: &Path,
     ) -> Result<Vec<OsString>, SettingsError> {
         let name = path.display().to_string();
-        let entries = file::read(&yaml::read_file(path)?, &name)
+        let entries = entries::read(&yaml::read_file(path)?, &name)
             .map_err(|mistake| SettingsError::from(Mistakes(vec![mistake])))?;
         let mut options = Vec::new();
         let mut mistakes = Vec::new();

@@ -6,7 +6,6 @@
 //! from a file that a setting names, or from the environment.
 
 mod change;
-pub(crate) mod file;
 mod merge;
 mod print;
 mod reload;

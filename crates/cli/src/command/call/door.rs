@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use hyper::Uri;
+use tollway_launch::{Access, LocalControl, random_instance};
 use tollway_model::{AppId, Label};
 use tollway_proxy::mesh::{MeshConfig, Role};
 use tollway_proxy::{
@@ -15,9 +16,6 @@ use tollway_proxy::{
 use tollway_runtime::MESSAGE_BYTES;
 
 use super::CallArgs;
-use crate::access::{Absent, Access};
-use crate::command::mesh::made_up_instance;
-use crate::local::LocalControl;
 
 /// Life of the identity, and of the token it is asked for with. It is renewed while a longer
 /// call lasts.
@@ -47,7 +45,7 @@ impl Door {
     pub(super) async fn open(args: &CallArgs, timeout: Option<Duration>) -> Result<Self> {
         let (app, namespace) = (args.app_id.clone(), args.namespace.clone());
         let access = args.access.clone();
-        let access = access.access(&app, &namespace, IDENTITY_TTL, Absent::Refuse).await?;
+        let access = access.access(&app, &namespace, IDENTITY_TTL).await?;
         if let Some(skew) = access.local.as_ref().and_then(LocalControl::version_skew) {
             eprintln!("{skew}");
         }
@@ -70,7 +68,7 @@ fn options(
 ) -> Result<SidecarOptions> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let role = Role::Sidecar { app, namespace };
-    let mut mesh = MeshConfig::new(access.control, access.token, role, made_up_instance()?);
+    let mut mesh = MeshConfig::new(access.control, access.token, role, random_instance()?);
     mesh.certificate_ttl = Some(IDENTITY_TTL);
     mesh.start_timeout = timeout.unwrap_or(START_TIMEOUT);
     let mut timeouts = Timeouts::default();

@@ -29,7 +29,7 @@ use self::door::{Door, SidecarUrl};
 use self::exchange::Output;
 use self::explain::{CallTimes, Explanation};
 use self::target::Target;
-use crate::access::AccessArgs;
+use crate::command::access::AccessArgs;
 use crate::failure::Failure;
 use crate::runtime::block_on;
 

@@ -11,9 +11,10 @@ use tollway_model::ErrorCode;
 
 use super::finding::Finding;
 use super::{control, ports, show, text, wait};
-use crate::access::refuse_unused_token;
-use crate::local::{self, Found};
+use crate::command::access::CONTROL_OPTION;
 use crate::settings::Settings;
+use tollway_launch::local_control::{self, Found};
+use tollway_launch::refuse_unused_token;
 
 /// `options` is the command line behind `run`; behind `--` stands the app's.
 pub(super) fn look(settings: &Settings, options: &[OsString]) -> Result<Vec<Finding>> {
@@ -23,7 +24,7 @@ pub(super) fn look(settings: &Settings, options: &[OsString]) -> Result<Vec<Find
     let named = text(settings, "control");
     if named.is_empty() {
         findings.push(local_control()?);
-        if let Err(refused) = refuse_unused_token() {
+        if let Err(refused) = refuse_unused_token(CONTROL_OPTION) {
             findings.push(Finding::of_error("token", &refused.into()));
         }
     } else {
@@ -77,7 +78,7 @@ fn find_program(program: &OsStr) -> Option<PathBuf> {
 /// This user's own.
 pub(super) fn local_control() -> Result<Finding> {
     let name = "control plane";
-    Ok(match wait(local::look())? {
+    Ok(match wait(local_control::inspect())? {
         Ok(Found::Running(running)) => match running.version_skew() {
             Some(skew) => {
                 let (what, fix) = skew.split_once("\nhint: ").unwrap_or((&skew, ""));

@@ -8,7 +8,7 @@ use tollway_identity::SYSTEM_NAMESPACE;
 use tollway_model::{Group, Instance, Label};
 use tollway_proxy::mesh::{MeshClient, MeshConfig, Role, TokenSource};
 
-use crate::command::mesh::made_up_instance;
+use tollway_launch::random_instance;
 
 /// The control plane of an agent, and its right to join.
 #[derive(Args)]
@@ -50,7 +50,7 @@ impl MemberArgs {
         let role =
             Role::Sidecar { app: group.agent_app(), namespace: Label::new(SYSTEM_NAMESPACE)? };
         let token = self.token_file.clone().map_or(TokenSource::Environment, TokenSource::File);
-        let instance = instance.map_or_else(made_up_instance, Ok)?;
+        let instance = instance.map_or_else(random_instance, Ok)?;
         let config = MeshConfig::new(self.control.clone(), token, role, instance);
         Ok(Box::pin(MeshClient::start(config, |_| {})).await?)
     }

@@ -11,7 +11,7 @@ use tollway_model::Group;
 use tollway_wire::v1;
 
 use super::GroupArg;
-use crate::access::StoreArg;
+use crate::command::access::StoreArg;
 use crate::runtime::block_on;
 
 #[derive(Args)]

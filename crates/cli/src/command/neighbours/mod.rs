@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use tollway_control::NeighboursClient;
 use tollway_model::{Group, Vni};
 
-use crate::access::StoreArg;
+use crate::command::access::StoreArg;
 use crate::runtime::block_on;
 
 #[derive(Args)]

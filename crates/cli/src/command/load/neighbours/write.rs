@@ -11,7 +11,7 @@ use tollway_proxy::mesh::MeshClient;
 use tollway_record::neighbours::Doing;
 
 use super::output::{RoundsOutputArgs, started_at};
-use crate::access::StoreArg;
+use crate::command::access::StoreArg;
 use crate::command::fabric::MemberArgs;
 use crate::command::load::duration;
 use crate::command::neighbours::group;

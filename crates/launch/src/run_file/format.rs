@@ -1,12 +1,12 @@
-//! Dapr's run file as it is written: which keys there are, what each takes, and every mistake with
-//! its place. What they mean is decided in `plan`.
+//! Dapr's run file as it is written: the keys, what each takes, and the position of each mistake.
+//! `app_plan` decides what they mean.
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 
-use crate::settings::file::{Entries, Entry, Value};
-use tollway_config::suggest;
+use tollway_config::entries::{Entries, Entry, Value};
 use tollway_config::yaml::{self, YamlError};
+use tollway_config::{Mistakes, suggest};
 
 /// Most apps of one file.
 const APPS_LIMIT: usize = 100;
@@ -121,8 +121,8 @@ struct Written {
 ///
 /// # Errors
 /// Every mistake in its keys and the form of their values.
-pub(super) fn read(text: &str, source: &str) -> Result<RunFile, Vec<YamlError>> {
-    let written: Written = yaml::parse(text, source).map_err(|mistake| vec![mistake])?;
+pub(super) fn read(text: &str, source: &str) -> Result<RunFile, Mistakes> {
+    let written: Written = yaml::parse(text, source).map_err(|mistake| Mistakes(vec![mistake]))?;
     let mut mistakes = Vec::new();
     let mut refuse = |at: Location, what: String| mistakes.push(mistake(source, at, what));
     let (version, apps) = (written.version, written.apps);
@@ -148,12 +148,12 @@ pub(super) fn read(text: &str, source: &str) -> Result<RunFile, Vec<YamlError>> 
     let nothing = Section { entries: Vec::new(), at: Location::UNKNOWN };
     let common = written.common.map_or(nothing, |common| section(common, true));
     let apps = apps.value.into_iter().map(|app| section(app, false)).collect();
-    if mistakes.is_empty() { Ok(RunFile { common, apps }) } else { Err(mistakes) }
+    if mistakes.is_empty() { Ok(RunFile { common, apps }) } else { Err(Mistakes(mistakes)) }
 }
 
 /// A mistake in the file.
 pub(super) fn mistake(source: &str, at: Location, what: String) -> YamlError {
-    YamlError { source_name: source.to_owned(), line: at.line(), column: at.column(), what }
+    YamlError::at(source, at, what)
 }
 
 fn check(entry: &Entry, is_common: bool) -> Result<(), (Location, String)> {
@@ -211,7 +211,7 @@ mod tests {
 
     #[track_caller]
     fn check_refused(text: &str, mistake: &str) {
-        let told = read(text, "dapr.yaml").unwrap_err();
+        let Mistakes(told) = read(text, "dapr.yaml").unwrap_err();
         let told: Vec<String> = told.iter().map(ToString::to_string).collect();
         assert!(told.iter().any(|told| told.starts_with(mistake)), "{told:#?}");
     }

@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 use tollway_net::spawn::{Confinement, spawn_confined};
 
 use super::LAST_LINES_WITHIN;
+use super::app_plan::AppPlan;
 use super::output::{Output, Stream};
-use super::plan::AppPlan;
-use crate::command::run::app::{App, CannotStart, Change, Ending};
-use crate::command::run::guard::{Guard, own_program};
-use crate::command::run::voice::Voice;
-use crate::failure::Report;
+use crate::app_process::{App, CannotStart, Change, Ending};
+use crate::console::Console;
+use crate::error::LaunchError;
+use crate::guard::Guard;
+use crate::program::own_program;
 
 /// Time for an app that was told to end.
 const APP_ENDS_WITHIN: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ enum Stage {
 
 pub(super) struct Member {
     plan: AppPlan,
-    voice: Voice,
+    console: Console,
     stage: Stage,
     sidecar: Child,
     sidecar_output: Output,
@@ -61,25 +61,30 @@ pub(super) struct Member {
 
 impl Member {
     /// Starts the sidecar; its ports file comes into `folder` under the name `name`.
-    pub(super) fn start(plan: AppPlan, voice: Voice, folder: &Path, name: &str) -> Result<Self> {
+    pub(super) fn start(
+        plan: AppPlan,
+        console: Console,
+        folder: &Path,
+        name: &str,
+    ) -> Result<Self, LaunchError> {
         let ports_file = folder.join(name);
         let mut command = Command::new(own_program());
         command.args(["sidecar", "--dapr"]).args(&plan.flags);
         command.arg("--ports-file").arg(&ports_file).current_dir(&plan.folder);
         let app_id = plan.app_id.clone();
-        let what = || format!("cannot start the sidecar of {app_id}");
+        let what = format!("cannot start the sidecar of {app_id}");
         let output = Output::new(plan.sidecar_output, "daprd", &plan.app_id, &plan.folder);
-        let sidecar_output = output.with_context(|| {
-            let folder = plan.folder.display();
-            format!("cannot write the log of the sidecar of {app_id} below {folder}/.dapr")
-        })?;
-        let sidecar = spawn(command, &sidecar_output).with_context(what)?;
+        let sidecar_output = output.map_err(LaunchError::system(format!(
+            "cannot write the log of the sidecar of {app_id} below {}/.dapr",
+            plan.folder.display()
+        )))?;
+        let sidecar = spawn(command, &sidecar_output).map_err(LaunchError::system(what))?;
         for note in &plan.notes {
-            voice.error(note);
+            console.error(note);
         }
         Ok(Self {
             plan,
-            voice,
+            console,
             stage: Stage::Starting,
             sidecar,
             sidecar_output,
@@ -95,15 +100,15 @@ impl Member {
         matches!(self.stage, Stage::Gone)
     }
 
-    /// Looks what has become of it, and does what follows. Call it from a thread that lives as long
-    /// as the process does.
-    pub(super) fn look(&mut self) {
+    /// Reads the changes of its processes, and does what follows. Call it from a thread that lives as
+    /// long as the process does.
+    pub(super) fn advance(&mut self) {
         match self.stage {
-            Stage::Starting => self.look_for_ports(),
-            Stage::Running => self.look_after(),
+            Stage::Starting => self.read_ports(),
+            Stage::Running => self.watch(),
             Stage::AppEnding { until } => {
                 if let Some(ending) = self.app_has_ended() {
-                    self.voice.note(&ending.told(&self.plan.app_id));
+                    self.console.note(&ending.sentence(&self.plan.app_id));
                     self.end_sidecar();
                 } else if Instant::now() >= until {
                     self.kill_app();
@@ -114,7 +119,7 @@ impl Member {
                     self.kill_app();
                     self.stage = Stage::Gone;
                 } else if Instant::now() >= until {
-                    // Fails if it has ended, which the next look tells.
+                    // Fails if it has ended, which the next call finds.
                     let _ = self.sidecar.kill();
                 }
             }
@@ -144,9 +149,9 @@ impl Member {
         let _ = self.sidecar.kill();
     }
 
-    fn look_for_ports(&mut self) {
+    fn read_ports(&mut self) {
         if let Some(status) = self.sidecar_has_ended() {
-            self.tell_sidecar_failed(status);
+            self.report_sidecar_failure(status);
             self.not_started = true;
             self.stage = Stage::Gone;
             return;
@@ -154,43 +159,44 @@ impl Member {
         let Ok(text) = std::fs::read_to_string(&self.ports_file) else { return };
         let Ok(ports) = serde_json::from_str::<BTreeMap<String, SocketAddr>>(&text) else { return };
         let app_id = &self.plan.app_id;
-        let port = |door| ports.get(door).map_or(0, SocketAddr::port);
+        let port = |listener| ports.get(listener).map_or(0, SocketAddr::port);
         let (http, grpc) = (port("http"), port("grpc"));
-        self.voice.note(&format!("sidecar of {app_id} ready: HTTP {http}, gRPC {grpc}"));
+        self.console.note(&format!("sidecar of {app_id} ready: HTTP {http}, gRPC {grpc}"));
         self.stage = Stage::Running;
         if self.plan.command.is_empty() {
-            self.voice.note(&format!("{app_id} has no command: start the app by other means"));
+            self.console.note(&format!("{app_id} has no command: start the app by other means"));
             return;
         }
         if let Err(error) = self.start_app(&ports) {
-            self.voice.error(Report::of(&error).text().trim_end());
+            self.console.failure(&error);
             (self.failed, self.not_started) = (true, true);
             self.end_sidecar();
         }
     }
 
-    fn start_app(&mut self, ports: &BTreeMap<String, SocketAddr>) -> Result<()> {
+    fn start_app(&mut self, ports: &BTreeMap<String, SocketAddr>) -> Result<(), LaunchError> {
         let plan = &self.plan;
         let mut words = plan.command.iter();
         let program = words.next().cloned().unwrap_or_default();
         let mut command = Command::new(in_folder(&program, &plan.folder));
         command.args(words).current_dir(&plan.folder);
-        // The right to join is the sidecar's.
+        // Only the sidecar has the right to join.
         for name in ["TOLLWAY_TOKEN", "APP_PORT", "DAPR_METRICS_PORT"] {
             command.env_remove(name);
         }
         command.envs(environment(plan, ports)).envs(plan.env.iter().cloned());
         let output = Output::new(plan.app_output, "app", &plan.app_id, &plan.folder);
-        let output = output.with_context(|| {
-            let folder = plan.folder.display();
-            format!("cannot write the log of {} below {folder}/.dapr", plan.app_id)
-        })?;
+        let output = output.map_err(LaunchError::system(format!(
+            "cannot write the log of {} below {}/.dapr",
+            plan.app_id,
+            plan.folder.display()
+        )))?;
         let guard = Guard::start()?;
         let child = spawn(command, &output).map_err(|source| CannotStart::of(program, source))?;
         let paths = [("", &output.path), ("the sidecar of ", &self.sidecar_output.path)];
         for (what, path) in paths {
             if let Some(path) = path {
-                self.voice.note(&format!("log of {what}{}: {}", plan.app_id, path.display()));
+                self.console.note(&format!("log of {what}{}: {}", plan.app_id, path.display()));
             }
         }
         self.app = Some(App::of(&child, guard));
@@ -199,13 +205,13 @@ impl Member {
     }
 
     /// The app and its sidecar run: neither is of use without the other.
-    fn look_after(&mut self) {
+    fn watch(&mut self) {
         if let Some(ending) = self.app_has_ended() {
-            self.voice.note(&ending.told(&self.plan.app_id));
+            self.console.note(&ending.sentence(&self.plan.app_id));
             self.failed |= ending != Ending::Code(0);
             self.end_sidecar();
         } else if let Some(status) = self.sidecar_has_ended() {
-            self.tell_sidecar_failed(status);
+            self.report_sidecar_failure(status);
             self.end();
         }
     }
@@ -218,13 +224,13 @@ impl Member {
         }
     }
 
-    fn tell_sidecar_failed(&mut self, status: ExitStatus) {
+    fn report_sidecar_failure(&mut self, status: ExitStatus) {
         self.sidecar_output.wait(Instant::now() + LAST_LINES_WITHIN);
         let app_id = &self.plan.app_id;
-        self.voice
+        self.console
             .error(&format!("the sidecar of {app_id} has ended ({status}), so the app ends too"));
         for line in self.sidecar_output.unseen() {
-            self.voice.error(&format!("  {line}"));
+            self.console.error(&format!("  {line}"));
         }
         self.failed = true;
     }
@@ -249,7 +255,7 @@ impl Member {
 
     /// How the app has ended, if it has and was not told so before.
     fn app_has_ended(&self) -> Option<Ending> {
-        match self.app.as_ref()?.look()? {
+        match self.app.as_ref()?.change()? {
             Change::Ended(ending) => Some(ending),
             Change::Stopped(_) => None,
         }
@@ -273,7 +279,7 @@ fn spawn(mut command: Command, output: &Output) -> std::io::Result<Child> {
     Ok(child)
 }
 
-/// A program with a path of its own is looked for from the app's folder.
+/// A program that is given with a path is relative to the app's folder.
 fn in_folder(program: &str, folder: &Path) -> OsString {
     match program.contains('/') {
         true => folder.join(program).into(),
@@ -281,12 +287,13 @@ fn in_folder(program: &str, folder: &Path) -> OsString {
     }
 }
 
-/// Where the sidecar is, by the names that SDKs of Dapr read.
+/// The addresses of the sidecar, under the names that SDKs of Dapr read.
 fn environment(
     plan: &AppPlan,
     ports: &BTreeMap<String, SocketAddr>,
 ) -> Vec<(&'static str, String)> {
-    let port = |door| ports.get(door).map(|address: &SocketAddr| address.port().to_string());
+    let port =
+        |listener| ports.get(listener).map(|address: &SocketAddr| address.port().to_string());
     let all = [
         ("APP_ID", Some(plan.app_id.clone())),
         ("APP_PORT", plan.app_port.map(|port| port.to_string())),

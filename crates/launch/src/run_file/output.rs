@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use time::OffsetDateTime;
 
-use super::plan::Destination;
+use super::app_plan::Destination;
 
 /// Longest piece of a line that is passed on at once, in bytes; a longer line comes in pieces.
 const LINE_BYTES: usize = 64 * 1024;

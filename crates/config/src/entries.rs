@@ -1,29 +1,29 @@
-//! A settings file as written: keys and values with their places, not yet understood.
+//! A mapping as it is written: keys and values with their positions, not yet understood.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use tollway_config::yaml::{self, YamlError};
+use crate::yaml::{self, YamlError};
 
 /// Settings in one file.
 const SETTINGS_LIMIT: usize = 500;
 /// Values of one setting.
 const VALUES_LIMIT: usize = 1000;
 
-/// A key with what stands after it.
+/// A key with its value.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) key_at: Location,
-    pub(crate) value: Value,
-    pub(crate) value_at: Location,
+pub struct Entry {
+    pub key: String,
+    pub key_at: Location,
+    pub value: Value,
+    pub value_at: Location,
 }
 
 /// The text of values, as written.
 #[derive(PartialEq, Debug)]
-pub(crate) enum Value {
+pub enum Value {
     One(String),
     Many(Vec<String>),
     /// A section, each line as `name=value`.
@@ -32,15 +32,18 @@ pub(crate) enum Value {
     None,
 }
 
-/// Reads the entries of a file.
-pub(super) fn read(text: &str, source: &str) -> Result<Vec<Entry>, YamlError> {
+/// Reads the entries of a file; `source` names it in errors.
+///
+/// # Errors
+/// [`YamlError`] for a text that is no mapping of values, lists and sections.
+pub fn read(text: &str, source: &str) -> Result<Vec<Entry>, YamlError> {
     let entries: Entries = yaml::parse(text, source)?;
     Ok(entries.resolved(text))
 }
 
 impl Entries {
     /// The entries, with the characters of plain values as they stand in `text`, which was parsed.
-    pub(crate) fn resolved(self, text: &str) -> Vec<Entry> {
+    pub fn resolved(self, text: &str) -> Vec<Entry> {
         let entry = |(key, raw): (Spanned<String>, Spanned<Raw>)| Entry {
             key_at: key.referenced,
             key: key.value,
@@ -81,8 +84,8 @@ fn written(text: &str, at: Location) -> String {
     text.get(start..start.saturating_add(len)).unwrap_or_default().trim().to_owned()
 }
 
-/// The lines of a section, not yet resolved.
-pub(crate) struct Entries(Vec<(Spanned<String>, Spanned<Raw>)>);
+/// The entries of a mapping, not yet resolved: see [`Entries::resolved`].
+pub struct Entries(Vec<(Spanned<String>, Spanned<Raw>)>);
 
 /// A decoded text; `None` for a plain value that looks like a number or a bool.
 struct Scalar(Option<String>);

@@ -23,13 +23,13 @@ const SOCKET_BYTES_LIMIT: usize = 107;
 
 /// Why the directory is not used.
 #[derive(Debug, Error)]
-pub(crate) enum DirectoryError {
+pub enum DirectoryError {
     #[error(
         "cannot make {}; set XDG_RUNTIME_DIR to a directory of your own", path.display()
     )]
     Create { path: PathBuf, source: std::io::Error },
-    #[error("cannot look at {}", path.display())]
-    Look { path: PathBuf, source: std::io::Error },
+    #[error("cannot inspect {}", path.display())]
+    Inspect { path: PathBuf, source: std::io::Error },
     #[error(
         "{} is not a directory, so it is not used; remove it, or set XDG_RUNTIME_DIR to a directory of your own",
         path.display()
@@ -54,9 +54,9 @@ pub(crate) enum DirectoryError {
 
 impl DirectoryError {
     /// Its entry in the catalogue of failures.
-    pub(super) fn code(&self) -> ErrorCode {
+    pub(crate) fn code(&self) -> ErrorCode {
         match self {
-            Self::Create { source, .. } | Self::Look { source, .. } => {
+            Self::Create { source, .. } | Self::Inspect { source, .. } => {
                 ErrorCode::of_file(source, ErrorCode::FileUnusable)
             }
             Self::TooLong { .. } => ErrorCode::FileUnusable,
@@ -95,7 +95,7 @@ pub(super) fn existing() -> Result<Option<PathBuf>, DirectoryError> {
     let path = path_of(user, std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
     match check(&path, user) {
         Ok(()) => Ok(Some(path)),
-        Err(DirectoryError::Look { source, .. })
+        Err(DirectoryError::Inspect { source, .. })
             if source.kind() == std::io::ErrorKind::NotFound =>
         {
             Ok(None)
@@ -108,28 +108,28 @@ fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A runtime directory that is set and not this user's is another user's, kept by `su` or
-/// `sudo`: it is passed over.
+/// A runtime directory that is set and belongs to another user comes from `su` or `sudo`; it is
+/// not used.
 fn path_of(user: u32, runtime: Option<PathBuf>) -> PathBuf {
     let known = PathBuf::from(RUNTIME_DIRECTORIES).join(user.to_string());
     let mut candidates = runtime.into_iter().filter(|path| path.is_absolute()).chain([known]);
-    match candidates.find(|path| is_private_place(path, user)) {
+    match candidates.find(|path| is_private(path, user)) {
         Some(runtime) => runtime.join(NAME),
         None => PathBuf::from(SHARED_DIRECTORY).join(format!("{NAME}-{user}")),
     }
 }
 
-/// Whether nobody else can put something into `path`.
-fn is_private_place(path: &Path, user: u32) -> bool {
-    look(path, OFlags::empty()).is_ok_and(|stat| {
+/// Whether only `user` can write into `path`.
+fn is_private(path: &Path, user: u32) -> bool {
+    stat(path, OFlags::empty()).is_ok_and(|stat| {
         is_directory(&stat) && stat.st_uid == user && stat.st_mode & OTHERS_WRITE == 0
     })
 }
 
 fn check(path: &Path, user: u32) -> Result<(), DirectoryError> {
     let own = || path.to_owned();
-    let stat = look(path, OFlags::NOFOLLOW)
-        .map_err(|error| DirectoryError::Look { path: own(), source: error.into() })?;
+    let stat = stat(path, OFlags::NOFOLLOW)
+        .map_err(|error| DirectoryError::Inspect { path: own(), source: error.into() })?;
     if !is_directory(&stat) {
         return Err(DirectoryError::NotADirectory { path: own() });
     }
@@ -144,7 +144,7 @@ fn check(path: &Path, user: u32) -> Result<(), DirectoryError> {
 }
 
 /// Needs no permission on the file itself.
-fn look(path: &Path, flags: OFlags) -> Result<Stat, Errno> {
+fn stat(path: &Path, flags: OFlags) -> Result<Stat, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
     rustix::fs::fstat(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
 }
@@ -178,11 +178,11 @@ mod tests {
 
     #[test]
     fn a_link_or_a_file_is_not_used() {
-        let place = directory(0o700);
+        let parent = directory(0o700);
         let target = directory(0o700);
-        let link = place.path().join("link");
+        let link = parent.path().join("link");
         symlink(target.path(), &link).unwrap();
-        let file = place.path().join("file");
+        let file = parent.path().join("file");
         std::fs::write(&file, "").unwrap();
         for path in [link, file] {
             let refusal = check(&path, user()).unwrap_err();

@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
 use rustix::fs::FlockOperation;
+use thiserror::Error;
 use tollway_control::{ControlPlane, Options, StartError};
-use tollway_model::NetworkName;
+use tollway_model::{NameError, NetworkName};
 
 use super::STORE;
 use super::state::State;
@@ -16,17 +16,34 @@ use super::state::State;
 const NETWORK: &str = "local";
 /// Time for a predecessor that has stopped serving to leave the store.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const RETRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Serves until nobody was connected for `linger`, or `shutdown`.
-pub(crate) async fn serve(
+/// Why the process of the local control plane ended with an error.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    #[error("cannot open {directory}")]
+    Open { directory: String, source: std::io::Error },
+    #[error("cannot write in {directory}")]
+    Write { directory: String, source: std::io::Error },
+    #[error("{0}")]
+    Name(#[from] NameError),
+    #[error("{0}")]
+    Start(#[from] StartError),
+}
+
+/// Serves until no workload was connected for `linger`, or `shutdown` completes.
+///
+/// # Errors
+/// [`ServeError`].
+pub async fn serve(
     directory: &Path,
     linger: Duration,
     shutdown: impl Future<Output = ()> + Send,
-) -> Result<()> {
-    // Whoever removes old files from a shared directory leaves locked directories alone.
+) -> Result<(), ServeError> {
+    let shown = || directory.display().to_string();
+    // Programs that remove old files from a shared directory skip locked directories.
     let held = std::fs::File::open(directory)
-        .with_context(|| format!("cannot open {}", directory.display()))?;
+        .map_err(|source| ServeError::Open { directory: shown(), source })?;
     let _ = rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared);
     let mut options = Options::new(directory.join(STORE), NetworkName::new(NETWORK)?);
     // Workloads of a predecessor that crashed look for it where it was.
@@ -37,11 +54,11 @@ pub(crate) async fn serve(
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let linger_ms = u64::try_from(linger.as_millis()).unwrap_or(u64::MAX);
     let mut state = State { version, pid: std::process::id(), linger_ms, control: plane.address() };
-    let unwritable = || format!("cannot write in {}", directory.display());
-    state.write(directory).with_context(unwritable)?;
+    let unwritable = |source| ServeError::Write { directory: shown(), source };
+    state.write(directory).map_err(unwritable)?;
     plane.serve(shutdown).await?;
     state.pid = 0;
-    state.write(directory).with_context(unwritable)
+    state.write(directory).map_err(unwritable)
 }
 
 async fn bind(mut options: Options) -> Result<ControlPlane, StartError> {
@@ -52,7 +69,7 @@ async fn bind(mut options: Options) -> Result<ControlPlane, StartError> {
                 options.listen.set_port(0);
             }
             Err(error) if error.is_in_use() && Instant::now() < until => {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(RETRY_EVERY).await;
             }
             bound => return bound,
         }

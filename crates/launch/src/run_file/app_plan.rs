@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_saphyr::Location;
 
-use super::file::{FIELDS, Field, RunFile, Section, mistake};
-use tollway_config::YamlError;
+use tollway_config::{Mistakes, YamlError};
 use tollway_dapr::check_flags;
+
+use super::format::{FIELDS, Field, RunFile, Section, mistake};
 
 /// Folder of an app for what concerns Dapr.
 const DAPR_FOLDER: &str = ".dapr";
@@ -62,12 +63,12 @@ pub(super) struct Around<'a> {
 ///
 /// # Errors
 /// Every mistake of every app, with its place.
-pub(super) fn plan(file: &RunFile, around: &Around<'_>) -> Result<Vec<AppPlan>, Vec<YamlError>> {
+pub(super) fn plan(file: &RunFile, around: &Around<'_>) -> Result<Vec<AppPlan>, Mistakes> {
     let mut mistakes = Vec::new();
     let mut planner = Planner { around, common: &file.common, mistakes: &mut mistakes };
     let plans: Vec<_> = file.apps.iter().filter_map(|app| planner.app(app)).collect();
     planner.check_ports(&file.apps);
-    if mistakes.is_empty() { Ok(plans) } else { Err(mistakes) }
+    if mistakes.is_empty() { Ok(plans) } else { Err(Mistakes(mistakes)) }
 }
 
 struct Planner<'a> {
@@ -274,7 +275,7 @@ fn notes(app: &Section, app_id: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::file;
+    use super::super::format;
     use super::*;
 
     /// Plans a file in a folder with `web` and `back`, in which files are.
@@ -288,7 +289,7 @@ mod tests {
         }
         let around = Around { source: "dapr.yaml", folder: &root, home: Some(&root.join("user")) };
         let shown = root.display().to_string();
-        let read = file::read(text, "dapr.yaml").map_err(|told| told[0].to_string())?;
+        let read = format::read(text, "dapr.yaml").map_err(|Mistakes(told)| told[0].to_string())?;
         match plan(&read, &around) {
             Ok(mut plans) => {
                 for plan in &mut plans {
@@ -298,7 +299,7 @@ mod tests {
                 }
                 Ok(plans)
             }
-            Err(told) => {
+            Err(Mistakes(told)) => {
                 let told: Vec<String> = told.iter().map(ToString::to_string).collect();
                 Err(told.join("\n").replace(&shown, ""))
             }

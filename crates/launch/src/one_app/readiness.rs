@@ -1,5 +1,5 @@
 //! What is watched while the app runs: whether it takes calls, and whether there is a control
-//! plane. Neither ever ends by itself.
+//! plane. Both futures run until they are dropped.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tollway_proxy::mesh::MeshClient;
 
 use super::plan::Plan;
-use super::voice::Voice;
-use crate::local::{self, Kept};
+use crate::console::Console;
+use crate::local_control::{ControlEvent, restart_when_absent};
 
 /// An app that does not listen for so long gets a hint.
 const LISTEN_HINT_AFTER: Duration = Duration::from_secs(10);
@@ -20,10 +20,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// An app that ends closes its port before; one that does so for longer goes on without.
 const CLOSED_NOTE_AFTER: Duration = Duration::from_secs(2);
 
-/// Says when the app takes calls, when it does not any more, and when it should long do.
-pub(super) async fn tell_readiness(
+/// Prints when the app takes calls, when it stops to, and when it does not after a time.
+pub(super) async fn print_readiness(
     plan: Arc<Plan>,
-    voice: Voice,
+    console: Console,
     mut ready: watch::Receiver<bool>,
 ) -> Infallible {
     if plan.app.is_none() {
@@ -32,13 +32,13 @@ pub(super) async fn tell_readiness(
     let listens = ready.wait_for(|ready| *ready);
     if tokio::time::timeout(LISTEN_HINT_AFTER, listens).await.is_err() {
         let elsewhere = listens_on_ipv6(&plan).await;
-        voice.app_late(&plan, LISTEN_HINT_AFTER.as_secs(), elsewhere);
+        console.app_late(&plan, LISTEN_HINT_AFTER.as_secs(), elsewhere);
     }
     loop {
         if ready.wait_for(|ready| *ready).await.is_err() {
             return std::future::pending().await;
         }
-        voice.app_ready(&plan);
+        console.app_ready(&plan);
         loop {
             if ready.wait_for(|ready| !*ready).await.is_err() {
                 return std::future::pending().await;
@@ -48,7 +48,7 @@ pub(super) async fn tell_readiness(
                 break;
             }
         }
-        voice.app_not_ready(&plan);
+        console.app_not_ready(&plan);
     }
 }
 
@@ -60,19 +60,19 @@ async fn listens_on_ipv6(plan: &Plan) -> bool {
     address.ip() == Ipv4Addr::LOCALHOST && matches!(connected, Ok(Ok(_)))
 }
 
-/// Looks after the local control plane, if it is this one's.
-pub(super) async fn keep_control(
+/// Starts the local control plane again when it is absent, if the app uses it.
+pub(super) async fn watch_control(
     plan: Arc<Plan>,
-    voice: Voice,
+    console: Console,
     mesh: Arc<MeshClient>,
     linger: Duration,
 ) -> Infallible {
     if !plan.local {
         return std::future::pending().await;
     }
-    local::keep(mesh, linger, |kept| match kept {
-        Kept::Started(found) => voice.control_plane(&found),
-        Kept::Trouble(text) => voice.error(&text),
+    restart_when_absent(mesh, linger, |event| match event {
+        ControlEvent::Started(found) => console.control_plane(&found),
+        ControlEvent::Failed(error) => console.failure(&error),
     })
     .await
 }

@@ -1,27 +1,26 @@
 //! From the start of the app to the end of its sidecar.
 
 use std::pin::Pin;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
 use rustix::process::Signal;
 use tokio::sync::oneshot;
 use tollway_proxy::DataPlaneError;
 use tollway_proxy::mesh::MeshClient;
 use tollway_runtime::Sidecar;
 
-use super::app::{App, Change, Ending};
 use super::plan::Plan;
-use super::signals::Signals;
+use super::readiness;
 use super::terminal::Terminal;
-use super::voice::Voice;
-use super::watch;
+use crate::app_process::{App, Change, Ending};
+use crate::console::Console;
+use crate::error::LaunchError;
+use crate::signals::Signals;
 
 /// Time for an app that was told to end because its sidecar failed, and for what it leaves.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// Time in which a stopped job is told that it goes on, if it was stopped at all.
 const STOP_SETTLES: Duration = Duration::from_millis(200);
 
@@ -29,7 +28,7 @@ pub(super) struct Supervision {
     pub(super) plan: Arc<Plan>,
     pub(super) app: App,
     pub(super) signals: Signals,
-    pub(super) voice: Voice,
+    pub(super) console: Console,
     /// For a local control plane that has to be started again.
     pub(super) linger: Duration,
 }
@@ -37,16 +36,21 @@ pub(super) struct Supervision {
 type Leaving = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Supervision {
-    /// Returns the code to end with: the app's.
-    pub(super) async fn run(mut self, sidecar: Sidecar) -> Result<ExitCode> {
+    /// Supervises app and sidecar until both have ended; returns the exit code of the app.
+    pub(super) async fn run(mut self, sidecar: Sidecar) -> Result<i32, LaunchError> {
         let terminal = Terminal::of_this_process();
         if let Some(terminal) = &terminal {
             terminal.give(self.app.group());
         }
         let mesh = sidecar.mesh();
-        let readiness = watch::tell_readiness(self.plan.clone(), self.voice, sidecar.app_ready());
-        let control =
-            watch::keep_control(self.plan.clone(), self.voice, Arc::clone(&mesh), self.linger);
+        let readiness =
+            readiness::print_readiness(self.plan.clone(), self.console, sidecar.app_ready());
+        let control = readiness::watch_control(
+            self.plan.clone(),
+            self.console,
+            Arc::clone(&mesh),
+            self.linger,
+        );
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = sidecar.serve(async { drop(stopped.await) });
         tokio::pin!(readiness, control, serving);
@@ -76,18 +80,18 @@ impl Supervision {
         if let Some(terminal) = &terminal {
             terminal.take_back(self.app.group());
         }
-        self.voice.note(&ending.told(self.plan.app_id.as_str()));
+        self.console.note(&ending.sentence(self.plan.app_id.as_str()));
         drop(stop);
         tokio::select! {
-            (drained, ()) = async { tokio::join!(serving, end_rest(&self.app)) } => drained?,
-            // Whoever cannot wait says it twice.
+            (drained, ()) = async { tokio::join!(serving, end_rest(&self.app)) } => drained.map_err(LaunchError::Drain)?,
+            // A second request to end does not wait.
             _ = self.signals.next_request_to_end() => self.app.kill(),
         }
-        Ok(exit_code(ending.code()))
+        Ok(ending.code())
     }
 
-    /// A request to end first takes the app off the mesh, so that nobody calls it any more when
-    /// it closes. The second one is passed on at once, as is everything else.
+    /// A request to end first takes the app off the mesh, so that no caller is left when it closes.
+    /// A second request is passed on at once, and so is any other signal.
     fn on_signal(
         &self,
         signal: Signal,
@@ -116,10 +120,10 @@ impl Supervision {
         if ends { None } else { leaving }
     }
 
-    /// Looks what has become of the app; returns when it has ended.
+    /// Reads the changes of the app; returns its end.
     async fn on_child(&mut self, terminal: Option<&Terminal>) -> Option<Ending> {
         loop {
-            match self.app.look()? {
+            match self.app.change()? {
                 Change::Ended(ending) => return Some(ending),
                 Change::Stopped(signal) => {
                     if let Some(terminal) = terminal {
@@ -130,8 +134,8 @@ impl Supervision {
         }
     }
 
-    /// What stops the app at the terminal stops the whole job: the shell has its turn. Whoever
-    /// stopped it by other means will continue it by them.
+    /// A stop from the terminal stops the whole job, and the shell takes over. A stop by other means
+    /// stops the app alone.
     async fn on_stop(&mut self, signal: i32, terminal: &Terminal) {
         let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
         if wants_terminal && terminal.give(self.app.group()) {
@@ -150,8 +154,8 @@ impl Supervision {
     async fn end_app(&mut self) {
         self.app.pass_on(Signal::TERM);
         let ended = async {
-            while !matches!(self.app.look(), Some(Change::Ended(_))) {
-                tokio::time::sleep(LOOK_EVERY).await;
+            while !matches!(self.app.change(), Some(Change::Ended(_))) {
+                tokio::time::sleep(POLL_EVERY).await;
             }
         };
         if tokio::time::timeout(END_TIMEOUT, ended).await.is_err() {
@@ -163,13 +167,13 @@ impl Supervision {
 /// What the app leaves behind in its group, such as the server below a script that was told to
 /// end, could not be called any more: it ends too.
 async fn end_rest(app: &App) {
-    if !app.leaves_something() {
+    if !app.leaves_processes() {
         return;
     }
     app.end_rest();
     let ended = async {
-        while app.leaves_something() {
-            tokio::time::sleep(LOOK_EVERY).await;
+        while app.leaves_processes() {
+            tokio::time::sleep(POLL_EVERY).await;
         }
     };
     if tokio::time::timeout(END_TIMEOUT, ended).await.is_err() {
@@ -177,15 +181,9 @@ async fn end_rest(app: &App) {
     }
 }
 
-/// The code, as far as a process can have it.
-pub(super) fn exit_code(code: i32) -> ExitCode {
-    u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
-}
-
-fn sidecar_failed(result: Result<(), DataPlaneError>) -> anyhow::Error {
+fn sidecar_failed(result: Result<(), DataPlaneError>) -> LaunchError {
     match result {
-        Ok(()) => anyhow::anyhow!("the sidecar has ended, so the app was told to end too"),
-        Err(error) => anyhow::Error::from(error)
-            .context("the sidecar has failed, so the app was told to end too"),
+        Ok(()) => LaunchError::SidecarEnded,
+        Err(error) => LaunchError::SidecarFailed(error),
     }
 }

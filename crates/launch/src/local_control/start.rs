@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,15 @@ use tollway_model::ErrorCode;
 use tollway_net::spawn::spawn_detached;
 
 use super::{LocalControl, LocalError, find_in};
+use crate::program::own_program;
 
 const LOCK: &str = "lock";
 const LOG: &str = "control.log";
 /// Time for a control plane to be ready, on a busy machine and after a predecessor that ends.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time to wait for somebody else who starts it; longer than that may take.
+/// Time to wait for another process that starts it; longer than [`READY_TIMEOUT`].
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 /// How much of the log is looked at for the reason of a failed start.
 const LOG_TAIL_BYTES: usize = 4096;
 
@@ -34,7 +35,7 @@ pub(super) async fn lock(directory: &Path) -> Result<File, LocalError> {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
             Err(Errno::AGAIN | Errno::INTR) if Instant::now() < until => {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(POLL_EVERY).await;
             }
             Err(Errno::AGAIN | Errno::INTR) => {
                 return Err(LocalError::Busy { path, timeout: LOCK_TIMEOUT });
@@ -64,11 +65,11 @@ pub(super) async fn start(directory: &Path, linger: Duration) -> Result<LocalCon
             let _ = child.wait();
             return Err(LocalError::NotReady { timeout: READY_TIMEOUT, log });
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
-/// It gets nothing of ours but the directory: it serves others when we have long gone.
+/// Starts the process with an empty environment: it outlives this one and serves other workloads.
 fn spawn(directory: &Path, log: &Path, linger: Duration) -> std::io::Result<Child> {
     let mut options = std::fs::OpenOptions::new();
     let log = options.write(true).create(true).truncate(true).mode(0o600).open(log)?;
@@ -80,33 +81,28 @@ fn spawn(directory: &Path, log: &Path, linger: Duration) -> std::io::Result<Chil
     spawn_detached(command)
 }
 
-/// The program as it runs, also when its file was replaced since.
-fn own_program() -> PathBuf {
-    let by_name = std::env::current_exe().ok().filter(|path| path.exists());
-    by_name.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
-}
-
-/// Waits for its end for as long as this process lives, so that it is no zombie.
+/// Waits for its end in a thread, so that it does not become a zombie.
 fn reap(mut child: Child) {
     let waiting = std::thread::Builder::new().name("local-control".to_owned());
     if let Err(error) = waiting.spawn(move || child.wait()) {
-        tracing::debug!(%error, "nobody will wait for the local control plane");
+        tracing::debug!(%error, "cannot wait for the end of the local control plane");
     }
 }
 
-/// What it said at last: its error and hint, as the command line prints them, or else any line.
+/// The error from the end of its log: error and hint as the command line prints them, or else the
+/// last line.
 fn ended(log: &Path) -> LocalError {
     let bytes = std::fs::read(log).unwrap_or_default();
     let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(LOG_TAIL_BYTES)..]);
     let lines = tail.lines().rev().map(str::trim).filter(|line| !line.is_empty());
-    let said = |what: &str| lines.clone().find_map(|line| line.strip_prefix(what));
-    let error = said("error: ").or(lines.clone().next()).unwrap_or("it said nothing");
+    let line_of = |what: &str| lines.clone().find_map(|line| line.strip_prefix(what));
+    let error = line_of("error: ").or(lines.clone().next()).unwrap_or("it wrote nothing");
     let coded = error.strip_suffix(']').and_then(|error| error.rsplit_once(" ["));
     let coded = coded.and_then(|(text, word)| Some((text, ErrorCode::from_word(word)?)));
     let log = || format!("look into its log, {}", log.display());
     LocalError::Ended {
         reason: coded.map_or(error, |(text, _)| text).to_owned(),
-        hint: said("hint: ").map_or_else(log, str::to_owned),
+        hint: line_of("hint: ").map_or_else(log, str::to_owned),
         code: coded.map(|(_, code)| code),
     }
 }
@@ -129,7 +125,7 @@ mod tests {
         check(said, "no room; free space", ErrorCode::DiskFull);
         check("error: it is [odd]\n", "it is [odd]; look", ErrorCode::NoControlPlane);
         check("something else\n\n", "something else; look", ErrorCode::NoControlPlane);
-        check("", "it said nothing; look", ErrorCode::NoControlPlane);
+        check("", "it wrote nothing; look", ErrorCode::NoControlPlane);
     }
 
     #[tokio::test]
@@ -138,7 +134,7 @@ mod tests {
         let held = lock(directory.path()).await.unwrap();
         let waiting = lock(directory.path());
         tokio::pin!(waiting);
-        let early = tokio::time::timeout(LOOK_EVERY * 5, &mut waiting).await;
+        let early = tokio::time::timeout(POLL_EVERY * 5, &mut waiting).await;
         assert!(early.is_err(), "two may start");
         drop(held);
         waiting.await.unwrap();

@@ -1,20 +1,24 @@
-//! What the app finds in its environment: where its sidecar is, by the names that SDKs of Dapr
+//! The environment of the app: the addresses of its sidecar, under the names that SDKs of Dapr
 //! read.
 
 use tollway_identity::SharedToken;
 use tollway_runtime::Sidecar;
 
 use super::plan::Plan;
-use crate::command::api_tokens::{API_VARIABLE, APP_VARIABLE};
 
-/// Changes to the environment of this process; `None` takes a variable away.
-pub(super) type Changes = Vec<(&'static str, Option<String>)>;
+/// The variable with the token that an app shows to its sidecar.
+pub const API_TOKEN_VARIABLE: &str = "DAPR_API_TOKEN";
+/// The variable with the token that a sidecar shows to its app.
+pub const APP_TOKEN_VARIABLE: &str = "APP_API_TOKEN";
+
+/// Changes to the environment of this process; `None` removes a variable.
+pub(crate) type Changes = Vec<(&'static str, Option<String>)>;
 
 pub(super) fn of_app(plan: &Plan, sidecar: &Sidecar) -> Changes {
-    let port = |door| sidecar.port(door).map(|address| address.port().to_string());
+    let port = |listener| sidecar.port(listener).map(|address| address.port().to_string());
     let tokens = &plan.sidecar.tokens;
     let shown = |token: &Option<SharedToken>| token.as_ref().map(|token| token.reveal().to_owned());
-    let endpoint = |door| sidecar.port(door).map(|address| format!("http://{address}"));
+    let endpoint = |listener| sidecar.port(listener).map(|address| format!("http://{address}"));
     vec![
         ("APP_ID", Some(plan.app_id.to_string())),
         ("APP_PORT", plan.app.map(|(address, _)| address.port().to_string())),
@@ -25,10 +29,10 @@ pub(super) fn of_app(plan: &Plan, sidecar: &Sidecar) -> Changes {
         ("DAPR_HTTP_ENDPOINT", endpoint("http")),
         ("DAPR_GRPC_ENDPOINT", endpoint("grpc")),
         ("DAPR_METRICS_PORT", port("admin")),
-        (API_VARIABLE, shown(&tokens.api)),
-        (APP_VARIABLE, shown(&tokens.app)),
+        (API_TOKEN_VARIABLE, shown(&tokens.api)),
+        (APP_TOKEN_VARIABLE, shown(&tokens.app)),
         ("TOLLWAY_OUTBOUND_PORT", port("outbound")),
-        // The right to join is the sidecar's.
+        // Only the sidecar has the right to join.
         ("TOLLWAY_TOKEN", None),
     ]
 }

@@ -1,13 +1,14 @@
-//! The local control plane: one for each user of a machine, started on demand by `tollway run`
-//! and found by every command that is told of no other.
+//! The local control plane: one for each user of a machine. `tollway run` starts it on demand, and
+//! commands that name no control plane use it.
 //!
-//! It is a process of its own (`process`), since it must outlive whoever started it. What it
-//! leaves in its directory (`directory`) tells where it is (`state`); that it lives is proven by
-//! its admin socket alone. A lock decides who starts it when several want to.
+//! It is a process of its own (`process`), since it outlives the process that starts it. A file in
+//! its directory (`directory`) holds its address (`state`); only its admin socket proves that it
+//! runs. A lock decides which of several processes starts it (`start`). `restart` starts one again
+//! that crashed.
 
 mod directory;
-mod keep;
-pub(crate) mod process;
+mod process;
+mod restart;
 mod start;
 mod state;
 
@@ -21,13 +22,14 @@ use tollway_model::{AppId, ErrorCode, Label};
 use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
 
-pub(crate) use directory::DirectoryError;
-pub(crate) use keep::{Kept, keep};
+pub use directory::DirectoryError;
+pub use process::{ServeError, serve};
+pub use restart::{ControlEvent, restart_when_absent};
 use state::State;
 
 /// How long the control plane stays after its last workload, in milliseconds, unless told
 /// otherwise.
-pub(crate) const LINGER_MS: u64 = 60_000;
+pub const LINGER_MS: u64 = 60_000;
 
 /// Time for a control plane of this machine to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,7 +38,7 @@ const STORE: &str = "control";
 
 /// Why there is no local control plane to work with.
 #[derive(Debug, Error)]
-pub(crate) enum LocalError {
+pub enum LocalError {
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     #[error("no local control plane runs; start an app with `tollway run`, or name another one")]
@@ -68,7 +70,7 @@ pub(crate) enum LocalError {
 
 impl LocalError {
     /// Its entry in the catalogue of failures; `None` where the cause has one.
-    pub(crate) fn code(&self) -> Option<ErrorCode> {
+    pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Directory(error) => Some(error.code()),
             Self::Ended { code, .. } => Some(code.unwrap_or(ErrorCode::NoControlPlane)),
@@ -85,19 +87,19 @@ impl LocalError {
 
 /// A local control plane that lives.
 #[derive(Clone, Debug)]
-pub(crate) struct LocalControl {
+pub struct LocalControl {
     directory: PathBuf,
     state: State,
     /// This process started it.
-    pub(crate) started: bool,
+    pub started: bool,
 }
 
-/// The local control plane of this user, if it runs; one that crashed is started again, for its
+/// The local control plane of this user, if it runs. One that crashed is started again, since its
 /// workloads wait for it.
 ///
 /// # Errors
 /// [`LocalError`], first of all when its directory is not to be trusted.
-pub(crate) async fn find() -> Result<Option<LocalControl>, LocalError> {
+pub async fn find() -> Result<Option<LocalControl>, LocalError> {
     let Some(directory) = directory::existing()? else { return Ok(None) };
     if let Some(found) = find_in(&directory).await {
         return Ok(Some(found));
@@ -110,20 +112,20 @@ pub(crate) async fn find() -> Result<Option<LocalControl>, LocalError> {
     }
 }
 
-/// What there is of a local control plane.
-pub(crate) enum Found {
+/// Whether a local control plane runs.
+pub enum Found {
     Running(LocalControl),
     /// It left its state behind; the next command starts it again.
     Crashed,
     Nothing,
 }
 
-/// Looks for the local control plane of this user and starts none.
+/// Finds out whether the local control plane of this user runs; starts none.
 ///
 /// # Errors
 /// [`LocalError::Directory`] when its directory is not to be trusted, [`LocalError::Silent`] when
 /// it does not answer.
-pub(crate) async fn look() -> Result<Found, LocalError> {
+pub async fn inspect() -> Result<Found, LocalError> {
     let Some(directory) = directory::existing()? else { return Ok(Found::Nothing) };
     let Some(running) = find_in(&directory).await else {
         let crashed = State::read(&directory).is_some_and(|state| state.pid > 0);
@@ -141,7 +143,7 @@ pub(crate) async fn look() -> Result<Found, LocalError> {
 ///
 /// # Errors
 /// [`LocalError`].
-pub(crate) async fn find_or_start(linger: Duration) -> Result<LocalControl, LocalError> {
+pub async fn find_or_start(linger: Duration) -> Result<LocalControl, LocalError> {
     let directory = directory::prepared()?;
     if let Some(found) = find_in(&directory).await {
         return Ok(found);
@@ -153,7 +155,8 @@ pub(crate) async fn find_or_start(linger: Duration) -> Result<LocalControl, Loca
     start::start(&directory, linger).await
 }
 
-/// Whoever listens on the socket must be the process that wrote the state: a crash leaves both.
+/// The process that listens on the socket must be the one that wrote the state: a crash leaves
+/// both files behind.
 async fn find_in(directory: &Path) -> Option<LocalControl> {
     let state = State::read(directory)?;
     let peer = UnixStream::connect(socket(directory)).await.ok()?.peer_cred().ok()?;
@@ -167,17 +170,17 @@ fn socket(directory: &Path) -> PathBuf {
 
 impl LocalControl {
     /// Where workloads connect, as `host:port`.
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         self.state.control.to_string()
     }
 
     /// Its store, by which its admin socket is found.
-    pub(crate) fn store(&self) -> PathBuf {
+    pub fn store(&self) -> PathBuf {
         self.directory.join(STORE)
     }
 
-    /// What to say when it was started by another version of this program.
-    pub(crate) fn version_skew(&self) -> Option<String> {
+    /// A warning when another version of this program started it.
+    pub fn version_skew(&self) -> Option<String> {
         let own = env!("CARGO_PKG_VERSION");
         let running = &self.state.version;
         (running != own).then(|| {
@@ -193,7 +196,7 @@ impl LocalControl {
     ///
     /// # Errors
     /// [`LocalError::Silent`], [`LocalError::Admin`].
-    pub(crate) async fn token(
+    pub async fn token(
         &self,
         app: &AppId,
         namespace: &Label,

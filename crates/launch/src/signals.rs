@@ -1,12 +1,13 @@
 //! The signals that are passed on to the app.
 //!
-//! What this process was told to ignore when it was started (by `nohup`, or a shell without job
-//! control) it leaves alone, and so does the app, which inherits that.
+//! Signals that are ignored since the start of this process (by `nohup`, or a shell without job
+//! control) stay ignored, and the app inherits that.
 
-use anyhow::{Context, Result};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+
+use crate::error::LaunchError;
 
 const PASSED_ON: [Signal; 8] = [
     Signal::HUP,
@@ -18,32 +19,34 @@ const PASSED_ON: [Signal; 8] = [
     Signal::WINCH,
     Signal::CONT,
 ];
-/// Signals that wait to be looked at.
+/// Signals that wait to be read.
 const WAITING_LIMIT: usize = 16;
 
-pub(super) struct Signals {
+pub(crate) struct Signals {
     received: mpsc::Receiver<Signal>,
     children: tokio::signal::unix::Signal,
 }
 
 impl Signals {
-    pub(super) fn listen() -> Result<Self> {
+    pub(crate) fn listen() -> Result<Self, LaunchError> {
         let ignored = ignored();
         let (sender, received) = mpsc::channel(WAITING_LIMIT);
         for passed_on in PASSED_ON.into_iter().filter(|&signal| !is_in(ignored, signal)) {
             let kind = SignalKind::from_raw(passed_on.as_raw());
-            let mut stream = signal(kind).context("cannot wait for signals")?;
+            let mut stream =
+                signal(kind).map_err(LaunchError::system("cannot wait for signals"))?;
             let sender = sender.clone();
             tokio::spawn(async move {
                 while stream.recv().await.is_some() && sender.send(passed_on).await.is_ok() {}
             });
         }
-        let children = signal(SignalKind::child()).context("cannot wait for signals")?;
+        let children =
+            signal(SignalKind::child()).map_err(LaunchError::system("cannot wait for signals"))?;
         Ok(Self { received, children })
     }
 
     /// The next one for the app.
-    pub(super) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         match self.received.recv().await {
             Some(signal) => signal,
             // All are ignored.
@@ -52,7 +55,7 @@ impl Signals {
     }
 
     /// The next one that asks a program to end.
-    pub(super) async fn next_request_to_end(&mut self) -> Signal {
+    pub(crate) async fn next_request_to_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
             if matches!(signal, Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM) {
@@ -62,7 +65,7 @@ impl Signals {
     }
 
     /// What comes first: a signal for the app, or (`None`) a change of some child.
-    pub(super) async fn next_or_child(&mut self) -> Option<Signal> {
+    pub(crate) async fn next_or_child(&mut self) -> Option<Signal> {
         tokio::select! {
             signal = self.received.recv() => match signal {
                 Some(signal) => Some(signal),
@@ -73,7 +76,7 @@ impl Signals {
     }
 
     /// What comes first: a signal that asks a program to end (`true`), or a change of some child.
-    pub(super) async fn next_end_or_child(&mut self) -> bool {
+    pub(crate) async fn next_end_or_child(&mut self) -> bool {
         loop {
             match self.next_or_child().await {
                 Some(Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM) => return true,

@@ -1,20 +1,5 @@
-//! `tollway run`: an app and its sidecar, started and stopped in order.
-//!
-//! First the sidecar, then the app, which finds the sidecar's ports in its environment; at the
-//! end the app goes first and the sidecar finishes what is under way. The sidecar is a part of
-//! this process: nothing that ends this process leaves it behind. For the app the kernel and a
-//! guard (`guard`) see to that.
-
-mod app;
-mod environment;
-pub(crate) mod guard;
-mod plan;
-mod several;
-mod signals;
-mod supervise;
-mod terminal;
-mod voice;
-mod watch;
+//! `tollway run`: the options of an app and its sidecar, or of a run file. `tollway_launch` starts
+//! and supervises them.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,36 +8,30 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
+use tollway_config::AppScheme;
+use tollway_dapr::Configuration;
+use tollway_launch::local_control::LINGER_MS;
+use tollway_launch::run_file::run_apps;
+use tollway_launch::{Console, LaunchError, Listen, RunOptions, run_app};
 use tollway_model::{AppId, Instance, Label};
-use tollway_proxy::{Limits, LiveOptions, Timeouts, live};
-use tollway_runtime::Sidecar;
+use tollway_proxy::{Limits, Live, LiveOptions, PlaneOptions, Timeouts, live};
 use tollway_telemetry::init_terminal_log;
 
-use self::app::App;
-pub(crate) use self::app::CannotStart;
-pub(crate) use self::plan::AppPortTaken;
-use self::plan::Plan;
-use self::signals::Signals;
-use self::supervise::{Supervision, exit_code};
-use self::voice::Voice;
 use super::api_tokens::ApiTokenArgs;
 use super::app::AppArgs;
 use super::telemetry::TelemetryArgs;
-use crate::access::AccessArgs;
 use crate::args::Command;
+use crate::command::access::AccessArgs;
 use crate::command::resources::ResourcesArgs;
-use crate::failure::{Misuse, Report, failure_of};
-use crate::local::LINGER_MS;
+use crate::failure::{Misuse, Report, error_text, failure_of};
 use crate::runtime::block_on;
-use crate::settings::{self, ConfigArgs, Given};
-use tollway_config::AppScheme;
-use tollway_dapr::Configuration;
+use crate::settings::{self, ConfigArgs, Given, Origin};
 
-/// A control plane that has not answered after this is told.
-const NO_ANSWER_NOTE_AFTER: Duration = Duration::from_secs(2);
-/// What is told on the terminal unless `--quiet`: also that settings have changed.
+/// Settings that concern all apps of a run file.
+const FOR_ALL: [&str; 2] = ["quiet", "control"];
+/// Log filter of the terminal without `--quiet`: also shows that settings have changed.
 const LOGGED: &str = "warn,tollway::settings=info";
 
 #[derive(Args)]
@@ -142,6 +121,46 @@ impl RunArgs {
         })
     }
 
+    /// The app and its sidecar, with what Dapr's files say.
+    fn options(self, live: Live) -> Result<RunOptions> {
+        let app_id = self.app_id.clone().context("name the app with --app-id")?;
+        let (configuration, stores) = self.resources.read(&app_id, &self.namespace)?;
+        let timeouts = self.timeouts();
+        let address = |port| SocketAddr::new(self.app_address, port);
+        let app = self.app_port.map(|port| self.app.at(address(port), self.app_protocol));
+        let (control, token_file) = self.access.into_parts();
+        Ok(RunOptions {
+            app_id,
+            namespace: self.namespace,
+            instance: self.instance,
+            app,
+            command: self.command,
+            control,
+            token_file,
+            linger: Duration::from_millis(self.linger_ms),
+            listen: Listen {
+                http: self.http_listen,
+                grpc: self.grpc_listen,
+                outbound: self.outbound_listen,
+                inbound: self.inbound_listen,
+                advertise: self.advertise,
+            },
+            plane: PlaneOptions {
+                admin_listen: Some(self.admin_listen),
+                threads: 1,
+                limits: Limits::default(),
+                timeouts,
+                ports_file: None,
+                live,
+            },
+            upstreams: self.upstreams,
+            tokens: self.api_tokens.tokens()?,
+            telemetry: self.telemetry.options()?,
+            configuration: Arc::new(configuration),
+            stores,
+        })
+    }
+
     fn timeouts(&self) -> Timeouts {
         Timeouts { drain: Duration::from_millis(self.drain_timeout_ms), ..Timeouts::default() }
     }
@@ -149,66 +168,63 @@ impl RunArgs {
 
 pub(crate) fn run(args: RunArgs, given: Given) -> Result<ExitCode> {
     init_terminal_log(if args.quiet { "warn" } else { LOGGED });
+    let console = Console::new(args.quiet, error_text);
     if let Some(file) = &args.run_file {
-        return several::run(file, &args, &given);
+        refuse_options_of_one_app(&args, &given)?;
+        let running = Box::pin(run_apps(file, args.access.control(), console));
+        return ended(block_on(running)?);
     }
     if args.app_id.is_none() || args.command.is_empty() {
         let what =
             "name the app with --app-id and its command behind --, or a file with --run-file";
         return Err(Misuse(what.to_owned()).into());
     }
-    terminal::stay_unstopped()?;
-    block_on(start(args, given))?
+    block_on(run_one(args, given, console))?
 }
 
-async fn start(args: RunArgs, given: Given) -> Result<ExitCode> {
-    let voice = Voice::new(args.quiet);
-    let mut signals = Signals::listen()?;
-    let command = args.command.clone();
-    let linger = Duration::from_millis(args.linger_ms);
+async fn run_one(args: RunArgs, given: Given, console: Console) -> Result<ExitCode> {
     let (reloads, config) = settings::watch(given);
     let (handle, live) = live(config);
-    let starting = async {
-        let plan = Plan::make(args, live, voice).await?;
-        let sidecar = Box::pin(start_sidecar(&plan, voice)).await?;
-        Ok::<_, anyhow::Error>((plan, sidecar))
-    };
-    let (plan, sidecar) = tokio::select! {
-        started = starting => started?,
-        signal = signals.next_request_to_end() => return Ok(exit_code(128 + signal.as_raw())),
-    };
-    voice.sidecar_ready(&plan, &sidecar);
-    let guard = guard::Guard::start()?;
-    let app = match App::start(&command, environment::of_app(&plan, &sidecar), guard) {
-        Ok(app) => app,
-        Err(cannot_start) => {
-            let code = cannot_start.exit_code();
-            Report::of(&cannot_start.into()).print(false);
-            return Ok(exit_code(code));
-        }
-    };
-    let plan = Arc::new(plan);
+    let options = args.options(live)?;
+    let configuration = Arc::clone(&options.configuration);
     let reloading = reloads.run_unsignalled(async |command| {
         let Command::Run(new) = command else { return Ok(()) };
-        Ok(handle.apply(new.live_options(&plan.found)?).await?)
+        Ok(handle.apply(new.live_options(&configuration)?).await?)
     });
-    let supervision = Supervision { plan: Arc::clone(&plan), app, signals, voice, linger };
-    // Changes end with the app; a failure of following them does not end it.
-    tokio::select! {
-        ended = supervision.run(sidecar) => ended,
-        never = reloading => match never {},
-    }
+    ended(Box::pin(run_app(options, console, reloading)).await)
 }
 
-/// Tries for some time where the control plane does not answer, and says so.
-async fn start_sidecar(plan: &Plan, voice: Voice) -> Result<Sidecar> {
-    let starting = Sidecar::start(plan.sidecar.clone(), plan.stores.clone(), None);
-    tokio::pin!(starting);
-    if let Ok(started) = tokio::time::timeout(NO_ANSWER_NOTE_AFTER, &mut starting).await {
-        return started.map_err(failure_of);
+/// The exit code of the apps; that of a shell for a program that does not start.
+fn ended(result: Result<i32, LaunchError>) -> Result<ExitCode> {
+    let code = match result {
+        Ok(code) => code,
+        Err(LaunchError::CannotStart(error)) => {
+            let code = error.exit_code();
+            Report::of(&error.into()).print(false);
+            code
+        }
+        Err(LaunchError::Sidecar(error)) => return Err(failure_of(error)),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Refuses options that the run file has for each app.
+fn refuse_options_of_one_app(args: &RunArgs, given: &Given) -> Result<(), Misuse> {
+    let settings = &given.settings;
+    let is_given = |origin: &Origin| matches!(origin, Origin::Flag | Origin::File { .. });
+    let mut others = settings
+        .list
+        .iter()
+        .filter(|one| is_given(&one.origin) && !FOR_ALL.contains(&one.key.as_str()));
+    if let Some(other) = others.next() {
+        let option = other.key.replace('_', "-");
+        return Err(Misuse(format!(
+            "--{option} is for one app; with --run-file it stands in the file"
+        )));
     }
-    let mesh = &plan.sidecar.common.mesh;
-    let seconds = mesh.start_timeout.as_secs();
-    voice.note(&format!("no answer yet from {}; trying for {seconds} s", mesh.control));
-    starting.await.map_err(failure_of)
+    if !args.command.is_empty() {
+        return Err(Misuse("the commands stand in the file that --run-file names".to_owned()));
+    }
+    Ok(())
 }

@@ -1,14 +1,15 @@
-//! Whose turn it is at the terminal.
+//! Which process group is in the terminal's foreground.
 //!
-//! The app has a process group of its own. While this process is in the terminal's foreground it
-//! gives that place to the app, so that Ctrl-C and Ctrl-Z concern the app alone and it may read
-//! what is typed. What follows from that is decided here and in `supervise`.
+//! The app has a process group of its own. While this process is in the foreground it puts the app
+//! there, so that Ctrl-C and Ctrl-Z reach the app alone and it can read what is typed. `supervise`
+//! decides when.
 
-use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
+
+use crate::error::LaunchError;
 
 /// The controlling terminal of this process.
 pub(super) struct Terminal {
@@ -18,10 +19,11 @@ pub(super) struct Terminal {
 
 /// Lets this process use the terminal from the background too, where the kernel would stop it.
 /// For this thread and those that it starts; the app starts without this.
-pub(super) fn stay_unstopped() -> Result<()> {
+pub(super) fn stay_unstopped() -> Result<(), LaunchError> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTTOU);
-    signals.thread_block().context("cannot block SIGTTOU")
+    let blocked = signals.thread_block().map_err(std::io::Error::from);
+    blocked.map_err(LaunchError::system("cannot block SIGTTOU"))
 }
 
 impl Terminal {
@@ -46,13 +48,13 @@ impl Terminal {
     /// Takes the foreground back from `group`, if it has it.
     pub(super) fn take_back(&self, group: Pid) {
         if rustix::termios::tcgetpgrp(&self.tty) == Ok(group) {
-            // Fails where the terminal has gone, and nobody needs it then.
+            // Fails when the terminal has gone.
             let _ = rustix::termios::tcsetpgrp(&self.tty, self.own_group);
         }
     }
 
     /// Stops this process and those it shares a job with, as Ctrl-Z does without us between.
-    /// The kernel does nothing where nobody could continue them.
+    /// The kernel does nothing when no process could continue them.
     pub(super) fn stop_own_job(&self) {
         let _ = rustix::process::kill_process_group(self.own_group, rustix::process::Signal::TSTP);
     }

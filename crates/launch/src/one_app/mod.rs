@@ -1,0 +1,119 @@
+//! One app and its sidecar, started and stopped in order.
+//!
+//! The sidecar starts first, then the app, which finds the sidecar's ports in its environment. At
+//! the end the app goes first, and the sidecar finishes what is under way. The sidecar is a part
+//! of this process: nothing that ends this process leaves it behind.
+
+pub(crate) mod environment;
+mod plan;
+mod readiness;
+mod supervise;
+mod terminal;
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollway_dapr::Configuration;
+use tollway_model::{AppId, Instance, Label};
+use tollway_proxy::{AppOptions, PlaneOptions, TelemetryOptions, Tokens};
+use tollway_runtime::{Sidecar, StateStores};
+
+pub(crate) use self::plan::Plan;
+use self::supervise::Supervision;
+use crate::app_process::App;
+use crate::console::Console;
+use crate::error::LaunchError;
+use crate::guard::Guard;
+use crate::signals::Signals;
+
+/// After this time without an answer of the control plane a note is printed.
+const NO_ANSWER_NOTE_AFTER: Duration = Duration::from_secs(2);
+/// What a shell adds to the number of a signal that ended a command.
+const BY_SIGNAL: i32 = 128;
+
+/// An app and its sidecar.
+pub struct RunOptions {
+    pub app_id: AppId,
+    pub namespace: Label,
+    /// A random name without one.
+    pub instance: Option<Instance>,
+    /// The app, if it takes calls. Port 0 chooses a free one.
+    pub app: Option<AppOptions>,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The control plane as `HOST:PORT`; without it this user's local one.
+    pub control: Option<String>,
+    /// File with the join token of `control`; without it the environment has the token.
+    pub token_file: Option<PathBuf>,
+    /// How long a local control plane that is started here stays after its last workload.
+    pub linger: Duration,
+    pub listen: Listen,
+    pub plane: PlaneOptions,
+    /// Loopback ports for TCP services, as `PORT=SERVICE`.
+    pub upstreams: Vec<String>,
+    pub tokens: Tokens,
+    pub telemetry: TelemetryOptions,
+    /// From Dapr's files.
+    pub configuration: Arc<Configuration>,
+    pub stores: StateStores,
+}
+
+/// The listeners of the sidecar. Port 0 takes a free one.
+pub struct Listen {
+    pub http: SocketAddr,
+    pub grpc: SocketAddr,
+    pub outbound: SocketAddr,
+    pub inbound: SocketAddr,
+    /// Where other sidecars reach the inbound listener, if not at `inbound`.
+    pub advertise: Option<SocketAddr>,
+}
+
+/// Runs an app with its sidecar until the app ends; returns the exit code of the app. `reload` is
+/// polled while the app runs. Call it in a runtime of one thread that lives as long as the process.
+///
+/// # Errors
+/// [`LaunchError`] when one of them does not start, or the sidecar fails.
+pub async fn run_app(
+    options: RunOptions,
+    console: Console,
+    reload: impl Future<Output = Infallible>,
+) -> Result<i32, LaunchError> {
+    terminal::stay_unstopped()?;
+    let mut signals = Signals::listen()?;
+    let (command, linger) = (options.command.clone(), options.linger);
+    let starting = async {
+        let plan = Plan::make(options, console).await?;
+        let sidecar = Box::pin(start_sidecar(&plan, console)).await?;
+        Ok::<_, LaunchError>((plan, sidecar))
+    };
+    let (plan, sidecar) = tokio::select! {
+        started = starting => started?,
+        signal = signals.next_request_to_end() => return Ok(BY_SIGNAL + signal.as_raw()),
+    };
+    console.sidecar_ready(&plan, &sidecar);
+    let guard = Guard::start()?;
+    let app = App::start(&command, environment::of_app(&plan, &sidecar), guard)?;
+    let supervision = Supervision { plan: Arc::new(plan), app, signals, console, linger };
+    // Reloading ends with the app; when it fails, the app runs on.
+    tokio::select! {
+        ended = supervision.run(sidecar) => ended,
+        never = reload => match never {},
+    }
+}
+
+/// Tries for some time when the control plane does not answer, and prints that it does.
+async fn start_sidecar(plan: &Plan, console: Console) -> Result<Sidecar, LaunchError> {
+    let starting = Sidecar::start(plan.sidecar.clone(), plan.stores.clone(), None);
+    tokio::pin!(starting);
+    if let Ok(started) = tokio::time::timeout(NO_ANSWER_NOTE_AFTER, &mut starting).await {
+        return started.map_err(LaunchError::Sidecar);
+    }
+    let mesh = &plan.sidecar.common.mesh;
+    let seconds = mesh.start_timeout.as_secs();
+    console.note(&format!("no answer yet from {}; trying for {seconds} s", mesh.control));
+    starting.await.map_err(LaunchError::Sidecar)
+}

@@ -1,0 +1,124 @@
+//! The apps of one of Dapr's run files, each with a sidecar of its own.
+//!
+//! The file is read (`format`) and decided on (`app_plan`) before anything is started. Every app and
+//! every sidecar is a process (`member`); the sidecar runs as daprd, so that the file means what it
+//! means to Dapr. One request to end is for all apps; an app that ends by itself ends alone.
+
+mod app_plan;
+mod format;
+mod member;
+mod output;
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tollway_config::yaml;
+
+use self::app_plan::{AppPlan, Around, plan};
+use self::member::Member;
+use crate::console::Console;
+use crate::error::{AppPortTaken, LaunchError};
+use crate::signals::Signals;
+
+/// The run file of a folder.
+const FILE_NAME: &str = "dapr.yaml";
+/// Time to find out whether another process listens on an app's port.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often members are advanced when no signal arrives.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+/// Longest wait for the last lines of processes that have ended; others may hold their streams.
+const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
+
+/// Runs the apps of a file until all have ended; returns the exit code. `control` names a control
+/// plane as `HOST:PORT`, in place of this user's local one.
+///
+/// # Errors
+/// Every mistake in the file, and why a process did not start.
+pub async fn run_apps(
+    file: &Path,
+    control: Option<&str>,
+    console: Console,
+) -> Result<i32, LaunchError> {
+    let mut plans = read(file)?;
+    for plan in &mut plans {
+        refuse_taken_port(plan)?;
+        plan.flags.extend(control.map(|address| format!("--control-plane-address={address}")));
+    }
+    // Receives the ports files of the sidecars.
+    let folder = tempfile::Builder::new().prefix("tollway-run-").tempdir();
+    let folder =
+        folder.map_err(LaunchError::system("cannot make a folder for the ports of sidecars"))?;
+    supervise(plans, console, folder.path()).await
+}
+
+fn read(file: &Path) -> Result<Vec<AppPlan>, LaunchError> {
+    let file = if file.is_dir() { file.join(FILE_NAME) } else { file.to_owned() };
+    let text = yaml::read_file(&file)?;
+    let is_stdin = file == Path::new("-");
+    let source = if is_stdin { "standard input".to_owned() } else { file.display().to_string() };
+    let folder = if is_stdin { None } else { file.parent().filter(|path| *path != Path::new("")) };
+    let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")))
+        .map_err(|error| LaunchError::Folder { file: source.clone(), source: error })?;
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    let around = Around { source: &source, folder: &folder, home: home.as_deref() };
+    Ok(format::read(&text, &source).and_then(|file| plan(&file, &around))?)
+}
+
+/// Refuses a port on which another process listens: the sidecar would take that process for the
+/// app.
+fn refuse_taken_port(plan: &AppPlan) -> Result<(), AppPortTaken> {
+    let (Some(port), Ok(host)) = (plan.app_port, plan.app_host.parse::<IpAddr>()) else {
+        return Ok(());
+    };
+    let address = SocketAddr::new(host, port);
+    let is_ours = !plan.command.is_empty();
+    match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+        Ok(_) if is_ours => Err(AppPortTaken { address }),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Starts the members and advances them until all have gone.
+async fn supervise(
+    plans: Vec<AppPlan>,
+    console: Console,
+    folder: &Path,
+) -> Result<i32, LaunchError> {
+    let mut signals = Signals::listen()?;
+    let mut members = Vec::new();
+    for (number, plan) in plans.into_iter().enumerate() {
+        match Member::start(plan, console, folder, &number.to_string()) {
+            Ok(member) => members.push(member),
+            Err(error) => {
+                members.iter_mut().for_each(Member::kill);
+                return Err(error);
+            }
+        }
+    }
+    let mut ends = false;
+    while !members.iter().all(Member::is_gone) {
+        members.iter_mut().for_each(Member::advance);
+        if members.iter().any(|member| member.not_started) && !ends {
+            console.note("not all apps have started, so all end");
+            ends = true;
+        }
+        if ends {
+            members.iter_mut().for_each(Member::end);
+        }
+        tokio::select! {
+            asked = signals.next_end_or_child() => if asked {
+                // A second request to end does not wait.
+                if ends {
+                    members.iter_mut().for_each(Member::kill);
+                }
+                ends = true;
+            },
+            () = tokio::time::sleep(POLL_EVERY) => {}
+        }
+    }
+    let deadline = Instant::now() + LAST_LINES_WITHIN;
+    members.iter().for_each(|member| member.wait_for_lines(deadline));
+    let failed = members.iter().any(|member| member.failed);
+    Ok(i32::from(failed))
+}
