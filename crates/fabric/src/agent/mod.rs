@@ -4,7 +4,9 @@
 //! It watches its group from the revision that it has, hands changes to the programming thread, and
 //! reports what is in the table. Connecting, with an identity of the mesh, is the caller's part.
 
+mod facts;
 mod known;
+mod run;
 mod session;
 
 use std::io;
@@ -22,6 +24,7 @@ use crate::programmer::Programmer;
 use crate::table::Table;
 
 pub use known::Known;
+pub use run::{Joined, RunError, RunOptions, run_agent};
 use session::SessionError;
 
 /// Before connecting again.

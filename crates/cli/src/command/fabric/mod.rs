@@ -1,31 +1,23 @@
 //! `tollway fabric`: the forwarder of a virtual network on this machine.
 
-mod facts;
-mod member;
+mod group;
+mod membership;
 mod status;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use tokio::net::TcpListener;
-use tollway_fabric::agent::{Agent, AgentOptions};
-use tollway_fabric::journal::{Journal, MapName};
-use tollway_fabric::{Forwarder, Mode, Options, VXLAN_PORT, marks, misses, pinned_counts, pins};
+use tollway_fabric::agent::{Joined, RunOptions, run_agent};
+use tollway_fabric::{Mode, Options, VXLAN_PORT, pins};
 use tollway_model::{Group, Instance};
-use tollway_net::let_start_go;
-use tollway_telemetry::serve_admin;
 
-use self::facts::AgentFacts;
-pub(crate) use self::member::{CapacityArg, MemberArgs};
+use self::group::GroupArg;
+pub(crate) use self::membership::{CapacityArg, MemberArgs};
 use super::log::LogArgs;
-use crate::runtime::{block_on, shutdown_or_hangup};
-
-/// How long after its start, and again, what only the start has used may go.
-const STARTED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
+use crate::async_runtime::{block_on, shutdown_or_hangup};
 
 #[derive(Args)]
 pub(crate) struct FabricArgs {
@@ -50,13 +42,6 @@ enum FabricCommand {
     },
 }
 
-#[derive(Args)]
-struct GroupArg {
-    /// The group of forwarders.
-    #[arg(long, value_name = "NAME", value_parser = Group::new)]
-    group: Group,
-}
-
 // In two lines, for narrow terminals: clap does not break a usage.
 #[derive(Args)]
 #[command(override_usage = "tollway fabric agent [OPTIONS] --group <NAME>\n       \
@@ -67,7 +52,7 @@ struct AgentArgs {
     /// A device that VXLAN packets come in by, and leave by; may be repeated.
     #[arg(long = "device", value_name = "NAME", required = true)]
     devices: Vec<String>,
-    /// How programs meet packets.
+    /// Where programs are attached.
     #[arg(long, value_enum, default_value_t = ModeArg::Auto)]
     mode: ModeArg,
     /// The UDP port of VXLAN.
@@ -77,17 +62,17 @@ struct AgentArgs {
     capacity: CapacityArg,
     #[command(flatten)]
     member: MemberArgs,
-    /// Tells this agent from others of the group [default: made up].
+    /// Name of this agent of the group [default: random].
     #[arg(long, value_name = "NAME")]
     instance: Option<Instance>,
-    /// Where the agent notes how far its table has come [default:
+    /// File in which the agent notes the revision of its table [default:
     /// /var/lib/tollway/fabric-GROUP.journal].
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
     /// How often the table is compared with the control plane's and repaired, in seconds; 0 never.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     audit_every_s: u64,
-    /// Writes a line of JSON to this new file for each revision that the table has come to, with
+    /// Write a line of JSON to this new file for each revision that the table has reached, with
     /// the times at which it was sent, received, programmed and readable, in nanoseconds of
     /// CLOCK_MONOTONIC. To measure with.
     #[arg(hide_short_help = true, long, value_name = "FILE")]
@@ -130,103 +115,35 @@ impl FabricArgs {
 
 pub(crate) fn run(args: FabricArgs) -> Result<()> {
     match args.command {
-        FabricCommand::Agent(args) => run_agent(*args),
+        FabricCommand::Agent(args) => agent(*args),
         FabricCommand::Status(args) => status::run(&args),
         FabricCommand::Detach { group } => detach(&group.group),
     }
 }
 
-fn run_agent(args: AgentArgs) -> Result<()> {
+fn agent(args: AgentArgs) -> Result<()> {
     let _log = args.log.start();
-    let group = args.group.group.clone();
-    let pins = pins::directory(&group.to_lower())?;
-    let options = Options {
-        devices: args.devices.clone(),
-        mode: args.mode.chosen(),
-        port: args.port,
-        capacity: args.capacity.capacity,
-    };
-    let forwarder = Forwarder::open(&options, &pins)?;
-    for port in &forwarder.ports {
-        let (device, mode) = (&port.device.name, port.attached.mode);
-        let far_end = port.far_end.as_ref().map(|far| far.peer.as_str());
-        tracing::info!(device, %mode, far_end, replaced = port.attached.replaced, "forwarding");
-    }
-    let capacity = forwarder.table.capacity().context("cannot read the size of the table")?;
-    if capacity != args.capacity.capacity {
-        tracing::warn!(
-            capacity,
-            "the table that is pinned has another size than --capacity; `tollway fabric detach` \
-             removes it"
-        );
-    }
-    let map = forwarder.table.id().and_then(MapName::here).context("cannot name the table")?;
-    let journal = Journal::new(journal_of(&args), map);
-    let marks = match &args.marks_file {
-        Some(path) => {
-            let (marks, told) = marks::marks();
-            let written = marks::write_marks(path, told);
-            written.with_context(|| format!("cannot write {}", path.display()))?;
-            Some(marks)
-        }
-        None => None,
-    };
-    let options = AgentOptions {
-        group,
+    let group = args.group.group;
+    let options = RunOptions {
+        group: group.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        capacity: capacity.into(),
+        forwarder: Options {
+            devices: args.devices,
+            mode: args.mode.chosen(),
+            port: args.port,
+            capacity: args.capacity.capacity,
+        },
+        journal: args.journal,
         audit_every: (args.audit_every_s > 0).then(|| Duration::from_secs(args.audit_every_s)),
-        marks,
+        marks_file: args.marks_file,
+        admin_listen: args.admin_listen,
     };
-    let counts = pinned_counts(&pins).context("cannot open the programs' counters")?;
-    let agent = Agent::new(options, Some(journal), forwarder.table)?;
-    let facts = Arc::new(AgentFacts::new(&agent, counts, capacity));
-    block_on(async {
-        let end = shutdown_or_hangup()?;
-        let admin = match args.admin_listen {
-            Some(address) => {
-                let bound = TcpListener::bind(address).await;
-                Some(bound.with_context(|| format!("cannot listen on {address} (admin)"))?)
-            }
-            None => None,
-        };
-        if let Some(admin) = &admin {
-            tracing::info!(address = %admin.local_addr()?, "admin");
-        }
-        let admin = async {
-            match admin {
-                Some(listener) => serve_admin(facts.clone(), listener).await,
-                None => std::future::pending().await,
-            }
-        };
-        let (reports, misses) = tokio::sync::mpsc::channel(misses::QUEUE);
-        let serve = async {
-            let mesh = args.member.join(&args.group.group, args.instance).await?;
-            facts.has_joined(mesh.credentials());
-            Ok(agent.run(async || mesh.connect().await, misses).await?)
-        };
-        let settle = async {
-            for wait in STARTED {
-                tokio::time::sleep(wait).await;
-                let_start_go();
-            }
-            std::future::pending::<()>().await
-        };
-        tokio::select! {
-            ended = serve => ended,
-            () = admin => Ok(()),
-            () = settle => Ok(()),
-            failed = misses::pass_on(forwarder.misses, reports) => {
-                failed.context("cannot wait for reports of the programs")
-            }
-            () = end => Ok(()),
-        }
-    })?
-}
-
-fn journal_of(args: &AgentArgs) -> PathBuf {
-    let name = format!("fabric-{}.journal", args.group.group.to_lower());
-    args.journal.clone().unwrap_or_else(|| PathBuf::from("/var/lib/tollway").join(name))
+    let join = async {
+        let mesh = args.member.join(&group, args.instance).await?;
+        let credentials = mesh.credentials();
+        Ok(Joined { credentials, connect: async move || mesh.connect().await })
+    };
+    block_on(async { Ok(run_agent(options, join, shutdown_or_hangup()?).await?) })?
 }
 
 fn detach(group: &Group) -> Result<()> {

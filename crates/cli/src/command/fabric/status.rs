@@ -1,4 +1,4 @@
-//! How the forwarder of this machine stands, or which agents of a group hold what.
+//! The status of the forwarder of this machine, or of the agents of a group.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -10,9 +10,9 @@ use tollway_fabric::{Status, pins, read_status};
 use tollway_model::Group;
 use tollway_wire::v1;
 
-use super::GroupArg;
+use super::group::GroupArg;
+use crate::async_runtime::block_on;
 use crate::command::access::StoreArg;
-use crate::runtime::block_on;
 
 #[derive(Args)]
 pub(super) struct StatusArgs {
@@ -21,7 +21,7 @@ pub(super) struct StatusArgs {
     /// Ask the control plane which agents there are, and what they hold.
     #[arg(long)]
     agents: bool,
-    /// Tell which agents hold this revision [default: the group's newest].
+    /// Show which agents hold this revision [default: the group's newest].
     #[arg(long, value_name = "NUMBER", requires = "agents")]
     revision: Option<u64>,
     #[command(flatten)]
@@ -65,7 +65,7 @@ async fn agents(args: &StatusArgs) -> Result<()> {
     Ok(())
 }
 
-/// What an agent said last, beside a revision.
+/// The last report of an agent, compared with a revision.
 struct Held<'a> {
     agent: &'a v1::FabricAgent,
     report: v1::FabricAgentReport,

@@ -1,15 +1,16 @@
-//! What an agent of a forwarder shows on its admin port.
+//! The metrics, settings and health of an agent, for its admin port.
 
 use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
 use tokio::sync::watch;
-use tollway_fabric::agent::Agent;
-use tollway_fabric::{Counts, Progress};
 use tollway_identity::Credentials;
 use tollway_model::RunningConfig;
 use tollway_telemetry::metrics::{Part, add_build, add_process, names};
 use tollway_telemetry::{AdminFacts, Page};
+
+use super::Agent;
+use crate::{Counts, Progress};
 
 pub(super) struct AgentFacts {
     progress: watch::Receiver<Progress>,
@@ -32,9 +33,9 @@ impl AgentFacts {
         }
     }
 
-    /// With what the agent shows itself to the control plane from now on.
+    /// The credentials of the agent, from now on.
     pub(super) fn has_joined(&self, credentials: watch::Receiver<Arc<Credentials>>) {
-        // Nobody joins twice.
+        // The agent joins once.
         let _ = self.credentials.set(credentials);
     }
 }

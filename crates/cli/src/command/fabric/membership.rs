@@ -1,14 +1,12 @@
-//! Taking part in the mesh as an agent of a group of forwarders.
+//! The options by which an agent of a group of forwarders joins the mesh.
 
 use std::path::PathBuf;
 
-use anyhow::Result;
 use clap::Args;
 use tollway_identity::SYSTEM_NAMESPACE;
-use tollway_model::{Group, Instance, Label};
-use tollway_proxy::mesh::{MeshClient, MeshConfig, Role, TokenSource};
-
 use tollway_launch::random_instance;
+use tollway_model::{Group, Instance, Label, NameError};
+use tollway_proxy::mesh::{MeshClient, MeshConfig, MeshError, Role, TokenSource};
 
 /// The control plane of an agent, and its right to join.
 #[derive(Args)]
@@ -35,18 +33,30 @@ pub(crate) struct CapacityArg {
     pub(crate) capacity: u32,
 }
 
+/// Why an agent did not get an identity.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MemberError {
+    #[error("{0}")]
+    Name(#[from] NameError),
+    #[error("{0}")]
+    Mesh(#[from] MeshError),
+}
+
 impl MemberArgs {
     /// The control plane as `host:port`.
     pub(crate) fn control(&self) -> &str {
         &self.control
     }
 
-    /// Gets an identity as an agent of the group; without an instance, under a made-up name.
+    /// Gets an identity as an agent of the group; without an instance, under a random name.
+    ///
+    /// # Errors
+    /// Why the control plane gave none.
     pub(crate) async fn join(
         &self,
         group: &Group,
         instance: Option<Instance>,
-    ) -> Result<MeshClient> {
+    ) -> Result<MeshClient, MemberError> {
         let role =
             Role::Sidecar { app: group.agent_app(), namespace: Label::new(SYSTEM_NAMESPACE)? };
         let token = self.token_file.clone().map_or(TokenSource::Environment, TokenSource::File);
