@@ -1,6 +1,10 @@
-//! The command line. Every command is a struct with its options; `command` carries them out.
+//! The command line: collects the options of all commands, and calls the command that was given.
+//! Nothing but `main` uses this module.
 
-use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::command::apply::{ApplyArgs, DeleteArgs};
 use crate::command::call::CallArgs;
@@ -21,6 +25,14 @@ use crate::command::run::RunArgs;
 use crate::command::sidecar::SidecarArgs;
 use crate::command::store::StoreArgs;
 use crate::command::token::TokenArgs;
+use crate::command::{
+    apply, call, check, control, demo, echo, fabric, front, gateway, get, join, lab, load,
+    local_control, neighbours, plane, run as run_command, sidecar, store, telemetry, token,
+};
+use crate::settings::{Given, Program};
+
+/// The command line, for settings files.
+const PROGRAM: Program = Program { command: Arguments::command, live: live_settings };
 
 /// Joins services of different networks by name, encrypted end to end, and measures the toll.
 #[derive(Parser)]
@@ -32,7 +44,7 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Two networks and one far away, apps, mesh, load: prints what the crossing costs.
+    /// Run a demo: two networks and one far away, apps and load; print what the crossing costs.
     Demo(DemoArgs),
     /// Run an app with a sidecar.
     Run(RunArgs),
@@ -44,37 +56,37 @@ pub(crate) enum Command {
     Sidecar(SidecarArgs),
     /// Run a gateway at the edge of a network.
     Gateway(GatewayArgs),
-    /// End TLS for an app: ordinary certificates, no mesh needed.
+    /// Terminate TLS for an app: ordinary certificates, no mesh needed.
     Front(Box<FrontArgs>),
     /// Forward packets of virtual networks between hosts, in the kernel.
     Fabric(FabricArgs),
-    /// Make tokens by which sidecars and gateways join their network.
+    /// Create tokens with which sidecars and gateways join their network.
     Token(TokenArgs),
     /// Join networks.
     Join(JoinArgs),
-    /// Look into the store of a control plane that does not run, and repair it.
+    /// Inspect and repair the store of a control plane that does not run.
     Store(StoreArgs),
     /// Create or change policies: who may call what.
     Apply(ApplyArgs),
     /// Show what a control plane knows.
     Get(GetArgs),
-    /// See whether what is needed is there, before something is started.
+    /// Run pre-flight checks.
     Check(CheckArgs),
     /// Remove policies.
     Delete(DeleteArgs),
-    /// Write and read neighbours of the fabric: where addresses of virtual networks are.
+    /// Write and read neighbours of the fabric: the hosts of addresses in virtual networks.
     Neighbours(NeighboursArgs),
     /// Send load and measure.
     Load(LoadArgs),
     /// Run a server that echoes HTTP, gRPC and TCP: something to send load to.
     Echo(EchoArgs),
-    /// Serves the apps of one user of this machine.
+    /// Serve the apps of one user of this machine.
     #[command(hide = true)]
     LocalControl(LocalControlArgs),
-    /// Ends what an app has started when `tollway run` is killed.
+    /// Kill what an app has started when `tollway run` is killed.
     #[command(hide = true)]
     RunGuard,
-    /// Measure: run experiments, list and compare them.
+    /// Run experiments, and list and compare them.
     Lab {
         #[command(subcommand)]
         command: LabCommand,
@@ -97,5 +109,45 @@ impl Command {
             Self::Lab { command } => command.prints_json(),
             _ => false,
         }
+    }
+}
+
+/// Carries out a command; the code is 0 unless the command says otherwise.
+pub(crate) fn run(command: Command, given: Given) -> Result<ExitCode> {
+    match command {
+        Command::Check(args) => return check::check(args, PROGRAM),
+        Command::Demo(args) => return demo::run(&args),
+        Command::Run(args) => return run_command::run(args, given),
+        Command::RunGuard => tollway_launch::run_guard(),
+        Command::LocalControl(args) => local_control::run(&args)?,
+        Command::Call(args) => return call::run(args),
+        Command::Control(args) => control::run(args, given)?,
+        Command::Sidecar(args) => sidecar::run(args, given)?,
+        Command::Gateway(args) => gateway::run(args, given)?,
+        Command::Front(args) => front::run(*args, given)?,
+        Command::Fabric(args) => fabric::run(args)?,
+        Command::Token(args) => token::run(args)?,
+        Command::Store(args) => return store::run(args),
+        Command::Join(args) => join::run(args)?,
+        Command::Apply(args) => apply::apply(&args)?,
+        Command::Get(args) => get::run(&args)?,
+        Command::Delete(args) => apply::delete(&args)?,
+        Command::Neighbours(args) => neighbours::run(&args)?,
+        Command::Load(args) => return load::run(&args),
+        Command::Echo(args) => echo::run(args)?,
+        Command::Lab { command } => return lab::run(&command),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Settings of a part that can change while it runs.
+pub(crate) fn live_settings(part: &str) -> Vec<&'static str> {
+    match part {
+        "sidecar" => [plane::LIVE, telemetry::LIVE, sidecar::LIVE].concat(),
+        "gateway" => plane::LIVE.to_vec(),
+        "front" => [plane::LIVE, telemetry::LIVE].concat(),
+        "run" => [telemetry::LIVE, run_command::LIVE].concat(),
+        "control" => control::LIVE.to_vec(),
+        _ => Vec::new(),
     }
 }

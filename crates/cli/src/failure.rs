@@ -24,7 +24,7 @@ use tollway_report::serve::ServeError;
 use tollway_runtime::{OpenStoreError, SidecarError};
 use tollway_store::OpenError;
 
-/// What a command that failed tells.
+/// The report of a command that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Report {
     /// One line without a full stop; several mistakes of one file are a line each.
@@ -70,7 +70,7 @@ impl Report {
         report
     }
 
-    /// The advice for one mistake is the hint; of several each keeps its own beside it.
+    /// The advice for one mistake is the hint; of several, each line keeps its own.
     fn of_mistakes(mistakes: &[YamlError], code: Option<ErrorCode>) -> Self {
         let texts = mistakes.iter().map(ToString::to_string);
         if let [_] = mistakes {
@@ -87,22 +87,22 @@ impl Report {
         let mut hint = None;
         for text in texts {
             let text = without_os_numbers(&text);
-            let said = match text.split_once("; ") {
-                Some((said, advice)) => {
+            let statement = match text.split_once("; ") {
+                Some((statement, advice)) => {
                     hint = Some(sentence_end_cut(advice).to_owned());
-                    said
+                    statement
                 }
                 None => &text,
             };
-            let said = sentence_end_cut(said);
+            let statement = sentence_end_cut(statement);
             // A cause that its effect quotes is said once.
-            if said.is_empty() || what.ends_with(said) {
+            if statement.is_empty() || what.ends_with(statement) {
                 continue;
             }
             if !what.is_empty() {
                 what.push_str(": ");
             }
-            what.push_str(said);
+            what.push_str(statement);
         }
         let hint =
             hint.or_else(|| code.map(|code| sentence_end_cut(code.entry().remedy).to_owned()));
@@ -162,24 +162,25 @@ impl Report {
     }
 }
 
-/// Tells of a panic in one line: a bug, and where to report it. A reader that went away (`tollway
+/// Reports a panic in one line: a bug, and where to report it. A reader that went away (`tollway
 /// get services | head -1`) is none: the process just ends.
 pub(crate) fn on_panic(panic: &PanicHookInfo<'_>) {
     let message = panic.payload_as_str().unwrap_or("no message");
     if message.starts_with("failed printing to stdout") {
         std::process::exit(PIPE_CLOSED);
     }
-    let place = panic.location().map(|place| format!("{}:{}", place.file(), place.line()));
-    bug(message, place.as_deref()).print(false);
+    let location =
+        panic.location().map(|location| format!("{}:{}", location.file(), location.line()));
+    bug(message, location.as_deref()).print(false);
 }
 
 /// What a shell shows for a program that SIGPIPE ended.
 const PIPE_CLOSED: i32 = 141;
 
-fn bug(message: &str, place: Option<&str>) -> Report {
-    let place = place.unwrap_or("an unknown place");
+fn bug(message: &str, location: Option<&str>) -> Report {
+    let location = location.unwrap_or("an unknown place");
     Report {
-        what: one_line(&format!("tollway failed at {place}: {message}")),
+        what: one_line(&format!("tollway failed at {location}: {message}")),
         code: Some(ErrorCode::Bug),
         hint: Some(format!(
             "this is a bug; please report this line and what led to it: {}/issues",
@@ -295,13 +296,13 @@ fn option_of_listener(listener: &str) -> String {
 
 /// `Connection refused (os error 111)` → `Connection refused`.
 pub(crate) fn without_os_numbers(text: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
+    let mut shortened = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(" (os error ") {
-        kept.push_str(before);
+        shortened.push_str(before);
         rest = after.split_once(')').map_or("", |(_, rest)| rest);
     }
-    kept + rest
+    shortened + rest
 }
 
 fn sentence_end_cut(text: &str) -> &str {
@@ -388,9 +389,9 @@ mod tests {
 
     #[test]
     fn a_panic_is_told_in_two_lines() {
-        let told = bug("index out of\nbounds", Some("src/a.rs:7")).text();
-        assert!(told.starts_with("error: tollway failed at src/a.rs:7: index out of bounds [ERR_BUG]\nhint: this is a bug"), "{told}");
-        assert_eq!(told.lines().count(), 2, "{told}");
+        let lines = bug("index out of\nbounds", Some("src/a.rs:7")).text();
+        assert!(lines.starts_with("error: tollway failed at src/a.rs:7: index out of bounds [ERR_BUG]\nhint: this is a bug"), "{lines}");
+        assert_eq!(lines.lines().count(), 2, "{lines}");
     }
 
     #[test]

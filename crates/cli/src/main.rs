@@ -3,10 +3,10 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod async_runtime;
 mod command;
-mod dapr;
+mod daprd;
 mod failure;
-mod runtime;
 mod settings;
 
 use std::process::ExitCode;
@@ -16,17 +16,17 @@ use clap::error::ErrorKind;
 
 use crate::args::Arguments;
 use crate::failure::{Misuse, Report};
-use crate::settings::{Asked, SettingsError};
+use crate::settings::{Asked, Invocation, SettingsError};
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(failure::on_panic));
     // Exactly one provider of cryptography is built in; a second call would find it installed.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let argv: Vec<_> = std::env::args_os().collect();
-    if let Some(words) = dapr::asked(&argv) {
-        return told(dapr::run(words), false);
+    if let Some(words) = daprd::asked(&argv) {
+        return report(daprd::run(words), false);
     }
-    let invocation = match settings::read(argv) {
+    let invocation = match settings::read::<Arguments>(argv, args::live_settings) {
         Ok(Asked::CarryOut(invocation)) => invocation,
         Ok(Asked::Print(text)) => {
             print!("{text}");
@@ -38,12 +38,13 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let as_json = invocation.arguments.command.prints_json();
-    told(command::run(*invocation), as_json)
+    let Invocation { arguments, given } = *invocation;
+    let as_json = arguments.command.prints_json();
+    report(args::run(arguments.command, given), as_json)
 }
 
-/// Tells how a command failed; the code to end with.
-fn told(ended: anyhow::Result<ExitCode>, as_json: bool) -> ExitCode {
+/// Prints how a command failed; returns the exit code.
+fn report(ended: anyhow::Result<ExitCode>, as_json: bool) -> ExitCode {
     match ended {
         Ok(code) => code,
         Err(error) => match error.downcast_ref() {

@@ -270,7 +270,7 @@ spec:
     }
 
     #[test]
-    fn the_namespace_is_default_unless_said() {
+    fn the_namespace_is_default_unless_given() {
         let text = EXAMPLE.replace("  namespace: shop\n", "");
         assert_eq!(read(&text).unwrap()[0].name.to_string(), "default/stock-readers");
     }
@@ -283,7 +283,7 @@ spec:
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn mistakes_are_reported_with_their_position() {
         check_refused("    app: stock", "    apps: stock", "p.yaml:9:5: unknown field `apps`");
         check_refused("tollway/v1", "tollway/v2", "p.yaml:2:13: unknown value `tollway/v2`");
         check_refused("kind: Policy", "kind: Polcy", "did you mean `Policy`?");

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_says_where_it_is_and_what_would_be_right() {
+    fn a_mistake_has_its_position_and_a_correction() {
         let check = |text: &str, message: &str| assert_eq!(refusal(text), message);
         check(
             "listen: 127.0.0.1:80\nthread: 2\n",

@@ -8,7 +8,7 @@ use tollway_model::{
 };
 use tollway_routing::{AccessList, Action, CallerAccess, Operation};
 
-/// What Dapr calls its trust domain where nobody says otherwise: that of the own network.
+/// Dapr's default trust domain, which means that of the own network.
 const USUAL_TRUST_DOMAIN: &str = "public";
 
 #[derive(Deserialize)]
@@ -93,38 +93,38 @@ impl Policy {
                 ));
             }
         }
-        let place = format!("accessControl of `{app_id}`");
+        let field = format!("accessControl of `{app_id}`");
         let part = |text: &str| Label::new(text).map(Part::Is);
         let (app, namespace) = (part(app_id), part(namespace));
-        let app = app.map_err(|error| format!("{place}: {error}"))?;
-        let namespace = namespace.map_err(|error| format!("{place}: {error}"))?;
+        let app = app.map_err(|error| format!("{field}: {error}"))?;
+        let namespace = namespace.map_err(|error| format!("{field}: {error}"))?;
         let caller = if trust_domain == own || trust_domain == USUAL_TRUST_DOMAIN {
             CallerPattern::Service { app, namespace: Some(namespace), network: None }
         } else {
             let trust_domain =
-                TrustDomain::new(trust_domain).map_err(|error| format!("{place}: {error}"))?;
+                TrustDomain::new(trust_domain).map_err(|error| format!("{field}: {error}"))?;
             CallerPattern::Spiffe { trust_domain, namespace, app }
         };
         let default = match filled(default_action.as_deref()) {
-            Some(word) => action(word, &place)?,
+            Some(word) => action(word, &field)?,
             None => default,
         };
-        let operations = operations.iter().map(|named| named.read(&place));
+        let operations = operations.iter().map(|named| named.read(&field));
         let operations = operations.collect::<Result<Vec<_>, String>>()?;
         Ok(CallerAccess { caller, default, operations })
     }
 }
 
 impl Named {
-    fn read(&self, place: &str) -> Result<Operation, String> {
+    fn read(&self, field: &str) -> Result<Operation, String> {
         let Self { name, http_verb, action: word } = self;
-        let path: PathPattern = name.parse().map_err(|error| format!("{place}: {error}"))?;
+        let path: PathPattern = name.parse().map_err(|error| format!("{field}: {error}"))?;
         let is_any = http_verb.iter().any(|verb| verb == "*");
         let verbs = if is_any { &[] } else { http_verb.as_slice() };
         let methods = verbs.iter().map(|verb| MethodName::new(&verb.to_ascii_uppercase()));
         let methods = methods.collect::<Result<Vec<_>, _>>();
-        let methods = methods.map_err(|error| format!("{place}, `{name}`: {error}"))?;
-        let action = action(word, &format!("{place}, `{name}`"))?;
+        let methods = methods.map_err(|error| format!("{field}, `{name}`: {error}"))?;
+        let action = action(word, &format!("{field}, `{name}`"))?;
         Ok(Operation { path, methods, action })
     }
 }
@@ -133,11 +133,11 @@ fn filled(text: Option<&str>) -> Option<&str> {
     text.filter(|text| !text.is_empty())
 }
 
-fn action(word: &str, place: &str) -> Result<Action, String> {
+fn action(word: &str, field: &str) -> Result<Action, String> {
     match word.to_ascii_lowercase().as_str() {
         "allow" => Ok(Action::Allow),
         "deny" => Ok(Action::Deny),
-        _ => Err(format!("{place} has the action `{word}`; write allow or deny")),
+        _ => Err(format!("{field} has the action `{word}`; write allow or deny")),
     }
 }
 
@@ -209,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn mistakes_are_reported_with_their_position() {
         let operation = |operation: Value| policy(json!({ "operations": [operation] }));
-        for (section, told) in [
+        for (section, message) in [
             (json!({ "defaultAction": "perhaps" }), "defaultAction has the action `perhaps`"),
             (json!({ "default": "allow" }), "unknown field `default`"),
             (json!({ "policies": [{ "appId": "a" }] }), "lacks `namespace`"),
@@ -224,7 +224,7 @@ mod tests {
             (operation(json!({ "name": "/a", "httpVerb": ["G T"], "action": "deny" })), "`G T`"),
         ] {
             let refused = list(&section).unwrap_err();
-            assert!(refused.contains(told), "{section}: {refused}");
+            assert!(refused.contains(message), "{section}: {refused}");
         }
         let many = vec![json!({ "name": "/a", "action": "allow" }); RULES_PER_POLICY_LIMIT];
         let refused = list(&policy(json!({ "operations": many }))).unwrap_err();

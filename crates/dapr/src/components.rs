@@ -141,11 +141,11 @@ fn mistake(fault: ComponentFault, source: &str) -> YamlError {
 
 /// Names that several components have.
 fn doubled(found: &[(Component, String)]) -> Vec<YamlError> {
-    let earlier = |place: usize, name: &str| {
-        found[..place].iter().find(|(component, _)| component.name == name)
+    let earlier = |index: usize, name: &str| {
+        found[..index].iter().find(|(component, _)| component.name == name)
     };
-    let mistake = |(place, (component, source)): (usize, &(Component, String))| {
-        let (_, first) = earlier(place, &component.name)?;
+    let mistake = |(index, (component, source)): (usize, &(Component, String))| {
+        let (_, first) = earlier(index, &component.name)?;
         let what = format!(
             "the component `{}` is in {first} already; give this one another name",
             component.name
@@ -165,13 +165,13 @@ mod tests {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
         let found = stores(folder.path());
-        let place = folder.path().display().to_string() + "/";
+        let prefix = folder.path().display().to_string() + "/";
         match found {
             Ok(StateStores::Network) => Ok("the network's".to_owned()),
             Ok(StateStores::Components(found)) => {
                 Ok(found.into_iter().map(|one| one.name).collect::<Vec<_>>().join(" "))
             }
-            Err(error) => Err(error.to_string().replace(&place, "")),
+            Err(error) => Err(error.to_string().replace(&prefix, "")),
         }
     }
 
@@ -211,16 +211,19 @@ mod tests {
         let one = component("one", "state.in-memory");
         let wrong = format!("{one}---\n{}colour: red\n", component("two", "state.in-memory"));
         let typed = one.replace("in-memory", "memory").replace("name: one", "name: other");
-        let told = components(&[("a.yaml", &wrong), ("b.yaml", &typed)]).unwrap_err();
-        assert!(told.contains("a.yaml:10:1: unknown field `colour`; expected one of"), "{told}");
+        let message = components(&[("a.yaml", &wrong), ("b.yaml", &typed)]).unwrap_err();
+        assert!(
+            message.contains("a.yaml:10:1: unknown field `colour`; expected one of"),
+            "{message}"
+        );
         let meant = "b.yaml:4:14: unknown type `state.memory`; did you mean `state.in-memory`?";
-        assert!(told.contains(meant), "{told}");
-        let told = components(&[("a.yaml", &one), ("b.yaml", &one)]).unwrap_err();
-        assert!(told.contains("b.yaml: the component `one` is in a.yaml already"), "{told}");
-        let told = components(&[("a.yaml", "just text\n")]).unwrap_err();
-        assert!(told.contains("a.yaml:1:1"), "{told}");
-        let told = components(&[("a.yaml", "apiVersion: dapr.io/v1alpha1\n")]).unwrap_err();
-        assert!(told.contains("the field `kind` is missing"), "{told}");
+        assert!(message.contains(meant), "{message}");
+        let message = components(&[("a.yaml", &one), ("b.yaml", &one)]).unwrap_err();
+        assert!(message.contains("b.yaml: the component `one` is in a.yaml already"), "{message}");
+        let message = components(&[("a.yaml", "just text\n")]).unwrap_err();
+        assert!(message.contains("a.yaml:1:1"), "{message}");
+        let message = components(&[("a.yaml", "apiVersion: dapr.io/v1alpha1\n")]).unwrap_err();
+        assert!(message.contains("the field `kind` is missing"), "{message}");
         let found = stores(Path::new("/nowhere"));
         assert!(found.unwrap_err().to_string().contains("/nowhere; check --resources-path"));
     }

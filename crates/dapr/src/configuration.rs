@@ -39,12 +39,12 @@ pub struct Configuration {
     pub rules: Vec<String>,
     /// What may be called outside of the mesh by a name.
     pub endpoints: Vec<HttpEndpoint>,
-    /// What is told at the start.
+    /// Sentences for the log at the start.
     pub(crate) notes: Vec<String>,
 }
 
 impl Configuration {
-    /// What a sidecar is told by its options, and by the files what those leave open.
+    /// The options of a sidecar, with what the files add where the options leave it open.
     pub fn complete(&self, given: SidecarOptions) -> SidecarOptions {
         SidecarOptions {
             api_rules: self.api_rules.clone(),
@@ -55,7 +55,7 @@ impl Configuration {
         }
     }
 
-    /// The same of telemetry: where the options name no collector.
+    /// The options of telemetry, with the collector of the files where the options name none.
     pub fn telemetry(&self, given: TelemetryOptions) -> TelemetryOptions {
         let tracing = given.tracing.or_else(|| self.tracing.clone());
         TelemetryOptions { tracing, ..given }
@@ -71,8 +71,8 @@ impl Configuration {
         namespace: &Label,
         file: &str,
     ) -> Result<(), String> {
-        refuse_what_would_be_missed(spec)?;
-        self.notes.extend(left_out(spec, file));
+        refuse_unserved(spec)?;
+        self.notes.extend(notes_of_idle_fields(spec, file));
         if !spec["accessControl"].is_null() {
             self.access = access_control::read(&spec["accessControl"], namespace)?;
         }
@@ -97,11 +97,11 @@ impl Configuration {
 }
 
 /// What is said of each field that has no effect here.
-fn left_out(spec: &Value, file: &str) -> Vec<String> {
+fn notes_of_idle_fields(spec: &Value, file: &str) -> Vec<String> {
     let fields = spec.as_object().into_iter().flatten();
-    let idle = fields.filter(|(name, value)| is_said(value) && !HEEDED.contains(&name.as_str()));
+    let idle = fields.filter(|(name, value)| has_value(value) && !HEEDED.contains(&name.as_str()));
     let note = |(name, value): (&String, &Value)| {
-        let name = match is_said(&value["apiLogging"]) {
+        let name = match has_value(&value["apiLogging"]) {
             true => format!("{name}.apiLogging"),
             false => name.clone(),
         };
@@ -113,11 +113,11 @@ fn left_out(spec: &Value, file: &str) -> Vec<String> {
 }
 
 /// Whether a field has a value that says something.
-fn is_said(value: &Value) -> bool {
+fn has_value(value: &Value) -> bool {
     !value.is_null() && (is_filled(value) || !(value.is_object() || value.is_array()))
 }
 
-fn refuse_what_would_be_missed(spec: &Value) -> Result<(), String> {
+fn refuse_unserved(spec: &Value) -> Result<(), String> {
     for pipeline in ["httpPipeline", "appHttpPipeline"] {
         if is_filled(&spec[pipeline]["handlers"]) {
             let what = "middleware is not served; do it in the app, and leave";
@@ -232,12 +232,12 @@ mod tests {
         let secret = "authorization=Basic a%2,b";
         let otel =
             json!({ "endpointAddress": "otel:4317", "protocol": "grpc", "headers": [secret] });
-        let told = tracing(json!("0.5"), otel).unwrap().unwrap();
-        assert_eq!(told.ratio, SamplingRatio::new(0.5).unwrap());
+        let message = tracing(json!("0.5"), otel).unwrap().unwrap();
+        assert_eq!(message.ratio, SamplingRatio::new(0.5).unwrap());
         let endpoint = TraceEndpoint::parse("https://otel:4317", Some(TraceProtocol::Grpc));
-        assert_eq!(told.collector.endpoint, endpoint.unwrap());
+        assert_eq!(message.collector.endpoint, endpoint.unwrap());
         let headers = TraceHeaders::parse("authorization=Basic a%252%2Cb").unwrap();
-        assert_eq!(told.collector.headers, headers);
+        assert_eq!(message.collector.headers, headers);
         let otel = |rate| {
             let address = "localhost:4318";
             let otel = json!({ "endpointAddress": address, "protocol": "http", "isSecure": false });
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_that_has_no_effect_is_told_with_its_file() {
+    fn each_field_without_effect_is_reported_with_its_file() {
         let spec = json!({
             "metric": { "enabled": true }, "metrics": { "http": {} }, "mtls": { "enabled": true },
             "logging": { "apiLogging": { "enabled": true } }, "features": [{ "name": "a" }],
@@ -290,8 +290,8 @@ mod tests {
         let (of_file, other) = (otel("a:1"), otel("b:1"));
         let given = TelemetryOptions { tracing: other.tracing, access_log: None };
         assert_eq!(of_file.telemetry(given.clone()), given);
-        let told = of_file.telemetry(TelemetryOptions::default());
-        assert_eq!((told.tracing.is_some(), told.tracing), (true, of_file.tracing));
+        let message = of_file.telemetry(TelemetryOptions::default());
+        assert_eq!((message.tracing.is_some(), message.tracing), (true, of_file.tracing));
     }
 
     #[test]
@@ -309,10 +309,10 @@ mod tests {
     #[test]
     fn a_collector_that_cannot_be_is_refused() {
         let refused = |otel: Value| tracing(json!("1"), otel).unwrap_err();
-        let told = refused(json!({ "endpointAddress": "otel:4317", "protocol": "thrift" }));
-        assert!(told.contains("tracing.otel.protocol is `thrift`"), "{told}");
-        let told = refused(json!({ "endpointAddress": "a b", "protocol": "grpc" }));
-        assert!(told.contains("tracing.otel.endpointAddress"), "{told}");
+        let message = refused(json!({ "endpointAddress": "otel:4317", "protocol": "thrift" }));
+        assert!(message.contains("tracing.otel.protocol is `thrift`"), "{message}");
+        let message = refused(json!({ "endpointAddress": "a b", "protocol": "grpc" }));
+        assert!(message.contains("tracing.otel.endpointAddress"), "{message}");
         let headers = json!(["secret"]);
         let otel = json!({ "endpointAddress": "a:1", "protocol": "grpc", "headers": headers });
         assert!(refused(otel).contains("tracing.otel.headers"));

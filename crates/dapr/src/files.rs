@@ -177,7 +177,7 @@ mod tests {
         Files { app: &app, namespace: &namespace, config, resources, calls_out }.configuration()
     }
 
-    fn look_at(text: &str) -> Result<Vec<String>, String> {
+    fn notes_of(text: &str) -> Result<Vec<String>, String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
         std::fs::write(&file, text).unwrap();
@@ -194,39 +194,40 @@ mod tests {
         let configuration = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  \
              name: daprConfig\nspec:\n  tracing:\n    samplingRate: \"1\"\n    zipkin:\n      \
              endpointAddress: http://localhost:9411/api/v2/spans\n";
-        let notes = look_at(configuration).unwrap();
+        let notes = notes_of(configuration).unwrap();
         assert_eq!(notes, ["no traces go to Zipkin; give it spans through `otel`"]);
         let components = "kind: Component\nmetadata: {name: statestore}\nspec: {type: state.redis}\n\
              ---\nkind: Component\nmetadata: {name: pubsub}\n";
-        assert_eq!(look_at(components).unwrap(), [""; 0]);
+        assert_eq!(notes_of(components).unwrap(), [""; 0]);
         let workflow = "kind: WorkflowAccessPolicy\nmetadata: {name: other}\n";
-        let notes = look_at(workflow).unwrap();
+        let notes = notes_of(workflow).unwrap();
         assert_eq!(notes, ["WorkflowAccessPolicy `other` is not served and left out"]);
         let endpoint = "kind: HTTPEndpoint\nmetadata: {name: other}\nspec: {baseUrl: 'http://a'}\n";
-        assert_eq!(look_at(endpoint).unwrap(), [""; 0]);
+        assert_eq!(notes_of(endpoint).unwrap(), [""; 0]);
     }
 
     #[test]
     fn what_an_app_would_miss_ends_the_start() {
-        let refused = look_at("kind: Configuration\nspec: {api: {denied: [{name: a}]}}\n");
+        let refused = notes_of("kind: Configuration\nspec: {api: {denied: [{name: a}]}}\n");
         let refused = refused.unwrap_err();
         assert!(refused.contains("a.yaml: {\"name\":\"a\"} in api.denied is no rule"), "{refused}");
         for (scopes, is_refused) in [("", true), ("scopes: [WEB]", true), ("scopes: [a]", false)] {
             let resiliency = "kind: Resiliency\nspec: {targets: {apps: {b: {retry: c}}}}\n";
-            let told = look_at(&format!("{resiliency}{scopes}\n"));
-            assert_eq!(told.is_err(), is_refused, "{scopes}: {told:?}");
-            let names = |told: &String| told.contains("targets.apps.b.retry is `c`");
-            assert_eq!(told.as_ref().is_err_and(names), is_refused, "{told:?}");
-            let told = look_at(&format!("kind: Subscription\nmetadata: {{name: s}}\n{scopes}\n"));
-            assert_eq!(told.is_err(), is_refused, "{scopes}: {told:?}");
+            let message = notes_of(&format!("{resiliency}{scopes}\n"));
+            assert_eq!(message.is_err(), is_refused, "{scopes}: {message:?}");
+            let names = |message: &String| message.contains("targets.apps.b.retry is `c`");
+            assert_eq!(message.as_ref().is_err_and(names), is_refused, "{message:?}");
+            let message =
+                notes_of(&format!("kind: Subscription\nmetadata: {{name: s}}\n{scopes}\n"));
+            assert_eq!(message.is_err(), is_refused, "{scopes}: {message:?}");
         }
         let endpoint = "kind: HTTPEndpoint\nmetadata: {name: other}\nspec: {baseUrl: a}\n";
-        let told = look_at(&format!("{endpoint}---\n{endpoint}")).unwrap_err();
-        assert!(told.contains("HTTPEndpoint `other`: spec.baseUrl: `a` is no URL"), "{told}");
+        let message = notes_of(&format!("{endpoint}---\n{endpoint}")).unwrap_err();
+        assert!(message.contains("HTTPEndpoint `other`: spec.baseUrl: `a` is no URL"), "{message}");
         let endpoint = endpoint.replace("baseUrl: a", "baseUrl: 'http://a'");
-        let told = look_at(&format!("{endpoint}---\n{endpoint}")).unwrap_err();
-        assert!(told.contains("HTTPEndpoint `other` is there twice"), "{told}");
-        let notes = look_at("kind: Resiliency\nspec: {targets: {components: {b: {retry: c}}}}\n");
+        let message = notes_of(&format!("{endpoint}---\n{endpoint}")).unwrap_err();
+        assert!(message.contains("HTTPEndpoint `other` is there twice"), "{message}");
+        let notes = notes_of("kind: Resiliency\nspec: {targets: {components: {b: {retry: c}}}}\n");
         assert_eq!(notes.unwrap(), ["Resiliency has targets.components, which have no effect"]);
     }
 

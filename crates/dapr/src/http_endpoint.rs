@@ -68,18 +68,18 @@ pub(crate) fn read(
         Spec::deserialize(spec).map_err(|error| format!("spec: {error}"))?;
     let url = BaseUrl::new(&base_url).map_err(|error| format!("spec.baseUrl: {error}"))?;
     let headers = headers.into_iter().enumerate().map(|(at, header)| {
-        let place = format!("spec.headers[{at}]");
+        let field = format!("spec.headers[{at}]");
         let Header { name, value, env_ref, secret_key_ref } = header;
         let secret = match (env_ref, secret_key_ref) {
             (None, secret) => secret,
             (Some(name), None) => Some(SecretKeyRef { name, key: String::new() }),
-            (Some(_), Some(_)) => return Err(format!("{place} has two values; keep one")),
+            (Some(_), Some(_)) => return Err(format!("{field} has two values; keep one")),
         };
-        let value = text(&place, value, secret, &variable)?;
+        let value = text(&field, value, secret, &variable)?;
         let name: HeaderName =
-            name.parse().map_err(|_| format!("{place}.name `{name}` is no name of a field"))?;
+            name.parse().map_err(|_| format!("{field}.name `{name}` is no name of a field"))?;
         let mut value = HeaderValue::try_from(value)
-            .map_err(|_| format!("{place}.value can be no value of a field"))?;
+            .map_err(|_| format!("{field}.value can be no value of a field"))?;
         value.set_sensitive(true);
         Ok((name, value))
     });
@@ -91,9 +91,9 @@ pub(crate) fn read(
 impl ClientTls {
     fn read(self, variable: impl Fn(&str) -> Option<String>) -> Result<EndpointTls, String> {
         let part = |part: Option<Part>, field: &str| {
-            let place = format!("spec.clientTLS.{field}");
+            let field = format!("spec.clientTLS.{field}");
             let read =
-                |Part { value, secret_key_ref }| text(&place, value, secret_key_ref, &variable);
+                |Part { value, secret_key_ref }| text(&field, value, secret_key_ref, &variable);
             part.map(read).transpose()
         };
         if let Some(word) = self.renegotiation.filter(|word| word != "RenegotiateNever") {
@@ -120,7 +120,7 @@ impl ClientTls {
 
 /// A value that is written, or that a variable of the environment has.
 fn text(
-    place: &str,
+    field: &str,
     value: Option<Value>,
     secret: Option<SecretKeyRef>,
     variable: &impl Fn(&str) -> Option<String>,
@@ -131,16 +131,16 @@ fn text(
         (None, Some(SecretKeyRef { name, key })) => {
             if !key.is_empty() && key != name {
                 return Err(format!(
-                    "{place}.secretKeyRef names a key; leave `key` out: the variable `{name}` of the environment is read"
+                    "{field}.secretKeyRef names a key; leave `key` out: the variable `{name}` of the environment is read"
                 ));
             }
             variable(&name).ok_or_else(|| {
-                format!("{place}: {name} of the environment is not set; set it, or write a value")
+                format!("{field}: {name} of the environment is not set; set it, or write a value")
             })
         }
-        (None, None) => Err(format!("{place} has no value; write one")),
-        (Some(_), None) => Err(format!("{place}.value is no text; write one")),
-        (Some(_), Some(_)) => Err(format!("{place} has two values; keep one")),
+        (None, None) => Err(format!("{field} has no value; write one")),
+        (Some(_), None) => Err(format!("{field}.value is no text; write one")),
+        (Some(_), Some(_)) => Err(format!("{field} has two values; keep one")),
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_place() {
+    fn what_is_invalid_is_reported_with_its_field() {
         let url = "http://a";
         for (spec, part) in [
             (json!({}), "spec: missing field `baseUrl`"),
@@ -201,8 +201,8 @@ mod tests {
                 "leave it out",
             ),
         ] {
-            let told = read(&spec).unwrap_err();
-            assert!(told.contains(part), "{spec}: {told}");
+            let message = read(&spec).unwrap_err();
+            assert!(message.contains(part), "{spec}: {message}");
         }
         assert!(super::read("", &json!({"baseUrl": url}), |_| None).is_err());
     }

@@ -50,7 +50,7 @@ pub struct DaprdOptions {
     pub idle: Vec<String>,
 }
 
-/// The app beside it.
+/// The app of the sidecar.
 #[derive(Debug)]
 pub struct DaprdApp {
     /// A name or an address.
@@ -83,7 +83,7 @@ impl DaprdOptions {
         given: &GivenFlags,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Refusal> {
-        refuse_what_would_be_missed(given)?;
+        refuse_unserved(given)?;
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let app_id = given.text("app-id");
         if app_id.is_empty() {
@@ -97,15 +97,15 @@ impl DaprdOptions {
             .map(|(name, instead)| format!("Flag --{name} has been deprecated, {instead}"))
             .collect();
         let apis = addresses(given.text("dapr-listen-addresses"))?;
-        let doors = |flag: &str| -> Result<Vec<SocketAddr>, Refusal> {
+        let listeners = |flag: &str| -> Result<Vec<SocketAddr>, Refusal> {
             let port = port(given, flag)?;
             Ok(apis.iter().map(|ip| SocketAddr::new(*ip, port)).collect())
         };
-        let (http, grpc) = (doors("dapr-http-port")?, doors("dapr-grpc-port")?);
+        let (http, grpc) = (listeners("dapr-http-port")?, listeners("dapr-grpc-port")?);
         let app = app(given, [http[0].port(), grpc[0].port()])?;
         let control = Some(given.text("control-plane-address").to_owned());
         let control = control.filter(|control| !control.is_empty());
-        let (inbound, advertise) = mesh_door(given, control.is_some(), variable)?;
+        let (inbound, advertise) = inbound_listener(given, control.is_some(), variable)?;
         let message_bytes = message_bytes(given, &mut notes)?;
         Ok(Self {
             app_id,
@@ -149,7 +149,7 @@ pub fn check_flags(words: &[String]) -> Result<(), String> {
 }
 
 /// Flags that say something which is not done here, and which an app would miss.
-fn refuse_what_would_be_missed(given: &GivenFlags) -> Result<(), Refusal> {
+fn refuse_unserved(given: &GivenFlags) -> Result<(), Refusal> {
     let mode = given.text("mode");
     if mode == "kubernetes" {
         return Err("--mode=kubernetes is not for this program; without --mode it runs by itself"
@@ -224,7 +224,7 @@ fn health_check(given: &GivenFlags) -> Result<Option<HealthCheck>, Refusal> {
 
 /// Where other sidecars connect: where only this machine reaches it, unless the control plane is
 /// another machine's.
-fn mesh_door(
+fn inbound_listener(
     given: &GivenFlags,
     is_elsewhere: bool,
     variable: impl Fn(&str) -> Option<String>,
@@ -248,8 +248,8 @@ fn mesh_door(
                 .to_owned(),
         );
     }
-    // The port is the one that it listens on. What is only heard on loopback is there for nobody
-    // else, whatever the host's address.
+    // The port is the one that it listens on. A listener on loopback is not reachable from
+    // other hosts, whatever the host's address.
     let advertise = host.filter(|_| !ip.is_loopback()).map(|host| SocketAddr::new(host, 0));
     Ok((SocketAddr::new(ip, port), advertise))
 }

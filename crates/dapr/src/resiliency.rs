@@ -97,22 +97,22 @@ pub(crate) fn read(
         false => Spec::deserialize(spec).map_err(|error| error.to_string())?,
     };
     for (name, target) in &targets.apps {
-        let place = format!("targets.apps.{name}");
-        let app = NamedApp::parse(name).map_err(|error| format!("{place}: {error}"))?;
+        let field = format!("targets.apps.{name}");
+        let app = NamedApp::parse(name).map_err(|error| format!("{field}: {error}"))?;
         if into.apps.iter().any(|(known, _)| *known == app) {
-            return Err(format!("{place} is said in another file too; say it once"));
+            return Err(format!("{field} is said in another file too; say it once"));
         }
         if target.circuit_breaker_scope.is_some() {
-            return Err(format!("{place}.circuitBreakerScope is for actors; leave it out"));
+            return Err(format!("{field}.circuitBreakerScope is for actors; leave it out"));
         }
-        into.apps.push((app, target.rules((file, &place), &policies, BREAKERS_OF_APP)?));
+        into.apps.push((app, target.rules((file, &field), &policies, BREAKERS_OF_APP)?));
     }
     for (name, target) in &targets.actors {
-        let place = format!("targets.actors.{name}");
+        let field = format!("targets.actors.{name}");
         if into.actors.iter().any(|(known, _)| known == name) {
-            return Err(format!("{place} is said in another file too; say it once"));
+            return Err(format!("{field} is said in another file too; say it once"));
         }
-        let rules = target.rules((file, &place), &policies, BREAKERS_OF_ACTORS)?;
+        let rules = target.rules((file, &field), &policies, BREAKERS_OF_ACTORS)?;
         into.actors.push((name.clone(), rules));
     }
     for (kind, cache, rules) in [
@@ -120,7 +120,7 @@ pub(crate) fn read(
         ("Actor", BREAKERS_OF_ACTORS, &mut into.other_actors),
     ] {
         let usual = Target::usual(kind, &policies);
-        if usual.says_something() {
+        if usual.is_set() {
             *rules = Some(usual.rules((file, "a default policy"), &policies, cache)?);
         }
     }
@@ -147,18 +147,18 @@ impl Target {
         }
     }
 
-    fn says_something(&self) -> bool {
+    fn is_set(&self) -> bool {
         [&self.timeout, &self.retry, &self.circuit_breaker].iter().any(|name| !name.is_empty())
     }
 
     fn rules(
         &self,
-        (file, place): (&str, &str),
+        (file, field): (&str, &str),
         policies: &Policies,
         breakers: usize,
     ) -> Result<Rules, String> {
         let unknown = |part: &str, name: &str| {
-            format!("{place}.{part} is `{name}`, which no policy of the file is called")
+            format!("{field}.{part} is `{name}`, which no policy of the file is called")
         };
         let timeout = match self.timeout.as_str() {
             "" => None,
@@ -188,7 +188,7 @@ impl Target {
             Some("both") => Scope::Both,
             Some(word) => {
                 return Err(format!(
-                    "{place}.circuitBreakerScope is `{word}`; write type, id or both"
+                    "{field}.circuitBreakerScope is `{word}`; write type, id or both"
                 ));
             }
         };
@@ -196,7 +196,7 @@ impl Target {
             None | Some(0) => breakers,
             Some(most) if most > BREAKERS => {
                 return Err(format!(
-                    "{place}.circuitBreakerCacheSize is {most}; it may be {BREAKERS} at most"
+                    "{field}.circuitBreakerCacheSize is {most}; it may be {BREAKERS} at most"
                 ));
             }
             Some(most) => most,
@@ -208,10 +208,10 @@ impl Target {
 }
 
 impl Retry {
-    fn rule(&self, place: &str) -> Result<RetryRule, String> {
-        let time = |text: &Option<String>, field: &str, usual| match text.as_deref() {
+    fn rule(&self, field: &str) -> Result<RetryRule, String> {
+        let time = |text: &Option<String>, key: &str, usual| match text.as_deref() {
             None | Some("") => Ok(usual),
-            Some(text) => duration(text, &format!("{place}.{field}")),
+            Some(text) => duration(text, &format!("{field}.{key}")),
         };
         let pause = match self.policy.as_deref().map(str::to_ascii_lowercase).as_deref() {
             None | Some("" | "constant") => {
@@ -221,28 +221,28 @@ impl Retry {
                 Pauses::Exponential(time(&self.max_interval, "maxInterval", LONGEST_PAUSE)?)
             }
             Some(word) => {
-                return Err(format!("{place}.policy is `{word}`; write constant or exponential"));
+                return Err(format!("{field}.policy is `{word}`; write constant or exponential"));
             }
         };
         let retries = match self.max_retries {
             None | Some(i64::MIN..0) => None,
             Some(most) => Some(u32::try_from(most).unwrap_or(u32::MAX)),
         };
-        let http = ranges(&self.matching.http, &format!("{place}.matching.httpStatusCodes"), 599)?;
-        let grpc = ranges(&self.matching.grpc, &format!("{place}.matching.gRPCStatusCodes"), 16)?;
+        let http = ranges(&self.matching.http, &format!("{field}.matching.httpStatusCodes"), 599)?;
+        let grpc = ranges(&self.matching.grpc, &format!("{field}.matching.gRPCStatusCodes"), 16)?;
         Ok(RetryRule { pause, retries, http, grpc })
     }
 }
 
 impl CircuitBreaker {
-    fn rule(&self, place: &str) -> Result<BreakerRule, String> {
-        let time = |text: &Option<String>, field: &str, usual| match text.as_deref() {
+    fn rule(&self, field: &str) -> Result<BreakerRule, String> {
+        let time = |text: &Option<String>, key: &str, usual| match text.as_deref() {
             None | Some("") => Ok(usual),
-            Some(text) => duration(text, &format!("{place}.{field}")),
+            Some(text) => duration(text, &format!("{field}.{key}")),
         };
         let trip = match self.trip.as_deref() {
             None | Some("") => Trip::usual(),
-            Some(text) => text.parse().map_err(|error| format!("{place}.trip: {error}"))?,
+            Some(text) => text.parse().map_err(|error| format!("{field}.trip: {error}"))?,
         };
         Ok(BreakerRule {
             trials: self.max_requests.unwrap_or(1).max(1),
@@ -253,15 +253,15 @@ impl CircuitBreaker {
     }
 }
 
-fn duration(text: &str, place: &str) -> Result<Duration, String> {
-    let wrong = || format!("{place} is `{text}`, which is no time; write one such as 5s or 1m30s");
+fn duration(text: &str, field: &str) -> Result<Duration, String> {
+    let wrong = || format!("{field} is `{text}`, which is no time; write one such as 5s or 1m30s");
     values::duration(text).ok_or_else(wrong)
 }
 
 /// Numbers and ranges with commas between them, up to `most`.
-fn ranges(text: &str, place: &str, most: u16) -> Result<Vec<RangeInclusive<u16>>, String> {
+fn ranges(text: &str, field: &str, most: u16) -> Result<Vec<RangeInclusive<u16>>, String> {
     let wrong = |part: &str| {
-        format!("{place} has `{part}`; write numbers up to {most} and ranges such as 2-4")
+        format!("{field} has `{part}`; write numbers up to {most} and ranges such as 2-4")
     };
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -368,13 +368,13 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn mistakes_are_reported_with_their_position() {
         let app = |target: Value| json!({ "policies": policies(), "targets": { "apps": { "a": target } } });
         let retry = |retry: Value| {
             json!({ "policies": { "retries": { "r": retry } },
                 "targets": { "apps": { "a": { "retry": "r" } } } })
         };
-        for (spec, told) in [
+        for (spec, message) in [
             (json!({ "policy": {} }), "unknown field `policy`"),
             (app(json!({ "retry": "none" })), "targets.apps.a.retry is `none`"),
             (app(json!({ "timeout": "often" })), "targets.apps.a.timeout is `often`"),
@@ -404,7 +404,7 @@ mod tests {
             ),
         ] {
             let refused = found(&spec).unwrap_err();
-            assert!(refused.contains(told), "{spec}: {refused}");
+            assert!(refused.contains(message), "{spec}: {refused}");
         }
         let mut twice = found(&app(json!({}))).unwrap().0;
         let again = read("more", &app(json!({})), &mut twice, &mut Vec::new()).unwrap_err();

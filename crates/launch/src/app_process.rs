@@ -1,30 +1,19 @@
 //! The app's process: starts it tied to this one, passes signals on, waits for its end.
 
 use std::ffi::OsString;
-use std::io;
 use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, WaitOptions};
-use thiserror::Error;
 use tollway_net::spawn::{Confinement, spawn_confined};
 
+use crate::error::CannotStart;
 use crate::guard::Guard;
-use crate::one_app::environment::Changes;
 
-/// Exit codes of a shell for a command that it does not find, and for one that it may not run.
-const NOT_FOUND: i32 = 127;
-const NOT_EXECUTABLE: i32 = 126;
 /// What a shell adds to the number of the signal that ended a command.
 const BY_SIGNAL: i32 = 128;
 
-/// The app did not start.
-#[derive(Debug, Error)]
-pub enum CannotStart {
-    #[error("there is no program `{program}`; check its name and your PATH")]
-    Missing { program: String },
-    #[error("`{program}` cannot be run; check that it is a program, and its mode")]
-    Refused { program: String, source: io::Error },
-}
+/// Changes to the environment of this process; `None` removes a variable.
+pub(crate) type EnvironmentChanges = Vec<(&'static str, Option<String>)>;
 
 /// A change of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +39,7 @@ impl App {
     /// Call it from a thread that lives as long as the process does.
     pub(crate) fn start(
         command: &[OsString],
-        environment: Changes,
+        environment: EnvironmentChanges,
         guard: Guard,
     ) -> Result<Self, CannotStart> {
         let program = command.first().cloned().unwrap_or_default();
@@ -118,24 +107,6 @@ impl App {
             return Some(Change::Ended(Ending::Signal(signal)));
         }
         status.stopping_signal().map(Change::Stopped)
-    }
-}
-
-impl CannotStart {
-    /// The reason why the program did not start.
-    pub(crate) fn of(program: String, source: io::Error) -> Self {
-        if source.kind() == io::ErrorKind::NotFound {
-            return Self::Missing { program };
-        }
-        Self::Refused { program, source }
-    }
-
-    /// The exit code, as a shell has it.
-    pub fn exit_code(&self) -> i32 {
-        match self {
-            Self::Missing { .. } => NOT_FOUND,
-            Self::Refused { .. } => NOT_EXECUTABLE,
-        }
     }
 }
 

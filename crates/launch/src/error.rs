@@ -10,8 +10,37 @@ use tollway_model::{ErrorCode, NameError};
 use tollway_proxy::DataPlaneError;
 use tollway_runtime::SidecarError;
 
-use crate::app_process::CannotStart;
 use crate::local_control::LocalError;
+
+/// Exit codes of a shell for a command that it does not find, and for one that it may not run.
+const NOT_FOUND: i32 = 127;
+const NOT_EXECUTABLE: i32 = 126;
+/// The app did not start.
+#[derive(Debug, Error)]
+pub enum CannotStart {
+    #[error("there is no program `{program}`; check its name and your PATH")]
+    Missing { program: String },
+    #[error("`{program}` cannot be run; check that it is a program, and its mode")]
+    Refused { program: String, source: io::Error },
+}
+
+impl CannotStart {
+    /// The reason why the program did not start.
+    pub(crate) fn of(program: String, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::NotFound {
+            return Self::Missing { program };
+        }
+        Self::Refused { program, source }
+    }
+
+    /// The exit code, as a shell has it.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::Missing { .. } => NOT_FOUND,
+            Self::Refused { .. } => NOT_EXECUTABLE,
+        }
+    }
+}
 
 /// The app could not listen, and its sidecar would take the port of another process for the app's.
 #[derive(Debug, Error)]
@@ -45,9 +74,9 @@ pub enum LaunchError {
     /// The sidecar did not end in order after the app.
     #[error("{0}")]
     Drain(#[source] DataPlaneError),
-    #[error("the sidecar has ended, so the app was told to end too")]
+    #[error("the sidecar has ended, so the app was message to end too")]
     SidecarEnded,
-    #[error("the sidecar has failed, so the app was told to end too")]
+    #[error("the sidecar has failed, so the app was message to end too")]
     SidecarFailed(#[source] DataPlaneError),
     /// A run file cannot be read.
     #[error("{0}")]

@@ -23,9 +23,8 @@ pub mod run_file;
 mod signals;
 
 pub use access::{Access, WhenAbsent, local_access, refuse_unused_token};
-pub use app_process::CannotStart;
 pub use console::Console;
-pub use error::{AppPortTaken, LaunchError};
+pub use error::{AppPortTaken, CannotStart, LaunchError};
 pub use guard::run_guard;
 pub use instance::random_instance;
 pub use local_control::{LocalControl, LocalError};

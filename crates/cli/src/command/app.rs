@@ -1,5 +1,4 @@
-//! The app beside a sidecar: what it speaks, how many requests it gets at a time, how it is asked
-//! for its health.
+//! The options of a sidecar's app: concurrency limit and health checks.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,13 +10,13 @@ use tollway_proxy::{AppOptions, HealthCheck};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AppArgs {
-    /// Most requests that the app has at a time; others wait [default: any number].
+    /// Concurrency limit of the app; further requests wait [default: none].
     #[arg(long, value_name = "COUNT", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     pub(crate) app_max_concurrency: Option<usize>,
-    /// Ask the app for its health, and have it called only while it is well.
+    /// Check the health of the app, and call it only while it is healthy.
     #[arg(long)]
     enable_app_health_check: bool,
-    /// Path that is asked for over HTTP; 2xx says that the app is well.
+    /// Path of the health check over HTTP; 2xx means healthy.
     #[arg(long, value_name = "PATH", default_value = "/healthz", value_parser = request_path)]
     app_health_check_path: String,
     /// Time between two health checks, in milliseconds.
@@ -26,7 +25,7 @@ pub(crate) struct AppArgs {
     /// Time for the answer to a health check, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     app_health_probe_timeout_ms: u64,
-    /// Failed health checks in a row that make the app ill; one that succeeds makes it well.
+    /// Failed health checks in a row that make the app unhealthy; one that succeeds makes it healthy.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     app_health_threshold: u32,
 }

@@ -8,8 +8,8 @@ use tollway_model::{Label, Policy, PolicyName};
 use tollway_wire::v1;
 use tollway_wire::v1::policy_change::Outcome;
 
+use crate::async_runtime::block_on;
 use crate::command::access::StoreArg;
-use crate::runtime::block_on;
 use tollway_config::manifest::PolicyManifest;
 use tollway_config::yaml;
 
@@ -31,19 +31,19 @@ pub(crate) struct ApplyArgs {
 
 #[derive(Args)]
 pub(crate) struct DeleteArgs {
-    /// What the names are names of.
+    /// Kind of the names.
     #[arg(requires = "names", required_unless_present = "files")]
     kind: Option<Kind>,
     /// NAME or NAMESPACE/NAME.
     #[arg(conflicts_with = "files")]
     names: Vec<String>,
-    /// Delete what stands in a file or directory; `-` reads standard input.
+    /// Delete the policies of a file or directory; `-` reads standard input.
     #[arg(short = 'f', long = "file", value_name = "FILE|DIR|-")]
     files: Vec<PathBuf>,
     /// Namespace of names without one.
     #[arg(short = 'n', long, default_value = "default")]
     namespace: Label,
-    /// It is no error when a policy is not there.
+    /// Ignore policies that do not exist.
     #[arg(long)]
     ignore_missing: bool,
     #[command(flatten)]
@@ -177,7 +177,7 @@ fn directory(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Tells what became of each policy and, after a wait, where it has arrived.
+/// Prints the result for each policy and, after a wait, how many sidecars have applied it.
 fn report(args: &ChangeArgs, changed: &v1::ChangePoliciesResponse) -> Result<()> {
     if args.json {
         print_json(args, changed);

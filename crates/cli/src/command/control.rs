@@ -9,11 +9,10 @@ use clap::{Args, ValueEnum};
 use tollway_control::{EgressMode, Options};
 use tollway_model::{NameError, NetworkName, TrustDomain};
 
-use super::etcd::{EtcdArgs, StorePlace};
 use super::log::LogArgs;
 use super::mesh::end_of;
-use crate::args::Command;
-use crate::runtime::block_on;
+use super::store_location::{EtcdArgs, StoreLocation};
+use crate::async_runtime::block_on;
 use crate::settings::{ConfigArgs, Given, watch};
 
 #[derive(Args)]
@@ -22,7 +21,7 @@ pub(crate) struct ControlArgs {
     /// etcd://HOST:PORT[,HOST:PORT…]/PREFIX for a store in etcd, of which one control plane is the
     /// master and others stand by.
     #[arg(long, value_name = "DIR|URL")]
-    store: StorePlace,
+    store: StoreLocation,
     /// Directory of the admin socket where the store is in etcd; made if it does not exist.
     #[arg(long, value_name = "DIR")]
     admin_dir: Option<PathBuf>,
@@ -34,7 +33,7 @@ pub(crate) struct ControlArgs {
     /// Scope of its certificate authority, fixed at the first start [default: NETWORK.tollway].
     #[arg(long, value_name = "NAME", value_parser = trust_domain)]
     trust_domain: Option<TrustDomain>,
-    /// Where workloads and gateways connect; port 0 takes a free one.
+    /// Address for workloads and gateways; port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:15010")]
     listen: SocketAddr,
     /// Metrics and health; port 0 takes a free one [default: none].
@@ -46,7 +45,7 @@ pub(crate) struct ControlArgs {
     /// How workloads reach other networks.
     #[arg(long, value_enum, default_value_t = Egress::Direct)]
     egress: Egress,
-    /// Receives the bound addresses as JSON.
+    /// File that receives the bound addresses as JSON.
     #[arg(long, value_name = "FILE")]
     ports_file: Option<PathBuf>,
     #[command(flatten)]
@@ -72,10 +71,8 @@ pub(crate) fn run(args: ControlArgs, given: Given) -> Result<()> {
     let options = Options { config, ..args.options()? };
     block_on(async {
         let end = end_of(&reloads)?;
-        let apply = async |command| {
-            if let Command::Control(new) = command {
-                log.set_filter(&new.log.log_level);
-            }
+        let apply = async |new: ControlArgs| {
+            log.set_filter(&new.log.log_level);
             Ok(())
         };
         tokio::select! {
@@ -87,7 +84,7 @@ pub(crate) fn run(args: ControlArgs, given: Given) -> Result<()> {
 
 impl ControlArgs {
     fn options(self) -> Result<Options> {
-        let (directory, etcd) = self.etcd.place(self.store, self.admin_dir)?;
+        let (directory, etcd) = self.etcd.location(self.store, self.admin_dir)?;
         let mut options = Options::new(directory, self.network);
         options.etcd = etcd;
         if let Some(trust_domain) = self.trust_domain {

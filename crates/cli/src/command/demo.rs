@@ -25,10 +25,10 @@ pub(crate) struct DemoArgs {
     /// Under a minute, with fewer blocks and so wider intervals.
     #[arg(long)]
     quick: bool,
-    /// Writes the result record; `-` is standard output, the table then goes to standard error.
+    /// Write the result record; `-` is standard output, the table then goes to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where the report goes.
+    /// File that receives the report.
     #[arg(long, value_name = "FILE", default_value = "tollway-report.html")]
     report: PathBuf,
     /// Stay on loopback, without network namespaces, whatever is permitted.

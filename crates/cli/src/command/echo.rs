@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use tollway_echo::{Choices, EchoOptions, Faults, HttpsOptions, Stall, Stop, percent, serve_echo};
 
-use super::load::{duration, stop_on_signals};
+use super::load::duration::duration;
+use super::load::stop_on_signals;
 
 #[derive(Args)]
 pub(crate) struct EchoArgs {
@@ -35,7 +36,7 @@ pub(crate) struct EchoArgs {
     tcp: Option<SocketAddr>,
     #[command(flatten)]
     faults: FaultArgs,
-    /// Sent with every answer as `x-echo-name`: tells replicas apart.
+    /// Name of the replica, sent with every answer as `x-echo-name`.
     #[arg(long)]
     name: Option<String>,
     /// Runs actors of the type `Echo`, which say what is said to them.
@@ -50,7 +51,7 @@ pub(crate) struct EchoArgs {
         value_parser = clap::value_parser!(u32).range(1..=1_000)
     )]
     actor_types: u32,
-    /// Receives the bound addresses as JSON.
+    /// File that receives the bound addresses as JSON.
     #[arg(long, value_name = "FILE")]
     ports_file: Option<PathBuf>,
 }

@@ -15,9 +15,8 @@ use tollway_proxy::{
 use super::mesh::serve_live;
 use super::plane::PlaneArgs;
 use super::telemetry::TelemetryArgs;
-use crate::args::Command;
+use crate::async_runtime::{block_on, shutdown};
 use crate::failure::Misuse;
-use crate::runtime::{block_on, shutdown};
 use crate::settings::{Given, watch};
 
 // In two lines, for narrow terminals: clap does not break a usage.
@@ -25,7 +24,7 @@ use crate::settings::{Given, watch};
 #[command(override_usage = "tollway front [OPTIONS] --listen <IP:PORT>\n       \
     --cert <FILE> --key <FILE> --to <URL>")]
 pub(crate) struct FrontArgs {
-    /// Where clients connect; may be repeated. Port 0 takes a free one.
+    /// Address for clients; may be repeated. Port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", required = true)]
     listen: Vec<SocketAddr>,
     /// PEM file of a certificate, and behind it those that lead to its root. Repeated with --key
@@ -53,8 +52,7 @@ pub(crate) fn run(args: FrontArgs, given: Given) -> Result<()> {
     let (handle, live) = live(config);
     block_on(async {
         let end = shutdown()?;
-        let apply = async |command| {
-            let Command::Front(new) = command else { return Ok(()) };
+        let apply = async |new: FrontArgs| {
             let (limits, timeouts) = new.plane.bounds();
             let options = LiveOptions {
                 limits,

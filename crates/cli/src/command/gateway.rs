@@ -8,8 +8,7 @@ use tollway_proxy::mesh::Role;
 use tollway_proxy::{GatewayOptions, live, run_gateway};
 
 use super::mesh::{CommonArgs, end_of, serve_live};
-use crate::args::Command;
-use crate::runtime::block_on;
+use crate::async_runtime::block_on;
 use crate::settings::{Given, watch};
 
 #[derive(Args)]
@@ -17,10 +16,10 @@ pub(crate) struct GatewayArgs {
     /// The one port that other networks connect to.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:15443")]
     listen: SocketAddr,
-    /// Where other networks reach it, if not where it listens.
+    /// Address at which other networks reach it, if not the one it listens on.
     #[arg(long, value_name = "IP:PORT")]
     advertise: Option<SocketAddr>,
-    /// Where its own network reaches it, if not where others do.
+    /// Address at which its own network reaches it, if not that of other networks.
     #[arg(long, value_name = "IP:PORT")]
     advertise_inside: Option<SocketAddr>,
     #[command(flatten)]
@@ -39,8 +38,7 @@ pub(crate) fn run(args: GatewayArgs, given: Given) -> Result<()> {
     };
     block_on(async {
         let end = end_of(&reloads)?;
-        let apply = async |command| {
-            let Command::Gateway(new) = command else { return Ok(()) };
+        let apply = async |new: GatewayArgs| {
             handle.apply(new.common.live_options()).await?;
             log.set_filter(&new.common.plane.log.log_level);
             Ok(())

@@ -6,8 +6,8 @@ use tollway_model::{Label, Policy, PolicyScope};
 use tollway_wire::v1;
 
 use super::apply::parse_name;
+use crate::async_runtime::block_on;
 use crate::command::access::StoreArg;
-use crate::runtime::block_on;
 use tollway_config::manifest::{PolicyManifest, to_yaml};
 
 #[derive(Args)]
@@ -20,7 +20,7 @@ pub(crate) struct GetArgs {
     namespace: Option<Label>,
     #[command(flatten)]
     store: StoreArg,
-    /// How to print it; policies printed as YAML can be applied again.
+    /// Output format; policies printed as YAML can be applied again.
     #[arg(short = 'o', long, value_enum, default_value_t = Output::Table)]
     output: Output,
     /// Print JSON, as `-o json` does.

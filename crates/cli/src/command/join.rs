@@ -9,9 +9,9 @@ use tollway_control::BUNDLE_LIMIT_BYTES;
 use tollway_model::{ErrorCode, NetworkName};
 use tollway_wire::v1;
 
+use crate::async_runtime::block_on;
 use crate::command::access::StoreArg;
 use crate::failure::Failure;
-use crate::runtime::block_on;
 
 #[derive(Args)]
 pub(crate) struct JoinArgs {
@@ -25,7 +25,7 @@ enum JoinCommand {
     Export {
         #[command(flatten)]
         store: StoreArg,
-        /// How long it can be used, in seconds.
+        /// Validity, in seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
         ttl_s: u64,
     },

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use tollway_telemetry::{LogFormat, init_log};
 
-use crate::runtime::{block_on, shutdown};
+use crate::async_runtime::{block_on, shutdown};
 use tollway_launch::local_control::{LINGER_MS, serve};
 
 #[derive(Args)]

@@ -14,7 +14,7 @@ pub(crate) struct LogArgs {
         help_heading = "Log"
     )]
     pub(crate) log_level: LogFilter,
-    /// How log lines are written.
+    /// Format of log lines.
     #[arg(long, value_enum, default_value_t = LogFormat::Text, help_heading = "Log")]
     log_format: LogFormat,
 }

@@ -1,19 +1,18 @@
-//! What `tollway sidecar` and `tollway gateway` have in common.
+//! The options that sidecar and gateway share.
 
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, FromArgMatches};
 use tollway_launch::random_instance;
 use tollway_model::Instance;
 use tollway_proxy::mesh::{MeshConfig, Role, TokenSource};
 use tollway_proxy::{CommonOptions, Live, LiveOptions, TelemetryOptions, Timeouts};
 
 use super::plane::PlaneArgs;
-use crate::args::Command;
-use crate::runtime::{shutdown, shutdown_or_hangup};
+use crate::async_runtime::{shutdown, shutdown_or_hangup};
 use crate::settings::Reloads;
 
 #[derive(Args)]
@@ -24,13 +23,13 @@ pub(crate) struct CommonArgs {
     /// File with the join token; without it the variable `TOLLWAY_TOKEN` is read.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Tells this instance from others of the service [default: made up].
+    /// Name of this instance of the service [default: random].
     #[arg(long, value_name = "NAME")]
     instance: Option<Instance>,
     #[command(flatten)]
     pub(crate) plane: PlaneArgs,
-    /// Time a mesh connection with requests under way may give no sign of life before it is given
-    /// up, in milliseconds.
+    /// Time without a sign of the peer after which a mesh connection with requests under way is
+    /// closed, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 20_000, help_heading = "Times and limits")]
     silence_timeout_ms: u64,
     /// Time for the control plane to give a first identity, in milliseconds.
@@ -70,10 +69,10 @@ impl CommonArgs {
 }
 
 /// Runs `part` until it ends, and puts changes of its settings file to work meanwhile.
-pub(crate) async fn serve_live<E: Into<anyhow::Error>>(
+pub(crate) async fn serve_live<E: Into<anyhow::Error>, A: FromArgMatches>(
     part: impl Future<Output = Result<(), E>>,
     reloads: Reloads,
-    apply: impl AsyncFnMut(Command) -> Result<()>,
+    apply: impl AsyncFnMut(A) -> Result<()>,
 ) -> Result<()> {
     tokio::select! {
         ended = part => ended.map_err(Into::into),

@@ -1,4 +1,4 @@
-//! What every data plane has: sidecar, gateway and front.
+//! The options that sidecar, gateway and front share.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,9 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use tollway_proxy::{Limits, Live, PlaneOptions, Timeouts};
 
-use super::limits::{LimitSetting, limit};
 use super::log::LogArgs;
-use crate::settings::ConfigArgs;
+use crate::settings::{ConfigArgs, LimitSetting, limit};
 
 #[derive(Args)]
 pub(crate) struct PlaneArgs {
@@ -19,7 +18,7 @@ pub(crate) struct PlaneArgs {
     /// Data-plane threads.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     threads: usize,
-    /// Time for requests under way when told to end, in milliseconds.
+    /// Time for requests under way at the end, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 10_000, help_heading = "Times and limits")]
     drain_timeout_ms: u64,
     /// Time from the end of a request to the head of its response, in milliseconds.
@@ -50,7 +49,7 @@ pub(crate) struct PlaneArgs {
         help_heading = "Times and limits"
     )]
     limit: Vec<LimitSetting>,
-    /// Receives the bound addresses as JSON.
+    /// File that receives the bound addresses as JSON.
     #[arg(long, value_name = "FILE")]
     ports_file: Option<PathBuf>,
     #[command(flatten)]

@@ -22,11 +22,10 @@ use tollway_telemetry::init_terminal_log;
 use super::api_tokens::ApiTokenArgs;
 use super::app::AppArgs;
 use super::telemetry::TelemetryArgs;
-use crate::args::Command;
+use crate::async_runtime::block_on;
 use crate::command::access::AccessArgs;
 use crate::command::resources::ResourcesArgs;
 use crate::failure::{Misuse, Report, error_text, failure_of};
-use crate::runtime::block_on;
 use crate::settings::{self, ConfigArgs, Given, Origin};
 
 /// Settings that concern all apps of a run file.
@@ -47,19 +46,19 @@ pub(crate) struct RunArgs {
     /// Namespace of the app.
     #[arg(long, value_name = "NAME", default_value = "default")]
     namespace: Label,
-    /// Port on which the app takes calls; 0 finds a free one and tells the app in APP_PORT.
+    /// Port on which the app takes calls; 0 finds a free one and passes it to the app in APP_PORT.
     /// Without it the app only makes calls.
     #[arg(long, value_name = "PORT")]
     app_port: Option<u16>,
     /// Address of the app.
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     app_address: IpAddr,
-    /// What the app speaks: http, https, h2c, grpc, grpcs or tcp.
+    /// Protocol of the app: http, https, h2c, grpc, grpcs or tcp.
     #[arg(long, value_name = "PROTOCOL", default_value = "http")]
     app_protocol: AppScheme,
     #[command(flatten)]
     app: AppArgs,
-    /// HTTP API; port 0 takes a free one, as for the other doors.
+    /// HTTP API; port 0 takes a free one, as for the other listeners.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     http_listen: SocketAddr,
     /// gRPC API.
@@ -68,10 +67,10 @@ pub(crate) struct RunArgs {
     /// Outbound proxy: absolute targets, CONNECT, hosts that end in `.mesh`.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     outbound_listen: SocketAddr,
-    /// Mesh door: other sidecars connect here.
+    /// Inbound listener: other sidecars connect here.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     inbound_listen: SocketAddr,
-    /// Where others of the network reach the mesh door, if not where it listens.
+    /// Address at which the network reaches the inbound listener, if not the one it listens on.
     #[arg(long, value_name = "IP:PORT")]
     advertise: Option<SocketAddr>,
     /// Metrics and health.
@@ -86,13 +85,13 @@ pub(crate) struct RunArgs {
     resources: ResourcesArgs,
     #[command(flatten)]
     telemetry: Box<TelemetryArgs>,
-    /// Tells this instance from others of the service [default: made up].
+    /// Name of this instance of the service [default: random].
     #[arg(long)]
     instance: Option<Instance>,
     /// Time for requests under way when the app has ended, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     drain_timeout_ms: u64,
-    /// Say nothing but errors and warnings.
+    /// Print errors and warnings only.
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -111,7 +110,7 @@ pub(crate) struct RunArgs {
 pub(crate) const LIVE: &[&str] = &["drain_timeout_ms", "upstreams"];
 
 impl RunArgs {
-    /// What a running sidecar takes over, beside what Dapr's files said at its start.
+    /// The settings that change while the sidecar runs, with Dapr's files as they were at its start.
     fn live_options(self, found: &Configuration) -> Result<LiveOptions> {
         Ok(LiveOptions {
             limits: Limits::default(),
@@ -187,8 +186,7 @@ async fn run_one(args: RunArgs, given: Given, console: Console) -> Result<ExitCo
     let (handle, live) = live(config);
     let options = args.options(live)?;
     let configuration = Arc::clone(&options.configuration);
-    let reloading = reloads.run_unsignalled(async |command| {
-        let Command::Run(new) = command else { return Ok(()) };
+    let reloading = reloads.run_unsignalled(async |new: RunArgs| {
         Ok(handle.apply(new.live_options(&configuration)?).await?)
     });
     ended(Box::pin(run_app(options, console, reloading)).await)

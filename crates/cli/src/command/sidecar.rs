@@ -13,10 +13,9 @@ use super::api_tokens::ApiTokenArgs;
 use super::app::AppArgs;
 use super::mesh::{CommonArgs, end_of, serve_live};
 use super::telemetry::TelemetryArgs;
-use crate::args::Command;
+use crate::async_runtime::block_on;
 use crate::command::resources::ResourcesArgs;
 use crate::failure::{Misuse, failure_of};
-use crate::runtime::block_on;
 use crate::settings::{Given, watch};
 use tollway_config::AppScheme;
 
@@ -38,7 +37,7 @@ pub(crate) struct SidecarArgs {
     /// Address of the app.
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     app_address: IpAddr,
-    /// What the app speaks: http, https, h2c, grpc, grpcs or tcp.
+    /// Protocol of the app: http, https, h2c, grpc, grpcs or tcp.
     #[arg(long, value_name = "PROTOCOL", default_value = "http")]
     app_protocol: AppScheme,
     #[command(flatten)]
@@ -52,10 +51,10 @@ pub(crate) struct SidecarArgs {
     /// Outbound proxy: absolute targets, CONNECT, hosts that end in `.mesh`.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:15001")]
     outbound_listen: SocketAddr,
-    /// Mesh door: other sidecars connect here.
+    /// Inbound listener: other sidecars connect here.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:50002")]
     inbound_listen: SocketAddr,
-    /// Where others of the network reach the mesh door, if not where it listens.
+    /// Address at which the network reaches the inbound listener, if not the one it listens on.
     #[arg(long, value_name = "IP:PORT")]
     advertise: Option<SocketAddr>,
     /// What carries requests to services of HTTP/1.1: http2 (many at once on a connection) or http1
@@ -101,8 +100,7 @@ pub(crate) fn run(args: SidecarArgs, given: Given) -> Result<()> {
         let end = end_of(&reloads)?;
         let (found, stores) = args.resources.read(&args.app_id, &args.namespace)?;
         let options = found.complete(args.options(live)?);
-        let apply = async |command| {
-            let Command::Sidecar(new) = command else { return Ok(()) };
+        let apply = async |new: SidecarArgs| {
             let options = LiveOptions {
                 telemetry: found.telemetry(new.telemetry.options()?),
                 upstreams: new.upstreams,

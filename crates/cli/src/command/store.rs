@@ -1,4 +1,4 @@
-//! `tollway store`: look into the store of a control plane that does not run, and repair it.
+//! `tollway store`: inspects and repairs the store of a control plane that does not run.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,13 +16,13 @@ pub(crate) struct StoreArgs {
 
 #[derive(Subcommand)]
 enum StoreCommand {
-    /// Say what is in a store and whether it is whole; exit code 1 if it is damaged.
+    /// Show what is in a store and whether it is damaged; exit code 1 if it is.
     Check {
         /// Directory of the control plane's store; no control plane may run over it.
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
-    /// Keep what was written before the damage; the damaged file stays beside the new one.
+    /// Keep what was written before the damage; the damaged file stays next to the new one.
     Repair {
         /// Directory of the control plane's store; no control plane may run over it.
         #[arg(long, value_name = "DIR")]

@@ -1,4 +1,4 @@
-//! What a sidecar tells of single requests: spans and the access log.
+//! The options of spans and of the access log.
 
 use std::path::PathBuf;
 

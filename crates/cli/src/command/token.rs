@@ -7,8 +7,8 @@ use tollway_wire::v1;
 use tollway_wire::v1::create_token_request::Scope;
 
 use super::neighbours::group;
+use crate::async_runtime::block_on;
 use crate::command::access::StoreArg;
-use crate::runtime::block_on;
 
 #[derive(Args)]
 pub(crate) struct TokenArgs {
@@ -38,7 +38,7 @@ struct CreateArgs {
     /// For agents of the fabric, of this group.
     #[arg(long, value_name = "GROUP", conflicts_with_all = ["app", "namespace", "gateway"], value_parser = group)]
     fabric: Option<Group>,
-    /// How long it can be used, in seconds.
+    /// Validity, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
     ttl_s: u64,
 }

@@ -1,4 +1,4 @@
-//! Who listens on a port, as far as `/proc` tells this user: the own processes, or all for root.
+//! The process that listens on a port, as far as `/proc` shows it: own processes, or all for root.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +14,7 @@ pub(crate) struct Holder {
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
 
-/// The process whose listener is in the way of `address`; `None` where the system does not tell.
+/// The process whose listener is in the way of `address`; `None` where the system does not show it.
 pub(crate) fn find(address: SocketAddr) -> Option<Holder> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let inodes: Vec<String> = tables

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::{Origin, Setting, Settings, SettingsError};
-use crate::args::Arguments;
+use super::setting::{Origin, Program, Setting, Settings, SettingsError};
 use tollway_config::Mistakes;
 use tollway_config::entries::{self, Entry, Value};
 use tollway_config::suggest;
@@ -34,8 +33,11 @@ pub(super) struct Merged {
 
 /// Works in the file that `argv` names. `None` where the command has no settings or clap has
 /// something to say first: the plain parse says it.
-pub(super) fn work_in(argv: &[OsString]) -> Result<Option<Merged>, SettingsError> {
-    let relaxed = relaxed();
+pub(super) fn work_in(
+    argv: &[OsString],
+    program: Program,
+) -> Result<Option<Merged>, SettingsError> {
+    let relaxed = relaxed(program);
     let Ok(matches) = relaxed.clone().try_get_matches_from(argv) else { return Ok(None) };
     let Some((part, typed)) = matches.subcommand() else { return Ok(None) };
     let Some(command) = relaxed.find_subcommand(part).filter(|command| has_settings(command))
@@ -54,9 +56,9 @@ pub(super) fn work_in(argv: &[OsString]) -> Result<Option<Merged>, SettingsError
 }
 
 /// What a command line of a part with settings gives, whether or not it is enough to start it.
-pub(super) fn survey(argv: &[OsString]) -> Result<Settings, SettingsError> {
-    let relaxed = relaxed();
-    match work_in(argv)? {
+pub(super) fn survey(argv: &[OsString], program: Program) -> Result<Settings, SettingsError> {
+    let relaxed = relaxed(program);
+    match work_in(argv, program)? {
         Some(merged) => Ok(merged.settings_by(&relaxed)?.0),
         None => {
             relaxed.try_get_matches_from(argv)?;
@@ -66,10 +68,10 @@ pub(super) fn survey(argv: &[OsString]) -> Result<Settings, SettingsError> {
 }
 
 /// The part whose schema is asked for, if one is.
-pub(super) fn asked_schema(argv: &[OsString]) -> Option<Command> {
-    let matches = relaxed().try_get_matches_from(argv).ok()?;
+pub(super) fn asked_schema(argv: &[OsString], program: Program) -> Option<Command> {
+    let matches = relaxed(program).try_get_matches_from(argv).ok()?;
     let (part, typed) = matches.subcommand()?;
-    let mut commands = Arguments::command();
+    let mut commands = (program.command)();
     // Resolves what is inherited, so that defaults and help are as shown.
     commands.build();
     let command = commands.find_subcommand(part).filter(|command| has_settings(command))?;
@@ -93,8 +95,8 @@ pub(super) fn key_of(arg: &Arg) -> String {
 }
 
 /// The command line without the demand for options: the file may give them.
-fn relaxed() -> Command {
-    Arguments::command().mut_subcommands(|command| {
+fn relaxed(program: Program) -> Command {
+    (program.command)().mut_subcommands(|command| {
         if has_settings(&command) { command.mut_args(|arg| arg.required(false)) } else { command }
     })
 }
@@ -147,8 +149,8 @@ impl Merged {
     }
 
     /// What is in effect, and whether it is only to be printed.
-    pub(super) fn settings(&self) -> Result<(Settings, bool), SettingsError> {
-        self.settings_by(&Arguments::command())
+    pub(super) fn settings(&self, program: Program) -> Result<(Settings, bool), SettingsError> {
+        self.settings_by(&(program.command)())
     }
 
     fn settings_by(&self, command: &Command) -> Result<(Settings, bool), SettingsError> {

@@ -5,22 +5,22 @@
 //! environment, that over the file, the file over the default. Secrets are no settings: they come
 //! from a file that a setting names, or from the environment.
 
-mod change;
+mod differences;
+mod limit_value;
 mod merge;
-mod print;
 mod reload;
 mod schema;
+mod setting;
+mod to_yaml;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
-use thiserror::Error;
 
-use crate::args::Arguments;
-use tollway_config::{FileError, Mistakes};
-
+pub(crate) use limit_value::{LimitSetting, limit};
 pub(crate) use reload::{Reloads, watch};
+pub(crate) use setting::{Given, Origin, Program, Settings, SettingsError};
 
 /// The options that every part with settings has.
 #[derive(Args, Clone, Debug)]
@@ -37,83 +37,32 @@ pub(crate) struct ConfigArgs {
     print_schema: bool,
 }
 
-/// Where the value of a setting comes from.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Origin {
-    Flag,
-    Environment,
-    File {
-        line: u64,
-    },
-    Default,
-    /// It has no value.
-    Unset,
-}
-
-/// One setting and its value as text.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Setting {
-    pub(crate) key: String,
-    /// One, unless it is a list; none if it is unset.
-    pub(crate) values: Vec<String>,
-    pub(crate) is_list: bool,
-    pub(crate) origin: Origin,
-    /// What a value looks like, such as `IP:PORT`.
-    pub(crate) form: String,
-}
-
-/// All settings of a part, in the order of its help.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Settings {
-    /// `sidecar`, `gateway` …
-    pub(crate) part: String,
-    pub(crate) file: Option<PathBuf>,
-    pub(crate) list: Vec<Setting>,
-}
-
 /// A command line with the settings file worked in.
-pub(crate) struct Invocation {
-    pub(crate) arguments: Arguments,
+pub(crate) struct Invocation<T> {
+    pub(crate) arguments: T,
     pub(crate) given: Given,
 }
 
-/// What a part was given.
-#[derive(Default)]
-pub(crate) struct Given {
-    /// Empty for a command without settings.
-    pub(crate) settings: Settings,
-    /// The command line as typed, to work the file in again.
-    argv: Vec<OsString>,
-}
-
 /// What a command line asks for.
-pub(crate) enum Asked {
-    CarryOut(Box<Invocation>),
+pub(crate) enum Asked<T> {
+    CarryOut(Box<Invocation<T>>),
     /// Settings or their schema.
     Print(String),
-}
-
-/// Why settings could not be used.
-#[derive(Debug, Error)]
-pub(crate) enum SettingsError {
-    /// What clap says about flags: its own text, its own exit code.
-    #[error("{0}")]
-    Usage(#[from] clap::Error),
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error("{0}")]
-    Mistakes(#[from] Mistakes),
 }
 
 /// Reads a command line, and the file that it names with `--config`.
 ///
 /// # Errors
 /// [`SettingsError`].
-pub(crate) fn read(argv: Vec<OsString>) -> Result<Asked, SettingsError> {
-    if let Some(part) = merge::asked_schema(&argv) {
-        return Ok(Asked::Print(schema::of(&part)));
+pub(crate) fn read<T: Parser>(
+    argv: Vec<OsString>,
+    live: fn(&str) -> Vec<&'static str>,
+) -> Result<Asked<T>, SettingsError> {
+    let program = Program { command: T::command, live };
+    if let Some(part) = merge::asked_schema(&argv, program) {
+        return Ok(Asked::Print(schema::of(&part, &live(part.get_name()))));
     }
-    let (invocation, print_config) = invocation(argv)?;
+    let (invocation, print_config) = invocation(argv, program)?;
     Ok(match print_config {
         true => Asked::Print(invocation.given.settings.to_yaml()),
         false => Asked::CarryOut(Box::new(invocation)),
@@ -121,22 +70,26 @@ pub(crate) fn read(argv: Vec<OsString>) -> Result<Asked, SettingsError> {
 }
 
 /// What is to be carried out, and whether its settings are only to be printed.
-fn invocation(argv: Vec<OsString>) -> Result<(Invocation, bool), SettingsError> {
-    let Some(merged) = merge::work_in(&argv)? else {
-        let arguments = Arguments::try_parse_from(&argv)?;
-        return Ok((Invocation { arguments, given: Given::default() }, false));
+fn invocation<T: Parser>(
+    argv: Vec<OsString>,
+    program: Program,
+) -> Result<(Invocation<T>, bool), SettingsError> {
+    let Some(merged) = merge::work_in(&argv, program)? else {
+        let arguments = T::try_parse_from(&argv)?;
+        let given = Given { settings: Settings::default(), argv: Vec::new(), program };
+        return Ok((Invocation { arguments, given }, false));
     };
-    let arguments = Arguments::try_parse_from(&merged.argv)?;
-    let (settings, print_config) = merged.settings()?;
-    Ok((Invocation { arguments, given: Given { settings, argv } }, print_config))
+    let arguments = T::try_parse_from(&merged.argv)?;
+    let (settings, print_config) = merged.settings(program)?;
+    Ok((Invocation { arguments, given: Given { settings, argv, program } }, print_config))
 }
 
 /// The settings that a command line of a part gives, even if it lacks some that a start needs.
 ///
 /// # Errors
 /// [`SettingsError`].
-pub(crate) fn survey(argv: &[OsString]) -> Result<Settings, SettingsError> {
-    merge::survey(argv)
+pub(crate) fn survey(argv: &[OsString], program: Program) -> Result<Settings, SettingsError> {
+    merge::survey(argv, program)
 }
 
 #[cfg(test)]

@@ -12,22 +12,24 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::FromArgMatches;
+use clap::error::ErrorKind;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tollway_model::RunningConfig;
 
-use super::change::{Changes, keys};
-use super::{Given, Settings};
-use crate::args::Command;
-use crate::command::live_settings;
+use super::differences::{Changes, keys};
+use super::merge;
+use super::setting::{Given, Program, Settings, SettingsError};
 
-/// How often the file is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the file is inspected.
+const POLL_EVERY: Duration = Duration::from_millis(500);
 
 /// Follows the settings file of a running part.
 pub(crate) struct Reloads {
     argv: Vec<OsString>,
+    program: Program,
     running: Settings,
     live: Vec<&'static str>,
     status: watch::Sender<RunningConfig>,
@@ -36,11 +38,11 @@ pub(crate) struct Reloads {
 /// The settings given run from now on, as revision 1. Also gives the place where others see what
 /// runs.
 pub(crate) fn watch(given: Given) -> (Reloads, watch::Receiver<RunningConfig>) {
-    let Given { settings, argv, .. } = given;
-    let live = live_settings(&settings.part);
+    let Given { settings, argv, program } = given;
+    let live = (program.live)(&settings.part);
     let running = RunningConfig { revision: 1, text: settings.to_yaml(), ..Default::default() };
     let (status, seen) = watch::channel(running);
-    (Reloads { argv, running: settings, live, status }, seen)
+    (Reloads { argv, program, running: settings, live, status }, seen)
 }
 
 impl Reloads {
@@ -58,50 +60,57 @@ impl Reloads {
     ///
     /// # Errors
     /// When SIGHUP cannot be waited for.
-    pub(crate) async fn run(self, apply: impl AsyncFnMut(Command) -> Result<()>) -> Result<()> {
+    pub(crate) async fn run<A: FromArgMatches>(
+        self,
+        apply: impl AsyncFnMut(A) -> Result<()>,
+    ) -> Result<()> {
         let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
         match self.follow(Some(hangup), apply).await {}
     }
 
-    /// The same for a part whose SIGHUP is somebody else's.
-    pub(crate) async fn run_unsignalled(
+    /// Follows the file as [`Reloads::run`] does, in a process that uses SIGHUP for something else.
+    pub(crate) async fn run_unsignalled<A: FromArgMatches>(
         self,
-        apply: impl AsyncFnMut(Command) -> Result<()>,
+        apply: impl AsyncFnMut(A) -> Result<()>,
     ) -> Infallible {
         self.follow(None, apply).await
     }
 
-    async fn follow(
+    async fn follow<A: FromArgMatches>(
         mut self,
         mut hangup: Option<Signal>,
-        mut apply: impl AsyncFnMut(Command) -> Result<()>,
+        mut apply: impl AsyncFnMut(A) -> Result<()>,
     ) -> Infallible {
         let Some(path) = self.file() else {
             return std::future::pending().await;
         };
-        let mut file = Looks { path, before: None, taken: None };
+        let mut file = FollowedFile { path, before: None, taken: None };
         loop {
             let asked = file.next_change(&mut hangup).await;
             self.reload(asked, &mut apply).await;
         }
     }
 
-    /// Reads the file; `asked` by somebody who waits for an answer.
-    async fn reload(&mut self, asked: bool, apply: &mut impl AsyncFnMut(Command) -> Result<()>) {
-        let refused = match super::invocation(self.argv.clone()) {
-            Ok((wanted, _)) => {
-                let changes = self.running.changes(&wanted.given.settings, &self.live);
+    /// Reads the file; `asked` after a signal, which gets an answer in the log.
+    async fn reload<A: FromArgMatches>(
+        &mut self,
+        asked: bool,
+        apply: &mut impl AsyncFnMut(A) -> Result<()>,
+    ) {
+        let refused = match self.read_again() {
+            Ok((arguments, wanted)) => {
+                let changes = self.running.changes(&wanted, &self.live);
                 if changes.live.is_empty() {
-                    self.running = self.running.with(&wanted.given.settings, &changes);
+                    self.running = self.running.with(&wanted, &changes);
                     if asked && changes.restart.is_empty() {
                         tracing::info!("settings read again, nothing changed");
                     }
-                    return self.tell(&changes, false);
+                    return self.publish(&changes, false);
                 }
-                match apply(wanted.arguments.command).await {
+                match apply(arguments).await {
                     Ok(()) => {
-                        self.running = self.running.with(&wanted.given.settings, &changes);
-                        return self.tell(&changes, true);
+                        self.running = self.running.with(&wanted, &changes);
+                        return self.publish(&changes, true);
                     }
                     Err(error) => format!("{error:#}"),
                 }
@@ -117,7 +126,21 @@ impl Reloads {
         });
     }
 
-    fn tell(&self, changes: &Changes, applied: bool) {
+    /// The options and the settings of the part, with the file as it is now.
+    fn read_again<A: FromArgMatches>(&self) -> Result<(A, Settings), SettingsError> {
+        let merged = merge::work_in(&self.argv, self.program)?;
+        let argv = merged.as_ref().map_or(&self.argv, |merged| &merged.argv);
+        let matches = (self.program.command)().try_get_matches_from(argv)?;
+        let part = matches.subcommand_matches(&self.running.part);
+        let part = part.ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
+        let settings = match &merged {
+            Some(merged) => merged.settings(self.program)?.0,
+            None => Settings::default(),
+        };
+        Ok((A::from_arg_matches(part)?, settings))
+    }
+
+    fn publish(&self, changes: &Changes, applied: bool) {
         self.status.send_modify(|status| {
             status.last_refusal = None;
             status.revision += u64::from(applied);
@@ -135,19 +158,19 @@ impl Reloads {
     }
 }
 
-/// What tells one content of a file from another without reading it.
+/// Distinguishes the contents of a file without reading it.
 type Stamp = Option<(u64, u64, i64, i64, u64)>;
 
-struct Looks {
+struct FollowedFile {
     path: PathBuf,
     before: Option<Stamp>,
     taken: Option<Stamp>,
 }
 
-impl Looks {
+impl FollowedFile {
     /// Waits for a change; says whether a signal asked to look.
     async fn next_change(&mut self, hangup: &mut Option<Signal>) -> bool {
-        let mut look = interval(LOOK_EVERY);
+        let mut look = interval(POLL_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         look.tick().await;
         loop {

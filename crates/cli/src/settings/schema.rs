@@ -10,9 +10,8 @@ use serde_json::{Map, Value, json};
 use tollway_proxy::NAMED_LIMITS;
 use tollway_routing::SamplingRatio;
 
+use super::limit_value::LimitSetting;
 use super::merge;
-use crate::command::limits::LimitSetting;
-use crate::command::live_settings;
 use tollway_config::AppScheme;
 
 /// What most editors know.
@@ -20,10 +19,10 @@ const DIALECT: &str = "http://json-schema.org/draft-07/schema#";
 /// `IP:PORT`, an IPv6 address in brackets.
 const ADDRESS: &str = r"^(\[[0-9a-fA-F:.]+\]|[0-9.]+):[0-9]{1,5}$";
 
-/// The schema of the settings of `command`, which must be built. One line ends it.
-pub(super) fn of(command: &Command) -> String {
+/// The schema of the settings of `command`, which must be built. `live` has the keys of those that
+/// change while the part runs. A line break ends the text.
+pub(super) fn of(command: &Command, live: &[&str]) -> String {
     let part = command.get_name();
-    let live = live_settings(part);
     let settings = command.get_arguments().filter(|arg| merge::is_setting(arg));
     let properties: Map<String, Value> = settings
         .map(|arg| {

@@ -2,9 +2,9 @@ use std::path::Path;
 
 use clap::CommandFactory;
 
-use super::change::keys;
+use super::differences::keys;
 use super::*;
-use crate::command::live_settings;
+use crate::args::{Arguments, live_settings};
 
 fn given(text: &str, flags: &[&str]) -> Result<(Arguments, Settings), SettingsError> {
     let directory = tempfile::tempdir().unwrap();
@@ -17,7 +17,8 @@ fn read_with(file: &Path, flags: &[&str]) -> Result<(Arguments, Settings), Setti
     let mut argv: Vec<OsString> = vec!["tollway".into(), "sidecar".into()];
     argv.extend(flags.iter().map(OsString::from));
     argv.extend(["--config".into(), file.into()]);
-    let (invocation, _) = invocation(argv)?;
+    let program = Program { command: Arguments::command, live: live_settings };
+    let (invocation, _) = invocation::<Arguments>(argv, program)?;
     Ok((invocation.arguments, invocation.given.settings))
 }
 
@@ -47,7 +48,7 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
 }
 
 #[test]
-fn every_mistake_of_a_file_is_told_at_once_with_its_place() {
+fn all_mistakes_of_a_file_are_reported_with_their_positions() {
     let text = "app_id: orders\nhttp_lisen: 127.0.0.1:0\nthreads: many\napp_protocol: htp\n\
                 upstreams: 5432=db\nadvertise:\nconfig: other.yaml\nnamespace: [a, b]\n";
     assert_eq!(
@@ -142,7 +143,7 @@ fn the_schemas_of_the_repository_are_those_of_the_options() {
     for (part, command) in parts() {
         let name = format!("schema/tollway-{part}.schema.json");
         let path = format!("{}/../../{name}", env!("CARGO_MANIFEST_DIR"));
-        let wanted = schema::of(&command);
+        let wanted = schema::of(&command, &live_settings(&part));
         if std::env::var_os("UPDATE_DOCS").is_some() {
             std::fs::write(&path, &wanted).unwrap();
         }
@@ -155,7 +156,7 @@ fn the_schemas_of_the_repository_are_those_of_the_options() {
 #[test]
 fn schema_and_part_agree_on_files() {
     let (_, sidecar) = parts().into_iter().find(|(part, _)| part == "sidecar").unwrap();
-    let schema = serde_json::from_str(&schema::of(&sidecar)).unwrap();
+    let schema = serde_json::from_str(&schema::of(&sidecar, &live_settings("sidecar"))).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     for (text, valid) in [
         ("http_listen: 127.0.0.1:0", true),
@@ -187,9 +188,9 @@ fn schema_and_part_agree_on_files() {
         ("log_format: xml", false),
     ] {
         let document: serde_json::Value = serde_saphyr::from_str(text).unwrap();
-        let told: Vec<String> =
+        let message: Vec<String> =
             validator.iter_errors(&document).map(|error| error.to_string()).collect();
-        assert_eq!(told.is_empty(), valid, "the schema on {text}: {told:?}");
+        assert_eq!(message.is_empty(), valid, "the schema on {text}: {message:?}");
         let taken = given(text, &["--app-id", "a"]);
         assert_eq!(taken.is_ok(), valid, "the part on {text}");
     }
@@ -199,7 +200,8 @@ fn schema_and_part_agree_on_files() {
 #[test]
 fn a_schema_describes_every_setting_and_its_default() {
     for (part, command) in parts() {
-        let schema: serde_json::Value = serde_json::from_str(&schema::of(&command)).unwrap();
+        let schema: serde_json::Value =
+            serde_json::from_str(&schema::of(&command, &live_settings(&part))).unwrap();
         let properties = schema["properties"].as_object().unwrap();
         assert_eq!(properties.len(), settings_of(&command).count(), "{part}");
         for (key, property) in properties {

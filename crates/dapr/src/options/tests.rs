@@ -1,7 +1,7 @@
 use super::*;
 
 /// What a command line and an environment mean.
-fn wanted(line: &str, variables: &[(&str, &str)]) -> Result<DaprdOptions, Refusal> {
+fn options_of(line: &str, variables: &[(&str, &str)]) -> Result<DaprdOptions, Refusal> {
     let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     let Ok(Parsed::Flags(given)) = parse(&words) else { panic!("{line} is not read") };
     let variable = |name: &str| {
@@ -11,12 +11,12 @@ fn wanted(line: &str, variables: &[(&str, &str)]) -> Result<DaprdOptions, Refusa
 }
 
 fn web(line: &str) -> DaprdOptions {
-    wanted(&format!("--app-id web {line}"), &[]).unwrap()
+    options_of(&format!("--app-id web {line}"), &[]).unwrap()
 }
 
 #[track_caller]
 fn refused(line: &str, variables: &[(&str, &str)], part: &str) {
-    let refusal = wanted(&format!("--app-id web {line}"), variables).unwrap_err();
+    let refusal = options_of(&format!("--app-id web {line}"), variables).unwrap_err();
     assert!(refusal.contains(part), "{line}: {refusal}");
 }
 
@@ -36,7 +36,7 @@ fn defaults_are_daprds_on_loopback() {
 }
 
 #[test]
-fn the_app_is_what_its_flags_say() {
+fn the_app_follows_its_flags() {
     let app = |line: &str| web(&format!("--app-port 3000 {line}")).app.unwrap();
     let plain = app("--app-max-concurrency 0");
     assert_eq!((plain.host.as_str(), plain.port), ("127.0.0.1", 3000));
@@ -76,27 +76,27 @@ fn sizes_that_are_usual_change_nothing_and_larger_ones_have_a_bound() {
 }
 
 #[test]
-fn others_reach_it_where_the_host_says() {
-    let doors = |line: &str, host: &str| {
+fn others_reach_it_at_the_address_of_the_host() {
+    let listeners = |line: &str, host: &str| {
         let variables = [("DAPR_HOST_IP", host), ("NAMESPACE", "shop")];
-        let web = wanted(&format!("--app-id web {line}"), &variables).unwrap();
+        let web = options_of(&format!("--app-id web {line}"), &variables).unwrap();
         assert_eq!(web.namespace.as_str(), "shop");
         let text = |address: SocketAddr| address.to_string();
         (text(web.inbound), web.advertise.map(text))
     };
     let here = || Some("10.0.0.7:0".to_owned());
-    assert_eq!(doors("", "10.0.0.7"), ("127.0.0.1:0".to_owned(), None));
+    assert_eq!(listeners("", "10.0.0.7"), ("127.0.0.1:0".to_owned(), None));
     let elsewhere = "--control-plane-address control:15010";
-    assert_eq!(doors(elsewhere, "10.0.0.7"), ("0.0.0.0:0".to_owned(), here()));
+    assert_eq!(listeners(elsewhere, "10.0.0.7"), ("0.0.0.0:0".to_owned(), here()));
     let fixed = "--dapr-internal-grpc-listen-address 10.0.0.7 --dapr-internal-grpc-port 50002";
-    assert_eq!(doors(fixed, ""), ("10.0.0.7:50002".to_owned(), None));
+    assert_eq!(listeners(fixed, ""), ("10.0.0.7:50002".to_owned(), None));
     refused(elsewhere, &[], "say where they can in DAPR_HOST_IP");
     refused("", &[("DAPR_HOST_IP", "here")], "DAPR_HOST_IP is no IP address");
     refused("", &[("NAMESPACE", "a.b")], "NAMESPACE: ");
 }
 
 #[test]
-fn the_apis_listen_where_they_are_told() {
+fn the_apis_listen_at_the_given_addresses() {
     let http = |line: &str| web(line).http.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(http("--dapr-listen-addresses 0.0.0.0"), ["0.0.0.0:3500"]);
     let both = "--dapr-listen-addresses localhost,[::1] --dapr-http-port 0";

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aya::maps::{MapData, RingBuf};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tollway_identity::Credentials;
@@ -17,7 +18,7 @@ use tonic::transport::Channel;
 
 use super::facts::AgentFacts;
 use super::{Agent, AgentError, AgentOptions};
-use crate::forwarder::{Forwarder, ForwarderError, Options};
+use crate::forwarder::{Forwarder, ForwarderError, Options, Port};
 use crate::journal::{Journal, MapName};
 use crate::marks::{Marks, marks, write_marks};
 use crate::pins::PinsError;
@@ -84,6 +85,47 @@ where
     C: AsyncFnMut() -> Result<Channel, E>,
     E: std::fmt::Display,
 {
+    let admin_listen = options.admin_listen;
+    let Opened { agent, facts, misses: ring, _ports } = open(options)?;
+    let admin = match admin_listen {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    let admin = async {
+        match admin {
+            Some(listener) => serve_admin(facts.clone(), listener).await,
+            None => std::future::pending().await,
+        }
+    };
+    let (reports, requests) = tokio::sync::mpsc::channel(misses::QUEUE);
+    let serve = async {
+        let joined = join.await.map_err(RunError::Join)?;
+        facts.has_joined(joined.credentials);
+        Ok(agent.run(joined.connect, requests).await?)
+    };
+    tokio::select! {
+        ended = serve => ended,
+        () = admin => Ok(()),
+        never = give_memory_back() => match never {},
+        failed = misses::pass_on(ring, reports) => {
+            failed.map_err(RunError::kernel("cannot wait for reports of the programs"))
+        }
+        () = end => Ok(()),
+    }
+}
+
+/// An agent with its table, before it joins the mesh.
+struct Opened {
+    agent: Agent,
+    facts: Arc<AgentFacts>,
+    /// Reports of the programs about addresses that they have not found.
+    misses: RingBuf<MapData>,
+    /// The devices, which stay open while the agent runs.
+    _ports: Vec<Port>,
+}
+
+/// Opens the forwarder, reads the journal, and starts the thread that writes the table.
+fn open(options: RunOptions) -> Result<Opened, RunError> {
     let pins = pins::directory(&options.group.to_lower())?;
     let forwarder = Forwarder::open(&options.forwarder, &pins)?;
     log_ports(&forwarder);
@@ -110,31 +152,7 @@ where
     let counts = counts.map_err(RunError::kernel("cannot open the programs' counters"))?;
     let agent = Agent::new(agent_options, Some(journal), forwarder.table)?;
     let facts = Arc::new(AgentFacts::new(&agent, counts, capacity));
-    let admin = match options.admin_listen {
-        Some(address) => Some(listen(address).await?),
-        None => None,
-    };
-    let admin = async {
-        match admin {
-            Some(listener) => serve_admin(facts.clone(), listener).await,
-            None => std::future::pending().await,
-        }
-    };
-    let (reports, requests) = tokio::sync::mpsc::channel(misses::QUEUE);
-    let serve = async {
-        let joined = join.await.map_err(RunError::Join)?;
-        facts.has_joined(joined.credentials);
-        Ok(agent.run(joined.connect, requests).await?)
-    };
-    tokio::select! {
-        ended = serve => ended,
-        () = admin => Ok(()),
-        never = give_memory_back() => match never {},
-        failed = misses::pass_on(forwarder.misses, reports) => {
-            failed.map_err(RunError::kernel("cannot wait for reports of the programs"))
-        }
-        () = end => Ok(()),
-    }
+    Ok(Opened { agent, facts, misses: forwarder.misses, _ports: forwarder.ports })
 }
 
 /// The membership of the mesh.

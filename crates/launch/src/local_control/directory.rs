@@ -9,6 +9,8 @@ use rustix::io::Errno;
 use thiserror::Error;
 use tollway_model::ErrorCode;
 
+use super::state::socket;
+
 const NAME: &str = "tollway";
 /// Where the system keeps the runtime directories of those who are logged in.
 const RUNTIME_DIRECTORIES: &str = "/run/user";
@@ -74,7 +76,7 @@ impl DirectoryError {
 pub(super) fn prepared() -> Result<PathBuf, DirectoryError> {
     let user = user();
     let path = path_of(user, std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
-    let length = super::socket(&path).as_os_str().len();
+    let length = socket(&path).as_os_str().len();
     if length > SOCKET_BYTES_LIMIT {
         return Err(DirectoryError::TooLong { path, length });
     }

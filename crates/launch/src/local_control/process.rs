@@ -9,8 +9,7 @@ use thiserror::Error;
 use tollway_control::{ControlPlane, Options, StartError};
 use tollway_model::{NameError, NetworkName};
 
-use super::STORE;
-use super::state::State;
+use super::state::{STORE, State};
 
 /// Name of its network.
 const NETWORK: &str = "local";

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tollway_model::chain;
 use tollway_proxy::mesh::MeshClient;
 
-use super::{LocalControl, LocalError, find_or_start};
+use super::error::LocalError;
+use super::find::find_or_start;
+use super::running::LocalControl;
 
 /// After this time without a connection the control plane is looked up.
 const AWAY: Duration = Duration::from_secs(1);

@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use tollway_model::ErrorCode;
 use tollway_net::spawn::spawn_detached;
 
-use super::{LocalControl, LocalError, find_in};
+use super::error::LocalError;
+use super::running::{LocalControl, find_in};
 use crate::program::own_program;
 
 const LOCK: &str = "lock";
@@ -99,7 +100,7 @@ fn ended(log: &Path) -> LocalError {
     let error = line_of("error: ").or(lines.clone().next()).unwrap_or("it wrote nothing");
     let coded = error.strip_suffix(']').and_then(|error| error.rsplit_once(" ["));
     let coded = coded.and_then(|(text, word)| Some((text, ErrorCode::from_word(word)?)));
-    let log = || format!("look into its log, {}", log.display());
+    let log = || format!("read its log, {}", log.display());
     LocalError::Ended {
         reason: coded.map_or(error, |(text, _)| text).to_owned(),
         hint: line_of("hint: ").map_or_else(log, str::to_owned),

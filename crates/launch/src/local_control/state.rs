@@ -1,12 +1,14 @@
-//! What the local control plane leaves in its directory for those who look for it.
+//! The files of the local control plane in its directory: its state and its admin socket.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+/// Folder of the store and the admin socket.
+pub(super) const STORE: &str = "control";
 const NAME: &str = "control.json";
 /// Largest file that is read, in bytes.
 const BYTES_LIMIT: u64 = 4096;
@@ -42,6 +44,11 @@ impl State {
         file.write_all(&serde_json::to_vec(self)?)?;
         std::fs::rename(&partial, directory.join(NAME))
     }
+}
+
+/// The admin socket of a control plane in `directory`.
+pub(super) fn socket(directory: &Path) -> PathBuf {
+    directory.join(STORE).join(tollway_control::SOCKET_NAME)
 }
 
 #[cfg(test)]

@@ -5,24 +5,21 @@
 //! of this process: nothing that ends this process leaves it behind.
 
 pub(crate) mod environment;
+mod messages;
+mod options;
 mod plan;
 mod readiness;
 mod supervise;
 mod terminal;
 
 use std::convert::Infallible;
-use std::ffi::OsString;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollway_dapr::Configuration;
-use tollway_model::{AppId, Instance, Label};
-use tollway_proxy::{AppOptions, PlaneOptions, TelemetryOptions, Tokens};
-use tollway_runtime::{Sidecar, StateStores};
+use tollway_runtime::Sidecar;
 
-pub(crate) use self::plan::Plan;
+pub use self::options::{Listen, RunOptions};
+use self::plan::Plan;
 use self::supervise::Supervision;
 use crate::app_process::App;
 use crate::console::Console;
@@ -34,43 +31,6 @@ use crate::signals::Signals;
 const NO_ANSWER_NOTE_AFTER: Duration = Duration::from_secs(2);
 /// What a shell adds to the number of a signal that ended a command.
 const BY_SIGNAL: i32 = 128;
-
-/// An app and its sidecar.
-pub struct RunOptions {
-    pub app_id: AppId,
-    pub namespace: Label,
-    /// A random name without one.
-    pub instance: Option<Instance>,
-    /// The app, if it takes calls. Port 0 chooses a free one.
-    pub app: Option<AppOptions>,
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
-    /// The control plane as `HOST:PORT`; without it this user's local one.
-    pub control: Option<String>,
-    /// File with the join token of `control`; without it the environment has the token.
-    pub token_file: Option<PathBuf>,
-    /// How long a local control plane that is started here stays after its last workload.
-    pub linger: Duration,
-    pub listen: Listen,
-    pub plane: PlaneOptions,
-    /// Loopback ports for TCP services, as `PORT=SERVICE`.
-    pub upstreams: Vec<String>,
-    pub tokens: Tokens,
-    pub telemetry: TelemetryOptions,
-    /// From Dapr's files.
-    pub configuration: Arc<Configuration>,
-    pub stores: StateStores,
-}
-
-/// The listeners of the sidecar. Port 0 takes a free one.
-pub struct Listen {
-    pub http: SocketAddr,
-    pub grpc: SocketAddr,
-    pub outbound: SocketAddr,
-    pub inbound: SocketAddr,
-    /// Where other sidecars reach the inbound listener, if not at `inbound`.
-    pub advertise: Option<SocketAddr>,
-}
 
 /// Runs an app with its sidecar until the app ends; returns the exit code of the app. `reload` is
 /// polled while the app runs. Call it in a runtime of one thread that lives as long as the process.
@@ -94,7 +54,7 @@ pub async fn run_app(
         started = starting => started?,
         signal = signals.next_request_to_end() => return Ok(BY_SIGNAL + signal.as_raw()),
     };
-    console.sidecar_ready(&plan, &sidecar);
+    messages::sidecar_ready(console, &plan, &sidecar);
     let guard = Guard::start()?;
     let app = App::start(&command, environment::of_app(&plan, &sidecar), guard)?;
     let supervision = Supervision { plan: Arc::new(plan), app, signals, console, linger };

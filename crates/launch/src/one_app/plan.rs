@@ -11,7 +11,7 @@ use tollway_proxy::mesh::{MeshConfig, Role};
 use tollway_proxy::{AppOptions, CommonOptions, MeshProtocol, SidecarOptions};
 use tollway_runtime::{MESSAGE_BYTES, StateStores};
 
-use super::RunOptions;
+use super::options::RunOptions;
 use crate::access::{Access, WhenAbsent, local_access};
 use crate::console::Console;
 use crate::error::{AppPortTaken, LaunchError};

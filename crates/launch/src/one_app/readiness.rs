@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tollway_proxy::mesh::MeshClient;
 
+use super::messages;
 use super::plan::Plan;
 use crate::console::Console;
 use crate::local_control::{ControlEvent, restart_when_absent};
@@ -32,13 +33,13 @@ pub(super) async fn print_readiness(
     let listens = ready.wait_for(|ready| *ready);
     if tokio::time::timeout(LISTEN_HINT_AFTER, listens).await.is_err() {
         let elsewhere = listens_on_ipv6(&plan).await;
-        console.app_late(&plan, LISTEN_HINT_AFTER.as_secs(), elsewhere);
+        messages::app_late(console, &plan, LISTEN_HINT_AFTER.as_secs(), elsewhere);
     }
     loop {
         if ready.wait_for(|ready| *ready).await.is_err() {
             return std::future::pending().await;
         }
-        console.app_ready(&plan);
+        messages::app_ready(console, &plan);
         loop {
             if ready.wait_for(|ready| !*ready).await.is_err() {
                 return std::future::pending().await;
@@ -48,7 +49,7 @@ pub(super) async fn print_readiness(
                 break;
             }
         }
-        console.app_not_ready(&plan);
+        messages::app_not_ready(console, &plan);
     }
 }
 

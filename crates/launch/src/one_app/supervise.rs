@@ -21,7 +21,7 @@ use crate::signals::Signals;
 /// Time for an app that was told to end because its sidecar failed, and for what it leaves.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// Time in which a stopped job is told that it goes on, if it was stopped at all.
+/// Time within which a stopped job is continued, if it was stopped at all.
 const STOP_SETTLES: Duration = Duration::from_millis(200);
 
 pub(super) struct Supervision {

@@ -16,7 +16,7 @@ const DAPR_FOLDER: &str = ".dapr";
 /// Ports that an app's sidecar takes free ones for, by their flags.
 const FREE_PORTS: [&str; 4] =
     ["dapr-http-port", "dapr-grpc-port", "dapr-internal-grpc-port", "metrics-port"];
-/// Ports that are somebody's alone.
+/// Ports that only one process can use.
 const PORTS: [&str; 5] =
     ["appPort", "daprHTTPPort", "daprGRPCPort", "daprInternalGRPCPort", "metricsPort"];
 /// Keys that concern other ways to run than this one.
@@ -34,7 +34,7 @@ pub(super) struct Destination {
 pub(super) struct AppPlan {
     pub(super) app_id: String,
     pub(super) folder: PathBuf,
-    /// Empty where somebody else starts the app.
+    /// Empty when the app is started by other means.
     pub(super) command: Vec<String>,
     /// What the file adds to the environment of the app.
     pub(super) env: Vec<(String, String)>,
@@ -289,7 +289,8 @@ mod tests {
         }
         let around = Around { source: "dapr.yaml", folder: &root, home: Some(&root.join("user")) };
         let shown = root.display().to_string();
-        let read = format::read(text, "dapr.yaml").map_err(|Mistakes(told)| told[0].to_string())?;
+        let read =
+            format::read(text, "dapr.yaml").map_err(|Mistakes(message)| message[0].to_string())?;
         match plan(&read, &around) {
             Ok(mut plans) => {
                 for plan in &mut plans {
@@ -299,9 +300,9 @@ mod tests {
                 }
                 Ok(plans)
             }
-            Err(Mistakes(told)) => {
-                let told: Vec<String> = told.iter().map(ToString::to_string).collect();
-                Err(told.join("\n").replace(&shown, ""))
+            Err(Mistakes(message)) => {
+                let message: Vec<String> = message.iter().map(ToString::to_string).collect();
+                Err(message.join("\n").replace(&shown, ""))
             }
         }
     }
@@ -394,8 +395,8 @@ mod tests {
                 "dapr.yaml:6:16: the port 80 is taken in line 4",
             ),
         ] {
-            let told = planned(&format!("version: 1\napps:\n- {app}\n"), &[]).unwrap_err();
-            assert!(told.lines().any(|line| line.starts_with(mistake)), "{mistake}: {told}");
+            let message = planned(&format!("version: 1\napps:\n- {app}\n"), &[]).unwrap_err();
+            assert!(message.lines().any(|line| line.starts_with(mistake)), "{mistake}: {message}");
         }
     }
 }

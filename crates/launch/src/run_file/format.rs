@@ -30,7 +30,7 @@ pub(super) enum Takes {
 pub(super) struct Field {
     pub(super) key: &'static str,
     pub(super) takes: Takes,
-    /// It stands beside an app and not in `common`.
+    /// The key belongs to an app, not to `common`.
     is_of_app: bool,
     /// The flag of daprd that means the same.
     pub(super) flag: Option<&'static str>,
@@ -211,9 +211,9 @@ mod tests {
 
     #[track_caller]
     fn check_refused(text: &str, mistake: &str) {
-        let Mistakes(told) = read(text, "dapr.yaml").unwrap_err();
-        let told: Vec<String> = told.iter().map(ToString::to_string).collect();
-        assert!(told.iter().any(|told| told.starts_with(mistake)), "{told:#?}");
+        let Mistakes(message) = read(text, "dapr.yaml").unwrap_err();
+        let message: Vec<String> = message.iter().map(ToString::to_string).collect();
+        assert!(message.iter().any(|message| message.starts_with(mistake)), "{message:#?}");
     }
 
     #[test]

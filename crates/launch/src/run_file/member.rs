@@ -1,6 +1,6 @@
 //! One app of a run file with its sidecar: started in order, looked after, ended in order.
 //!
-//! Both are processes. The sidecar comes first and tells its ports in a file; the app finds them in
+//! Both are processes. The sidecar starts first and writes its ports to a file; the app finds them in
 //! its environment. At the end the app goes first. The kernel ends both if this process is killed,
 //! and a guard what the app has started.
 
@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use tollway_net::spawn::{Confinement, spawn_confined};
 
-use super::LAST_LINES_WITHIN;
 use super::app_plan::AppPlan;
-use super::output::{Output, Stream};
-use crate::app_process::{App, CannotStart, Change, Ending};
+use super::output::{LAST_LINES_WITHIN, Output, Stream};
+use crate::app_process::{App, Change, Ending};
 use crate::console::Console;
-use crate::error::LaunchError;
+use crate::error::{CannotStart, LaunchError};
 use crate::guard::Guard;
 use crate::program::own_program;
 
@@ -127,7 +126,7 @@ impl Member {
         }
     }
 
-    /// Tells it to end, the app first.
+    /// Ends it in order, the app first.
     pub(super) fn end(&mut self) {
         match self.stage {
             Stage::Starting => self.end_sidecar(),

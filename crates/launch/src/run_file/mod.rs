@@ -17,6 +17,7 @@ use tollway_config::yaml;
 
 use self::app_plan::{AppPlan, Around, plan};
 use self::member::Member;
+use self::output::LAST_LINES_WITHIN;
 use crate::console::Console;
 use crate::error::{AppPortTaken, LaunchError};
 use crate::signals::Signals;
@@ -27,9 +28,6 @@ const FILE_NAME: &str = "dapr.yaml";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often members are advanced when no signal arrives.
 const POLL_EVERY: Duration = Duration::from_millis(50);
-/// Longest wait for the last lines of processes that have ended; others may hold their streams.
-const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
-
 /// Runs the apps of a file until all have ended; returns the exit code. `control` names a control
 /// plane as `HOST:PORT`, in place of this user's local one.
 ///

@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use time::OffsetDateTime;
 
@@ -16,6 +16,9 @@ use super::app_plan::Destination;
 const LINE_BYTES: usize = 64 * 1024;
 /// Lines that are remembered of a process, for when it fails.
 const LAST_LINES: usize = 10;
+
+/// Longest wait for the last lines of processes that have ended; others may hold their streams.
+pub(super) const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 
 /// The stream of the terminal on which a process's lines appear.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,8 +163,6 @@ fn stamp() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_terminal_has_shown_is_not_told_again() {
+    fn what_the_terminal_has_shown_is_not_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let to_console = Destination { is_console: true, is_file: false };
         let output = Output::new(to_console, "app", "web", folder.path()).unwrap();

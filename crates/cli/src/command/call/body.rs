@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_told_by_its_form() {
+    fn json_is_recognized_by_its_form() {
         assert_eq!(content_type(r#"{"a": [1]}"#), "application/json");
         assert_eq!(content_type("{a}"), "text/plain; charset=utf-8");
         assert_eq!(content_type(""), "text/plain; charset=utf-8");

@@ -17,17 +17,17 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tollway_model::{ErrorCode, MESH_SUFFIX};
 
-use super::CallArgs;
 use super::body::{self, Body};
-use super::door::Door;
-use super::explain;
-use super::sign;
+use super::call_trace;
+use super::liveness;
+use super::options::CallArgs;
+use super::sidecar_access::SidecarAccess;
 use super::target::Target;
 use crate::failure::Failure;
 
 /// The field that names the service.
 const TARGET: &str = "dapr-app-id";
-/// Largest body in which a failure of the mesh is looked for, where its length is told before.
+/// Largest body that may be a failure of the mesh, where its length is known before.
 const FAILURE_BYTES_LIMIT: u64 = 64 * 1024;
 /// Largest body in which it is looked for, where the length shows only at the end.
 const READ_BYTES_LIMIT: usize = 16 * 1024 * 1024;
@@ -61,7 +61,7 @@ pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
     }
     request.headers_mut().insert(TARGET, args.target.service.parse()?);
     if args.explain {
-        request.headers_mut().insert(explain::ASK, explain::YES);
+        request.headers_mut().insert(call_trace::ASK, call_trace::YES);
     }
     Ok(request)
 }
@@ -69,13 +69,16 @@ pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
 /// Time to connect to a sidecar that runs: elsewhere than here, packets may just be lost.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sends it through the door; returns with the head of the answer.
-pub(super) async fn send(door: &Door, request: Request<Body>) -> Result<Response<Incoming>> {
+/// Sends it through the sidecar; returns with the head of the answer.
+pub(super) async fn send(
+    sidecar: &SidecarAccess,
+    request: Request<Body>,
+) -> Result<Response<Incoming>> {
     let unreachable = |why: String| {
-        let what = format!("no sidecar answers at {}: {why}; check --sidecar", door.address);
+        let what = format!("no sidecar answers at {}: {why}; check --sidecar", sidecar.address);
         Failure::new(ErrorCode::Unreachable, what)
     };
-    let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(&door.address)).await;
+    let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(&sidecar.address)).await;
     let stream = match connected {
         Ok(stream) => stream.map_err(|error| unreachable(error.to_string()))?,
         Err(_) => {
@@ -90,14 +93,14 @@ pub(super) async fn send(door: &Door, request: Request<Body>) -> Result<Response
         .context("the sidecar does not speak HTTP")?;
     tokio::spawn(connection);
     let answer = sender.send_request(request);
-    if door.is_own() {
+    if sidecar.is_own() {
         return answer.await.context("the sidecar gave no answer");
     }
     let no_sidecar = |what: String| {
-        let what = format!("what listens at {} is no sidecar: {what}", door.address);
+        let what = format!("what listens at {} is no sidecar: {what}", sidecar.address);
         Failure::new(ErrorCode::Unreachable, format!("{what}; check --sidecar"))
     };
-    let answer = sign::wait(&door.address, answer).await.map_err(no_sidecar)?;
+    let answer = liveness::wait(&sidecar.address, answer).await.map_err(no_sidecar)?;
     answer.map_err(|error| {
         if error.is_parse() {
             return no_sidecar(format!("it does not answer in HTTP ({error})")).into();
@@ -161,7 +164,7 @@ enum Answered {
 }
 
 impl Answered {
-    /// Reads a body that may tell of a failure. One that is larger than any of those comes from
+    /// Reads a body that may describe a failure. One that is larger than any of those comes from
     /// an app that makes long stories of its errors.
     async fn read(self) -> Result<Self> {
         let Self::Streamed(body) = self else { return Ok(self) };
@@ -252,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_of_the_mesh_is_told_from_an_apps_answer() {
+    fn a_failure_of_the_mesh_differs_from_an_apps_answer() {
         let body = br#"{"errorCode":"ERR_UNKNOWN_SERVICE","message":"who?"}"#;
         assert_eq!(failure(body), Some((ErrorCode::UnknownService, "who?".to_owned())));
         assert_eq!(failure(br#"{"errorCode":"E1","message":"mine"}"#), None);

@@ -1,4 +1,4 @@
-//! What is called: a service and a path.
+//! The target of a call: a service and a path.
 
 use std::str::FromStr;
 
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn service_and_path_are_told_apart() {
+    fn service_and_path_are_separated() {
         check("files/", "files", "/");
         check("files", "files", "/");
         check("stock.shop.east/items/1?a=b/c", "stock.shop.east", "/items/1?a=b/c");

@@ -1,4 +1,4 @@
-//! What a check found, and how it is printed.
+//! The findings of checks, and how they are printed.
 
 use std::fmt::Write;
 
@@ -60,7 +60,7 @@ impl Finding {
         Self { code: code.into(), ..Self::new(Level::Fail, name, what, fix) }
     }
 
-    /// As the command that meets the error would tell it.
+    /// In the words of the command that meets the error.
     pub(crate) fn of_error(name: &str, error: &anyhow::Error) -> Self {
         let (what, code, fix) = Report::of(error).into_parts();
         Self::fail(name, code, what, fix)

@@ -10,7 +10,6 @@ use tollway_lab::Isolation;
 use tollway_model::ErrorCode;
 
 use super::finding::Finding;
-use super::show;
 
 /// The oldest kernel that has what the data loop uses.
 const OLDEST_KERNEL: (u32, u32) = (5, 11);
@@ -44,7 +43,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Tried in a process of its own, since whoever tries it ends up elsewhere.
+/// Tried in a process of its own, since the attempt moves the process to other namespaces.
 pub(super) fn isolation() -> Finding {
     let tried = std::env::current_exe()
         .and_then(|program| Command::new(program).args(["check", "--probe-isolation"]).output());
@@ -100,7 +99,7 @@ pub(super) fn ipv6() -> Finding {
     }
 }
 
-/// Where a part that is nobody's but this user's keeps its sockets.
+/// The private directory of this user, in which parts have their sockets.
 pub(super) fn runtime_directory() -> Finding {
     let name = "runtime dir";
     let Some(path) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) else {
@@ -109,13 +108,13 @@ pub(super) fn runtime_directory() -> Finding {
     let fix = "unset XDG_RUNTIME_DIR, or set it to a directory of yours with mode 0700";
     match std::fs::metadata(&path) {
         Ok(found) if found.is_dir() && found.uid() == geteuid().as_raw() && writable(&path) => {
-            Finding::ok(name, show(&path))
+            Finding::ok(name, path.display().to_string())
         }
         Ok(found) if !found.is_dir() => {
-            Finding::warn(name, format!("{} is no directory", show(&path)), fix)
+            Finding::warn(name, format!("{} is no directory", path.display()), fix)
         }
-        Ok(_) => Finding::warn(name, format!("{} is not this user's", show(&path)), fix),
-        Err(error) => Finding::warn(name, format!("{}: {}", show(&path), error.kind()), fix),
+        Ok(_) => Finding::warn(name, format!("{} is not this user's", path.display()), fix),
+        Err(error) => Finding::warn(name, format!("{}: {}", path.display(), error.kind()), fix),
     }
 }
 

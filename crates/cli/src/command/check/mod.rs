@@ -1,17 +1,16 @@
-//! `tollway check`: whether what is needed is there, before something is started. Changes
-//! nothing: what it opens to try it is closed again at once.
+//! `tollway check`: pre-flight checks. Changes nothing: what a check opens is closed at once.
 
-mod control;
+mod control_plane;
 mod finding;
-mod front;
+mod front_files;
+mod local_app;
 mod machine;
 mod ports;
-mod run;
-mod store;
+mod store_directory;
 mod trust;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -19,8 +18,7 @@ use clap::{Args, ValueEnum};
 use tollway_config::Mistakes;
 use tollway_model::ErrorCode;
 
-use crate::runtime::block_on;
-use crate::settings::{self, Settings, SettingsError};
+use crate::settings::{self, Program, Settings, SettingsError};
 use finding::{Finding, Level};
 
 /// Columns where the output is no terminal, and the most that are used.
@@ -29,16 +27,16 @@ const MOST_COLUMNS: usize = 100;
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// What is to be started; without it only this machine and what runs on it is looked at.
+    /// The part to be started; without it only this machine and what runs on it is checked.
     #[arg(value_enum)]
     part: Option<Part>,
-    /// The options that the part would get, such as --config FILE.
+    /// The options of the part, such as --config FILE.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
     options: Vec<OsString>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Only try whether namespaces are permitted, in a process of its own.
+    /// Check only whether namespaces are permitted, in a process of its own.
     #[arg(long, hide = true)]
     probe_isolation: bool,
 }
@@ -74,7 +72,9 @@ impl Part {
     }
 }
 
-pub(crate) fn check(mut args: CheckArgs) -> Result<ExitCode> {
+/// Runs the checks and prints the findings. `program` is the whole command line, by which the
+/// options of the part are read.
+pub(crate) fn check(mut args: CheckArgs, program: Program) -> Result<ExitCode> {
     if args.probe_isolation {
         return Ok(machine::probe_isolation());
     }
@@ -91,7 +91,7 @@ pub(crate) fn check(mut args: CheckArgs) -> Result<ExitCode> {
         args.options.remove(at);
         args.json = true;
     }
-    let findings = look(&args)?;
+    let findings = inspect(&args, program)?;
     let failed = findings.iter().any(|finding| finding.level == Level::Fail);
     if args.json {
         let checks: Vec<_> = findings.iter().map(Finding::to_json).collect();
@@ -120,14 +120,14 @@ fn columns() -> usize {
 }
 
 /// Looks at everything that `args` ask for, in the order in which a start would meet it.
-fn look(args: &CheckArgs) -> Result<Vec<Finding>> {
+fn inspect(args: &CheckArgs, program: Program) -> Result<Vec<Finding>> {
     let mut findings = vec![machine::kernel()];
     if matches!(args.part, None | Some(Part::Demo)) {
         findings.push(machine::isolation());
     }
     findings.extend([machine::descriptors(), machine::ipv6(), machine::runtime_directory()]);
     let Some(part) = args.part else {
-        findings.extend(whatever_runs()?);
+        findings.extend(inspect_running(program)?);
         return Ok(findings);
     };
     if part == Part::Demo {
@@ -138,12 +138,12 @@ fn look(args: &CheckArgs) -> Result<Vec<Finding>> {
         }
         return Ok(findings);
     }
-    match survey(part, &args.options) {
+    match survey(part, &args.options, program) {
         Ok(settings) => {
             findings.push(settings_file(&settings));
             let itself = part_itself(part, &settings, &args.options)?;
-            let runs =
-                part == Part::Control && itself.iter().any(|finding| finding.name == store::RUNS);
+            let runs = part == Part::Control
+                && itself.iter().any(|finding| finding.name == store_directory::RUNS);
             // The ports of one that runs already are its own.
             let most = if runs { Level::Warn } else { Level::Fail };
             findings.extend(ports::of(&settings).into_iter().map(|port| port.at_most(most)));
@@ -155,13 +155,13 @@ fn look(args: &CheckArgs) -> Result<Vec<Finding>> {
 }
 
 /// What `tollway PART OPTIONS` would run with.
-fn survey(part: Part, options: &[OsString]) -> Result<Settings, Vec<Finding>> {
+fn survey(part: Part, options: &[OsString], program: Program) -> Result<Settings, Vec<Finding>> {
     let mut argv: Vec<OsString> = vec!["tollway".into(), part.command().into()];
     argv.extend(options.iter().cloned());
     let refused = |name: &str, what: String, fix: &str| {
         Finding::fail(name, ErrorCode::BadConfiguration, what, fix)
     };
-    settings::survey(&argv).map_err(|error| match error {
+    settings::survey(&argv, program).map_err(|error| match error {
         SettingsError::Mistakes(Mistakes(mistakes)) => {
             let finding = |mistake| refused("settings file", format!("{mistake}"), "");
             mistakes.iter().map(finding).collect()
@@ -187,28 +187,28 @@ fn settings_file(settings: &Settings) -> Finding {
 
 fn part_itself(part: Part, settings: &Settings, options: &[OsString]) -> Result<Vec<Finding>> {
     if part == Part::Run {
-        return run::look(settings, options);
+        return local_app::inspect(settings, options);
     }
     if part == Part::Front {
-        return Ok(front::look(settings));
+        return Ok(front_files::inspect(settings));
     }
     if part == Part::Control {
-        let directory = PathBuf::from(text(settings, "store"));
+        let directory = PathBuf::from(settings.first("store"));
         if directory.as_os_str().is_empty() {
             let (what, fix) = ("no directory is named", "name one with --store DIR");
             return Ok(vec![Finding::fail("store", ErrorCode::BadConfiguration, what, fix)]);
         }
-        return store::look(&directory);
+        return store_directory::inspect(&directory);
     }
     let token_file = settings.get("token_file").and_then(|setting| setting.values.first());
-    control::look(&text(settings, "control"), token_file.map(PathBuf::from))
+    control_plane::inspect(&settings.first("control"), token_file.map(PathBuf::from))
 }
 
 /// Without a part: what is at the usual places.
-fn whatever_runs() -> Result<Vec<Finding>> {
+fn inspect_running(program: Program) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for part in [Part::Sidecar, Part::Gateway] {
-        let Ok(settings) = survey(part, &[]) else { continue };
+        let Ok(settings) = survey(part, &[], program) else { continue };
         let ports = ports::of(&settings);
         let name = format!("{} ports", part.command());
         let taken: Vec<_> = ports.into_iter().filter(|f| f.level > Level::Ok).collect();
@@ -217,20 +217,7 @@ fn whatever_runs() -> Result<Vec<Finding>> {
         }
         findings.extend(taken.into_iter().map(|finding| finding.at_most(Level::Warn)));
     }
-    findings.push(run::local_control()?);
-    findings.extend(control::look_at_usual_place()?);
+    findings.push(local_app::local_control()?);
+    findings.extend(control_plane::inspect_usual_address()?);
     Ok(findings)
-}
-
-fn text(settings: &Settings, key: &str) -> String {
-    let value = settings.get(key).and_then(|setting| setting.values.first());
-    value.cloned().unwrap_or_default()
-}
-
-fn show(path: &Path) -> String {
-    path.display().to_string()
-}
-
-fn wait<T>(future: impl Future<Output = T>) -> Result<T> {
-    block_on(future)
 }

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_taken_port_is_told_with_who_holds_it() {
+    fn a_taken_port_is_reported_with_its_holder() {
         let held = TcpListener::bind("127.0.0.1:0").unwrap();
         let finding = address_is_free("http_listen", held.local_addr().unwrap());
         assert_eq!((finding.level, finding.code), (Level::Fail, Some(ErrorCode::PortTaken)));

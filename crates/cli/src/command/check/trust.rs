@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_are_told_before_they_end() {
+    fn roots_are_reported_before_they_expire() {
         let reached = (Level::Ok, "east: 0 services");
         check(&join(), at(500), &[reached, (Level::Ok, "good for 500 days")]);
         check(&join(), at(950), &[reached, (Level::Warn, "those of east ends in 50 d")]);
@@ -140,9 +140,9 @@ mod tests {
     fn a_network_of_another_version_is_worth_a_word() {
         let rest = [(Level::Ok, "east: 0 services"), (Level::Ok, "good for 500 days")];
         let with = |version: &str| v1::JoinStatus { version: version.to_owned(), ..join() };
-        let told = |part| [rest[0], (Level::Warn, part), rest[1]];
-        check(&with("0.9.0"), at(500), &told("of east runs 0.9.0, this one 1.0.0"));
-        check(&with(""), at(500), &told("of east runs an older one"));
+        let finding = |part| [rest[0], (Level::Warn, part), rest[1]];
+        check(&with("0.9.0"), at(500), &finding("of east runs 0.9.0, this one 1.0.0"));
+        check(&with(""), at(500), &finding("of east runs an older one"));
     }
 
     #[test]

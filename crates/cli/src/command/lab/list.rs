@@ -11,7 +11,7 @@ use tollway_lab::scenario::{BUILT_IN, LengthName};
 use tollway_lab::subject::{Availability, Catalogue};
 use tollway_lab::{Experiment, ExperimentOptions, Isolation};
 
-use super::{scenario, subject};
+use super::{read_scenario, read_subject};
 
 #[derive(Args)]
 pub(crate) struct ListArgs {
@@ -61,7 +61,7 @@ struct ListedVariant {
 }
 
 pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
-    let catalogue = subject::catalogue(&subject::read(&args.subject_file)?)?;
+    let catalogue = read_subject::catalogue(&read_subject::read(&args.subject_file)?)?;
     let scenarios = BUILT_IN.iter().map(|known| listed_scenario(known.name, &catalogue));
     let listed =
         Listed { scenarios: scenarios.collect::<Result<_>>()?, subjects: subjects(&catalogue) };
@@ -74,7 +74,7 @@ pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
 }
 
 fn listed_scenario(name: &'static str, catalogue: &Catalogue) -> Result<ListedScenario> {
-    let read = scenario::built_in(name, catalogue)?;
+    let read = read_scenario::built_in(name, catalogue)?;
     let time = |length| -> Result<Option<f64>> {
         // Where it runs changes nothing about how long.
         let options = ExperimentOptions::new(Isolation::Namespaces)?;

@@ -2,12 +2,12 @@
 
 mod compare;
 mod list;
-mod report;
-mod run;
-mod scenario;
-mod screen;
-mod serve;
-mod subject;
+mod progress_lines;
+mod read_scenario;
+mod read_subject;
+mod run_scenario;
+mod serve_pages;
+mod write_report;
 
 use std::process::ExitCode;
 
@@ -15,36 +15,36 @@ use anyhow::Result;
 use clap::Subcommand;
 use tollway_lab::ChildCommand;
 
-pub(crate) use scenario::built_in;
-pub(crate) use screen::Screen;
+pub(crate) use progress_lines::Screen;
+pub(crate) use read_scenario::built_in;
 
 #[derive(Subcommand)]
 pub(crate) enum LabCommand {
-    /// Run a scenario: one that comes with the program, or a file.
-    Run(run::RunArgs),
+    /// Run a scenario: a built-in one, or a file.
+    Run(run_scenario::RunArgs),
     /// Show scenarios and subjects.
     List(list::ListArgs),
-    /// Hold one result record against another.
+    /// Compare two result records.
     Compare(compare::CompareArgs),
-    /// Make a page, or text, of a result.
-    Report(report::ReportArgs),
-    /// Show a folder's results as pages: filter, overlay, follow them through time.
-    Serve(serve::ServeArgs),
+    /// Write a result as a page, or as text.
+    Report(write_report::ReportArgs),
+    /// Serve a folder's results as pages: filter, overlay, follow them through time.
+    Serve(serve_pages::ServeArgs),
     #[command(flatten)]
     Child(ChildCommand),
 }
 
 pub(crate) fn run(command: &LabCommand) -> Result<ExitCode> {
     match command {
-        LabCommand::Run(args) => run::run(args),
+        LabCommand::Run(args) => run_scenario::run(args),
         LabCommand::List(args) => list::run(args),
         LabCommand::Compare(args) => compare::run(args),
         LabCommand::Report(args) => {
-            report::run(args)?;
+            write_report::run(args)?;
             Ok(ExitCode::SUCCESS)
         }
         LabCommand::Serve(args) => {
-            serve::run(args)?;
+            serve_pages::run(args)?;
             Ok(ExitCode::SUCCESS)
         }
         LabCommand::Child(child) => {

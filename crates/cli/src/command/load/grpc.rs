@@ -7,8 +7,9 @@ use clap::Args;
 use tollway_load::{GrpcRequest, StreamKind, StreamRequest, Target, Watch, run_grpc, run_stream};
 use tollway_record::RunResult;
 
-use super::common::{CommonArgs, duration};
-use super::output::OutputArgs;
+use super::duration::duration;
+use super::request_options::RequestArgs;
+use super::result_output::OutputArgs;
 
 #[derive(Args)]
 pub(super) struct GrpcArgs {
@@ -33,7 +34,7 @@ pub(super) struct GrpcArgs {
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "stream")]
     deadline: Option<Duration>,
     #[command(flatten)]
-    common: CommonArgs,
+    common: RequestArgs,
 }
 
 impl GrpcArgs {

@@ -9,8 +9,8 @@ use tollway_echo::payload;
 use tollway_load::{HttpRequest, Target, Watch, run_http, run_http2};
 use tollway_record::RunResult;
 
-use super::common::CommonArgs;
-use super::output::OutputArgs;
+use super::request_options::RequestArgs;
+use super::result_output::OutputArgs;
 
 /// Largest body that is read from a file: it is held in memory.
 const MAX_BODY_BYTES: u64 = 1 << 30;
@@ -30,7 +30,7 @@ pub(super) struct HttpArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "http2")]
     streams: usize,
     #[command(flatten)]
-    common: CommonArgs,
+    common: RequestArgs,
 }
 
 impl HttpArgs {

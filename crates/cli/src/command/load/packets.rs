@@ -14,8 +14,9 @@ use tollway_load::packets::{
 };
 use tollway_model::Mac;
 
-use super::output::OutputArgs;
-use super::{duration, tell};
+use super::duration::duration;
+use super::progress::run_and_report;
+use super::result_output::OutputArgs;
 
 // In three lines, for narrow terminals: clap does not break a usage.
 #[derive(Args)]
@@ -103,5 +104,5 @@ pub(super) fn run(args: &PacketsArgs, stop: Stop) -> Result<ExitCode> {
         warm_up: args.warm_up,
         command_line: std::env::args().collect(),
     };
-    tell(&args.output, stop, |watch| Ok(run_packets(&options, watch)?))
+    run_and_report(&args.output, stop, |watch| Ok(run_packets(&options, watch)?))
 }

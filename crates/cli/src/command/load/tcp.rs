@@ -9,8 +9,9 @@ use tollway_load::{Target, TcpOptions, Watch, interval_line, run_ping, run_tcp};
 use tollway_record::RunResult;
 use tollway_record::throughput::{Direction, Interval};
 
-use super::common::{CommonArgs, duration};
-use super::output::OutputArgs;
+use super::duration::duration;
+use super::request_options::RequestArgs;
+use super::result_output::OutputArgs;
 
 /// Bytes of one write of throughput, and of a message of ping-pong, unless told otherwise.
 const WRITE_BYTES: usize = 128 * 1024;
@@ -34,7 +35,7 @@ pub(super) struct TcpArgs {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     interval: Duration,
     #[command(flatten)]
-    common: CommonArgs,
+    common: RequestArgs,
 }
 
 impl TcpArgs {

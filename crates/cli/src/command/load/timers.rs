@@ -7,8 +7,8 @@ use clap::{Args, ValueEnum};
 use tollway_load::{MAX_TIMERS, TimerKind, TimerOptions, Watch, run_timers};
 use tollway_record::RunResult;
 
-use super::common::duration;
-use super::output::OutputArgs;
+use super::duration::duration;
+use super::result_output::OutputArgs;
 
 #[derive(Args)]
 pub(super) struct TimersArgs {

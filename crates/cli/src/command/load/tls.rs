@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use tollway_load::{Reuse, Target, TlsOptions, TlsVersions};
 
-use super::common::duration;
+use super::duration::duration;
 
 #[derive(Args)]
 #[command(next_help_heading = "Connections and TLS")]
@@ -49,7 +49,7 @@ pub(super) struct TlsArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Handshakes {
-    /// Nothing is kept from the connections before.
+    /// Nothing is reused from earlier connections.
     Full,
     /// The session of a connection before is resumed where the server lets it.
     Resumed,

@@ -1,19 +1,16 @@
-//! `tollway neighbours`: where the addresses of virtual networks are found.
+//! `tollway neighbours`: the hosts of the addresses of virtual networks.
 
-mod change;
-mod file;
-mod look;
-mod print;
-
-use std::net::IpAddr;
+mod arguments;
+mod columns;
+mod import_file;
+mod read;
+mod write;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use tollway_control::NeighboursClient;
-use tollway_model::{Group, Vni};
 
-use crate::command::access::StoreArg;
-use crate::runtime::block_on;
+pub(crate) use self::arguments::group;
+use crate::async_runtime::block_on;
 
 #[derive(Args)]
 pub(crate) struct NeighboursArgs {
@@ -23,48 +20,18 @@ pub(crate) struct NeighboursArgs {
 
 #[derive(Subcommand)]
 enum NeighboursCommand {
-    /// Create or change the neighbours of a file, all of them or, with a mistake in it, none.
-    Import(change::ImportArgs),
-    /// Create or change one.
-    Apply(change::ApplyArgs),
-    /// Remove some.
-    Delete(change::DeleteArgs),
-    /// Show some.
-    Get(look::GetArgs),
-    /// Show all of a group.
-    List(look::ListArgs),
+    /// Create or change the neighbours of a file: all of them, or none if it has a mistake.
+    Import(write::ImportArgs),
+    /// Create or change a neighbour.
+    Apply(write::ApplyArgs),
+    /// Remove neighbours.
+    Delete(write::DeleteArgs),
+    /// Show neighbours.
+    Get(read::GetArgs),
+    /// Show all neighbours of a group.
+    List(read::ListArgs),
     /// Show a group and what changes in it, until stopped.
-    Watch(look::WatchArgs),
-}
-
-/// A group, and the control plane that keeps it.
-#[derive(Args)]
-struct GroupArgs {
-    /// The group of neighbours.
-    #[arg(short = 'g', long, value_parser = group)]
-    group: Group,
-    #[command(flatten)]
-    store: StoreArg,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
-/// Neighbours by their addresses.
-#[derive(Args)]
-struct KeysArgs {
-    /// Number of the virtual network.
-    #[arg(long, value_parser = vni)]
-    vni: Vni,
-    /// Addresses in it.
-    #[arg(required = true)]
-    ip: Vec<IpAddr>,
-}
-
-impl GroupArgs {
-    async fn client(&self) -> Result<NeighboursClient> {
-        Ok(self.store.admin().await?.neighbours())
-    }
+    Watch(read::WatchArgs),
 }
 
 impl NeighboursArgs {
@@ -83,22 +50,12 @@ impl NeighboursArgs {
 pub(crate) fn run(args: &NeighboursArgs) -> Result<()> {
     block_on(async {
         match &args.command {
-            NeighboursCommand::Import(args) => change::import(args).await,
-            NeighboursCommand::Apply(args) => change::apply(args).await,
-            NeighboursCommand::Delete(args) => change::delete(args).await,
-            NeighboursCommand::Get(args) => look::get(args).await,
-            NeighboursCommand::List(args) => look::list(args).await,
-            NeighboursCommand::Watch(args) => look::watch(args).await,
+            NeighboursCommand::Import(args) => write::import(args).await,
+            NeighboursCommand::Apply(args) => write::apply(args).await,
+            NeighboursCommand::Delete(args) => write::delete(args).await,
+            NeighboursCommand::Get(args) => read::get(args).await,
+            NeighboursCommand::List(args) => read::list(args).await,
+            NeighboursCommand::Watch(args) => read::watch(args).await,
         }
     })?
-}
-
-/// Reads the name of a group, for the command line.
-pub(crate) fn group(text: &str) -> Result<Group, String> {
-    Group::new(text).map_err(|error| tollway_model::chain(&error))
-}
-
-fn vni(text: &str) -> Result<Vni, String> {
-    let number = text.parse().map_err(|_| "write a number from 0 to 16777215".to_owned())?;
-    Vni::new(number).map_err(|error| error.to_string())
 }

@@ -1,0 +1,180 @@
+//! The control plane as a sidecar or gateway would meet it: reached, the right one, its clock, and
+//! whether it takes the token.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::net::TcpStream;
+use tollway_model::ErrorCode;
+use tollway_proxy::mesh::{ControlCheck, MeshError, TokenSource, check_control};
+
+use super::finding::{Finding, Level};
+use crate::async_runtime::block_on;
+
+/// Time to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Clocks further apart than this make trouble: certificates begin and end at a time.
+const CLOCK_WARN_MS: u64 = 2_000;
+const CLOCK_FAIL_MS: u64 = 60_000;
+/// A token that ends sooner is worth a word.
+const TOKEN_SOON: Duration = Duration::from_secs(3600);
+/// Where a control plane listens unless told otherwise.
+const USUAL_PLACE: &str = "127.0.0.1:15010";
+const THIS_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// With the token that the part would use.
+pub(super) fn inspect(control: &str, token_file: Option<PathBuf>) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    if let Some(path) = &token_file {
+        findings.extend(token_file_mode(path));
+    }
+    let token = token_file.map_or(TokenSource::Environment, TokenSource::File);
+    match block_on(check_control(control, &token))? {
+        Ok(found) => findings.extend(answered(control, &found)),
+        Err(error) => {
+            let is_token = matches!(
+                error,
+                MeshError::NoToken { .. } | MeshError::TokenFile { .. } | MeshError::Token(_)
+            );
+            findings.push(failed(error));
+            if is_token {
+                // It was not even dialled.
+                findings.extend(inspect_without_token(control)?);
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// Checks the usual address; without a named control plane it is no failure that none runs.
+pub(super) fn inspect_usual_address() -> Result<Option<Finding>> {
+    let found = inspect_without_token(USUAL_PLACE)?;
+    Ok(found.into_iter().find(|finding| finding.level == Level::Ok))
+}
+
+/// Checks only whether something listens there: a control plane answers no unauthenticated peer.
+pub(super) fn inspect_without_token(control: &str) -> Result<Vec<Finding>> {
+    // The timer is made inside the runtime that it needs.
+    let dialled = block_on(async {
+        tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(control)).await
+    })?;
+    Ok(vec![
+        match dialled {
+            Ok(Ok(_)) => Finding::ok("control plane", format!("something listens at {control}")),
+            Ok(Err(error)) => unreachable(control, &error.kind().to_string()),
+            Err(_) => unreachable(control, "no answer in time"),
+        }
+        .at_most(Level::Warn),
+    ])
+}
+
+fn unreachable(control: &str, reason: &str) -> Finding {
+    Finding::fail(
+        "control plane",
+        ErrorCode::ControlUnreachable,
+        format!("none at {control}: {reason}"),
+        "start one with `tollway control`, or say where it is with --control",
+    )
+}
+
+fn answered(control: &str, found: &ControlCheck) -> Vec<Finding> {
+    let name = "control plane";
+    let mut findings =
+        vec![Finding::ok(name, format!("{control} serves the network {}", found.network))];
+    findings.push(version(&found.version));
+    if !found.version.is_empty() {
+        findings.push(clock(found.clock_ahead_ms));
+    }
+    findings.push(match found.token_left {
+        Some(left) if left < TOKEN_SOON => Finding::warn(
+            "token",
+            format!("is taken, for {} min", left.as_secs() / 60),
+            "make a new one with `tollway token create` before it ends",
+        ),
+        Some(left) => {
+            Finding::ok("token", format!("is taken, for {} h", (left.as_secs() + 1800) / 3600))
+        }
+        None => Finding::ok("token", "is of this network"),
+    });
+    findings
+}
+
+/// Whether the control plane runs the same version as this program.
+fn version(theirs: &str) -> Finding {
+    if theirs == THIS_VERSION {
+        return Finding::ok("version", format!("{theirs}, here and there"));
+    }
+    let theirs = if theirs.is_empty() { "an older one" } else { theirs };
+    Finding::warn(
+        "version",
+        format!("the control plane runs {theirs}, this is {THIS_VERSION}"),
+        "upgrade the control plane first, then the others",
+    )
+}
+
+fn clock(ahead_ms: i64) -> Finding {
+    let apart = ahead_ms.unsigned_abs();
+    let direction = if ahead_ms > 0 { "behind" } else { "ahead of" };
+    let what = format!(
+        "{:.1} s {direction} the control plane's",
+        Duration::from_millis(apart).as_secs_f64()
+    );
+    let fix = "set the clock of both machines by NTP";
+    if apart >= CLOCK_FAIL_MS {
+        Finding::fail("clock", ErrorCode::ClockOff, what, fix)
+    } else if apart >= CLOCK_WARN_MS {
+        Finding::warn("clock", what, fix)
+    } else {
+        Finding::ok("clock", "agrees with the control plane's")
+    }
+}
+
+fn failed(error: MeshError) -> Finding {
+    let name = match error.code() {
+        Some(
+            ErrorCode::TokenMissing
+            | ErrorCode::TokenMalformed
+            | ErrorCode::TokenRefused
+            | ErrorCode::TokenExpired,
+        ) => "token",
+        Some(ErrorCode::ClockOff) => "clock",
+        _ => "control plane",
+    };
+    Finding::of_error(name, &error.into())
+}
+
+/// A token is a secret.
+fn token_file_mode(path: &Path) -> Option<Finding> {
+    let mode = std::fs::metadata(path).ok()?.permissions().mode();
+    (mode & 0o077 != 0).then(|| {
+        Finding::warn(
+            "token file",
+            format!("{} can be read by others", path.display()),
+            format!("chmod 600 {}", path.display()),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_far_apart_are_reported_with_the_direction() {
+        assert_eq!(clock(1_999).level, Level::Ok);
+        assert_eq!(clock(-2_000).level, Level::Warn);
+        let far = clock(3_600_000);
+        assert_eq!((far.level, far.code), (Level::Fail, Some(ErrorCode::ClockOff)));
+        assert_eq!(far.what, "3600.0 s behind the control plane's");
+        assert!(clock(-90_000).what.contains("90.0 s ahead of"));
+    }
+
+    #[test]
+    fn another_version_is_worth_a_word() {
+        assert_eq!(version(THIS_VERSION).level, Level::Ok);
+        assert_eq!(version("9.9.9").level, Level::Warn);
+        assert!(version("").what.contains("an older one"));
+    }
+}

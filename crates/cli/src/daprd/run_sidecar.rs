@@ -1,0 +1,228 @@
+//! The sidecar in place of daprd: starts it, follows its control plane, ends it in order.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tollway_dapr::{Configuration, DaprdOptions, Files};
+use tollway_launch::local_control::{ControlEvent, LINGER_MS, restart_when_absent};
+use tollway_launch::{Access, LaunchError, WhenAbsent, local_access, random_instance};
+use tollway_proxy::mesh::{MeshConfig, Role};
+use tollway_proxy::{
+    AppOptions, CommonOptions, Limits, Live, MeshProtocol, PlaneOptions, SidecarOptions,
+    TelemetryOptions, Timeouts,
+};
+use tollway_runtime::Sidecar;
+use tollway_telemetry::{DaprMetrics, LogTarget, start_log};
+
+use crate::async_runtime::block_on;
+use crate::command::api_tokens::ApiTokenArgs;
+use crate::command::resources::read_files;
+use crate::failure::{Report, failure_of};
+
+/// Life of a token of the local control plane: it is needed again where the certificate ended
+/// while the machine slept.
+const TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The flag that names a control plane.
+const CONTROL_OPTION: &str = "--control-plane-address";
+/// How long a local control plane that is started here stays after its last app.
+const LINGER: Duration = Duration::from_millis(LINGER_MS);
+
+/// What a signal asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Over,
+    /// To be started again with what the files say then.
+    Again,
+}
+
+/// Serves until told to end.
+pub(super) fn run(daprd: DaprdOptions) -> Result<ExitCode> {
+    let (filter, format) = &daprd.log;
+    let _log = start_log(*format, filter);
+    block_on(async {
+        let mut signals = Signals::listen()?;
+        while Box::pin(serve(&daprd, &mut signals)).await? == End::Again {
+            tracing::info!("starting again");
+        }
+        Ok(ExitCode::SUCCESS)
+    })?
+}
+
+async fn serve(daprd: &DaprdOptions, signals: &mut Signals) -> Result<End> {
+    let files = Files {
+        app: &daprd.app_id,
+        namespace: &daprd.namespace,
+        config: &daprd.config,
+        resources: &daprd.resources,
+        calls_out: true,
+    };
+    let (found, stores) = read_files(files)?;
+    for note in &daprd.notes {
+        tracing::warn!("{note}");
+    }
+    for note in &daprd.idle {
+        tracing::info!("{note}");
+    }
+    let access = access(daprd).await?;
+    let is_local = access.local.is_some();
+    let options = options(daprd, access, app_of(daprd).await?, &found)?;
+    let starting = Sidecar::start(options, stores, Some(found.endpoints));
+    let sidecar = tokio::select! {
+        started = starting => started.map_err(failure_of)?,
+        end = signals.next() => return Ok(end),
+    };
+    let (mesh, ready) = (sidecar.mesh(), sidecar.app_ready());
+    let keeping = async move {
+        match is_local {
+            true => restart_when_absent(mesh, LINGER, log_event).await,
+            false => std::future::pending().await,
+        }
+    };
+    let end = Cell::new(End::Over);
+    let shutdown = async {
+        end.set(signals.next().await);
+        block(daprd.block, ready).await;
+    };
+    tokio::select! {
+        ended = sidecar.serve(shutdown) => ended?,
+        never = keeping => match never {},
+    }
+    Ok(end.get())
+}
+
+/// Goes on as before for a time, or until the app takes no calls any more.
+async fn block(time: Duration, mut app_ready: watch::Receiver<bool>) {
+    if !time.is_zero() {
+        tracing::info!(?time, "serving on before the end");
+        // The sender lives as long as the sidecar does.
+        let _ = tokio::time::timeout(time, app_ready.wait_for(|ready| !ready)).await;
+    }
+}
+
+fn log_event(event: ControlEvent) {
+    match event {
+        ControlEvent::Started(local) => {
+            tracing::info!(address = local.address(), "the local control plane was started again");
+        }
+        ControlEvent::Failed(error) => {
+            tracing::error!("{}", Report::of(&error.into()).text().trim_end());
+        }
+    }
+}
+
+/// The right to join: a token from the environment for a control plane that is named, else one of
+/// the local control plane.
+async fn access(daprd: &DaprdOptions) -> Result<Access, LaunchError> {
+    if let Some(control) = daprd.control.clone() {
+        return Ok(Access::named(control, None));
+    }
+    let absent = WhenAbsent::Start { linger: LINGER };
+    local_access(&daprd.app_id, &daprd.namespace, TOKEN_TTL, absent, CONTROL_OPTION).await
+}
+
+/// Where the app is; of several addresses of a host one of IPv4, as most apps listen there.
+async fn app_of(daprd: &DaprdOptions) -> Result<Option<AppOptions>> {
+    let Some(app) = &daprd.app else { return Ok(None) };
+    let host = &app.host;
+    let what =
+        || format!("the address of the app {host} cannot be found; check --app-channel-address");
+    let found = tokio::net::lookup_host((host.as_str(), app.port)).await.with_context(what)?;
+    let mut found: Vec<SocketAddr> = found.collect();
+    found.sort_by_key(SocketAddr::is_ipv6);
+    let address = found.first().copied().with_context(what)?;
+    Ok(Some(AppOptions {
+        address,
+        protocol: app.scheme.protocol,
+        is_tls: app.scheme.is_tls,
+        max_concurrency: app.max_concurrency,
+        health_check: app.health_check.clone(),
+        asks_actors: app.asks_actors,
+    }))
+}
+
+fn options(
+    daprd: &DaprdOptions,
+    access: Access,
+    app: Option<AppOptions>,
+    found: &Configuration,
+) -> Result<SidecarOptions> {
+    let role = Role::Sidecar { app: daprd.app_id.clone(), namespace: daprd.namespace.clone() };
+    let mut limits = Limits::default();
+    if let Some(bytes) = daprd.head_bytes {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        limits.h1.head_bytes = bytes;
+        limits.h1.target_bytes = bytes;
+        limits.h2.header_list_bytes = bytes.try_into().unwrap_or(u32::MAX);
+    }
+    let mesh = MeshConfig::new(access.control, access.token, role, random_instance()?);
+    let plane = PlaneOptions {
+        admin_listen: daprd.metrics,
+        threads: 1,
+        limits,
+        timeouts: Timeouts { drain: daprd.drain, ..Timeouts::default() },
+        ports_file: daprd.ports_file.clone(),
+        live: Live::fixed(),
+    };
+    let dapr_metrics =
+        daprd.metrics.map(|_| DaprMetrics::new(daprd.app_id.as_str(), daprd.namespace.as_str()));
+    for file in &found.rules {
+        if let Some(metrics) = &dapr_metrics {
+            metrics.runtime().rules_loaded(file);
+        }
+    }
+    Ok(found.complete(SidecarOptions {
+        common: CommonOptions { mesh, plane },
+        app,
+        http_listen: daprd.http.clone(),
+        grpc_listen: daprd.grpc.clone(),
+        outbound_listen: None,
+        public_listen: daprd.public,
+        inbound_listen: daprd.inbound,
+        advertise: daprd.advertise,
+        mesh_protocol: MeshProtocol::default(),
+        upstreams: Vec::new(),
+        message_bytes: daprd.message_bytes,
+        api_rules: None,
+        access: None,
+        resilience: None,
+        tokens: ApiTokenArgs::default().tokens()?,
+        telemetry: TelemetryOptions {
+            tracing: None,
+            access_log: daprd.logs_calls.then_some(LogTarget::Stdout),
+        },
+        dapr_metrics,
+        outside: None,
+    }))
+}
+
+/// The signals that end a sidecar, listened to as long as it lives.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        let listen = |kind, name| signal(kind).with_context(|| format!("cannot wait for {name}"));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate(), "SIGTERM")?,
+            interrupt: listen(SignalKind::interrupt(), "SIGINT")?,
+            hangup: listen(SignalKind::hangup(), "SIGHUP")?,
+        })
+    }
+
+    /// As daprd: SIGHUP has it start again.
+    async fn next(&mut self) -> End {
+        tokio::select! {
+            _ = self.terminate.recv() => End::Over,
+            _ = self.interrupt.recv() => End::Over,
+            _ = self.hangup.recv() => End::Again,
+        }
+    }
+}

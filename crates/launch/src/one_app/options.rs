@@ -1,0 +1,49 @@
+//! The options of an app and its sidecar.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollway_dapr::Configuration;
+use tollway_model::{AppId, Instance, Label};
+use tollway_proxy::{AppOptions, PlaneOptions, TelemetryOptions, Tokens};
+use tollway_runtime::StateStores;
+
+/// An app and its sidecar.
+pub struct RunOptions {
+    pub app_id: AppId,
+    pub namespace: Label,
+    /// A random name without one.
+    pub instance: Option<Instance>,
+    /// The app, if it takes calls. Port 0 chooses a free one.
+    pub app: Option<AppOptions>,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The control plane as `HOST:PORT`; without it this user's local one.
+    pub control: Option<String>,
+    /// File with the join token of `control`; without it the environment has the token.
+    pub token_file: Option<PathBuf>,
+    /// How long a local control plane that is started here stays after its last workload.
+    pub linger: Duration,
+    pub listen: Listen,
+    pub plane: PlaneOptions,
+    /// Loopback ports for TCP services, as `PORT=SERVICE`.
+    pub upstreams: Vec<String>,
+    pub tokens: Tokens,
+    pub telemetry: TelemetryOptions,
+    /// From Dapr's files.
+    pub configuration: Arc<Configuration>,
+    pub stores: StateStores,
+}
+
+/// The listeners of the sidecar. Port 0 takes a free one.
+pub struct Listen {
+    pub http: SocketAddr,
+    pub grpc: SocketAddr,
+    pub outbound: SocketAddr,
+    pub inbound: SocketAddr,
+    /// Where other sidecars reach the inbound listener, if not at `inbound`.
+    pub advertise: Option<SocketAddr>,
+}
