@@ -33,8 +33,14 @@ pub struct Ended {
     pub stderr: String,
 }
 
+impl Default for User {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl User {
-    /// Whoever runs the tests, with a runtime directory of their own.
+    /// The user who runs the tests, with a runtime directory of its own.
     pub fn new() -> Self {
         let files = TempDir::new().unwrap();
         std::fs::set_permissions(files.path(), std::fs::Permissions::from_mode(0o700)).unwrap();

@@ -1,4 +1,4 @@
-//! A data plane's kinds: bound before anything is served, once per thread.
+//! A data plane's listeners: bound before anything is served, once per thread.
 
 use std::net::SocketAddr;
 
@@ -95,7 +95,7 @@ impl BoundListeners {
         Ok(())
     }
 
-    /// The kinds for every thread.
+    /// The listeners for every thread.
     pub(crate) fn for_each_thread(self, threads: usize) -> Result<ByThread, DataPlaneError> {
         let mut listeners = Vec::new();
         for _ in 1..threads.max(1) {
@@ -105,7 +105,7 @@ impl BoundListeners {
         Ok(listeners)
     }
 
-    /// The same kinds once more, for another thread.
+    /// The listeners bound once more, for another thread.
     fn again(&self) -> Result<Vec<(Listener, ListenerKind)>, DataPlaneError> {
         self.open
             .iter()

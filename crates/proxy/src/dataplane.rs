@@ -33,7 +33,7 @@ use crate::runtime_fields::TurnLease;
 use crate::tls::PlaneTls;
 use crate::tokens::Tokens;
 
-/// Cause a data plane could not start or had to end.
+/// Why a data plane could not start or had to end.
 #[derive(Debug, Error)]
 pub enum DataPlaneError {
     #[error("cannot listen on {address} for {listener}")]
@@ -208,7 +208,7 @@ impl Announcer {
 }
 
 impl Sidecar {
-    /// Opens the kinds, obtains the identity and begins to serve: calls are taken once this
+    /// Opens the listeners, obtains the identity and begins to serve: calls are taken once this
     /// returns. What is left is done by tasks of the current tokio runtime. `well` tells how the
     /// app is, where somebody asks it: only while it is well, others are sent to it.
     ///

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_says_who_refused_what_and_the_way_out() {
+    fn an_error_states_the_hop_the_cause_and_the_remedy() {
         let error = RequestError::Unsupported { method: "CONNECT", reason: "not here" };
         let (head, body) = http_error(&error, "sidecar web.default.west");
         assert_eq!(head.status, 400);
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(head.fields.value(headers::HOP), Some(&b"sidecar web.default.west"[..]));
         let body = String::from_utf8(body).unwrap();
         let message =
-            "sidecar web.default.west: CONNECT is not supported here: not here; use the door";
+            "sidecar web.default.west: CONNECT is not supported here: not here; use the port";
         assert!(body.contains(message), "{body}");
         let head = grpc_error(&error, "sidecar web.default.west");
         assert_eq!(head.fields.value(b"grpc-status"), Some(&b"3"[..]));

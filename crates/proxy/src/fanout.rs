@@ -134,7 +134,7 @@ impl Fanout {
         Err(std::io::Error::new(std::io::ErrorKind::NotConnected, "the data plane has ended"))
     }
 
-    /// The same command for every worker.
+    /// Sends a command to every event loop.
     pub(crate) fn tell(&self, command: impl Fn() -> Command) {
         for worker in &self.state().workers {
             worker.send(command());

@@ -1,4 +1,4 @@
-//! A running data plane: its threads, kinds, admin port and telemetry, whatever it serves.
+//! A running data plane: its threads, listeners, admin port and telemetry, whatever it serves.
 //!
 //! Sidecar and gateway (`dataplane.rs`) and front (`front/`) put together what they are, start it
 //! here, and add what runs beside it.
@@ -23,7 +23,7 @@ use crate::live::{Live, Reconfigurer};
 use crate::observe::{Observer, Telemetry};
 use crate::tls::PlaneTls;
 
-/// How long after its kinds have opened, and again, what only the start has used may go: the second
+/// How long after its listeners have opened, and again, what only the start has used may go: the second
 /// time is for what came late, such as its certificate and those of its first callers.
 const STARTED: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(5)];
 
@@ -62,7 +62,7 @@ pub(crate) struct Plane {
     pub(crate) fanout: Arc<Fanout>,
     /// One for each thread.
     pub(crate) metrics: Vec<Arc<DataPlaneMetrics>>,
-    /// Where the kinds listen.
+    /// Where the listeners are.
     pub(crate) ports: Vec<(String, SocketAddr)>,
     /// Connections to the process's own API, until somebody serves them.
     pub(crate) api: Option<mpsc::Receiver<ApiStream>>,
@@ -139,7 +139,7 @@ impl Plane {
         }
     }
 
-    /// Tells where its kinds are: everything that serves them runs.
+    /// Announces where its listeners are: everything that serves them runs.
     pub(crate) fn open(&mut self) -> Result<(), DataPlaneError> {
         if let Some(path) = &self.ports_file {
             let ports = self.ports.iter().map(|(name, address)| (name.as_str(), *address));

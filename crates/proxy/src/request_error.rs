@@ -1,4 +1,4 @@
-//! Cause a request was refused or failed, and how that is told to its caller.
+//! Why a request was refused or failed, and how its caller is informed.
 
 use std::fmt;
 use std::net::SocketAddr;

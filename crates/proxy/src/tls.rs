@@ -1,4 +1,4 @@
-//! TLS of the kinds and dials: of the mesh, made from the present credentials, or of a front.
+//! TLS of the listeners and dials: of the mesh, made from the present credentials, or of a front.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl PlaneTls {
         Ok(UnbufferedServerConnection::new(config).map_err(TlsError::Library)?.into())
     }
 
-    /// Cause an accepted connection broke in its handshake.
+    /// Why an accepted connection broke in its handshake.
     pub(crate) fn why_refused(&self, error: &ConnError) -> Cause {
         match (self, error) {
             (Self::Front(_), ConnError::Tls(refusal)) => {
@@ -141,13 +141,13 @@ impl MeshTls {
         self.clients.retain(|(name, ..), _| name != service);
     }
 
-    /// The same for one workload of it.
+    /// Forgets what was made for one workload of a service.
     pub(crate) fn forget_workload(&mut self, service: &ServiceName, instance: &Instance) {
         self.clients.retain(|(name, of, ..), _| name != service || of.as_ref() != Some(instance));
     }
 }
 
-/// Cause a connection broke, with what TLS refused in words an operator can act on.
+/// Why a connection broke, with what TLS refused in words an operator can act on.
 pub(crate) fn explain(error: &ConnError) -> String {
     match error {
         ConnError::Tls(refusal) => format!("TLS failed: {}", tollway_identity::explain(refusal)),

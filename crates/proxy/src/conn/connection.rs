@@ -50,7 +50,7 @@ impl ListenerKind {
 
 /// What a connection is doing.
 pub(crate) enum Role {
-    /// A plain downstream of which the first bytes tell HTTP/1.1 or HTTP/2.
+    /// A plain downstream whose first bytes will show HTTP/1.1 or HTTP/2.
     Detect {
         input: Vec<u8>,
     },
@@ -85,7 +85,7 @@ pub(crate) struct Connection {
     pub(crate) dirty: bool,
     /// Stands in the worker's list of connections to read.
     pub(crate) queued: bool,
-    /// Not read until whoever takes its bytes has room again.
+    /// Not read until the sink of its bytes has room again.
     pub(crate) paused: bool,
     /// Not read until the caller has taken the answers it is owed.
     pub(crate) owed: bool,
@@ -97,7 +97,7 @@ pub(crate) struct Connection {
     pub(crate) line: VecDeque<(Key, Side)>,
     /// Since when it has been in its present state: handshaking, idle, in a head.
     pub(crate) since: Instant,
-    /// When it is next looked at for what only time can tell.
+    /// When it is examined next for expired times.
     pub(crate) examine_at: Option<Instant>,
     /// No new requests; closed when the present ones are done.
     pub(crate) draining: bool,
@@ -203,7 +203,7 @@ impl Connection {
         self.client.as_ref().is_some_and(|client| client.certificate.is_some())
     }
 
-    /// What a front's client proved, in the words that the app is told.
+    /// What a front's client proved, as the app gets it.
     pub(crate) fn proven_client(&self) -> Option<Box<[u8]>> {
         let certificate = self.client.as_ref()?.certificate.as_ref()?;
         Some(certificate.field().into())
@@ -237,7 +237,7 @@ impl Connection {
         }
     }
 
-    /// Whether bytes were read that nobody has looked at to their end.
+    /// Whether bytes were read and not parsed.
     pub(crate) fn has_unparsed(&self) -> bool {
         match &self.role {
             Role::Detect { input } => !input.is_empty(),

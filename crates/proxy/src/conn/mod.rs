@@ -132,7 +132,7 @@ impl Connections {
         Some(conn)
     }
 
-    /// Closes a connection after a last flush. What it means for exchanges is told by the caller.
+    /// Closes a connection after a last flush. Its exchanges are ended by the caller of this method.
     pub(crate) fn close(&mut self, cx: &mut Cx, key: Key) {
         self.leave_pool(cx, key, false);
         let Some(mut conn) = self.take(cx, key) else { return };
@@ -214,6 +214,16 @@ impl Connections {
         if let Some(conn) = self.slab.get_mut(key) {
             conn.paused = true;
         }
+    }
+
+    /// Whether a caller must read its responses before it is read again; the flush that ends them
+    /// goes on with it.
+    pub(crate) fn holds_back(&mut self, cx: &Cx, key: Key) -> bool {
+        let Some(conn) = self.slab.get_mut(key) else { return false };
+        let was_owed = conn.owed;
+        conn.owed = conn.owes_reading(cx.config.limits.unread_bytes);
+        cx.metrics.sources_paused.add(u64::from(conn.owed && !was_owed));
+        conn.owed
     }
 
     /// Reads on from a caller that was held back until it had read its responses.

@@ -1,9 +1,8 @@
-//! Accepting connections, and telling HTTP/1.1 from HTTP/2 on plain kinds.
+//! Accepting connections, and telling HTTP/1.1 from HTTP/2 on plain listeners.
 
 use super::{ACCEPTS_PER_TURN, EventLoop};
 
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 use tollway_http::h1;
 use tollway_model::ErrorCode;
 use tollway_net::{AcceptError, Conn, Key, is_among_last_descriptors};
@@ -11,16 +10,14 @@ use tollway_net::{AcceptError, Conn, Key, is_among_last_descriptors};
 use crate::cause::Cause;
 use crate::conn::accepted::proven_identity;
 use crate::conn::{Connection, ListenerKind, Role, accepted, eviction};
+use crate::cx::Cx;
 use crate::exchange::access_log;
 use crate::inbound::tcp;
 use crate::outbound::tunnel;
 use crate::tls::alpn;
 
-/// How long accepting rests when no descriptor is left and nobody gives way.
-pub(super) const ACCEPT_REST: Duration = Duration::from_millis(50);
-
 /// Descriptors that connections which do nothing do not keep: for those to apps and to the control
-/// plane, and for whoever reads the metrics.
+/// plane, and for the admin port.
 const SPARE_DESCRIPTORS: u64 = 64;
 
 impl EventLoop {
@@ -46,7 +43,7 @@ impl EventLoop {
                         continue;
                     }
                     if is_among_last_descriptors(&stream, SPARE_DESCRIPTORS) {
-                        // This one comes in, whoever gives way for what is opened next.
+                        // This one is accepted; the eviction is for the next descriptor that is needed.
                         eviction::make_room(
                             &mut self.cx,
                             &mut self.conns,
@@ -58,7 +55,7 @@ impl EventLoop {
                 }
                 Err(AcceptError::Empty) => return,
                 Err(AcceptError::Exhausted(error)) => {
-                    self.tell_exhausted(&error);
+                    log_exhausted(&mut self.cx, &error);
                     if eviction::make_room(
                         &mut self.cx,
                         &mut self.conns,
@@ -67,7 +64,7 @@ impl EventLoop {
                         continue;
                     }
                     self.cx.metrics.connections_refused.add(1);
-                    self.pause_accepting();
+                    self.listeners.pause(self.conns.poller(), self.cx.now);
                     return;
                 }
                 Err(AcceptError::Lost(_)) => {}
@@ -126,41 +123,11 @@ impl EventLoop {
         let role = Role::Detect { input: Vec::new() };
         let mut conn = Connection::new(Conn::local(stream), role, self.cx.now);
         conn.via = Some(ListenerKind::Loopback);
-        // Without a descriptor left it is closed: whoever made it sees that.
+        // Without a descriptor left it is closed, which its other end sees.
         let _ = self.conns.insert(&self.cx, conn);
     }
 
-    fn tell_exhausted(&mut self, error: &std::io::Error) {
-        if self.cx.log.should_log("accept".to_owned(), self.cx.now) {
-            let (code, limit) = (ErrorCode::OutOfDescriptors, tollway_net::descriptor_limit());
-            let hint = code.entry().remedy;
-            tracing::warn!(%code, %error, limit, hint, "new connections wait: no descriptors are left");
-        }
-    }
-
-    /// Takes the listeners out of the poller for a moment: they are level-triggered and would
-    /// spin.
-    fn pause_accepting(&mut self) {
-        self.listeners.accept_again = Some(self.cx.now + ACCEPT_REST);
-        for (_, listener) in self.listeners.iter() {
-            // It was registered; if that failed there is nothing to take out.
-            let _ = self.conns.poller().remove(listener);
-        }
-    }
-
-    pub(super) fn resume_accepting(&mut self) {
-        if self.listeners.accept_again.is_none_or(|at| self.cx.now < at) {
-            return;
-        }
-        self.listeners.accept_again = None;
-        for (token, listener) in self.listeners.iter() {
-            if let Err(error) = self.conns.poller().add_listener(listener, token) {
-                tracing::error!(%error, "a listener could not be registered again");
-            }
-        }
-    }
-
-    /// A plain downstream: the first bytes tell the protocol.
+    /// A plain downstream: its first bytes show the protocol.
     pub(super) fn on_detect_bytes(&mut self, key: Key, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let Role::Detect { input } = &mut conn.role else { return };
@@ -213,5 +180,13 @@ impl EventLoop {
             _ => accepted::begin_server(&mut self.cx, &mut self.conns, key, false),
         }
         true
+    }
+}
+
+fn log_exhausted(cx: &mut Cx, error: &std::io::Error) {
+    if cx.log.should_log("accept".to_owned(), cx.now) {
+        let (code, limit) = (ErrorCode::OutOfDescriptors, tollway_net::descriptor_limit());
+        let hint = code.entry().remedy;
+        tracing::warn!(%code, %error, limit, hint, "new connections wait: no descriptors are left");
     }
 }

@@ -85,7 +85,7 @@ impl EventLoop {
         );
     }
 
-    /// A dial failed: its address rests; who waits tries another or is told.
+    /// A dial failed: its address rests, and requests that wait try another or fail.
     pub(super) fn on_dial_failed(&mut self, key: Key, failure: &DialFailure<'_>) {
         let Some(mut conn) = self.conns.take(&self.cx, key) else { return };
         let unsent = std::mem::take(conn.io.out());

@@ -69,11 +69,11 @@ pub enum MeshProtocol {
     Http1,
 }
 
-/// What a worker is told at its start, and again when settings change.
+/// The settings of an event loop, at its start and again when they change.
 #[derive(Clone)]
 pub(crate) struct LoopConfig {
     /// Own service; completes short names. Of a front, which belongs to no service, a name that is
-    /// told to nobody.
+    /// never sent.
     pub(crate) home: ServiceName,
     /// This process in words, as one hop of a request.
     pub(crate) hop: String,
@@ -146,7 +146,7 @@ pub struct ApiStream {
     pub stream: UnixStream,
 }
 
-/// Cause a connection is not taken that this process would serve itself.
+/// Why a connection is not taken that this process would serve itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotServed {
     /// Nobody serves such.
@@ -170,7 +170,7 @@ pub(crate) trait HostServices: Send {
     fn app_unreachable(&self);
 }
 
-/// What the rest of the process tells a worker.
+/// What the rest of the process asks of an event loop.
 pub(crate) enum Command {
     Services(Vec<ServiceUpdate>),
     /// Only for gateways.
@@ -186,7 +186,7 @@ pub(crate) enum Command {
     Renewed(TurnLease),
     /// The runtime waits no longer for the answer to the call of this number.
     CallOff(u64),
-    /// The app takes no connections: whoever comes over the mesh is to go elsewhere.
+    /// The app takes no connections: mesh callers are to go elsewhere.
     AppUnready,
     /// Settings changed: times and limits hold from now on, for open connections too, except
     /// what a connection agreed on when it began.

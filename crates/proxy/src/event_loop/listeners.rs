@@ -4,15 +4,17 @@
 use super::EventLoop;
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tollway_net::{Listener, Poller, Token};
 
 use crate::conn::ListenerKind;
 
+/// How long accepting pauses when no descriptor is left and no connection can be evicted.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// Tokens with this bit belong to listeners; connection keys never have it.
 const LISTENER_BIT: u64 = 1 << 63;
 
-/// Open listeners with the kinds they are.
+/// Open listeners, each with its kind.
 #[derive(Default)]
 pub(super) struct Listeners {
     slots: Vec<Option<(Listener, ListenerKind)>>,
@@ -50,6 +52,38 @@ impl Listeners {
         })
     }
 
+    /// Takes the listeners out of the poller for a moment, since no descriptor is left: they are
+    /// level-triggered and would spin.
+    pub(super) fn pause(&mut self, poller: &Poller, now: Instant) {
+        self.accept_again = Some(now + ACCEPT_REST);
+        for (_, listener) in self.iter() {
+            // It was registered; if that failed there is nothing to take out.
+            let _ = poller.remove(listener);
+        }
+    }
+
+    /// Ends a pause whose time is over.
+    pub(super) fn resume(&mut self, poller: &Poller, now: Instant) {
+        if self.accept_again.is_none_or(|at| now < at) {
+            return;
+        }
+        self.accept_again = None;
+        for (token, listener) in self.iter() {
+            if let Err(error) = poller.add_listener(listener, token) {
+                tracing::error!(%error, "a listener could not be registered again");
+            }
+        }
+    }
+
+    /// Connections that come to a listener from now on are of another kind.
+    pub(super) fn redirect(&mut self, address: SocketAddr, to: ListenerKind) {
+        if let Some(slot) = self.slot_at(address)
+            && let Some((_, kind)) = &mut self.slots[slot]
+        {
+            *kind = to;
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.slots.iter().all(Option::is_none)
     }
@@ -84,15 +118,6 @@ impl EventLoop {
         }
         if let Err(error) = self.listeners.open(self.conns.poller(), listeners) {
             tracing::error!(%error, "a new listener could not be registered");
-        }
-    }
-
-    /// What comes to a listener from now on is for another listener.
-    pub(super) fn redirect_listener(&mut self, address: SocketAddr, to: ListenerKind) {
-        if let Some(slot) = self.listeners.slot_at(address)
-            && let Some((_, via)) = &mut self.listeners.slots[slot]
-        {
-            *via = to;
         }
     }
 

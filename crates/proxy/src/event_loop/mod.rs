@@ -291,7 +291,7 @@ impl EventLoop {
                 }
                 Command::OpenListeners(listeners) => self.open_listeners(listeners),
                 Command::Adopt(stream) => self.adopt(stream),
-                Command::RedirectListener(address, via) => self.redirect_listener(address, via),
+                Command::RedirectListener(address, via) => self.listeners.redirect(address, via),
                 Command::CloseListener(address) => self.close_listener(address),
                 Command::Drain => {
                     self.cx.draining.get_or_insert(self.cx.now);
@@ -330,12 +330,12 @@ impl EventLoop {
     }
 
     fn read_connection(&mut self, key: Key, scratch: &mut Scratch) {
-        if self.holds_back(key) {
+        if self.conns.holds_back(&self.cx, key) {
             return;
         }
         self.on_bytes(key, &[]);
         for _ in 0..READS_PER_TURN {
-            if self.holds_back(key) {
+            if self.conns.holds_back(&self.cx, key) {
                 return;
             }
             let Some(conn) = self.conns.get_mut(key) else { return };
@@ -350,17 +350,6 @@ impl EventLoop {
             }
         }
         self.conns.queue_read(key);
-    }
-
-    /// Whether a caller must read its answers before it is read again; the flush that ends them
-    /// goes on with it.
-    fn holds_back(&mut self, key: Key) -> bool {
-        let limit = self.cx.config.limits.unread_bytes;
-        let Some(conn) = self.conns.get_mut(key) else { return false };
-        let was_owed = conn.owed;
-        conn.owed = conn.owes_reading(limit);
-        self.cx.metrics.sources_paused.add(u64::from(conn.owed && !was_owed));
-        conn.owed
     }
 
     /// Flushes every connection that was written to. What that makes room for may write to

@@ -38,7 +38,7 @@ impl Peak {
 
 impl EventLoop {
     pub(super) fn sweep(&mut self) {
-        self.resume_accepting();
+        self.listeners.resume(self.conns.poller(), self.cx.now);
         self.sweep_connections();
         timeouts::sweep(&mut self.cx, &mut self.conns, &mut self.exchanges);
         self.settle();

@@ -171,7 +171,7 @@ pub(crate) fn log_refused_connection(
     cx.end_line(finished);
 }
 
-/// The same for one that was hardly accepted.
+/// Logs a connection that is refused right after it was accepted.
 pub(crate) fn log_unadmitted(cx: &mut Cx, stream: &TcpStream, via: &ListenerKind) {
     if !writes_lines(cx) {
         return;

@@ -381,7 +381,7 @@ fn remember(
     is_too_much
 }
 
-/// Whether only this stream's own window is shut: `WindowOpen` will tell, no need to queue.
+/// Whether only this stream's own window is shut: an event `WindowOpen` follows, so it need not queue.
 fn is_stream_blocked(conn: &Connection, sink: StreamRef) -> bool {
     match &conn.role {
         Role::Http2Server(link) | Role::Http2Client(link) => {
@@ -428,12 +428,12 @@ fn put(
                 && taken == data.len()
                 && let Some(trailers) = trailers
             {
-                // Gone means reset; an event tells.
+                // A stream that is gone was reset; an event follows.
                 let _ = link.codec.send_trailers(stream, trailers, out);
             }
             taken
         }
-        // The sink has been closed in this turn; whoever closed it tells the exchange.
+        // The sink was closed in this turn; what closed it ends the exchange.
         _ => data.len(),
     }
 }

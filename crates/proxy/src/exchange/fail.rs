@@ -12,8 +12,8 @@ use crate::error_response;
 use crate::headers;
 use crate::request_error::RequestError;
 
-/// The exchange cannot go on: tells the caller if it has not been answered yet, or breaks the
-/// answer off so that it is not taken for whole.
+/// The exchange cannot go on: the caller gets the error if no response has begun; otherwise the
+/// response is broken off so that it is not taken for whole.
 pub(crate) fn fail(
     cx: &mut Cx,
     conns: &mut Connections,

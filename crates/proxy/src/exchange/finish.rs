@@ -167,7 +167,7 @@ pub(super) fn grpc_status_of(exchange: &Exchange) -> Option<u16> {
     exchange.grpc_status.or_else(in_trailers)
 }
 
-/// The status of gRPC of a call that was not told one.
+/// The gRPC status that is counted for a call that ended without one.
 const UNKNOWN: u16 = 2;
 
 /// Counts an exchange under Dapr's names, in a sidecar in daprd's place; it took `took` from its head.

@@ -16,7 +16,7 @@ use crate::conn::Connections;
 use crate::cx::Cx;
 use crate::request_error::RequestError;
 
-/// How long more than the limit may wait before somebody loses it.
+/// How long more than the limit may wait before a caller loses it.
 const OVER_FOR: Duration = Duration::from_secs(1);
 /// Whoever has less than this part of the limit waiting is not to blame,
 const BLAMED_FROM: usize = 4;
@@ -24,7 +24,7 @@ const BLAMED_FROM: usize = 4;
 pub(crate) const CROWDED_FOR: Duration = Duration::from_secs(5);
 /// More than so many times the limit is borne for no time:
 pub(crate) const FLOODED_FROM: usize = 2;
-/// whoever has more waiting than so many times what any source may have (`pipe_bytes`) loses it.
+/// a caller with more waiting than so many times what one source may have (`pipe_bytes`) loses it.
 const FLOODS_FROM: usize = 2;
 
 /// What waits of one caller.

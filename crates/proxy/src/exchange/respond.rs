@@ -85,7 +85,7 @@ fn on_informational(
             h1::write_response(conn.io.out(), head, h1::BodyLength::None, &options);
         }
         Role::Http2Server(link) => {
-            // Gone means reset; an event tells.
+            // A stream that is gone was reset; an event follows.
             let _ = link.codec.send_response(down.stream, head, None, false, conn.io.out());
         }
         _ => return,
@@ -133,7 +133,7 @@ fn start_response(
         Role::Http2Server(link) => {
             let length = declared.or(size.content_length());
             let out = conn.io.out();
-            // Gone means reset; an event tells.
+            // A stream that is gone was reset; an event follows.
             let _ = link.codec.send_response(down.stream, head, length, ended, out);
             exchange.response.finished |= ended;
         }

@@ -38,7 +38,7 @@ pub(crate) enum BodySize {
 }
 
 impl BodySize {
-    /// As HTTP/1.1 frames it; `chunked` tells whether the peer understands chunks.
+    /// As HTTP/1.1 frames it; `chunked`: the peer understands chunks.
     pub(crate) fn framing(self, chunked: bool) -> h1::BodyLength {
         match self {
             Self::None => h1::BodyLength::None,
@@ -169,7 +169,7 @@ pub(crate) struct Exchange {
     pub(crate) failed: bool,
     /// The status by which the head of an answer ended a gRPC call, where somebody counts it.
     pub(crate) grpc_status: Option<u16>,
-    /// Set when something will be told of it.
+    /// Set when it is recorded.
     pub(crate) observed: Option<Box<Observed>>,
 }
 

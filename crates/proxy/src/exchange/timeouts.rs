@@ -98,7 +98,7 @@ fn end_expired(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, 
     );
 }
 
-/// Neither side has sent a byte for too long: tells the caller if that is still possible.
+/// Neither side has sent a byte for too long: the caller gets an error if no response has begun.
 fn end_silent(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
     let Some(exchange) = exchanges.get(key) else { return };
     if exchange.responding {

@@ -46,8 +46,8 @@ impl Observed {
     }
 }
 
-/// The way of a request that came from the app's side is asked for. Elsewhere nobody may ask,
-/// so that no sidecar tells strangers whom it knows.
+/// Begins the trace of a request that came from the app's side. Other listeners grant none, so
+/// that a sidecar does not reveal what it knows to unknown callers.
 pub(crate) fn begin_caller_trace(exchanges: &mut Exchanges, conns: &mut Connections, key: Key) {
     let Some(exchange) = exchanges.get_mut(key) else { return };
     let remote = conns.get(exchange.down.conn).and_then(|conn| conn.remote);
@@ -59,7 +59,7 @@ pub(crate) fn begin_caller_trace(exchanges: &mut Exchanges, conns: &mut Connecti
     exchange.observed.get_or_insert_default().explained = Some(part);
 }
 
-/// The same for a request that goes nowhere, of which the head is as it came.
+/// Begins the trace of a request that was refused before its head was rewritten.
 pub(crate) fn begin_undecided_trace(exchanges: &mut Exchanges, conns: &mut Connections, key: Key) {
     let Some(exchange) = exchanges.get(key) else { return };
     if headers::asks_for_way(&exchange.head.fields) {
@@ -95,7 +95,7 @@ pub(crate) fn take_callee_trace(exchanges: &mut Exchanges, key: Key, head: &Resp
     }
 }
 
-/// Puts into an answer what was asked for; `failure` is cause there is none of the upstream.
+/// Puts the call trace, or the part of it, into a response; `failure` is why the upstream gave none.
 pub(crate) fn add_call_trace(
     cx: &mut Cx,
     exchanges: &mut Exchanges,

@@ -28,7 +28,7 @@ pub struct FrontFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Cause the files cannot be served.
+/// Why the files cannot be served.
 #[derive(Debug, Error)]
 pub enum FrontFilesError {
     #[error("cannot read {path}")]

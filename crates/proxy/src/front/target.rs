@@ -18,7 +18,7 @@ pub struct FrontTarget {
     protocol: AppProtocol,
 }
 
-/// Cause a text names no app.
+/// Why a text names no app.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum FrontTargetError {
     #[error("write http://HOST:PORT, or h2c://HOST:PORT for HTTP/2")]

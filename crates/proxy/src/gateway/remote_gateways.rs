@@ -15,7 +15,7 @@ pub(super) struct RemoteGateways {
 }
 
 impl RemoteGateways {
-    /// The control plane tells of gateways; what is remembered of those that stay is kept.
+    /// Replaces the gateways by those that the control plane has sent; backoffs of those that stay remain.
     pub(super) fn replace(&mut self, gateways: Vec<SocketAddr>) {
         self.resting.retain(|address, _| gateways.contains(address));
         self.gateways = gateways;
@@ -32,7 +32,7 @@ impl RemoteGateways {
         in_turn.find(|address| !rests(address)).or(next)
     }
 
-    /// Prefers others for a while. Addresses that are told of no more are not remembered.
+    /// Prefers others for a while. Addresses that are not listed any more are not remembered.
     pub(super) fn rest(&mut self, address: SocketAddr, until: Instant) {
         if self.gateways.contains(&address) {
             self.resting.insert(address, until);

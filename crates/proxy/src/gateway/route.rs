@@ -163,7 +163,7 @@ pub(crate) fn relay_elsewhere(
     }
 }
 
-/// Whether somebody asks for this gateway itself: a joined network whether it is reachable.
+/// Whether a name is that of this gateway: a joined network probes whether it is reachable.
 fn is_own_name(cx: &Cx, name: &str) -> bool {
     let routes = cx.config.gateway.as_ref();
     routes.is_some_and(|own| name.eq_ignore_ascii_case(&gateway_dns_san(&own.network)))
@@ -221,7 +221,7 @@ fn instance_address(upstreams: &Upstreams, name: &str) -> Option<SocketAddr> {
     endpoints.iter().find(of).map(|endpoint| endpoint.address)
 }
 
-/// The control plane tells a gateway of a joined network.
+/// The control plane has sent the state of a joined network.
 pub(crate) fn on_network(gateway: &mut Gateway, update: NetworkUpdate) {
     match update.state {
         NetworkState::Joined { gateways, .. } => {
@@ -292,7 +292,7 @@ pub(crate) fn back_off_relayed(
     }
 }
 
-/// The same for an address that was dialled for a relay.
+/// Leaves an address alone that was dialled for a relay.
 pub(crate) fn back_off_relay(
     cx: &mut Cx,
     conns: &Connections,

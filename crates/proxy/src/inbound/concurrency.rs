@@ -17,7 +17,7 @@ use crate::upstream::{Upstreams, trace_wait};
 pub(crate) struct ConcurrencyLimit {
     taken: usize,
     waiting: VecDeque<Key>,
-    /// One came free, and nobody has looked for whom since.
+    /// A permit was freed, and the queue was not served since.
     has_come_free: bool,
 }
 

@@ -114,7 +114,7 @@ impl PolicyGate {
         })
     }
 
-    /// Cause a request was let in that [`PolicyGate::admit_request`] has let in.
+    /// Why a request was let in that [`PolicyGate::admit_request`] has let in.
     pub(crate) fn admission(
         &mut self,
         conn: Option<&mut Connection>,
@@ -273,7 +273,7 @@ pub(crate) fn judge_relay(cx: &mut Cx, conns: &mut Connections, inbound: &mut In
     }
 }
 
-/// Whether the caller may have a connection to the app (TCP); if not, it is told by a reset.
+/// Whether the caller may have a TCP connection to the app; if not, it is reset.
 pub(crate) fn admit_tcp(
     cx: &mut Cx,
     conns: &mut Connections,

@@ -1,4 +1,4 @@
-//! Cause a data plane has no identity or no control plane.
+//! Why a data plane has no identity or no control plane.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tollway_identity::{BundleError, CredentialsError, KeyError, TlsError, TokenE
 use tollway_model::ErrorCode;
 use tollway_wire::ConvertError;
 
-/// Cause the mesh cannot be joined, or the control plane cannot be used.
+/// Why the mesh cannot be joined, or the control plane cannot be used.
 #[derive(Debug, Error)]
 pub enum MeshError {
     #[error("no join token: set {variable}, or give a file; make one with `tollway token create`")]

@@ -41,7 +41,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// Pause before a failed renewal is tried again, while the certificate is still good.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
 
-/// Cause a session ended in good order.
+/// Why a session ended in good order.
 pub(super) enum End {
     /// There is a new certificate: connect with it.
     Renewed,

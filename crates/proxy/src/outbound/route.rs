@@ -194,7 +194,7 @@ fn route(
     Ok(())
 }
 
-/// The same for a request of another sidecar, to the app or to the runtime.
+/// Routes a request of another sidecar, to the app or to the runtime.
 fn route_inbound(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -242,7 +242,7 @@ pub(crate) fn route_front(cx: &mut Cx, conns: &Connections, exchanges: &mut Exch
     }
 }
 
-/// The same for a request of the own runtime to the app.
+/// Routes a request of the own runtime to the app.
 fn route_own_app(cx: &Cx, exchanges: &mut Exchanges, key: Key) -> Result<(), RequestError> {
     http_app(&cx.config)?;
     let Some(exchange) = exchanges.get_mut(key) else { return Ok(()) };

@@ -26,7 +26,7 @@ pub(crate) fn send(
     if let Some(deadline) = exchange.deadline
         && now > exchange.started
     {
-        // What it has waited here is gone for whoever comes behind.
+        // The time that it has waited here is not left for the next hop.
         headers::set_time_left(&mut exchange.head.fields, deadline.saturating_duration_since(now));
     }
     if exchange.turn.is_some_and(|turn| turn.is_over(inbound.lease(), boot_time())) {

@@ -163,7 +163,7 @@ fn response_body(
             let trailers = body.take_trailers().filter(|t| !t.is_empty());
             if finished {
                 client.body = None;
-                // Bytes behind the response belong to nobody.
+                // Bytes behind the response belong to no exchange.
                 client.keep_alive &= step.consumed == bytes.len();
                 finish::release_upstream(cx, conns, exchanges, exchange);
             }

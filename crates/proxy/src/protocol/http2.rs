@@ -67,7 +67,7 @@ pub(crate) fn after_bytes(
     }
 }
 
-/// The peer broke a rule, or did not go on in time, and the codec has told it so.
+/// The peer broke a rule, or did not go on in time, and the codec has sent GOAWAY.
 pub(crate) fn refuse_connection(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -356,7 +356,7 @@ pub(crate) fn on_over(
         }
     } else {
         for (stream, exchange) in ended {
-            // Of the first nobody knows that it is not what broke it.
+            // The first request may itself be what broke the connection.
             let is_reused = stream > 1;
             let failure = if is_reused { Failure::ReusedConnectionClosed } else { Failure::Broken };
             http1_client::upstream_broke(cx, conns, exchanges, exchange, failure, cause.clone());

@@ -209,7 +209,7 @@ pub(crate) fn refuse_undialled(cx: &mut Cx, conns: &mut Connections, down: Key, 
 }
 
 /// Ends a connection that leads nowhere. A gateway's client is in a TLS handshake of which
-/// nothing was passed on, so it can still be told.
+/// nothing was passed on, so an alert can still be sent.
 pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, down: Key, code: ErrorCode) {
     let Some(conn) = conns.get_mut(down) else { return };
     if conn.via != Some(ListenerKind::Gateway) {
@@ -268,7 +268,7 @@ pub(crate) fn leave_http(
     cx.effects.push(Effect::JudgeRelay(down));
 }
 
-/// Plain TCP has no words: the caller is told by a reset.
+/// Ends a TCP connection by a reset: plain TCP has no other way to report an error.
 pub(crate) fn refuse_tcp(cx: &mut Cx, conns: &mut Connections, down: Key, code: ErrorCode) {
     cx.metrics.faults.add(1);
     access_log::mark_line(conns, down, |entry| {

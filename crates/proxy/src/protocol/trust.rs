@@ -1,5 +1,5 @@
 //! What the end of trust does to connections that stand: those of a network that is trusted no
-//! more end at once, whoever made them and whatever they carry.
+//! more end at once, in either direction and whatever they carry.
 
 use tollway_identity::TrustBundles;
 use tollway_model::ErrorCode;

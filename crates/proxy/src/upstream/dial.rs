@@ -202,7 +202,7 @@ pub(crate) fn dial_plain(
 }
 
 /// Starts to connect. The kernel may refuse at once: no port, no descriptor or no route is
-/// there. For a descriptor somebody may give way.
+/// there. Where no descriptor is left, an idle connection is evicted.
 fn connect(
     cx: &mut Cx,
     conns: &mut Connections,

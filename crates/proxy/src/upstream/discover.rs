@@ -24,7 +24,7 @@ pub(crate) fn service_state(
     state_and_series(cx, upstreams, service).map(|(state, _)| state)
 }
 
-/// The same, and where its calls are counted.
+/// What is known of a service, and the series in which its calls are counted.
 fn state_and_series(
     cx: &mut Cx,
     upstreams: &mut Upstreams,
@@ -43,7 +43,7 @@ fn state_and_series(
 /// Whether it is known where a service or a workload is, which can be called then.
 ///
 /// # Errors
-/// Cause it cannot be called.
+/// Why it cannot be called.
 pub(crate) fn find_callee(
     cx: &mut Cx,
     exchanges: &mut Exchanges,

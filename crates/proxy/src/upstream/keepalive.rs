@@ -47,7 +47,7 @@ enum Sign {
     Awaited,
     /// It is late.
     Missing,
-    /// It is so late that nobody waits for it.
+    /// It is so late that the connection is closed.
     NoMore,
 }
 

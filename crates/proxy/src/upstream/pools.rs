@@ -53,7 +53,7 @@ pub(crate) struct Pool {
     pub(crate) asked: Instant,
     /// When connections are made anew, since the gateways that they may lead through are others.
     renew_at: Option<Instant>,
-    /// When somebody last wanted to go there.
+    /// When a request was last sent there.
     pub(crate) used: Instant,
     pub(crate) turn: usize,
     /// Requests under way at once; none are counted while the service is near.
@@ -153,7 +153,7 @@ pub(crate) fn pool<'u>(
     upstreams.pools.get_mut(destination).expect("inserted above")
 }
 
-/// The pool of a service or a workload that somebody wants to call.
+/// The pool of a service or a workload that a request is for.
 ///
 /// # Errors
 /// When too many are in use for one more.
@@ -171,7 +171,7 @@ pub(crate) fn pool_in_use<'u>(
     Ok(pool)
 }
 
-/// A workload gets a pool: its service tells it of changes. Gives what is known now.
+/// Has a service pass changes on to the pool of one of its workloads. Gives what is known now.
 pub(crate) fn add_workload(
     cx: &mut Cx,
     upstreams: &mut Upstreams,
@@ -304,7 +304,7 @@ pub(crate) fn retire(cx: &mut Cx, conns: &mut Connections, key: Key) {
     conns.leave_pool(cx, key, true);
 }
 
-/// The control plane tells of a service.
+/// The control plane has sent the state of a service.
 pub(crate) fn on_service(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -386,7 +386,8 @@ fn take_state(
     }
 }
 
-/// Whose discovery or dial took too long; whom nobody calls any more.
+/// Ends waits for discovery that took too long, dials again after a backoff, and forgets services
+/// that are no longer called.
 pub(crate) fn sweep_pools(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -417,7 +418,7 @@ pub(crate) fn sweep_pools(
         if pool.waiting.is_empty() && idle > timeouts.connect {
             pool.outage = None;
         }
-        // While nobody calls, it remembers what the connections that are kept were made for.
+        // While connections stay open, it remembers the load that they were made for.
         if pool.conns.is_empty() {
             pool.flight = Flight::default();
         }
@@ -431,7 +432,7 @@ pub(crate) fn sweep_pools(
             unknown.push(destination.clone());
         }
         if is_gateway {
-            // It is told of every service once, so it may forget only what has gone.
+            // It gets the state of every service once, so it may forget only what has gone.
             if pool.is_gone() {
                 gone.push(destination.clone());
             }

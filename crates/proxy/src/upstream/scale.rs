@@ -23,7 +23,7 @@ use crate::upstream::{Candidates, Pool, Upstreams, dial, pick, pools, runtime_ba
 /// Endpoints of one service in its own network that a thread keeps connections to. So many
 /// connections to any service are made at once, and are not too many to keep.
 const LOCAL_ENDPOINTS: usize = 16;
-/// What nobody has called for so long has nothing under way that would have to be counted.
+/// A service that was not called for so long has no requests under way to be counted.
 const LATELY: Duration = Duration::from_secs(1);
 
 /// Dials what the destination is short of.
@@ -52,7 +52,7 @@ pub(crate) fn scale(
     }
 }
 
-/// The same for a service, or for one workload of it.
+/// Dials what a service, or one workload of it, is short of, and retires what is too much.
 fn scale_service(
     cx: &mut Cx,
     conns: &mut Connections,
@@ -236,7 +236,7 @@ fn wanted_by_flight(
     if pool.backoff.is_empty() { wanted } else { wanted.min(standing.max(1)) }
 }
 
-/// The same for each endpoint, where they are known: one at least.
+/// Connections that the requests to a service ask for at each endpoint: one at least.
 fn wanted_each(
     cx: &Cx,
     links: &impl Links,
@@ -411,7 +411,7 @@ fn scale_app(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstreams, _t
     }
 }
 
-/// A connection to what this process serves itself, if somebody waits for one: a socket pair,
+/// Opens a connection to what this process serves itself, if a request waits for one: a socket pair,
 /// served on the other side.
 fn open_runtime_link(
     cx: &mut Cx,
