@@ -124,9 +124,9 @@ mod tests {
         };
         let said = "error: no room [ERR_DISK_FULL]\nhint: free space\n";
         check(said, "no room; free space", ErrorCode::DiskFull);
-        check("error: it is [odd]\n", "it is [odd]; look", ErrorCode::NoControlPlane);
-        check("something else\n\n", "something else; look", ErrorCode::NoControlPlane);
-        check("", "it wrote nothing; look", ErrorCode::NoControlPlane);
+        check("error: it is [odd]\n", "it is [odd]; read", ErrorCode::NoControlPlane);
+        check("something else\n\n", "something else; read", ErrorCode::NoControlPlane);
+        check("", "it wrote nothing; read", ErrorCode::NoControlPlane);
     }
 
     #[tokio::test]

@@ -40,7 +40,8 @@ impl Clock {
         /// An hour before a test can begin, so that a test can look back.
         const LEAD: Duration = Duration::from_secs(3600);
         fn elapsed() -> Duration {
-            tokio::time::Instant::now().into_std().saturating_duration_since(*START) + LEAD
+            // A paused clock may be behind the real one by which `START` was read.
+            (tokio::time::Instant::now().into_std() + LEAD).saturating_duration_since(*START)
         }
         Self { lease: elapsed, wall: || Moment::since_unix_epoch(elapsed()) }
     }
