@@ -352,7 +352,7 @@ fn what_would_be_run_is_shown_without_starting_anything() {
 #[test]
 fn a_mistake_in_a_file_is_told_with_its_place() {
     let dir = TempDir::new().unwrap();
-    let text = std::fs::read_to_string("../lab/scenarios/tls.yaml").unwrap();
+    let text = std::fs::read_to_string("../crates/lab/scenarios/tls.yaml").unwrap();
     let text = text.replace("connections: 100", "connections: 0");
     std::fs::write(dir.path().join("mine.yaml"), text).unwrap();
     let output = tollway(&["lab", "run", "mine.yaml", "--dry-run"], dir.path());
@@ -382,7 +382,7 @@ fn the_list_names_scenarios_subjects_and_times() {
 #[test]
 fn a_record_compared_with_itself_is_the_same_and_with_a_slower_one_fails() {
     let dir = TempDir::new().unwrap();
-    let golden = "../record/tests/golden/record.json";
+    let golden = "../crates/record/tests/golden/record.json";
     let golden = std::fs::read_to_string(golden).unwrap();
     std::fs::write(dir.path().join("a.json"), &golden).unwrap();
     let compare = |conditions: &[&str]| {

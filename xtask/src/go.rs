@@ -2,7 +2,7 @@
 //!
 //! Debian's Go is older. Where the search path has no newer one, it brings the pinned toolchain as the
 //! module that Go itself would fetch, verified by Go's checksum database. Toolchain and tools are in
-//! the [`cache`](crate::cache); a link in `target/tools` leads to each tool.
+//! [`crate::cache`]; a link in `target/tools` leads to each tool.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

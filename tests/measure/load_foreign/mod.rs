@@ -55,7 +55,7 @@ struct Server {
 impl Server {
     /// The reason if grpcio cannot be had.
     fn start() -> Result<Self, String> {
-        let server = script("load_foreign/grpcio_server.py");
+        let server = script("measure/load_foreign/grpcio_server.py");
         let process = Start::new(python()?).arg(server).env(PROTO.0, PROTO.1).start().unwrap();
         let port = retry_until(SOON, "the server's port", || port_in(&process.log())).unwrap();
         Ok(Self { _process: process, address: ([127, 0, 0, 1], port).into() })

@@ -91,7 +91,7 @@ fn somebody_without_tls_in_place_of_a_sidecar_is_told_from_one_who_is_away() {
     ] {
         let answer = until_told(&caller, name, "ERR_TLS_FAILED");
         let service = format!("service {name}.default.west at {address}");
-        check(&answer, 503, "ERR_TLS_FAILED", CALLER, &[&service, reason, "mesh door"]);
+        check(&answer, 503, "ERR_TLS_FAILED", CALLER, &[&service, reason, "inbound listener"]);
     }
 }
 
