@@ -1,4 +1,4 @@
-//! `tollway load firings`: timers and reminders that wake actors, as the app sees them.
+//! `tollway load timers`: timers and reminders that wake actors, as the app sees them.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ use tollway_tests::mesh::{AppProtocol, Mesh, PATIENCE, Sidecar, start_tollway};
 /// instead.
 fn load(sidecar: &Sidecar, actors: &str, options: &[&str]) -> Result<Value, String> {
     let mut command = Command::new(program());
-    command.args(["load", "firings", &format!("http://{}", sidecar.http())]);
+    command.args(["load", "timers", &format!("http://{}", sidecar.http())]);
     command.args(["--app", "cart.default.west", "--actors", actors, "--every", "500ms"]);
     command.args(["--duration", "1s", "--warm-up", "0s", "--quiet", "--json", "-"]);
     let output = command.args(options).output().unwrap();
