@@ -1,6 +1,6 @@
 //! Runs a scenario: everything started, every run of the plan made, a record written.
 //!
-//! There are two kinds of measurement, requests and the fabric (a [`Kind`] each); each decides which
+//! There are two kinds of measurement, requests and the fabric (a `Kind` each); each decides which
 //! rows and runs there are, starts what they need and makes a run. The stages are shared: `measure`
 //! makes the runs in order and repeats disturbed ones ([`Gate`]), `journal` stores what is done so
 //! that a killed experiment goes on, `assemble` makes the record.
