@@ -106,7 +106,11 @@ fn check_listener(listener: &Listener, kind: Kind) {
         let mut client = listener.connect();
         client.send(listener.get(path)).unwrap();
         // Another request right behind: whatever the app sent too much would answer it.
-        client.send(listener.get("/behind")).unwrap();
+        let behind = client.send(listener.get("/behind"));
+        // A response that is broken off may have ended the connection by then.
+        if !matches!(expected, Expected::BrokenOff(_)) {
+            behind.unwrap();
+        }
         let answer = client.read_until(PATIENCE, is_over(expected)).unwrap();
         check_answer(path, &answer, expected);
         for n in 0..3 {
