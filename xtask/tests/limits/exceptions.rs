@@ -1,13 +1,14 @@
 //! What is called a limit and is not on the page, by why no peer meets it.
 
 /// Crates that serve no peer.
-pub(crate) const NO_PEERS: [(&str, &str); 10] = [
+pub(crate) const NO_PEERS: [(&str, &str); 11] = [
     ("cli", "commands read their user's files and terminal; the crates below them serve"),
     ("config", "reads its user's files"),
     ("dapr", "reads its user's files and flags"),
     ("echo", "stands in for an app in tests, measurements and the demo"),
     ("fuzz", "feeds the codecs by itself"),
     ("lab", "measures programs that it has started"),
+    ("launch", "starts its user's app and reads what it writes"),
     ("load", "measures a server that its user has named"),
     ("record", "reads records of measurements from its user's files"),
     ("report", "shows such records to its user"),
