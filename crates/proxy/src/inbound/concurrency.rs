@@ -107,6 +107,8 @@ pub(crate) fn next(cx: &Cx, exchanges: &Exchanges, inbound: &mut Inbound) -> Opt
     let limit = cx.config.app_concurrency.unwrap_or(usize::MAX);
     let concurrency = &mut inbound.concurrency;
     if concurrency.taken >= limit {
+        // The loop must not poll for a permit that another request has taken meanwhile.
+        concurrency.has_come_free = false;
         return None;
     }
     if !std::mem::take(&mut concurrency.has_come_free) {
