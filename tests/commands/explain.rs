@@ -1,5 +1,5 @@
-//! `tollway call --explain`: the way that a call took, between networks and within one, and the
-//! place where it ended.
+//! `tollway call --explain`: the hops of a call, between networks and within one, and where it
+//! ended.
 
 use std::process::{Command, Stdio};
 
@@ -40,11 +40,11 @@ impl Explained {
     }
 
     fn json(&self) -> Value {
-        let told = serde_json::from_str(&self.output);
-        told.unwrap_or_else(|error| panic!("{error}: {}\n{}", self.output, self.errors))
+        let explained = serde_json::from_str(&self.output);
+        explained.unwrap_or_else(|error| panic!("{error}: {}\n{}", self.output, self.errors))
     }
 
-    /// What is said of a hop, lines joined.
+    /// The text of a hop, lines joined.
     fn hop(&self, label: &str) -> Option<String> {
         let mut lines = self.errors.lines().skip_while(|line| {
             line.strip_prefix("  ").and_then(|line| line.split_whitespace().next()) != Some(label)
@@ -71,23 +71,28 @@ impl Explained {
 }
 
 /// A call as JSON.
-fn way(sidecar: &Sidecar, arguments: &[&str]) -> Value {
+fn explain_json(sidecar: &Sidecar, arguments: &[&str]) -> Value {
     Explained::by(sidecar, &[arguments, &["--json"]].concat()).json()
 }
 
 #[test]
-fn the_way_to_another_network_is_told_hop_by_hop() {
+fn a_call_to_another_network_is_explained_hop_by_hop() {
     let mesh = Mesh::start();
     let app = mesh.east.app_with("echo", "e", AppProtocol::Http, &["--instance", "echo-1"]);
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
 
-    let told = Explained::by(&caller, &["echo.default.east/echo", "-d", "hello"]);
-    assert_eq!((told.code, told.output.as_str()), (Some(0), "hello"), "{}", told.errors);
-    told.check_columns();
+    let explained = Explained::by(&caller, &["echo.default.east/echo", "-d", "hello"]);
+    assert_eq!(
+        (explained.code, explained.output.as_str()),
+        (Some(0), "hello"),
+        "{}",
+        explained.errors
+    );
+    explained.check_columns();
     let gateway = mesh.east.gateway.port("gateway").unwrap();
-    assert!(told.errors.starts_with("POST echo.default.east/echo\n"), "{}", told.errors);
-    told.check_hops(&[
+    assert!(explained.errors.starts_with("POST echo.default.east/echo\n"), "{}", explained.errors);
+    explained.check_hops(&[
         ("name", SERVICE),
         ("service", "http, 1 replica ready, joined network"),
         ("gateway", &format!("{gateway} of network east")),
@@ -99,33 +104,37 @@ fn the_way_to_another_network_is_told_hop_by_hop() {
         ("answer", "200 OK, 5 bytes"),
     ]);
 
-    let told = way(&caller, &["echo.default.east/delay?ms=40"]);
-    let way = &told["way"];
-    assert_eq!(way["service"]["state"], "joined_network", "{told}");
-    assert_eq!(way["service"]["gateways"], serde_json::json!([gateway.to_string()]), "{told}");
-    assert_eq!(way["connection"]["address"], gateway.to_string(), "{told}");
-    assert_eq!(way["connection"]["is_new"], false, "{told}");
-    assert_eq!((&told["status"], &way["attempts"]), (&200.into(), &1.into()), "{told}");
-    check_times(&told, 40_000);
+    let explained = explain_json(&caller, &["echo.default.east/delay?ms=40"]);
+    let trace = &explained["call_trace"];
+    assert_eq!(trace["service"]["state"], "joined_network", "{explained}");
+    assert_eq!(
+        trace["service"]["gateways"],
+        serde_json::json!([gateway.to_string()]),
+        "{explained}"
+    );
+    assert_eq!(trace["connection"]["address"], gateway.to_string(), "{explained}");
+    assert_eq!(trace["connection"]["is_new"], false, "{explained}");
+    assert_eq!((&explained["status"], &trace["attempts"]), (&200.into(), &1.into()), "{explained}");
+    check_times(&explained, 40_000);
     // Nothing of the far network but what its gateway and the replica's certificate show.
     let inside = app.sidecar.process.port("inbound").unwrap().to_string();
-    assert!(!told.to_string().contains(&inside), "{told}");
+    assert!(!explained.to_string().contains(&inside), "{explained}");
 }
 
 /// Each hop's time is within that of the one before it, and the app's is what the app took.
 #[track_caller]
-fn check_times(told: &Value, app_us: u64) {
-    let times = &told["way"]["times_us"];
-    let of = |name: &str| times[name].as_u64().unwrap_or_else(|| panic!("{name} in {told}"));
-    assert!(of("app") >= app_us, "{told}");
+fn check_times(explained: &Value, app_us: u64) {
+    let times = &explained["call_trace"]["times_us"];
+    let of = |name: &str| times[name].as_u64().unwrap_or_else(|| panic!("{name} in {explained}"));
+    assert!(of("app") >= app_us, "{explained}");
     let beyond = of("network") + of("callee_sidecar") + of("app");
-    assert_eq!(beyond, of("round_trip"), "{told}");
-    assert!(of("round_trip") + of("caller_sidecar") <= of("total"), "{told}");
-    assert!(of("total") <= told["answered_us"].as_u64().unwrap(), "{told}");
+    assert_eq!(beyond, of("round_trip"), "{explained}");
+    assert!(of("round_trip") + of("caller_sidecar") <= of("total"), "{explained}");
+    assert!(of("total") <= explained["answered_us"].as_u64().unwrap(), "{explained}");
 }
 
 #[test]
-fn a_call_of_ones_own_network_opens_its_own_way() {
+fn a_call_within_a_network_is_explained_by_its_own_sidecar() {
     const ECHO: &str = "exec \"$TOLLWAY\" echo --http 127.0.0.1:$APP_PORT --name $APP_ID";
     let user = User::new();
     let _run = user.run(&["--app-id", "files", "--app-port", "0"], ECHO);
@@ -136,27 +145,34 @@ fn a_call_of_ones_own_network_opens_its_own_way() {
         user.call(&["files/echo", "-d", "hi", "-o", body.to_str().unwrap(), "--explain", "--json"]);
     assert_eq!(called.code, Some(0), "{}", called.stderr);
     assert_eq!(std::fs::read_to_string(&body).unwrap(), "hi");
-    let told: Value = serde_json::from_str(&called.stdout).unwrap();
-    let way = &told["way"];
-    assert_eq!(way["service"]["state"], "own_network", "{told}");
-    assert_eq!(way["name"], "files.default.local", "{told}");
-    assert_eq!(way["caller"], "spiffe://local.tollway/ns/default/call", "{told}");
-    assert_eq!(way["connection"]["callee"], "spiffe://local.tollway/ns/default/files", "{told}");
-    assert_eq!(way["connection"]["through_gateway"], false, "{told}");
-    assert_eq!(way["connection"]["is_new"], true, "{told}");
-    assert_eq!((&told["method"], &told["body_bytes"]), (&"POST".into(), &2.into()), "{told}");
+    let explained: Value = serde_json::from_str(&called.stdout).unwrap();
+    let trace = &explained["call_trace"];
+    assert_eq!(trace["service"]["state"], "own_network", "{explained}");
+    assert_eq!(trace["name"], "files.default.local", "{explained}");
+    assert_eq!(trace["caller"], "spiffe://local.tollway/ns/default/call", "{explained}");
+    assert_eq!(
+        trace["connection"]["callee"], "spiffe://local.tollway/ns/default/files",
+        "{explained}"
+    );
+    assert_eq!(trace["connection"]["through_gateway"], false, "{explained}");
+    assert_eq!(trace["connection"]["is_new"], true, "{explained}");
+    assert_eq!(
+        (&explained["method"], &explained["body_bytes"]),
+        (&"POST".into(), &2.into()),
+        "{explained}"
+    );
     for name in ["discovery", "connection", "connect", "handshake", "app"] {
-        assert!(way["times_us"][name].is_u64(), "{name} in {told}");
+        assert!(trace["times_us"][name].is_u64(), "{name} in {explained}");
     }
-    assert!(told["start_us"].as_u64().unwrap() > 0, "{told}");
-    check_times(&told, 0);
+    assert!(explained["start_us"].as_u64().unwrap() > 0, "{explained}");
+    check_times(&explained, 0);
 
-    // Without being asked, nothing is told of it, whatever the caller sends itself.
+    // A response has no trace unless the caller asks for one.
     let plain = user.call(&["files/headers", "-i"]);
-    assert!(!plain.stdout.contains("x-tollway-way"), "{}", plain.stdout);
+    assert!(!plain.stdout.contains("x-tollway-call-trace"), "{}", plain.stdout);
     let asked = user.call(&["files/headers", "-i", "--explain"]);
-    // The answer's head comes out without the way, and the app was not told of the question.
-    for word in ["x-tollway-way", "x-tollway-explain", "x-tollway-part"] {
+    // The command removes the trace from the response's head; the app sees neither field.
+    for word in ["x-tollway-call-trace", "x-tollway-explain", "x-tollway-part"] {
         assert!(!asked.stdout.contains(word), "{word} in {}", asked.stdout);
     }
     let late = user.call(&["files/delay?ms=20000", "--explain", "--timeout-ms", "2000"]);
@@ -180,22 +196,27 @@ fn a_call_that_fails_tells_how_far_it_came() {
     let _unready = mesh.east.sidecar_of("later", 1, AppProtocol::Http);
     caller.until_served(SERVICE);
     let is_known = || {
-        let told = Explained::by(&caller, &["later.default.east/"]);
-        (!told.errors.contains("ERR_UNKNOWN_SERVICE")).then_some(())
+        let explained = Explained::by(&caller, &["later.default.east/"]);
+        (!explained.errors.contains("ERR_UNKNOWN_SERVICE")).then_some(())
     };
     retry_until(PATIENCE, "the service that is not ready", is_known).unwrap();
 
     let check = |target: &str, code: &str, at: &str, hops: &[(&str, &str)]| {
-        let told = Explained::by(&caller, &[target]);
-        assert_eq!((told.code, told.output.as_str()), (Some(1), ""), "{}", told.errors);
-        assert!(told.errors.contains(&format!("[{code}]\nhint: ")), "{}", told.errors);
-        let ended = told.hop("ended").unwrap_or_default();
-        assert!(ended.starts_with(&format!("at {at}: {code}, says ")), "{}", told.errors);
-        told.check_hops(hops);
-        told.check_columns();
-        let json = way(&caller, &[target]);
+        let explained = Explained::by(&caller, &[target]);
+        assert_eq!(
+            (explained.code, explained.output.as_str()),
+            (Some(1), ""),
+            "{}",
+            explained.errors
+        );
+        assert!(explained.errors.contains(&format!("[{code}]\nhint: ")), "{}", explained.errors);
+        let ended = explained.hop("ended").unwrap_or_default();
+        assert!(ended.starts_with(&format!("at {at}: {code}, by ")), "{}", explained.errors);
+        explained.check_hops(hops);
+        explained.check_columns();
+        let json = explain_json(&caller, &[target]);
         assert_eq!(json["error"]["errorCode"], code, "{json}");
-        assert_eq!(json["way"]["failure"]["code"], code, "{json}");
+        assert_eq!(json["call_trace"]["failure"]["code"], code, "{json}");
         ended
     };
     check("nobody/", "ERR_UNKNOWN_SERVICE", "the service", &[("service", "not known")]);
@@ -206,28 +227,28 @@ fn a_call_that_fails_tells_how_far_it_came() {
 
     let replica = [("policy", "none protects the service"), ("callee", EAST)];
     let ended = check("echo.default.east/close", "ERR_CLOSED_EARLY", "the app", &replica);
-    assert!(ended.ends_with(&format!("says sidecar {SERVICE}")), "{ended}");
+    assert!(ended.ends_with(&format!("by sidecar {SERVICE}")), "{ended}");
 
     deny_all(&mesh.east);
     let ended = check("echo.default.east/", "ERR_POLICY_DENIED", "the policy", &[("callee", EAST)]);
-    assert!(ended.ends_with(&format!("says sidecar {SERVICE}")), "{ended}");
-    // The callee's sidecar tells its times to those whom it lets in.
-    let denied = way(&caller, &["echo.default.east/"]);
-    assert!(denied["way"]["times_us"]["round_trip"].is_u64(), "{denied}");
+    assert!(ended.ends_with(&format!("by sidecar {SERVICE}")), "{ended}");
+    // The callee's sidecar reports its times only for requests that it admits.
+    let denied = explain_json(&caller, &["echo.default.east/"]);
+    assert!(denied["call_trace"]["times_us"]["round_trip"].is_u64(), "{denied}");
     for name in ["network", "callee_sidecar", "app"] {
-        assert!(denied["way"]["times_us"].get(name).is_none(), "{name} in {denied}");
+        assert!(denied["call_trace"]["times_us"].get(name).is_none(), "{name} in {denied}");
     }
-    assert!(denied["way"].get("admission").is_none(), "{denied}");
+    assert!(denied["call_trace"].get("admission").is_none(), "{denied}");
 
     mesh.east.gateway.signal(Signal::KILL).unwrap();
     app.sidecar.process.signal(Signal::KILL).unwrap();
     let lost = retry_until(PATIENCE, "the gateway's loss", || {
-        let told = way(&caller, &["echo.default.east/"]);
-        (told["way"]["failure"]["at"] == "gateway").then_some(told)
+        let explained = explain_json(&caller, &["echo.default.east/"]);
+        (explained["call_trace"]["failure"]["at"] == "gateway").then_some(explained)
     });
     let lost = lost.unwrap();
     let gateway = mesh.east.gateway.port("gateway").unwrap().to_string();
-    let failed = lost["way"]["failed_attempts"].as_array().unwrap();
+    let failed = lost["call_trace"]["failed_attempts"].as_array().unwrap();
     assert!((1..=8).contains(&failed.len()), "{lost}");
     assert_eq!(failed[0]["code"], "ERR_GATEWAY_UNREACHABLE", "{lost}");
     assert_eq!(failed[0]["address"], gateway.as_str(), "{lost}");
@@ -254,26 +275,30 @@ fn an_app_that_is_down_and_a_policy_that_allows_are_told() {
     let app = mesh.east.app("echo", "e", AppProtocol::Http);
     caller.until_served(SERVICE);
     apply(&mesh.east, "readers", "allow: [{from: [caller.default.west], methods: [GET]}]");
-    let told = Explained::by(&caller, &["echo.default.east/healthz"]);
-    told.check_hops(&[("policy", "allowed by default/readers")]);
+    let explained = Explained::by(&caller, &["echo.default.east/healthz"]);
+    explained.check_hops(&[("policy", "allowed by default/readers")]);
     apply(&mesh.east, "readers", "deny: [{methods: [DELETE]}]");
-    let told = Explained::by(&caller, &["echo.default.east/healthz"]);
-    told.check_hops(&[("policy", "none refuses it")]);
+    let explained = Explained::by(&caller, &["echo.default.east/healthz"]);
+    explained.check_hops(&[("policy", "none refuses it")]);
 
     app.echo.signal(Signal::KILL).unwrap();
-    // The mesh may have withdrawn the replica before a call meets it, which is as good.
-    let told = retry_until(PATIENCE, "the app's end", || {
-        let told = way(&caller, &["echo.default.east/"]);
-        let at = told["way"]["failure"]["at"].as_str()?.to_owned();
-        Some((told, at))
+    // The control plane may withdraw the replica before a call reaches it: that passes too.
+    let explained = retry_until(PATIENCE, "the app's end", || {
+        let explained = explain_json(&caller, &["echo.default.east/"]);
+        let at = explained["call_trace"]["failure"]["at"].as_str()?.to_owned();
+        Some((explained, at))
     });
-    let (told, at) = told.unwrap();
+    let (explained, at) = explained.unwrap();
     match at.as_str() {
         "app" => {
-            assert_eq!(told["way"]["failure"]["told_by"], format!("sidecar {SERVICE}"), "{told}");
-            assert!(told["way"]["times_us"]["callee_sidecar"].is_u64(), "{told}");
+            assert_eq!(
+                explained["call_trace"]["failure"]["reported_by"],
+                format!("sidecar {SERVICE}"),
+                "{explained}"
+            );
+            assert!(explained["call_trace"]["times_us"]["callee_sidecar"].is_u64(), "{explained}");
         }
-        at => assert_eq!(at, "service", "{told}"),
+        at => assert_eq!(at, "service", "{explained}"),
     }
 }
 
@@ -283,7 +308,7 @@ fn calls_over_http2_and_grpc_are_told_of_in_their_heads() {
     let _app = mesh.east.app("echo", "e", AppProtocol::Grpc);
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
-    let told = |listener, service: &'static str, kind: &'static str| {
+    let explained = |listener, service: &'static str, kind: &'static str| {
         runtime().block_on(async {
             let mut client = Client::connect(Version::Http2, listener).await;
             let request = hyper::Request::get(format!("http://{listener}/healthz"))
@@ -291,18 +316,18 @@ fn calls_over_http2_and_grpc_are_told_of_in_their_heads() {
                 .header("content-type", kind)
                 .header("x-tollway-explain", "1");
             let answer = client.send(request.body(empty()).unwrap()).await;
-            let way = answer.headers()["x-tollway-way"].as_bytes();
-            serde_json::from_slice::<Value>(way).unwrap()
+            let trace = answer.headers()["x-tollway-call-trace"].as_bytes();
+            serde_json::from_slice::<Value>(trace).unwrap()
         })
     };
     for listener in [caller.http(), caller.grpc()] {
-        let way = told(listener, SERVICE, "text/plain");
-        assert_eq!(way["service"]["protocol"], "grpc", "{way}");
-        assert!(way["times_us"]["app"].is_u64(), "{way}");
-        let way = told(listener, "nobody.default.east", "application/grpc");
-        assert_eq!(way["failure"]["code"], "ERR_UNKNOWN_SERVICE", "{way}");
-        let way = told(listener, "a.b.c.d", "application/grpc");
-        assert_eq!((&way["failure"]["at"], way.get("name")), (&"name".into(), None), "{way}");
+        let trace = explained(listener, SERVICE, "text/plain");
+        assert_eq!(trace["service"]["protocol"], "grpc", "{trace}");
+        assert!(trace["times_us"]["app"].is_u64(), "{trace}");
+        let trace = explained(listener, "nobody.default.east", "application/grpc");
+        assert_eq!(trace["failure"]["code"], "ERR_UNKNOWN_SERVICE", "{trace}");
+        let trace = explained(listener, "a.b.c.d", "application/grpc");
+        assert_eq!((&trace["failure"]["at"], trace.get("name")), (&"name".into(), None), "{trace}");
     }
 }
 
@@ -313,10 +338,10 @@ fn a_network_that_calls_out_through_its_own_gateway_shows_both() {
     let caller = mesh.west.caller(&[]);
     caller.until_served(SERVICE);
     let gateway = |network: &Network| network.gateway.port("gateway").unwrap();
-    let told = Explained::by(&caller, &["echo.default.east/healthz"]);
-    told.check_hops(&[
+    let explained = Explained::by(&caller, &["echo.default.east/healthz"]);
+    explained.check_hops(&[
         ("gateway", &format!("{} of the own network", gateway(&mesh.west))),
-        ("beyond", &format!("{} of network east", gateway(&mesh.east))),
+        ("remote", &format!("{} of network east", gateway(&mesh.east))),
     ]);
-    told.check_columns();
+    explained.check_columns();
 }

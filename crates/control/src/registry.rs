@@ -1,5 +1,5 @@
-//! The registry: workloads and gateways announce themselves and stay while they give signs of
-//! life. Each may announce only what its certificate says it is.
+//! The registry: workloads and gateways announce themselves and stay while they renew their lease.
+//! Each may announce only what its certificate names.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl Registry for RegistryService {
 /// One registration stream.
 struct Session {
     shared: Arc<Registrations>,
-    /// Who the caller is by its certificate.
+    /// The caller, by its certificate.
     service: ServiceName,
     instance: Instance,
     lease: Option<Held>,
@@ -326,7 +326,7 @@ impl Session {
             }
             Err(error) => return Err(StepError::NotStored(store_status(&error))),
         }
-        Ok(Answer::KeptAlive(v1::KeptAlive {}))
+        Ok(Answer::KeepAliveAck(v1::KeepAliveAck {}))
     }
 
     /// The lease runs on without this stream.
@@ -351,8 +351,8 @@ impl Session {
         }
     }
 
-    /// Gives a caller whose connection broke time to come back on another one: a moment, but as
-    /// long as its lease lasts when it may have broken only because this side stood still.
+    /// Gives a caller whose connection broke time to return on another one: a moment, or its whole
+    /// lease if the connection may have broken because this process was suspended.
     async fn leave_after_grace(&mut self) {
         let timing = &self.shared.timing;
         let (grace, lease) = (timing.grace, timing.lease);

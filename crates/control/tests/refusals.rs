@@ -1,4 +1,4 @@
-//! Who is refused, and the reason that is given.
+//! Refused callers, and the reason in each refusal.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -7,8 +7,8 @@ mod support;
 use std::time::Duration;
 
 use support::{
-    Joined, KeptAlive, Network, Registration, Watch, bootstrap, enroll, issue, label, subscribed,
-    workload,
+    Joined, KeepAliveTask, Network, Registration, Watch, bootstrap, enroll, issue, label,
+    subscribed, workload,
 };
 use tollway_control::{BundleError, ControlPlane, JoinBundle, Options, StartError};
 use tollway_identity::JoinToken;
@@ -210,8 +210,8 @@ async fn a_certificate_of_a_network_that_is_not_joined_ends_at_the_handshake() {
     let mut west = Network::start("west").await;
     let mut stranger = east.member("stock", "a").await;
     stranger.address = west.address;
-    // East's control plane is expected there and west's answers: refused by the dialler. The
-    // other way round the stranger expects west, whom it cannot know.
+    // East's control plane is expected there and west's answers: refused by the dialler. In the
+    // other direction the outsider expects west, whose roots it does not have.
     assert!(stranger.try_channel().await.is_err());
     let token = west.token(Scope::Any(v1::AnyWorkload {})).await;
     assert!(enroll(west.address, &token, &west.own("stock"), "a").await.is_ok());
@@ -352,7 +352,7 @@ async fn a_stream_ends_with_the_certificate_it_was_opened_with() {
     assert_eq!(refused.code(), Code::Unauthenticated, "a connection made before: {refused:?}");
 }
 
-/// With TLS 1.3 the dialler may finish before the other side has looked at its certificate.
+/// With TLS 1.3 the dialler may finish before the other side has checked its certificate.
 async fn expired_at_first_call(member: &support::Member) -> bool {
     let Ok(channel) = member.try_channel().await else { return true };
     let service = member.credentials.service().clone();
@@ -363,7 +363,7 @@ struct Two {
     east: Network,
     west: Network,
     east_relay: support::Relay,
-    _kept: (support::Relay, KeptAlive, KeptAlive),
+    _kept: (support::Relay, KeepAliveTask, KeepAliveTask),
 }
 
 /// East and west with a gateway each, not joined.

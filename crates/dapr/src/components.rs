@@ -11,14 +11,14 @@ use serde::Deserialize;
 use tollway_config::{Mistakes, YamlError, suggest, yaml};
 use tollway_model::{AppId, Label};
 use tollway_runtime::StateStores;
-use tollway_state::{Component, ComponentFault, Manifest, Read, Surroundings};
+use tollway_state::{Component, ComponentContext, ComponentFault, Manifest, Read};
 
 use crate::error::DaprError;
 
 /// Most files of one folder that are read.
 const FILES_LIMIT: usize = 1000;
 
-/// What every document says of itself.
+/// The fields that every document has.
 #[derive(Deserialize)]
 struct Head {
     kind: Option<String>,
@@ -42,7 +42,7 @@ pub fn read_components(
     app: &AppId,
     namespace: &Label,
 ) -> Result<Components, DaprError> {
-    let around = Surroundings {
+    let context = ComponentContext {
         app: app.as_str(),
         namespace: namespace.as_str(),
         variable: &|name| std::env::var(name).ok(),
@@ -54,7 +54,7 @@ pub fn read_components(
             let text = yaml::read_file(&file)?;
             let source = file.display().to_string();
             for document in documents(&text) {
-                match read(&document, &source, &around) {
+                match read(&document, &source, &context) {
                     Ok(Some(Read::Store(component))) => found.push((*component, source.clone())),
                     Ok(None) => {}
                     Ok(Some(Read::ForOthers { is_store })) => any_store |= is_store,
@@ -94,7 +94,7 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, DaprError> {
     Ok(files)
 }
 
-/// Each document of a text alone, on the lines where it stands.
+/// Splits a text into its documents; each is on its original lines.
 fn documents(text: &str) -> Vec<String> {
     let is_empty = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
     let mut documents = Vec::new();
@@ -122,14 +122,14 @@ fn documents(text: &str) -> Vec<String> {
 fn read(
     document: &str,
     source: &str,
-    around: &Surroundings<'_>,
+    context: &ComponentContext<'_>,
 ) -> Result<Option<Read>, YamlError> {
     let head: Head = yaml::parse(document, source)?;
     if head.kind.is_some_and(|kind| kind != "Component") {
         return Ok(None);
     }
     let manifest: Manifest = yaml::parse(document, source)?;
-    manifest.read(around).map(Some).map_err(|fault| mistake(fault, source))
+    manifest.read(context).map(Some).map_err(|fault| mistake(fault, source))
 }
 
 fn mistake(fault: ComponentFault, source: &str) -> YamlError {

@@ -1,8 +1,8 @@
 //! Programs on devices: which kind, put there so that it stays when this process ends, and changed
 //! without a packet lost.
 //!
-//! A link that is pinned in the BPF file system holds a program on its device whoever is running;
-//! the next process replaces the program under it. The kernel does that at once: a packet meets the
+//! A link that is pinned in the BPF file system holds a program on its device while no process
+//! runs; the next process replaces the program. The kernel does that at once: a packet meets the
 //! old program or the new.
 
 use std::fmt;
@@ -84,15 +84,15 @@ pub enum AttachError {
 /// A program on a device. Dropped, it goes, unless it is pinned.
 #[derive(Debug)]
 pub struct Attached {
-    _link: Kept,
+    _link: HeldLink,
     pub mode: Mode,
     /// Whether the program took the place of an earlier one, without a gap.
     pub replaced: bool,
 }
 
-/// A link, held for being held.
+/// The link of an attached program. The kernel detaches the program when its last reference closes.
 #[derive(Debug)]
-enum Kept {
+enum HeldLink {
     Pinned { _link: PinnedLink },
     Own { _link: FdLink },
 }
@@ -107,12 +107,12 @@ pub fn attach(
 ) -> Result<Attached, AttachError> {
     let Some(directory) = pins else {
         let link = attach_anew(programs, device, mode)?;
-        return Ok(Attached { _link: Kept::Own { _link: link }, mode, replaced: false });
+        return Ok(Attached { _link: HeldLink::Own { _link: link }, mode, replaced: false });
     };
     let path = pin_of(directory, device, mode);
     if let Some(link) = replace(programs, mode, &path)? {
         remove_others(directory, device, mode)?;
-        return Ok(Attached { _link: Kept::Pinned { _link: link }, mode, replaced: true });
+        return Ok(Attached { _link: HeldLink::Pinned { _link: link }, mode, replaced: true });
     }
     // tc and XDP can both be there for a moment; two kinds of XDP cannot.
     if mode != Mode::Tc {
@@ -125,10 +125,10 @@ pub fn attach(
         .pin(&path)
         .map_err(|source| AttachError::Pin { path: path.clone(), source: Box::new(source) })?;
     remove_others(directory, device, mode)?;
-    Ok(Attached { _link: Kept::Pinned { _link: link }, mode, replaced: false })
+    Ok(Attached { _link: HeldLink::Pinned { _link: link }, mode, replaced: false })
 }
 
-/// Takes off every program that is pinned in `directory`, and tells whose they were.
+/// Detaches every program that is pinned in `directory`; returns the names of their devices.
 pub fn detach_all(directory: &Path) -> Result<Vec<String>, AttachError> {
     let failed = |source| AttachError::Unpin { path: directory.to_owned(), source };
     let mut gone = Vec::new();

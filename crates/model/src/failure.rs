@@ -1,9 +1,9 @@
-//! Every way in which Tollway refuses or fails, by a word that stays the same.
+//! Every refusal and failure of Tollway, each with a code that never changes.
 //!
-//! An [`ErrorCode`] stands in the answer to a refused request, in metadata of gRPC and at the end
-//! of an error on the terminal. What it means, how it travels and what to do about it is told
-//! here once: the data plane, the terminal and `docs/errors.md` all read this table. The details
-//! of one failure (which service, which address) are up to the caller that reports it.
+//! An [`ErrorCode`] appears in the answer to a refused request, in gRPC metadata and at the end of
+//! an error on the terminal. This table holds its meaning, its status and its remedy; the data
+//! plane, the terminal and `docs/errors.md` read it. The caller that reports a failure adds the
+//! details, such as service and address.
 
 mod catalogue;
 
@@ -15,15 +15,15 @@ pub use catalogue::ErrorCode;
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
 
-/// What the catalogue says of one code.
+/// The catalogue's entry of one code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The stable word, `ERR_…`.
     pub word: &'static str,
     pub group: Group,
-    /// How a request is told; `None` for what only a terminal or a log sees.
+    /// The status of the answer to a request; `None` for what only a terminal or a log shows.
     pub answer: Option<Answer>,
-    /// Who says it.
+    /// The hops that report it.
     pub hops: &'static [Hop],
     /// What has happened, as whole sentences.
     pub meaning: &'static str,
@@ -79,7 +79,7 @@ impl GrpcStatus {
     }
 }
 
-/// A place on the way of a request, or the terminal of whoever starts something.
+/// A hop of a request, or the terminal of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hop {
     CallersSidecar,
@@ -110,7 +110,7 @@ impl fmt::Display for Hop {
 pub enum Group {
     Request,
     Name,
-    Way,
+    Connectivity,
     Trust,
     App,
     Limit,
@@ -126,7 +126,7 @@ impl Group {
     pub const ALL: &'static [Self] = &[
         Self::Request,
         Self::Name,
-        Self::Way,
+        Self::Connectivity,
         Self::Trust,
         Self::App,
         Self::Limit,
@@ -143,7 +143,7 @@ impl Group {
         match self {
             Self::Request => "The request itself",
             Self::Name => "Names and services",
-            Self::Way => "The way to the service",
+            Self::Connectivity => "Connections to the service",
             Self::Trust => "Certificates, identity, policy",
             Self::App => "The app and its answer",
             Self::Limit => "Limits",
@@ -170,8 +170,8 @@ impl ErrorCode {
         Self::ALL.iter().copied().find(|code| code.word() == word)
     }
 
-    /// The code of what the system says when a socket or a file is asked for; `None` where only
-    /// the context tells.
+    /// The code of an operating system's error for a socket or a file; `None` if only the context
+    /// gives one.
     #[must_use]
     pub fn of_io(error: &io::Error) -> Option<Self> {
         #[expect(clippy::wildcard_enum_match_arm, reason = "the rest has no code of its own")]

@@ -1,8 +1,10 @@
-//! The nouns of Tollway: names, networks, workloads, services, policies, neighbours, revisions, and the ways to fail.
+//! The nouns of Tollway: names, networks, workloads, services, policies, neighbours, revisions,
+//! failures.
 //!
 //! Pure: no sockets, clock, environment or randomness. Everything here is a value that other
 //! crates exchange; `wire` converts it to and from protobuf, `routing` decides on it.
 
+pub mod call_trace;
 mod chain;
 mod config;
 pub mod failure;
@@ -12,7 +14,6 @@ mod path;
 mod policy;
 mod service;
 mod trace;
-pub mod way;
 
 pub use chain::chain;
 pub use config::RunningConfig;

@@ -1,7 +1,7 @@
 //! Names: labels, services, instances, networks, trust domains, SPIFFE identities.
 //!
-//! A service is `app[.namespace[.network]]`; parts left out mean "mine". Labels are 1 to 63
-//! characters of letters, digits, `-` and `_`, compared without case and kept as written.
+//! A service is `app[.namespace[.network]]`; omitted parts default to the own ones. Labels are 1 to
+//! 63 characters of letters, digits, `-` and `_`, compared without case and stored as written.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -15,7 +15,7 @@ pub const MESH_SUFFIX: &str = "mesh";
 /// Longest label, in bytes (RFC 1035).
 const LABEL_LIMIT: usize = 63;
 
-/// Why a name was refused. The text says what is wrong and what would be right.
+/// Why a name was refused. The text names the mistake and a valid form.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NameError {
     #[error("the name is empty; a service is written app[.namespace[.network]]")]
@@ -42,7 +42,7 @@ pub enum NameError {
     TrustDomain(String),
 }
 
-/// One label of a name. Equality, order and hash ignore ASCII case; the spelling is kept.
+/// One label of a name. Equality, order and hash ignore ASCII case; the spelling is preserved.
 #[derive(Clone)]
 pub struct Label(Arc<str>);
 
@@ -72,7 +72,7 @@ impl Label {
         &self.0
     }
 
-    /// The label in lower case, as it stands in certificates and store keys.
+    /// The label in lower case, as certificates and store keys have it.
     #[must_use]
     pub fn to_lower(&self) -> String {
         self.0.to_ascii_lowercase()
@@ -91,7 +91,7 @@ impl PartialEq for Label {
 }
 impl Eq for Label {}
 impl Hash for Label {
-    /// By words, since every request is looked up by name.
+    /// Hashes whole words at a time, since every request looks up a name.
     fn hash<H: Hasher>(&self, state: &mut H) {
         /// Makes letters lower case, and no two other characters of a label alike.
         const LOWER: u64 = 0x2020_2020_2020_2020;
@@ -288,7 +288,7 @@ impl TrustDomain {
         Ok(Self(text.into()))
     }
 
-    /// The trust domain a network has unless told otherwise: `<network>.tollway`.
+    /// The default trust domain of a network: `<network>.tollway`.
     #[must_use]
     pub fn default_for(network: &NetworkName) -> Self {
         Self(format!("{}.tollway", network.to_lower()).into())

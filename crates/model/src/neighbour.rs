@@ -1,8 +1,8 @@
 //! Neighbours of the fabric: where an address of a virtual network is found.
 //!
-//! What may be one is checked here, as is how many of them are packed into bytes ([`packed`]) and
-//! which of two that arrive in any order stands ([`Merged`]). How they travel is `wire`'s, where
-//! they are kept is the control plane's, what forwards by them is the fabric's.
+//! This module validates records, packs them into bytes ([`packed`]) and merges those that arrive
+//! in any order ([`Merged`]). `wire` converts them to messages, the control plane stores them, the
+//! fabric forwards by them.
 
 mod address;
 mod merge;
@@ -58,7 +58,7 @@ impl Group {
         self.0.as_str()
     }
 
-    /// The name in lower case, as it stands in certificates and store keys.
+    /// The name in lower case, as certificates and store keys have it.
     #[must_use]
     pub fn to_lower(&self) -> String {
         self.0.to_lower()

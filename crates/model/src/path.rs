@@ -57,7 +57,7 @@ impl<'a> NormalPath<'a> {
             return Ok(Self { path: Cow::Borrowed(path), target: None, second: None });
         }
         if path.is_empty() || path == b"*" {
-            // The server as a whole (RFC 9110 section 9.3.7), and what stands for its root.
+            // The server as a whole (RFC 9110 section 9.3.7); its path counts as the root.
             return Ok(Self { path: Cow::Borrowed(b"/"), target: None, second: None });
         }
         let decoded = decode_unreserved(path)?;
@@ -87,7 +87,7 @@ impl<'a> NormalPath<'a> {
     }
 }
 
-/// Bytes after which nothing has to be looked at more closely.
+/// Bytes that need no closer check.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0x21;
@@ -136,8 +136,8 @@ fn decode_unreserved(path: &[u8]) -> Result<Vec<u8>, PathError> {
         decoded.push(value);
     }
     std::str::from_utf8(&decoded).map_err(|_| PathError::NotUtf8)?;
-    // What still looks like an escape is one to a server that decodes again, also where its digits were
-    // escaped themselves.
+    // A remaining escape sequence is one to a server that decodes twice, also if its digits were
+    // escaped.
     let is_encoded_twice =
         decoded.windows(3).any(|three| three[0] == b'%' && escaped(&three[1..]).is_ok());
     if is_encoded_twice { Err(PathError::EncodedTwice) } else { Ok(out) }
@@ -162,8 +162,8 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// Resolves dot segments, then merges repeated slashes. The order matters only where `..` stands
-/// behind an empty segment, and that is refused.
+/// Resolves dot segments, then merges repeated slashes. The order matters only if `..` follows an
+/// empty segment, which is refused.
 fn remove_dots(path: &[u8]) -> Result<Vec<u8>, PathError> {
     let mut kept: Vec<&[u8]> = Vec::new();
     let mut is_folder = false;

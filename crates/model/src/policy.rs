@@ -1,8 +1,8 @@
 //! Policies: who may call what.
 //!
-//! A policy belongs to a namespace and protects one of its services, all of them, or (in the
-//! mesh's own namespace) every service of the network. What several policies mean together is
-//! decided by `routing`; here is what one of them says, checked.
+//! A policy belongs to a namespace and protects one of its services, all of them, or (in the mesh's
+//! own namespace) every service of the network. This module validates one policy; `routing`
+//! combines several.
 
 mod pattern;
 
@@ -95,7 +95,7 @@ pub enum PolicyScope {
 }
 
 impl PolicyScope {
-    /// Every scope that a service lies in.
+    /// Every scope that contains a service.
     #[must_use]
     pub fn of_service(service: &ServiceName) -> [Self; 3] {
         let namespace = service.namespace.clone();
@@ -146,7 +146,7 @@ impl PolicyRule {
     }
 }
 
-/// Who may, and who may not, call the services that it protects.
+/// The callers that may, and may not, call the services that it protects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
     pub name: PolicyName,

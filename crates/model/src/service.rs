@@ -1,4 +1,4 @@
-//! Services as the control plane states them and the data plane knows them.
+//! Services as the control plane sends them and the data plane uses them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// What an app speaks on its port, declared by its owner.
+/// The protocol of an app's port, as its owner declares it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum AppProtocol {
     /// HTTP/1.1.
@@ -88,8 +88,9 @@ pub struct Remote {
     pub ready_replicas: u32,
     /// Addresses of the gateways to dial, with the service's server name.
     pub gateways: Arc<[SocketAddr]>,
-    /// Gateways of that network behind those to dial, where these are the caller's own: a
-    /// connection made while one stood that has gone may lead through it. Empty otherwise.
+    /// If `gateways` are those of the caller's network: the gateways of the service's network
+    /// behind them. A connection that is open may lead through one that has gone since. Empty
+    /// otherwise.
     pub beyond: Arc<[SocketAddr]>,
 }
 

@@ -1,5 +1,5 @@
-//! Where a request stands in a distributed trace, as the field `traceparent` carries it (W3C
-//! Trace Context). Who decides whether it is recorded is elsewhere.
+//! The trace context of a request, as the field `traceparent` has it (W3C Trace Context). `routing`
+//! decides whether a request is recorded.
 
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
@@ -8,7 +8,7 @@ use std::num::{NonZeroU64, NonZeroU128};
 const LENGTH: usize = 55;
 /// Set when the caller recorded the trace.
 const SAMPLED: u8 = 0b01;
-/// Set when the trace's number is random, as its first maker says (level 2 of the standard).
+/// Set if the trace's number is random, according to its first maker (level 2 of the standard).
 const RANDOM: u8 = 0b10;
 
 /// The number of a trace: the same on every hop.
@@ -90,7 +90,7 @@ impl fmt::Display for SpanId {
     }
 }
 
-/// At most 32 digits, lower case as the standard wants them.
+/// At most 32 digits, lower case as the standard requires.
 fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number, digit| {
         let value = match digit {

@@ -1,7 +1,7 @@
-//! What is remembered of a request whose way was asked for, until it can be told.
+//! What is recorded of a request for its call trace, until the response carries it.
 //!
-//! Only such requests have any of this, and only for them the clock is read more than once a
-//! turn. The form in which it is told is `model`'s.
+//! Only requests that ask for a trace have it, and only for them the clock is read more than once
+//! a turn. The form of the trace is `model`'s.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustls::{CipherSuite, ProtocolVersion};
 use tollway_http::ResponseHead;
 use tollway_model::ErrorCode;
-use tollway_model::way::{
-    Admission, Connection as WayConnection, FAILED_ATTEMPTS_LIMIT, FailedAttempt, Failure, Part,
-    Place, Service, Times, Tls,
+use tollway_model::call_trace::{
+    Admission, CalleePart, Connection as TracedConnection, FAILED_ATTEMPTS_LIMIT, FailedAttempt,
+    Failure, Service, Stage, Times, Tls,
 };
 use tollway_net::Agreed;
 
@@ -21,7 +21,7 @@ use crate::headers;
 /// Longest name of a hop that is passed on from a peer, in bytes.
 const HOP_BYTES: usize = 256;
 
-/// The part of the way that this sidecar has.
+/// The part of the call trace that this sidecar records.
 pub(crate) enum TracePart {
     Caller(Box<CallerTrace>),
     Callee(Box<CalleeTrace>),
@@ -36,11 +36,11 @@ pub(crate) struct CallerTrace {
     sent: Option<Instant>,
     failed: Option<Duration>,
     pub(crate) failed_attempts: Vec<FailedAttempt>,
-    pub(crate) connection: Option<WayConnection>,
+    pub(crate) connection: Option<TracedConnection>,
     /// Of the connection, if it is new.
     opened: Option<Opened>,
     /// What the callee's sidecar told.
-    heard: Option<Part>,
+    heard: Option<CalleePart>,
     pub(crate) failure: Option<Failure>,
     /// What was known of the service when the request was dispatched last.
     pub(crate) service: Option<Service>,
@@ -79,7 +79,7 @@ impl CallerTrace {
         self.end_wait(now);
         self.sent = Some(now);
         self.opened = conn.opened().copied().filter(|opened| opened.at >= started);
-        self.connection = conn.peer.as_ref().map(|peer| WayConnection {
+        self.connection = conn.peer.as_ref().map(|peer| TracedConnection {
             address: conn.remote.map(|address| address.to_string()).unwrap_or_default(),
             through_gateway: false,
             instance: peer.instance.as_ref().map(ToString::to_string),
@@ -115,16 +115,16 @@ impl CallerTrace {
 
     /// Takes from an answer what the callee's sidecar says of its part, or of what failed there.
     pub(crate) fn hear(&mut self, head: &ResponseHead) {
-        self.heard = head.fields.value(headers::PART).and_then(Part::parse);
+        self.heard = head.fields.value(headers::PART).and_then(CalleePart::parse);
         let text = |name| std::str::from_utf8(head.fields.value(name)?).ok();
         let code = text(headers::ERROR).and_then(ErrorCode::from_word);
         self.failure = code.map(|code| Failure {
             code: code.word().to_owned(),
-            told_by: text(headers::HOP)
+            reported_by: text(headers::HOP)
                 .filter(|hop| hop.len() <= HOP_BYTES)
                 .unwrap_or("?")
                 .to_owned(),
-            at: Place::of(code, true),
+            at: Stage::of(code, true),
         });
     }
 
@@ -156,10 +156,10 @@ impl CallerTrace {
 
 impl CalleeTrace {
     /// What is told of a request that came at `started`; the app has answered, or will not.
-    pub(crate) fn told(&self, started: Instant, now: Instant) -> Part {
+    pub(crate) fn told(&self, started: Instant, now: Instant) -> CalleePart {
         let app = self.sent.map(|sent| now.saturating_duration_since(sent));
         let total = now.saturating_duration_since(started);
-        Part {
+        CalleePart {
             sidecar_us: micros(total.saturating_sub(app.unwrap_or_default())),
             app_us: app.map(micros),
             admission: self.admission.clone(),
@@ -225,7 +225,7 @@ mod tests {
         let times = part.times(now, now + 3 * MS);
         assert_eq!((times.network, times.app), (Some(2000), Some(900)));
         assert_eq!(part.admission(), Some(Admission::Unprotected));
-        assert_eq!(part.failure.as_ref().unwrap().at, Place::App);
+        assert_eq!(part.failure.as_ref().unwrap().at, Stage::App);
         let mut nonsense = ResponseHead::new(200);
         nonsense.fields.push(headers::PART, &[b'v'; 4000]);
         nonsense.fields.push(headers::ERROR, b"E1");

@@ -37,12 +37,12 @@ pub const GRPC_STATUS_FIELD: &str = "x-tollway-grpc-status";
 pub const GRPC_DETAILS_FIELD: &str = "x-tollway-grpc-details";
 /// What only the mesh says in an answer, and callers hear.
 const TOLD: [&[u8]; 4] = [ERROR, HOP, GRPC_STATUS_FIELD.as_bytes(), GRPC_DETAILS_FIELD.as_bytes()];
-/// Asks for the way that a request takes: an app its sidecar, and that the callee's.
+/// Asks for a call trace: the app asks its sidecar, and that asks the callee's.
 const EXPLAIN: &[u8] = b"x-tollway-explain";
 const YES: &[u8] = b"1";
-/// The way, in the answer to the app that asked for it.
-pub(crate) const WAY: &[u8] = b"x-tollway-way";
-/// Between sidecars: the callee's part of the way. Apps never see it.
+/// The call trace, in the response to the app that asked for it.
+pub(crate) const CALL_TRACE: &[u8] = b"x-tollway-call-trace";
+/// Between sidecars: the callee's part of the call trace. Apps never see it.
 pub(crate) const PART: &[u8] = b"x-tollway-part";
 
 /// Who a front's client has proved to be, in the form that Envoy gave it; nobody else may say so.
@@ -69,7 +69,7 @@ pub(crate) struct Route<'a> {
 
 /// What was found in a request on its way out.
 pub(crate) struct Outgoing {
-    /// Its caller asks for the way that it takes.
+    /// The caller asks for a call trace.
     pub(crate) asks: bool,
     /// The addresses that it came from, this hop's included: what `x-forwarded-for` lists.
     pub(crate) hops: usize,
@@ -277,20 +277,20 @@ pub(crate) fn trailers(mut fields: Fields) -> Fields {
     fields
 }
 
-/// Whether a request that goes no further asks for the way that it has taken.
-pub(crate) fn asks_for_way(fields: &Fields) -> bool {
+/// Whether a request that is answered here asks for a call trace.
+pub(crate) fn asks_for_call_trace(fields: &Fields) -> bool {
     fields.value(EXPLAIN) == Some(YES)
 }
 
-/// Has the callee's sidecar tell of its part of the way.
-pub(crate) fn ask_for_way(head: &mut RequestHead) {
+/// Asks the callee's sidecar for its part of the call trace.
+pub(crate) fn ask_for_call_trace(head: &mut RequestHead) {
     head.fields.push(EXPLAIN, YES);
 }
 
 /// What the mesh said of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Own {
-    /// Its caller asks for the way that it takes.
+    /// The caller asks for a call trace.
     pub(crate) asks: bool,
     /// It is for the runtime of the callee's sidecar.
     pub(crate) to_runtime: bool,
@@ -512,11 +512,11 @@ mod tests {
     }
 
     #[test]
-    fn the_way_is_asked_for_by_one_word_that_goes_no_further() {
+    fn a_call_trace_is_asked_for_by_one_word_that_goes_no_further() {
         let asks = |name: &[u8], value: &[u8]| {
             let mut head = RequestHead::default();
             head.fields.push(name, value);
-            let asked = asks_for_way(&head.fields);
+            let asked = asks_for_call_trace(&head.fields);
             let (from, to) = (service("web"), service("stock"));
             let route = Route { from: &from, to: &to, credentials_used: false };
             assert_eq!(outbound_request(&mut head, None, &route).asks, asked);
@@ -528,12 +528,13 @@ mod tests {
         assert!(!asks(b"x-tollway-explain", b"0"));
         assert!(!asks(b"x-tollway-explain", b""));
         assert!(!asks(b"x-tollway-explained", b"1"));
-        assert!(!asks(b"x-tollway-way", b"1"));
+        assert!(!asks(b"x-tollway-call-trace", b"1"));
     }
 
     #[test]
     fn an_app_says_nothing_for_the_mesh_and_hears_who_failed() {
-        let all: [&[u8]; 7] = [b"x-a", ERROR, HOP, UNPROCESSED, WAY, PART, b"x-tollway-caller"];
+        let all: [&[u8]; 7] =
+            [b"x-a", ERROR, HOP, UNPROCESSED, CALL_TRACE, PART, b"x-tollway-caller"];
         let left = |origin| {
             let mut head = ResponseHead::new(200);
             all.iter().for_each(|name| head.fields.push(name, b"1"));

@@ -4,7 +4,7 @@
 //! Quantiles are compared as what they are, differences of two quantiles of merged histograms.
 
 mod highest;
-mod one_way;
+mod throughput;
 
 use thiserror::Error;
 
@@ -16,7 +16,7 @@ use crate::record::{Arrival, Comparison, Metric, Question, Row, Topology};
 /// Samples beyond a quantile that each block must have for an interval of that quantile.
 pub const SAMPLES_BEYOND_IN_BLOCK: u64 = 10;
 
-/// Differences within this count as the same unless the caller says otherwise, in percent.
+/// Differences within this count as equal unless the caller gives another, in percent.
 pub const DEFAULT_MARGIN_PCT: f64 = 5.0;
 
 /// The subject that others are compared with.
@@ -112,8 +112,8 @@ pub fn compare(
             blocks: blocks as u32,
         }
     };
-    if let Some(metric) = one_way::metric(row, baseline) {
-        let pairs = one_way::pair_blocks(row, baseline)?;
+    if let Some(metric) = throughput::metric(row, baseline) {
+        let pairs = throughput::pair_blocks(row, baseline)?;
         let found = paired_means(&pairs, options.seed);
         return Ok(vec![judged(pairs.len(), metric, found)]);
     }

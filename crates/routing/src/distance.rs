@@ -11,7 +11,7 @@ const SHARE: f64 = 2.0;
 /// What of a peak is left a round later: a half after 4.4 s, at ten rounds a second.
 const FADES: f64 = 1.0 - 1.0 / 64.0;
 
-/// The requests that are under way at once, by the last seconds.
+/// The most requests under way at one time, by the last seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flight {
     peak: f64,
@@ -29,9 +29,8 @@ impl Flight {
         self.peak > SHARE
     }
 
-    /// How many connections there should be of the `standing` ones, between one and `most`. Those
-    /// that are there stay until half of them would do, so that a load that swings does not have
-    /// them made and closed again.
+    /// The wanted number of connections, between one and `most`. The `standing` connections remain
+    /// until half of them would do, so that a load that swings does not open and close them.
     #[must_use]
     pub fn connections(self, standing: usize, most: usize) -> usize {
         let wanted = ((self.peak / SHARE).ceil() as usize).clamp(1, most.max(1));

@@ -27,5 +27,5 @@ pub use resiliency::{
 };
 pub use retry::{Attempt, Failure, Retry, decide_retry};
 pub use spread::{Dialled, SpreadLimits, SpreadPlan, plan_spread};
-pub use target::{Door, RequestParts, Target, TargetError, decide_target};
+pub use target::{AppListener, RequestParts, Target, TargetError, decide_target};
 pub use trace::{SamplingRatio, TraceDecision, TraceIds, decide_trace};

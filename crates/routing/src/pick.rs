@@ -1,6 +1,6 @@
 //! Power of two choices: of two candidates drawn at random, the less loaded one.
 
-/// Draws of a pair before every candidate is looked at in turn.
+/// Random pairs that are drawn before every candidate is tried in turn.
 const DRAWS: u32 = 3;
 
 /// Picks one of `count` candidates. `load` gives a candidate's outstanding requests, `None` when

@@ -1,14 +1,14 @@
-//! Whether a caller may make a request: the policies of one service, made ready to be asked.
+//! Whether a caller may make a request: the compiled policies of one service.
 //!
-//! What a caller is does not change while it is connected, so the work is done in three steps. A
-//! [`PolicySet`] holds what protects one service, as trees of paths; it is made once per revision,
-//! beside the threads that serve. A [`CallerView`] says to which audiences of its rules one caller
-//! belongs; it is made once per caller and revision, and asked per request.
+//! A caller's identity does not change while it is connected, so the work has three steps. A
+//! [`PolicySet`] holds the policies of one service as trees of paths; it is compiled once per
+//! revision, on another thread. A [`CallerView`] lists the audiences to which one caller belongs;
+//! it is made once per caller and revision. Each request is decided with it.
 //!
-//! Deny wins. A service for which any policy has an `allow` list is closed for everything that
-//! no policy allows; without one it is open. Where a path can be read in two ways, a request is
-//! let in only if it is under both. A deny rule errs on the side of refusing: it ignores the case
-//! of letters, and for a connection without requests (TCP) it holds by the caller alone.
+//! Deny wins. A service for which any policy has an `allow` list is closed for everything that no
+//! policy allows; without one it is open. If a path has two readings, a request is admitted only if
+//! both are allowed. A deny rule errs on the side of refusing: it ignores the case of letters, and
+//! for a connection without requests (TCP) it applies by the caller alone.
 
 mod access;
 mod compiled;
@@ -65,7 +65,7 @@ impl PolicySet {
         self.policies.is_empty() && self.access.is_none()
     }
 
-    /// What concerns one caller. Costs a look at each of the rules' different lists of callers.
+    /// The view of one caller. It compares the caller with each distinct list of callers.
     #[must_use]
     pub fn view(&self, caller: Caller<'_>) -> CallerView {
         let access = self.access.as_ref().map(|list| {
@@ -120,8 +120,8 @@ impl fmt::Display for PolicyRefusal {
 }
 
 impl CallerView {
-    /// Whether a request is let in, and how its target must be sent on when that is not as it
-    /// came. Targets stay untouched where no rule looks at paths.
+    /// Whether a request is admitted, and the target to send if it differs from the one that came.
+    /// Without rules about paths the target does not change.
     ///
     /// # Errors
     /// [`RequestRefusal`].

@@ -8,7 +8,7 @@ const ATTEMPTS: u32 = 3;
 pub enum Failure {
     /// No byte of the request left: the connection could not be made.
     NotConnected,
-    /// The peer said that it did not process the request (`REFUSED_STREAM`, GOAWAY).
+    /// The peer did not process the request (`REFUSED_STREAM`, GOAWAY).
     Refused,
     /// A connection that had served others closed or was reset: the usual race with a peer's
     /// idle timeout. The request may have been seen.
@@ -28,7 +28,7 @@ pub enum Failure {
 pub struct Attempt {
     /// Attempts made, this one included.
     pub made: u32,
-    /// Sending it twice is the same as sending it once.
+    /// Sending it twice has the effect of sending it once.
     pub idempotent: bool,
     /// Every body byte sent so far is still held.
     pub body_held: bool,

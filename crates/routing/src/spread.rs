@@ -25,7 +25,7 @@ impl Default for SpreadLimits {
 #[derive(Clone, Debug)]
 pub struct Dialled<K, I> {
     pub key: K,
-    /// Who answered; `None` while the connection is being made.
+    /// The replica that accepted it; `None` while the connection is being made.
     pub instance: Option<I>,
     pub outstanding: u32,
 }

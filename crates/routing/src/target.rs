@@ -1,4 +1,4 @@
-//! Where a request wants to go: service by API path, by header, by host name.
+//! The target of a request: service by API path, by header, by host name.
 //!
 //! The order is Dapr's: header `dapr-app-id`, basic auth with that user, then the path
 //! `/v1.0/invoke/<target>/method/<path>`; host names `*.mesh` on the outbound port.
@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use thiserror::Error;
 use tollway_model::{NameError, ServiceName};
 
-/// Through which door of the sidecar a request came.
+/// Through which listener of the sidecar a request came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Door {
+pub enum AppListener {
     /// The HTTP API (3500).
     HttpApi,
     /// The gRPC API (50001).
@@ -22,7 +22,7 @@ pub enum Door {
 /// The parts of a request that decide.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestParts<'a> {
-    pub door: Door,
+    pub listener: AppListener,
     pub is_connect: bool,
     /// Host and port as the request names them.
     pub authority: &'a [u8],
@@ -32,9 +32,9 @@ pub struct RequestParts<'a> {
     pub app_id: Option<&'a [u8]>,
     /// The value of `authorization`.
     pub authorization: Option<&'a [u8]>,
-    /// The names of what may be called outside of the mesh, beside absolute URLs. `None`: nothing
+    /// The names of external endpoints, which may be called as may absolute URLs. `None`: neither
     /// may.
-    pub outside: Option<&'a [String]>,
+    pub external_endpoints: Option<&'a [String]>,
 }
 
 /// Where it goes.
@@ -43,7 +43,7 @@ pub enum Target<'a> {
     /// To a service, with this path and query.
     Service { name: ServiceName, path: Cow<'a, [u8]>, credentials_used: bool },
     /// Out of the mesh, to this name or URL.
-    Outside { id: String, path: Cow<'a, [u8]>, credentials_used: bool },
+    External { id: String, path: Cow<'a, [u8]>, credentials_used: bool },
     /// To the sidecar's own API.
     Api,
 }
@@ -74,17 +74,17 @@ pub fn decide_target<'a>(
     home: &ServiceName,
 ) -> Result<Target<'a>, TargetError> {
     // Metadata of such a call is for the app that it names in its message.
-    if parts.door == Door::GrpcApi && is_own_grpc(parts.path) {
+    if parts.listener == AppListener::GrpcApi && is_own_grpc(parts.path) {
         return Ok(Target::Api);
     }
     if let Some(id) = parts.app_id {
-        return named(id, Cow::Borrowed(parts.path), false, parts.outside, home);
+        return named(id, Cow::Borrowed(parts.path), false, parts.external_endpoints, home);
     }
-    match parts.door {
-        Door::GrpcApi if is_reflection(parts.path) => Ok(Target::Api),
-        Door::GrpcApi => Err(TargetError::NoAppIdMetadata),
-        Door::Outbound => by_host(parts, home),
-        Door::HttpApi => by_path(parts, home),
+    match parts.listener {
+        AppListener::GrpcApi if is_reflection(parts.path) => Ok(Target::Api),
+        AppListener::GrpcApi => Err(TargetError::NoAppIdMetadata),
+        AppListener::Outbound => by_host(parts, home),
+        AppListener::HttpApi => by_path(parts, home),
     }
 }
 
@@ -120,7 +120,7 @@ fn host_of(authority: &[u8]) -> &[u8] {
 
 fn by_path<'a>(parts: RequestParts<'a>, home: &ServiceName) -> Result<Target<'a>, TargetError> {
     if let Some(id) = parts.authorization.and_then(app_id_of_basic_auth) {
-        return named(&id, Cow::Borrowed(parts.path), true, parts.outside, home);
+        return named(&id, Cow::Borrowed(parts.path), true, parts.external_endpoints, home);
     }
     if segments(parts.path, &[b"v1.0-alpha1"]).is_some() {
         return Ok(Target::Api);
@@ -136,7 +136,7 @@ fn by_path<'a>(parts: RequestParts<'a>, home: &ServiceName) -> Result<Target<'a>
         return Ok(Target::Api);
     };
     let rest = skip_slashes(rest);
-    let end = match parts.outside {
+    let end = match parts.external_endpoints {
         Some(_) if is_url(rest) => end_of_url(rest),
         _ => rest.iter().position(|b| *b == b'/' || *b == b'?'),
     };
@@ -147,7 +147,7 @@ fn by_path<'a>(parts: RequestParts<'a>, home: &ServiceName) -> Result<Target<'a>
         Some(b'/') => Cow::Borrowed(collapse_leading(rest)),
         _ => Cow::Owned([b"/", rest].concat()),
     };
-    named(&id, path, false, parts.outside, home)
+    named(&id, path, false, parts.external_endpoints, home)
 }
 
 /// Whether a target is a URL.
@@ -195,16 +195,16 @@ fn named<'a>(
     id: &[u8],
     path: Cow<'a, [u8]>,
     credentials_used: bool,
-    outside: Option<&[String]>,
+    external_endpoints: Option<&[String]>,
     home: &ServiceName,
 ) -> Result<Target<'a>, TargetError> {
     let text = std::str::from_utf8(id).map_err(|_| TargetError::Unreadable)?;
-    if outside.is_some() && is_url(id) && !id.iter().all(u8::is_ascii_graphic) {
+    if external_endpoints.is_some() && is_url(id) && !id.iter().all(u8::is_ascii_graphic) {
         return Err(TargetError::Unreadable);
     }
-    let is_outside = |names: &[String]| is_url(id) || names.iter().any(|name| name == text);
-    if outside.is_some_and(is_outside) {
-        return Ok(Target::Outside { id: text.to_owned(), path, credentials_used });
+    let is_external = |names: &[String]| is_url(id) || names.iter().any(|name| name == text);
+    if external_endpoints.is_some_and(is_external) {
+        return Ok(Target::External { id: text.to_owned(), path, credentials_used });
     }
     let name = ServiceName::parse(text, home)?;
     Ok(Target::Service { name, path, credentials_used })
@@ -281,15 +281,15 @@ mod tests {
         ServiceName::parse_in("me", &label("default"), &label("west")).unwrap()
     }
 
-    fn parts(door: Door, path: &str) -> RequestParts<'_> {
+    fn parts(listener: AppListener, path: &str) -> RequestParts<'_> {
         RequestParts {
-            door,
+            listener,
             is_connect: false,
             authority: b"localhost:3500",
             path: path.as_bytes(),
             app_id: None,
             authorization: None,
-            outside: None,
+            external_endpoints: None,
         }
     }
 
@@ -298,8 +298,8 @@ mod tests {
             Ok(Target::Service { name, path, .. }) => {
                 format!("{name} {}", String::from_utf8_lossy(&path))
             }
-            Ok(Target::Outside { id, path, .. }) => {
-                format!("outside: {id} {}", String::from_utf8_lossy(&path))
+            Ok(Target::External { id, path, .. }) => {
+                format!("external: {id} {}", String::from_utf8_lossy(&path))
             }
             Ok(Target::Api) => "api".to_owned(),
             Err(error) => format!("refused: {error}"),
@@ -308,7 +308,11 @@ mod tests {
 
     #[track_caller]
     fn check_path(path: &str, expected: &str) {
-        assert_eq!(print(decide_target(parts(Door::HttpApi, path), &home())), expected, "{path}");
+        assert_eq!(
+            print(decide_target(parts(AppListener::HttpApi, path), &home())),
+            expected,
+            "{path}"
+        );
     }
 
     const BAD_URL: &str = "refused: `https://a\r\n` holds the character ':'; a label has letters, digits, `-` and `_`";
@@ -328,28 +332,34 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_of_the_mesh_is_called_where_that_may_be() {
+    fn external_endpoints_are_called_where_that_is_allowed() {
         let names = ["github".to_owned(), "my.shop".to_owned()];
-        for (path, outside, inside) in [
-            ("github/method/a?b", "outside: github /a?b", "github.default.west /a?b"),
-            ("my.shop/method/a", "outside: my.shop /a", "my.shop.west /a"),
+        for (path, with_endpoints, without) in [
+            ("github/method/a?b", "external: github /a?b", "github.default.west /a?b"),
+            ("my.shop/method/a", "external: my.shop /a", "my.shop.west /a"),
             ("other/method/a", "other.default.west /a", "other.default.west /a"),
-            ("http://a:80/method/b/c", "outside: http://a:80 /b/c", NO_APP_ID),
-            ("https://a/method/b/method/c", "outside: https://a /b/method/c", NO_APP_ID),
-            ("https://a/x/methods/method?q", "outside: https://a/x/methods /?q", NO_APP_ID),
+            ("http://a:80/method/b/c", "external: http://a:80 /b/c", NO_APP_ID),
+            ("https://a/method/b/method/c", "external: https://a /b/method/c", NO_APP_ID),
+            ("https://a/x/methods/method?q", "external: https://a/x/methods /?q", NO_APP_ID),
             ("https://a/x", NO_APP_ID, NO_APP_ID),
             ("https%3A%2F%2Fa%0D%0A/method/b", "refused: the app id is not readable text", BAD_URL),
         ] {
             let path = format!("/v1.0/invoke/{path}");
-            let with = RequestParts { outside: Some(&names), ..parts(Door::HttpApi, &path) };
-            assert_eq!(print(decide_target(with, &home())), outside, "{path}");
-            check_path(&path, inside);
+            let with = RequestParts {
+                external_endpoints: Some(&names),
+                ..parts(AppListener::HttpApi, &path)
+            };
+            assert_eq!(print(decide_target(with, &home())), with_endpoints, "{path}");
+            check_path(&path, without);
         }
         let encoded = "/v1.0/invoke/http%3A%2F%2Fa%3A80/method/b";
-        let with = RequestParts { outside: Some(&names), ..parts(Door::HttpApi, encoded) };
-        assert_eq!(print(decide_target(with, &home())), "outside: http://a:80 /b");
+        let with = RequestParts {
+            external_endpoints: Some(&names),
+            ..parts(AppListener::HttpApi, encoded)
+        };
+        assert_eq!(print(decide_target(with, &home())), "external: http://a:80 /b");
         let with = RequestParts { app_id: Some(b"https://a"), ..with };
-        assert_eq!(print(decide_target(with, &home())), format!("outside: https://a {encoded}"));
+        assert_eq!(print(decide_target(with, &home())), format!("external: https://a {encoded}"));
     }
 
     #[test]
@@ -372,7 +382,7 @@ mod tests {
     fn the_header_comes_first_and_takes_the_whole_path() {
         let with_id = RequestParts {
             app_id: Some(b"stock"),
-            ..parts(Door::HttpApi, "/v1.0/invoke/x/method/y")
+            ..parts(AppListener::HttpApi, "/v1.0/invoke/x/method/y")
         };
         assert_eq!(
             print(decide_target(with_id, &home())),
@@ -385,18 +395,20 @@ mod tests {
         // dapr-app-id:stock
         let with_auth = RequestParts {
             authorization: Some(b"Basic ZGFwci1hcHAtaWQ6c3RvY2s="),
-            ..parts(Door::HttpApi, "/a")
+            ..parts(AppListener::HttpApi, "/a")
         };
         assert_eq!(print(decide_target(with_auth, &home())), "stock.default.west /a");
-        let foreign =
-            RequestParts { authorization: Some(b"Basic dTpw"), ..parts(Door::HttpApi, "/a") };
+        let foreign = RequestParts {
+            authorization: Some(b"Basic dTpw"),
+            ..parts(AppListener::HttpApi, "/a")
+        };
         assert_eq!(print(decide_target(foreign, &home())), NO_APP_ID);
     }
 
     #[test]
     fn host_names_of_the_mesh_are_services() {
         let host = |authority| {
-            let parts = RequestParts { authority, ..parts(Door::Outbound, "/a") };
+            let parts = RequestParts { authority, ..parts(AppListener::Outbound, "/a") };
             print(decide_target(parts, &home()))
         };
         assert_eq!(host(b"stock.mesh"), "stock.default.west /a");
@@ -408,7 +420,7 @@ mod tests {
 
     #[test]
     fn grpc_needs_the_metadata() {
-        let grpc = |path| print(decide_target(parts(Door::GrpcApi, path), &home()));
+        let grpc = |path| print(decide_target(parts(AppListener::GrpcApi, path), &home()));
         assert_eq!(grpc("/dapr.proto.runtime.v1.Dapr/GetMetadata"), "api");
         assert_eq!(grpc("/x.Y/Z"), "refused: no app id: set the metadata dapr-app-id");
     }
@@ -420,11 +432,11 @@ mod tests {
             authority in "[!-~]{0,30}",
             id in proptest::option::of("[ -~]{0,30}"),
         ) {
-            for door in [Door::HttpApi, Door::GrpcApi, Door::Outbound] {
+            for listener in [AppListener::HttpApi, AppListener::GrpcApi, AppListener::Outbound] {
                 let parts = RequestParts {
                     authority: authority.as_bytes(),
                     app_id: id.as_deref().map(str::as_bytes),
-                    ..parts(door, &path)
+                    ..parts(listener, &path)
                 };
                 if let Ok(Target::Service { path, .. }) = decide_target(parts, &home()) {
                     proptest::prop_assert!(path.starts_with(b"/"));
@@ -435,7 +447,7 @@ mod tests {
         #[test]
         fn invocation_keeps_the_rest_of_the_path(rest in "[a-z0-9/?=&.%-]{0,40}") {
             let path = format!("/v1.0/invoke/stock/method/{rest}");
-            let target = decide_target(parts(Door::HttpApi, &path), &home()).unwrap();
+            let target = decide_target(parts(AppListener::HttpApi, &path), &home()).unwrap();
             let Target::Service { path, .. } = target else { panic!("a service was named") };
             let expected = format!("/{}", rest.trim_start_matches('/'));
             proptest::prop_assert_eq!(String::from_utf8_lossy(&path), expected);

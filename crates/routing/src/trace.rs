@@ -8,7 +8,7 @@ use std::num::{NonZeroU64, NonZeroU128};
 
 use tollway_model::{SpanId, TraceContext, TraceId};
 
-/// Bits of a trace's number that decide: the low ones, which the standard wants to be random.
+/// Low bits of a trace's number, which the standard wants random; they decide.
 const RATIO_BITS: u32 = 56;
 
 /// The share of the traces that is recorded.
@@ -40,7 +40,7 @@ impl SamplingRatio {
 pub enum TraceDecision {
     /// Its caller does not record: the fields go on as they came.
     Pass,
-    /// It begins a trace that is not recorded; the trace context says so to the next hops.
+    /// It begins a trace that is not recorded; the trace context reports that to the next hops.
     Begin(TraceContext),
     /// It is recorded as `context.span`.
     Record { context: TraceContext, parent: Option<SpanId> },

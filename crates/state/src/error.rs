@@ -1,4 +1,4 @@
-//! Why a state store did not do what was asked.
+//! Why a state store refused or failed a request.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Error)]
 pub enum StateError {
     /// The entry is not the one that the caller has seen. The first words are Dapr's, which apps
-    /// look for.
+    /// compare.
     #[error("possible etag mismatch. error from state store: {key} {found}", found = found_words(found.as_deref()))]
     EtagMismatch {
         key: String,
@@ -68,7 +68,7 @@ impl StateError {
         matches!(self, Self::EtagMismatch { .. })
     }
 
-    /// The caller asks for what can never be.
+    /// The request can never succeed.
     #[must_use]
     pub fn is_callers_fault(&self) -> bool {
         matches!(

@@ -65,7 +65,7 @@ pub fn plan_steps(transaction: &Transaction) -> Result<Vec<Step<'_>>, StateError
     Ok(steps)
 }
 
-/// The strongest consistency that a change of the transaction asks for.
+/// The strongest consistency that a change of the transaction requests.
 pub(crate) fn consistency(transaction: &Transaction) -> Consistency {
     let strong = transaction.ops.iter().any(|op| op.consistency() == Consistency::Strong);
     if strong { Consistency::Strong } else { Consistency::Eventual }

@@ -22,8 +22,8 @@ mod store;
 mod sweep;
 
 pub use component::{
-    Component, ComponentFault, Engine, Manifest, PostgresqlLayout, PostgresqlSettings, Read,
-    RedisSettings, SqliteSettings, Surroundings,
+    Component, ComponentContext, ComponentFault, Engine, Manifest, PostgresqlLayout,
+    PostgresqlSettings, Read, RedisSettings, SqliteSettings,
 };
 pub use error::{BoxError, StateError};
 pub use etag::{Step, plan_steps};

@@ -13,7 +13,7 @@ use crate::limits::MEMORY_BYTES;
 use crate::model::{Capability, Condition, Consistency, Entry, Fence, Set, Transaction};
 use crate::store::StateStore;
 
-/// How often writes look for entries whose time has come.
+/// The time between two removals of expired entries.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Entries in memory, at most [`MEMORY_BYTES`] of keys and values.
@@ -24,22 +24,22 @@ pub struct MemoryStore {
 
 #[derive(Default)]
 struct Content {
-    entries: HashMap<String, Kept>,
+    entries: HashMap<String, StoredEntry>,
     /// Of keys and values.
     bytes: usize,
     /// Etags given so far.
     writes: u64,
-    /// When entries were last looked over.
+    /// The last time expired entries were removed.
     swept: Option<SystemTime>,
 }
 
-struct Kept {
+struct StoredEntry {
     value: Bytes,
     etag: u64,
     expires: Option<SystemTime>,
 }
 
-impl Kept {
+impl StoredEntry {
     fn entry(&self) -> Entry {
         Entry {
             value: self.value.clone(),
@@ -56,12 +56,12 @@ impl StateStore for MemoryStore {
     }
 
     async fn get(&self, key: &str, _: Consistency) -> Result<Option<Entry>, StateError> {
-        Ok(self.content().standing(key, SystemTime::now()).map(Kept::entry))
+        Ok(self.content().live(key, SystemTime::now()).map(StoredEntry::entry))
     }
 
     async fn bulk_get(&self, keys: &[String]) -> Result<Vec<Option<Entry>>, StateError> {
         let (content, now) = (self.content(), SystemTime::now());
-        Ok(keys.iter().map(|key| content.standing(key, now).map(Kept::entry)).collect())
+        Ok(keys.iter().map(|key| content.live(key, now).map(StoredEntry::entry)).collect())
     }
 
     async fn transact(&self, transaction: Transaction) -> Result<(), StateError> {
@@ -95,14 +95,14 @@ impl MemoryStore {
 }
 
 impl Content {
-    fn standing(&self, key: &str, now: SystemTime) -> Option<&Kept> {
-        let kept = self.entries.get(key)?;
-        kept.expires.is_none_or(|expires| expires > now).then_some(kept)
+    fn live(&self, key: &str, now: SystemTime) -> Option<&StoredEntry> {
+        let stored = self.entries.get(key)?;
+        stored.expires.is_none_or(|expires| expires > now).then_some(stored)
     }
 
     fn check_fence(&self, fence: &Fence) -> Result<(), StateError> {
-        let Some(kept) = self.entries.get(&fence.key) else { return Ok(()) };
-        let number = std::str::from_utf8(&kept.value).ok().and_then(|text| text.parse().ok());
+        let Some(stored) = self.entries.get(&fence.key) else { return Ok(()) };
+        let number = std::str::from_utf8(&stored.value).ok().and_then(|text| text.parse().ok());
         let number: u64 = number.ok_or_else(|| StateError::Foreign {
             address: "in memory".to_owned(),
             key: fence.key.clone(),
@@ -115,7 +115,7 @@ impl Content {
     }
 
     fn check(&self, step: &Step<'_>, now: SystemTime) -> Result<(), StateError> {
-        let found = self.standing(step.key, now).map(|kept| kept.etag.to_string());
+        let found = self.live(step.key, now).map(|stored| stored.etag.to_string());
         let holds = match step.condition {
             Condition::None => true,
             Condition::Absent => found.is_none(),
@@ -139,15 +139,15 @@ impl Content {
     }
 
     fn size_of(&self, key: &str) -> usize {
-        self.entries.get(key).map_or(0, |kept| key.len() + kept.value.len())
+        self.entries.get(key).map_or(0, |stored| key.len() + stored.value.len())
     }
 
     fn put(&mut self, key: &str, value: Bytes, expires: Option<SystemTime>) {
         self.remove(key);
         self.bytes += key.len() + value.len();
         self.writes += 1;
-        let kept = Kept { value, etag: self.writes, expires };
-        self.entries.insert(key.to_owned(), kept);
+        let stored = StoredEntry { value, etag: self.writes, expires };
+        self.entries.insert(key.to_owned(), stored);
     }
 
     fn remove(&mut self, key: &str) {
@@ -164,10 +164,10 @@ impl Content {
         }
         self.swept = Some(now);
         let bytes = &mut self.bytes;
-        self.entries.retain(|key, kept| {
-            let stays = kept.expires.is_none_or(|expires| expires > now);
+        self.entries.retain(|key, stored| {
+            let stays = stored.expires.is_none_or(|expires| expires > now);
             if !stays {
-                *bytes -= key.len() + kept.value.len();
+                *bytes -= key.len() + stored.value.len();
             }
             stays
         });

@@ -77,8 +77,7 @@ pub enum Ttl {
 pub struct IllegalTtl(pub String);
 
 impl Ttl {
-    /// Reads `ttlInSeconds` of a request: whole seconds; 0 and -1 mean no end, and so does an
-    /// empty text mean nothing said.
+    /// Reads `ttlInSeconds` of a request: whole seconds. 0, -1 and an empty text mean no end.
     ///
     /// # Errors
     /// [`IllegalTtl`].
@@ -166,7 +165,7 @@ impl Op {
         }
     }
 
-    /// The etag that was asked for; an empty one is none.
+    /// The requested etag; an empty one is none.
     #[must_use]
     pub fn etag(&self) -> Option<&str> {
         let etag = match self {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use crate::error::StateError;
 
-/// An engine that wants to be rid of entries now and then.
+/// An engine whose expired entries have to be removed now and then.
 #[async_trait]
 pub(crate) trait Sweep: Send + Sync + 'static {
     /// Removes what has had its time, unless another process has done so since `every` ago.

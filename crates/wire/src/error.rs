@@ -4,7 +4,7 @@ use thiserror::Error;
 use tollway_model::neighbour::{AddressError, GroupError};
 use tollway_model::{NameError, PatternError, PolicyError};
 
-/// A field of a message that does not hold what the protocol says.
+/// A field of a message that violates the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConvertError {
     #[error("the field `{field}` is missing")]

@@ -1,5 +1,5 @@
-//! The error code of a refused call, beside its status: statuses are too few to tell one refusal
-//! from another, and texts are for people.
+//! The error code of a refused call, in addition to its status: statuses are too few to distinguish
+//! refusals, and texts are for people.
 
 use tollway_model::ErrorCode;
 use tonic::Status;
@@ -15,7 +15,7 @@ pub fn with_code(mut status: Status, code: ErrorCode) -> Status {
     status
 }
 
-/// The code that a status carries, if its sender gave one that this version knows.
+/// The code in a status, if it has one that this version knows.
 #[must_use]
 pub fn code_of(status: &Status) -> Option<ErrorCode> {
     ErrorCode::from_word(status.metadata().get(CODE)?.to_str().ok()?)

@@ -41,7 +41,7 @@ pub use service::{
     NetworkState, NetworkUpdate, network_update, protocol, service_update, workload,
 };
 
-/// What `dapr`'s services say of themselves by reflection: a `google.protobuf.FileDescriptorSet`.
+/// The reflection data of `dapr`'s services: a `google.protobuf.FileDescriptorSet`.
 pub const DAPR_DESCRIPTORS: &[u8] = include_bytes!("generated/dapr.descriptors");
 
 /// Messages, clients and servers.

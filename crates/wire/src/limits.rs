@@ -36,8 +36,8 @@ pub const POLICIES_PER_REQUEST_LIMIT: usize = 1_000;
 /// Largest policy, encoded, in bytes.
 pub const POLICY_LIMIT_BYTES: usize = 64 << 10;
 
-/// Encoded bytes of the policies of one scope (a service, a namespace, the network). A service
-/// lies in three scopes, and what protects it fits in one message.
+/// Encoded bytes of the policies of one scope (a service, a namespace, the network). A service is
+/// in three scopes, and the policies of all three fit into one message.
 pub const POLICY_BYTES_PER_SCOPE_LIMIT: usize = 512 << 10;
 
 /// Actor types that one host offers.

@@ -35,7 +35,7 @@ pub fn neighbour(stated: &v1::Neighbour) -> Result<NeighbourRecord, ConvertError
     Ok(NeighbourRecord { key: required_key(stated)?, revision: 0, location })
 }
 
-/// Reads what names the neighbour of a request to delete it, whatever else it says.
+/// Reads the key of the neighbour to delete; ignores the other fields.
 ///
 /// # Errors
 /// [`ConvertError`] for the first field that is wrong.

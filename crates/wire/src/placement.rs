@@ -77,7 +77,7 @@ pub fn read_grant(grant: &v1::Grant) -> Result<(Epoch, ShardSet), ConvertError> 
     Ok((Epoch(grant.epoch), shard_set(&grant.shards)?))
 }
 
-/// Reads what a host says it offers and holds. Of a shard named twice the later grant counts.
+/// Reads what a host offers and holds. Of a shard named twice the later grant counts.
 ///
 /// # Errors
 /// [`ConvertError`] for the first thing that is wrong.

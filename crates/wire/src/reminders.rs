@@ -31,17 +31,17 @@ pub struct Registration {
     pub policy: FailurePolicy,
 }
 
-/// A reminder of an actor type, as it stands.
+/// A reminder of an actor type, as stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reminder {
     pub actor_id: String,
     pub name: String,
-    /// Of the registration: who registers anew gets a higher one.
+    /// Version of the registration; registering again raises it.
     pub version: u64,
     pub registration: Registration,
 }
 
-/// What a host wants to be changed; `epoch` is that of the grant of the actor's shard.
+/// A host's change of reminders; `epoch` is that of the grant of the actor's shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReminderChange {
     Put {
@@ -277,8 +277,8 @@ impl From<ReminderChange> for v1::ReminderChange {
     }
 }
 
-/// Reads a change. How long names and data are is not looked at: a change that is too large is
-/// refused by itself.
+/// Reads a change. The lengths of names and data are not checked here: the store refuses a change
+/// that is too large.
 ///
 /// # Errors
 /// [`ConvertError`] for the first thing that is wrong.

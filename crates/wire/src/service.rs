@@ -11,7 +11,7 @@ use tollway_model::{
 use crate::name::{address, addresses, instance, network_name, service_name, trust_domain};
 use crate::{ConvertError, ENDPOINTS_PER_SERVICE_LIMIT, GATEWAYS_PER_NETWORK_LIMIT, v1};
 
-/// What a gateway knows of a joined network, as of `revision`.
+/// A gateway's view of a joined network, at `revision`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NetworkUpdate {
     pub network: NetworkName,

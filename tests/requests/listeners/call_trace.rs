@@ -1,11 +1,10 @@
-//! Whoever speaks of a request's way that nobody asked for, or in another's name: an app in its
-//! answers, a caller in its requests.
+//! Unrequested or forged call traces: an app's in its answers, a caller's in its requests.
 
 use crate::listeners::listener::{Ask, Kind, Listener, received, statuses};
 use tollway_tests::scripted_app::{Reply, Script, Then};
 
-/// What an app would say to pass for a sidecar.
-const FORGED: &str = "x-tollway-way: {\"forged\":1}\r\n\
+/// Fields with which an app would pass for a sidecar.
+const FORGED: &str = "x-tollway-call-trace: {\"forged\":1}\r\n\
                       x-tollway-part: v=1;sidecar_us=7;app_us=7;admission=forged/forged\r\n\
                       x-tollway-explain: 1\r\nx-tollway-unprocessed: 1\r\n";
 const ASK: &str = "x-tollway-explain: 1\r\n";
@@ -74,18 +73,21 @@ fn who_asks_hears_sidecars_and_not_the_app() {
         let listener = open(kind);
         for path in ["/head", "/failure", "/interim", "/trailers"] {
             let answer = ask(&listener, path, ASK);
-            let way = value(&answer, "x-tollway-way");
-            assert!(way.contains("\"callee_sidecar\":"), "{path}: {way}");
-            assert!(way.contains("\"callee\":\"spiffe://west.tollway/ns/default/stock\""), "{way}");
+            let trace = value(&answer, "x-tollway-call-trace");
+            assert!(trace.contains("\"callee_sidecar\":"), "{path}: {trace}");
+            assert!(
+                trace.contains("\"callee\":\"spiffe://west.tollway/ns/default/stock\""),
+                "{trace}"
+            );
             assert!(!answer.contains("forged") && !answer.contains("x-tollway-part"), "{answer}");
         }
     }
-    // A peer of the mesh is told the callee's part, which is all that the callee knows.
+    // A peer of the mesh gets the callee's part, which is all that the callee knows.
     let listener = open(Kind::Mesh);
     let answer = ask(&listener, "/head", ASK);
     let part = value(&answer, "x-tollway-part");
     assert!(part.starts_with("v=1;sidecar_us=") && part.ends_with(";admission=-"), "{part}");
-    assert!(!answer.contains("x-tollway-way") && !answer.contains("forged"), "{answer}");
+    assert!(!answer.contains("x-tollway-call-trace") && !answer.contains("forged"), "{answer}");
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn an_app_does_not_hear_that_its_caller_asks() {
     for kind in [Kind::HttpApi, Kind::Outbound, Kind::Mesh] {
         let listener = open(kind);
         for (path, fields) in [("/asked", ASK), ("/odd", "x-tollway-explain: yes\r\n")] {
-            let forged = "x-tollway-way: 1\r\nx-tollway-part: 1\r\n";
+            let forged = "x-tollway-call-trace: 1\r\nx-tollway-part: 1\r\n";
             let answer = listener.connect().ask(&listener.request(
                 "GET",
                 path,

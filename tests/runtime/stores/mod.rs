@@ -5,7 +5,7 @@ mod layout;
 
 use std::sync::Arc;
 
-use tollway_state::{Component, Manifest, Read, StateStore, Surroundings, open};
+use tollway_state::{Component, ComponentContext, Manifest, Read, StateStore, open};
 use tollway_testkit::{PostgresServer, RedisServer, TempDir, need_tool};
 use tollway_tests::state_contract;
 
@@ -20,8 +20,8 @@ fn component(component_type: &str, version: &str, metadata: &[(&str, &str)]) -> 
          type: {component_type}\n  version: {version}\n  metadata:\n{metadata}"
     );
     let manifest: Manifest = serde_saphyr::from_str(&text).unwrap();
-    let around = Surroundings { app: "web", namespace: "default", variable: &|_| None };
-    match manifest.read(&around).unwrap() {
+    let context = ComponentContext { app: "web", namespace: "default", variable: &|_| None };
+    match manifest.read(&context).unwrap() {
         Read::Store(component) => *component,
         other @ (Read::ForOthers { .. } | Read::NotServed(_)) => panic!("{other:?}"),
     }

@@ -1,7 +1,7 @@
 //! App state: the store that an app has at its network's control plane without any component file.
 //!
-//! It is in a file of its own beside the control plane's (`tollway.state`), made when the first
-//! app asks, so that writes of apps delay nothing that the mesh needs, and both are bounded apart.
+//! It is in a file of its own beside the control plane's (`tollway.state`), created by the first
+//! request, so that writes of apps delay nothing that the mesh needs, and each has its own bounds.
 //! The replicas of an app share their entries; other apps do not see them. One task writes the file
 //! (`committer.rs`); reads go to the store.
 
@@ -18,7 +18,7 @@ use tollway_telemetry::metrics::names;
 use tollway_wire::v1::state_server::State;
 use tollway_wire::v1::write_state_response::Refusal;
 use tollway_wire::v1::{
-    KeptState, ReadStateRequest, ReadStateResponse, StateExcess, StateMismatch, WriteStateRequest,
+    ReadStateRequest, ReadStateResponse, StateEntry, StateExcess, StateMismatch, WriteStateRequest,
     WriteStateResponse,
 };
 use tonic::{Request, Response, Status};
@@ -81,7 +81,7 @@ impl AppState {
 
 impl Open {
     /// The durable entries of these keys, in their order, as many as fit into an answer.
-    async fn read(&self, owner: &str, keys: &[String]) -> Result<Vec<KeptState>, StateError> {
+    async fn read(&self, owner: &str, keys: &[String]) -> Result<Vec<StateEntry>, StateError> {
         if keys.len() > STATE_KEYS {
             let text = format!("it asks for {} keys; ask for {STATE_KEYS} at most", keys.len());
             return Err(StateError::Malformed(text));
@@ -100,14 +100,14 @@ impl Open {
     }
 
     /// The entry of `key`; the default one when there is none, or when it is over.
-    async fn read_one(&self, owner: &str, key: &str, now: u64) -> Result<KeptState, StateError> {
+    async fn read_one(&self, owner: &str, key: &str, now: u64) -> Result<StateEntry, StateError> {
         let Some(entry) = self.store.get(stored_key(owner, key).as_bytes()).await? else {
-            return Ok(KeptState::default());
+            return Ok(StateEntry::default());
         };
         match Record::decode(&entry.value) {
             None => Err(StateError::Foreign { key: key.to_owned() }),
-            Some(record) if record.is_over(now) => Ok(KeptState::default()),
-            Some(record) => Ok(KeptState {
+            Some(record) if record.is_over(now) => Ok(StateEntry::default()),
+            Some(record) => Ok(StateEntry {
                 value: record.value.into(),
                 revision: entry.revision,
                 expires_unix_ms: record.expires_unix_ms,

@@ -1,5 +1,5 @@
-//! A control plane on real sockets, a relay in the place of a gateway, and a bare data plane
-//! that speaks the protocol step by step.
+//! A control plane on real sockets, a relay in place of a gateway, and a bare data plane that
+//! follows the protocol step by step.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
@@ -145,7 +145,7 @@ impl Network {
 
     /// Registers a relay as this network's gateway; the registration lives as long as the
     /// result.
-    pub async fn open_gateway(&mut self) -> (Relay, KeptAlive) {
+    pub async fn open_gateway(&mut self) -> (Relay, KeepAliveTask) {
         let relay = Relay::start(self.address).await;
         let member = self.gateway("gateway-1").await;
         let mut registration = Registration::open(&member).await.unwrap();
@@ -166,7 +166,7 @@ pub struct Joined {
     pub west: Network,
     pub east_relay: Relay,
     pub west_relay: Relay,
-    pub gateways: (KeptAlive, KeptAlive),
+    pub gateways: (KeepAliveTask, KeepAliveTask),
 }
 
 impl Joined {
@@ -250,7 +250,7 @@ impl Member {
         connect(self.address, name, config).await
     }
 
-    /// A connection on which nothing is said yet.
+    /// A connection without any message yet.
     pub async fn stream(&self) -> std::io::Result<TlsStream<TcpStream>> {
         let (name, config) = self.tls();
         TlsConnector::from(config).connect(name, TcpStream::connect(self.address).await?).await
@@ -280,7 +280,7 @@ pub async fn connect(
     endpoint.connect_with_connector(connector).await.map_err(std::io::Error::other)
 }
 
-/// The channel of somebody who has nothing but a token.
+/// The channel of a client that has only a token.
 pub async fn bootstrap(address: SocketAddr, token: &JoinToken) -> Channel {
     let domain = TrustDomain::default_for(token.network());
     let name = Expected::control(token.network(), &domain).server_name().unwrap();
@@ -375,7 +375,7 @@ impl Registration {
     }
 
     /// Gives signs of life until dropped.
-    pub fn keep_alive(self) -> KeptAlive {
+    pub fn keep_alive(self) -> KeepAliveTask {
         let mut registration = self;
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
@@ -391,17 +391,17 @@ impl Registration {
                 }
             }
         });
-        KeptAlive { task, stop: Some(stop) }
+        KeepAliveTask { task, stop: Some(stop) }
     }
 }
 
-/// A registration that is kept alive; dropped, its connection breaks.
-pub struct KeptAlive {
+/// A registration with a renewed lease; dropped, its connection breaks.
+pub struct KeepAliveTask {
     task: JoinHandle<Option<Registration>>,
     stop: Option<oneshot::Sender<()>>,
 }
 
-impl KeptAlive {
+impl KeepAliveTask {
     pub async fn deregister(mut self) {
         drop(self.stop.take());
         let registration = (&mut self.task).await.unwrap().expect("it is kept alive");
@@ -409,7 +409,7 @@ impl KeptAlive {
     }
 }
 
-impl Drop for KeptAlive {
+impl Drop for KeepAliveTask {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -426,7 +426,7 @@ pub fn workload(member: &Member, port: u16, ready: bool) -> v1::Workload {
     (&workload).into()
 }
 
-/// A discovery stream and what it said so far.
+/// A discovery stream and its messages so far.
 pub struct Watch {
     pub requests: mpsc::Sender<v1::WatchRequest>,
     responses: Streaming<v1::WatchResponse>,
@@ -517,7 +517,7 @@ impl Watch {
         assert!(done.is_ok(), "{service} is not {state}: {:?}", self.log);
     }
 
-    /// Reads on until the control plane has nothing more to say.
+    /// Reads until the control plane has nothing more to send.
     pub async fn until_quiet(&mut self) {
         while !self.next().await.unwrap().heartbeat {}
     }

@@ -1,4 +1,4 @@
-//! What stands between the data of chunks: size lines and the line end behind each chunk.
+//! Chunk framing: size lines and the line end after the data of each chunk.
 
 use super::syntax::is_field_value;
 use super::{Limits, Refusal};
@@ -6,7 +6,7 @@ use super::{Limits, Refusal};
 /// Reads chunk framing byte by byte, so that it never needs a line as a whole.
 #[derive(Debug, Default)]
 pub(super) struct ChunkFraming {
-    place: Place,
+    position: Position,
     size: u64,
     digits: u8,
     /// Bytes of the current size line.
@@ -16,7 +16,7 @@ pub(super) struct ChunkFraming {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Place {
+enum Position {
     #[default]
     Size,
     /// In white space before an extension.
@@ -33,34 +33,34 @@ enum Place {
 impl ChunkFraming {
     /// Takes the next byte; the size of the chunk that begins behind it, if it ends a size line.
     pub(super) fn take(&mut self, byte: u8, limits: &Limits) -> Result<Option<u64>, Refusal> {
-        self.place = match (self.place, byte) {
-            (Place::Size, _) => self.take_size(byte, limits)?,
-            (Place::Space, b' ' | b'\t') => self.count_extension(Place::Space, limits)?,
-            (Place::Space, b';') => self.count_extension(Place::Extension, limits)?,
-            (Place::Space, _) => return Err(Refusal::ChunkSize),
-            (Place::Extension, b'\r') => Place::LineEnd,
-            (Place::Extension, _) if is_field_value(&[byte]) => {
-                self.count_extension(Place::Extension, limits)?
+        self.position = match (self.position, byte) {
+            (Position::Size, _) => self.take_size(byte, limits)?,
+            (Position::Space, b' ' | b'\t') => self.count_extension(Position::Space, limits)?,
+            (Position::Space, b';') => self.count_extension(Position::Extension, limits)?,
+            (Position::Space, _) => return Err(Refusal::ChunkSize),
+            (Position::Extension, b'\r') => Position::LineEnd,
+            (Position::Extension, _) if is_field_value(&[byte]) => {
+                self.count_extension(Position::Extension, limits)?
             }
-            (Place::Extension, _) => return Err(Refusal::ChunkExtension),
-            (Place::LineEnd, b'\n') => return Ok(Some(self.end_line())),
-            (Place::LineEnd, _) => return Err(Refusal::ChunkSize),
-            (Place::DataEnd, b'\r') => Place::DataLineEnd,
-            (Place::DataLineEnd, b'\n') => Place::Size,
-            (Place::DataEnd | Place::DataLineEnd, _) => return Err(Refusal::ChunkEnd),
+            (Position::Extension, _) => return Err(Refusal::ChunkExtension),
+            (Position::LineEnd, b'\n') => return Ok(Some(self.end_line())),
+            (Position::LineEnd, _) => return Err(Refusal::ChunkSize),
+            (Position::DataEnd, b'\r') => Position::DataLineEnd,
+            (Position::DataLineEnd, b'\n') => Position::Size,
+            (Position::DataEnd | Position::DataLineEnd, _) => return Err(Refusal::ChunkEnd),
         };
         Ok(None)
     }
 
-    fn take_size(&mut self, byte: u8, limits: &Limits) -> Result<Place, Refusal> {
+    fn take_size(&mut self, byte: u8, limits: &Limits) -> Result<Position, Refusal> {
         let digit = match byte {
             b'0'..=b'9' => byte - b'0',
             b'a'..=b'f' => byte - b'a' + 10,
             b'A'..=b'F' => byte - b'A' + 10,
             _ if self.digits == 0 => return Err(Refusal::ChunkSize),
-            b'\r' => return Ok(Place::LineEnd),
-            b';' => return self.count_extension(Place::Extension, limits),
-            b' ' | b'\t' => return self.count_extension(Place::Space, limits),
+            b'\r' => return Ok(Position::LineEnd),
+            b';' => return self.count_extension(Position::Extension, limits),
+            b' ' | b'\t' => return self.count_extension(Position::Space, limits),
             _ => return Err(Refusal::ChunkSize),
         };
         // Leading zeros count as digits; the sign bit of a recipient is never reached.
@@ -70,10 +70,10 @@ impl ChunkFraming {
         self.count_line(limits)?;
         self.size = self.size << 4 | u64::from(digit);
         self.digits += 1;
-        Ok(Place::Size)
+        Ok(Position::Size)
     }
 
-    fn count_extension(&mut self, next: Place, limits: &Limits) -> Result<Place, Refusal> {
+    fn count_extension(&mut self, next: Position, limits: &Limits) -> Result<Position, Refusal> {
         self.count_line(limits)?;
         self.extension_bytes += 1;
         let limit = limits.chunk_extension_total_bytes;
@@ -92,9 +92,9 @@ impl ChunkFraming {
         Ok(())
     }
 
-    /// The size that the line had; what comes next here stands behind the chunk's data.
+    /// The size on the line; what comes next here follows the chunk's data.
     fn end_line(&mut self) -> u64 {
-        self.place = Place::DataEnd;
+        self.position = Position::DataEnd;
         self.digits = 0;
         self.line_bytes = 0;
         std::mem::take(&mut self.size)

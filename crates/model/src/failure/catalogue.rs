@@ -1,7 +1,7 @@
 //! The codes, each with its entry. `docs/errors.md` is written from here (`cargo xtask codegen`).
 
 use super::Group::{
-    Access, Actors, App, Health, Limit, Name, Request, Start, State, Store, Trust, Way,
+    Access, Actors, App, Connectivity, Health, Limit, Name, Request, Start, State, Store, Trust,
 };
 use super::GrpcStatus::{
     AlreadyExists, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound,
@@ -15,7 +15,7 @@ use super::{Answer, Entry, GrpcStatus};
 macro_rules! catalogue {
     ($($code:ident, $word:literal, $group:expr, $answer:expr, [$($hop:expr),+],
         $meaning:literal, $remedy:literal;)+) => {
-        /// One way to fail. The word of a code never changes its meaning.
+        /// A failure. The word of a code never changes its meaning.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum ErrorCode {
             $(#[doc = $meaning] $code,)+
@@ -25,7 +25,7 @@ macro_rules! catalogue {
             /// Every code, in the order of the catalogue.
             pub const ALL: &'static [Self] = &[$(Self::$code,)+];
 
-            /// What the catalogue says of it.
+            /// The catalogue's entry.
             #[must_use]
             pub const fn entry(self) -> Entry {
                 match self {
@@ -103,7 +103,7 @@ catalogue! {
         [CallersSidecar, CalleesSidecar],
         "The service speaks HTTP; a plain TCP connection cannot be passed to it. The connection is reset, and the log says so.",
         "Call it over HTTP, or correct the app's `--app-protocol`.";
-    DiscoveryTimedOut, "ERR_DISCOVERY_TIMED_OUT", Way, http(504, DeadlineExceeded),
+    DiscoveryTimedOut, "ERR_DISCOVERY_TIMED_OUT", Connectivity, http(504, DeadlineExceeded),
         [CallersSidecar],
         "The service was not called from here before, and the control plane did not send its endpoints in time (5 s): it is away or overloaded.",
         "Look at the control plane and its log, then call again; services in use go on without it.";
@@ -111,27 +111,27 @@ catalogue! {
         [Terminal],
         "The control plane cannot be reached, so this process gets no identity and cannot start. Those that run go on.",
         "Check that the control plane runs and that its address is the one given with `--control`.";
-    NoReadyEndpoint, "ERR_NO_READY_ENDPOINT", Way, http(503, Unavailable),
+    NoReadyEndpoint, "ERR_NO_READY_ENDPOINT", Connectivity, http(503, Unavailable),
         [CallersSidecar, CalleesSidecar],
         "The service is known and no workload of it takes requests: its app is down, still starting, or draining.",
         "Start the app, or look at why its sidecar does not find it at `--app-port`.";
-    Unreachable, "ERR_UNREACHABLE", Way, http(503, Unavailable),
+    Unreachable, "ERR_UNREACHABLE", Connectivity, http(503, Unavailable),
         [CallersSidecar],
         "The sidecar of the service cannot be connected to at the address that the message names; or what is called outside of the mesh cannot, or does not prove who it is.",
         "Check that the process lives and that the address can be reached from here; `--advertise` says what it tells others.";
-    UnreachableNetwork, "ERR_UNREACHABLE_NETWORK", Way, http(503, Unavailable),
+    UnreachableNetwork, "ERR_UNREACHABLE_NETWORK", Connectivity, http(503, Unavailable),
         [CallersSidecar],
         "The network is joined, and its control plane has not been heard of for some seconds: its gateway, its control plane or the line between is down.",
         "Look at the gateway and the control plane of that network; calls work again by themselves once they are back.";
-    GatewayUnreachable, "ERR_GATEWAY_UNREACHABLE", Way, http(503, Unavailable),
+    GatewayUnreachable, "ERR_GATEWAY_UNREACHABLE", Connectivity, http(503, Unavailable),
         [CallersSidecar],
         "The gateway that leads to the other network cannot be connected to.",
         "Check that the gateway runs, that its port is open from here, and the address it was given with `--advertise`.";
-    GatewayRefused, "ERR_GATEWAY_REFUSED", Way, http(503, Unavailable),
+    GatewayRefused, "ERR_GATEWAY_REFUSED", Connectivity, http(503, Unavailable),
         [CallersSidecar],
         "The gateway answered and does not serve that name: it knows no ready workload of the service, or it belongs to another network.",
         "Call again in a moment: a gateway may hear of a change a little later. If it stays, check which network the gateway's address belongs to.";
-    GatewayUpstream, "ERR_GATEWAY_UPSTREAM", Way, http(503, Unavailable),
+    GatewayUpstream, "ERR_GATEWAY_UPSTREAM", Connectivity, http(503, Unavailable),
         [CallersSidecar],
         "The gateway knows the service and could not connect to its workload.",
         "Look at the workload's sidecar and at the address it advertises inside its network; the gateway's log names it.";
@@ -204,7 +204,7 @@ catalogue! {
         [CallersSidecar, CalleesSidecar, Front],
         "The request was sent whole and no answer began in time. Whether it was carried out is not known.",
         "Look at why the app is slow; `--request-timeout-ms` sets the time.";
-    Silent, "ERR_SILENT", Way, http(504, Unavailable),
+    Silent, "ERR_SILENT", Connectivity, http(504, Unavailable),
         [CallersSidecar],
         "The request was sent, and then nothing on the way to the callee's sidecar answered a keepalive probe until the connection was closed (20 s). Whether the request was carried out is not known.",
         "Look for a gateway or sidecar that stands still, or a network that loses everything; `--silence-timeout-ms` sets the time. Call again only if that is harmless.";

@@ -1,10 +1,10 @@
-//! Which of two states of a neighbour stands: the newest revision wins, whatever arrives first.
+//! Merging of two states of a neighbour: the newest revision wins, in any order of arrival.
 
 use std::collections::BTreeMap;
 
 use super::{HostLocation, NeighbourKey, NeighbourRecord};
 
-/// Whether what arrives takes the place of what stands, by their revisions.
+/// Whether an arriving record replaces the current one, by their revisions.
 ///
 /// A transaction writes a key once, so the same revision is the same record again.
 #[must_use]
@@ -28,7 +28,7 @@ impl Merged {
         Self::default()
     }
 
-    /// Takes a record; `false` when what stands is as new or newer, and stays.
+    /// Takes a record; `false` if the current one is as new or newer, which remains.
     pub fn take(&mut self, record: NeighbourRecord) -> bool {
         let standing = self.records.get(&record.key).map(|(revision, _)| *revision);
         let taken = supersedes(record.revision, standing);
@@ -38,7 +38,7 @@ impl Merged {
         taken
     }
 
-    /// What stands under a key, tombstones too.
+    /// The current record of a key, including tombstones.
     #[must_use]
     pub fn find(&self, key: &NeighbourKey) -> Option<NeighbourRecord> {
         self.records.get(key).map(|(revision, location)| NeighbourRecord {

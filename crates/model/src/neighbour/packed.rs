@@ -12,9 +12,9 @@
 //! | 6 | hardware address of the host |
 //! | 4 or 16 | address of the host |
 //!
-//! The last three are missing in a tombstone, whose tag lacks the 2. A record has 32 octets where
-//! both addresses are IPv4 ones, 56 where both are IPv6. Records stand one behind the other; a
-//! batch has at most [`BATCH_RECORDS`].
+//! The last three fields are missing in a tombstone, whose tag lacks the 2. A record has 32 octets
+//! if both addresses are IPv4, 56 if both are IPv6. Records follow each other without gaps; a batch
+//! has at most [`BATCH_RECORDS`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -62,7 +62,7 @@ fn length(tag: u8) -> Option<usize> {
     }
 }
 
-/// One record as it stands in a batch: its length is right, what it says is not looked at.
+/// One record of a batch. Its length is checked, its content is not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackedRecord<'a>(&'a [u8]);
 
@@ -132,7 +132,7 @@ pub struct Records<'a> {
     taken: usize,
 }
 
-/// Goes through packed records without reading what they say.
+/// Splits packed records without reading their content.
 #[must_use]
 pub fn records(bytes: &[u8]) -> Records<'_> {
     Records { rest: bytes, taken: 0 }

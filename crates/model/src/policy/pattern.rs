@@ -54,7 +54,7 @@ pub enum PatternError {
     Disputed(String),
 }
 
-/// Who calls: what a certificate proves.
+/// The caller, as its certificate proves it.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     pub spiffe: &'a SpiffeId,
@@ -301,7 +301,7 @@ fn parse_segment(pattern: &str, segment: &str) -> Result<PatternSegment, Pattern
     Ok(PatternSegment::Is(read.path()[1..].into()))
 }
 
-/// Letters beyond ASCII and spaces as they stand in a path, so that a person need not.
+/// Escapes non-ASCII letters and spaces, so that a user may write them plainly.
 fn escape_unicode(segment: &str) -> String {
     let mut escaped = String::with_capacity(segment.len());
     for byte in segment.bytes() {

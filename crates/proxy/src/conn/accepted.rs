@@ -23,7 +23,7 @@ pub(crate) fn refuse_slow_handshake(cx: &mut Cx, conns: &mut Connections, key: K
 
 /// A peer that cannot be trusted ends here; the log has each once in a while.
 pub(crate) fn refuse_peer(cx: &mut Cx, conns: &mut Connections, key: Key, cause: &Cause) {
-    cx.metrics.handshakes_failed.add(1);
+    cx.metrics.tls_handshake_failures.add(1);
     let remote = conns.get(key).and_then(|conn| conn.remote).map(|remote| remote.ip());
     let Cause { code, reason } = cause;
     access_log::log_refused_connection(cx, conns, key, code.unwrap_or(ErrorCode::TlsFailed));
@@ -63,7 +63,7 @@ pub(crate) fn on_client_accepted(cx: &mut Cx, conns: &mut Connections, key: Key)
             return false;
         }
     }
-    cx.metrics.handshakes.add(1);
+    cx.metrics.tls_handshakes.add(1);
     begin_server(cx, conns, key, is_h2);
     true
 }

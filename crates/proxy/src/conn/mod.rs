@@ -222,7 +222,7 @@ impl Connections {
         let Some(conn) = self.slab.get_mut(key) else { return false };
         let was_owed = conn.owed;
         conn.owed = conn.owes_reading(cx.config.limits.unread_bytes);
-        cx.metrics.sources_paused.add(u64::from(conn.owed && !was_owed));
+        cx.metrics.backpressure_pauses.add(u64::from(conn.owed && !was_owed));
         conn.owed
     }
 

@@ -171,7 +171,7 @@ impl EventLoop {
             }
         };
         conn.peer = Some(std::sync::Arc::new(identity));
-        self.cx.metrics.handshakes.add(1);
+        self.cx.metrics.tls_handshakes.add(1);
         match agreed.as_deref() {
             Some(alpn::H2) => accepted::begin_server(&mut self.cx, &mut self.conns, key, true),
             Some(alpn::TCP) => {

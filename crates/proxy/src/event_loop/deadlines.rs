@@ -21,7 +21,7 @@ impl EventLoop {
                 Expired::No => {}
                 Expired::Close => self.conns.close(&mut self.cx, key),
                 Expired::Relay => {
-                    self.cx.metrics.faults.add(1);
+                    self.cx.metrics.request_failures.add(1);
                     access_log::fail_line(&mut self.conns, key, ErrorCode::TimedOut);
                     relay::on_failed(&mut self.cx, &mut self.conns, key);
                 }
@@ -29,7 +29,7 @@ impl EventLoop {
                     accepted::refuse_slow_handshake(&mut self.cx, &mut self.conns, key)
                 }
                 Expired::Hello => {
-                    self.cx.metrics.gateway_refused.add(1);
+                    self.cx.metrics.gateway_connections_refused.add(1);
                     self.conns.close(&mut self.cx, key);
                 }
                 Expired::Head => http1_server::refuse_slow_head(&mut self.cx, &mut self.conns, key),

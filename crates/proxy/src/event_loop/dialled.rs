@@ -90,7 +90,7 @@ impl EventLoop {
         let Some(mut conn) = self.conns.take(&self.cx, key) else { return };
         let unsent = std::mem::take(conn.io.out());
         let Role::Dialling(dial) = conn.role else { return };
-        self.cx.metrics.dials_failed.add(1);
+        self.cx.metrics.dial_failures.add(1);
         let until = self.cx.now + self.cx.config.timeouts.dial_backoff;
         match dial.purpose {
             Purpose::PoolH2(destination) | Purpose::PoolH1(destination) => {

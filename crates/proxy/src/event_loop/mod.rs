@@ -367,7 +367,7 @@ impl EventLoop {
             let was_unread = conn.is_unread(limit);
             let flushed = conn.io.flush();
             let is_unread = conn.is_unread(limit);
-            self.cx.metrics.sources_paused.add(u64::from(is_unread && !conn.unread));
+            self.cx.metrics.backpressure_pauses.add(u64::from(is_unread && !conn.unread));
             conn.unread = is_unread;
             if !conn.turns.is_empty() {
                 conn.note_flushed(matches!(flushed, Flush::Done), &mut self.exchanges);

@@ -158,11 +158,11 @@ impl EventLoop {
                 self.on_dial_failed(key, &DialFailure::Closed);
             }
             Role::Hello(_) => {
-                self.cx.metrics.gateway_refused.add(1);
+                self.cx.metrics.gateway_connections_refused.add(1);
                 self.conns.close(&mut self.cx, key);
             }
             Role::Accepting => {
-                self.cx.metrics.handshakes_failed.add(1);
+                self.cx.metrics.tls_handshake_failures.add(1);
                 self.conns.close(&mut self.cx, key);
             }
             Role::Detect { .. } | Role::Lingering(_) => self.conns.close(&mut self.cx, key),

@@ -52,7 +52,7 @@ impl EventLoop {
         self.settle();
         pools::sweep_pools(&mut self.cx, &mut self.conns, &mut self.upstreams, &mut self.tls);
         self.settle();
-        self.cx.metrics.waiting_bytes.set(self.exchanges.buffered_bytes() as u64);
+        self.cx.metrics.buffered_body_bytes.set(self.exchanges.buffered_bytes() as u64);
         memory_pressure::relieve(&mut self.cx, &mut self.conns, &mut self.exchanges);
         timeouts::release_held_credit(&mut self.cx, &mut self.conns, &mut self.exchanges);
         self.sweep_drain();

@@ -109,7 +109,7 @@ pub(crate) fn feed(
     if let Some(replay) = replay {
         let limit = cx.config.limits.replay_bytes;
         let given_up = remember(replay, &data[..taken], limit, spare_bodies);
-        cx.metrics.bodies_not_kept.add(u64::from(given_up));
+        cx.metrics.retry_buffer_exceeded.add(u64::from(given_up));
     }
     after_taking(cx, conns, exchanges, key, side);
     if gathers {
@@ -165,7 +165,7 @@ pub(crate) fn drain(
     if let Some(replay) = replay {
         let limit = cx.config.limits.replay_bytes;
         let given_up = remember(replay, &data[..taken], limit, spare_bodies);
-        cx.metrics.bodies_not_kept.add(u64::from(given_up));
+        cx.metrics.retry_buffer_exceeded.add(u64::from(given_up));
     }
     conns.mark_dirty(sink.conn);
     pipe.consume(taken);
@@ -281,7 +281,7 @@ fn apply_backpressure(
     }
     if waiting >= high || is_over {
         let was_paused = std::mem::replace(&mut conn.paused, true);
-        cx.metrics.sources_paused.add(u64::from(!was_paused));
+        cx.metrics.backpressure_pauses.add(u64::from(!was_paused));
     } else if conn.paused && waiting <= high / 2 {
         conns.resume(source);
     }

@@ -26,7 +26,7 @@ pub(crate) fn fail(
     cancel_upstream(cx, conns, exchanges, key);
     let Some(exchange) = exchanges.get_mut(key) else { return };
     tracing::debug!(%error, destination = ?exchange.destination, "request failed");
-    cx.metrics.faults.add(1);
+    cx.metrics.request_failures.add(1);
     if let Some(observed) = &mut exchange.observed {
         observed.error = Some(error.code());
         observed.grpc_status = exchange.is_grpc.then(|| u16::from(error.grpc_status()));
@@ -92,7 +92,7 @@ pub(crate) fn on_caller_gone(
     exchanges: &mut Exchanges,
     key: Key,
 ) {
-    cx.metrics.cancelled.add(1);
+    cx.metrics.requests_cancelled.add(1);
     cancel_upstream(cx, conns, exchanges, key);
     if let Some(exchange) = exchanges.get(key) {
         finish::count_call(cx, exchange, CallEnd::Cancelled);

@@ -107,16 +107,16 @@ fn record(cx: &Cx, exchange: &Exchange) {
     }
     let inbound = exchange.via.is_inbound();
     cx.metrics.record(inbound, exchange.status, took);
-    if let Some(place) = exchange.place {
-        cx.metrics.services.record(place, end_of(exchange), took);
+    if let Some(series) = exchange.series {
+        cx.metrics.services.record(series, end_of(exchange), took);
     }
 }
 
 /// A call of a service ended without an answer.
 pub(super) fn count_call(cx: &Cx, exchange: &Exchange, end: CallEnd) {
-    if let Some(place) = exchange.place {
+    if let Some(series) = exchange.series {
         let took = cx.now.saturating_duration_since(exchange.started);
-        cx.metrics.services.record(place, end, took);
+        cx.metrics.services.record(series, end, took);
     }
 }
 

@@ -126,7 +126,7 @@ fn drop_buffered(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges
         return;
     }
     if exchange.responding {
-        cx.metrics.faults.add(1);
+        cx.metrics.request_failures.add(1);
         fail::cancel_upstream(cx, conns, exchanges, key);
         access_log::mark_observed(exchanges, key, |observed| {
             observed.error.get_or_insert(Code::Overloaded);

@@ -42,11 +42,11 @@ pub(crate) fn on_response(
         return on_informational(cx, conns, exchanges, key, head);
     }
     spare_bodies.keep(exchange.replay.take());
-    if exchange.place.is_some() && (head.status >= 400 || exchange.is_grpc) {
+    if exchange.series.is_some() && (head.status >= 400 || exchange.is_grpc) {
         // Another hop of the mesh may speak for the service.
         exchange.failed = head.fields.value(headers::ERROR).is_some();
     }
-    let is_counted = exchange.place.is_some() || cx.config.dapr_metrics.is_some();
+    let is_counted = exchange.series.is_some() || cx.config.dapr_metrics.is_some();
     if exchange.is_grpc && is_counted {
         exchange.grpc_status = grpc_status(&head.fields);
     }

@@ -153,7 +153,7 @@ pub(crate) struct Exchange {
     /// Last byte seen in either direction.
     pub(crate) active: Instant,
     /// Where it is counted; `None` if it calls no service.
-    pub(crate) place: Option<SeriesId>,
+    pub(crate) series: Option<SeriesId>,
     /// It is the call of an actor: carried out once at most, and its caller is told if nothing of
     /// it was.
     pub(crate) is_of_actors: bool,

@@ -115,7 +115,7 @@ fn end_silent(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, k
 
 /// Time is over for an answer that has begun.
 fn break_off(cx: &mut Cx, conns: &mut Connections, exchanges: &mut Exchanges, key: Key) {
-    cx.metrics.faults.add(1);
+    cx.metrics.request_failures.add(1);
     fail::cancel_upstream(cx, conns, exchanges, key);
     fail::abort_down(cx, conns, exchanges, key, ErrorCode::CANCEL);
 }

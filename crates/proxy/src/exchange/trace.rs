@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use tollway_http::ResponseHead;
-use tollway_model::way::{
-    Failure, GATEWAYS_LIMIT, Place, Service, ServiceWord, WAY_BYTES_LIMIT, Way,
+use tollway_model::call_trace::{
+    CALL_TRACE_BYTES_LIMIT, CallTrace, Failure, GATEWAYS_LIMIT, Service, ServiceWord, Stage,
 };
 use tollway_model::{ErrorCode, ServiceName, ServiceState, UnavailableReason};
 use tollway_net::Key;
@@ -22,7 +22,7 @@ use crate::headers;
 use crate::observe::Observed;
 
 impl Exchange {
-    /// What is remembered for the way, if it was asked for.
+    /// What is recorded for the call trace, if one was asked for.
     fn explained(&mut self) -> Option<&mut TracePart> {
         self.observed.as_mut()?.explained.as_mut()
     }
@@ -54,7 +54,7 @@ pub(crate) fn begin_caller_trace(exchanges: &mut Exchanges, conns: &mut Connecti
     if !may_ask(&exchange.via, remote) {
         return;
     }
-    headers::ask_for_way(&mut exchange.head);
+    headers::ask_for_call_trace(&mut exchange.head);
     let part = TracePart::Caller(Box::default());
     exchange.observed.get_or_insert_default().explained = Some(part);
 }
@@ -62,7 +62,7 @@ pub(crate) fn begin_caller_trace(exchanges: &mut Exchanges, conns: &mut Connecti
 /// Begins the trace of a request that was refused before its head was rewritten.
 pub(crate) fn begin_undecided_trace(exchanges: &mut Exchanges, conns: &mut Connections, key: Key) {
     let Some(exchange) = exchanges.get(key) else { return };
-    if headers::asks_for_way(&exchange.head.fields) {
+    if headers::asks_for_call_trace(&exchange.head.fields) {
         begin_caller_trace(exchanges, conns, key);
     }
 }
@@ -113,9 +113,9 @@ pub(crate) fn add_call_trace(
         }
         Some(TracePart::Caller(_)) => {
             let text = call_trace(cx, exchanges, key, failure)
-                .and_then(|way| serde_json::to_vec(&way).ok());
-            if let Some(text) = text.filter(|text| text.len() <= WAY_BYTES_LIMIT) {
-                head.fields.push_sensitive(headers::WAY, &text);
+                .and_then(|trace| serde_json::to_vec(&trace).ok());
+            if let Some(text) = text.filter(|text| text.len() <= CALL_TRACE_BYTES_LIMIT) {
+                head.fields.push_sensitive(headers::CALL_TRACE, &text);
             }
         }
     }
@@ -126,8 +126,8 @@ fn call_trace(
     exchanges: &mut Exchanges,
     key: Key,
     failure: Option<ErrorCode>,
-) -> Option<Way> {
-    let told_by = cx.config.hop.clone();
+) -> Option<CallTrace> {
+    let reported_by = cx.config.hop.clone();
     let exchange = exchanges.get_mut(key)?;
     let (started, attempts) = (exchange.started, exchange.attempts);
     let name = exchange.destination.service().cloned();
@@ -135,8 +135,8 @@ fn call_trace(
     let times_us = part.times(started, Instant::now());
     let failure = failure.map(|code| Failure {
         code: code.word().to_owned(),
-        told_by: told_by.clone(),
-        at: Place::of(code, false),
+        reported_by: reported_by.clone(),
+        at: Stage::of(code, false),
     });
     let failure = failure.or_else(|| part.failure.take());
     let (admission, mut connection) = (part.admission(), part.connection.take());
@@ -145,8 +145,8 @@ fn call_trace(
     if let (Some(connection), Some(service)) = (&mut connection, &service) {
         connection.through_gateway |= service.state == ServiceWord::JoinedNetwork;
     }
-    Some(Way {
-        told_by,
+    Some(CallTrace {
+        reported_by,
         caller: cx.identity.clone(),
         service,
         name: name.as_ref().map(ServiceName::to_string),
@@ -161,7 +161,7 @@ fn call_trace(
 
 /// Only who is on this machine and came through a listener of the app's side.
 fn may_ask(via: &ListenerKind, remote: Option<SocketAddr>) -> bool {
-    let is_own_door = match via {
+    let is_app_side = match via {
         ListenerKind::HttpApi
         | ListenerKind::GrpcApi
         | ListenerKind::Loopback
@@ -173,20 +173,20 @@ fn may_ask(via: &ListenerKind, remote: Option<SocketAddr>) -> bool {
         | ListenerKind::Gateway
         | ListenerKind::Front => false,
     };
-    is_own_door && remote.is_some_and(|remote| remote.ip().to_canonical().is_loopback())
+    is_app_side && remote.is_some_and(|remote| remote.ip().to_canonical().is_loopback())
 }
 
 fn service_of(state: &ServiceState) -> Service {
     let texts = |addresses: &[SocketAddr]| -> Vec<String> {
         addresses.iter().take(GATEWAYS_LIMIT).map(ToString::to_string).collect()
     };
-    let (mut gateways, mut gateways_beyond) = (Vec::new(), Vec::new());
+    let (mut gateways, mut remote_gateways) = (Vec::new(), Vec::new());
     let (state, protocol, ready_replicas) = match state {
         ServiceState::Local { endpoints, protocol, .. } => {
             (ServiceWord::OwnNetwork, Some(protocol), endpoints.len())
         }
         ServiceState::Remote { remote, protocol, .. } => {
-            (gateways, gateways_beyond) = (texts(&remote.gateways), texts(&remote.beyond));
+            (gateways, remote_gateways) = (texts(&remote.gateways), texts(&remote.beyond));
             (ServiceWord::JoinedNetwork, Some(protocol), remote.ready_replicas as usize)
         }
         ServiceState::Unavailable(reason) => {
@@ -204,7 +204,7 @@ fn service_of(state: &ServiceState) -> Service {
         protocol: protocol.map(ToString::to_string),
         ready_replicas: u32::try_from(ready_replicas).unwrap_or(u32::MAX),
         gateways,
-        gateways_beyond,
+        remote_gateways,
     }
 }
 
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_is_told_on_this_machine_and_at_the_apps_doors_only() {
+    fn a_trace_is_granted_on_this_machine_and_at_listeners_of_the_app_only() {
         let here = |text: &str| may_ask(&ListenerKind::HttpApi, text.parse().ok());
         assert!(here("127.0.0.1:1") && here("127.9.9.9:1"));
         assert!(here("[::1]:1") && here("[::ffff:127.0.0.1]:1"));

@@ -57,7 +57,7 @@ pub(crate) fn on_bytes(
 
 /// Tells the client, in TLS, that its server name is not served here.
 pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, key: Key) {
-    cx.metrics.gateway_refused.add(1);
+    cx.metrics.gateway_connections_refused.add(1);
     answer(cx, conns, key, &UNRECOGNIZED_NAME_RECORD);
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tollway_http::{Method, RequestHead};
 use tollway_identity::PeerIdentity;
-use tollway_model::way::Admission;
+use tollway_model::call_trace::Admission;
 use tollway_model::{Caller, ServiceName, SpiffeId};
 use tollway_net::Key;
 use tollway_routing::{AccessList, CallerView, PolicySet, RequestRefusal};
@@ -263,7 +263,7 @@ pub(crate) fn judge_relay(cx: &mut Cx, conns: &mut Connections, inbound: &mut In
         None => inbound.policy.admit_connection(Some(conn), home),
     };
     if let Err(error) = judged {
-        cx.metrics.policy_closed.add(1);
+        cx.metrics.policy_closed_connections.add(1);
         log_refusal(cx, inbound, &error);
         access_log::fail_line(conns, key, error.code());
         if let Some(conn) = conns.get_mut(key) {
@@ -284,7 +284,7 @@ pub(crate) fn admit_tcp(
     let Err(error) = inbound.policy.admit_connection(conn, &cx.config.home) else {
         return true;
     };
-    cx.metrics.policy_denied.add(1);
+    cx.metrics.policy_denials.add(1);
     log_refusal(cx, inbound, &error);
     relay::refuse_tcp(cx, conns, key, error.code());
     false

@@ -19,7 +19,7 @@ pub(crate) fn open_app_tcp(
 ) -> bool {
     access_log::begin_line(cx, conns, key, Kind::Tcp, None);
     let Some(app) = cx.config.app.filter(|app| app.protocol == AppProtocol::Tcp) else {
-        cx.metrics.faults.add(1);
+        cx.metrics.request_failures.add(1);
         access_log::fail_line(conns, key, ErrorCode::NotTcp);
         conns.close(cx, key);
         return false;

@@ -366,7 +366,7 @@ impl Registration {
                             shared.announced.send_replace(false);
                             return Ok(());
                         }
-                        Some(Answer::KeptAlive(_)) | None => {}
+                        Some(Answer::KeepAliveAck(_)) | None => {}
                     }
                 }
                 _ = announcements.changed() => {}

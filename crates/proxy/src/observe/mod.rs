@@ -85,12 +85,12 @@ impl Observer {
         match (spans, lines) {
             (Some((spans, recorded)), Some(lines)) => {
                 metrics.spans_dropped.add(spans.push((finished.clone(), recorded)));
-                metrics.lines_dropped.add(lines.push(finished));
+                metrics.access_log_lines_dropped.add(lines.push(finished));
             }
             (Some((spans, recorded)), None) => {
                 metrics.spans_dropped.add(spans.push((finished, recorded)));
             }
-            (None, Some(lines)) => metrics.lines_dropped.add(lines.push(finished)),
+            (None, Some(lines)) => metrics.access_log_lines_dropped.add(lines.push(finished)),
             (None, None) => {}
         }
     }
@@ -98,7 +98,7 @@ impl Observer {
     /// A connection is over, or something was refused before it began: it has no span.
     pub(crate) fn write_line(&mut self, finished: Finished, metrics: &DataPlaneMetrics) {
         if let Some(lines) = &mut self.lines {
-            metrics.lines_dropped.add(lines.push(finished));
+            metrics.access_log_lines_dropped.add(lines.push(finished));
         }
     }
 
@@ -108,7 +108,7 @@ impl Observer {
             metrics.spans_dropped.add(tracing.spans.flush());
         }
         if let Some(lines) = &mut self.lines {
-            metrics.lines_dropped.add(lines.flush());
+            metrics.access_log_lines_dropped.add(lines.flush());
         }
     }
 

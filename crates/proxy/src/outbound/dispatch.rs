@@ -201,7 +201,7 @@ pub(crate) fn fail_raw(cx: &mut Cx, conns: &mut Connections, key: Key, error: &R
             relay::refuse_tcp(cx, conns, key, error.code());
         }
         Some(Role::Http1Server(_)) => {
-            cx.metrics.faults.add(1);
+            cx.metrics.request_failures.add(1);
             http1_server::answer_error(cx, conns, key, error);
         }
         _ => {}

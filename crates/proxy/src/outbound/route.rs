@@ -60,7 +60,7 @@ pub(crate) fn begin(
         is_bulk: false,
         attempts: 0,
         replay: Some(Vec::new()),
-        place: None,
+        series: None,
         is_of_actors: false,
         number: None,
         turn: None,
@@ -185,7 +185,7 @@ fn route(
                 Some(instance) => Destination::workload(name, instance),
                 None => Destination::Service(name),
             };
-            exchange.place = Some(SeriesId::OTHER);
+            exchange.series = Some(SeriesId::OTHER);
             if out.asks {
                 trace::begin_caller_trace(exchanges, conns, key);
             }
@@ -208,7 +208,7 @@ fn route_inbound(
     cx.metrics.inbound_requests.add(1);
     let admitted = inbound.admit_request(conn, &exchange.head, &cx.config.home);
     if matches!(admitted, Err(RequestError::PolicyDenied(_))) {
-        cx.metrics.policy_denied.add(1);
+        cx.metrics.policy_denials.add(1);
     }
     if let Some(target) = admitted? {
         exchange.head.path = target;
@@ -335,9 +335,9 @@ fn outbound_target(
     let home = &config.home;
     let via = match via {
         ListenerKind::HttpApi | ListenerKind::Loopback | ListenerKind::Public => {
-            tollway_routing::Door::HttpApi
+            tollway_routing::AppListener::HttpApi
         }
-        ListenerKind::GrpcApi => tollway_routing::Door::GrpcApi,
+        ListenerKind::GrpcApi => tollway_routing::AppListener::GrpcApi,
         ListenerKind::Tunnel(name) => {
             let (name, path) = (name.clone(), NewPath::Later(0));
             return Ok(Outbound::Service { name, path, credentials_used: false });
@@ -346,24 +346,27 @@ fn outbound_target(
         | ListenerKind::Inbound
         | ListenerKind::Tcp(_)
         | ListenerKind::Gateway
-        | ListenerKind::Front => tollway_routing::Door::Outbound,
+        | ListenerKind::Front => tollway_routing::AppListener::Outbound,
     };
     let parts = RequestParts {
-        door: via,
+        listener: via,
         is_connect: head.method == Method::Connect,
         authority: &head.authority,
         path: &head.path,
         app_id: head.fields.value(b"dapr-app-id"),
         authorization: head.fields.value(b"authorization"),
-        // What is outside is called over HTTP.
-        outside: config.outside.as_deref().filter(|_| via == tollway_routing::Door::HttpApi),
+        // External endpoints are called over HTTP only.
+        external_endpoints: config
+            .outside
+            .as_deref()
+            .filter(|_| via == tollway_routing::AppListener::HttpApi),
     };
     Ok(match decide_target(parts, home)? {
         Target::Api => Outbound::Api,
         Target::Service { name, path, credentials_used } => {
             Outbound::Service { name, path: NewPath::of(path, &head.path), credentials_used }
         }
-        Target::Outside { id, path, credentials_used } => {
+        Target::External { id, path, credentials_used } => {
             Outbound::HostServices { id, path: NewPath::of(path, &head.path), credentials_used }
         }
     })

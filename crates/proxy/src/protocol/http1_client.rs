@@ -252,7 +252,7 @@ pub(crate) fn upstream_broke(
     let Some(state) = exchanges.get_mut(exchange) else { return };
     state.up = crate::exchange::Upstream::Gone;
     if state.responding {
-        cx.metrics.faults.add(1);
+        cx.metrics.request_failures.add(1);
         fail::abort_down(
             cx,
             conns,

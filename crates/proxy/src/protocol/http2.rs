@@ -310,7 +310,7 @@ fn on_reset(
     let Some(state) = exchanges.get_mut(exchange) else { return };
     state.up = Upstream::Gone;
     if state.responding {
-        cx.metrics.faults.add(1);
+        cx.metrics.request_failures.add(1);
         fail::abort_down(cx, conns, exchanges, exchange, code);
     } else if code == ErrorCode::REFUSED_STREAM {
         cx.effects.push(Effect::AttemptFailed {

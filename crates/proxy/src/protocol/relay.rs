@@ -215,7 +215,7 @@ pub(crate) fn refuse(cx: &mut Cx, conns: &mut Connections, down: Key, code: Erro
     if conn.via != Some(ListenerKind::Gateway) {
         return refuse_tcp(cx, conns, down, code);
     }
-    cx.metrics.faults.add(1);
+    cx.metrics.request_failures.add(1);
     conn.io.out().extend_from_slice(&UPSTREAM_FAILED_RECORD);
     conns.linger(cx, down);
 }
@@ -270,7 +270,7 @@ pub(crate) fn leave_http(
 
 /// Ends a TCP connection by a reset: plain TCP has no other way to report an error.
 pub(crate) fn refuse_tcp(cx: &mut Cx, conns: &mut Connections, down: Key, code: ErrorCode) {
-    cx.metrics.faults.add(1);
+    cx.metrics.request_failures.add(1);
     access_log::mark_line(conns, down, |entry| {
         // What had come was not passed on.
         entry.request_bytes = 0;

@@ -216,7 +216,7 @@ fn connect(
     {
         dialled = dial();
     }
-    let mut io = dialled.inspect_err(|_| cx.metrics.dials_failed.add(1))?;
+    let mut io = dialled.inspect_err(|_| cx.metrics.dial_failures.add(1))?;
     // The kernel knows this option of every TCP socket.
     let _ = io.limit_unsent(UNSENT_BYTES_LIMIT);
     if let Some(tls) = tls {

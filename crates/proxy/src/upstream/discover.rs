@@ -34,10 +34,10 @@ fn state_and_series(
     // As nearly every request finds it.
     if let Some(pool) = upstreams.pools.get_mut(&destination) {
         pool.used = cx.now;
-        return Ok((pool.state.clone(), pool.place));
+        return Ok((pool.state.clone(), pool.series));
     }
     let pool = pools::pool_in_use(cx, upstreams, &destination)?;
-    Ok((pool.state.clone(), pool.place))
+    Ok((pool.state.clone(), pool.series))
 }
 
 /// Whether it is known where a service or a workload is, which can be called then.
@@ -52,10 +52,10 @@ pub(crate) fn find_callee(
     destination: &Destination,
 ) -> Result<bool, RequestError> {
     let Some(service) = destination.service() else { return Ok(true) };
-    let (state, place) = state_and_series(cx, upstreams, service)?;
+    let (state, series) = state_and_series(cx, upstreams, service)?;
     trace::note_service(exchanges, key, state.as_ref());
     if let Some(exchange) = exchanges.get_mut(key) {
-        exchange.place = Some(place);
+        exchange.series = Some(series);
     }
     if let Some(ServiceState::Unavailable(reason)) = &state {
         return Err(RequestError::unavailable(*reason, service));

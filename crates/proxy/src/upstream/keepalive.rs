@@ -131,7 +131,7 @@ fn on_silent(
     let Some(destination) = link.destination.clone() else { return };
     let mut waiting: Vec<Key> = link.streams.values().copied().collect();
     waiting.sort_unstable();
-    cx.metrics.connections_silent.add(1);
+    cx.metrics.keepalive_timeouts.add(1);
     if cx.log.should_log(format!("silent {destination:?} {address:?}"), cx.now) {
         let (peer, at) = (describe(&destination), address.map(|address| address.to_string()));
         let instance = instance.map(|instance| instance.to_string());

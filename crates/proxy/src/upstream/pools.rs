@@ -59,7 +59,7 @@ pub(crate) struct Pool {
     /// Requests under way at once; none are counted while the service is near.
     pub(crate) flight: Flight,
     /// Where calls of the service are counted.
-    pub(crate) place: SeriesId,
+    pub(crate) series: SeriesId,
 }
 
 impl Pool {
@@ -80,7 +80,7 @@ impl Pool {
             used: now,
             turn: 0,
             flight: Flight::default(),
-            place: SeriesId::OTHER,
+            series: SeriesId::OTHER,
         }
     }
 
@@ -325,7 +325,7 @@ pub(crate) fn on_service(
     if cx.config.gateway.is_none() && is_there(&update.state) {
         // However it is written, it is one service.
         let name = update.service.to_string().to_ascii_lowercase();
-        pool.place = cx.metrics.services.series(&name);
+        pool.series = cx.metrics.services.series(&name);
     }
     let workloads = pool.workloads.clone();
     let states: Vec<_> = workloads.iter().map(|of| workload::only(&update.state, of)).collect();

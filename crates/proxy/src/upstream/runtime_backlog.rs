@@ -28,7 +28,7 @@ pub(crate) fn add(cx: &mut Cx, conns: &mut Connections, upstreams: &mut Upstream
     link.called_off.later += 1;
     upstreams.backlog += 1;
     let is_full = upstreams.backlog == cx.config.limits.runtime_resets;
-    cx.metrics.sources_paused.add(u64::from(is_full));
+    cx.metrics.backpressure_pauses.add(u64::from(is_full));
     ask(conns, key);
 }
 

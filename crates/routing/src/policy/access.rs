@@ -18,7 +18,7 @@ pub enum Action {
     Deny,
 }
 
-/// Who may ask what of one app.
+/// Access rules of one app.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessList {
     /// What a refusal names.
@@ -57,7 +57,7 @@ impl AccessList {
         self.callers.iter().position(|entry| entry.caller.matches(caller, namespace, network))
     }
 
-    /// Whether the caller is judged by what it asks.
+    /// Whether the decision depends on the request.
     pub(super) fn looks_at_paths(&self, entry: Entry) -> bool {
         entry.is_some_and(|at| !self.callers[at].operations.is_empty())
     }

@@ -8,7 +8,7 @@ use tollway_model::{Caller, CallerPattern, Label, NetworkName, Policy, PolicyNam
 
 use super::tree::{Audience, Case, PolicyAt, RuleTree};
 
-/// Rules, ready to be asked.
+/// Compiled rules.
 #[derive(Debug)]
 pub(super) struct Compiled {
     names: Vec<PolicyName>,
@@ -29,12 +29,12 @@ struct Listed {
     about: About,
 }
 
-/// What is known of rules without a look at a request.
+/// What is decided by the caller alone, without the request.
 #[derive(Clone, Copy, Default, Debug)]
 struct About {
     /// The first policy that denies something.
     deny_any: Option<PolicyAt>,
-    /// One allows whatever is asked for.
+    /// One allows every request.
     allows_without_request: bool,
     looks_at_paths: bool,
 }
@@ -44,9 +44,9 @@ struct About {
 pub(super) struct Membership {
     /// Sorted.
     pub(super) audiences: Vec<Audience>,
-    /// The first policy with a deny rule for this caller, whatever else the rule asks for.
+    /// The first policy with a deny rule for this caller, with any condition on the request.
     pub(super) deny_any: Option<PolicyAt>,
-    /// A rule allows this caller whatever it asks for.
+    /// A rule allows every request of this caller.
     pub(super) allowed_without_request: bool,
     pub(super) looks_at_paths: bool,
 }
@@ -57,8 +57,8 @@ impl Compiled {
         let closed = policies.iter().find(|policy| policy.allow.is_some());
         let mut compiled = Self {
             names: policies.iter().map(|policy| policy.name.clone()).collect(),
-            deny: RuleTree::new(Case::Ignored),
-            allow: RuleTree::new(Case::Kept),
+            deny: RuleTree::new(Case::Insensitive),
+            allow: RuleTree::new(Case::Sensitive),
             closed_by: closed.map(|policy| policy.name.clone()),
             audiences: Vec::new(),
         };

@@ -1,4 +1,4 @@
-//! Decisions against policies as they are written, and against a model that knows no tree.
+//! Decisions against policies as they are written, and against a model without a tree.
 
 use proptest::prelude::*;
 use tollway_model::{
@@ -168,7 +168,7 @@ fn grpc_calls_are_paths() {
     check(&web, "POST /shop.Stock/Delete", "closed by p");
 }
 
-/// The ways around a rule that other proxies have had, each against a deny and against an allow.
+/// Known bypasses of a rule in other proxies, each against a deny and against an allow.
 #[test]
 fn no_spelling_of_a_path_gets_around_a_rule() {
     let deny = view(&[policy("p", None, &["any any /admin/**"])], WEB);
@@ -236,7 +236,7 @@ fn a_connection_is_judged_by_its_caller_alone() {
     };
     check(Some(&["web any any"]), &[], "ok");
     check(Some(&["orders any any"]), &[], "policy shop/p is in force and no rule allows it");
-    // What an allow rule asks for cannot be shown, what a deny rule asks for cannot be ruled out.
+    // The condition of an allow rule cannot be shown, that of a deny rule cannot be excluded.
     check(Some(&["web GET any"]), &[], "policy shop/p is in force and no rule allows it");
     check(None, &["web GET /admin"], "policy shop/p denies it");
     check(None, &["orders any any"], "ok");

@@ -14,8 +14,8 @@ pub(super) type PolicyAt = u32;
 /// Whether `/Admin` and `/admin` (and `get` and `GET`) are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Case {
-    Kept,
-    Ignored,
+    Sensitive,
+    Insensitive,
 }
 
 /// Rules of one effect.
@@ -141,8 +141,8 @@ impl Node {
             Ok(at) => at,
             Err(at) => {
                 let kept = match case {
-                    Case::Kept => segment.into(),
-                    Case::Ignored => segment.to_ascii_lowercase().into(),
+                    Case::Sensitive => segment.into(),
+                    Case::Insensitive => segment.to_ascii_lowercase().into(),
                 };
                 self.named.insert(at, (kept, Self::default()));
                 at
@@ -179,18 +179,17 @@ impl Node {
 
 fn holds(entries: &[Entry], asked: Question<'_>) -> Option<PolicyAt> {
     let same = |known: &MethodName| match asked.case {
-        Case::Kept => known.as_str().as_bytes() == asked.method,
-        Case::Ignored => known.as_str().as_bytes().eq_ignore_ascii_case(asked.method),
+        Case::Sensitive => known.as_str().as_bytes() == asked.method,
+        Case::Insensitive => known.as_str().as_bytes().eq_ignore_ascii_case(asked.method),
     };
     let found = entries.iter().find(|e| e.methods.is_empty() || e.methods.iter().any(same));
     found.map(|entry| entry.policy)
 }
 
-/// The order of a known segment and one that is looked for; `known` is in lower case already
-/// where case is ignored.
+/// The order of a known segment and the requested one; `known` is in lower case if case is ignored.
 fn compare(known: &[u8], segment: &[u8], case: Case) -> Ordering {
     match case {
-        Case::Kept => known.cmp(segment),
-        Case::Ignored => known.iter().copied().cmp(segment.iter().map(u8::to_ascii_lowercase)),
+        Case::Sensitive => known.cmp(segment),
+        Case::Insensitive => known.iter().copied().cmp(segment.iter().map(u8::to_ascii_lowercase)),
     }
 }

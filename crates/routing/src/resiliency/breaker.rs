@@ -10,7 +10,7 @@ use super::trip::{Counts, Trip};
 pub struct BreakerRule {
     /// Calls that are let through to see whether all is well again.
     pub trials: u32,
-    /// While all is well, counting begins anew after so long; never at zero.
+    /// The time after which counts restart while the breaker is closed; zero for never.
     pub interval: Duration,
     /// How long no call is let through.
     pub rest: Duration,
@@ -92,7 +92,7 @@ impl Breaker {
         }
     }
 
-    /// A call was let through and given up before anybody knew how it ends.
+    /// A call was let through and given up before its outcome was known.
     pub fn forget(&mut self, pass: Pass) {
         if pass.generation == self.generation {
             self.counts.requests = self.counts.requests.saturating_sub(1);

@@ -13,7 +13,7 @@ use tollway_state::{
 use tollway_wire::v1::state_client::StateClient;
 use tollway_wire::v1::write_state_response::Refusal;
 use tollway_wire::v1::{
-    KeptState, ReadStateRequest, StateChange, StateFence, WriteStateRequest, state_change,
+    ReadStateRequest, StateChange, StateEntry, StateFence, WriteStateRequest, state_change,
 };
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
@@ -179,7 +179,7 @@ fn change(step: &Step<'_>) -> Result<StateChange, StateError> {
     })
 }
 
-fn entry(state: KeptState) -> Option<Entry> {
+fn entry(state: StateEntry) -> Option<Entry> {
     let end = |unix_ms| UNIX_EPOCH + Duration::from_millis(unix_ms);
     let expires: Option<SystemTime> =
         (state.expires_unix_ms != 0).then(|| end(state.expires_unix_ms));

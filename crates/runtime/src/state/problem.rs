@@ -111,7 +111,7 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, Code::Unimplemented, code, text)
     }
 
-    /// A request that is refused before the store is asked.
+    /// A request that is refused before the store is called.
     pub(super) fn refused(store: &str, doing: Doing<'_>, why: &str) -> Self {
         let (code, text) = code_and_text(store, doing, why);
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Internal, code, text)

@@ -47,7 +47,7 @@ pub(super) struct Fields {
     left: Vec<Field>,
     /// Where the document is without a place of its own.
     at: Location,
-    /// Every name that was asked for.
+    /// Every name that was looked up.
     known: Vec<&'static str>,
 }
 

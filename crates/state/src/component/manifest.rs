@@ -9,7 +9,7 @@ use serde_saphyr::{Location, Spanned};
 
 use super::fields::{ComponentFault, Field, Fields};
 use super::settings::{PostgresqlLayout, postgresql, redis, sqlite};
-use super::{Component, Engine, Read, Surroundings};
+use super::{Component, ComponentContext, Engine, Read};
 use crate::key::KeyPrefix;
 
 /// The one version of the form.
@@ -95,13 +95,13 @@ impl Manifest {
     ///
     /// # Errors
     /// The first mistake in it.
-    pub fn read(self, around: &Surroundings<'_>) -> Result<Read, ComponentFault> {
+    pub fn read(self, context: &ComponentContext<'_>) -> Result<Read, ComponentFault> {
         check_form(&self)?;
         let component_type = self.spec.component_type.value.to_lowercase();
         let is_store = component_type.starts_with("state.");
-        let elsewhere = |namespace: &String| !namespace.eq_ignore_ascii_case(around.namespace);
+        let elsewhere = |namespace: &String| !namespace.eq_ignore_ascii_case(context.namespace);
         let scoped =
-            |scopes: &[String]| scopes.iter().any(|app| app.eq_ignore_ascii_case(around.app));
+            |scopes: &[String]| scopes.iter().any(|app| app.eq_ignore_ascii_case(context.app));
         if self.metadata.namespace.as_ref().is_some_and(elsewhere)
             || !(self.scopes.is_empty() || scoped(&self.scopes))
         {
@@ -111,18 +111,18 @@ impl Manifest {
             let (name, kind) = (&self.metadata.name.value, &self.spec.component_type.value);
             return Ok(Read::NotServed(format!("Component `{name}` of type {kind}")));
         }
-        let component = self.into_component(&component_type, around)?;
+        let component = self.into_component(&component_type, context)?;
         Ok(Read::Store(Box::new(component)))
     }
 
     fn into_component(
         self,
         component_type: &str,
-        around: &Surroundings<'_>,
+        context: &ComponentContext<'_>,
     ) -> Result<Component, ComponentFault> {
         let Spec { component_type: written, version, ignore_errors, init_timeout, metadata } =
             self.spec;
-        let items = metadata.into_iter().map(|item| item_field(item, around));
+        let items = metadata.into_iter().map(|item| item_field(item, context));
         let mut fields = Fields::new(items.collect::<Result<_, _>>()?, written.referenced)?;
         let key_prefix = key_prefix(&mut fields)?;
         let is_actor_store = fields.is_yes("actorStateStore")?;
@@ -196,12 +196,15 @@ fn key_prefix(fields: &mut Fields) -> Result<KeyPrefix, ComponentFault> {
 }
 
 /// The value of an item, from its source.
-fn item_field(item: Spanned<Item>, around: &Surroundings<'_>) -> Result<Field, ComponentFault> {
+fn item_field(
+    item: Spanned<Item>,
+    context: &ComponentContext<'_>,
+) -> Result<Field, ComponentFault> {
     let at = item.referenced;
     let Item { name, value, secret_key_ref, env_ref } = item.value;
     let value = match (value, secret_key_ref, env_ref) {
         (Some(Scalar(value)), None, None) => {
-            value.replace("{appID}", around.app).replace("{namespace}", around.namespace)
+            value.replace("{appID}", context.app).replace("{namespace}", context.namespace)
         }
         (None, Some(secret), None) => {
             if secret.key.as_ref().is_some_and(|key| *key != secret.name) {
@@ -209,9 +212,9 @@ fn item_field(item: Spanned<Item>, around: &Surroundings<'_>) -> Result<Field, C
                             leave `key` out, or say in it what `name` says";
                 return Err(ComponentFault::at(at, what));
             }
-            variable(&secret.name, at, around)?
+            variable(&secret.name, at, context)?
         }
-        (None, None, Some(name)) => variable(&name, at, around)?,
+        (None, None, Some(name)) => variable(&name, at, context)?,
         (None, None, None) => String::new(),
         _ => {
             let what = format!("`{name}` has more than one of `value`, `secretKeyRef`, `envRef`");
@@ -221,12 +224,16 @@ fn item_field(item: Spanned<Item>, around: &Surroundings<'_>) -> Result<Field, C
     Ok(Field { at, name, value })
 }
 
-fn variable(name: &str, at: Location, around: &Surroundings<'_>) -> Result<String, ComponentFault> {
+fn variable(
+    name: &str,
+    at: Location,
+    context: &ComponentContext<'_>,
+) -> Result<String, ComponentFault> {
     if HIDDEN_VARIABLES.iter().any(|hidden| name.to_uppercase().starts_with(hidden)) {
         let what = format!("the variable {name} is not for components");
         return Err(ComponentFault::at(at, what));
     }
-    (around.variable)(name).ok_or_else(|| {
+    (context.variable)(name).ok_or_else(|| {
         let what = format!("the variable {name} of the environment is not set");
         ComponentFault::at(at, what)
     })

@@ -18,7 +18,7 @@ use crate::key::KeyPrefix;
 
 /// What a document is read for.
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
+pub struct ComponentContext<'a> {
     pub app: &'a str,
     pub namespace: &'a str,
     /// The value of a variable of the environment, if it is set.

@@ -151,7 +151,7 @@ pub(super) fn redis(fields: &mut Fields) -> Result<RedisSettings, ComponentFault
     })
 }
 
-/// What would need another client: said, rather than taken for a single server.
+/// Refuses settings that need another client, rather than take them for a single server.
 fn refuse_other_redis(fields: &mut Fields) -> Result<(), ComponentFault> {
     if let Some(field) = fields.take(&["redisType"])?
         && !field.value.eq_ignore_ascii_case("node")
@@ -248,7 +248,7 @@ pub(super) fn postgresql(
     }))
 }
 
-/// The connection string with the parts that were given beside it, and the file of roots.
+/// The connection string with the separate settings, and the file of roots.
 fn connection(
     fields: &mut Fields,
 ) -> Result<(tokio_postgres::Config, Option<PathBuf>), ComponentFault> {

@@ -8,7 +8,7 @@ fn variable(name: &str) -> Option<String> {
 
 fn read(text: &str) -> Result<Read, ComponentFault> {
     let manifest: Manifest = serde_saphyr::from_str(text).unwrap();
-    manifest.read(&Surroundings { app: "web", namespace: "shop", variable: &variable })
+    manifest.read(&ComponentContext { app: "web", namespace: "shop", variable: &variable })
 }
 
 fn store(text: &str) -> Component {

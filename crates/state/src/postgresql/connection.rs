@@ -1,4 +1,4 @@
-//! How to reach PostgreSQL: a connection string or URL, with parts beside it.
+//! How to reach PostgreSQL: a connection string or URL, with separate settings.
 
 use std::path::PathBuf;
 
@@ -15,8 +15,8 @@ use crate::error::StateError;
 /// Words of other clients for words of this one.
 const SYNONYMS: [(&str, &str); 1] = [("database", "dbname")];
 
-/// Reads a connection string (`host=… user=…`) or URL, and what is given beside it, which wins.
-/// Gives the file of root certificates apart.
+/// Reads a connection string (`host=… user=…`) or URL, and the separate settings, which win.
+/// Returns the file of root certificates separately.
 ///
 /// # Errors
 /// What is wrong with it, in words; never its values.

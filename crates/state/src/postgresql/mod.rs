@@ -321,7 +321,7 @@ impl PostgresqlStore {
             return self.step(&client, step).await;
         }
         let failed = |error| self.failed(error);
-        // Dropped on the way out, it is undone.
+        // Dropped without a commit, it is rolled back.
         let writing = client.transaction().await.map_err(failed)?;
         if let Some(fence) = fence {
             self.fence(&writing, fence).await?;

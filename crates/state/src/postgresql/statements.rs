@@ -1,7 +1,7 @@
 //! The tables and statements of both layouts, in the names that Dapr gives them.
 //!
 //! Parameters are in this order: key, value, seconds to live, in v1 whether the value is base64 in
-//! a document, and the etag where one is asked for.
+//! a document, and the etag if one is requested.
 
 use crate::component::{PostgresqlLayout, PostgresqlSettings};
 

@@ -21,10 +21,10 @@ use crate::model::{
 };
 use crate::store::StateStore;
 
-/// All of a transaction. Keys: the fence's, then one for each step. Arguments: the fence's number
-/// or nothing, then five for each step (condition, `+` or `-`, data, seconds to live, `0` if it is a
-/// first write). Returns nothing, or what was in the way: `fenced`, or a step's number from 1 and
-/// the version found.
+/// A whole transaction. Keys: the fence's, then one for each step. Arguments: the fence's number or
+/// nothing, then five for each step (condition, `+` or `-`, data, seconds to live, `0` if it is a
+/// first write). Returns nothing, or what prevented it: `fenced`, or a step's number from 1 and the
+/// version found.
 const TRANSACT: &str = include_str!("transact.lua");
 /// Longest that a strongly consistent write waits for the replicas, in milliseconds: Dapr's.
 const REPLICAS_WITHIN_MS: u64 = 1000;
@@ -64,7 +64,7 @@ impl RedisStore {
         failure(&self.address, self.timeout, error)
     }
 
-    /// Reads keys one after the other, on one way there and back.
+    /// Reads keys in order, in one round trip.
     async fn read(&self, keys: &[&str]) -> Result<Vec<Option<Entry>>, StateError> {
         let mut asked = pipe();
         for key in keys {

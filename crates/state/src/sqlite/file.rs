@@ -38,7 +38,7 @@ struct Target {
     read_only: bool,
 }
 
-/// Takes out of the query what only Dapr's driver knows: `_pragma=NAME(VALUE)`, `_txlock`.
+/// Removes from the query the options of Dapr's driver: `_pragma=NAME(VALUE)`, `_txlock`.
 fn target(written: &str) -> Result<Target, StateError> {
     let (path, query) = written.split_once('?').unwrap_or((written, ""));
     let lower = path.to_lowercase();

@@ -1,4 +1,4 @@
-//! What a data-plane thread counts.
+//! The counters of a data-plane thread.
 //!
 //! The thread is the only writer of its counters, so an addition is a load and a store; the
 //! admin thread reads and adds the threads up.
@@ -17,36 +17,37 @@ struct ByStatus([Counter; 6]);
 
 const STATUS_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What one data-plane thread counts; the names are in the table below.
+/// The counters of one data-plane thread. A field has its metric's name, as the table below shows.
 #[derive(Default, Debug)]
 pub struct DataPlaneMetrics {
     pub connections: Gauge,
     pub connections_refused: Counter,
-    pub waiting_bytes: Gauge,
-    pub sources_paused: Counter,
+    pub buffered_body_bytes: Gauge,
+    pub backpressure_pauses: Counter,
     pub bulk_bodies: Counter,
-    pub bodies_not_kept: Counter,
-    pub handshakes: Counter,
-    pub handshakes_failed: Counter,
+    pub retry_buffer_exceeded: Counter,
+    pub tls_handshakes: Counter,
+    pub tls_handshake_failures: Counter,
     pub dials: Counter,
     pub app_dials: Counter,
-    pub dials_failed: Counter,
-    pub connections_silent: Counter,
+    pub dial_failures: Counter,
+    pub keepalive_timeouts: Counter,
     pub inbound_requests: Counter,
     pub outbound_requests: Counter,
     pub requests_refused: Counter,
-    pub policy_denied: Counter,
-    pub policy_closed: Counter,
+    pub policy_denials: Counter,
+    pub policy_closed_connections: Counter,
     pub retries: Counter,
-    pub faults: Counter,
-    pub cancelled: Counter,
+    pub request_failures: Counter,
+    pub requests_cancelled: Counter,
     pub relayed_bytes: Counter,
     pub gateway_connections: Counter,
-    pub gateway_refused: Counter,
+    pub gateway_connections_refused: Counter,
     pub gateway_loops: Counter,
-    /// Found no room in the hand-off.
+    /// Spans for which the queue to the exporter had no room.
     pub spans_dropped: Counter,
-    pub lines_dropped: Counter,
+    /// Lines for which the queue to the writer had no room.
+    pub access_log_lines_dropped: Counter,
     /// By service called.
     pub services: Services,
     inbound_status: ByStatus,
@@ -62,24 +63,24 @@ static COUNTERS: [(&Metric, CounterOf); 22] = [
     (&names::INBOUND_REQUESTS, |m| &m.inbound_requests),
     (&names::OUTBOUND_REQUESTS, |m| &m.outbound_requests),
     (&names::REQUESTS_REFUSED, |m| &m.requests_refused),
-    (&names::POLICY_DENIALS, |m| &m.policy_denied),
-    (&names::POLICY_CLOSED_CONNECTIONS, |m| &m.policy_closed),
+    (&names::POLICY_DENIALS, |m| &m.policy_denials),
+    (&names::POLICY_CLOSED_CONNECTIONS, |m| &m.policy_closed_connections),
     (&names::RETRIES, |m| &m.retries),
-    (&names::REQUEST_FAILURES, |m| &m.faults),
-    (&names::REQUESTS_CANCELLED, |m| &m.cancelled),
+    (&names::REQUEST_FAILURES, |m| &m.request_failures),
+    (&names::REQUESTS_CANCELLED, |m| &m.requests_cancelled),
     (&names::CONNECTIONS_REFUSED, |m| &m.connections_refused),
-    (&names::TLS_HANDSHAKES, |m| &m.handshakes),
-    (&names::TLS_HANDSHAKE_FAILURES, |m| &m.handshakes_failed),
+    (&names::TLS_HANDSHAKES, |m| &m.tls_handshakes),
+    (&names::TLS_HANDSHAKE_FAILURES, |m| &m.tls_handshake_failures),
     (&names::DIALS, |m| &m.dials),
     (&names::APP_DIALS, |m| &m.app_dials),
-    (&names::DIAL_FAILURES, |m| &m.dials_failed),
-    (&names::BACKPRESSURE_PAUSES, |m| &m.sources_paused),
+    (&names::DIAL_FAILURES, |m| &m.dial_failures),
+    (&names::BACKPRESSURE_PAUSES, |m| &m.backpressure_pauses),
     (&names::BULK_BODIES, |m| &m.bulk_bodies),
-    (&names::RETRY_BUFFER_EXCEEDED, |m| &m.bodies_not_kept),
-    (&names::KEEPALIVE_TIMEOUTS, |m| &m.connections_silent),
+    (&names::RETRY_BUFFER_EXCEEDED, |m| &m.retry_buffer_exceeded),
+    (&names::KEEPALIVE_TIMEOUTS, |m| &m.keepalive_timeouts),
     (&names::RELAYED_BYTES, |m| &m.relayed_bytes),
     (&names::GATEWAY_CONNECTIONS, |m| &m.gateway_connections),
-    (&names::GATEWAY_CONNECTIONS_REFUSED, |m| &m.gateway_refused),
+    (&names::GATEWAY_CONNECTIONS_REFUSED, |m| &m.gateway_connections_refused),
     (&names::GATEWAY_LOOPS, |m| &m.gateway_loops),
 ];
 
@@ -87,7 +88,7 @@ type GaugeOf = fn(&DataPlaneMetrics) -> &Gauge;
 
 static GAUGES: [(&Metric, GaugeOf); 2] = [
     (&names::CONNECTIONS, |m| &m.connections),
-    (&names::BUFFERED_BODY_BYTES, |m| &m.waiting_bytes),
+    (&names::BUFFERED_BODY_BYTES, |m| &m.buffered_body_bytes),
 ];
 
 impl DataPlaneMetrics {

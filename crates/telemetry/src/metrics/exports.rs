@@ -21,7 +21,8 @@ pub fn add_exports(
     dropped.sample(&[("reason", "refused")], spans.lost.value());
     page.single(&names::SPAN_EXPORT_FAILURES, spans.failures.value());
     page.single(&names::ACCESS_LOG_LINES, lines.written.value());
-    let queue_full: u64 = threads.iter().map(|thread| thread.lines_dropped.value()).sum();
+    let queue_full: u64 =
+        threads.iter().map(|thread| thread.access_log_lines_dropped.value()).sum();
     let mut dropped = page.family(&names::ACCESS_LOG_LINES_DROPPED);
     dropped.sample(&[("reason", "queue_full")], queue_full);
     dropped.sample(&[("reason", "write_failed")], lines.lost.value());

@@ -4520,7 +4520,7 @@ pub mod register_response {
         #[prost(message, tag = "1")]
         Registered(super::Registered),
         #[prost(message, tag = "2")]
-        KeptAlive(super::KeptAlive),
+        KeepAliveAck(super::KeepAliveAck),
         #[prost(message, tag = "3")]
         Deregistered(super::Deregistered),
     }
@@ -4535,7 +4535,7 @@ pub struct Registered {
     pub lease_ms: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct KeptAlive {}
+pub struct KeepAliveAck {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Deregistered {
     #[prost(uint64, tag = "1")]
@@ -5472,11 +5472,11 @@ pub struct ReadStateRequest {
 pub struct ReadStateResponse {
     /// In the order of the keys, as many as fit into an answer, and one at least.
     #[prost(message, repeated, tag = "1")]
-    pub entries: ::prost::alloc::vec::Vec<KeptState>,
+    pub entries: ::prost::alloc::vec::Vec<StateEntry>,
 }
 /// Nothing is there where the revision is 0.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct KeptState {
+pub struct StateEntry {
     #[prost(bytes = "vec", tag = "1")]
     pub value: ::prost::alloc::vec::Vec<u8>,
     /// Of the last write; it is the etag.

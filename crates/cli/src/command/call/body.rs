@@ -21,7 +21,7 @@ const CHUNKS_AHEAD: usize = 2;
 
 pub(super) type Body = BoxBody<Bytes, io::Error>;
 
-/// What `-d` says.
+/// The argument of `-d`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Data {
     Text(String),
@@ -29,7 +29,7 @@ pub(super) enum Data {
     Input,
 }
 
-/// A body with what its head says of it.
+/// A body with the head fields that describe it.
 pub(super) struct Sent {
     pub(super) body: Body,
     /// Where it is known before the body is read.
@@ -88,7 +88,7 @@ fn content_type(text: &str) -> &'static str {
     }
 }
 
-/// Read on a thread of its own: a terminal may never say a thing, and nothing waits for it then.
+/// Read on a thread of its own: a terminal may never send anything, and nothing waits for it then.
 fn streamed(source: impl Read + Send + 'static) -> Result<Body> {
     let (chunks, stream) = mpsc::channel(CHUNKS_AHEAD);
     std::thread::Builder::new()

@@ -29,10 +29,10 @@ use crate::failure::Failure;
 const TARGET: &str = "dapr-app-id";
 /// Largest body that may be a failure of the mesh, where its length is known before.
 const FAILURE_BYTES_LIMIT: u64 = 64 * 1024;
-/// Largest body in which it is looked for, where the length shows only at the end.
+/// Largest body that is searched for an error, if the length shows only at the end.
 const READ_BYTES_LIMIT: usize = 16 * 1024 * 1024;
 
-/// The request as it was asked for.
+/// The request by the command's arguments.
 pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
     let data = args.data.as_ref().map(body::Data::open).transpose()?;
     let mut request = Request::builder()
@@ -52,7 +52,7 @@ pub(super) fn request(args: &CallArgs) -> Result<Request<Body>> {
         }
         *request.body_mut() = sent.body;
     }
-    // Given fields replace what would be said without them; the same one twice is sent twice.
+    // Given fields replace the default ones; one given twice is sent twice.
     for (name, _) in &args.headers {
         request.headers_mut().remove(name);
     }
@@ -157,7 +157,7 @@ async fn write(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The body of an answer: still to come, or looked into before.
+/// The body of an answer: unread, or read already.
 enum Answered {
     Streamed(Incoming),
     Read(Bytes),
@@ -192,7 +192,7 @@ fn is_json(head: &hyper::http::response::Parts) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
 }
 
-/// Code and message, where a sidecar says why there is no answer of the app.
+/// Code and message, if a sidecar reports why there is no answer of the app.
 fn failure(body: &[u8]) -> Option<(ErrorCode, String)> {
     let value: serde_json::Value = serde_json::from_slice(body).ok()?;
     let text = |name: &str| value.get(name)?.as_str().map(str::to_owned);

@@ -14,11 +14,11 @@ use tokio::time::timeout;
 
 use super::body::{self, Body};
 
-/// Time that an answer may take before the sidecar is asked for a sign of life.
+/// Time that an answer may take before the sidecar is probed.
 const SILENCE_LIMIT: Duration = Duration::from_secs(2);
 /// Time for that sign: a sidecar gives it by itself, at once, whatever its app does.
 const SIGN_TIMEOUT: Duration = Duration::from_secs(3);
-/// What is asked for.
+/// The path of the probe.
 const SIGN_PATH: &str = "/v1.0/healthz";
 
 /// Waits for `answer` as long as it takes, but only for a sidecar.

@@ -29,8 +29,8 @@ use self::sidecar_access::SidecarAccess;
 use crate::async_runtime::block_on;
 use crate::failure::Failure;
 
-/// How much longer an explained call waits: its sidecar, which gives up after the same time,
-/// tells where it was then.
+/// How much longer an explained call waits: its sidecar gives up after the timeout, and its answer
+/// then has the trace.
 const EXPLANATION_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: CallArgs) -> Result<ExitCode> {
@@ -57,7 +57,7 @@ async fn call(mut args: CallArgs, timeout: Option<Duration>) -> Result<ExitCode>
     let sent = Instant::now();
     let mut answer = exchange::send(&sidecar, request).await?;
     let answered = sent.elapsed();
-    let way = call_trace::take_trace(&mut answer);
+    let trace = call_trace::take_trace(&mut answer);
     let status = answer.status().as_u16();
     let output = match (&args.output, args.json) {
         (Some(path), _) => Output::File(path),
@@ -67,7 +67,7 @@ async fn call(mut args: CallArgs, timeout: Option<Duration>) -> Result<ExitCode>
     let (bytes, printed) = exchange::print(answer, &args.target, args.include, output).await;
     if args.explain {
         let times = CallTimes { start, answered, body: sent.elapsed() - answered };
-        let explanation = Explanation::new(&args, status, bytes, times, way);
+        let explanation = Explanation::new(&args, status, bytes, times, trace);
         explanation.print(args.json, printed.as_ref().err())?;
     }
     // The reader has closed the pipe, as `head` does: that is no error to print.

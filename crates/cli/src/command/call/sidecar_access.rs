@@ -16,8 +16,7 @@ use tollway_runtime::MESSAGE_BYTES;
 use super::options::CallArgs;
 use super::sidecar_url::SidecarUrl;
 
-/// Life of the identity, and of the token it is asked for with. It is renewed while a longer
-/// call lasts.
+/// Lifetime of the identity, and of the token for it. It is renewed while a longer call lasts.
 const IDENTITY_TTL: Duration = Duration::from_secs(60);
 /// Time to be given an identity.
 const START_TIMEOUT: Duration = Duration::from_secs(10);

@@ -21,7 +21,7 @@ fn check_refused(bytes: &[u8], text: &str) {
     assert_eq!(crate::chain(&unpack(bytes).unwrap_err()), text);
 }
 
-/// A neighbour with IPv4 addresses, as anybody can pack it.
+/// A neighbour with IPv4 addresses, as any client can pack it.
 const IPV4: [u8; 32] = [
     0, 0, 0, 7, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 2, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 192, 0, 2,
     1,

@@ -138,7 +138,7 @@ fn a_replica_is_called_by_its_name_and_no_other() {
         assert!(answer.contains("x-own: \r\n"), "{answer}");
     }
     assert_eq!(served(&fleet), [0, 10, 0]);
-    let connections = fleet.callees[1].metrics.handshakes.value();
+    let connections = fleet.callees[1].metrics.tls_handshakes.value();
     assert_eq!(connections, 1, "they share one, however those to services are carried");
 }
 

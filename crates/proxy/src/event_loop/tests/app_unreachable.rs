@@ -146,7 +146,8 @@ fn a_replica_without_its_app_costs_no_request() {
             assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
             assert!(answer.ends_with("hi"), "{answer}");
         }
-        let refused: u64 = fleet.callees.iter().map(|callee| callee.metrics.faults.value()).sum();
+        let refused: u64 =
+            fleet.callees.iter().map(|callee| callee.metrics.request_failures.value()).sum();
         assert!((1..=10).contains(&refused), "{refused} of 30 requests went to an absent app");
     }
 }
@@ -268,7 +269,7 @@ fn a_gateway_passes_over_an_endpoint_that_is_away() {
     for _ in 0..9 {
         assert_eq!(fleet.echo_tcp(), b"over and back");
     }
-    assert_eq!(fleet.caller.metrics.dials_failed.value(), 0, "the caller sees nothing of it");
+    assert_eq!(fleet.caller.metrics.dial_failures.value(), 0, "the caller sees nothing of it");
 }
 
 #[test]

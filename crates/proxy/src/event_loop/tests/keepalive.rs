@@ -1,4 +1,4 @@
-//! Ways that stand still, and ways that have gone: what is sent on, what waits, and who is told.
+//! Connections whose peer is silent or gone: which requests are sent again, and which wait.
 
 use std::sync::atomic::AtomicBool;
 
@@ -8,39 +8,39 @@ use super::*;
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Passes bytes on like a gateway, and can stand still like one that was stopped: connections are
-/// made, bytes are taken by the kernel, and nothing comes back.
-struct Way {
+/// Relays bytes like a gateway, and can stop like a stopped process: the kernel still accepts
+/// connections and bytes, and nothing comes back.
+struct Relay {
     address: SocketAddr,
-    stands_still: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
     taken: Arc<AtomicUsize>,
 }
 
-impl Way {
+impl Relay {
     fn to(callee: SocketAddr) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (stands_still, taken) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let way = Self { address, stands_still, taken };
-        let (stands_still, taken) = (way.stands_still.clone(), way.taken.clone());
+        let (is_stopped, taken) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let relay = Self { address, is_stopped, taken };
+        let (is_stopped, taken) = (relay.is_stopped.clone(), relay.taken.clone());
         std::thread::spawn(move || {
             for near in listener.incoming() {
                 let near = near.unwrap();
                 let far = TcpStream::connect(callee).unwrap();
-                pass(near.try_clone().unwrap(), far.try_clone().unwrap(), stands_still.clone());
-                pass(far, near, stands_still.clone());
+                pass(near.try_clone().unwrap(), far.try_clone().unwrap(), is_stopped.clone());
+                pass(far, near, is_stopped.clone());
                 taken.fetch_add(1, Ordering::SeqCst);
             }
         });
-        way
+        relay
     }
 
     fn stop(&self) {
-        self.stands_still.store(true, Ordering::SeqCst);
+        self.is_stopped.store(true, Ordering::SeqCst);
     }
 
     fn go_on(&self) {
-        self.stands_still.store(false, Ordering::SeqCst);
+        self.is_stopped.store(false, Ordering::SeqCst);
     }
 
     fn taken(&self) -> usize {
@@ -48,12 +48,12 @@ impl Way {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, stands_still: Arc<AtomicBool>) {
+fn pass(mut from: TcpStream, mut to: TcpStream, is_stopped: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
         // Either side may go at any time.
         while let Ok(count @ 1..) = from.read(&mut buffer) {
-            while stands_still.load(Ordering::SeqCst) {
+            while is_stopped.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(5));
             }
             if to.write_all(&buffer[..count]).is_err() {
@@ -75,14 +75,14 @@ fn assert_ok(answer: &str) {
 }
 
 #[test]
-fn a_way_that_stands_still_delays_only_what_must_not_be_sent_twice() {
+fn a_silent_relay_delays_only_what_must_not_be_sent_twice() {
     let fleet = Fleet::with(attentive(), AppProtocol::Http, &[start_app()]);
     let callee = fleet.addresses()[0];
-    let (stopped, other) = (Way::to(callee), Way::to(callee));
+    let (stopped, other) = (Relay::to(callee), Relay::to(callee));
     let state = fleet.remote_through(&[stopped.address, other.address], &[]);
     fleet.caller.tell(&fleet.stock, state);
     assert_ok(&fleet.post());
-    until("both ways are used", || stopped.taken() >= 2 && other.taken() >= 2);
+    until("both relays are used", || stopped.taken() >= 2 && other.taken() >= 2);
     // Every connection stands and has carried something.
     (0..20).for_each(|_| assert_ok(&fleet.post()));
     stopped.stop();
@@ -94,33 +94,33 @@ fn a_way_that_stands_still_delays_only_what_must_not_be_sent_twice() {
         for put in puts {
             assert_ok(&put.join().unwrap());
         }
-        assert!(fleet.caller.metrics.connections_silent.value() > 0);
+        assert!(fleet.caller.metrics.keepalive_timeouts.value() > 0);
         assert!(fleet.caller.metrics.retries.value() > 0, "what may be repeated goes elsewhere");
-        // New requests find the way that is there, whatever they are.
+        // New requests use the other relay.
         (0..20).for_each(|_| assert_ok(&fleet.post()));
         let waiting = posts.iter().filter(|post| !post.is_finished()).count();
-        assert!((1..16).contains(&waiting), "{waiting} of 16 wait on the way that stands still");
+        assert!((1..16).contains(&waiting), "{waiting} of 16 wait on the silent relay");
         stopped.go_on();
         posts.into_iter().for_each(|post| assert_ok(&post.join().unwrap()));
     });
-    assert_eq!(fleet.caller.metrics.faults.value(), 0);
+    assert_eq!(fleet.caller.metrics.request_failures.value(), 0);
 }
 
 #[test]
-fn the_only_way_is_waited_for_although_it_stands_still() {
+fn requests_wait_for_the_only_relay_although_it_is_silent() {
     let timeouts = Timeouts { connect: Duration::from_millis(500), ..attentive() };
     let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app()]);
-    let way = Way::to(fleet.addresses()[0]);
-    fleet.caller.tell(&fleet.stock, fleet.remote_through(&[way.address], &[]));
+    let relay = Relay::to(fleet.addresses()[0]);
+    fleet.caller.tell(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
     assert_ok(&fleet.post());
-    way.stop();
+    relay.stop();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| fleet.post());
-        until("it is found silent", || fleet.caller.metrics.connections_silent.value() > 0);
+        until("it is found silent", || fleet.caller.metrics.keepalive_timeouts.value() > 0);
         let later = scope.spawn(|| fleet.post());
         std::thread::sleep(Duration::from_secs(3));
         assert!(!first.is_finished() && !later.is_finished(), "both wait");
-        way.go_on();
+        relay.go_on();
         assert_ok(&first.join().unwrap());
         assert_ok(&later.join().unwrap());
     });
@@ -128,23 +128,23 @@ fn the_only_way_is_waited_for_although_it_stands_still() {
 
 /// What is queued cannot be taken back, so calling off does not free it.
 #[test]
-fn requests_that_are_called_off_do_not_pile_up_on_a_way_that_stands_still() {
+fn cancelled_requests_do_not_pile_up_on_a_silent_relay() {
     const CALLS: u64 = 200;
     let fleet = Fleet::with(attentive(), AppProtocol::Http, &[start_app()]);
-    let way = Way::to(fleet.addresses()[0]);
-    fleet.caller.tell(&fleet.stock, fleet.local(&[way.address]));
+    let relay = Relay::to(fleet.addresses()[0]);
+    fleet.caller.tell(&fleet.stock, fleet.local(&[relay.address]));
     assert_ok(&fleet.post());
-    way.stop();
+    relay.stop();
     let large = format!(
         "GET /v1.0/invoke/stock/method/x HTTP/1.1\r\nhost: a\r\nx-large: {}\r\n\r\n",
         "x".repeat(50_000)
     );
     for nth in 1..=CALLS {
         connect(fleet.caller.addresses[0]).write_all(large.as_bytes()).unwrap();
-        until("it is called off", || fleet.caller.metrics.cancelled.value() == nth);
+        until("it is called off", || fleet.caller.metrics.requests_cancelled.value() == nth);
     }
-    assert!(fleet.caller.metrics.sources_paused.value() > 0, "it is given no more requests");
-    way.go_on();
+    assert!(fleet.caller.metrics.backpressure_pauses.value() > 0, "it is given no more requests");
+    relay.go_on();
     assert_ok(&fleet.post());
     // Those that were queued, and those that the kernel had taken.
     let sent = fleet.callees[0].metrics.inbound_requests.value();
@@ -155,10 +155,10 @@ fn requests_that_are_called_off_do_not_pile_up_on_a_way_that_stands_still() {
 fn a_connection_that_stays_silent_is_given_up_and_its_caller_told() {
     let timeouts = Timeouts { silence: Duration::from_secs(1), ..attentive() };
     let fleet = Fleet::with(timeouts, AppProtocol::Http, &[start_app()]);
-    let way = Way::to(fleet.addresses()[0]);
-    fleet.caller.tell(&fleet.stock, fleet.remote_through(&[way.address], &[]));
+    let relay = Relay::to(fleet.addresses()[0]);
+    fleet.caller.tell(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
     assert_ok(&fleet.post());
-    way.stop();
+    relay.stop();
     let answer = fleet.post();
     assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
     assert!(answer.contains("\"errorCode\":\"ERR_SILENT\""), "{answer}");
@@ -168,24 +168,24 @@ fn a_connection_that_stays_silent_is_given_up_and_its_caller_told() {
 #[test]
 fn an_app_that_takes_its_time_is_not_taken_for_dead() {
     let fleet = Fleet::with(attentive(), AppProtocol::Http, &[start_app()]);
-    let way = Way::to(fleet.addresses()[0]);
-    fleet.caller.tell(&fleet.stock, fleet.remote_through(&[way.address], &[]));
+    let relay = Relay::to(fleet.addresses()[0]);
+    fleet.caller.tell(&fleet.stock, fleet.remote_through(&[relay.address], &[]));
     let stuck = "POST /v1.0/invoke/stock/method/stuck HTTP/1.1\r\nhost: a\r\n\
                  content-length: 0\r\n\r\n";
     let mut stream = connect(fleet.caller.addresses[0]);
     stream.write_all(stuck.as_bytes()).unwrap();
     std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(fleet.caller.metrics.connections_silent.value(), 0);
+    assert_eq!(fleet.caller.metrics.keepalive_timeouts.value(), 0);
     assert_ok(&fleet.post());
 }
 
 #[test]
-fn connections_are_made_anew_when_the_gateways_beyond_the_own_one_change() {
+fn connections_are_made_anew_when_the_remote_gateways_change() {
     let fleet = Fleet::with(patient(), AppProtocol::Http, &[start_app()]);
-    let way = Way::to(fleet.addresses()[0]);
+    let relay = Relay::to(fleet.addresses()[0]);
     let [gone, stays] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
     let tell = |beyond: &[SocketAddr]| {
-        let state = fleet.remote_through(&[way.address], beyond);
+        let state = fleet.remote_through(&[relay.address], beyond);
         let update = ServiceUpdate { service: fleet.stock.clone(), revision: Revision(1), state };
         fleet.caller.commands.send(Command::Services(vec![update]));
     };
@@ -197,18 +197,18 @@ fn connections_are_made_anew_when_the_gateways_beyond_the_own_one_change() {
         });
         assert_ok(&first.join().unwrap());
     });
-    until("there are as many as there should be", || way.taken() == 4);
+    until("there are as many as there should be", || relay.taken() == 4);
     tell(&[stays]);
     until("each is made anew", || {
         assert_ok(&fleet.post());
-        way.taken() >= 8
+        relay.taken() >= 8
     });
     tell(&[stays, gone]);
     until("one that has come gets its share", || {
         assert_ok(&fleet.post());
-        way.taken() >= 12
+        relay.taken() >= 12
     });
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(way.taken(), 12, "once is enough");
-    assert_eq!(fleet.caller.metrics.faults.value(), 0);
+    assert_eq!(relay.taken(), 12, "once is enough");
+    assert_eq!(fleet.caller.metrics.request_failures.value(), 0);
 }

@@ -113,7 +113,7 @@ fn requests_that_were_called_off_take_no_place_in_the_line() {
                           content-length: 5\r\n\r\n";
         connect(sidecar.addresses[0]).write_all(unfinished.as_bytes()).unwrap();
     }
-    until("four being called off", || sidecar.metrics.cancelled.value() == 4);
+    until("four being called off", || sidecar.metrics.requests_cancelled.value() == 4);
     let answer = call(&sidecar, "nobody");
     assert!(answer.contains("ERR_DISCOVERY_TIMED_OUT"), "it waited in line: {answer}");
 }
@@ -151,8 +151,8 @@ fn what_a_caller_that_has_gone_asked_for_is_called_off() {
             stream.shutdown(std::net::Shutdown::Write).unwrap();
             assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "no answer, and no connection");
         }
-        until("the caller's sidecar seeing it", || caller.cancelled.value() == round);
-        until("the callee's sidecar hearing it", || callee.cancelled.value() == round);
+        until("the caller's sidecar seeing it", || caller.requests_cancelled.value() == round);
+        until("the callee's sidecar hearing it", || callee.requests_cancelled.value() == round);
     }
 }
 

@@ -25,7 +25,7 @@ fn get(path: &str) -> String {
 }
 
 fn waiting(worker: &Running) -> usize {
-    worker.metrics.waiting_bytes.value().try_into().unwrap()
+    worker.metrics.buffered_body_bytes.value().try_into().unwrap()
 }
 
 #[track_caller]
@@ -107,11 +107,13 @@ fn a_caller_that_takes_no_answers_loses_them_and_who_shares_its_connection_goes_
     let fleet = fleet(limits, &[start_app()]);
     let greedy = Greedy::start(fleet.caller.addresses[0], 16);
     check_served(&fleet);
-    until("the greedy caller's losing something", || fleet.caller.metrics.faults.value() > 0);
+    until("the greedy caller's losing something", || {
+        fleet.caller.metrics.request_failures.value() > 0
+    });
     check_served(&fleet);
     let broken = greedy.read();
     assert!(broken > 0, "it was not told");
-    assert_eq!(fleet.caller.metrics.faults.value(), broken);
+    assert_eq!(fleet.caller.metrics.request_failures.value(), broken);
     until("nothing waiting", || waiting(&fleet.caller) == 0);
     check_served(&fleet);
 }
@@ -146,7 +148,7 @@ impl Crowd {
             let reading: Vec<_> = reading.collect();
             reading.into_iter().map(|caller| caller.join().unwrap()).sum()
         });
-        assert_eq!(self.fleet.caller.metrics.faults.value(), broken);
+        assert_eq!(self.fleet.caller.metrics.request_failures.value(), broken);
         until("nothing waiting", || waiting(&self.fleet.caller) == 0);
         check_served(&self.fleet);
         broken
@@ -156,7 +158,7 @@ impl Crowd {
 #[test]
 fn nobody_of_whom_less_than_a_quarter_waits_loses_it_soon() {
     let crowd = Crowd::gather(12);
-    let faults = || crowd.fleet.caller.metrics.faults.value();
+    let faults = || crowd.fleet.caller.metrics.request_failures.value();
     until("too much waiting", || waiting(&crowd.fleet.caller) > Crowd::HELD || faults() > 0);
     // Longer than somebody to blame would be left what waits of him.
     std::thread::sleep(Duration::from_millis(1500));
@@ -171,7 +173,7 @@ fn a_crowd_of_whom_nobody_is_to_blame_keeps_others_waiting_for_some_seconds_only
     let crowd = Crowd::gather(24);
     let mut other = connect(crowd.fleet.caller.addresses[0]);
     other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    until("somebody losing something", || crowd.fleet.caller.metrics.faults.value() > 0);
+    until("somebody losing something", || crowd.fleet.caller.metrics.request_failures.value() > 0);
     let answer = talk(&mut other, get("/large/1").as_bytes(), b"\r\n0\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{} bytes", answer.len());
     assert!(crowd.read() > 0, "nobody was told");
@@ -203,7 +205,7 @@ impl Uploads {
     }
 
     fn faults(&self) -> u64 {
-        self.fleet.caller.metrics.faults.value()
+        self.fleet.caller.metrics.request_failures.value()
     }
 
     /// The others get where they wanted to; says how many did not, and were told.
@@ -218,7 +220,7 @@ impl Uploads {
                 other => panic!("answered {other}"),
             }
         }
-        assert_eq!(caller.metrics.faults.value(), refused);
+        assert_eq!(caller.metrics.request_failures.value(), refused);
         until("nothing waiting", || waiting(caller) == 0);
         check_served(&self.fleet);
         refused
@@ -284,7 +286,7 @@ fn a_caller_whose_request_is_not_taken_is_told_so() {
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.contains("ERR_OVERLOADED"), "{answer}");
     assert!(answer.contains("the memory for bodies is full (65536)"), "{answer}");
-    assert_eq!(callee.metrics.faults.value(), 1);
+    assert_eq!(callee.metrics.request_failures.value(), 1);
     until("nothing waiting", || waiting(&callee) == 0);
     let other = talk(&mut connect(caller.addresses[0]), get("/other").as_bytes(), b"\r\n\r\n");
     assert!(other.starts_with("HTTP/1.1 200 "), "{other}");
@@ -312,7 +314,7 @@ fn send_unread(sidecar: SocketAddr) -> TcpStream {
 fn what_is_not_taken_waits_up_to_a_limit_and_its_source_is_held_back() {
     let fleet = fleet(Limits::default(), &[start_app()]);
     let (caller, callee) = (&fleet.caller, &fleet.callees[0]);
-    let paused = |worker: &Running| worker.metrics.sources_paused.value();
+    let paused = |worker: &Running| worker.metrics.backpressure_pauses.value();
     // What is read at a time comes on top of what makes it too much.
     let most = 2 * Limits::default().pipe_bytes;
     let mut reader = connect(caller.addresses[0]);
@@ -333,7 +335,10 @@ fn what_is_not_taken_waits_up_to_a_limit_and_its_source_is_held_back() {
     let (here, there) = (waiting(caller), waiting(callee));
     assert!(here <= most && there <= STREAM_WINDOW, "{here} bytes wait here, {there} there");
     sender.shutdown(std::net::Shutdown::Both).unwrap();
-    assert_eq!((caller.metrics.faults.value(), callee.metrics.faults.value()), (0, 0));
+    assert_eq!(
+        (caller.metrics.request_failures.value(), callee.metrics.request_failures.value()),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -341,7 +346,7 @@ fn a_caller_that_reads_no_answers_has_no_more_requests_read() {
     const REQUESTS: usize = 10_000;
     let limits = Limits { unread_bytes: 16 * 1024, ..Limits::default() };
     let fleet = fleet(limits, &[start_app()]);
-    let paused = || fleet.caller.metrics.sources_paused.value();
+    let paused = || fleet.caller.metrics.backpressure_pauses.value();
     let refused = "GET /v1.0/invoke/a.b.c.d/method/x HTTP/1.1\r\nhost: a\r\n\r\n";
     let mut stream = connect(fleet.caller.addresses[0]);
     let mut sender = stream.try_clone().unwrap();
@@ -377,7 +382,7 @@ fn a_request_is_sent_again_only_while_all_of_it_is_kept() {
         let answer = talk(&mut connect(fleet.caller.addresses[0]), request.as_bytes(), b"}");
         assert!(answer.contains("ERR_APP_UNREACHABLE"), "{answer}");
         let metrics = &fleet.caller.metrics;
-        (metrics.retries.value() > 0, metrics.bodies_not_kept.value())
+        (metrics.retries.value() > 0, metrics.retry_buffer_exceeded.value())
     };
     assert_eq!(ask(KEPT), (true, 0));
     assert_eq!(ask(KEPT + 1), (false, 1));

@@ -38,7 +38,7 @@ fn start_crowd_app(at_once: usize) -> SocketAddr {
 }
 
 fn handshakes(fleet: &Fleet) -> u64 {
-    fleet.callees.iter().map(|callee| callee.metrics.handshakes.value()).sum()
+    fleet.callees.iter().map(|callee| callee.metrics.tls_handshakes.value()).sum()
 }
 
 #[track_caller]

@@ -98,12 +98,12 @@ fn requests_wait_while_the_runtime_has_not_looked_at_those_that_were_called_off(
     assert!(sidecar.around.runtime.set(sender).is_ok());
     let call_off = |times: u64| {
         for _ in 0..times {
-            let before = sidecar.metrics.cancelled.value();
+            let before = sidecar.metrics.requests_cancelled.value();
             connect(sidecar.addresses[0]).write_all(request).unwrap();
-            until("it is called off", || sidecar.metrics.cancelled.value() > before);
+            until("it is called off", || sidecar.metrics.requests_cancelled.value() > before);
         }
     };
-    let paused = || sidecar.metrics.sources_paused.value();
+    let paused = || sidecar.metrics.backpressure_pauses.value();
     call_off(MOST as u64 - 1);
     assert_eq!(paused(), 0);
     call_off(CALLS - MOST as u64 + 1);
@@ -124,5 +124,5 @@ fn requests_wait_while_the_runtime_has_not_looked_at_those_that_were_called_off(
     call_off(1);
     // And then it goes on as before.
     runtime.look_for(1, 1);
-    assert_eq!(sidecar.metrics.faults.value(), 0);
+    assert_eq!(sidecar.metrics.request_failures.value(), 0);
 }

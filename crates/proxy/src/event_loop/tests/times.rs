@@ -77,7 +77,7 @@ fn a_handshake_that_stops_is_closed() {
     stream.write_all(&[22, 3, 1, 0, 200]).unwrap();
     let (_, waited) = read_to_end(&stream);
     assert_in_time(waited);
-    assert_eq!(sidecar.metrics.handshakes_failed.value(), 1);
+    assert_eq!(sidecar.metrics.tls_handshake_failures.value(), 1);
 }
 
 /// What each has kept meanwhile is bounded in `net`; for how long, here.
@@ -102,7 +102,7 @@ fn long_hellos_that_stop_short_are_closed_in_time_and_others_are_served_meanwhil
         assert_eq!(answer, "");
         assert!(begun.elapsed() >= SOON / 2, "it was not waited for its end");
     }
-    assert_eq!(sidecar.metrics.handshakes_failed.value(), CROWD);
+    assert_eq!(sidecar.metrics.tls_handshake_failures.value(), CROWD);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn check_ends_in_time(stream: &TcpStream, caller: &Running) {
     caller.configure(MeshProtocol::default(), (Limits::default(), timeouts));
     let (rest, _) = read_to_end(stream);
     assert_eq!(rest, "");
-    assert_eq!(caller.metrics.faults.value(), 1);
+    assert_eq!(caller.metrics.request_failures.value(), 1);
 }
 
 /// What has been sent of it cannot be taken back.

@@ -77,7 +77,7 @@ fn store(reads: Vec<Read>, writes: Vec<Write>) -> (EmbeddedStore, Arc<Script>) {
 }
 
 fn found(values: &[(&str, u64)]) -> Read {
-    let entry = |(value, revision): &(&str, u64)| KeptState {
+    let entry = |(value, revision): &(&str, u64)| StateEntry {
         value: value.as_bytes().to_vec(),
         revision: *revision,
         expires_unix_ms: 0,

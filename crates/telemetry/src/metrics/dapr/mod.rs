@@ -155,7 +155,7 @@ impl DaprMetrics {
         self.app_counts.judged(judged);
     }
 
-    /// The app was asked for its health over HTTP; what has not answered has the status 500.
+    /// The app's health was probed over HTTP; a probe without an answer has the status 500.
     pub fn probed(&self, status: u16, took: Duration) {
         self.app_counts.probed(status, took);
     }

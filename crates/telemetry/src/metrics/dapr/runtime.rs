@@ -121,7 +121,7 @@ impl Runtime {
         *entry(rows, actor_type) += 1;
     }
 
-    /// Actors of a type were asked back, for another host.
+    /// Shards of an actor type were asked back for another host.
     pub fn rebalanced(&self, actor_type: &str) {
         *entry(&mut self.counts().rebalanced, actor_type) += 1;
     }
@@ -131,7 +131,7 @@ impl Runtime {
         self.counts().rules_loaded.push(file.to_owned());
     }
 
-    /// A rule of a file was applied to a call of `target`; of a breaker, how it stood.
+    /// A resiliency rule was applied to a call of `target`; of a breaker, its state.
     pub fn rule_applied(
         &self,
         file: &str,

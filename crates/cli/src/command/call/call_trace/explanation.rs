@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tollway_model::way::Way;
+use tollway_model::call_trace::CallTrace;
 
 use crate::command::call::options::CallArgs;
 
@@ -23,7 +23,7 @@ pub(crate) struct Explanation {
     pub(super) answered_us: u64,
     /// From there to the end of the body.
     pub(super) body_us: u64,
-    pub(super) way: Option<Way>,
+    pub(super) call_trace: Option<CallTrace>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<CallError>,
 }
@@ -52,7 +52,7 @@ impl Explanation {
         status: u16,
         body_bytes: u64,
         times: CallTimes,
-        way: Option<Way>,
+        call_trace: Option<CallTrace>,
     ) -> Self {
         Self {
             method: args.method().to_string(),
@@ -63,7 +63,7 @@ impl Explanation {
             start_us: times.start.map(micros),
             answered_us: micros(times.answered),
             body_us: micros(times.body),
-            way,
+            call_trace,
             error: None,
         }
     }

@@ -7,7 +7,7 @@ mod trace_text;
 use anyhow::{Context, Error, Result};
 use hyper::Response;
 use hyper::header::{HeaderName, HeaderValue};
-use tollway_model::way::{WAY_BYTES_LIMIT, Way};
+use tollway_model::call_trace::{CALL_TRACE_BYTES_LIMIT, CallTrace};
 
 use self::explanation::CallError;
 pub(super) use self::explanation::{CallTimes, Explanation};
@@ -17,13 +17,13 @@ use crate::failure::Report;
 pub(super) const ASK: HeaderName = HeaderName::from_static("x-tollway-explain");
 pub(super) const YES: HeaderValue = HeaderValue::from_static("1");
 /// The field in which it answers.
-const WAY: HeaderName = HeaderName::from_static("x-tollway-way");
+const CALL_TRACE: HeaderName = HeaderName::from_static("x-tollway-call-trace");
 
 /// Takes the trace out of an answer's head; `None` if the sidecar sent none.
-pub(super) fn take_trace<B>(answer: &mut Response<B>) -> Option<Way> {
-    let explanation = answer.headers_mut().remove(WAY)?;
+pub(super) fn take_trace<B>(answer: &mut Response<B>) -> Option<CallTrace> {
+    let explanation = answer.headers_mut().remove(CALL_TRACE)?;
     let explanation = explanation.as_bytes();
-    if explanation.len() > WAY_BYTES_LIMIT {
+    if explanation.len() > CALL_TRACE_BYTES_LIMIT {
         None
     } else {
         serde_json::from_slice(explanation).ok()
@@ -41,7 +41,7 @@ impl Explanation {
             let (message, code, hint) = Report::of(error).into_parts();
             CallError { error_code: code.map(|code| code.word()), message, hint }
         });
-        println!("{}", serde_json::to_string(&self).context("the way cannot be written")?);
+        println!("{}", serde_json::to_string(&self).context("the call trace cannot be written")?);
         Ok(())
     }
 }
@@ -54,16 +54,16 @@ mod tests {
     fn a_trace_is_taken_out_of_the_head_or_is_none() {
         let take = |value: &[u8]| {
             let value = HeaderValue::from_bytes(value).unwrap();
-            let mut answer = Response::builder().header(WAY, value).body(()).unwrap();
-            let way = take_trace(&mut answer);
+            let mut answer = Response::builder().header(CALL_TRACE, value).body(()).unwrap();
+            let trace = take_trace(&mut answer);
             assert!(answer.headers().is_empty(), "it is not the app's");
-            way
+            trace
         };
-        let explanation = serde_json::to_string(&Way::default()).unwrap();
-        assert_eq!(take(explanation.as_bytes()), Some(Way::default()));
+        let explanation = serde_json::to_string(&CallTrace::default()).unwrap();
+        assert_eq!(take(explanation.as_bytes()), Some(CallTrace::default()));
         assert_eq!(take(b"{"), None);
         assert_eq!(take(b"\xff"), None);
-        let long = format!("{}{explanation}", " ".repeat(WAY_BYTES_LIMIT));
+        let long = format!("{}{explanation}", " ".repeat(CALL_TRACE_BYTES_LIMIT));
         assert_eq!(take(long.as_bytes()), None);
         assert_eq!(take_trace(&mut Response::new(())), None);
     }

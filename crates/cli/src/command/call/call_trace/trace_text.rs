@@ -3,71 +3,71 @@
 use std::fmt::Write as _;
 
 use hyper::StatusCode;
-use tollway_model::way::{
-    Admission, Connection, FailedAttempt, Failure, Place, Service, ServiceWord, Times, Way,
+use tollway_model::call_trace::{
+    Admission, CallTrace, Connection, FailedAttempt, Failure, Service, ServiceWord, Stage, Times,
 };
 
 use super::explanation::Explanation;
 
 /// Columns of a line; a longer word has a line of its own.
 const COLUMNS: usize = 60;
-/// Where what is said of a hop begins.
+/// Column at which the text of a hop begins.
 const INDENT: usize = 12;
 
 /// The lines, each with its end.
 pub(super) fn write(explanation: &Explanation) -> String {
     let mut page = Page::default();
     page.line(&format!("{} {}{}", explanation.method, explanation.service, explanation.path));
-    match &explanation.way {
-        Some(way) => write_hops(&mut page, way),
-        None => page.hop("way", "not told: the sidecar is on another machine, or older than this"),
+    match &explanation.call_trace {
+        Some(trace) => write_hops(&mut page, trace),
+        None => page.hop("trace", "none: the sidecar is on another machine, or older than this"),
     }
     write_answer(&mut page, explanation);
     write_times(&mut page, explanation);
     page.text
 }
 
-fn write_hops(page: &mut Page, way: &Way) {
-    if let Some(name) = &way.name {
+fn write_hops(page: &mut Page, trace: &CallTrace) {
+    if let Some(name) = &trace.name {
         page.hop("name", name);
     }
-    if let Some(service) = &way.service {
+    if let Some(service) = &trace.service {
         page.hop("service", &service_text(service));
     }
-    if let Some(connection) = &way.connection {
-        write_connection(page, way, connection);
+    if let Some(connection) = &trace.connection {
+        write_connection(page, trace, connection);
     } else {
-        page.hop("caller", &way.caller);
+        page.hop("caller", &trace.caller);
     }
-    match &way.admission {
+    match &trace.admission {
         Some(Admission::Unprotected) => page.hop("policy", "none protects the service"),
         Some(Admission::NotRefused) => page.hop("policy", "none refuses it"),
         Some(Admission::Allowed(policy)) => page.hop("policy", &format!("allowed by {policy}")),
         None => {}
     }
-    for FailedAttempt { code, address, instance } in &way.failed_attempts {
+    for FailedAttempt { code, address, instance } in &trace.failed_attempts {
         let at = address.as_ref().map(|address| format!(" at {address}")).unwrap_or_default();
         let of = instance.as_ref().map(|instance| format!(", {instance}")).unwrap_or_default();
         page.hop("failed", &format!("{code}{at}{of}"));
     }
-    if way.attempts > 1 {
-        page.hop("attempts", &way.attempts.to_string());
+    if trace.attempts > 1 {
+        page.hop("attempts", &trace.attempts.to_string());
     }
-    if let Some(Failure { code, told_by, at }) = &way.failure {
-        page.hop("ended", &format!("at {}: {code}, says {told_by}", stage_text(*at)));
+    if let Some(Failure { code, reported_by, at }) = &trace.failure {
+        page.hop("ended", &format!("at {}: {code}, by {reported_by}", stage_text(*at)));
     }
 }
 
-fn write_connection(page: &mut Page, way: &Way, connection: &Connection) {
+fn write_connection(page: &mut Page, trace: &CallTrace, connection: &Connection) {
     let Connection { address, through_gateway, instance, callee, is_new, tls } = connection;
     let replica = instance.as_deref().unwrap_or("one without a name");
     if *through_gateway {
-        write_gateways(page, way, address);
+        write_gateways(page, trace, address);
         page.hop("replica", replica);
     } else {
         page.hop("replica", &format!("{replica} at {address}"));
     }
-    page.hop("caller", &way.caller);
+    page.hop("caller", &trace.caller);
     page.hop("callee", callee);
     let link = if *is_new { "new" } else { "reused" };
     match tls {
@@ -80,22 +80,22 @@ fn write_connection(page: &mut Page, way: &Way, connection: &Connection) {
 }
 
 /// The gateway that was dialled, and those behind it where it is the caller's own.
-fn write_gateways(page: &mut Page, way: &Way, dialled: &str) {
-    let network = way.name.as_deref().and_then(|name| name.rsplit('.').next()).unwrap_or("?");
-    let (known, beyond) = match &way.service {
-        Some(service) => (service.gateways.len(), service.gateways_beyond.as_slice()),
+fn write_gateways(page: &mut Page, trace: &CallTrace, dialled: &str) {
+    let network = trace.name.as_deref().and_then(|name| name.rsplit('.').next()).unwrap_or("?");
+    let (known, remote) = match &trace.service {
+        Some(service) => (service.gateways.len(), service.remote_gateways.as_slice()),
         None => (0, &[][..]),
     };
     let one_of = if known > 1 { format!(", one of {known}") } else { String::new() };
-    match beyond {
+    match remote {
         [] => page.hop("gateway", &format!("{dialled} of network {network}{one_of}")),
         [far] => {
             page.hop("gateway", &format!("{dialled} of the own network{one_of}"));
-            page.hop("beyond", &format!("{far} of network {network}"));
+            page.hop("remote", &format!("{far} of network {network}"));
         }
         all => {
             page.hop("gateway", &format!("{dialled} of the own network{one_of}"));
-            page.hop("beyond", &format!("one of {} of network {network}", all.len()));
+            page.hop("remote", &format!("one of {} of network {network}", all.len()));
         }
     }
 }
@@ -116,21 +116,21 @@ fn service_text(service: &Service) -> String {
     }
 }
 
-fn stage_text(place: Place) -> &'static str {
-    match place {
-        Place::CallerSidecar => "the caller's sidecar",
-        Place::Name => "the name",
-        Place::Service => "the service",
-        Place::Network => "the network",
-        Place::Gateway => "the gateway",
-        Place::Replica => "the replica",
-        Place::Policy => "the policy",
-        Place::App => "the app",
+fn stage_text(stage: Stage) -> &'static str {
+    match stage {
+        Stage::CallerSidecar => "the caller's sidecar",
+        Stage::Name => "the name",
+        Stage::Service => "the service",
+        Stage::Network => "the network",
+        Stage::Gateway => "the gateway",
+        Stage::Replica => "the replica",
+        Stage::Policy => "the policy",
+        Stage::App => "the app",
     }
 }
 
 fn write_answer(page: &mut Page, explanation: &Explanation) {
-    let Some(Way { failure: None, .. }) = &explanation.way else { return };
+    let Some(CallTrace { failure: None, .. }) = &explanation.call_trace else { return };
     let reason = StatusCode::from_u16(explanation.status).ok().and_then(|s| s.canonical_reason());
     let reason = reason.map(|reason| format!(" {reason}")).unwrap_or_default();
     page.hop(
@@ -145,7 +145,7 @@ fn bytes_text(count: u64) -> String {
 
 fn write_times(page: &mut Page, explanation: &Explanation) {
     page.line("time                    ms");
-    let times = explanation.way.as_ref().map(|way| way.times_us);
+    let times = explanation.call_trace.as_ref().map(|trace| trace.times_us);
     if let Some(start) = explanation.start_us {
         page.time("start", start, "before the call: an identity");
     }
@@ -173,14 +173,14 @@ fn write_stage_times(page: &mut Page, explanation: &Explanation, times: &Times) 
         page.time("failed attempts", failed, "");
     }
     page.time("caller's sidecar", times.caller_sidecar, "*");
-    let is_joined = explanation.way.as_ref().and_then(|way| way.connection.as_ref());
+    let is_joined = explanation.call_trace.as_ref().and_then(|trace| trace.connection.as_ref());
     let is_joined = is_joined.is_some_and(|connection| connection.through_gateway);
     match (times.network, times.round_trip) {
         (Some(network), _) => {
             let name = if is_joined { "network, gateway" } else { "network" };
             page.time(name, network, "*");
         }
-        (None, Some(round_trip)) => page.time("all beyond", round_trip, "not told apart"),
+        (None, Some(round_trip)) => page.time("upstream", round_trip, "network, sidecar and app"),
         (None, None) => {}
     }
     if let Some(sidecar) = times.callee_sidecar {
@@ -203,11 +203,11 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// What is said of one hop; goes on in the same column where it is long.
-    fn hop(&mut self, label: &str, said: &str) {
+    /// Writes one hop; long text goes on in the same column.
+    fn hop(&mut self, label: &str, text: &str) {
         let mut line = format!("  {label:<width$}", width = INDENT - 2);
         let mut is_empty = true;
-        for word in said.split(' ') {
+        for word in text.split(' ') {
             if !is_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
                 self.line(&line);
                 line = " ".repeat(INDENT);
@@ -244,7 +244,7 @@ fn ms(micros: u64) -> String {
 mod tests {
     use super::*;
 
-    fn explanation(way: Option<Way>) -> Explanation {
+    fn explanation(call_trace: Option<CallTrace>) -> Explanation {
         Explanation {
             method: "GET".to_owned(),
             service: "stock".to_owned(),
@@ -254,7 +254,7 @@ mod tests {
             start_us: None,
             answered_us: 1500,
             body_us: 2,
-            way,
+            call_trace,
             error: None,
         }
     }
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn a_sidecar_without_a_trace_is_named_as_such() {
         let text = write(&explanation(None));
-        assert!(text.starts_with("GET stock/\n  way       not told: "), "{text}");
+        assert!(text.starts_with("GET stock/\n  trace     none: "), "{text}");
         assert!(text.contains("\n  answered             1.500  "), "{text}");
         assert!(!text.contains('*'), "{text}");
     }
@@ -271,10 +271,11 @@ mod tests {
     fn what_came_from_far_does_not_steer_the_terminal() {
         let failure = Failure {
             code: "ERR_RESET".to_owned(),
-            told_by: "side\u{1b}[2Jcar\n  policy    allowed by me\u{9b}".to_owned(),
-            at: Place::Replica,
+            reported_by: "side\u{1b}[2Jcar\n  policy    allowed by me\u{9b}".to_owned(),
+            at: Stage::Replica,
         };
-        let text = write(&explanation(Some(Way { failure: Some(failure), ..Way::default() })));
+        let text =
+            write(&explanation(Some(CallTrace { failure: Some(failure), ..CallTrace::default() })));
         assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
         assert!(!text.contains("\n  policy"), "{text}");
     }
@@ -283,10 +284,10 @@ mod tests {
     fn long_lines_go_on_below_and_long_names_stand_alone() {
         let mut page = Page::default();
         let name = "a".repeat(80);
-        page.hop("ended", &format!("at the replica: ERR_RESET, says sidecar {name} of it"));
+        page.hop("ended", &format!("at the replica: ERR_RESET, by sidecar {name} of it"));
         let lines: Vec<&str> = page.text.lines().collect();
         let rest = format!("{}{name}", " ".repeat(INDENT));
-        assert_eq!(lines[0], "  ended     at the replica: ERR_RESET, says sidecar");
+        assert_eq!(lines[0], "  ended     at the replica: ERR_RESET, by sidecar");
         assert_eq!(lines[1..], [rest.as_str(), "            of it"]);
     }
 
@@ -299,8 +300,11 @@ mod tests {
         };
         let failed_attempts =
             vec![attempt(Some("10.0.0.1:1"), Some("stock-2")), attempt(None, None)];
-        let text =
-            write(&explanation(Some(Way { failed_attempts, attempts: 3, ..Way::default() })));
+        let text = write(&explanation(Some(CallTrace {
+            failed_attempts,
+            attempts: 3,
+            ..CallTrace::default()
+        })));
         assert!(text.contains("\n  failed    ERR_APP_UNREACHABLE at 10.0.0.1:1, stock-2\n"));
         assert!(text.contains("\n  failed    ERR_APP_UNREACHABLE\n  attempts  3\n"), "{text}");
         assert!(text.contains("\n  answer    200 OK, 1 byte\n"), "{text}");

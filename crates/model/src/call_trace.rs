@@ -1,8 +1,8 @@
-//! The way that one request took: what a sidecar tells its app of it, and what the callee's
-//! sidecar adds.
+//! The call trace of one request: what the caller's sidecar reports to its app, and the part that
+//! the callee's sidecar adds.
 //!
 //! Times are durations, each measured by one process on its own clock; hosts never compare
-//! theirs. The shape of [`Way`] in JSON is documented in `docs/guide/explain.md`.
+//! theirs. The shape of [`CallTrace`] in JSON is documented in `docs/guide/explain.md`.
 
 mod part;
 
@@ -12,23 +12,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::failure::{ErrorCode, Group};
 use crate::policy::PolicyName;
 
-pub use part::{PART_BYTES_LIMIT, Part};
+pub use part::{CALLEE_PART_BYTES_LIMIT, CalleePart};
 
-/// Longest way that is read, in bytes of JSON. One that is written is far shorter.
-pub const WAY_BYTES_LIMIT: usize = 16 * 1024;
-/// Most failed attempts that are told of one by one.
+/// Longest trace that is read, in bytes of JSON. A trace that is written is far shorter.
+pub const CALL_TRACE_BYTES_LIMIT: usize = 16 * 1024;
+/// Most failed attempts that a trace lists.
 pub const FAILED_ATTEMPTS_LIMIT: usize = 8;
-/// Most gateways that are told of one by one.
+/// Most gateways that a trace lists.
 pub const GATEWAYS_LIMIT: usize = 8;
 
-/// The way of one request, as far as it went, as the caller's sidecar tells it.
+/// What each hop did with one request, as far as the request came, by the caller's sidecar.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Way {
-    /// Who tells it, such as `sidecar web.default.west`.
-    pub told_by: String,
-    /// The identity that the request was made under.
+pub struct CallTrace {
+    /// The hop that reports it, such as `sidecar web.default.west`.
+    pub reported_by: String,
+    /// The caller's SPIFFE ID.
     pub caller: String,
-    /// Whom the name meant, `app.namespace.network`; none if it is no name.
+    /// The service, `app.namespace.network`; none if the request names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// What was known of the service when the request was answered.
@@ -37,39 +37,38 @@ pub struct Way {
     /// The connection that the last attempt was made on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<Connection>,
-    /// Why the callee's sidecar let the request in; it tells nobody else.
+    /// Why the callee's sidecar admitted the request; none if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
-    /// Requests sent, the last one included.
+    /// Requests sent, including the last.
     #[serde(default)]
     pub attempts: u32,
-    /// What failed before it, connections that could not be made included; the first
-    /// [`FAILED_ATTEMPTS_LIMIT`].
+    /// What failed before the last attempt, including dials; the first [`FAILED_ATTEMPTS_LIMIT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed_attempts: Vec<FailedAttempt>,
-    /// Where the way ended, if not at the app.
+    /// Where the request ended, if not at the app.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
     pub times_us: Times,
 }
 
-/// A service as its caller's network knows it.
+/// A service in the view of its caller's network.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Service {
     pub state: ServiceWord,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     pub ready_replicas: u32,
-    /// Gateways that are dialled for it, the first [`GATEWAYS_LIMIT`]: those of its network, or
-    /// the caller's own; none in the own network.
+    /// Gateways that are dialled for it, the first [`GATEWAYS_LIMIT`]: those of its network or of
+    /// the caller's. Empty for a service of the caller's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<String>,
-    /// Where `gateways` are the caller's own: those of the service's network behind them.
+    /// If `gateways` are those of the caller's network: the gateways of the service's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub gateways_beyond: Vec<String>,
+    pub remote_gateways: Vec<String>,
 }
 
-/// Where a service is, or why it is nowhere.
+/// The network that has a service, or why none does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServiceWord {
@@ -84,38 +83,38 @@ pub enum ServiceWord {
 /// A connection from sidecar to sidecar.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Connection {
-    /// Where it was dialled: a gateway of the other network, or the replica's sidecar.
+    /// The dialled address: a gateway's, or that of the replica's sidecar.
     pub address: String,
     pub through_gateway: bool,
-    /// The replica that its certificate names.
+    /// The replica that the peer's certificate names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// The identity that the other end proved.
+    /// The SPIFFE ID of the peer's certificate.
     pub callee: String,
-    /// Made while this request waited for one.
+    /// Whether it was made while this request waited.
     pub is_new: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
 }
 
-/// What the two ends agreed on.
+/// What a TLS handshake agreed on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tls {
     /// Such as `1.3`.
     pub version: String,
-    /// The suite's name in the registry of TLS.
+    /// The cipher suite's name in IANA's registry.
     pub cipher: String,
-    /// The handshake went on from an earlier connection.
+    /// Whether the handshake resumed an earlier session.
     pub is_resumed: bool,
 }
 
-/// Why a request was let in.
+/// Why a request was admitted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "policy")]
 pub enum Admission {
     /// No policy protects the service.
     Unprotected,
-    /// Policies protect it, and none refuses this or closes it.
+    /// Policies protect it, and none refuses the request.
     NotRefused,
     /// A rule of this policy allows it.
     Allowed(PolicyName),
@@ -124,31 +123,31 @@ pub enum Admission {
 /// An attempt that failed and was followed by another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FailedAttempt {
-    /// A word of the catalogue.
+    /// A word of the catalogue of failures.
     pub code: String,
-    /// Where it was dialled.
+    /// The dialled address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The replica, if it came that far.
+    /// The replica, if a connection to it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
 }
 
-/// How the way ended before the app's answer.
+/// How a request ended without the app's response.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// A word of the catalogue.
+    /// A word of the catalogue of failures.
     pub code: String,
-    /// Who says so.
-    pub told_by: String,
-    /// The last place that it reached.
-    pub at: Place,
+    /// The hop that reports it.
+    pub reported_by: String,
+    /// The last stage that the request reached.
+    pub at: Stage,
 }
 
-/// A place on the way, in the order in which a request meets them.
+/// A stage of a call, in the order in which a request reaches them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum Stage {
     CallerSidecar,
     Name,
     Service,
@@ -160,22 +159,22 @@ pub enum Place {
     App,
 }
 
-/// Where the time went, in microseconds, until the head of the answer. What is none did not
-/// happen, or is not known.
+/// Durations up to the response's head, in microseconds. `None`: it did not happen, or is not
+/// known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Times {
-    /// From the request's head at the caller's sidecar to the answer's head there.
+    /// From the request's head to the response's head, at the caller's sidecar.
     pub total: u64,
-    /// Until the control plane had told of the service.
+    /// Waiting for discovery of the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery: Option<u64>,
-    /// In line for a connection, or until one was made.
+    /// Waiting for a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<u64>,
-    /// Of a connection that is new: until the other end answered.
+    /// TCP connect of a new connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect: Option<u64>,
-    /// Of a connection that is new: TLS.
+    /// TLS handshake of a new connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handshake: Option<u64>,
     /// From the first attempt to the failure of the last one that was followed by another.
@@ -183,31 +182,31 @@ pub struct Times {
     pub failed_attempts: Option<u64>,
     /// In the caller's sidecar: what remains of `total`.
     pub caller_sidecar: u64,
-    /// From the last attempt to the answer's head, or to the end of patience.
+    /// From the last attempt to the response's head, or to the deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round_trip: Option<u64>,
-    /// In the network and its gateways, both ways: what remains of `round_trip`.
+    /// In the network and its gateways, both directions: what remains of `round_trip`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<u64>,
-    /// In the callee's sidecar, as that tells.
+    /// In the callee's sidecar, as that reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callee_sidecar: Option<u64>,
-    /// From the app's being sent the request to the head of its answer, as its sidecar tells.
+    /// From sending the request to the app to the head of its response, as its sidecar reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<u64>,
 }
 
 impl Times {
-    /// Adds what the callee's sidecar tells, and what remains for the network between.
-    pub fn add_part(&mut self, part: &Part) {
+    /// Adds the times of the callee's sidecar; the network gets what remains of `round_trip`.
+    pub fn add_part(&mut self, part: &CalleePart) {
         let Some(round_trip) = self.round_trip else { return };
         self.callee_sidecar = Some(part.sidecar_us);
         self.app = part.app_us;
-        let beyond = part.sidecar_us.saturating_add(part.app_us.unwrap_or(0));
-        self.network = Some(round_trip.saturating_sub(beyond));
+        let callee = part.sidecar_us.saturating_add(part.app_us.unwrap_or(0));
+        self.network = Some(round_trip.saturating_sub(callee));
     }
 
-    /// Leaves to the caller's sidecar what no other figure accounts for.
+    /// Sets the caller's sidecar's time to what no other figure accounts for.
     pub fn settle(&mut self) {
         let elsewhere = [self.discovery, self.connection, self.failed_attempts, self.round_trip];
         let elsewhere = elsewhere.into_iter().flatten().fold(0, u64::saturating_add);
@@ -215,11 +214,11 @@ impl Times {
     }
 }
 
-impl Place {
-    /// Where a request was when this became of it. `from_afar` says that the callee's sidecar
-    /// tells it.
+impl Stage {
+    /// The stage at which a request fails with `code`. `from_callee`: the callee's sidecar
+    /// reports it.
     #[must_use]
-    pub fn of(code: ErrorCode, from_afar: bool) -> Self {
+    pub fn of(code: ErrorCode, from_callee: bool) -> Self {
         #[expect(clippy::wildcard_enum_match_arm, reason = "the rest happens at the replica")]
         match code {
             ErrorCode::BadName | ErrorCode::DirectInvoke => Self::Name,
@@ -237,11 +236,11 @@ impl Place {
             | ErrorCode::Reset
             | ErrorCode::BadResponse
             | ErrorCode::TimedOut
-                if from_afar =>
+                if from_callee =>
             {
                 Self::App
             }
-            _ if !from_afar && matches!(code.entry().group, Group::Request | Group::Limit) => {
+            _ if !from_callee && matches!(code.entry().group, Group::Request | Group::Limit) => {
                 Self::CallerSidecar
             }
             _ => Self::Replica,

@@ -1,4 +1,4 @@
-//! What goes one way side by side: the time that a megabyte of a flow takes, or a packet, round by
+//! Comparison of flows and packets: the time that a megabyte of a flow takes, or a packet, round by
 //! round.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use crate::record::{Block, Metric, Row};
 
 const MEGABYTE: f64 = 1e6;
 
-/// What two rows of the same kind are compared in; `None` where they ask something.
+/// The metric that compares two flows or two packet rows; `None` for rows of requests.
 pub(super) fn metric(row: &Row, baseline: &Row) -> Option<Metric> {
     if row.is_flow() && baseline.is_flow() {
         Some(Metric::TimePerMegabyte)
@@ -19,8 +19,8 @@ pub(super) fn metric(row: &Row, baseline: &Row) -> Option<Metric> {
     }
 }
 
-/// Microseconds per megabyte, or per packet, of row and baseline in each round in which both moved
-/// something.
+/// Microseconds per megabyte or packet, of row and baseline, for each round in which both moved
+/// data.
 pub(super) fn pair_blocks(row: &Row, baseline: &Row) -> Result<Vec<(f64, f64)>, CompareError> {
     let base = times_us(baseline);
     let pairs: Vec<_> = times_us(row)
@@ -30,7 +30,7 @@ pub(super) fn pair_blocks(row: &Row, baseline: &Row) -> Result<Vec<(f64, f64)>, 
     if pairs.is_empty() { Err(CompareError::no_common_block(row, baseline)) } else { Ok(pairs) }
 }
 
-/// By round; several runs of one round count together.
+/// Microseconds by round. Runs of the same round are added up.
 fn times_us(row: &Row) -> BTreeMap<u32, f64> {
     let moved = |block: &Block| match row.is_packets() {
         true => block.traffic.requests as f64,

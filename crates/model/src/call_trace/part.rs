@@ -1,8 +1,8 @@
-//! The callee's part of a way, as one header field between sidecars:
+//! The callee's part of a call trace, as one header field between sidecars:
 //! `v=1;sidecar_us=42;app_us=1234;admission=shop/allow-web`.
 //!
-//! Who reads it trusts the sender with nothing but its own figures: the length is limited, and
-//! whatever is not of this form is no part at all.
+//! The reader trusts the sender with nothing but its own figures: the length is limited, and a
+//! field of another form is ignored.
 
 use std::fmt;
 
@@ -10,26 +10,26 @@ use super::Admission;
 use crate::policy::PolicyName;
 
 /// Longest field that is read, in bytes.
-pub const PART_BYTES_LIMIT: usize = 512;
+pub const CALLEE_PART_BYTES_LIMIT: usize = 512;
 
 const UNPROTECTED: &str = "-";
 const NOT_REFUSED: &str = "+";
 
-/// What the callee's sidecar tells the caller's.
+/// What the callee's sidecar reports to the caller's.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
-    /// From the request's head to the answer's head, without the app's time.
+pub struct CalleePart {
+    /// From the request's head to the response's head, without the app's time.
     pub sidecar_us: u64,
-    /// From the app's being sent the request to the head of its answer; none without one.
+    /// From sending the request to the app to the head of its response; none without one.
     pub app_us: Option<u64>,
     pub admission: Admission,
 }
 
-impl Part {
-    /// Reads a field; `None` if it is not one. Keys of later versions are passed over.
+impl CalleePart {
+    /// Reads a field; `None` if it has another form. Unknown keys are ignored.
     #[must_use]
     pub fn parse(field: &[u8]) -> Option<Self> {
-        if field.len() > PART_BYTES_LIMIT {
+        if field.len() > CALLEE_PART_BYTES_LIMIT {
             return None;
         }
         let text = std::str::from_utf8(field).ok()?;
@@ -53,7 +53,7 @@ impl Part {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for CalleePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "v=1;sidecar_us={}", self.sidecar_us)?;
         if let Some(app_us) = self.app_us {
@@ -81,7 +81,7 @@ fn admission_of(text: &str) -> Option<Admission> {
     }
 }
 
-/// Digits alone: a sign is none.
+/// A number of digits only, without a sign.
 fn number(text: &str) -> Option<u64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()
@@ -91,8 +91,8 @@ fn number(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Option<Part> {
-        Part::parse(text.as_bytes())
+    fn parse(text: &str) -> Option<CalleePart> {
+        CalleePart::parse(text.as_bytes())
     }
 
     #[test]
@@ -101,21 +101,21 @@ mod tests {
         for admission in [Admission::Unprotected, Admission::NotRefused, Admission::Allowed(policy)]
         {
             for app_us in [None, Some(0), Some(u64::MAX)] {
-                let part = Part { sidecar_us: 42, app_us, admission: admission.clone() };
+                let part = CalleePart { sidecar_us: 42, app_us, admission: admission.clone() };
                 let field = part.to_string();
-                assert!(field.len() <= PART_BYTES_LIMIT);
+                assert!(field.len() <= CALLEE_PART_BYTES_LIMIT);
                 assert_eq!(parse(&field), Some(part), "{field}");
             }
         }
         let longest = "n".repeat(63);
         let policy = PolicyName::new(&longest, &longest).unwrap();
         let admission = Admission::Allowed(policy);
-        let part = Part { sidecar_us: u64::MAX, app_us: Some(u64::MAX), admission };
+        let part = CalleePart { sidecar_us: u64::MAX, app_us: Some(u64::MAX), admission };
         assert_eq!(parse(&part.to_string()), Some(part));
     }
 
     #[test]
-    fn what_a_later_version_adds_is_passed_over() {
+    fn keys_of_a_later_version_are_ignored() {
         let part = parse("v=1;sidecar_us=1;queue_us=7;admission=-;tomorrow=").unwrap();
         assert_eq!((part.sidecar_us, part.app_us), (1, None));
     }
@@ -142,24 +142,24 @@ mod tests {
             "v=1;sidecar_us=1;admission=-;",
             "v=1;sidecar_us=1;sidecar_us=1;admission=-",
             "v=1;sidecar_us=1;admission=-;app_us=1;app_us=2",
-            &format!("{GOOD};a={}", "b".repeat(PART_BYTES_LIMIT)),
+            &format!("{GOOD};a={}", "b".repeat(CALLEE_PART_BYTES_LIMIT)),
         ] {
             assert_eq!(parse(bad), None, "{bad}");
         }
-        assert_eq!(Part::parse(b"v=1;sidecar_us=1;admission=-;\xff=1"), None);
+        assert_eq!(CalleePart::parse(b"v=1;sidecar_us=1;admission=-;\xff=1"), None);
     }
 
     proptest::proptest! {
         #[test]
-        fn whatever_comes_is_a_part_or_not(
+        fn any_field_is_a_part_or_refused(
             field in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..600),
             likely in "(v=1;|sidecar_us=[0-9]{0,22};|app_us=[0-9]{0,22};|admission=[a-z/+-]{0,5};?){0,8}",
         ) {
             for field in [field.as_slice(), likely.as_bytes()] {
-                if let Some(part) = Part::parse(field) {
-                    proptest::prop_assert!(field.len() <= PART_BYTES_LIMIT);
+                if let Some(part) = CalleePart::parse(field) {
+                    proptest::prop_assert!(field.len() <= CALLEE_PART_BYTES_LIMIT);
                     let written = part.to_string();
-                    proptest::prop_assert_eq!(Part::parse(written.as_bytes()), Some(part));
+                    proptest::prop_assert_eq!(CalleePart::parse(written.as_bytes()), Some(part));
                 }
             }
         }

@@ -1,8 +1,8 @@
 use super::*;
 
-fn whole() -> Way {
-    Way {
-        told_by: "sidecar web.default.west".to_owned(),
+fn whole() -> CallTrace {
+    CallTrace {
+        reported_by: "sidecar web.default.west".to_owned(),
         caller: "spiffe://west.tollway/ns/default/web".to_owned(),
         name: Some("stock.shop.east".to_owned()),
         service: Some(Service {
@@ -10,7 +10,7 @@ fn whole() -> Way {
             protocol: Some("http".to_owned()),
             ready_replicas: 2,
             gateways: vec!["10.0.0.1:15443".to_owned()],
-            gateways_beyond: vec!["192.0.2.1:15443".to_owned()],
+            remote_gateways: vec!["192.0.2.1:15443".to_owned()],
         }),
         connection: Some(Connection {
             address: "10.0.0.1:15443".to_owned(),
@@ -33,25 +33,25 @@ fn whole() -> Way {
         }],
         failure: Some(Failure {
             code: "ERR_TIMED_OUT".to_owned(),
-            told_by: "sidecar web.default.west".to_owned(),
-            at: Place::App,
+            reported_by: "sidecar web.default.west".to_owned(),
+            at: Stage::App,
         }),
         times_us: Times { total: 7, ..Times::default() },
     }
 }
 
 #[test]
-fn a_way_is_read_as_it_was_written() {
-    for way in [whole(), Way::default()] {
-        let text = serde_json::to_string(&way).unwrap();
-        assert!(text.is_ascii() && !text.contains('\n') && text.len() < WAY_BYTES_LIMIT);
-        assert_eq!(serde_json::from_str::<Way>(&text).unwrap(), way, "{text}");
+fn a_trace_is_read_as_it_was_written() {
+    for trace in [whole(), CallTrace::default()] {
+        let text = serde_json::to_string(&trace).unwrap();
+        assert!(text.is_ascii() && !text.contains('\n') && text.len() < CALL_TRACE_BYTES_LIMIT);
+        assert_eq!(serde_json::from_str::<CallTrace>(&text).unwrap(), trace, "{text}");
     }
 }
 
 /// Scripts rely on these words.
 #[test]
-fn the_words_of_a_way_stay() {
+fn the_words_of_a_trace_stay() {
     let text = serde_json::to_value(whole()).unwrap();
     assert_eq!(text["service"]["state"], "joined_network");
     assert_eq!(text["connection"]["through_gateway"], true);
@@ -73,7 +73,7 @@ fn a_policy_of_another_form_is_refused() {
 
 #[test]
 fn what_is_left_of_the_time_is_the_networks_and_the_sidecars() {
-    let part = Part { sidecar_us: 5, app_us: Some(30), admission: Admission::Unprotected };
+    let part = CalleePart { sidecar_us: 5, app_us: Some(30), admission: Admission::Unprotected };
     let mut times = Times {
         total: 100,
         discovery: Some(10),
@@ -86,27 +86,28 @@ fn what_is_left_of_the_time_is_the_networks_and_the_sidecars() {
     assert_eq!((times.network, times.callee_sidecar, times.app), (Some(25), Some(5), Some(30)));
     assert_eq!(times.caller_sidecar, 10);
     // A peer that claims more than there was takes nothing from others.
-    times.add_part(&Part { sidecar_us: u64::MAX, ..part });
+    times.add_part(&CalleePart { sidecar_us: u64::MAX, ..part });
     assert_eq!(times.network, Some(0));
     let mut unsent = Times { total: 9, ..Times::default() };
-    unsent.add_part(&Part { sidecar_us: 1, app_us: None, admission: Admission::NotRefused });
+    unsent.add_part(&CalleePart { sidecar_us: 1, app_us: None, admission: Admission::NotRefused });
     unsent.settle();
     assert_eq!((unsent.caller_sidecar, unsent.callee_sidecar), (9, None));
 }
 
 #[test]
 fn a_failure_is_where_its_code_says() {
-    let check = |code, from_afar, place| assert_eq!(Place::of(code, from_afar), place, "{code}");
-    check(ErrorCode::BadName, false, Place::Name);
-    check(ErrorCode::Overloaded, false, Place::CallerSidecar);
-    check(ErrorCode::Overloaded, true, Place::Replica);
-    check(ErrorCode::UnknownService, false, Place::Service);
-    check(ErrorCode::UnreachableNetwork, false, Place::Network);
-    check(ErrorCode::GatewayRefused, false, Place::Gateway);
-    check(ErrorCode::Unreachable, false, Place::Replica);
-    check(ErrorCode::ClosedEarly, false, Place::Replica);
-    check(ErrorCode::CertificateExpired, false, Place::Replica);
-    check(ErrorCode::PolicyDenied, true, Place::Policy);
-    check(ErrorCode::ClosedEarly, true, Place::App);
-    check(ErrorCode::AppUnreachable, true, Place::App);
+    let check =
+        |code, from_callee, stage| assert_eq!(Stage::of(code, from_callee), stage, "{code}");
+    check(ErrorCode::BadName, false, Stage::Name);
+    check(ErrorCode::Overloaded, false, Stage::CallerSidecar);
+    check(ErrorCode::Overloaded, true, Stage::Replica);
+    check(ErrorCode::UnknownService, false, Stage::Service);
+    check(ErrorCode::UnreachableNetwork, false, Stage::Network);
+    check(ErrorCode::GatewayRefused, false, Stage::Gateway);
+    check(ErrorCode::Unreachable, false, Stage::Replica);
+    check(ErrorCode::ClosedEarly, false, Stage::Replica);
+    check(ErrorCode::CertificateExpired, false, Stage::Replica);
+    check(ErrorCode::PolicyDenied, true, Stage::Policy);
+    check(ErrorCode::ClosedEarly, true, Stage::App);
+    check(ErrorCode::AppUnreachable, true, Stage::App);
 }
